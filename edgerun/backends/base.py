@@ -1,0 +1,99 @@
+"""The contract of a back-end: what it can run, what it costs, and how it becomes a program.
+
+A back-end lives in one file or folder beside this one (or in another package that announces it
+under the entry point ``edgerun.backends``) and is found by name. The smallest complete example
+is ``reference.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.graph.ir import Graph, Node
+from edgerun.state import Batch, CacheSpec, KVCache
+
+
+class Phase(Enum):
+    """Prefill reads many tokens a call and is bound by compute; decode by memory."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Whether something can be done, and if not, why; shown by doctor and plan --explain."""
+
+    ok: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """What a back-end may need to know beyond the segment itself.
+
+    Attributes:
+        threads: worker threads to use, at least 1.
+        max_rows: the largest number of rows a batch will have in this phase.
+        cache: what the model caches, with the storage type chosen by the caller.
+        progress: called with a short text before slow work such as compilation.
+    """
+
+    threads: int
+    max_rows: int
+    cache: CacheSpec
+    progress: Progress = field(default=lambda text: None)
+
+
+class Progress(Protocol):
+    """Receives one line of text about what is being prepared."""
+
+    def __call__(self, text: str) -> None: ...
+
+
+class Executable(Protocol):
+    """A compiled segment; calling it runs one batch and updates the cache."""
+
+    def __call__(self, batch: Batch, cache: KVCache) -> Mapping[str, NDArray[np.float32]]:
+        """Runs the rows of ``batch``; writes their keys and values into ``cache``.
+
+        Pages must have been reserved up to the last position. The result maps output names to
+        arrays; a language model's is ``"logits"``, float32 ``[len(batch.logit_rows), vocab]``,
+        valid until the next call.
+        """
+        ...
+
+    def close(self) -> None:
+        """Releases threads, memory and devices; calling it twice is allowed."""
+        ...
+
+
+class Backend(Protocol):
+    """A way to run graph nodes on some device."""
+
+    name: str
+
+    def probe(self) -> Support:
+        """Whether this machine can run the back-end at all; cheap, imports lazily."""
+        ...
+
+    def supports(self, node: Node, phase: Phase) -> Support:
+        """Whether the back-end can run this node in this phase."""
+        ...
+
+    def cost(self, graph: Graph, node: Node, phase: Phase, rows: int) -> float:
+        """Estimated seconds for the node with ``rows`` token rows."""
+        ...
+
+    def compile(self, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:
+        """Turns a segment, all of whose nodes are supported, into a program."""
+        ...

@@ -1,0 +1,35 @@
+"""Repetition, presence and frequency penalties on tokens that were seen before."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgerun.engine.sampling.base import Candidates, History, Processor, processor
+from edgerun.engine.sampling.params import SamplingParams
+
+
+@processor(20)
+def penalties(params: SamplingParams) -> Processor | None:
+    """Repetition counts prompt and reply (CTRL, section 4.1); the others the reply alone.
+
+    Presence and frequency are those of the OpenAI API:
+    ``logit -= count * frequency_penalty + (count > 0) * presence_penalty``.
+    """
+    repetition = np.float32(params.repetition_penalty)
+    presence, frequency = params.presence_penalty, params.frequency_penalty
+    if repetition == 1 and presence == 0 and frequency == 0:
+        return None
+
+    def apply(candidates: Candidates, history: History) -> Candidates:
+        logits = candidates.logits
+        if repetition != 1:
+            seen = np.unique(np.asarray(history.ids, np.int64))
+            values = logits[seen]
+            logits[seen] = np.where(values > 0, values / repetition, values * repetition)
+        reply = np.asarray(history.ids[history.prompt_tokens :], np.int64)
+        if len(reply) and (presence or frequency):
+            seen, counts = np.unique(reply, return_counts=True)
+            logits[seen] -= (counts * frequency + presence).astype(np.float32)
+        return candidates
+
+    return apply

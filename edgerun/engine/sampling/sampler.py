@@ -1,0 +1,86 @@
+"""The sampler: a function from logits to an id, put together from processors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.engine.sampling.base import Candidates, History, Processor, factories
+from edgerun.engine.sampling.params import SamplingParams
+from edgerun.errors import BackendError
+
+Sampler: TypeAlias = Callable[[NDArray[np.float32], History], int]
+
+
+def make_sampler(params: SamplingParams) -> Sampler:
+    """Makes a function that chooses the next id.
+
+    Args:
+        params: what the caller asks for. With a seed, the same logits give the same ids; the
+            generator is NumPy's PCG64, one number a token.
+
+    Returns:
+        A function of logits, float32 ``[vocab]``, left unchanged, and ``History``. It raises
+        BackendError for logits of which none is finite or some is NaN.
+
+    Example:
+        >>> sample = make_sampler(SamplingParams(temperature=0))
+        >>> sample(np.array([0.1, 2.0, 0.3], np.float32), History([]))
+        1
+    """
+    made = (factory(params) for factory in factories())
+    processors = [process for process in made if process is not None]
+    choose = _likeliest if params.temperature == 0 else _drawer(params.seed)
+    if not processors and params.temperature == 0:
+        return _greedy
+
+    def sample(logits: NDArray[np.float32], history: History) -> int:
+        _check(logits)
+        candidates = Candidates(np.array(logits, np.float32))
+        for process in processors:
+            candidates = process(candidates, history)
+        return choose(candidates)
+
+    return sample
+
+
+def _greedy(logits: NDArray[np.float32], history: History) -> int:
+    _check(logits)
+    return int(np.argmax(logits))
+
+
+def _check(logits: NDArray[np.float32]) -> None:
+    # max propagates NaN, so one pass finds NaN, infinity and "all tokens impossible".
+    highest = float(np.max(logits))
+    if not np.isfinite(highest):
+        raise BackendError(
+            f"the model computed logits whose maximum is {highest}; check the weights, "
+            "or run with EDGERUN_VALIDATE=1 to find the operation"
+        )
+
+
+def _likeliest(candidates: Candidates) -> int:
+    return _id(candidates, int(np.argmax(candidates.logits)))
+
+
+def _drawer(seed: int | None) -> Callable[[Candidates], int]:
+    random = np.random.Generator(np.random.PCG64(seed)).random
+
+    def draw(candidates: Candidates) -> int:
+        weights = np.exp(candidates.logits - candidates.logits.max())
+        sums = np.cumsum(weights, dtype=np.float64)
+        # random() < 1, so the product is below the last sum and never lands behind it.
+        place = int(np.searchsorted(sums, random() * sums[-1], side="right"))
+        return _id(candidates, min(place, len(sums) - 1))
+
+    return draw
+
+
+def _id(candidates: Candidates, place: int) -> int:
+    return place if candidates.ids is None else int(candidates.ids[place])
+
+
+__all__ = ["History", "Processor", "Sampler", "make_sampler"]

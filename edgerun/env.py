@@ -1,0 +1,105 @@
+"""The environment variables that edgerun obeys; no other module reads the environment.
+
+=====================  ==========================================================================
+``EDGERUN_DEBUG``      0 to 4: 1 shows the plan and tracebacks, 2 times per op, 3 shapes, 4 dumps
+``EDGERUN_VALIDATE``   1 reruns each segment on the reference back-end and names what diverges
+``EDGERUN_BACKEND``    forces one back-end, e.g. ``reference``
+``EDGERUN_ISA``        forces one instruction set of the CPU kernels, e.g. ``avx2``
+``EDGERUN_CACHE``      folder of compiled kernels and the machine profile
+``EDGERUN_THREADS``    worker threads, when the caller names no number
+=====================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgerun.errors import InputError
+
+MAX_DEBUG = 4
+MAX_THREADS = 1024
+BOOLEANS = {"": False, "0": False, "1": True, "false": False, "true": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment asks for.
+
+    Attributes:
+        debug: amount of debugging output, 0 to ``MAX_DEBUG``.
+        validate: rerun every segment on the reference back-end.
+        backend: name of the back-end to force, or None.
+        isa: name of the instruction set to force, or None.
+        cache_dir: folder for files that can be computed again; it may not exist yet.
+        threads: number of worker threads, or None for one per usable core.
+    """
+
+    debug: int
+    validate: bool
+    backend: str | None
+    isa: str | None
+    cache_dir: Path
+    threads: int | None
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """Reads and checks the variables in ``environment``.
+
+    Raises:
+        InputError: a variable holds something it cannot mean.
+    """
+    return Settings(
+        debug=_integer(environment, "EDGERUN_DEBUG", 0, MAX_DEBUG) or 0,
+        validate=_boolean(environment, "EDGERUN_VALIDATE"),
+        backend=environment.get("EDGERUN_BACKEND", "").strip() or None,
+        isa=environment.get("EDGERUN_ISA", "").strip() or None,
+        cache_dir=_cache_dir(environment.get("EDGERUN_CACHE", "")),
+        threads=_integer(environment, "EDGERUN_THREADS", 1, MAX_THREADS),
+    )
+
+
+@functools.cache
+def settings() -> Settings:
+    """Returns the settings of this process, read once.
+
+    Raises:
+        InputError: a variable holds something it cannot mean.
+    """
+    return read_settings(os.environ)
+
+
+def usable_cores() -> int:
+    """Number of CPU cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _integer(environment: Mapping[str, str], name: str, low: int, high: int) -> int | None:
+    text = environment.get(name, "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and low <= int(text[:9]) <= high):
+        raise InputError(f"{name}={text!r} must be a whole number from {low} to {high}")
+    return int(text)
+
+
+def _boolean(environment: Mapping[str, str], name: str) -> bool:
+    text = environment.get(name, "").strip().lower()
+    if text not in BOOLEANS:
+        raise InputError(f"{name}={text!r} must be 0 or 1")
+    return BOOLEANS[text]
+
+
+def _cache_dir(text: str) -> Path:
+    if "\0" in text:
+        raise InputError("EDGERUN_CACHE contains a null character; expected a folder name")
+    if text:
+        return Path(text).expanduser()
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("edgerun", appauthor=False))

@@ -1,0 +1,63 @@
+"""Every error that edgerun raises on purpose.
+
+    EdgerunError
+    ├── InputError               the caller's mistake; nothing was changed
+    │   ├── CheckpointError      a source checkpoint is missing, broken or inconsistent
+    │   ├── BundleError          a bundle is missing, broken, altered or reaches outside itself
+    │   ├── UnsupportedError     valid input that this version cannot handle
+    │   ├── PromptError          a prompt is empty or does not fit the context
+    │   ├── SamplingError        a sampling parameter is outside its range
+    │   └── SessionError         a saved session is broken or belongs to another model
+    ├── StorageError             the disk is full or not writable
+    ├── MissingDependencyError   an optional package is not installed
+    └── BackendError             a back-end failed while compiling or running
+
+A message says what happened, with which value, what was expected, and what to do next, in one
+sentence that a person at a terminal can act on.
+"""
+
+from __future__ import annotations
+
+
+class EdgerunError(Exception):
+    """Base of all errors raised on purpose; ``str(error)`` is fit to show to a user."""
+
+
+class InputError(EdgerunError):
+    """The caller passed something unusable."""
+
+
+class CheckpointError(InputError):
+    """A source checkpoint is missing, truncated, corrupt or inconsistent."""
+
+
+class BundleError(InputError):
+    """A bundle is missing, truncated, altered, or names data outside its folder."""
+
+
+class UnsupportedError(InputError):
+    """The input is valid but this version has no implementation for it."""
+
+
+class PromptError(InputError):
+    """A prompt is empty or longer than the context allows."""
+
+
+class SamplingError(InputError):
+    """A sampling parameter is outside its documented range."""
+
+
+class SessionError(InputError):
+    """A saved session cannot be read or belongs to another model."""
+
+
+class StorageError(EdgerunError):
+    """Writing failed: the disk is full or the target is not writable."""
+
+
+class MissingDependencyError(EdgerunError):
+    """An optional package is needed and not installed."""
+
+
+class BackendError(EdgerunError):
+    """A back-end failed while compiling or running a segment."""

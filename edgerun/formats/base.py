@@ -1,0 +1,152 @@
+"""Packed weights and the bit layout that ONNX ``MatMulNBits`` defines.
+
+All block-wise formats share that layout: a matrix ``[N, K]`` (output by input features) is cut
+along K into blocks; a block stores unsigned codes of ``bits`` bits, the first weight in the
+lowest bits of the first byte, and one float32 scale; the weight is ``(code - zero) * scale``.
+Source: onnxruntime contrib operators, ``com.microsoft.MatMulNBits``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeight:
+    """A quantised matrix in the MatMulNBits layout.
+
+    Attributes:
+        format: name of the weight format.
+        shape: ``(N, K)``, output and input features.
+        block: weights that share a scale; a power of two, at least 16.
+        codes: uint8 ``[N, ceil(K / block), block * bits / 8]``.
+        scales: float32 ``[N, ceil(K / block)]``.
+        zeros: zero points packed like the codes, uint8 ``[N, ceil(blocks * bits / 8)]``;
+            ``None`` means ``2 ** (bits - 1)`` for every block.
+    """
+
+    format: str
+    shape: tuple[int, int]
+    block: int
+    codes: NDArray[np.uint8]
+    scales: NDArray[np.float32]
+    zeros: NDArray[np.uint8] | None = None
+
+    @property
+    def blocks(self) -> int:
+        """Blocks along K."""
+        return -(-self.shape[1] // self.block)
+
+    @property
+    def bits(self) -> int:
+        """Bits of one code."""
+        return self.codes.shape[-1] * 8 // self.block
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes, scales and zero points."""
+        zeros = 0 if self.zeros is None else self.zeros.nbytes
+        return self.codes.nbytes + self.scales.nbytes + zeros
+
+
+class WeightFormat(Protocol):
+    """How float weights become codes and back."""
+
+    name: str
+    bits: int
+
+    def bits_per_weight(self, block: int) -> float:
+        """Stored bits a weight including its share of the scale."""
+        ...
+
+    def pack(self, weight: NDArray[np.float32], block: int) -> PackedWeight:
+        """Quantises float32 ``[N, K]`` by round-to-nearest; K must be a multiple of ``block``."""
+        ...
+
+    def unpack(self, packed: PackedWeight) -> NDArray[np.float32]:
+        """Returns the float32 weights ``[N, K]`` that the codes stand for."""
+        ...
+
+
+def pack_bits(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Packs codes ``[..., n]`` into bytes ``[..., n * bits / 8]``, lowest bits first."""
+    per_byte = 8 // bits
+    grouped = codes.reshape(*codes.shape[:-1], -1, per_byte)
+    packed = grouped[..., 0].copy()
+    for index in range(1, per_byte):
+        packed |= grouped[..., index] << np.uint8(index * bits)
+    return packed
+
+
+def unpack_bits(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Inverse of ``pack_bits``: bytes ``[..., m]`` to codes ``[..., m * 8 / bits]``."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    codes = (packed[..., None] >> shifts) & np.uint8(2**bits - 1)
+    return codes.reshape(*packed.shape[:-1], -1)
+
+
+def zero_points(packed: PackedWeight) -> NDArray[np.uint8]:
+    """Zero point of every block, uint8 broadcastable to ``[N, blocks]``."""
+    if packed.zeros is None:
+        return np.full((1, 1), 2 ** (packed.bits - 1), np.uint8)
+    return unpack_bits(packed.zeros, packed.bits)[:, : packed.blocks]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFormat:
+    """A symmetric block-wise format: codes ``low..high`` around the middle zero point.
+
+    ``pack`` scales each block so that its largest magnitude meets the end of the code range.
+    """
+
+    name: str
+    bits: int
+    low: int
+    high: int
+
+    def bits_per_weight(self, block: int) -> float:
+        """Stored bits a weight including its share of the float32 scale."""
+        return self.bits + 32 / block
+
+    def pack(self, weight: NDArray[np.float32], block: int) -> PackedWeight:
+        """Quantises float32 ``[N, K]`` by round-to-nearest; K must be a multiple of ``block``.
+
+        Raises:
+            ValueError: K is not a multiple of ``block``.
+        """
+        blocks = weight.reshape(len(weight), -1, block)
+        scales = np.abs(blocks).max(axis=-1) / np.float32(self.high)
+        return self.encode(weight, scales, block)
+
+    def encode(
+        self, weight: NDArray[np.float32], scales: NDArray[np.float32], block: int
+    ) -> PackedWeight:
+        """Quantises with given scales, float32 ``[N, K / block]``."""
+        blocks = weight.reshape(len(weight), -1, block)
+        safe = np.where(scales > 0, scales, np.float32(1))[..., None]
+        integers = np.clip(np.rint(blocks / safe), self.low, self.high)
+        codes = (integers + 2 ** (self.bits - 1)).astype(np.uint8)
+        shape = (weight.shape[0], weight.shape[1])
+        return PackedWeight(
+            self.name, shape, block, pack_bits(codes, self.bits), scales.astype(np.float32)
+        )
+
+    def integers(self, packed: PackedWeight) -> NDArray[np.int8]:
+        """Returns codes minus zero points as int8 ``[N, K]`` (int16 range never occurs)."""
+        codes = unpack_bits(packed.codes, packed.bits).astype(np.int16)
+        values = codes - zero_points(packed).astype(np.int16)[..., None]
+        n, k = packed.shape
+        return values.reshape(n, -1)[:, :k].astype(np.int8)
+
+    def unpack(self, packed: PackedWeight) -> NDArray[np.float32]:
+        """Returns the float32 weights ``[N, K]`` that the codes stand for."""
+        codes = unpack_bits(packed.codes, packed.bits).astype(np.float32)
+        values = (codes - zero_points(packed).astype(np.float32)[..., None]) * packed.scales[
+            ..., None
+        ]
+        n, k = packed.shape
+        return values.reshape(n, -1)[:, :k]

@@ -1,0 +1,5 @@
+"""int8: codes 1..255 around 128."""
+
+from edgerun.formats.base import BlockFormat
+
+FORMAT = BlockFormat("int8", bits=8, low=-127, high=127)

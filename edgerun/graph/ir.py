@@ -1,0 +1,82 @@
+"""Graph, Node and Constant: what passes rewrite, plans place and back-ends compile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.formats.base import PackedWeight
+
+Constant: TypeAlias = NDArray[Any] | PackedWeight
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation.
+
+    Attributes:
+        op: name in the op schema (``graph/ops.py``) or, before the passes ran, the ONNX op type
+            (``"com.microsoft.MatMulNBits"`` for the contrib domain).
+        name: unique name, for messages and placement.
+        inputs: value or constant names; ``""`` for an absent optional input.
+        outputs: value names.
+        attrs: attributes, plain Python or NumPy values.
+    """
+
+    op: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Graph:
+    """Nodes in topological order.
+
+    Attributes:
+        nodes: the operations.
+        inputs: names fed from outside.
+        outputs: names read from outside.
+        constants: weights and other constants by name; arrays are views of mapped files.
+    """
+
+    nodes: list[Node]
+    inputs: list[str]
+    outputs: list[str]
+    constants: dict[str, Constant]
+
+    def producers(self) -> dict[str, Node]:
+        """Maps each value to the node that writes it."""
+        return {output: node for node in self.nodes for output in node.outputs if output}
+
+    def consumers(self) -> dict[str, list[Node]]:
+        """Maps each value or constant to the nodes that read it."""
+        readers: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                if name:
+                    readers.setdefault(name, []).append(node)
+        return readers
+
+    def array(self, name: str) -> NDArray[Any]:
+        """Returns a constant that must be a plain array.
+
+        Raises:
+            KeyError: there is no such constant, or it is a packed weight.
+        """
+        constant = self.constants[name]
+        if isinstance(constant, PackedWeight):
+            raise KeyError(name)
+        return constant
+
+    def with_nodes(self, nodes: Iterable[Node]) -> Graph:
+        """Returns a copy with other nodes, without constants that nothing reads any more."""
+        kept = list(nodes)
+        used = {name for node in kept for name in node.inputs} | set(self.outputs)
+        constants = {name: value for name, value in self.constants.items() if name in used}
+        return replace(self, nodes=kept, constants=constants)

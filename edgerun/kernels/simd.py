@@ -1,0 +1,371 @@
+"""A small portable SIMD language for Numba: vector values, loads, stores and arithmetic.
+
+Numba does not vectorise loops over packed weights, so kernels say what they want with values of
+type ``Vec``: a fixed number of lanes that live in registers. Everything lowers to plain LLVM
+vector instructions, which LLVM legalises for whatever the machine has; only the integer dot
+products of ``dot.py`` know instruction sets. Addresses are plain integers (``intp``), element
+types are ``"i8" "u8" "i16" "i32" "i64" "f16" "f32"``, lanes and types must be compile-time
+constants.
+
+    @cfunc("void(intp, intp)")
+    def scale(x, count):
+        for i in range(0, count, 8):
+            v = load(x + 4 * i, "f32", 8)
+            store(x + 4 * i, v * splat(float32(2), "f32", 8))
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import (
+    intrinsic,
+    lower_builtin,
+    models,
+    register_model,
+    type_callable,
+)
+
+ELEMENTS: dict[str, ir.Type] = {
+    "i8": ir.IntType(8),
+    "u8": ir.IntType(8),
+    "i16": ir.IntType(16),
+    "i32": ir.IntType(32),
+    "i64": ir.IntType(64),
+    "f16": ir.HalfType(),
+    "f32": ir.FloatType(),
+}
+
+
+class Vec(types.Type):
+    """Numba type of a vector value: ``lanes`` elements of type ``element``."""
+
+    def __init__(self, element: str, lanes: int) -> None:
+        self.element = element
+        self.lanes = lanes
+        super().__init__(name=f"Vec({element} x {lanes})")
+
+    @property
+    def llvm(self) -> ir.VectorType:
+        """The LLVM type."""
+        return ir.VectorType(ELEMENTS[self.element], self.lanes)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether lanes hold floating-point numbers."""
+        return self.element.startswith("f")
+
+
+@register_model(Vec)
+class VecModel(models.PrimitiveModel):  # type: ignore[misc]
+    """Stores a vector as itself."""
+
+    def __init__(self, dmm: Any, fe_type: Vec) -> None:
+        super().__init__(dmm, fe_type, fe_type.llvm)
+
+
+def vec_of(element: Any, lanes: Any) -> Vec | None:
+    """The vector type that two literal argument types describe, or None while not literal."""
+    if isinstance(element, types.StringLiteral) and isinstance(lanes, types.IntegerLiteral):
+        return Vec(element.literal_value, lanes.literal_value)
+    return None
+
+
+def pointer(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type) -> ir.Value:
+    """Turns an integer address into a pointer to ``kind``."""
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def declare(builder: ir.IRBuilder, name: str, result: ir.Type, *args: ir.Type) -> ir.Function:
+    """Declares an LLVM intrinsic or a C function by name."""
+    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, args), name)
+
+
+def constant(vec: Vec, value: float) -> ir.Constant:
+    """A vector constant with the same value in every lane."""
+    number = float(value) if vec.is_float else int(value)
+    return ir.Constant(vec.llvm, [number] * vec.lanes)
+
+
+@intrinsic(prefer_literal=True)
+def load(typingctx, address, element, lanes):  # type: ignore[no-untyped-def]
+    """Loads ``lanes`` elements from any byte address; ``"f16"`` arrives as ``"f32"``."""
+    vec = vec_of(element, lanes)
+    if vec is None:
+        return None
+    result = Vec("f32", vec.lanes) if vec.element == "f16" else vec
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        value = builder.load(pointer(builder, args[0], vec.llvm))
+        value.align = 1
+        return builder.fpext(value, result.llvm) if result != vec else value
+
+    return result(types.intp, element, lanes), codegen
+
+
+@intrinsic(prefer_literal=True)
+def store(typingctx, address, value):  # type: ignore[no-untyped-def]
+    """Stores a vector at any byte address."""
+    if not isinstance(value, Vec):
+        return None
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        instruction = builder.store(args[1], pointer(builder, args[0], value.llvm))
+        instruction.align = 1
+        return context.get_dummy_value()
+
+    return types.void(types.intp, value), codegen
+
+
+@intrinsic(prefer_literal=True)
+def store_f16(typingctx, address, value):  # type: ignore[no-untyped-def]
+    """Rounds an f32 vector to half precision (nearest even) and stores it."""
+    if not isinstance(value, Vec):
+        return None
+    half = Vec("f16", value.lanes)
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        narrow = builder.fptrunc(args[1], half.llvm)
+        instruction = builder.store(narrow, pointer(builder, args[0], half.llvm))
+        instruction.align = 1
+        return context.get_dummy_value()
+
+    return types.void(types.intp, value), codegen
+
+
+def broadcast(builder: ir.IRBuilder, scalar: ir.Value, vec: Vec) -> ir.Value:
+    """Copies an LLVM scalar into every lane."""
+    undefined = ir.Constant(vec.llvm, ir.Undefined)
+    zero = ir.Constant(ir.IntType(32), 0)
+    first = builder.insert_element(undefined, scalar, zero)
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), vec.lanes), [0] * vec.lanes)
+    return builder.shuffle_vector(first, undefined, mask)
+
+
+@intrinsic(prefer_literal=True)
+def splat(typingctx, scalar, element, lanes):  # type: ignore[no-untyped-def]
+    """Copies a scalar into every lane, converting it to the element type."""
+    vec = vec_of(element, lanes)
+    if vec is None:
+        return None
+    scalars = {"f32": types.float32, "i32": types.int32, "i16": types.int16, "i64": types.int64}
+    kind = scalars.get(vec.element, types.int8)
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        return broadcast(builder, args[0], vec)
+
+    return vec(kind, element, lanes), codegen
+
+
+@intrinsic(prefer_literal=True)
+def load_splat(typingctx, address, lanes):  # type: ignore[no-untyped-def]
+    """Loads one float32 and copies it into every lane."""
+    if not isinstance(lanes, types.IntegerLiteral):
+        return None
+    vec = Vec("f32", lanes.literal_value)
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        value = builder.load(pointer(builder, args[0], ir.FloatType()))
+        value.align = 1
+        return broadcast(builder, value, vec)
+
+    return vec(types.intp, lanes), codegen
+
+
+def _binary(symbol: Any, on_float: str, on_int: str) -> None:
+    @type_callable(symbol)
+    def typing(context: Any) -> Callable[[Any, Any], Vec | None]:
+        def typer(a: Any, b: Any) -> Vec | None:
+            return a if isinstance(a, Vec) and a == b else None
+
+        return typer
+
+    @lower_builtin(symbol, Vec, Vec)
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        name = on_float if sig.args[0].is_float else on_int
+        return getattr(builder, name)(args[0], args[1])
+
+
+_binary(operator.add, "fadd", "add")
+_binary(operator.sub, "fsub", "sub")
+_binary(operator.mul, "fmul", "mul")
+_binary(operator.truediv, "fdiv", "sdiv")
+_binary(operator.and_, "", "and_")
+_binary(operator.or_, "", "or_")
+_binary(operator.xor, "", "xor")
+
+
+@intrinsic(prefer_literal=True)
+def shift_right(typingctx, value, bits):  # type: ignore[no-untyped-def]
+    """Logical shift of every lane to the right by a constant."""
+    if not isinstance(value, Vec) or not isinstance(bits, types.IntegerLiteral):
+        return None
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        return builder.lshr(args[0], constant(value, bits.literal_value))
+
+    return value(value, bits), codegen
+
+
+@intrinsic(prefer_literal=True)
+def shift_left(typingctx, value, bits):  # type: ignore[no-untyped-def]
+    """Shift of every lane to the left by a constant."""
+    if not isinstance(value, Vec) or not isinstance(bits, types.IntegerLiteral):
+        return None
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        return builder.shl(args[0], constant(value, bits.literal_value))
+
+    return value(value, bits), codegen
+
+
+@intrinsic
+def shift_by(typingctx, value, bits):  # type: ignore[no-untyped-def]
+    """Logical shift of every 8-bit lane to the right by a scalar below 8."""
+    if not isinstance(value, Vec):
+        return None
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        amount = builder.trunc(args[1], ELEMENTS[value.element])
+        return builder.lshr(args[0], broadcast(builder, amount, value))
+
+    return value(value, types.int64), codegen
+
+
+@intrinsic(prefer_literal=True)
+def lane(typingctx, value, index):  # type: ignore[no-untyped-def]
+    """Reads one lane of a float vector."""
+    if not isinstance(value, Vec):
+        return None
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        return builder.extract_element(args[0], builder.trunc(args[1], ir.IntType(32)))
+
+    return types.float32(value, types.int64), codegen
+
+
+@intrinsic(prefer_literal=True)
+def mask_bits(typingctx, value, mask):  # type: ignore[no-untyped-def]
+    """Bitwise AND of every lane with a constant."""
+    if not isinstance(value, Vec) or not isinstance(mask, types.IntegerLiteral):
+        return None
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        return builder.and_(args[0], constant(value, mask.literal_value))
+
+    return value(value, mask), codegen
+
+
+def _conversion(builder: Any, value: Any, source: Vec, target: Vec) -> Any:
+    if source.is_float and not target.is_float:
+        return builder.fptosi(value, target.llvm)
+    if target.is_float:
+        convert = builder.uitofp if source.element == "u8" else builder.sitofp
+        return convert(value, target.llvm)
+    if ELEMENTS[target.element].width < ELEMENTS[source.element].width:
+        return builder.trunc(value, target.llvm)
+    extend = builder.zext if source.element == "u8" else builder.sext
+    return extend(value, target.llvm)
+
+
+@intrinsic(prefer_literal=True)
+def cast(typingctx, value, element):  # type: ignore[no-untyped-def]
+    """Converts lanes to another element type; float to integer truncates towards zero."""
+    if not isinstance(value, Vec) or not isinstance(element, types.StringLiteral):
+        return None
+    target = Vec(element.literal_value, value.lanes)
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        return _conversion(builder, args[0], value, target)
+
+    return target(value, element), codegen
+
+
+@intrinsic(prefer_literal=True)
+def reinterpret(typingctx, value, element):  # type: ignore[no-untyped-def]
+    """Reads the same bits as lanes of another element type."""
+    if not isinstance(value, Vec) or not isinstance(element, types.StringLiteral):
+        return None
+    width = {"f32": 32, "f16": 16}
+    bits = width.get(value.element) or ELEMENTS[value.element].width
+    target_bits = width.get(element.literal_value) or ELEMENTS[element.literal_value].width
+    target = Vec(element.literal_value, value.lanes * bits // target_bits)
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        return builder.bitcast(args[0], target.llvm)
+
+    return target(value, element), codegen
+
+
+def _suffix(vec: Vec) -> str:
+    kind = vec.element if vec.is_float else f"i{ELEMENTS[vec.element].width}"
+    return f"v{vec.lanes}{kind}"
+
+
+def _pure(name: str, arity: int, float_name: str, int_name: str = "") -> Any:
+    """Makes an intrinsic over equal vectors from LLVM's overloaded function of that name."""
+
+    def build(vec: Any, sig_args: tuple[Any, ...]) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            base = float_name if vec.is_float else int_name
+            extra = []
+            if base == "abs":
+                extra = [ir.Constant(ir.IntType(1), 0)]
+            kinds = [vec.llvm] * arity + [value.type for value in extra]
+            function = declare(builder, f"llvm.{base}.{_suffix(vec)}", vec.llvm, *kinds)
+            return builder.call(function, list(args) + extra)
+
+        return vec(*sig_args), codegen
+
+    def one(typingctx, a):  # type: ignore[no-untyped-def]
+        return build(a, (a,)) if isinstance(a, Vec) else None
+
+    def two(typingctx, a, b):  # type: ignore[no-untyped-def]
+        return build(a, (a, b)) if isinstance(a, Vec) and a == b else None
+
+    def three(typingctx, a, b, c):  # type: ignore[no-untyped-def]
+        return build(a, (a, b, c)) if isinstance(a, Vec) and a == b == c else None
+
+    function = (one, two, three)[arity - 1]
+    function.__name__ = name
+    return intrinsic(function)
+
+
+fma = _pure("fma", 3, "fmuladd")
+round_even = _pure("round_even", 1, "rint")
+floor = _pure("floor", 1, "floor")
+absolute = _pure("absolute", 1, "fabs", "abs")
+maximum = _pure("maximum", 2, "maxnum", "smax")
+minimum = _pure("minimum", 2, "minnum", "smin")
+
+
+def _reduction(name: str, float_name: str, int_name: str, start: float | None) -> Any:
+    def reduce(typingctx, value):  # type: ignore[no-untyped-def]
+        if not isinstance(value, Vec):
+            return None
+        scalar = types.float32 if value.is_float else types.int32
+        kind = ELEMENTS[value.element]
+
+        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+            base = f"llvm.vector.reduce.{float_name if value.is_float else int_name}"
+            name = f"{base}.{_suffix(value)}"
+            if value.is_float and start is not None:
+                function = declare(builder, name, kind, kind, value.llvm)
+                call = builder.call(function, [ir.Constant(kind, start), args[0]])
+                call.fastmath.add("reassoc")
+                return call
+            return builder.call(declare(builder, name, kind, value.llvm), [args[0]])
+
+        return scalar(value), codegen
+
+    reduce.__name__ = name
+    return intrinsic(reduce)
+
+
+reduce_add = _reduction("reduce_add", "fadd", "add", 0.0)
+reduce_max = _reduction("reduce_max", "fmax", "smax", None)

@@ -1,0 +1,177 @@
+"""The paged KV cache: fp32, fp16 or int8, one pool of pages shared by all sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.errors import InputError, PromptError
+
+CacheDType = Literal["fp32", "fp16", "int8"]
+PAGE_TOKENS = 64
+STORAGE = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSpec:
+    """Shape of what one model caches.
+
+    Attributes:
+        num_layers: attention layers.
+        num_kv_heads: key/value heads a layer.
+        head_dim: elements a head.
+        dtype: storage type; ``"int8"`` keeps one float32 scale per token and head.
+    """
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: CacheDType = "fp16"
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of keys, values and scales that one token occupies over all layers."""
+        element = np.dtype(STORAGE[self.dtype]).itemsize
+        scale = 4 if self.dtype == "int8" else 0
+        return 2 * self.num_layers * self.num_kv_heads * (self.head_dim * element + scale)
+
+
+class KVCache:
+    """Keys and values of several sequences in pages of ``PAGE_TOKENS`` tokens.
+
+    Layout: ``keys[layer, page, kv_head, token, head_dim]``, ``values`` likewise, and for int8
+    ``key_scales[layer, page, kv_head, token]``. ``page_table[sequence, i]`` is the page that
+    holds tokens ``[i * PAGE_TOKENS, (i + 1) * PAGE_TOKENS)``. Pages are zero-filled memory that
+    the system commits on first write, so an unused capacity costs address space only.
+
+    The executable writes keys and values (natively, or through ``write``); the engine moves the
+    lengths with ``extend`` and ``truncate``.
+    """
+
+    def __init__(self, spec: CacheSpec, context: int, max_sequences: int = 1) -> None:
+        """Reserves room for ``max_sequences`` sequences of ``context`` tokens.
+
+        Raises:
+            InputError: ``context`` or ``max_sequences`` is not positive.
+        """
+        if context < 1 or max_sequences < 1:
+            raise InputError(
+                f"cache of {max_sequences} sequences of {context} tokens: both must be at least 1"
+            )
+        self.spec = spec
+        self.context = context
+        pages_each = -(-context // PAGE_TOKENS)
+        num_pages = pages_each * max_sequences
+        storage = STORAGE[spec.dtype]
+        shape = (spec.num_layers, num_pages, spec.num_kv_heads, PAGE_TOKENS, spec.head_dim)
+        self.keys = np.zeros(shape, storage)
+        self.values = np.zeros(shape, storage)
+        scales = shape[:-1] if spec.dtype == "int8" else (0,)
+        self.key_scales = np.zeros(scales, np.float32)
+        self.value_scales = np.zeros(scales, np.float32)
+        self.page_table = np.full((max_sequences, pages_each), -1, np.int32)
+        self.lengths = np.zeros(max_sequences, np.int64)
+        self._free_pages = list(range(num_pages - 1, -1, -1))
+        self._free_sequences = list(range(max_sequences - 1, -1, -1))
+
+    def open(self) -> int:
+        """Takes a free sequence number; its length is 0.
+
+        Raises:
+            InputError: every sequence is in use.
+        """
+        if not self._free_sequences:
+            raise InputError(f"all {len(self.lengths)} sequences of the KV cache are in use")
+        sequence = self._free_sequences.pop()
+        self.lengths[sequence] = 0
+        return sequence
+
+    def close(self, sequence: int) -> None:
+        """Gives a sequence and its pages back."""
+        self.truncate(sequence, 0)
+        self._free_sequences.append(sequence)
+
+    def reserve(self, sequence: int, length: int) -> None:
+        """Makes sure that the pages of the first ``length`` tokens exist.
+
+        Raises:
+            PromptError: ``length`` exceeds the context.
+        """
+        if length > self.context:
+            raise PromptError(
+                f"{length} tokens do not fit the context of {self.context}: "
+                "shorten the prompt or load the model with a larger context"
+            )
+        table = self.page_table[sequence]
+        for index in range(-(-length // PAGE_TOKENS)):
+            if table[index] < 0:
+                table[index] = self._free_pages.pop()
+
+    def extend(self, sequence: int, length: int) -> None:
+        """Records that the first ``length`` tokens of the sequence are written."""
+        self.lengths[sequence] = length
+
+    def truncate(self, sequence: int, length: int) -> None:
+        """Forgets all tokens from position ``length`` on and frees their pages."""
+        table = self.page_table[sequence]
+        for index in range(-(-length // PAGE_TOKENS), len(table)):
+            if table[index] >= 0:
+                self._free_pages.append(int(table[index]))
+                table[index] = -1
+        self.lengths[sequence] = min(int(self.lengths[sequence]), length)
+
+    def write(
+        self,
+        layer: int,
+        sequence: int,
+        start: int,
+        keys: NDArray[np.float32],
+        values: NDArray[np.float32],
+    ) -> None:
+        """Stores float32 keys and values ``[tokens, num_kv_heads, head_dim]`` from ``start`` on."""
+        for offset in range(len(keys)):
+            page, slot = divmod(start + offset, PAGE_TOKENS)
+            index = (layer, self.page_table[sequence, page], slice(None), slot)
+            self._store(self.keys, self.key_scales, index, keys[offset])
+            self._store(self.values, self.value_scales, index, values[offset])
+
+    def read(
+        self, layer: int, sequence: int, length: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Returns the first ``length`` keys and values, float32 ``[length, num_kv_heads, D]``."""
+        pages = self.page_table[sequence, : -(-length // PAGE_TOKENS)]
+        return (
+            self._load(self.keys, self.key_scales, layer, pages)[:length],
+            self._load(self.values, self.value_scales, layer, pages)[:length],
+        )
+
+    def _store(
+        self,
+        pool: NDArray[np.generic],
+        scales: NDArray[np.float32],
+        index: tuple[int, np.int32, slice, int],
+        heads: NDArray[np.float32],
+    ) -> None:
+        if self.spec.dtype != "int8":
+            pool[index] = heads.astype(pool.dtype)
+            return
+        scale = np.abs(heads).max(axis=-1) / np.float32(127)
+        inverse = np.where(scale > 0, 1 / np.where(scale > 0, scale, 1), 0).astype(np.float32)
+        pool[index] = np.rint(heads * inverse[:, None]).astype(np.int8)
+        scales[index] = scale
+
+    def _load(
+        self,
+        pool: NDArray[np.generic],
+        scales: NDArray[np.float32],
+        layer: int,
+        pages: NDArray[np.int32],
+    ) -> NDArray[np.float32]:
+        block = pool[layer, pages].astype(np.float32)
+        if self.spec.dtype == "int8":
+            block *= scales[layer, pages][..., None]
+        by_token = block.transpose(0, 2, 1, 3)
+        return by_token.reshape(-1, self.spec.num_kv_heads, self.spec.head_dim)

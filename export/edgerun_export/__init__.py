@@ -1,0 +1,1 @@
+"""Turns a checkpoint into an ONNX bundle with ternary or low-bit weights."""

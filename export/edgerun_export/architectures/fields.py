@@ -1,0 +1,146 @@
+"""Reads a checkpoint's ``config.json`` with checks, and the parts that architectures share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.architectures.spec import Activation, Config, TernaryOrigin
+
+_ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "relu2": "relu2"}
+
+
+def positive(config: Config, key: str, default: int | None = None) -> int:
+    """Returns a positive integer; ``default`` stands for an absent or null key.
+
+    Raises:
+        CheckpointError: the key is missing or holds anything else.
+    """
+    value = config.get(key)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise CheckpointError(
+            f"config.json: '{key}' is {value!r} and must be a positive whole number"
+        )
+    return value
+
+
+def number(config: Config, key: str, default: float | None = None) -> float:
+    """Returns a positive number; ``default`` stands for an absent or null key.
+
+    Raises:
+        CheckpointError: the key is missing or holds anything else.
+    """
+    value = config.get(key)
+    value = default if value is None else value
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 < value < float("inf"):
+        raise CheckpointError(f"config.json: '{key}' is {value!r} and must be a positive number")
+    return float(value)
+
+
+def flag(config: Config, key: str, default: bool = False) -> bool:
+    """Returns a truth value; ``default`` stands for an absent or null key."""
+    value = config.get(key)
+    return default if value is None else bool(value)
+
+
+def activation(config: Config, default: str = "silu") -> Activation:
+    """Returns the feed-forward activation.
+
+    Raises:
+        UnsupportedError: it is none that the graph builder knows.
+    """
+    name = config.get("hidden_act") or default
+    if name not in _ACTIVATIONS:
+        known = ", ".join(_ACTIVATIONS)
+        raise UnsupportedError(f"activation '{name}' is not supported; supported are: {known}")
+    return _ACTIVATIONS[name]
+
+
+def dimensions(config: Config) -> dict[str, Any]:
+    """Returns the sizes that every architecture has, as arguments of ``DecoderSpec``.
+
+    Raises:
+        CheckpointError: a size is missing, not positive, or does not fit the others.
+    """
+    hidden = positive(config, "hidden_size")
+    heads = positive(config, "num_attention_heads")
+    kv_heads = positive(config, "num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise CheckpointError(
+            f"config.json: num_attention_heads {heads} is not a multiple of "
+            f"num_key_value_heads {kv_heads}"
+        )
+    if config.get("head_dim") is None and hidden % heads:
+        raise CheckpointError(
+            f"config.json: hidden_size {hidden} is not a multiple of num_attention_heads {heads}"
+        )
+    head_dim = positive(config, "head_dim", hidden // heads)
+    if head_dim % 2:
+        raise CheckpointError(f"config.json: head_dim {head_dim} is odd; rotary needs an even one")
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": positive(config, "intermediate_size"),
+        "num_layers": positive(config, "num_hidden_layers"),
+        "num_heads": heads,
+        "num_kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "vocab_size": positive(config, "vocab_size"),
+        "context_length": positive(config, "max_position_embeddings", 2048),
+    }
+
+
+def layer_windows(config: Config, num_layers: int) -> tuple[int | None, ...]:
+    """Returns each layer's sliding window as qwen2 and qwen3 describe it.
+
+    ``use_sliding_window`` switches the window on; ``layer_types`` names the layers, or else those
+    from ``max_window_layers`` on have it (transformers, ``configuration_qwen2``).
+
+    Raises:
+        CheckpointError: ``layer_types`` has another length than the model has layers.
+    """
+    if not flag(config, "use_sliding_window") or config.get("sliding_window") is None:
+        return (None,) * num_layers
+    window = positive(config, "sliding_window")
+    first = config.get("max_window_layers", 28)
+    types = config.get("layer_types") or [
+        "sliding_attention" if layer >= first else "full_attention" for layer in range(num_layers)
+    ]
+    if len(types) != num_layers:
+        raise CheckpointError(
+            f"config.json: layer_types names {len(types)} layers, the model has {num_layers}"
+        )
+    return tuple(window if kind == "sliding_attention" else None for kind in types)
+
+
+def ternary_origin(config: Config, default: TernaryOrigin | None = None) -> TernaryOrigin | None:
+    """Tells how a natively ternary checkpoint stores its projections.
+
+    transformers' ``quantization_config`` with ``quant_method: bitnet`` marks one, whatever the
+    architecture: mode ``online`` keeps float master weights, ``offline`` packed ternary values.
+
+    Raises:
+        UnsupportedError: the checkpoint is quantised by another method, or as no released b1.58
+            model is.
+    """
+    quantization = config.get("quantization_config")
+    if not quantization:
+        return default
+    method = quantization.get("quant_method")
+    if method != "bitnet":
+        raise UnsupportedError(
+            f"checkpoints quantised with '{method}' are not supported; export the model's "
+            "unquantised checkpoint instead"
+        )
+    if quantization.get("use_rms_norm"):
+        raise UnsupportedError("bitnet checkpoints with use_rms_norm are not supported")
+    kept = set(quantization.get("modules_to_not_convert") or []) - {"lm_head"}
+    if kept:
+        raise UnsupportedError(
+            "bitnet checkpoints that leave projections unquantised are not supported "
+            f"(modules_to_not_convert names {', '.join(sorted(kept))})"
+        )
+    online = quantization.get("quantization_mode") == "online"
+    autobit = quantization.get("linear_class") == "autobitlinear"
+    return "master" if online and autobit else "packed"

@@ -1,0 +1,36 @@
+"""Llama 1 to 3.2 and everything that has its shape (TinyLlama, SmolLM, stories, ...)."""
+
+from __future__ import annotations
+
+from edgerun_export.architectures.fields import (
+    activation,
+    dimensions,
+    flag,
+    number,
+    ternary_origin,
+)
+from edgerun_export.architectures.rope import rope
+from edgerun_export.architectures.spec import Config, DecoderSpec
+
+
+def describe(config: Config) -> DecoderSpec:
+    """Describes a checkpoint of model_type ``llama``.
+
+    Raises:
+        CheckpointError: a key of config.json is missing or out of range.
+        UnsupportedError: it asks for a variant without an implementation.
+    """
+    sizes = dimensions(config)
+    bias = flag(config, "attention_bias")
+    return DecoderSpec(
+        architecture="llama",
+        **sizes,
+        norm_eps=number(config, "rms_norm_eps", 1e-6),
+        activation=activation(config),
+        rope=rope(config, sizes["head_dim"]),
+        windows=(None,) * sizes["num_layers"],
+        tied=flag(config, "tie_word_embeddings"),
+        attention_bias=(bias, bias, bias, bias),
+        mlp_bias=flag(config, "mlp_bias"),
+        ternary=ternary_origin(config),
+    )

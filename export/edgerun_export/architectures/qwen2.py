@@ -1,0 +1,26 @@
+"""Qwen 2 and 2.5: Llama with biases on q, k and v, and windows in some layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edgerun_export.architectures import llama
+from edgerun_export.architectures.fields import layer_windows
+from edgerun_export.architectures.spec import Config, DecoderSpec
+
+
+def describe(config: Config) -> DecoderSpec:
+    """Describes a checkpoint of model_type ``qwen2``.
+
+    Raises:
+        CheckpointError: a key of config.json is missing or out of range.
+        UnsupportedError: it asks for a variant without an implementation.
+    """
+    spec = llama.describe(config)
+    return replace(
+        spec,
+        architecture="qwen2",
+        windows=layer_windows(config, spec.num_layers),
+        attention_bias=(True, True, True, False),
+        mlp_bias=False,
+    )

@@ -1,0 +1,128 @@
+"""The recurring pieces of the portable graph; docs/bundle.md shows the exact forms.
+
+The runtime recognises these forms and fuses them, so a change here is a change of the bundle
+format.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from edgerun_export.architectures import Rope
+from edgerun_export.onnx_graph import OnnxGraph
+
+BOOL, FLOAT = onnx.TensorProto.BOOL, onnx.TensorProto.FLOAT
+_INT64_MAX = 2**63 - 1
+
+
+class AttentionMask:
+    """Boolean masks ``[batch, 1, sequence, total]``, one for each window that occurs.
+
+    Causality and padding are spelled out because a runtime's own ``is_causal`` counts positions
+    from zero when there is a past.
+    """
+
+    def __init__(self, graph: OnnxGraph) -> None:
+        self._graph = graph
+        self._masks: dict[int | None, str] = {}
+        add, at = graph.node, "/model/mask"
+        total = add("Shape", ["attention_mask"], f"{at}/total", start=1, end=2)
+        length = add("Shape", ["input_ids"], f"{at}/sequence", start=1, end=2)
+        past = add("Sub", [total, length], f"{at}/past")
+        zero, one, first = graph.integer(0), graph.integer(1), graph.integers(0)
+        total = add("Squeeze", [total, first], f"{at}/total_scalar")
+        past = add("Squeeze", [past, first], f"{at}/past_scalar")
+        self._columns = add("Range", [zero, total, one], f"{at}/columns")
+        rows = add("Range", [past, total, one], f"{at}/row_range")
+        self._rows = add("Unsqueeze", [rows, graph.integers(1)], f"{at}/rows")
+        self._causal = add("LessOrEqual", [self._columns, self._rows], f"{at}/causal")
+        padding = add(
+            "Unsqueeze", ["attention_mask", graph.integers(1, 2)], f"{at}/padding_expanded"
+        )
+        self._padding = add("Cast", [padding], f"{at}/padding", to=BOOL)
+
+    def get(self, window: int | None) -> str:
+        """Returns the mask of layers that attend to the ``window`` latest positions."""
+        if window not in self._masks:
+            self._masks[window] = self._build(window)
+        return self._masks[window]
+
+    def _build(self, window: int | None) -> str:
+        add, at = self._graph.node, "/model/mask"
+        if window is None:
+            return add("And", [self._causal, self._padding], f"{at}/full")
+        at = f"{at}/window_{window}"
+        oldest = add("Sub", [self._rows, self._graph.integer(window)], f"{at}/oldest")
+        recent = add("Greater", [self._columns, oldest], f"{at}/recent")
+        visible = add("And", [self._causal, recent], f"{at}/visible")
+        return add("And", [visible, self._padding], f"{at}/mask")
+
+
+class Rotary:
+    """Rotary position embedding in elementary ops.
+
+    The fused RotaryEmbedding op comes back broken from OpenVINO's blob cache.
+    """
+
+    def __init__(self, graph: OnnxGraph, rope: Rope) -> None:
+        self._graph = graph
+        self._half = len(rope.inv_freq)
+        add, at = graph.node, "/model/rotary"
+        inv_freq = graph.constant(rope.inv_freq.astype(np.float32), "model.rotary.inv_freq")
+        position = add("Cast", ["position_ids"], f"{at}/position", to=FLOAT)
+        column = add("Unsqueeze", [position, graph.integers(-1)], f"{at}/position_column")
+        angles = add("Mul", [column, inv_freq], f"{at}/angles")
+        both = add("Concat", [angles, angles], f"{at}/embedding", axis=-1)
+        self._cos = self._table("Cos", both, rope.attention_factor)
+        self._sin = self._table("Sin", both, rope.attention_factor)
+
+    def _table(self, op: str, angles: str, factor: float) -> str:
+        add, at = self._graph.node, f"/model/rotary/{op.lower()}"
+        value = add(op, [angles], f"{at}/{op}")
+        if factor != 1:
+            value = add("Mul", [value, self._graph.scalar(factor)], f"{at}/Mul")
+        return add("Unsqueeze", [value, self._graph.integers(1)], f"{at}/Unsqueeze")
+
+    def apply(self, heads: str, at: str) -> str:
+        """Rotates ``[batch, heads, sequence, head_dim]``."""
+        add, integers = self._graph.node, self._graph.integers
+        axis, middle = integers(-1), integers(self._half)
+        upper = add("Slice", [heads, middle, integers(_INT64_MAX), axis], f"{at}/upper")
+        lower = add("Slice", [heads, integers(0), middle, axis], f"{at}/lower")
+        negated = add("Neg", [upper], f"{at}/Neg")
+        turned = add("Concat", [negated, lower], f"{at}/Concat", axis=-1)
+        straight = add("Mul", [heads, self._cos], f"{at}/cos")
+        crossed = add("Mul", [turned, self._sin], f"{at}/sin")
+        return add("Add", [straight, crossed], f"{at}/Add")
+
+
+def silu(graph: OnnxGraph, value: str, at: str) -> str:
+    """``x * sigmoid(x)``."""
+    gate = graph.node("Sigmoid", [value], f"{at}/Sigmoid")
+    return graph.node("Mul", [value, gate], f"{at}/Mul")
+
+
+def relu2(graph: OnnxGraph, value: str, at: str) -> str:
+    """``relu(x) ** 2``."""
+    positive = graph.node("Relu", [value], f"{at}/Relu")
+    return graph.node("Mul", [positive, positive], f"{at}/Mul")
+
+
+ACTIVATIONS = {"silu": silu, "relu2": relu2}
+
+
+def quantised_activations(graph: OnnxGraph, value: str, at: str) -> str:
+    """Rounds each token's row to 8 bits of its largest magnitude, and scales back.
+
+    BitNet b1.58 (Ma et al. 2024, equation 4), as transformers' ``ActQuant`` computes it.
+    """
+    add, scalar = graph.node, graph.scalar
+    magnitude = add("Abs", [value], f"{at}/Abs")
+    largest = add("ReduceMax", [magnitude, graph.integers(-1)], f"{at}/ReduceMax", keepdims=1)
+    largest = add("Clip", [largest, scalar(1e-5)], f"{at}/largest")
+    scale = add("Div", [scalar(127), largest], f"{at}/scale")
+    scaled = add("Mul", [value, scale], f"{at}/Mul")
+    rounded = add("Round", [scaled], f"{at}/Round")
+    clipped = add("Clip", [rounded, scalar(-128), scalar(127)], f"{at}/Clip")
+    return add("Div", [clipped, scale], f"{at}/Div")

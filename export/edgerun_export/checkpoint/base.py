@@ -1,0 +1,117 @@
+"""The contract between a source checkpoint and the rest of the exporter.
+
+Whatever the file format, a checkpoint looks like a Hugging Face one: ``config.json`` keys,
+``model.layers.0.self_attn.q_proj.weight`` names, half-split rotary rows. Adding a format is adding
+one module to this package (see ``registry.py``); nothing else changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+F32 = NDArray[np.float32]
+I8 = NDArray[np.int8]
+U8 = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """What is known about a tensor without reading it.
+
+    Attributes:
+        name: Hugging Face name.
+        shape: logical shape, outermost first; for packed types the shape as stored.
+        dtype: the type in the file: ``F32``, ``BF16``, ``U8``, ``Q4_0``, ``TQ2_0``, ...
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a checkpoint came from, fit for a manifest: never an absolute path.
+
+    Attributes:
+        kind: the reader's name: ``safetensors``, ``gguf`` or ``llama2c``.
+        location: file or folder name, or hub id.
+        revision: the hub's commit, where there is one.
+        licence: licence identifier stated by the checkpoint, where it states one.
+    """
+
+    kind: str
+    location: str
+    revision: str | None = None
+    licence: str | None = None
+
+
+class Checkpoint(Protocol):
+    """An opened source checkpoint; close it when done (it is also a context manager)."""
+
+    config: Mapping[str, Any]
+    source: Source
+
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Describe every tensor, by Hugging Face name."""
+        ...
+
+    def read(self, name: str, rows: slice | None = None) -> Array:
+        """Read a tensor, or the given rows (first axis) of it.
+
+        Only the bytes of those rows enter memory, plus about 10 MB of working space.
+
+        Args:
+            name: a key of :meth:`tensors`.
+            rows: slice of the first axis with step 1; ``None`` reads everything.
+
+        Returns:
+            float32, dequantised, ``[rows, ...]``. Tensors stored as ``U8`` or ``I8`` come back in
+            that type, unchanged.
+
+        Raises:
+            CheckpointError: there is no such tensor, its bytes are gone, or it holds NaN or Inf.
+            UnsupportedError: the stored type cannot be decoded.
+        """
+        ...
+
+    def ternary(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
+        """Read a tensor that the file itself stores as ternary values and scales.
+
+        Args:
+            name: a key of :meth:`tensors`.
+            rows: logical output rows, step 1; ``None`` reads everything.
+
+        Returns:
+            int8 values in {-1, 0, 1} of shape ``[N, K]`` and exact float32 scales: shape ``(1,)``,
+            or ``[N, K/256]`` for ``TQ1_0``/``TQ2_0``. The weight is value times scale. ``None``
+            where the tensor is not stored as ternary.
+
+        Raises:
+            CheckpointError: as for :meth:`read`, or a value outside {-1, 0, 1}.
+        """
+        ...
+
+    def tokenizer_files(self) -> Mapping[str, bytes]:
+        """Build or pass through the tokenizer's files, by file name.
+
+        Returns:
+            ``tokenizer.json``, ``tokenizer_config.json`` (chat template inside), and
+            ``special_tokens_map.json`` and ``generation_config.json`` where the source implies
+            them.
+
+        Raises:
+            CheckpointError: the source has no tokenizer or a broken one.
+            UnsupportedError: it has one of a kind that cannot be converted.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the files; reading afterwards raises ``CheckpointError``."""
+        ...

@@ -1,0 +1,129 @@
+"""Reader of GGUF files (llama.cpp): names, rotary order and metadata back to Hugging Face's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.checkpoint.base import F32, Source, TensorInfo
+from edgerun_export.checkpoint.files import ByteFile
+from edgerun_export.checkpoint.gguf_config import architecture, make_config
+from edgerun_export.checkpoint.gguf_header import MAGIC, GgufHeader, GgufTensor, read_header
+from edgerun_export.checkpoint.registry import head
+from edgerun_export.checkpoint.stored import Stored, StoredCheckpoint
+from edgerun_export.tokenizers import from_gguf
+
+_BLOCK = re.compile(r"blk\.(\d{1,6})\.(\w+)\.(weight|bias)")
+_ROPE_FACTORS = "rope_freqs.weight"
+
+_WHOLE_MODEL = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "attn_sub_norm": "self_attn.attn_sub_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "ffn_sub_norm": "mlp.ffn_sub_norm",
+}
+_ROTATED = ("attn_q", "attn_k")
+
+
+def claims(path: Path) -> bool:
+    """Tell whether a file begins with GGUF's magic, or is called so."""
+    return head(path, 4) == MAGIC or (path.suffix == ".gguf" and path.is_file())
+
+
+def open_path(path: Path, tokenizer: Path | None = None) -> StoredCheckpoint:
+    """Open a GGUF file.
+
+    Raises:
+        CheckpointError: it is broken, or holds only a vocabulary.
+        UnsupportedError: its architecture, a tensor type or a layout is not supported.
+    """
+    if tokenizer is not None:
+        raise UnsupportedError("--tokenizer is for llama2.c files; a GGUF file has its own")
+    file = ByteFile(path)
+    try:
+        header = read_header(file)
+        stored, config = _interpret(header, file)
+    except Exception:
+        file.close()
+        raise
+    licence = header.metadata.get("general.license")
+    source = Source("gguf", path.name, licence=licence if isinstance(licence, str) else None)
+    return StoredCheckpoint(config, source, stored, lambda: from_gguf(header.metadata))
+
+
+def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], dict[str, Any]]:
+    metadata, tensors = header.metadata, dict(header.tensors)
+    split = metadata.get("split.count", 1)
+    if type(split) is int and split > 1:
+        raise UnsupportedError(
+            f"'{file.name}' is one of {split} parts; join them with llama-gguf-split --merge"
+        )
+    kind = architecture(metadata)
+    embedding = tensors.get("token_embd.weight")
+    if embedding is None:
+        raise CheckpointError(f"'{file.name}' has no 'token_embd.weight': it holds no model")
+    factors = tensors.pop(_ROPE_FACTORS, None)
+    config = make_config(
+        metadata,
+        vocab_size=embedding.shape[0],
+        tied="output.weight" not in tensors,
+        rope_factors=_read_factors(factors, file),
+    )
+    head_dim = config["head_dim"] if kind.pairs_interleaved else None
+    stored: dict[str, Stored] = {}
+    for tensor in tensors.values():
+        one = _stored(tensor, file, head_dim)
+        stored[one.info.name] = one
+    return stored, config
+
+
+def _stored(tensor: GgufTensor, file: ByteFile, head_dim: int | None) -> Stored:
+    name, rotated = _rename(tensor.name)
+    paired = head_dim if rotated else None
+    if paired and tensor.shape[0] % paired:
+        raise CheckpointError(
+            f"tensor '{tensor.name}' has {tensor.shape[0]} rows, not a multiple of heads of {paired}"
+        )
+    info = TensorInfo(name, tensor.shape, tensor.codec.name)
+    return Stored(info, file, tensor.offset, tensor.codec, paired)
+
+
+def _rename(name: str) -> tuple[str, bool]:
+    """Hugging Face name, and whether the rows go through the rotary embedding."""
+    if name in _WHOLE_MODEL:
+        return _WHOLE_MODEL[name], False
+    found = _BLOCK.fullmatch(name)
+    if found is None or found[2] not in _LAYER:
+        raise UnsupportedError(
+            f"tensor '{name[:100]}' has no known place in this architecture; leaving it out would "
+            "change the model"
+        )
+    renamed = f"model.layers.{int(found[1])}.{_LAYER[found[2]]}.{found[3]}"
+    return renamed, found[2] in _ROTATED
+
+
+def _read_factors(tensor: GgufTensor | None, file: ByteFile) -> F32 | None:
+    if tensor is None:
+        return None
+    info = TensorInfo(tensor.name, tensor.shape, tensor.codec.name)
+    stored: Mapping[str, Stored] = {info.name: Stored(info, file, tensor.offset, tensor.codec)}
+    one = StoredCheckpoint({}, Source("gguf", file.name), stored, dict)
+    factors: F32 = one.read(info.name)
+    return factors

@@ -1,0 +1,270 @@
+"""GGUF metadata to Hugging Face ``config.json``.
+
+Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, "LLM"; their meaning per
+architecture is llama.cpp's ``llama-arch.cpp`` and ``convert_hf_to_gguf.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.checkpoint.base import F32
+
+_MAX_SIZE = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One value of ``general.architecture``.
+
+    Attributes:
+        model_type: Hugging Face ``model_type``.
+        class_name: entry of ``architectures``.
+        pairs_interleaved: whether llama.cpp's converter interleaves the rows of Q and K.
+        extra: configuration that GGUF leaves to the architecture.
+    """
+
+    model_type: str
+    class_name: str
+    pairs_interleaved: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+ARCHITECTURES = {
+    "llama": Architecture("llama", "LlamaForCausalLM", True, {"hidden_act": "silu"}),
+    "qwen2": Architecture("qwen2", "Qwen2ForCausalLM", False, {"hidden_act": "silu"}),
+    "qwen3": Architecture("qwen3", "Qwen3ForCausalLM", False, {"hidden_act": "silu"}),
+    # Upstream's graph uses SiLU (the 1bitLLM reproductions), bitnet.cpp's b1.58 squared ReLU.
+    "bitnet": Architecture("bitnet", "BitNetForCausalLM", False, {"hidden_act": "silu"}),
+    "bitnet-b1.58": Architecture("bitnet", "BitNetForCausalLM", False, {"hidden_act": "relu2"}),
+}
+
+# (GGUF key after the architecture's prefix, configuration key, default; None = required)
+_SIZES: tuple[tuple[str, str, int | None], ...] = (
+    ("block_count", "num_hidden_layers", None),
+    ("embedding_length", "hidden_size", None),
+    ("feed_forward_length", "intermediate_size", None),
+    ("attention.head_count", "num_attention_heads", None),
+    ("context_length", "max_position_embeddings", None),
+)
+_TOKEN_IDS = (
+    ("bos_token_id", "bos_token_id"),
+    ("eos_token_id", "eos_token_id"),
+    ("padding_token_id", "pad_token_id"),
+)
+
+
+class _Keys:
+    """Typed access to the metadata of one architecture."""
+
+    def __init__(self, metadata: Mapping[str, Any], architecture: str) -> None:
+        self._metadata = metadata
+        self._prefix = architecture
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UnsupportedError(
+                f"metadata '{self._prefix}.{key}' is {str(value)[:60]}; expected one number (values "
+                "that differ by layer are not supported)"
+            )
+        if not math.isfinite(value):
+            raise CheckpointError(f"metadata '{self._prefix}.{key}' is {value}")
+        return value
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        value = self.number(key, default)
+        if value <= 0:
+            raise CheckpointError(
+                f"metadata '{self._prefix}.{key}' is {value}; expected more than 0"
+            )
+        return value
+
+    def size(self, key: str, default: int | None = None) -> int:
+        value = self.number(key, default)
+        if value != int(value) or not 0 < value < _MAX_SIZE:
+            raise CheckpointError(
+                f"metadata '{self._prefix}.{key}' is {value}; expected 1 to {_MAX_SIZE - 1}"
+            )
+        return int(value)
+
+    def text(self, key: str, default: str) -> str:
+        return str(self._get(key, default))
+
+    def has(self, key: str) -> bool:
+        return f"{self._prefix}.{key}" in self._metadata
+
+    def _get(self, key: str, default: Any) -> Any:
+        value = self._metadata.get(f"{self._prefix}.{key}", default)
+        if value is None:
+            raise CheckpointError(f"metadata lacks '{self._prefix}.{key}'")
+        return value
+
+
+def architecture(metadata: Mapping[str, Any]) -> Architecture:
+    """Look up ``general.architecture``.
+
+    Raises:
+        UnsupportedError: it is missing or has no row in ``ARCHITECTURES``.
+    """
+    name = metadata.get("general.architecture")
+    found = ARCHITECTURES.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise UnsupportedError(
+            f"GGUF architecture '{str(name)[:60]}' is not supported; supported: "
+            + ", ".join(ARCHITECTURES)
+        )
+    return found
+
+
+def make_config(
+    metadata: Mapping[str, Any], vocab_size: int, tied: bool, rope_factors: F32 | None
+) -> dict[str, Any]:
+    """Write the Hugging Face configuration that the metadata describes.
+
+    Args:
+        metadata: of the GGUF file.
+        vocab_size: rows of the token embedding.
+        tied: whether the file has no output matrix of its own.
+        rope_factors: contents of ``rope_freqs.weight``, ``[head_dim/2]``, if present.
+
+    Raises:
+        CheckpointError: a key is missing or out of range.
+        UnsupportedError: the model has experts, per-layer sizes or an unknown rotary scaling.
+    """
+    kind = architecture(metadata)
+    keys = _Keys(metadata, metadata["general.architecture"])
+    if keys.number("expert_count", 0) > 0:
+        raise UnsupportedError("GGUF models with experts are not supported; use safetensors")
+    config: dict[str, Any] = {"architectures": [kind.class_name], "model_type": kind.model_type}
+    config.update({name: keys.size(key, default) for key, name, default in _SIZES})
+    heads = config["num_attention_heads"]
+    config["num_key_value_heads"] = keys.size("attention.head_count_kv", heads)
+    config["head_dim"] = _head_dim(keys, config["hidden_size"], heads)
+    config["rms_norm_eps"] = _short_float(keys.positive("attention.layer_norm_rms_epsilon"))
+    config["rope_theta"] = _short_float(keys.positive("rope.freq_base", 10000.0))
+    config["rope_scaling"] = _rope_scaling(keys, config, rope_factors)
+    config["vocab_size"] = vocab_size
+    config["tie_word_embeddings"] = tied
+    for key, name in _TOKEN_IDS:
+        value = metadata.get(f"tokenizer.ggml.{key}")
+        if type(value) is int:
+            config[name] = value
+    return config | dict(kind.extra)
+
+
+def _short_float(value: float) -> float:
+    """The shortest decimal with the same float32 value: 9.99999974e-06 was written as 1e-05."""
+    return float(str(np.float32(value)))
+
+
+def _head_dim(keys: _Keys, hidden_size: int, heads: int) -> int:
+    if not keys.has("attention.key_length") and hidden_size % heads:
+        raise CheckpointError(f"hidden size {hidden_size} is not a multiple of {heads} heads")
+    head_dim = keys.size("attention.key_length", hidden_size // heads or 1)
+    rotated = keys.size("rope.dimension_count", head_dim)
+    if rotated != head_dim or head_dim % 2 or keys.size("attention.value_length", head_dim) != head_dim:
+        raise UnsupportedError(
+            f"heads of {head_dim} with {rotated} rotated are not supported; all of an even number "
+            "must be rotated, and values must be as long as keys"
+        )
+    return head_dim
+
+
+def _rope_scaling(
+    keys: _Keys, config: Mapping[str, Any], factors: F32 | None
+) -> dict[str, Any] | None:
+    if factors is not None:
+        return _from_factors(factors, config)
+    # Older files have only a factor, meaning linear.
+    default = "linear" if keys.has("rope.scale_linear") else "none"
+    kind = keys.text("rope.scaling.type", default)
+    make = _SCALINGS.get(kind)
+    if make is None:
+        raise UnsupportedError(
+            f"rotary scaling '{kind[:40]}' is not supported; supported: {', '.join(_SCALINGS)}"
+        )
+    return make(keys, config)
+
+
+def _linear(keys: _Keys, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    factor = keys.positive("rope.scaling.factor", keys.number("rope.scale_linear", 1.0))
+    return None if factor == 1.0 else {"rope_type": "linear", "factor": factor}
+
+
+def _yarn(keys: _Keys, config: Mapping[str, Any]) -> dict[str, Any]:
+    factor = keys.positive("rope.scaling.factor")
+    original = keys.size("rope.scaling.original_context_length", config["max_position_embeddings"])
+    scaling = {
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": original,
+    }
+    attention = keys.positive("rope.scaling.attn_factor", 1.0)
+    if attention != 1.0:
+        # llama.cpp multiplies its own factor on top of YaRN's; Hugging Face has one number.
+        scaling["attention_factor"] = attention * (1 + 0.1 * math.log(factor))
+    return scaling
+
+
+_SCALINGS: dict[str, Callable[[_Keys, Mapping[str, Any]], dict[str, Any] | None]] = {
+    "none": lambda keys, config: None,
+    "linear": _linear,
+    "yarn": _yarn,
+}
+
+# What Llama 3.1 to 3.3 were trained with; the converter stores only the resulting divisors.
+_LLAMA3_ORIGINAL, _LLAMA3_LOW, _LLAMA3_HIGH = 8192, 1.0, 4.0
+
+
+def llama3_factors(config: Mapping[str, Any], factor: float) -> F32:
+    """Divisors of the rotary frequencies under Llama 3's scaling.
+
+    Source: Llama 3.1's reference ``apply_scaling``; transformers ``_compute_llama3_parameters``.
+
+    Returns:
+        float32 ``[head_dim/2]``: 1 for short wavelengths, ``factor`` for long ones.
+    """
+    half = config["head_dim"] // 2
+    frequencies = config["rope_theta"] ** -(np.arange(half) / half)
+    turns = _LLAMA3_ORIGINAL * frequencies / (2 * np.pi)
+    smooth = np.clip((turns - _LLAMA3_LOW) / (_LLAMA3_HIGH - _LLAMA3_LOW), 0, 1)
+    return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+
+
+def _from_factors(factors: F32, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Name the scaling that stored divisors came from, or pass them on as they are.
+
+    Divisors that fit no known rule are written as ``longrope`` with equal short and long lists and
+    attention factor 1, which any Hugging Face implementation applies as plain divisors.
+    """
+    if factors.shape != (config["head_dim"] // 2,) or factors.min() <= 0:
+        raise CheckpointError(
+            f"tensor 'rope_freqs.weight' has shape {list(factors.shape)}; expected "
+            f"{config['head_dim'] // 2} positive factors"
+        )
+    factor = float(factors.max())
+    original = min(_LLAMA3_ORIGINAL, config["max_position_embeddings"])
+    if np.allclose(llama3_factors(config, factor), factors, rtol=1e-4):
+        return {
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": _LLAMA3_LOW,
+            "high_freq_factor": _LLAMA3_HIGH,
+            "original_max_position_embeddings": _LLAMA3_ORIGINAL,
+        }
+    listed = [float(value) for value in factors]
+    return {
+        "rope_type": "longrope",
+        "factor": 1.0,
+        "attention_factor": 1.0,
+        "short_factor": listed,
+        "long_factor": listed,
+        "original_max_position_embeddings": original,
+    }

@@ -1,0 +1,121 @@
+"""Finds the reader for a path or hub id by looking at the content.
+
+A reader is a module of this package, named in ``_READERS``, with::
+
+    def claims(path: Path) -> bool                     # is this file or folder mine? never raises
+    def open_path(path: Path, tokenizer: Path | None) -> Checkpoint
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Protocol, cast
+
+from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.checkpoint.base import Checkpoint
+
+# Order matters only for llama2c, whose oldest version has no magic number: it comes last.
+_READERS = ("gguf", "safetensors", "llama2c")
+_HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*(/[\w.-]+\.gguf)?")
+_PICKLED = ("PK\x03\x04", "\x80\x02", "\x80\x03", "\x80\x04", "\x80\x05")
+
+
+class Reader(Protocol):
+    """What a reader module provides."""
+
+    def claims(self, path: Path) -> bool:
+        """Tell whether the path looks like this format."""
+        ...
+
+    def open_path(self, path: Path, tokenizer: Path | None) -> Checkpoint:
+        """Open it."""
+        ...
+
+
+def open_checkpoint(
+    path_or_id: str, *, revision: str | None = None, tokenizer: str | None = None
+) -> Checkpoint:
+    """Open a checkpoint on this machine or on the Hugging Face hub.
+
+    Args:
+        path_or_id: a file (``.gguf``, ``.safetensors``, llama2.c ``.bin``), a folder with
+            ``config.json`` and safetensors or with one ``.gguf``, a hub id ``owner/name``, or a
+            GGUF file on the hub, ``owner/name/file.gguf``.
+        revision: branch, tag or commit of a hub id.
+        tokenizer: a llama2.c tokenizer file, for formats that carry none.
+
+    Raises:
+        CheckpointError: nothing is there, or it is broken.
+        UnsupportedError: it is a format that is not read, for example a pickle.
+        MissingDependencyError: a hub id without the huggingface_hub package.
+
+    Example:
+        >>> with open_checkpoint("models/stories260K.bin") as checkpoint:
+        ...     checkpoint.read("model.norm.weight")
+    """
+    path = Path(path_or_id).expanduser()
+    try:
+        exists = path.exists()
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"'{path_or_id[:200]}' is not a usable path") from error
+    if exists:
+        return open_local(path, Path(tokenizer) if tokenizer else None)
+    if _HUB_ID.fullmatch(path_or_id) is None:
+        raise CheckpointError(
+            f"no file or folder '{path_or_id}'; give a path that exists or a hub id 'owner/name'"
+        )
+    from edgerun_export.checkpoint import hub
+
+    return hub.open_hub(path_or_id, revision)
+
+
+def open_local(path: Path, tokenizer: Path | None = None) -> Checkpoint:
+    """Open a file or folder that exists; see :func:`open_checkpoint`."""
+    path = _sole_gguf(path) if path.is_dir() else path
+    for name in _READERS:
+        reader = cast(Reader, importlib.import_module(f"edgerun_export.checkpoint.{name}"))
+        if reader.claims(path):
+            return reader.open_path(path, tokenizer)
+    _refuse_pickles(path)
+    raise CheckpointError(
+        f"'{path}' is not a checkpoint that can be read: expected a folder with config.json and "
+        "model.safetensors, a GGUF file, or a llama2.c .bin file"
+    )
+
+
+def head(path: Path, count: int) -> bytes:
+    """First bytes of a regular file; empty for anything else."""
+    try:
+        if not path.is_file():
+            return b""
+        with path.open("rb") as file:
+            return file.read(count)
+    except OSError:
+        return b""
+
+
+def _sole_gguf(folder: Path) -> Path:
+    """The GGUF file of a folder that is not a Hugging Face one."""
+    found = sorted(folder.glob("*.gguf"))
+    if not found or (folder / "config.json").exists():
+        return folder
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found[:8])
+        raise CheckpointError(f"'{folder}' holds several GGUF files ({names}); name one of them")
+    return found[0]
+
+
+def _refuse_pickles(path: Path) -> None:
+    pickled = (
+        any(path.glob("*.bin")) or any(path.glob("*.pt*"))
+        if path.is_dir()
+        else head(path, 4).decode("latin-1").startswith(_PICKLED)
+    )
+    if pickled:
+        raise UnsupportedError(
+            f"'{path}' holds PyTorch pickle files, which can run code when opened and are never "
+            "loaded; use the safetensors version of the model, or convert it with "
+            "safetensors.torch.save_file in a sandbox"
+        )

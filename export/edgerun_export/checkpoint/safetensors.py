@@ -1,0 +1,203 @@
+"""Reader of Hugging Face folders: ``config.json`` with one or several safetensors files.
+
+Format: https://github.com/huggingface/safetensors (README, "Format"). The header is checked against
+the file's size before anything is allocated; offsets must tile the data exactly, as upstream
+demands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.checkpoint.base import F32, I8, Source, TensorInfo
+from edgerun_export.checkpoint.codecs import SAFETENSORS, supported
+from edgerun_export.checkpoint.files import (
+    CONFIG_LIMIT_BYTES,
+    MIB,
+    ByteFile,
+    decode_json,
+    optional_reader,
+    read_small,
+)
+from edgerun_export.checkpoint.registry import head
+from edgerun_export.checkpoint.stored import (
+    Stored,
+    StoredCheckpoint,
+    check_ranges,
+    check_shape,
+    row_bounds,
+)
+from edgerun_export.tokenizers import from_hugging_face
+
+# Upstream allows 100 MB; at about 120 bytes a tensor this is room for 130,000 of them, and keeps
+# what the parsed header takes below 256 MB.
+_HEADER_LIMIT_BYTES = 16 * MIB
+_INDEX_LIMIT_BYTES = 32 * MIB
+_TOKENIZER_LIMIT_BYTES = 128 * MIB
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_LICENCE = re.compile(rb"^---\r?\n.*?^license:[ \t]*([\w.+-]{1,64})", re.DOTALL | re.MULTILINE)
+
+
+class _Entry(msgspec.Struct):
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+def claims(path: Path) -> bool:
+    """Tell whether a path is a Hugging Face folder or a safetensors file."""
+    if path.is_dir():
+        return any((path / name).exists() for name in (_SINGLE, _INDEX))
+    start = head(path, 9)
+    return path.suffix == ".safetensors" or (
+        start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= _HEADER_LIMIT_BYTES
+    )
+
+
+def open_path(path: Path, tokenizer: Path | None = None) -> StoredCheckpoint:
+    """Open a folder, or one safetensors file with its ``config.json`` beside it.
+
+    Raises:
+        CheckpointError: a file is missing or broken.
+        UnsupportedError: a llama2.c tokenizer was given.
+    """
+    if tokenizer is not None:
+        raise UnsupportedError("--tokenizer is for llama2.c files; this folder has its own")
+    folder = path if path.is_dir() else path.parent
+    read = optional_reader(folder, _TOKENIZER_LIMIT_BYTES)
+    config = decode_json(read_small(folder / "config.json", CONFIG_LIMIT_BYTES), "config.json")
+    stored = _open_folder(folder) if path.is_dir() else _open_file(path)
+    source = Source("safetensors", path.resolve().name, licence=_licence(folder))
+    return SafetensorsCheckpoint(config, source, stored, lambda: from_hugging_face(read))
+
+
+class SafetensorsCheckpoint(StoredCheckpoint):
+    """A Hugging Face checkpoint; adds the packed ternary layers of BitNet."""
+
+    def ternary(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
+        """Unpack a BitNet layer; see ``Checkpoint.ternary``.
+
+        Four output rows share a byte: row ``i * N/4 + j`` is bits ``2i`` and ``2i + 1`` of packed
+        row ``j``, as code minus one (transformers, ``integrations/bitnet.py``, ``pack_weights``).
+        """
+        scale = f"{name}_scale"
+        stored = self._find(name)
+        if stored.info.dtype != "U8" or len(stored.info.shape) != 2 or scale not in self._stored:
+            return None
+        quarter, width = stored.info.shape
+        first, end = row_bounds(rows, 4 * quarter)
+        codes = np.empty((end - first, width), np.int8)
+        row = first
+        while row < end:
+            part, at = divmod(row, quarter)
+            count = min(end - row, quarter - at)
+            packed = self.read(name, slice(at, at + count))
+            codes[row - first : row - first + count] = (packed >> (2 * part)) & 3
+            row += count
+        codes -= np.int8(1)
+        if codes.size and codes.max() > 1:
+            raise CheckpointError(f"tensor '{name}' holds a packed code of 3; it is damaged")
+        return codes, self._scale(scale)
+
+    def _scale(self, name: str) -> F32:
+        value: F32 = self.read(name).reshape(-1).astype(np.float32)
+        if value.shape != (1,) or value[0] == 0:
+            raise CheckpointError(f"tensor '{name}' must hold one scale other than 0")
+        settings = self.config.get("quantization_config") or {}
+        # BitLinear divides its output by the stored number, AutoBitLinear multiplies (same file).
+        linear = settings.get("linear_class") if isinstance(settings, Mapping) else None
+        return value if linear == "autobitlinear" else np.float32(1) / value
+
+
+def _open_folder(folder: Path) -> dict[str, Stored]:
+    if (folder / _SINGLE).exists():
+        return _open_file(folder / _SINGLE)
+    index = decode_json(read_small(folder / _INDEX, _INDEX_LIMIT_BYTES), _INDEX, _Index)
+    found: dict[str, Stored] = {}
+    for shard in sorted(set(index.weight_map.values())):
+        # A name with a separator could lead anywhere on this machine.
+        if "/" in shard or "\\" in shard or not shard.endswith(".safetensors"):
+            raise CheckpointError(f"'{_INDEX}' names '{shard[:200]}', not a .safetensors file name")
+        found.update(
+            (name, stored)
+            for name, stored in _open_file(folder / shard).items()
+            if index.weight_map.get(name) == shard
+        )
+    for name, shard in index.weight_map.items():
+        if name not in found:
+            raise CheckpointError(f"'{shard}' lacks tensor '{name}', which '{_INDEX}' promises")
+    return found
+
+
+def _open_file(path: Path) -> dict[str, Stored]:
+    """Read a file's header and place its tensors."""
+    file = ByteFile(path)
+    try:
+        return _place(file, *_header(file))
+    except Exception:
+        file.close()
+        raise
+
+
+def _header(file: ByteFile) -> tuple[dict[str, _Entry], int]:
+    """Parse the header into entries and the offset at which data begins."""
+    length = int.from_bytes(file.read(0, 8).tobytes(), "little")
+    if length > min(_HEADER_LIMIT_BYTES, file.size_bytes - 8):
+        raise CheckpointError(
+            f"'{file.name}' announces a header of {length} bytes in a file of {file.size_bytes}; "
+            "it is truncated or not a safetensors file"
+        )
+    raw = decode_json(file.read(8, length).tobytes(), file.name, dict[str, msgspec.Raw])
+    raw.pop("__metadata__", None)
+    return {name: decode_json(bytes(entry), name, _Entry) for name, entry in raw.items()}, 8 + length
+
+
+def _place(file: ByteFile, entries: Mapping[str, _Entry], data: int) -> dict[str, Stored]:
+    found: dict[str, Stored] = {}
+    ranges: list[tuple[int, int, str]] = []
+    for name, entry in entries.items():
+        stored = _stored(file, name, entry, data)
+        begin, end = entry.data_offsets
+        if end - begin != stored.size_bytes or begin < 0 or data + end > file.size_bytes:
+            raise CheckpointError(
+                f"tensor '{name}' of {stored.size_bytes} bytes is placed at {begin} to {end} in "
+                f"'{file.name}', which has {file.size_bytes - data} bytes of data; the file is "
+                "truncated or damaged"
+            )
+        found[name] = stored
+        ranges.append((begin, end, name))
+    check_ranges(ranges, file.name)
+    if sum(end - begin for begin, end, _ in ranges) != file.size_bytes - data:
+        raise CheckpointError(f"'{file.name}' holds bytes that belong to no tensor; it is damaged")
+    return found
+
+
+def _stored(file: ByteFile, name: str, entry: _Entry, data: int) -> Stored:
+    codec = SAFETENSORS.get(entry.dtype)
+    if codec is None:
+        raise UnsupportedError(
+            f"tensor '{name}' has type '{entry.dtype[:40]}'; supported: {supported(SAFETENSORS)}"
+        )
+    shape = tuple(entry.shape)
+    check_shape(name, shape, codec)
+    info = TensorInfo(name, shape, codec.name)
+    return Stored(info, file, data + entry.data_offsets[0], codec)
+
+
+def _licence(folder: Path) -> str | None:
+    """The licence in a model card's front matter, if there is a card that says."""
+    found = _LICENCE.match(head(folder / "README.md", 16384))
+    return found[1].decode() if found else None
+
+

@@ -1,0 +1,260 @@
+"""A checkpoint whose tensors are ranges of bytes in files: what all readers have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.checkpoint.base import F32, I8, U8, Array, Source, TensorInfo
+from edgerun_export.checkpoint.codecs import SAFETENSORS, Codec, supported
+from edgerun_export.checkpoint.files import ByteFile
+
+# Decoding goes through pieces of this many weights, so that its temporaries stay at a few MB
+# whatever the size of the tensor.
+_PIECE_WEIGHTS = 1 << 20
+_MAX_AXES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where a tensor lies and how to decode it.
+
+    Attributes:
+        info: its description, in Hugging Face terms.
+        file: the open file.
+        offset: first byte.
+        codec: its storage type.
+        paired_head_dim: where the file interleaves rotary pairs (llama.cpp's ``llama``, llama2.c):
+            rows per head, to be put back to half-split; otherwise ``None``.
+    """
+
+    info: TensorInfo
+    file: ByteFile
+    offset: int
+    codec: Codec
+    paired_head_dim: int | None = None
+
+    @property
+    def row_weights(self) -> int:
+        """Weights in a row: everything after the first axis."""
+        return math.prod(self.info.shape[1:])
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that the tensor takes in the file."""
+        return encoded_bytes(self.info.shape, self.codec)
+
+
+def encoded_bytes(shape: tuple[int, ...], codec: Codec) -> int:
+    """Bytes that a tensor of this shape takes."""
+    return math.prod(shape) // codec.block_weights * codec.block_bytes
+
+
+def check_shape(name: str, shape: tuple[int, ...], codec: Codec) -> None:
+    """Check that a shape read from a file is one that a tensor of that type can have.
+
+    Raises:
+        CheckpointError: too many axes, an axis below 1, or rows that are not whole blocks.
+    """
+    if len(shape) > _MAX_AXES or any(size < 1 for size in shape):
+        raise CheckpointError(
+            f"tensor '{name}' has shape {list(shape)[:16]}; expected at most {_MAX_AXES} axes, "
+            "each at least 1"
+        )
+    innermost = shape[-1] if len(shape) > 1 else 1
+    if codec.block_weights > 1 and innermost % codec.block_weights:
+        raise CheckpointError(
+            f"tensor '{name}' of type {codec.name} has shape {list(shape)}; its rows must be "
+            f"multiples of {codec.block_weights}"
+        )
+
+
+def check_ranges(ranges: list[tuple[int, int, str]], file_name: str) -> None:
+    """Check that no two tensors share bytes.
+
+    Args:
+        ranges: (first byte, end, tensor name); sorted in place.
+        file_name: for the error.
+
+    Raises:
+        CheckpointError: two of them overlap.
+    """
+    ranges.sort()
+    for (_, end, one), (begin, _, other) in zip(ranges, ranges[1:], strict=False):
+        if begin < end:
+            raise CheckpointError(f"tensors '{one}' and '{other}' overlap in '{file_name}'")
+
+
+def row_bounds(rows: slice | None, count: int) -> tuple[int, int]:
+    """Turn a slice of the first axis into (first, end).
+
+    Raises:
+        ValueError: the slice has a step (a caller's bug, not a user's mistake).
+    """
+    start, stop, step = (rows or slice(None)).indices(count)
+    if step != 1:
+        raise ValueError(f"rows {rows} must have step 1")
+    return start, max(start, stop)
+
+
+def half_split(read: Callable[[int, int], Array], rows: tuple[int, int], head_dim: int) -> Array:
+    """Read rows of an interleaved projection in half-split order.
+
+    Within a head, interleaved row ``2j + h`` is half-split row ``h * head_dim/2 + j``.
+
+    Args:
+        read: reads rows [first, end) as they lie in the file.
+        rows: wanted half-split rows, (first, end).
+        head_dim: rows per head.
+
+    Returns:
+        The rows; the heads that the range touches are read whole.
+    """
+    first_head, end_head = rows[0] // head_dim, -(-rows[1] // head_dim)
+    raw = read(first_head * head_dim, end_head * head_dim)
+    heads = raw.reshape(-1, head_dim // 2, 2, *raw.shape[1:])
+    ordered = np.swapaxes(heads, 1, 2).reshape(raw.shape)
+    skipped = first_head * head_dim
+    return ordered[rows[0] - skipped : rows[1] - skipped]
+
+
+class StoredCheckpoint:
+    """The part of ``Checkpoint`` that does not depend on the format.
+
+    Args:
+        config: Hugging Face configuration.
+        source: origin.
+        stored: every tensor, by Hugging Face name.
+        tokenizer: builds the tokenizer's files when asked.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        source: Source,
+        stored: Mapping[str, Stored],
+        tokenizer: Callable[[], Mapping[str, bytes]],
+    ) -> None:
+        self.config = config
+        self.source = source
+        self._stored = stored
+        self._tokenizer = tokenizer
+
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Describe every tensor; see ``Checkpoint.tensors``."""
+        return {name: stored.info for name, stored in self._stored.items()}
+
+    def read(self, name: str, rows: slice | None = None) -> Array:
+        """Read rows as float32; see ``Checkpoint.read``."""
+        stored = self._find(name)
+        bounds = row_bounds(rows, stored.info.shape[0] if stored.info.shape else 1)
+        out = _ordered(stored, _decode, bounds)
+        return out.reshape(()) if not stored.info.shape else out
+
+    def ternary(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
+        """Read stored ternary values and scales; see ``Checkpoint.ternary``."""
+        stored = self._find(name)
+        if stored.codec.ternary is None or len(stored.info.shape) != 2:
+            return None
+        bounds = row_bounds(rows, stored.info.shape[0])
+        return _unpack_ternary(stored, _ordered(stored, _raw_rows, bounds))
+
+    def tokenizer_files(self) -> Mapping[str, bytes]:
+        """Build the tokenizer's files; see ``Checkpoint.tokenizer_files``."""
+        return self._tokenizer()
+
+    def close(self) -> None:
+        """Close every file."""
+        for stored in self._stored.values():
+            stored.file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _find(self, name: str) -> Stored:
+        try:
+            return self._stored[name]
+        except KeyError:
+            raise CheckpointError(
+                f"the checkpoint '{self.source.location}' has no tensor '{name}'"
+            ) from None
+
+
+def _pieces(stored: Stored, first: int, end: int) -> Iterator[tuple[int, int]]:
+    step = max(1, _PIECE_WEIGHTS // max(1, stored.row_weights))
+    for start in range(first, end, step):
+        yield start, min(end, start + step)
+
+
+def _ordered(
+    stored: Stored, read: Callable[[Stored, int, int], Array], bounds: tuple[int, int]
+) -> Array:
+    if stored.paired_head_dim is None or bounds[0] == bounds[1]:
+        return read(stored, *bounds)
+    return half_split(lambda a, b: read(stored, a, b), bounds, stored.paired_head_dim)
+
+
+def _raw_rows(stored: Stored, first: int, end: int) -> U8:
+    """Encoded bytes of rows [first, end): ``uint8 [rows, row_bytes]``."""
+    codec = stored.codec
+    row_bytes = stored.row_weights // codec.block_weights * codec.block_bytes
+    data = stored.file.read(stored.offset + first * row_bytes, (end - first) * row_bytes)
+    return data.reshape(end - first, row_bytes)
+
+
+def _decode(stored: Stored, first: int, end: int) -> Array:
+    codec, name = stored.codec, stored.info.name
+    if codec.decode is None:
+        raise UnsupportedError(
+            f"tensor '{name}' is stored as {codec.name}, which cannot be read; "
+            f"supported: {supported(SAFETENSORS)}"
+        )
+    out = np.empty((end - first, stored.row_weights), codec.out)
+    for start, stop in _pieces(stored, first, end):
+        blocks = _raw_rows(stored, start, stop).reshape(-1, codec.block_bytes)
+        piece = out[start - first : stop - first]
+        # A huge float16 scale times a quant may overflow: reported below, not by a warning.
+        with np.errstate(over="ignore", invalid="ignore"):
+            piece[...] = codec.decode(blocks).reshape(piece.shape)
+        check_finite(piece, name, start, stop)
+    return out.reshape(end - first, *stored.info.shape[1:])
+
+
+def check_finite(values: Array, name: str, first: int, end: int) -> None:
+    """Check decoded values.
+
+    Raises:
+        CheckpointError: NaN or Inf is among them.
+    """
+    if values.size == 0 or not np.issubdtype(values.dtype, np.floating):
+        return
+    # min and max propagate NaN and need no temporary, unlike isfinite over everything.
+    if not (math.isfinite(values.min()) and math.isfinite(values.max())):
+        raise CheckpointError(
+            f"tensor '{name}' holds NaN or Inf in rows {first} to {end - 1}; the checkpoint is "
+            "damaged or was saved from a diverged run"
+        )
+
+
+def _unpack_ternary(stored: Stored, raw: U8) -> tuple[I8, F32]:
+    codec, name = stored.codec, stored.info.name
+    assert codec.ternary is not None
+    count, width = len(raw), stored.row_weights
+    values = np.empty((count, width), np.int8)
+    scales = np.empty((count, width // codec.block_weights), np.float32)
+    for start, stop in _pieces(stored, 0, count):
+        some, scale = codec.ternary(raw[start:stop].reshape(-1, codec.block_bytes))
+        values[start:stop] = some.reshape(stop - start, width)
+        scales[start:stop] = scale.reshape(stop - start, -1)
+    check_finite(scales, name, 0, count)
+    if count and values.max() > 1:
+        raise CheckpointError(f"tensor '{name}' holds a {codec.name} code for 2; it is damaged")
+    return values, scales

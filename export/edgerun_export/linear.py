@@ -1,0 +1,102 @@
+"""Linear layers, the embedding and the head: where weights meet the graph."""
+
+from __future__ import annotations
+
+from edgerun_export.architectures import DecoderSpec, Projection
+from edgerun_export.blocks import FLOAT
+from edgerun_export.onnx_graph import CONTRIB_DOMAIN, OnnxGraph
+from edgerun_export.recipe import Recipe
+from edgerun_export.weight_store import StoredMatrix, WeightStore
+
+# Key in a node's metadata_props that tells the runtime what the codes stand for.
+FORMAT_KEY = "edgerun.format"
+
+
+class LinearBuilder:
+    """Adds everything that multiplies by a large matrix."""
+
+    def __init__(
+        self, graph: OnnxGraph, store: WeightStore, spec: DecoderSpec, recipe: Recipe
+    ) -> None:
+        self._graph = graph
+        self._store = store
+        self._spec = spec
+        self._recipe = recipe
+        self._shared: StoredMatrix | str | None = None
+
+    def projection(self, value: str, prefix: str, linear: Projection) -> str:
+        """Adds a layer's projection of ``[batch, sequence, K]`` to ``[batch, sequence, N]``.
+
+        Args:
+            value: its input.
+            prefix: the layer's module path, ``model.layers.N``.
+            linear: its sizes and path.
+        """
+        name, at = f"{prefix}.{linear.path}", f"/{prefix}.{linear.path}".replace(".self", "/self")
+        at = f"/{prefix}/{linear.path}".replace("model.", "model/", 1).replace("self_attn.", "self_attn/").replace("mlp.", "mlp/")
+        if self._recipe.weights == "fp32":
+            weight = self._store.transposed(f"{name}.weight")
+            result = self._graph.node("MatMul", [value, weight], f"{at}/MatMul")
+            if not linear.bias:
+                return result
+            bias = self._store.vector(f"{name}.bias")
+            return self._graph.node("Add", [result, bias], f"{at}/Add")
+        stored = self._store.projection(f"{name}.weight")
+        bias = self._store.vector(f"{name}.bias") if linear.bias else ""
+        return self._matmul(value, stored, (linear.out_features, linear.in_features), at, bias)
+
+    def embedding(self) -> str:
+        """Adds the lookup of ``input_ids``, float32 ``[batch, sequence, hidden]``."""
+        name, at = self._spec.embedding_weight, "/model/embed_tokens"
+        if self._recipe.head_weights == "fp32":
+            self._shared = self._store.table(name)
+            return self._graph.node("Gather", [self._shared, "input_ids"], f"{at}/Gather", axis=0)
+        stored = self._store.vocabulary(name, "int8", name)
+        self._shared = stored
+        return self._lookup(stored, at)
+
+    def head(self, value: str) -> str:
+        """Adds the head; a tied one reads the embedding's own initializers where it can."""
+        spec, kind = self._spec, self._recipe.head_weights
+        if kind == "fp32":
+            return self._dense_head(value)
+        shared = self._shared if spec.tied and kind == "int8" else None
+        if not isinstance(shared, StoredMatrix):
+            shared = self._store.vocabulary(spec.head_weight, kind, "lm_head.weight")
+        return self._matmul(value, shared, (spec.vocab_size, spec.hidden_size), "/lm_head")
+
+    def _dense_head(self, value: str) -> str:
+        tied = self._spec.tied and isinstance(self._shared, str)
+        table = str(self._shared) if tied else self._store.table(self._spec.head_weight)
+        turned = self._graph.node("Transpose", [table], "/lm_head/Transpose", perm=[1, 0])
+        return self._graph.node("MatMul", [value, turned], "/lm_head/MatMul", outputs=["logits"])
+
+    def _lookup(self, stored: StoredMatrix, at: str) -> str:
+        """Gathers codes and scales of a token's row, and dequantises just them."""
+        add, graph = self._graph.node, self._graph
+        codes = add("Gather", [stored.codes, "input_ids"], f"{at}/codes", axis=0)
+        scales = add("Gather", [stored.scales, "input_ids"], f"{at}/scales", axis=0)
+        codes = add("Cast", [codes], f"{at}/Cast", to=FLOAT)
+        values = add("Sub", [codes, graph.scalar(128)], f"{at}/Sub")
+        scales = add("Unsqueeze", [scales, graph.integers(-1)], f"{at}/Unsqueeze")
+        values = add("Mul", [values, scales], f"{at}/Mul")
+        shape = graph.integers(0, 0, self._spec.hidden_size)
+        return add("Reshape", [values, shape], f"{at}/Reshape")
+
+    def _matmul(
+        self, value: str, stored: StoredMatrix, shape: tuple[int, int], at: str, bias: str = ""
+    ) -> str:
+        inputs = [value, stored.codes, stored.scales]
+        return self._graph.node(
+            "MatMulNBits",
+            [*inputs, "", "", bias] if bias else inputs,
+            f"{at}/MatMulNBits",
+            domain=CONTRIB_DOMAIN,
+            outputs=["logits"] if at == "/lm_head" else None,
+            metadata={FORMAT_KEY: stored.format},
+            N=shape[0],
+            K=shape[1],
+            bits=stored.bits,
+            block_size=stored.block,
+            accuracy_level=self._recipe.accuracy_level,
+        )

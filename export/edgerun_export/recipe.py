@@ -1,0 +1,87 @@
+"""What an export is asked to make."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from edgerun.errors import UnsupportedError
+from edgerun.formats import format_named
+
+WEIGHTS = ("ternary", "int2", "int4", "int8", "fp32")
+HEAD_WEIGHTS = ("int8", "int4", "fp32")
+ACTIVATIONS = ("int8", "fp32")
+PROFILES = ("portable",)
+GROUP_SIZES = (16, 32, 64, 128, 256)
+
+# Ternary scales are few anyway (one a matrix in native models), and 128 is what the 2-bit kernels
+# of other runtimes are tuned for; the others lose quality quickly beyond 32.
+_DEFAULT_GROUP = {"ternary": 128, "int2": 32, "int4": 32, "int8": 32, "fp32": 32}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A validated set of export options; make it with ``make_recipe``.
+
+    Attributes:
+        weights: format of the projections.
+        group_size: weights that share a scale.
+        head_weights: format of the head; the embedding is int8, or fp32 if the head is.
+        activations: ``int8`` lets runtimes quantise activations in their kernels
+            (MatMulNBits accuracy_level 4); ``fp32`` forbids it (level 1).
+        profile: which runtimes the graph is written for.
+    """
+
+    weights: str
+    group_size: int
+    head_weights: str
+    activations: str
+    profile: str
+
+    @property
+    def accuracy_level(self) -> int:
+        """The ``accuracy_level`` attribute of MatMulNBits."""
+        return 4 if self.activations == "int8" else 1
+
+    @property
+    def bits(self) -> int:
+        """Bits of a stored projection weight."""
+        return 32 if self.weights == "fp32" else format_named(self.weights).bits
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for the manifest."""
+        return asdict(self)
+
+
+def make_recipe(
+    weights: str,
+    group_size: int | None = None,
+    head_weights: str | None = None,
+    activations: str | None = None,
+    profile: str = "portable",
+) -> Recipe:
+    """Returns a recipe; ``None`` stands for the default that suits ``weights``.
+
+    Raises:
+        UnsupportedError: an option has a value that is not offered.
+    """
+    _check("weights", weights, WEIGHTS)
+    fp32 = weights == "fp32"
+    recipe = Recipe(
+        weights=weights,
+        group_size=_DEFAULT_GROUP[weights] if group_size is None else group_size,
+        head_weights=head_weights or ("fp32" if fp32 else "int8"),
+        activations=activations or ("fp32" if fp32 else "int8"),
+        profile=profile,
+    )
+    _check("group-size", recipe.group_size, GROUP_SIZES)
+    _check("head-weights", recipe.head_weights, HEAD_WEIGHTS)
+    _check("activations", recipe.activations, ACTIVATIONS)
+    _check("profile", recipe.profile, PROFILES)
+    return recipe
+
+
+def _check(option: str, value: object, allowed: tuple[object, ...]) -> None:
+    if value not in allowed:
+        names = ", ".join(map(str, allowed))
+        raise UnsupportedError(f"--{option} {value} is not supported; choose one of: {names}")

@@ -1,0 +1,139 @@
+"""The weights of a checkpoint as the model computes with them, read in slabs of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.errors import CheckpointError
+from edgerun_export.architectures import DecoderSpec
+from edgerun_export.checkpoint.base import Checkpoint, TensorInfo
+
+F32 = NDArray[np.float32]
+I8 = NDArray[np.int8]
+
+# Quantisers make several temporaries of a slab, so it is kept at 4 MB of float32.
+_SLAB_WEIGHTS = 1 << 20
+_PACKED_ROWS = 4  # logical rows in a stored row of transformers' packed ternary tensors
+
+
+class SourceWeights:
+    """Reads tensors of a checkpoint, ternary ones with the values the model was trained to use.
+
+    Attributes:
+        spec: the decoder they belong to.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, spec: DecoderSpec) -> None:
+        self.spec = spec
+        self._checkpoint = checkpoint
+        self._infos = checkpoint.tensors()
+        self._ternary = self._ternary_names()
+        self._master_scales: dict[str, np.float32] = {}
+
+    def check(self) -> None:
+        """Compares the tensors with what the decoder needs.
+
+        Raises:
+            CheckpointError: one is missing or has another shape.
+        """
+        for name, expected in self.spec.tensors().items():
+            if name not in self._infos:
+                raise CheckpointError(
+                    f"the checkpoint has no tensor '{name}', which {self.spec.architecture} needs"
+                )
+            if _logical_shape(self._infos[name]) != expected:
+                raise CheckpointError(
+                    f"tensor '{name}' has shape {list(self._infos[name].shape)}; config.json "
+                    f"asks for {list(expected)}"
+                )
+
+    def natively_ternary(self) -> bool:
+        """Whether every projection has ternary values of its own."""
+        return all(self.is_ternary(name) for name in self._projection_names())
+
+    def is_ternary(self, name: str) -> bool:
+        """Whether a tensor has ternary values of its own."""
+        return name in self._ternary
+
+    def vector(self, name: str) -> F32:
+        """Reads a bias or a norm's weight, float32 ``[n]``."""
+        return self._checkpoint.read(name).astype(np.float32, copy=False)
+
+    def slabs(self, name: str) -> Iterator[slice]:
+        """Yields the row ranges in which to read a matrix."""
+        rows, columns = self.spec.tensors()[name]
+        step = max(1, _SLAB_WEIGHTS // columns)
+        for start in range(0, rows, step):
+            yield slice(start, min(start + step, rows))
+
+    def rows(self, name: str, rows: slice) -> F32:
+        """Reads rows of a matrix, float32 ``[rows, columns]``."""
+        if self.is_ternary(name):
+            values, scales = self.ternary(name, rows)
+            return values * np.repeat(scales, values.shape[1] // scales.shape[1], axis=1)
+        return self._checkpoint.read(name, rows).astype(np.float32, copy=False)
+
+    def matrix(self, name: str) -> F32:
+        """Reads a whole matrix, float32 ``[rows, columns]``, with no second copy of it."""
+        out = np.empty(self.spec.tensors()[name], np.float32)
+        for rows in self.slabs(name):
+            out[rows] = self.rows(name, rows)
+        return out
+
+    def ternary(self, name: str, rows: slice) -> tuple[I8, F32]:
+        """Reads rows of a natively ternary matrix.
+
+        Returns:
+            values -1, 0, 1 ``[rows, columns]`` and scales float32 ``[rows, g]``, one for each
+            ``columns / g`` values.
+        """
+        stored = self._checkpoint.ternary(name, rows)
+        if stored is not None:
+            values, scales = stored
+            return values, np.broadcast_to(scales.reshape(-1, scales.shape[-1]), _grid(stored))
+        return self._quantise_master(name, rows)
+
+    def _quantise_master(self, name: str, rows: slice) -> tuple[I8, F32]:
+        """Applies absmean (Ma et al. 2024, equations 1 to 3), as transformers' ``WeightQuant``."""
+        if name not in self._master_scales:
+            total = sum(
+                float(np.abs(self._checkpoint.read(name, part)).sum(dtype=np.float64))
+                for part in self.slabs(name)
+            )
+            shape = self.spec.tensors()[name]
+            mean = np.float32(total / (shape[0] * shape[1]))
+            self._master_scales[name] = np.float32(1) / np.maximum(mean, np.float32(1e-5))
+        inverse = self._master_scales[name]
+        weights = self._checkpoint.read(name, rows).astype(np.float32, copy=False)
+        values = np.clip(np.rint(weights * inverse), -1, 1).astype(np.int8)
+        return values, np.full((len(values), 1), np.float32(1) / inverse, np.float32)
+
+    def _projection_names(self) -> list[str]:
+        return [
+            f"model.layers.{layer}.{linear.path}.weight"
+            for layer in range(self.spec.num_layers)
+            for linear in self.spec.projections().values()
+        ]
+
+    def _ternary_names(self) -> frozenset[str]:
+        if self.spec.ternary is not None:
+            return frozenset(self._projection_names())
+        return frozenset(
+            name
+            for name in self._projection_names()
+            if name in self._infos and self._checkpoint.ternary(name, slice(0, 1)) is not None
+        )
+
+
+def _grid(stored: tuple[I8, F32]) -> tuple[int, int]:
+    values, scales = stored
+    return len(values), scales.shape[-1]
+
+
+def _logical_shape(info: TensorInfo) -> tuple[int, ...]:
+    if info.dtype == "U8" and len(info.shape) == 2:
+        return (info.shape[0] * _PACKED_ROWS, info.shape[1])
+    return info.shape

@@ -1,0 +1,183 @@
+"""Streams a decoder's weights into the data file, in the formats that a recipe asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.errors import UnsupportedError
+from edgerun.formats.base import PackedWeight
+from edgerun_export.external_data import DataWriter
+from edgerun_export.onnx_graph import OnnxGraph
+from edgerun_export.quantize import block_layout, encode_values, quantise_rows
+from edgerun_export.recipe import Recipe
+from edgerun_export.source_weights import SourceWeights
+
+F32 = NDArray[np.float32]
+_FLOAT = np.dtype(np.float32)
+_BYTE = np.dtype(np.uint8)
+_MIN_BLOCK, _MAX_HEAD_BLOCK = 16, 128
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMatrix:
+    """A quantised matrix in the data file.
+
+    Attributes:
+        format: name of the weight format.
+        block: weights that share a scale.
+        codes: initializer, uint8 ``[N, blocks, block * bits / 8]``.
+        scales: initializer, float32 ``[N, blocks]``.
+    """
+
+    format: str
+    block: int
+    codes: str
+    scales: str
+
+    @property
+    def bits(self) -> int:
+        """Bits of a code."""
+        return block_layout(self.format).bits
+
+
+@dataclass(slots=True)
+class Damage:
+    """Sums over the weights that were rounded.
+
+    Attributes:
+        error: of squared differences.
+        energy: of squared weights.
+    """
+
+    error: float = 0.0
+    energy: float = 0.0
+
+    @property
+    def relative(self) -> float:
+        """Root mean square of the differences relative to that of the weights."""
+        return float(np.sqrt(self.error / self.energy)) if self.energy else 0.0
+
+
+class WeightStore:
+    """Turns tensors of the source into initializers of the graph.
+
+    Attributes:
+        damage: what rounding did to the projections.
+    """
+
+    def __init__(
+        self,
+        source: SourceWeights,
+        recipe: Recipe,
+        data: DataWriter,
+        graph: OnnxGraph,
+        progress: Callable[[int], None] = lambda weights: None,
+    ) -> None:
+        self.damage = Damage()
+        self._source = source
+        self._recipe = recipe
+        self._data = data
+        self._graph = graph
+        self._progress = progress
+
+    def vector(self, name: str) -> str:
+        """Writes a bias or a norm's weight as float32."""
+        return self._add(name, self._source.vector(name))
+
+    def table(self, name: str) -> str:
+        """Writes a matrix as float32, rows as they are."""
+        shape = self._source.spec.tensors()[name]
+        pieces = (self._counted(self._source.rows(name, rows)) for rows in self._source.slabs(name))
+        return self._graph.initializer(self._data.add(name, _FLOAT, shape, pieces))
+
+    def transposed(self, name: str) -> str:
+        """Writes a matrix ``[N, K]`` as float32 ``[K, N]``."""
+        weight = self._source.matrix(name)
+        step = max(1, (1 << 20) // len(weight))
+        columns = range(0, weight.shape[1], step)
+        pieces = (self._counted(weight[:, at : at + step]).T for at in columns)
+        shape = (weight.shape[1], weight.shape[0])
+        proto = self._data.add(f"{name}.transposed", _FLOAT, shape, pieces)
+        return self._graph.initializer(proto)
+
+    def projection(self, name: str) -> StoredMatrix:
+        """Writes a projection in the recipe's weight format."""
+        weights, group = self._recipe.weights, self._recipe.group_size
+        exact = weights == "ternary" and self._source.is_ternary(name)
+        make = self._exact if exact else self._rounded
+        return self._store(name, name, weights, group, make(name, weights, group))
+
+    def vocabulary(self, name: str, format_name: str, stored_as: str) -> StoredMatrix:
+        """Writes an embedding or head in a block format whose blocks fill the rows exactly.
+
+        Raises:
+            UnsupportedError: the rows cannot be cut into whole blocks.
+        """
+        block = self._whole_block(self._source.spec.tensors()[name][1])
+        parts = self._coded(name, format_name, block)
+        return self._store(name, stored_as, format_name, block, parts)
+
+    def _whole_block(self, width: int) -> int:
+        limit = min(self._recipe.group_size, _MAX_HEAD_BLOCK)
+        block = min(width & -width, limit)
+        if block < _MIN_BLOCK:
+            raise UnsupportedError(
+                f"a quantised embedding needs a hidden_size that is a multiple of {_MIN_BLOCK}, "
+                f"not {width}; use --head-weights fp32"
+            )
+        return block
+
+    def _exact(self, name: str, format_name: str, block: int) -> Iterator[PackedWeight]:
+        layout = block_layout(format_name)
+        for rows in self._source.slabs(name):
+            values, scales = self._source.ternary(name, rows)
+            yield encode_values(values, scales, layout, block)
+
+    def _coded(self, name: str, format_name: str, block: int) -> Iterator[PackedWeight]:
+        for rows in self._source.slabs(name):
+            yield quantise_rows(self._source.rows(name, rows), format_name, block)
+
+    def _rounded(self, name: str, format_name: str, block: int) -> Iterator[PackedWeight]:
+        layout = block_layout(format_name)
+        for rows in self._source.slabs(name):
+            weights = self._source.rows(name, rows)
+            packed = quantise_rows(weights, format_name, block)
+            difference = layout.unpack(packed) - weights
+            self.damage.error += float(np.vdot(difference, difference))
+            self.damage.energy += float(np.vdot(weights, weights))
+            yield packed
+
+    def _store(
+        self, name: str, stored_as: str, format_name: str, block: int, parts: Iterator[PackedWeight]
+    ) -> StoredMatrix:
+        """Writes codes as they come; the scales, being few, wait until the codes are out."""
+        rows, columns = self._source.spec.tensors()[name]
+        blocks = -(-columns // block)
+        scales: list[F32] = []
+
+        def codes() -> Iterator[NDArray[np.uint8]]:
+            for part in parts:
+                scales.append(part.scales)
+                self._progress(part.shape[0] * columns)
+                yield part.codes
+
+        shape = (rows, blocks, block * block_layout(format_name).bits // 8)
+        stored_codes = self._data.add(f"{stored_as}.codes", _BYTE, shape, codes())
+        stored_scales = self._data.add(f"{stored_as}.scales", _FLOAT, (rows, blocks), scales)
+        return StoredMatrix(
+            format_name,
+            block,
+            self._graph.initializer(stored_codes),
+            self._graph.initializer(stored_scales),
+        )
+
+    def _add(self, name: str, value: F32) -> str:
+        return self._graph.initializer(self._data.add(name, _FLOAT, value.shape, [value]))
+
+    def _counted(self, piece: F32) -> F32:
+        self._progress(piece.size)
+        return piece

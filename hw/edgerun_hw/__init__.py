@@ -1,0 +1,1 @@
+"""Drives, simulates, builds and deploys the table-lookup overlay for FPGA boards."""
