@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from types import MappingProxyType
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.graph.ir import Graph, Node
 from edgerun.state import Batch, CacheSpec, KVCache
+
+
+Values: TypeAlias = Mapping[str, NDArray[np.float32]]
+NO_VALUES: Values = MappingProxyType({})
 
 
 class Phase(Enum):
@@ -63,12 +68,21 @@ class Progress(Protocol):
 class Executable(Protocol):
     """A compiled segment; calling it runs one batch and updates the cache."""
 
-    def __call__(self, batch: Batch, cache: KVCache) -> Mapping[str, NDArray[np.float32]]:
+    def __call__(
+        self, batch: Batch, cache: KVCache, values: Values = NO_VALUES
+    ) -> Mapping[str, NDArray[np.float32]]:
         """Runs the rows of ``batch``; writes their keys and values into ``cache``.
 
-        Pages must have been reserved up to the last position. The result maps output names to
-        arrays; a language model's is ``"logits"``, float32 ``[len(batch.logit_rows), vocab]``,
-        valid until the next call.
+        Pages must have been reserved up to the last position.
+
+        Args:
+            batch: the token rows.
+            cache: read and written by attention.
+            values: what the segment reads from earlier segments, float32 ``[rows, width]``.
+
+        Returns:
+            the segment's outputs by name, valid until the next call; a language model's is
+            ``"logits"``, float32 ``[len(batch.logit_rows), vocab]``.
         """
         ...
 
@@ -78,9 +92,16 @@ class Executable(Protocol):
 
 
 class Backend(Protocol):
-    """A way to run graph nodes on some device."""
+    """A way to run graph nodes on some device.
+
+    Attributes:
+        name: how users call it.
+        whole_graph: it runs the original model file or nothing, so the planner does not mix it
+            with others.
+    """
 
     name: str
+    whole_graph: bool
 
     def probe(self) -> Support:
         """Whether this machine can run the back-end at all; cheap, imports lazily."""

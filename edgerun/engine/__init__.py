@@ -1,0 +1,1 @@
+"""The engine: prefill, decode, sample; sessions that keep their cache between turns."""

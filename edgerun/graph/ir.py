@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.formats.base import PackedWeight
@@ -43,12 +43,14 @@ class Graph:
         inputs: names fed from outside.
         outputs: names read from outside.
         constants: weights and other constants by name; arrays are views of mapped files.
+        source: the ONNX file it was read from, for back-ends that run that file.
     """
 
     nodes: list[Node]
     inputs: list[str]
     outputs: list[str]
     constants: dict[str, Constant]
+    source: Path | None = None
 
     def producers(self) -> dict[str, Node]:
         """Maps each value to the node that writes it."""

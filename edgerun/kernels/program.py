@@ -241,16 +241,23 @@ class ThreadTeam:
 class Program:
     """Instructions bound to their buffers, ready to run."""
 
-    def __init__(self, instructions: Sequence[Instruction], keep: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        instructions: Sequence[Instruction],
+        keep: Sequence[Any],
+        frame: NDArray[np.int64] | None = None,
+    ) -> None:
         """Builds the instruction table.
 
         Args:
             instructions: in order of execution.
             keep: objects whose memory the instructions point to.
+            frame: int64 ``[FRAME_WORDS]``, the quantities that chunk counts depend on; made here
+                unless instructions read it too.
         """
         self.instructions = list(instructions)
         self.keep = list(keep)
-        self.frame = np.zeros(FRAME_WORDS, np.int64)
+        self.frame = np.zeros(FRAME_WORDS, np.int64) if frame is None else frame
         rows = [
             (step.function, step.arguments.ctypes.data, step.size, step.times, step.divide, fence)
             for step, fence in zip(instructions, fences(instructions), strict=True)

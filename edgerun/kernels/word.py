@@ -43,6 +43,7 @@ def _writer(name: str, kind: ir.Type, scalar: Any, size: int) -> Any:
 
 word = _reader("word", ir.IntType(64), types.int64, 8)
 int_at = _reader("int_at", ir.IntType(32), types.int32, 4)
+byte_at = _reader("byte_at", ir.IntType(8), types.uint8, 1)
 float_at = _reader("float_at", ir.FloatType(), types.float32, 4)
 set_float = _writer("set_float", ir.FloatType(), types.float32, 4)
 set_int = _writer("set_int", ir.IntType(32), types.int32, 4)

@@ -260,10 +260,3 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def shared_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """Length of the longest common prefix of two id sequences."""
-    limit = min(len(left), len(right))
-    for index in range(limit):
-        if left[index] != right[index]:
-            return index
-    return limit

@@ -1,0 +1,90 @@
+"""The reference back-end: interprets the graph with the NumPy definitions. Slow, and right.
+
+It is what other back-ends are checked against (``EDGERUN_VALIDATE=1``) and the smallest example
+of a back-end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from edgerun.backends.base import (
+    NO_VALUES,
+    CompileOptions,
+    Executable,
+    Phase,
+    Support,
+    Values,
+)
+from edgerun.graph.ir import Graph, Node
+from edgerun.graph.ops import IDS, POSITIONS, SCHEMAS
+from edgerun.kernels import reference
+from edgerun.state import Batch, KVCache
+
+SECONDS_PER_MAC = 1e-9  # NumPy with dequantisation; only the order of magnitude matters
+NEEDS_BATCH = {"attention": ("batch", "cache"), "select_rows": ("batch",)}
+
+
+class ReferenceExecutable:
+    """A segment with its constants, interpreted node by node."""
+
+    def __init__(self, segment: Graph) -> None:
+        self._segment = segment
+
+    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
+        """Runs all nodes; see ``Executable``."""
+        known: dict[str, Any] = {IDS: batch.ids, POSITIONS: batch.positions}
+        known.update(values)
+        extra = {"batch": batch, "cache": cache}
+        for node in self._segment.nodes:
+            known[node.outputs[0]] = self._run(node, known, extra)
+        return {name: known[name] for name in self._segment.outputs}
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _run(self, node: Node, known: dict[str, Any], extra: dict[str, Any]) -> Any:
+        define: Callable[..., Any] = getattr(reference, node.op)
+        constants = self._segment.constants
+        inputs = [
+            (known[name] if name in known else constants[name]) if name else None
+            for name in node.inputs
+        ]
+        context = {name: extra[name] for name in NEEDS_BATCH.get(node.op, ())}
+        return define(*inputs, **node.attrs, **context)
+
+
+class ReferenceBackend:
+    """Runs every op of the schema."""
+
+    name = "reference"
+    whole_graph = False
+
+    def probe(self) -> Support:
+        """NumPy is always there."""
+        return Support(True)
+
+    def supports(self, node: Node, phase: Phase) -> Support:
+        """Every op of the schema."""
+        if node.op in SCHEMAS:
+            return Support(True)
+        return Support(False, f"'{node.op}' is not in the op schema")
+
+    def cost(self, graph: Graph, node: Node, phase: Phase, rows: int) -> float:
+        """A deliberately high estimate."""
+        if node.op != "linear":
+            return 1e-4
+        weight = graph.constants[node.inputs[1]]
+        return float(np.prod(weight.shape)) * rows * SECONDS_PER_MAC + 1e-3
+
+    def compile(self, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:
+        """Wraps the segment."""
+        return ReferenceExecutable(segment)
+
+
+def make() -> ReferenceBackend:
+    """Makes the back-end."""
+    return ReferenceBackend()

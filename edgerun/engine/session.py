@@ -1,0 +1,70 @@
+"""A session: the ids whose keys and values stand in the cache, kept from turn to turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgerun.state import KVCache
+
+
+class Session:
+    """One sequence of a KV cache.
+
+    ``ids`` is the truth: the cache may hold more rows after an interrupted call, never fewer, and
+    ``rewind`` brings both together.
+
+    Attributes:
+        cache: the cache.
+        sequence: number of the sequence in it.
+        ids: ids whose keys and values are cached, oldest first.
+    """
+
+    def __init__(self, cache: KVCache) -> None:
+        """Takes a sequence of the cache.
+
+        Raises:
+            InputError: all sequences are in use.
+        """
+        self.cache = cache
+        self.sequence = cache.open()
+        self.ids: list[int] = []
+        self._open = True
+
+    def rewind(self, prompt: Sequence[int]) -> int:
+        """Keeps the longest prefix of ``prompt`` that is cached, short of its last token.
+
+        The last token always runs, because its logits are wanted.
+
+        Returns:
+            Number of tokens kept.
+        """
+        kept = min(shared_prefix(self.ids, prompt), len(prompt) - 1)
+        del self.ids[kept:]
+        self.cache.truncate(self.sequence, kept)
+        return kept
+
+    def appended(self, ids: Sequence[int]) -> None:
+        """Records that the keys and values of ``ids`` were written behind the others."""
+        self.cache.extend(self.sequence, len(self.ids) + len(ids))
+        self.ids += ids
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.ids.clear()
+        self.cache.truncate(self.sequence, 0)
+
+    def close(self) -> None:
+        """Gives the sequence back; calling it twice is allowed."""
+        if self._open:
+            self._open = False
+            self.ids.clear()
+            self.cache.close(self.sequence)
+
+
+def shared_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """Length of the longest common prefix of two id sequences."""
+    limit = min(len(left), len(right))
+    for index in range(limit):
+        if left[index] != right[index]:
+            return index
+    return limit

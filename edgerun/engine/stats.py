@@ -1,0 +1,55 @@
+"""Timings of one generation."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Stats:
+    """Filled while a generation runs; times in seconds.
+
+    Attributes:
+        prompt_tokens: tokens of the prompt, cached ones included.
+        reused_tokens: how many of them were in the cache already.
+        completion_tokens: tokens generated, without the one that ends the reply.
+        decode_steps: single-token model calls; one fewer than the tokens sampled.
+        prefill_s: time in the model for the prompt.
+        decode_s: time from the first token to the last.
+        first_token_s: time from the request to the first token.
+        started: ``time.perf_counter()`` at the request.
+    """
+
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    completion_tokens: int = 0
+    decode_steps: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    first_token_s: float = 0.0
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        """Prompt tokens computed, not reused, a second; 0 before any."""
+        return _rate(self.prompt_tokens - self.reused_tokens, self.prefill_s)
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        """Decode steps a second; 0 before any."""
+        return _rate(self.decode_steps, self.decode_s)
+
+    def timings(self) -> dict[str, float]:
+        """Returns the times and speeds under the names that ``--json`` prints."""
+        return {
+            "first_token_s": round(self.first_token_s, 6),
+            "prefill_s": round(self.prefill_s, 6),
+            "decode_s": round(self.decode_s, 6),
+            "prefill_tokens_per_s": round(self.prefill_tokens_per_s, 3),
+            "decode_tokens_per_s": round(self.decode_tokens_per_s, 3),
+        }
+
+
+def _rate(count: int, seconds: float) -> float:
+    return count / seconds if count > 0 and seconds > 0 else 0.0

@@ -1,0 +1,104 @@
+"""A small pattern language over graphs, used by the passes.
+
+A pattern is a tree: ``Op("Mul", Var("x"), Op("Sigmoid", Var("x")))`` matches ``x * sigmoid(x)``.
+``Var`` captures any value, the same name always the same value; ``Const`` captures a constant;
+``Num`` matches a constant with given contents. Inputs are compared in order: the exporter writes
+one exact form of everything (docs/bundle.md), so nothing is commutative here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from edgerun.formats.base import PackedWeight
+from edgerun.graph.ir import Graph, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """Captures any value."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """Captures the name of a constant."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Num:
+    """Matches a constant whose elements equal ``value``."""
+
+    value: float | tuple[int, ...]
+
+
+class Op:
+    """Matches a node by op and inputs; ``bind`` captures the node itself."""
+
+    __slots__ = ("bind", "inputs", "op")
+
+    def __init__(self, op: str, *inputs: Pattern, bind: str = "") -> None:
+        self.op = op
+        self.inputs = inputs
+        self.bind = bind
+
+
+Pattern: TypeAlias = Var | Const | Num | Op
+
+
+class Match:
+    """What a pattern captured."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.nodes: dict[str, Node] = {}
+
+    def __getitem__(self, name: str) -> str:
+        return self.values[name]
+
+
+class Matcher:
+    """Matches patterns against one graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.producers: Mapping[str, Node] = graph.producers()
+        self.consumers: Mapping[str, list[Node]] = graph.consumers()
+
+    def match(self, value: str, pattern: Pattern) -> Match | None:
+        """Matches the expression that computes ``value``; None when it has another form."""
+        found = Match()
+        return found if self._match(value, pattern, found) else None
+
+    def _match(self, value: str, pattern: Pattern, found: Match) -> bool:
+        if isinstance(pattern, Op):
+            return self._match_op(value, pattern, found)
+        if isinstance(pattern, Num):
+            return self._equals(value, pattern.value)
+        if isinstance(pattern, Const) and value not in self.graph.constants:
+            return False
+        return found.values.setdefault(pattern.name, value) == value
+
+    def _match_op(self, value: str, pattern: Op, found: Match) -> bool:
+        node = self.producers.get(value)
+        if node is None or node.op != pattern.op or node.outputs[0] != value:
+            return False
+        if len(node.inputs) < len(pattern.inputs):
+            return False
+        if pattern.bind:
+            found.nodes[pattern.bind] = node
+        pairs = zip(node.inputs, pattern.inputs, strict=False)
+        return all(self._match(name, wanted, found) for name, wanted in pairs)
+
+    def _equals(self, value: str, wanted: float | tuple[int, ...]) -> bool:
+        constant = self.graph.constants.get(value)
+        if constant is None or isinstance(constant, PackedWeight) or constant.size > 16:
+            return False
+        return bool(np.array_equal(constant.reshape(-1), np.atleast_1d(np.asarray(wanted))))

@@ -1,0 +1,193 @@
+"""Reads ``model.onnx`` into a ``Graph`` whose constants are views of memory-mapped files.
+
+A hostile file must not make us read outside its folder or allocate more than it holds: external
+data names one regular file in the same folder, ranges are checked against its size, and tensors
+are never copied.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.errors import BundleError, UnsupportedError
+from edgerun.graph.ir import Graph, Node
+
+DTYPES: dict[int, type[np.generic]] = {
+    1: np.float32,
+    2: np.uint8,
+    3: np.int8,
+    5: np.int16,
+    6: np.int32,
+    7: np.int64,
+    9: np.bool_,
+    10: np.float16,
+    11: np.float64,
+}
+DEFAULT_DOMAINS = ("", "ai.onnx")
+MAX_MODEL_BYTES = 2**31 - 1  # a protobuf message cannot be larger
+
+
+def read_graph(path: Path) -> Graph:
+    """Reads an ONNX model file.
+
+    Args:
+        path: of the ``.onnx`` file; its external data lies beside it.
+
+    Raises:
+        BundleError: the file is missing, no ONNX model, truncated, or points outside its folder.
+        UnsupportedError: a tensor has an element type that no kernel reads.
+    """
+    from google.protobuf.message import DecodeError
+    from onnx import ModelProto
+
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"cannot read {path}: {error.strerror}") from error
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError as error:
+        raise BundleError(f"{path} is no ONNX model or is damaged: {error}") from error
+    if not model.graph.node:
+        raise BundleError(f"{path} is no ONNX model: it has no nodes")
+    files = _MappedFiles(path.parent)
+    constants = {
+        tensor.name: _tensor(tensor, files) for tensor in model.graph.initializer if tensor.name
+    }
+    names = set(constants)
+    return Graph(
+        nodes=[_node(proto, index) for index, proto in enumerate(model.graph.node)],
+        inputs=[value.name for value in model.graph.input if value.name not in names],
+        outputs=[value.name for value in model.graph.output],
+        constants=constants,
+        source=path,
+    )
+
+
+class _MappedFiles:
+    """Files of one folder, mapped once each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._maps: dict[str, NDArray[np.uint8]] = {}
+
+    def view(self, location: str, offset: int, length: int, tensor: str) -> NDArray[np.uint8]:
+        data = self._maps.get(location)
+        if data is None:
+            data = self._maps[location] = self._open(location, tensor)
+        if offset < 0 or length < 0 or offset + length > len(data):
+            raise BundleError(
+                f"tensor '{tensor}' reads bytes {offset} to {offset + length} of {location}, "
+                f"which has {len(data)}: the file is truncated or the model altered"
+            )
+        return data[offset : offset + length]
+
+    def _open(self, location: str, tensor: str) -> NDArray[np.uint8]:
+        if location in ("", ".", "..") or "/" in location or "\\" in location or "\0" in location:
+            raise BundleError(
+                f"tensor '{tensor}' wants data from '{location}': only a file in the model's own "
+                "folder is allowed"
+            )
+        path = self._folder / location
+        try:
+            # Opened before it is looked at, so that it cannot be exchanged in between.
+            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+        except OSError as error:
+            raise BundleError(
+                f"cannot open {location}, the data of tensor '{tensor}': {error.strerror}"
+            ) from error
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+                raise BundleError(f"{location} must be a plain file with a single name")
+            if status.st_size == 0:
+                return np.zeros(0, np.uint8)
+            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
+        return np.frombuffer(mapped, np.uint8)
+
+
+def _tensor(tensor: Any, files: _MappedFiles) -> NDArray[Any]:
+    dtype = DTYPES.get(tensor.data_type)
+    if dtype is None:
+        raise UnsupportedError(
+            f"tensor '{tensor.name}' has ONNX element type {tensor.data_type}, supported are "
+            f"{', '.join(kind.__name__ for kind in DTYPES.values())}"
+        )
+    shape = tuple(tensor.dims)
+    if any(size < 0 for size in shape):
+        raise BundleError(f"tensor '{tensor.name}' has the impossible shape {shape}")
+    length = math.prod(shape) * np.dtype(dtype).itemsize
+    if tensor.data_location == 1:
+        raw: Any = _external(tensor, files, length)
+    elif tensor.HasField("raw_data"):
+        raw = np.frombuffer(tensor.raw_data, np.uint8)
+    else:
+        return _typed(tensor, dtype, shape)
+    if len(raw) != length:
+        raise BundleError(
+            f"tensor '{tensor.name}' of shape {shape} needs {length} bytes and has {len(raw)}"
+        )
+    values: NDArray[Any] = raw.view(dtype).reshape(shape)
+    return values
+
+
+def _external(tensor: Any, files: _MappedFiles, length: int) -> NDArray[np.uint8]:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    try:
+        offset = int(entries.get("offset", "0"))
+        stated = int(entries.get("length", str(length)))
+    except ValueError as error:
+        raise BundleError(f"tensor '{tensor.name}' has a broken data range: {error}") from error
+    if stated != length:
+        raise BundleError(
+            f"tensor '{tensor.name}' needs {length} bytes, its data range has {stated}"
+        )
+    return files.view(entries.get("location", ""), offset, length, tensor.name)
+
+
+def _typed(tensor: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
+    fields = {np.float32: "float_data", np.int64: "int64_data", np.float64: "double_data"}
+    values = getattr(tensor, fields.get(dtype, "int32_data"))
+    if len(values) != math.prod(shape):
+        raise BundleError(
+            f"tensor '{tensor.name}' of shape {shape} holds {len(values)} elements"
+        )
+    return np.array(values).astype(dtype).reshape(shape)
+
+
+def _node(proto: Any, index: int) -> Node:
+    domain = "" if proto.domain in DEFAULT_DOMAINS else f"{proto.domain}."
+    attributes = {attribute.name: _attribute(attribute) for attribute in proto.attribute}
+    for entry in proto.metadata_props:
+        attributes[entry.key] = entry.value
+    return Node(
+        op=domain + proto.op_type,
+        name=proto.name or f"node_{index}",
+        inputs=tuple(proto.input),
+        outputs=tuple(proto.output),
+        attrs=attributes,
+    )
+
+
+def _attribute(attribute: Any) -> Any:
+    """Value of a scalar, string or list attribute; None for tensors and subgraphs."""
+    readers: dict[int, Any] = {
+        1: lambda: attribute.f,
+        2: lambda: attribute.i,
+        3: lambda: attribute.s.decode("utf-8", "replace"),
+        6: lambda: tuple(attribute.floats),
+        7: lambda: tuple(attribute.ints),
+    }
+    reader = readers.get(attribute.type)
+    return reader() if reader else None

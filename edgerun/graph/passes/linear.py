@@ -1,0 +1,120 @@
+"""MatMulNBits, and MatMul with a constant, become ``linear``.
+
+BitNet's activation rounding, written out before the product, becomes an attribute of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from edgerun.errors import BundleError
+from edgerun.formats.base import PackedWeight
+from edgerun.graph.ir import Graph, Node
+from edgerun.graph.match import Const, Matcher, Num, Op, Var
+from edgerun.graph.ops import Activations
+
+_SCALE = Op(
+    "Div",
+    Num(127),
+    Op("Clip", Op("ReduceMax", Op("Abs", Var("x")), Num(-1)), Num(np.float32(1e-5).item())),
+)
+_ROUNDED = Op(
+    "Div",
+    Op("Clip", Op("Round", Op("Mul", Var("x"), _SCALE)), Num(-128), Num(127)),
+    _SCALE,
+)
+_TIED = Op("MatMul", Var("x"), Op("Transpose", Const("table")))
+_DENSE = Op("MatMul", Var("x"), Const("weight"))
+_BIASED = Op("Add", _DENSE, Const("bias"))
+FORMAT_KEY = "edgerun.format"
+FORMATS = {2: "int2", 4: "int4", 8: "int8"}
+
+
+def fuse_linear(graph: Graph) -> Graph:
+    """Rewrites products with constant matrices."""
+    matcher = Matcher(graph)
+    rewrites: dict[str, Callable[[Node, Matcher], Node | None]] = {
+        "com.microsoft.MatMulNBits": _quantised,
+        "MatMul": _dense,
+        "Add": _biased,
+    }
+    nodes = []
+    for node in graph.nodes:
+        rewrite = rewrites.get(node.op)
+        nodes.append((rewrite and rewrite(node, matcher)) or node)
+    return graph.with_nodes(nodes)
+
+
+def _quantised(node: Node, matcher: Matcher) -> Node | None:
+    graph = matcher.graph
+    inputs = [*node.inputs, "", "", ""][:6]
+    if inputs[4] or any(name and name not in graph.constants for name in inputs[1:]):
+        return None
+    name = f"{inputs[1]}/weight"
+    if name not in graph.constants:
+        graph.constants[name] = _packed(node, graph, inputs)
+    x, activations = _activations(inputs[0], node, matcher)
+    bias = (inputs[5],) if inputs[5] else ()
+    return replace(
+        node, op="linear", inputs=(x, name, *bias), attrs={"activations": activations}
+    )
+
+
+def _activations(value: str, node: Node, matcher: Matcher) -> tuple[str, Activations]:
+    found = matcher.match(value, _ROUNDED)
+    if found is not None:
+        return found["x"], "int8_row"
+    return value, "int8_block" if node.attrs.get("accuracy_level", 0) == 4 else "float"
+
+
+def _packed(node: Node, graph: Graph, inputs: list[str]) -> PackedWeight:
+    n, k, bits = (int(node.attrs[name]) for name in ("N", "K", "bits"))
+    block = int(node.attrs["block_size"])
+    codes, scales = graph.array(inputs[1]), graph.array(inputs[2])
+    blocks = -(-k // block)
+    fits = (
+        bits in FORMATS
+        and codes.shape == (n, blocks, block * bits // 8)
+        and scales.size == n * blocks
+        and scales.dtype == np.float32
+    )
+    if not fits:
+        raise BundleError(
+            f"node '{node.name}' says N={n} K={k} bits={bits} block_size={block}, but its codes "
+            f"have shape {codes.shape} and its {scales.size} scales type {scales.dtype}"
+        )
+    zeros = graph.array(inputs[3]).reshape(n, -1) if inputs[3] else None
+    name = node.attrs.get(FORMAT_KEY, FORMATS[bits])
+    return PackedWeight(name, (n, k), block, codes, scales.reshape(n, blocks), zeros)
+
+
+def _dense(node: Node, matcher: Matcher) -> Node | None:
+    tied = matcher.match(node.outputs[0], _TIED)
+    if tied is not None:
+        return replace(
+            node, op="linear", inputs=(tied["x"], tied["table"]), attrs={"activations": "float"}
+        )
+    found = matcher.match(node.outputs[0], _DENSE)
+    if found is None or matcher.graph.array(found["weight"]).ndim != 2:
+        return None
+    name = _turned(matcher.graph, found["weight"])
+    return replace(node, op="linear", inputs=(found["x"], name), attrs={"activations": "float"})
+
+
+def _biased(node: Node, matcher: Matcher) -> Node | None:
+    found = matcher.match(node.outputs[0], _BIASED)
+    if found is None or matcher.graph.array(found["bias"]).ndim != 1:
+        return None
+    name = _turned(matcher.graph, found["weight"])
+    inputs = (found["x"], name, found["bias"])
+    return replace(node, op="linear", inputs=inputs, attrs={"activations": "float"})
+
+
+def _turned(graph: Graph, weight: str) -> str:
+    """Name of the ``[N, K]`` view of a stored ``[K, N]`` matrix."""
+    name = f"{weight}/turned"
+    graph.constants[name] = graph.array(weight).T
+    return name

@@ -1,0 +1,20 @@
+"""RMSNormalization over the last axis becomes ``rms_norm``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edgerun.graph.ir import Graph, Node
+
+
+def fuse_norms(graph: Graph) -> Graph:
+    """Rewrites ``RMSNormalization(axis=-1)`` with a constant weight."""
+    return graph.with_nodes(_rewrite(node, graph) for node in graph.nodes)
+
+
+def _rewrite(node: Node, graph: Graph) -> Node:
+    if node.op != "RMSNormalization" or node.attrs.get("axis", -1) != -1:
+        return node
+    if node.inputs[1] not in graph.constants:
+        return node
+    return replace(node, op="rms_norm", attrs={"epsilon": node.attrs.get("epsilon", 1e-5)})

@@ -1,0 +1,18 @@
+"""Removes what does not contribute to the outputs."""
+
+from __future__ import annotations
+
+from edgerun.graph.ir import Graph
+
+
+def prune(graph: Graph) -> Graph:
+    """Keeps the nodes that the outputs depend on, in their order."""
+    needed = set(graph.outputs)
+    kept = []
+    for node in reversed(graph.nodes):
+        if needed.intersection(node.outputs):
+            kept.append(node)
+            needed.update(node.inputs)
+    pruned = graph.with_nodes(reversed(kept))
+    pruned.inputs = [name for name in graph.inputs if name in needed]
+    return pruned

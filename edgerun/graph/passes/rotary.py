@@ -1,0 +1,69 @@
+"""Rotary position embedding: the written-out rotate-half form becomes ``rotary``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from edgerun.graph.ir import Graph, Node
+from edgerun.graph.match import Const, Matcher, Num, Op, Pattern, Var
+from edgerun.graph.ops import POSITIONS
+
+_ANGLES = Op(
+    "Mul",
+    Op("Unsqueeze", Op("Cast", Var("position_ids")), Num(-1)),
+    Const("inv_freq"),
+)
+_BOTH = Op("Concat", _ANGLES, _ANGLES)
+
+
+def _table(op: str, scaled: bool) -> Op:
+    value: Pattern = Op(op, _BOTH)
+    if scaled:
+        value = Op("Mul", value, Const("factor"))
+    return Op("Unsqueeze", value, Num(1))
+
+
+def _rotated(scaled: bool) -> Op:
+    upper = Op("Slice", Var("x"), Const("middle"), Const("end"), Num(-1))
+    lower = Op("Slice", Var("x"), Num(0), Const("middle"), Num(-1))
+    turned = Op("Concat", Op("Neg", upper), lower)
+    return Op(
+        "Add",
+        Op("Mul", Var("x"), _table("Cos", scaled)),
+        Op("Mul", turned, _table("Sin", scaled)),
+    )
+
+
+_FORMS = (_rotated(scaled=False), _rotated(scaled=True))
+
+
+def fuse_rotary(graph: Graph) -> Graph:
+    """Rewrites ``x * cos + rotate_half(x) * sin`` with positions from ``position_ids``."""
+    matcher = Matcher(graph)
+    return graph.with_nodes(_rewrite(node, matcher) for node in graph.nodes)
+
+
+def _rewrite(node: Node, matcher: Matcher) -> Node:
+    if node.op != "Add":
+        return node
+    for form in _FORMS:
+        found = matcher.match(node.outputs[0], form)
+        if found is None or found["position_ids"] != "position_ids":
+            continue
+        inv_freq = matcher.graph.array(found["inv_freq"])
+        half = len(inv_freq)
+        if int(matcher.graph.array(found["middle"])[0]) != half:
+            continue
+        factor = found.values.get("factor")
+        return replace(
+            node,
+            op="rotary",
+            inputs=(found["x"], POSITIONS, found["inv_freq"]),
+            attrs={
+                "head_dim": 2 * half,
+                "factor": float(np.float32(matcher.graph.array(factor))) if factor else 1.0,
+            },
+        )
+    return node

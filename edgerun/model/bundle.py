@@ -1,0 +1,212 @@
+"""Opens a bundle: manifest checked, weights memory-mapped, nothing outside its folder read."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edgerun.errors import BundleError, UnsupportedError
+from edgerun.graph.ir import Graph
+from edgerun.graph.onnx_reader import read_graph
+from edgerun.graph.passes import lower
+
+MANIFEST = "manifest.json"
+MODEL = "model.onnx"
+FORMAT = "edgerun-bundle"
+FORMAT_VERSION = 1
+MAX_TEXT_BYTES = 256 * 2**20
+# Files up to this size are hashed at every load; larger ones when asked (``verify``).
+ALWAYS_HASHED_BYTES = 32 * 2**20
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    """Size and digest of one file of the bundle."""
+
+    sha256: str
+    size: int
+
+
+class ModelConfig(msgspec.Struct, frozen=True):
+    """What the runtime must know about the model besides its graph; counts and widths."""
+
+    architecture: str
+    context_length: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    pad_token_id: int | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """``manifest.json``, see docs/bundle.md."""
+
+    format: str
+    format_version: int
+    files: dict[str, FileEntry]
+    model: ModelConfig
+    recipe: dict[str, Any] = {}
+    source: dict[str, Any] = {}
+    quality: dict[str, Any] = {}
+    exporter: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """An opened bundle.
+
+    Attributes:
+        path: its folder.
+        manifest: what the exporter recorded.
+        graph: the lowered graph; its constants are views of mapped files.
+    """
+
+    path: Path
+    manifest: Manifest
+    graph: Graph
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's dimensions and special tokens."""
+        return self.manifest.model
+
+    @property
+    def digest(self) -> str:
+        """Digest over the digests of all files: two bundles with the same one are the same."""
+        entries = sorted((name, entry.sha256) for name, entry in self.manifest.files.items())
+        return hashlib.sha256(repr(entries).encode()).hexdigest()
+
+    def has(self, name: str) -> bool:
+        """Whether the manifest lists a file of this name."""
+        return name in self.manifest.files
+
+    def read_text(self, name: str) -> str:
+        """Reads a text file of the bundle, checked against its digest.
+
+        Raises:
+            BundleError: it is not listed, too large, altered, or no UTF-8.
+        """
+        if not self.has(name):
+            raise BundleError(f"{self.path} has no file '{name}' in its manifest")
+        data = _checked_file(self.path, name, self.manifest.files[name], always=True)
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise BundleError(f"{self.path / name} is not UTF-8 text: {error}") from error
+
+
+def open_bundle(path: Path | str, *, verify: bool = False) -> Bundle:
+    """Opens a bundle folder.
+
+    Args:
+        path: of the folder.
+        verify: hash the weight files too, which reads them completely. Sizes, and the digests
+            of all files up to 32 MiB, are checked in any case.
+
+    Raises:
+        BundleError: something is missing, altered, truncated or reaches outside the folder.
+        UnsupportedError: the bundle is of a newer format.
+    """
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    if MODEL not in manifest.files:
+        raise BundleError(f"the manifest of {folder} lists no {MODEL}")
+    for name, entry in manifest.files.items():
+        _checked_file(folder, name, entry, always=verify)
+    return Bundle(folder, manifest, lower(read_graph(folder / MODEL)))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Reads and checks ``manifest.json``.
+
+    Raises:
+        BundleError: the folder is no bundle or the manifest is broken.
+        UnsupportedError: the bundle is of a newer format.
+    """
+    if not folder.exists():
+        raise BundleError(f"there is no bundle at {folder}: give the folder that an export wrote")
+    if not (folder / MANIFEST).is_file():
+        raise BundleError(
+            f"{folder} is no edgerun bundle: it has no {MANIFEST}; "
+            "make one with 'edgerun export <checkpoint> -o <folder>'"
+        )
+    data = _read(folder / MANIFEST)
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BundleError(f"{folder / MANIFEST} is damaged: {error}") from error
+    if manifest.format != FORMAT:
+        raise BundleError(f"{folder / MANIFEST} says format '{manifest.format}', not '{FORMAT}'")
+    if manifest.format_version != FORMAT_VERSION:
+        raise UnsupportedError(
+            f"{folder} has bundle format {manifest.format_version}, this version reads "
+            f"{FORMAT_VERSION}: export the model again or update edgerun"
+        )
+    _check_model(folder, manifest.model)
+    return manifest
+
+
+def _check_model(folder: Path, model: ModelConfig) -> None:
+    for name in ("context_length", "num_layers", "num_heads", "num_kv_heads", "head_dim"):
+        if not 0 < getattr(model, name) <= 2**24:
+            raise BundleError(
+                f"{folder / MANIFEST} says {name} {getattr(model, name)}: it must be positive"
+            )
+    if not 0 < model.vocab_size <= 2**24:
+        raise BundleError(f"{folder / MANIFEST} says vocab_size {model.vocab_size}")
+    ids = (*model.eos_token_ids, model.bos_token_id or 0, model.pad_token_id or 0)
+    if not all(0 <= token < model.vocab_size for token in ids):
+        raise BundleError(
+            f"{folder / MANIFEST} names special tokens {ids} outside the vocabulary of "
+            f"{model.vocab_size}"
+        )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MAX_TEXT_BYTES:
+            raise BundleError(f"{path} is larger than {MAX_TEXT_BYTES} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _checked_file(folder: Path, name: str, entry: FileEntry, *, always: bool) -> bytes:
+    """Checks a file's place, kind, size and, unless it is large, digest; returns its bytes.
+
+    A large file is not read and returns nothing.
+    """
+    if "/" in name or "\\" in name or name in ("", ".", "..", MANIFEST):
+        raise BundleError(f"the manifest of {folder} lists '{name}', which is no plain file name")
+    path = folder / name
+    if path.is_symlink() or not path.is_file():
+        raise BundleError(f"{path} is missing or not a plain file, but the manifest lists it")
+    size = path.stat().st_size
+    if size != entry.size:
+        raise BundleError(
+            f"{path} has {size} bytes and the manifest says {entry.size}: the file is truncated "
+            "or altered; copy or export the model again"
+        )
+    if size > ALWAYS_HASHED_BYTES and not always:
+        return b""
+    digest, data = hashlib.sha256(), bytearray()
+    with path.open("rb") as file:
+        while piece := file.read(2**20):
+            digest.update(piece)
+            if size <= MAX_TEXT_BYTES:
+                data += piece
+    if digest.hexdigest() != entry.sha256:
+        raise BundleError(
+            f"{path} does not match the digest in the manifest: it is damaged or altered; "
+            "copy or export the model again"
+        )
+    return bytes(data)

@@ -1,0 +1,52 @@
+"""What a model recommends for generating: ``generation_config.json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from edgerun.errors import BundleError
+
+# Used when a model recommends nothing.
+FALLBACK = {"temperature": 0.7, "top_p": 0.95}
+NAMES = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
+
+
+def read_json_object(name: str, text: str | None) -> dict[str, Any]:
+    """Parses a JSON file that must hold an object; a missing file is an empty one.
+
+    Raises:
+        BundleError: it is not JSON or not an object.
+    """
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{name} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BundleError(f"{name} holds {type(value).__name__}; expected an object")
+    return value
+
+
+def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Picks the sampling parameters that a model recommends, under their names here.
+
+    ``do_sample: false`` without a temperature means greedy, as in transformers.
+    """
+    found = {
+        name: generation_config[name]
+        for name in NAMES
+        if isinstance(generation_config.get(name), int | float)
+    }
+    if generation_config.get("do_sample") is False:
+        return {"temperature": 0.0}
+    return found or dict(FALLBACK)
+
+
+def eos_ids(generation_config: Mapping[str, Any]) -> tuple[int, ...]:
+    """Returns ``eos_token_id``, which may be one id or a list."""
+    value = generation_config.get("eos_token_id")
+    ids = value if isinstance(value, list) else [value]
+    return tuple(id_ for id_ in ids if type(id_) is int and id_ >= 0)

@@ -1,0 +1,124 @@
+"""The process in which chat templates run; started by ``chat_template``, never imported.
+
+A template comes with a model and may be hostile. minijinja's fuel bounds the number of
+instructions, but a single one can build a gigabyte of text, so the work also happens under limits
+that only an operating system can hold: processor time (a profiling timer kills the process),
+address space, and no core file.
+
+Protocol: one JSON object a line. The first line in says where minijinja is, the first line out
+says that the process is ready; then each request gets one answer, ``{"text": ...}`` or
+``{"error": ..., "refused": bool}``.
+"""
+
+# Runs with `-I -S` to start fast: only the standard library until the first request.
+import json
+import sys
+
+MAX_OUTPUT_CHARACTERS = 16 << 20
+
+
+class Refused(Exception):
+    """The template called raise_exception."""
+
+
+def limit_memory(max_bytes):
+    """Caps the address space and forbids core files, where the system can."""
+    try:
+        import resource
+    except ImportError:
+        return
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
+
+
+def set_timer(seconds):
+    """Lets the system kill this process after so much processor time; 0 stops the timer."""
+    import signal
+
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+def tojson(value, indent=None, ensure_ascii=False, separators=None, sort_keys=False):
+    """JSON as Hugging Face's templates expect it: no HTML escapes, no ASCII escapes."""
+    return json.dumps(
+        value,
+        indent=indent,
+        ensure_ascii=ensure_ascii,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=python_value,
+    )
+
+
+def python_value(value):
+    """Turns minijinja's own sequences and maps into Python's, for printing."""
+    if hasattr(value, "keys"):
+        return {key: value[key] for key in value.keys()}  # noqa: SIM118, not a dict
+    return list(value)
+
+
+def raise_exception(message="no reason given"):
+    """What templates call when a conversation does not suit the model."""
+    raise Refused(str(message))
+
+
+def strftime_now(layout):
+    """The present local time."""
+    from datetime import datetime
+
+    return datetime.now().strftime(layout)
+
+
+def is_iterable(value):
+    """Jinja's test; minijinja's own counts None."""
+    return hasattr(value, "__iter__")
+
+
+def environment(fuel):
+    """Builds an environment like the one of transformers' apply_chat_template."""
+    import minijinja
+
+    made = minijinja.Environment(fuel=fuel, trim_blocks=True, lstrip_blocks=True, debug=False)
+    made.add_filter("tojson", tojson)
+    made.add_test("iterable", is_iterable)
+    made.add_function("raise_exception", raise_exception)
+    made.add_function("strftime_now", strftime_now)
+    return made
+
+
+def render(request):
+    """Renders one request; any failure becomes an answer."""
+    try:
+        text = environment(request["fuel"]).render_str(request["source"], **request["context"])
+    except Refused as error:
+        return {"error": str(error)[:500], "refused": True}
+    except MemoryError:
+        return {"error": "it needs more memory than allowed", "refused": False}
+    except BaseException as error:  # a panic in Rust is a BaseException
+        lines = str(error).splitlines() or [type(error).__name__]
+        return {"error": lines[0][:500], "refused": False}
+    if len(text) > MAX_OUTPUT_CHARACTERS:
+        return {"error": f"it produced {len(text)} characters", "refused": False}
+    return {"text": text}
+
+
+def main():
+    """Answers requests until the input ends."""
+    setup = json.loads(sys.stdin.buffer.readline())
+    sys.path[:0] = setup["path"]
+    environment(1)  # imports minijinja before the limits
+    limit_memory(setup["max_bytes"])
+    sys.stdout.buffer.write(b'{"ready": true}\n')
+    sys.stdout.buffer.flush()
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        set_timer(request["cpu_s"])
+        answer = json.dumps(render(request)).encode() + b"\n"
+        set_timer(0)
+        sys.stdout.buffer.write(answer)
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

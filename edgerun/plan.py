@@ -1,0 +1,229 @@
+"""Plans a graph: which back-end runs which nodes, in each phase, and why.
+
+A pure function of the graph, the back-ends' statements and their costs. Nodes stay in order, so
+a plan is a sequence of segments; the cheapest one is found by dynamic programming over the
+nodes, with a charge for every change of back-end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from edgerun.backends.base import Backend, CompileOptions, Executable, Phase, Values
+from edgerun.backends.base import NO_VALUES as _NO_VALUES
+from edgerun.errors import UnsupportedError
+from edgerun.graph.ir import Graph, Node
+from edgerun.graph.ops import IDS, POSITIONS
+from edgerun.state import Batch, KVCache
+
+SWITCH_SECONDS = 5e-5  # handing a value from one back-end to another
+PHASE_ROWS = {Phase.PREFILL: 128, Phase.DECODE: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive nodes on one back-end.
+
+    Attributes:
+        backend: name of the back-end.
+        graph: the nodes, with what goes in and out.
+        seconds: estimated time for the phase's typical number of rows.
+    """
+
+    backend: str
+    graph: Graph
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a back-end does not take part in a phase."""
+
+    backend: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Segments of every phase, and what was turned down."""
+
+    segments: Mapping[Phase, tuple[Segment, ...]]
+    refusals: Mapping[Phase, tuple[Refusal, ...]]
+
+    def explain(self) -> list[dict[str, str]]:
+        """One row per segment and refusal, for ``edgerun plan --explain``."""
+        rows = []
+        for phase, segments in self.segments.items():
+            for segment in segments:
+                ops: dict[str, int] = {}
+                for node in segment.graph.nodes:
+                    ops[node.op] = ops.get(node.op, 0) + 1
+                rows.append(
+                    {
+                        "phase": phase.value,
+                        "backend": segment.backend,
+                        "nodes": str(len(segment.graph.nodes)),
+                        "estimate": f"{segment.seconds * 1e3:.2f} ms / {PHASE_ROWS[phase]} rows",
+                        "ops": ", ".join(f"{count} {op}" for op, count in ops.items()),
+                    }
+                )
+            for refusal in self.refusals[phase]:
+                rows.append(
+                    {
+                        "phase": phase.value,
+                        "backend": f"not {refusal.backend}",
+                        "nodes": "",
+                        "estimate": "",
+                        "ops": refusal.reason,
+                    }
+                )
+        return rows
+
+
+def make_plan(graph: Graph, backends: Sequence[Backend]) -> Plan:
+    """Chooses the cheapest placement for every phase.
+
+    Args:
+        graph: lowered.
+        backends: candidates whose ``probe`` succeeded; one of them alone forces it.
+
+    Raises:
+        UnsupportedError: some node runs on none of them.
+    """
+    segments, refusals = {}, {}
+    for phase in Phase:
+        segments[phase], refusals[phase] = _plan_phase(graph, backends, phase)
+    return Plan(segments, refusals)
+
+
+def _plan_phase(
+    graph: Graph, backends: Sequence[Backend], phase: Phase
+) -> tuple[tuple[Segment, ...], tuple[Refusal, ...]]:
+    mixing = [backend for backend in backends if not backend.whole_graph]
+    placed = _cheapest_path(graph, mixing, phase)
+    if placed is not None:
+        return _segments(graph, placed), _refusals(graph, backends, phase, placed)
+    for backend in backends:
+        if backend.whole_graph and all(backend.supports(node, phase) for node in graph.nodes):
+            seconds = sum(_cost(graph, backend, node, phase) for node in graph.nodes)
+            refused = _refusals(graph, mixing, phase, [])
+            return (Segment(backend.name, graph, seconds),), refused
+    reasons = [f"{one.backend}: {one.reason}" for one in _refusals(graph, backends, phase, [])]
+    raise UnsupportedError(
+        f"no back-end runs this model's {phase.value}: {'; '.join(reasons) or 'none was given'}"
+    )
+
+
+def _cost(graph: Graph, backend: Backend, node: Node, phase: Phase) -> float:
+    return backend.cost(graph, node, phase, PHASE_ROWS[phase])
+
+
+def _cheapest_path(
+    graph: Graph, backends: Sequence[Backend], phase: Phase
+) -> list[tuple[Node, Backend, float]] | None:
+    """Best back-end for every node, or None when a node has none (Viterbi's algorithm)."""
+    best: dict[str, tuple[float, list[tuple[Node, Backend, float]]]] = {"": (0.0, [])}
+    for node in graph.nodes:
+        reached: dict[str, tuple[float, list[tuple[Node, Backend, float]]]] = {}
+        for backend in backends:
+            if not backend.supports(node, phase):
+                continue
+            cost = _cost(graph, backend, node, phase)
+            totals = {
+                name: total + cost + (SWITCH_SECONDS if name not in ("", backend.name) else 0.0)
+                for name, (total, _) in best.items()
+            }
+            previous = min(totals, key=lambda name: totals[name])
+            path = [*best[previous][1], (node, backend, cost)]
+            reached[backend.name] = (totals[previous], path)
+        if not reached:
+            return None
+        best = reached
+    return min(best.values(), key=lambda entry: entry[0])[1]
+
+
+def _segments(graph: Graph, placed: list[tuple[Node, Backend, float]]) -> tuple[Segment, ...]:
+    groups: list[tuple[str, list[Node], float]] = []
+    for node, backend, cost in placed:
+        if not groups or groups[-1][0] != backend.name:
+            groups.append((backend.name, [], 0.0))
+        name, nodes, seconds = groups[-1]
+        nodes.append(node)
+        groups[-1] = (name, nodes, seconds + cost)
+    return tuple(
+        Segment(name, _cut(graph, nodes), seconds) for name, nodes, seconds in groups
+    )
+
+
+def _cut(graph: Graph, nodes: list[Node]) -> Graph:
+    """The sub-graph of some nodes: inputs are values made outside, outputs those read outside."""
+    inside = {node.name for node in nodes}
+    made = {output for node in nodes for output in node.outputs}
+    read = dict.fromkeys(name for node in nodes for name in node.inputs if name)
+    outside = {name for node in graph.nodes if node.name not in inside for name in node.inputs}
+    segment = graph.with_nodes(nodes)
+    inputs = [
+        name
+        for name in read
+        if name not in made and name not in graph.constants and name not in (IDS, POSITIONS)
+    ]
+    outputs = [name for name in dict.fromkeys([*made]) if name in outside or name in graph.outputs]
+    constants = {name: graph.constants[name] for name in read if name in graph.constants}
+    return replace(segment, inputs=inputs, outputs=outputs, constants=constants)
+
+
+def _refusals(
+    graph: Graph,
+    backends: Sequence[Backend],
+    phase: Phase,
+    placed: list[tuple[Node, Backend, float]],
+) -> tuple[Refusal, ...]:
+    used = {backend.name for _, backend, _ in placed}
+    found = []
+    for backend in backends:
+        if backend.name in used:
+            continue
+        supports = ((node, backend.supports(node, phase)) for node in graph.nodes)
+        unable = next(((node, one) for node, one in supports if not one), None)
+        if unable is not None:
+            reason = f"{unable[0].name}: {unable[1].reason}"
+        else:
+            seconds = sum(_cost(graph, backend, node, phase) for node in graph.nodes)
+            reason = f"slower by estimate: {seconds * 1e3:.2f} ms / {PHASE_ROWS[phase]} rows"
+        found.append(Refusal(backend.name, reason))
+    return tuple(found)
+
+
+class Chain:
+    """Executables of consecutive segments as one."""
+
+    def __init__(self, parts: Sequence[Executable]) -> None:
+        self._parts = list(parts)
+
+    def __call__(self, batch: Batch, cache: KVCache, values: Values = _NO_VALUES) -> Values:
+        """Runs the parts in order, each seeing what the earlier ones produced."""
+        known = dict(values)
+        for part in self._parts:
+            known.update(part(batch, cache, known))
+        return known
+
+    def close(self) -> None:
+        """Closes the parts."""
+        for part in self._parts:
+            part.close()
+
+
+def compile_plan(
+    plan: Plan, backends: Sequence[Backend], options: Mapping[Phase, CompileOptions]
+) -> dict[Phase, Executable]:
+    """Compiles every segment; one executable per phase."""
+    by_name = {backend.name: backend for backend in backends}
+    compiled: dict[Phase, Executable] = {}
+    for phase, segments in plan.segments.items():
+        parts = [
+            by_name[segment.backend].compile(segment.graph, phase, options[phase])
+            for segment in segments
+        ]
+        compiled[phase] = parts[0] if len(parts) == 1 else Chain(parts)
+    return compiled
