@@ -105,7 +105,7 @@ def _plan_phase(
     if placed is not None:
         return _segments(graph, placed), _refusals(graph, backends, phase, placed)
     for backend in backends:
-        if backend.whole_graph and all(backend.supports(node, phase) for node in graph.nodes):
+        if backend.whole_graph and all(backend.supports(graph, node, phase) for node in graph.nodes):
             seconds = sum(_cost(graph, backend, node, phase) for node in graph.nodes)
             refused = _refusals(graph, mixing, phase, [])
             return (Segment(backend.name, graph, seconds),), refused
@@ -127,7 +127,7 @@ def _cheapest_path(
     for node in graph.nodes:
         reached: dict[str, tuple[float, list[tuple[Node, Backend, float]]]] = {}
         for backend in backends:
-            if not backend.supports(node, phase):
+            if not backend.supports(graph, node, phase):
                 continue
             cost = _cost(graph, backend, node, phase)
             totals = {
@@ -184,7 +184,7 @@ def _refusals(
     for backend in backends:
         if backend.name in used:
             continue
-        supports = ((node, backend.supports(node, phase)) for node in graph.nodes)
+        supports = ((node, backend.supports(graph, node, phase)) for node in graph.nodes)
         unable = next(((node, one) for node, one in supports if not one), None)
         if unable is not None:
             reason = f"{unable[0].name}: {unable[1].reason}"

@@ -107,7 +107,7 @@ class Backend(Protocol):
         """Whether this machine can run the back-end at all; cheap, imports lazily."""
         ...
 
-    def supports(self, node: Node, phase: Phase) -> Support:
+    def supports(self, graph: Graph, node: Node, phase: Phase) -> Support:
         """Whether the back-end can run this node in this phase."""
         ...
 

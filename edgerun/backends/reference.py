@@ -67,7 +67,7 @@ class ReferenceBackend:
         """NumPy is always there."""
         return Support(True)
 
-    def supports(self, node: Node, phase: Phase) -> Support:
+    def supports(self, graph: Graph, node: Node, phase: Phase) -> Support:
         """Every op of the schema."""
         if node.op in SCHEMAS:
             return Support(True)

@@ -93,13 +93,14 @@ class Engine:
     def _generate(
         self, session: Session, prompt: list[int], params: SamplingParams, stats: Stats
     ) -> Iterator[Step]:
+        turn = session.begin()
         sample = make_sampler(params)
         stops = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
         room = session.cache.context - len(prompt)
         limit = min(room, params.max_tokens or room)
         ended: FinishReason = "length" if limit == params.max_tokens else "context"
         logits = self._prefill(session, prompt, stats)
-        history = History(list(prompt), len(prompt))
+        history = History(prompt, len(prompt))
         for count in range(1, limit + 1):
             token = sample(logits, history)
             self._mark(stats, first=count == 1)
@@ -108,6 +109,7 @@ class Engine:
             yield Step(token, reason)
             if reason:
                 return
+            session.check(turn)
             history.ids.append(token)
             logits = self._decode(session, token, stats)
 
@@ -124,7 +126,7 @@ class Engine:
         kept = session.rewind(prompt)
         stats.prompt_tokens, stats.reused_tokens = len(prompt), kept
         began = time.perf_counter()
-        last = NDArray[np.float32] | None
+        last = np.empty((0, 0), np.float32)
         for start in range(kept, len(prompt), self.chunk_rows):
             chunk = prompt[start : start + self.chunk_rows]
             wanted = "last" if start + len(chunk) == len(prompt) else "none"

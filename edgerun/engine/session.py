@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgerun.errors import InputError
 from edgerun.state import KVCache
 
 
@@ -28,7 +29,27 @@ class Session:
         self.cache = cache
         self.sequence = cache.open()
         self.ids: list[int] = []
+        self._turn = 0
         self._open = True
+
+    def begin(self) -> int:
+        """Starts a generation; one that is still under way can no longer go on."""
+        if not self._open:
+            raise InputError("this session is closed: open another one")
+        self._turn += 1
+        return self._turn
+
+    def check(self, turn: int) -> None:
+        """Makes sure that no other generation has begun since ``begin`` returned ``turn``.
+
+        Raises:
+            InputError: one has, or the session was closed.
+        """
+        if turn != self._turn or not self._open:
+            raise InputError(
+                "another generation has begun on this session: finish one stream before the next, "
+                "or open a session for each"
+            )
 
     def rewind(self, prompt: Sequence[int]) -> int:
         """Keeps the longest prefix of ``prompt`` that is cached, short of its last token.
@@ -49,7 +70,8 @@ class Session:
         self.ids += ids
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Forgets everything; a generation under way can no longer go on."""
+        self._turn += 1
         self.ids.clear()
         self.cache.truncate(self.sequence, 0)
 

@@ -26,7 +26,7 @@ from edgerun.kernels.program import Instruction
 Body: TypeAlias = Callable[[int, int], None]
 Factory: TypeAlias = Callable[..., Body]
 SIGNATURE = "void(intp, intp)"
-FAMILIES = ("elementwise", "linear", "normalize", "quantize")
+FAMILIES = ("attention", "elementwise", "linear", "normalize", "quantize")
 
 
 @dataclass(frozen=True, slots=True)

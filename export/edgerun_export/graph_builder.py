@@ -10,7 +10,7 @@ from onnx import helper
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.blocks import ACTIVATIONS, AttentionMask, Rotary, quantised_activations
 from edgerun_export.linear import LinearBuilder
-from edgerun_export.onnx_graph import OnnxGraph
+from edgerun_export.onnx_graph import OnnxGraph, node_path
 from edgerun_export.recipe import Recipe
 from edgerun_export.weight_store import WeightStore
 
@@ -53,25 +53,27 @@ class _DecoderBuilder:
         hidden = self._linear.embedding()
         for layer in range(self._spec.num_layers):
             hidden = self._layer(hidden, layer)
-        hidden = self._norm(hidden, self._spec.final_norm_weight, "/model/norm")
+        hidden = self._norm(hidden, self._spec.final_norm_weight.removesuffix(".weight"))
         self._linear.head(hidden)
 
     def _layer(self, hidden: str, layer: int) -> str:
-        prefix, at = f"model.layers.{layer}", f"/model/layers.{layer}"
-        normed = self._layer_norm(hidden, layer, self._spec.input_norm)
+        module = f"model.layers.{layer}"
+        add, at = self._graph.node, node_path(module)
+        normed = self._norm(hidden, f"{module}.{self._spec.input_norm}")
         attended = self._attention(normed, layer)
-        hidden = self._graph.node("Add", [hidden, attended], f"{at}/attention_residual")
-        normed = self._layer_norm(hidden, layer, self._spec.post_attention_norm)
-        fed = self._feed_forward(normed, prefix, f"{at}/mlp")
-        return self._graph.node("Add", [hidden, fed], f"{at}/mlp_residual")
+        hidden = add("Add", [hidden, attended], f"{at}/attention_residual")
+        normed = self._norm(hidden, f"{module}.{self._spec.post_attention_norm}")
+        fed = self._feed_forward(normed, module)
+        return add("Add", [hidden, fed], f"{at}/mlp_residual")
 
     def _attention(self, hidden: str, layer: int) -> str:
         spec, add = self._spec, self._graph.node
-        prefix, at = f"model.layers.{layer}", f"/model/layers.{layer}/self_attn"
+        module = f"model.layers.{layer}"
+        at = node_path(f"{module}.self_attn")
         hidden = self._activations(hidden, f"{at}/input")
-        query = self._heads(hidden, layer, "q_proj", spec.num_heads, spec.q_norm)
-        key = self._heads(hidden, layer, "k_proj", spec.num_kv_heads, spec.k_norm)
-        value = self._heads(hidden, layer, "v_proj", spec.num_kv_heads, None)
+        query = self._heads(hidden, module, "q_proj", spec.num_heads, spec.q_norm)
+        key = self._heads(hidden, module, "k_proj", spec.num_kv_heads, spec.k_norm)
+        value = self._heads(hidden, module, "v_proj", spec.num_kv_heads, None)
         attended = add(
             "Attention",
             [
@@ -90,27 +92,74 @@ class _DecoderBuilder:
         rows = add("Transpose", [attended], f"{at}/Transpose", perm=[0, 2, 1, 3])
         width = self._graph.integers(0, 0, spec.num_heads * spec.head_dim)
         joined = add("Reshape", [rows, width], f"{at}/Reshape")
-        joined = self._layer_norm(joined, layer, spec.attention_sub_norm)
+        joined = self._optional_norm(joined, module, spec.attention_sub_norm)
         joined = self._activations(joined, f"{at}/output")
-        return self._linear.projection(joined, prefix, self._projections["o_proj"])
+        return self._linear.projection(joined, module, self._projections["o_proj"])
 
-    def _heads(self, hidden: str, layer: int, name: str, heads: int, norm: str | None) -> str:
+    def _heads(self, hidden: str, module: str, name: str, heads: int, norm: str | None) -> str:
         """Projects, splits into heads, normalises them: ``[batch, heads, sequence, head_dim]``."""
-        add, at = self._graph.node, f"/model/layers.{layer}/self_attn/{name}"
-        flat = self._linear.projection(hidden, f"model.layers.{layer}", self._projections[name])
+        add, at = self._graph.node, node_path(f"{module}.self_attn.{name}")
+        flat = self._linear.projection(hidden, module, self._projections[name])
         shape = self._graph.integers(0, 0, heads, self._spec.head_dim)
         split = add("Reshape", [flat, shape], f"{at}/Reshape")
-        split = self._layer_norm(split, layer, norm)
+        split = self._optional_norm(split, module, norm)
         return add("Transpose", [split], f"{at}/Transpose", perm=[0, 2, 1, 3])
 
-    def _feed_forward(self, hidden: str, prefix: str, at: str) -> str:
+    def _feed_forward(self, hidden: str, module: str) -> str:
+        at = node_path(f"{module}.mlp")
         hidden = self._activations(hidden, f"{at}/input")
-        gate = self._linear.projection(hidden, prefix, self._projections["gate_proj"])
-        up = self._linear.projection(hidden, prefix, self._projections["up_proj"])
+        gate = self._linear.projection(hidden, module, self._projections["gate_proj"])
+        up = self._linear.projection(hidden, module, self._projections["up_proj"])
         active = ACTIVATIONS[self._spec.activation](self._graph, gate, f"{at}/activation")
         gated = self._graph.node("Mul", [active, up], f"{at}/Mul")
-        if self._spec.mlp_sub_norm:
-            weight = f"{prefix}.{self._spec.mlp_sub_norm}.weight"
-            gated = self._norm(gated, weight, _node_path(weight.removesuffix(".weight")))
+        gated = self._optional_norm(gated, module, self._spec.mlp_sub_norm)
         gated = self._activations(gated, f"{at}/output")
-        return self._linear.projection(gated, prefix, self._projections["down_proj"])
+        return self._linear.projection(gated, module, self._projections["down_proj"])
+
+    def _activations(self, value: str, at: str) -> str:
+        """Rounds the input of projections to int8 if the model was trained that way."""
+        if self._spec.ternary is None:
+            return value
+        return quantised_activations(self._graph, value, f"{at}_quantisation")
+
+    def _optional_norm(self, value: str, module: str, path: str | None) -> str:
+        return value if path is None else self._norm(value, f"{module}.{path}")
+
+    def _norm(self, value: str, module: str) -> str:
+        """Adds an RMS norm over the last axis."""
+        weight = self._store.vector(f"{module}.weight")
+        return self._graph.node(
+            "RMSNormalization",
+            [value, weight],
+            f"{node_path(module)}/RMSNormalization",
+            axis=-1,
+            epsilon=self._spec.norm_eps,
+        )
+
+
+def _inputs(spec: DecoderSpec) -> list[onnx.ValueInfoProto]:
+    past = ["batch", spec.num_kv_heads, "past_sequence_length", spec.head_dim]
+    return [
+        _value("input_ids", _INT64, ["batch", "sequence_length"]),
+        _value("attention_mask", _INT64, ["batch", "total_sequence_length"]),
+        _value("position_ids", _INT64, ["batch", "sequence_length"]),
+        *_cache("past_key_values", spec, past),
+    ]
+
+
+def _outputs(spec: DecoderSpec) -> list[onnx.ValueInfoProto]:
+    present = ["batch", spec.num_kv_heads, "total_sequence_length", spec.head_dim]
+    logits = _value("logits", _FLOAT, ["batch", "sequence_length", spec.vocab_size])
+    return [logits, *_cache("present", spec, present)]
+
+
+def _cache(prefix: str, spec: DecoderSpec, shape: _Shape) -> list[onnx.ValueInfoProto]:
+    return [
+        _value(f"{prefix}.{layer}.{kind}", _FLOAT, shape)
+        for layer in range(spec.num_layers)
+        for kind in ("key", "value")
+    ]
+
+
+def _value(name: str, kind: int, shape: _Shape) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, list(shape))

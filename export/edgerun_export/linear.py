@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgerun_export.architectures import DecoderSpec, Projection
 from edgerun_export.blocks import FLOAT
-from edgerun_export.onnx_graph import CONTRIB_DOMAIN, OnnxGraph
+from edgerun_export.onnx_graph import CONTRIB_DOMAIN, OnnxGraph, node_path
 from edgerun_export.recipe import Recipe
 from edgerun_export.weight_store import StoredMatrix, WeightStore
 
@@ -32,8 +32,8 @@ class LinearBuilder:
             prefix: the layer's module path, ``model.layers.N``.
             linear: its sizes and path.
         """
-        name, at = f"{prefix}.{linear.path}", f"/{prefix}.{linear.path}".replace(".self", "/self")
-        at = f"/{prefix}/{linear.path}".replace("model.", "model/", 1).replace("self_attn.", "self_attn/").replace("mlp.", "mlp/")
+        name = f"{prefix}.{linear.path}"
+        at = node_path(name)
         if self._recipe.weights == "fp32":
             weight = self._store.transposed(f"{name}.weight")
             result = self._graph.node("MatMul", [value, weight], f"{at}/MatMul")

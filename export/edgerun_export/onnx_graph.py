@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,11 @@ OPSET = 23
 CONTRIB_DOMAIN = "com.microsoft"
 # onnx.helper would write the newest version of the installed package, which runtimes reject.
 IR_VERSION = 11
+
+
+def node_path(module: str) -> str:
+    """Turns ``model.layers.0.mlp`` into the node name ``/model/layers.0/mlp``."""
+    return "/" + re.sub(r"\.(?!\d)", "/", module)
 
 
 class OnnxGraph:

@@ -58,6 +58,10 @@ class SourceWeights:
         """Whether a tensor has ternary values of its own."""
         return name in self._ternary
 
+    def head_name(self) -> str:
+        """Name of the tensor that the head multiplies by."""
+        return self.spec.head_weight
+
     def vector(self, name: str) -> F32:
         """Reads a bias or a norm's weight, float32 ``[n]``."""
         return self._checkpoint.read(name).astype(np.float32, copy=False)
@@ -94,6 +98,11 @@ class SourceWeights:
         if stored is not None:
             values, scales = stored
             return values, np.broadcast_to(scales.reshape(-1, scales.shape[-1]), _grid(stored))
+        if self.spec.ternary == "packed":
+            raise CheckpointError(
+                f"config.json says that ternary weights are stored packed, but tensor '{name}' "
+                f"has type {self._infos[name].dtype}"
+            )
         return self._quantise_master(name, rows)
 
     def _quantise_master(self, name: str, rows: slice) -> tuple[I8, F32]:

@@ -43,7 +43,8 @@ def _half(blocks: U8, at: int) -> F32:
 
 def _plain(dtype: str) -> Callable[[U8], Array]:
     def decode(blocks: U8) -> Array:
-        return blocks.view(dtype)
+        values: Array = blocks.view(dtype)
+        return values
 
     return decode
 
@@ -75,7 +76,8 @@ def _q4_k(blocks: U8) -> Array:
     quants = _nibbles(blocks[:, 16:].reshape(-1, 4, 32)).reshape(-1, 8, 32).astype(np.float32)
     scale = (_half(blocks, 0) * scales)[:, :, None]
     minimum = (_half(blocks, 2) * minima)[:, :, None]
-    return (scale * quants - minimum).reshape(-1, 256)
+    values: Array = (scale * quants - minimum).reshape(-1, 256)
+    return values
 
 
 def _q6_k(blocks: U8) -> Array:

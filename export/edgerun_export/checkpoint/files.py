@@ -56,7 +56,7 @@ class ByteFile:
                 f"but the file has {self.size_bytes}; download it again"
             )
         out = np.empty(count, np.uint8)
-        view = memoryview(out)
+        view = memoryview(out)  # type: ignore[arg-type]  # NumPy has no __buffer__ before 3.12
         try:
             with self._lock:
                 self._file.seek(offset)

@@ -99,7 +99,7 @@ def _stored(tensor: GgufTensor, file: ByteFile, head_dim: int | None) -> Stored:
     paired = head_dim if rotated else None
     if paired and tensor.shape[0] % paired:
         raise CheckpointError(
-            f"tensor '{tensor.name}' has {tensor.shape[0]} rows, not a multiple of heads of {paired}"
+            f"tensor '{tensor.name}' has {tensor.shape[0]} rows; expected whole heads of {paired}"
         )
     info = TensorInfo(name, tensor.shape, tensor.codec.name)
     return Stored(info, file, tensor.offset, tensor.codec, paired)

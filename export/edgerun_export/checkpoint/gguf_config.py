@@ -71,8 +71,8 @@ class _Keys:
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UnsupportedError(
-                f"metadata '{self._prefix}.{key}' is {str(value)[:60]}; expected one number (values "
-                "that differ by layer are not supported)"
+                f"metadata '{self._prefix}.{key}' is {str(value)[:60]}; expected one number "
+                "(values that differ by layer are not supported)"
             )
         if not math.isfinite(value):
             raise CheckpointError(f"metadata '{self._prefix}.{key}' is {value}")
@@ -169,7 +169,11 @@ def _head_dim(keys: _Keys, hidden_size: int, heads: int) -> int:
         raise CheckpointError(f"hidden size {hidden_size} is not a multiple of {heads} heads")
     head_dim = keys.size("attention.key_length", hidden_size // heads or 1)
     rotated = keys.size("rope.dimension_count", head_dim)
-    if rotated != head_dim or head_dim % 2 or keys.size("attention.value_length", head_dim) != head_dim:
+    if (
+        rotated != head_dim
+        or head_dim % 2
+        or keys.size("attention.value_length", head_dim) != head_dim
+    ):
         raise UnsupportedError(
             f"heads of {head_dim} with {rotated} rotated are not supported; all of an even number "
             "must be rotated, and values must be as long as keys"
@@ -235,7 +239,8 @@ def llama3_factors(config: Mapping[str, Any], factor: float) -> F32:
     frequencies = config["rope_theta"] ** -(np.arange(half) / half)
     turns = _LLAMA3_ORIGINAL * frequencies / (2 * np.pi)
     smooth = np.clip((turns - _LLAMA3_LOW) / (_LLAMA3_HIGH - _LLAMA3_LOW), 0, 1)
-    return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+    divisors: F32 = (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+    return divisors
 
 
 def _from_factors(factors: F32, config: Mapping[str, Any]) -> dict[str, Any]:

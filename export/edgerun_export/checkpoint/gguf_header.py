@@ -17,12 +17,11 @@ import numpy as np
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.codecs import GGUF, GGUF_UNSUPPORTED, Codec, supported
 from edgerun_export.checkpoint.files import ByteFile
-from edgerun_export.checkpoint.stored import check_ranges, check_shape, encoded_bytes
+from edgerun_export.checkpoint.stored import MAX_TENSORS, check_ranges, check_shape, encoded_bytes
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _MAX_KEYS = 1 << 16
-_MAX_TENSORS = 1 << 17
 # All array elements of a file together. The largest vocabularies have about 1.3 million (tokens,
 # scores, types and merges); as Python strings this many take about 250 MB.
 _MAX_ELEMENTS = 1 << 22
@@ -31,7 +30,7 @@ _WINDOW_BYTES = 1 << 20
 _MAX_AXES = 4
 
 # Metadata value types: number -> NumPy dtype; 7 is bool, 8 string, 9 array.
-_SCALARS = {
+_SCALARS: dict[int, np.dtype[Any]] = {
     0: np.dtype("u1"),
     1: np.dtype("i1"),
     2: np.dtype("<u2"),
@@ -113,7 +112,9 @@ class _Cursor:
         at = self.offset - self._start
         if at + count > len(self._window):
             self._start, at = self.offset, 0
-            self._window = self._file.read(self.offset, min(left, max(count, _WINDOW_BYTES))).tobytes()
+            self._window = self._file.read(
+                self.offset, min(left, max(count, _WINDOW_BYTES))
+            ).tobytes()
         self.offset += count
         return self._window[at : at + count]
 
@@ -171,10 +172,10 @@ def _preamble(cursor: _Cursor) -> tuple[int, int]:
         order = " (a big-endian file?)" if version & 0xFFFF == 0 else ""
         raise UnsupportedError(f"GGUF version {version}{order} is not supported; 2 and 3 are")
     tensor_count, key_count = struct.unpack("<2Q", cursor.take(16))
-    if tensor_count > _MAX_TENSORS or key_count > _MAX_KEYS:
+    if tensor_count > MAX_TENSORS or key_count > _MAX_KEYS:
         raise CheckpointError(
             f"the header announces {tensor_count} tensors and {key_count} metadata keys; at most "
-            f"{_MAX_TENSORS} and {_MAX_KEYS} are accepted"
+            f"{MAX_TENSORS} and {_MAX_KEYS} are accepted"
         )
     return tensor_count, key_count
 
@@ -214,8 +215,6 @@ def _place(
                 f"'{file.name}' is truncated: tensor '{name}' {list(shape)} ends at byte "
                 f"{begin + size} of a file of {file.size_bytes}; download it again"
             )
-        if len(shape) == 1 and codec.block_weights > 1:
-            raise CheckpointError(f"tensor '{name}' is a vector of block type {codec.name}")
         found[name] = GgufTensor(name, shape, codec, begin)
         ranges.append((begin, begin + size, name))
     check_ranges(ranges, file.name)

@@ -1,7 +1,8 @@
 """Reader of llama2.c files: version 0 (no magic) and version 1 (float32 with a header).
 
-Formats: https://github.com/karpathy/llama2.c, ``export.py`` (``legacy_export``, ``version1_export``)
-and ``run.c`` (``memory_map_weights``). All weights are float32; rotary pairs are interleaved.
+Formats: https://github.com/karpathy/llama2.c, ``export.py`` (``legacy_export``,
+``version1_export``) and ``run.c`` (``memory_map_weights``). All weights are float32; rotary pairs
+are interleaved.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _MAGIC = 0x616B3432
 _V0_HEADER_BYTES, _V1_HEADER_BYTES = 28, 256
 _TOKENIZER_LIMIT_BYTES = 16 * MIB
 _MAX_SIZE = 1 << 24
+_MAX_LAYERS = 1024
 _TOKENIZER_NAMES = ("tok{vocab}.bin", "tokenizer.bin")
 
 # One row a tensor of a layer: part of its name, and its shape in terms of the sizes below.
@@ -113,6 +115,7 @@ def _plausible(header: _Header) -> bool:
     names = ("dim", "hidden", "layers", "heads", "kv_heads", "vocab", "context")
     return (
         all(0 < header.size(name) <= _MAX_SIZE for name in names)
+        and header.layers <= _MAX_LAYERS
         and header.dim % header.heads == 0
         and header.head_dim % 2 == 0
         and header.heads % header.kv_heads == 0

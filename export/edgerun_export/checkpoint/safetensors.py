@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,6 +27,7 @@ from edgerun_export.checkpoint.files import (
 )
 from edgerun_export.checkpoint.registry import head
 from edgerun_export.checkpoint.stored import (
+    MAX_TENSORS,
     Stored,
     StoredCheckpoint,
     check_ranges,
@@ -36,10 +36,9 @@ from edgerun_export.checkpoint.stored import (
 )
 from edgerun_export.tokenizers import from_hugging_face
 
-# Upstream allows 100 MB; at about 120 bytes a tensor this is room for 130,000 of them, and keeps
-# what the parsed header takes below 256 MB.
+# Upstream allows 100 MB; at about 120 bytes a tensor this is room for 130,000 of them.
 _HEADER_LIMIT_BYTES = 16 * MIB
-_INDEX_LIMIT_BYTES = 32 * MIB
+_INDEX_LIMIT_BYTES = 16 * MIB
 _TOKENIZER_LIMIT_BYTES = 128 * MIB
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _LICENCE = re.compile(rb"^---\r?\n.*?^license:[ \t]*([\w.+-]{1,64})", re.DOTALL | re.MULTILINE)
@@ -123,21 +122,34 @@ class SafetensorsCheckpoint(StoredCheckpoint):
 def _open_folder(folder: Path) -> dict[str, Stored]:
     if (folder / _SINGLE).exists():
         return _open_file(folder / _SINGLE)
-    index = decode_json(read_small(folder / _INDEX, _INDEX_LIMIT_BYTES), _INDEX, _Index)
+    data = read_small(folder / _INDEX, _INDEX_LIMIT_BYTES)
+    # An entry has one colon: this bounds their number before they become objects.
+    if data.count(b":") > 2 * MAX_TENSORS:
+        raise CheckpointError(f"'{_INDEX}' lists more than {MAX_TENSORS} tensors")
+    index = decode_json(data, _INDEX, _Index)
     found: dict[str, Stored] = {}
-    for shard in sorted(set(index.weight_map.values())):
-        # A name with a separator could lead anywhere on this machine.
-        if "/" in shard or "\\" in shard or not shard.endswith(".safetensors"):
-            raise CheckpointError(f"'{_INDEX}' names '{shard[:200]}', not a .safetensors file name")
-        found.update(
-            (name, stored)
-            for name, stored in _open_file(folder / shard).items()
-            if index.weight_map.get(name) == shard
-        )
-    for name, shard in index.weight_map.items():
-        if name not in found:
-            raise CheckpointError(f"'{shard}' lacks tensor '{name}', which '{_INDEX}' promises")
+    try:
+        for shard in sorted(set(index.weight_map.values())):
+            found.update(_open_shard(folder, shard, index.weight_map))
+    except Exception:
+        for stored in found.values():
+            stored.file.close()
+        raise
     return found
+
+
+def _open_shard(folder: Path, shard: str, weight_map: Mapping[str, str]) -> dict[str, Stored]:
+    """Open one file of several and check that it holds what the index says."""
+    # A name with a separator could lead anywhere on this machine.
+    if "/" in shard or "\\" in shard or not shard.endswith(".safetensors"):
+        raise CheckpointError(f"'{_INDEX}' names '{shard[:200]}', not a .safetensors file name")
+    held = _open_file(folder / shard)
+    wanted = [name for name, where in weight_map.items() if where == shard]
+    missing = next((name for name in wanted if name not in held), None)
+    if missing is not None:
+        next(iter(held.values())).file.close()
+        raise CheckpointError(f"'{shard}' lacks tensor '{missing}', which '{_INDEX}' promises")
+    return {name: held[name] for name in wanted}
 
 
 def _open_file(path: Path) -> dict[str, Stored]:
@@ -160,7 +172,11 @@ def _header(file: ByteFile) -> tuple[dict[str, _Entry], int]:
         )
     raw = decode_json(file.read(8, length).tobytes(), file.name, dict[str, msgspec.Raw])
     raw.pop("__metadata__", None)
-    return {name: decode_json(bytes(entry), name, _Entry) for name, entry in raw.items()}, 8 + length
+    if len(raw) > MAX_TENSORS:
+        raise CheckpointError(f"'{file.name}' has {len(raw)} tensors; at most {MAX_TENSORS}")
+    return {
+        name: decode_json(bytes(entry), name, _Entry) for name, entry in raw.items()
+    }, 8 + length
 
 
 def _place(file: ByteFile, entries: Mapping[str, _Entry], data: int) -> dict[str, Stored]:
@@ -177,6 +193,8 @@ def _place(file: ByteFile, entries: Mapping[str, _Entry], data: int) -> dict[str
             )
         found[name] = stored
         ranges.append((begin, end, name))
+    if not found:
+        raise CheckpointError(f"'{file.name}' holds no tensors")
     check_ranges(ranges, file.name)
     if sum(end - begin for begin, end, _ in ranges) != file.size_bytes - data:
         raise CheckpointError(f"'{file.name}' holds bytes that belong to no tensor; it is damaged")
@@ -199,5 +217,3 @@ def _licence(folder: Path) -> str | None:
     """The licence in a model card's front matter, if there is a card that says."""
     found = _LICENCE.match(head(folder / "README.md", 16384))
     return found[1].decode() if found else None
-
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from edgerun_export.checkpoint.files import ByteFile
 # whatever the size of the tensor.
 _PIECE_WEIGHTS = 1 << 20
 _MAX_AXES = 8
+# Descriptions take about 1 kB of memory each, however little a hostile file spends on one.
+MAX_TENSORS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,8 @@ def check_shape(name: str, shape: tuple[int, ...], codec: Codec) -> None:
     innermost = shape[-1] if len(shape) > 1 else 1
     if codec.block_weights > 1 and innermost % codec.block_weights:
         raise CheckpointError(
-            f"tensor '{name}' of type {codec.name} has shape {list(shape)}; its rows must be "
-            f"multiples of {codec.block_weights}"
+            f"tensor '{name}' of type {codec.name} has shape {list(shape)}; expected two or more axes, "
+            f"the last in multiples of {codec.block_weights}"
         )
 
 
@@ -173,7 +175,7 @@ class StoredCheckpoint:
         for stored in self._stored.values():
             stored.file.close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> StoredCheckpoint:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,0 +1,156 @@
+"""Binds a segment's nodes to kernels: the instructions of one program and its buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends.base import CompileOptions
+from edgerun.backends.cpu.buffers import Buffer, BufferPool
+from edgerun.backends.cpu.weights import WeightStore
+from edgerun.graph.ir import Graph, Node
+from edgerun.kernels.program import FRAME_WORDS, Instruction
+from edgerun.kernels.registry import instruction
+
+# Words of the frame.
+ONE, ROWS, LOGIT_ROWS, ANY_LOGITS = range(4)
+
+
+@dataclass(slots=True)
+class Patch:
+    """An argument that is known only when a cache is bound: ``block[index] = value(cache)``."""
+
+    block: NDArray[np.int64]
+    index: int
+    value: Callable[[Any], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """A value rounded to int8, as a linear kernel wants it."""
+
+    codes: Buffer
+    scales: Buffer
+    sums: Buffer
+    blocks: int
+
+    def reads(self) -> set[str]:
+        """Keys of its buffers."""
+        return {self.codes.key, self.scales.key, self.sums.key}
+
+    def buffers(self) -> tuple[Buffer, Buffer, Buffer]:
+        """Its buffers."""
+        return self.codes, self.scales, self.sums
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """How a linear layer wants its input: activations, scale block, padded K."""
+
+    activations: str
+    block: int
+    padded_k: int
+
+
+@dataclass(slots=True)
+class Binder:
+    """State while a segment is bound.
+
+    Attributes:
+        graph: the segment.
+        options: threads, rows, cache.
+        weights: prepared weights, shared with other phases.
+        isa: instruction set of the kernels.
+    """
+
+    graph: Graph
+    options: CompileOptions
+    weights: WeightStore
+    isa: str
+    instructions: list[Instruction] = field(default_factory=list)
+    patches: list[Patch] = field(default_factory=list)
+    keep: list[Any] = field(default_factory=list)
+    values: dict[str, Buffer] = field(default_factory=dict)
+    quantised: dict[tuple[str, Rounding], Quantised] = field(default_factory=dict)
+    counted_by: dict[str, int] = field(default_factory=dict)
+
+    pool: BufferPool = field(init=False)
+    frame: NDArray[np.int64] = field(init=False)
+    ids: NDArray[np.int32] = field(init=False)
+    positions: NDArray[np.int32] = field(init=False)
+    sequences: NDArray[np.int32] = field(init=False)
+    logit_rows: NDArray[np.int32] = field(init=False)
+    readers: dict[str, list[Node]] = field(init=False)
+    last_use: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        rows = self.options.max_rows
+        self.pool = BufferPool(rows)
+        self.frame = np.zeros(FRAME_WORDS, np.int64)
+        self.frame[ONE] = 1
+        self.ids, self.positions, self.sequences, self.logit_rows = (
+            np.zeros(rows, np.int32) for _ in range(4)
+        )
+        self.readers = self.graph.consumers()
+        self.last_use = {
+            name: index for index, node in enumerate(self.graph.nodes) for name in node.inputs
+        }
+        self.last_use.update({name: len(self.graph.nodes) for name in self.graph.outputs})
+
+    def emit(
+        self,
+        name: str,
+        params: dict[str, Any],
+        fields: dict[str, int],
+        *,
+        chunks: tuple[int, int, int],
+        reads: set[str],
+        writes: set[str],
+        label: str,
+    ) -> Instruction:
+        """Appends an instruction."""
+        made = instruction(
+            name,
+            params=params,
+            fields=fields,
+            chunks=chunks,
+            reads=reads,
+            writes=writes,
+            label=label,
+            progress=self.options.progress,
+        )
+        self.instructions.append(made)
+        return made
+
+    def rows_address(self, counted_by: int) -> int:
+        """Address of the number of rows of a value."""
+        return int(self.frame.ctypes.data) + 8 * counted_by
+
+    def new(self, value: str, width: int, counted_by: int) -> Buffer:
+        """Takes a buffer for a value that the next instruction writes."""
+        buffer = self.values[value] = self.pool.take(width)
+        self.counted_by[value] = counted_by
+        return buffer
+
+    def dies_at(self, value: str, index: int) -> bool:
+        """Whether node ``index`` is the last to read a value, so that it may overwrite it."""
+        return self.last_use.get(value) == index and value not in self.graph.inputs
+
+    def rename(self, old: str, new: str) -> Buffer:
+        """Lets a value take over the buffer of one that ends here."""
+        buffer = self.values[new] = self.values.pop(old)
+        self.counted_by[new] = self.counted_by[old]
+        return buffer
+
+    def release(self, index: int) -> None:
+        """Takes back the buffers of values that nothing after node ``index`` reads."""
+        for value in [name for name, last in self.last_use.items() if last == index]:
+            if value in self.values:
+                self.pool.give(self.values.pop(value))
+            for key in [key for key in self.quantised if key[0] == value]:
+                for buffer in self.quantised.pop(key).buffers():
+                    self.pool.give(buffer)

@@ -1,0 +1,74 @@
+"""Buffers of a program: one array per live value, reused once nothing reads the value any more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# A multiple of every kernel's tile, so that a row can be read to the end of its last tile.
+ROW_MULTIPLE = 256
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory for ``[rows, width]``; elements from ``width`` to ``stride`` stay zero.
+
+    Attributes:
+        key: identifies the memory; two values may share it one after the other.
+        array: ``[max_rows, stride]``.
+        width: elements in use a row.
+    """
+
+    key: str
+    array: NDArray[Any]
+    width: int
+
+    @property
+    def address(self) -> int:
+        """Address of the first element."""
+        return int(self.array.ctypes.data)
+
+    @property
+    def stride(self) -> int:
+        """Elements from one row to the next."""
+        return int(self.array.shape[1])
+
+
+class BufferPool:
+    """Hands out buffers and takes them back."""
+
+    def __init__(self, max_rows: int) -> None:
+        """Makes an empty pool for up to ``max_rows`` rows."""
+        self._max_rows = max_rows
+        self._free: dict[tuple[int, str], list[Buffer]] = {}
+        self.all: list[Buffer] = []
+
+    def take(self, width: int, dtype: str = "float32", *, exact: bool = False) -> Buffer:
+        """Returns a free buffer of this width; ``exact`` asks for rows without padding."""
+        waiting = self._free.setdefault((-width if exact else width, dtype), [])
+        if waiting:
+            return waiting.pop()
+        stride = width if exact else -(-width // ROW_MULTIPLE) * ROW_MULTIPLE
+        array = aligned_zeros((self._max_rows, stride), dtype)
+        buffer = Buffer(f"buffer{len(self.all)}", array, width)
+        self.all.append(buffer)
+        return buffer
+
+    def give(self, buffer: Buffer) -> None:
+        """Takes a buffer back for reuse."""
+        exact = buffer.stride == buffer.width and buffer.width % ROW_MULTIPLE != 0
+        key = (-buffer.width if exact else buffer.width, str(buffer.array.dtype))
+        self._free.setdefault(key, []).append(buffer)
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    """A zeroed array that starts on a cache line; the system commits its pages on first use."""
+    item = np.dtype(dtype).itemsize
+    size = int(np.prod(shape)) * item
+    raw = np.zeros(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)

@@ -1,0 +1,191 @@
+"""How each op of the schema becomes kernel calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from edgerun.backends.cpu.binder import LOGIT_ROWS, ONE, ROWS, Binder
+from edgerun.backends.cpu.emit_attention import emit_attention, emit_rotary
+from edgerun.backends.cpu.emit_linear import emit_linear, rounding, take_quantised
+from edgerun.formats.base import PackedWeight
+from edgerun.graph.ir import Node
+from edgerun.kernels.isa import VECTOR_BYTES
+
+PIECE_ELEMENTS = 2048
+
+
+def emit_embedding(binder: Binder, node: Node, index: int) -> None:
+    """Reads the rows of the token ids from the mapped table."""
+    table = binder.graph.constants[node.inputs[1]]
+    width = table.shape[1]
+    out = binder.new(node.outputs[0], width, ROWS)
+    fields = {
+        "rows": binder.rows_address(ROWS),
+        "ids": binder.ids.ctypes.data,
+        "out": out.address,
+        "width": width,
+        "out_stride": out.stride,
+    }
+    if isinstance(table, PackedWeight):
+        name, params = "embedding_block", {"bits": table.bits, "block": table.block}
+        fields |= {"codes": table.codes.ctypes.data, "scales": table.scales.ctypes.data}
+    else:
+        name, params = "embedding_dense", {}
+        fields |= {"table": table.ctypes.data}
+    binder.keep.append(table)
+    binder.emit(
+        name,
+        params,
+        fields,
+        chunks=(ROWS, 1, 1),
+        reads=set(),
+        writes={out.key},
+        label=node.name,
+    )
+
+
+def emit_rms_norm(binder: Binder, node: Node, index: int) -> None:
+    """Normalises; rounds in the same pass when every reader wants the same int8 form."""
+    source, out_name = node.inputs[0], node.outputs[0]
+    x, counted_by = binder.values[source], binder.counted_by[source]
+    weight = np.ascontiguousarray(binder.graph.array(node.inputs[1]), np.float32)
+    epsilon = np.array([node.attrs["epsilon"]], np.float32)
+    binder.keep += [weight, epsilon]
+    fields = {
+        "rows": binder.rows_address(counted_by),
+        "x": x.address,
+        "x_stride": x.stride,
+        "weight": weight.ctypes.data,
+        "size": len(weight),
+        "epsilon": epsilon.ctypes.data,
+    }
+    lanes = VECTOR_BYTES[binder.isa] // 4
+    wanted = {rounding(binder, reader) for reader in binder.readers.get(out_name, [])}
+    form = wanted.pop() if len(wanted) == 1 and out_name not in binder.graph.outputs else None
+    if form is not None and form.activations != "float" and x.width == len(weight):
+        quantised = take_quantised(binder, out_name, form, counted_by)
+        block = form.activations == "int8_block"
+        fields |= {
+            "q": quantised.codes.address,
+            "q_stride": quantised.codes.stride,
+            "scale": quantised.scales.address,
+            "sum": quantised.sums.address,
+        }
+        if block:
+            fields["blocks"] = quantised.blocks
+        binder.emit(
+            "rms_norm_block" if block else "rms_norm_row",
+            {"block": form.block, "lanes": lanes} if block else {"lanes": lanes},
+            fields,
+            chunks=(counted_by, 1, 1),
+            reads={x.key},
+            writes=quantised.reads(),
+            label=node.name,
+        )
+        return
+    same = binder.dies_at(source, index)
+    out = (
+        binder.rename(source, out_name) if same else binder.new(out_name, x.width, counted_by)
+    )
+    fields |= {"out": out.address, "out_stride": out.stride, "groups": x.width // len(weight)}
+    binder.emit(
+        "rms_norm",
+        {"lanes": min(lanes, len(weight))},
+        fields,
+        chunks=(counted_by, 1, 1),
+        reads={x.key},
+        writes={out.key},
+        label=node.name,
+    )
+
+
+def emit_gate(binder: Binder, node: Node, index: int) -> None:
+    """Multiplies the activated gate into the up projection."""
+    gate, up = (binder.values[name] for name in node.inputs)
+    counted_by = binder.counted_by[node.inputs[0]]
+    same = binder.dies_at(node.inputs[0], index)
+    name = node.outputs[0]
+    out = (
+        binder.rename(node.inputs[0], name) if same else binder.new(name, gate.width, counted_by)
+    )
+    pieces = max(1, gate.width // PIECE_ELEMENTS) if binder.options.max_rows == 1 else 1
+    binder.emit(
+        "gate",
+        {"activation": node.attrs["activation"], "lanes": VECTOR_BYTES[binder.isa] // 4},
+        {
+            "rows": binder.rows_address(counted_by),
+            "gate": gate.address,
+            "gate_stride": gate.stride,
+            "up": up.address,
+            "up_stride": up.stride,
+            "out": out.address,
+            "out_stride": out.stride,
+            "width": gate.width,
+            "pieces": pieces,
+        },
+        chunks=(counted_by, pieces, 1),
+        reads={gate.key, up.key},
+        writes={out.key},
+        label=node.name,
+    )
+
+
+def emit_add(binder: Binder, node: Node, index: int) -> None:
+    """Adds two values over whole rows, padding included."""
+    a, b = (binder.values[name] for name in node.inputs)
+    counted_by = binder.counted_by[node.inputs[0]]
+    out = binder.new(node.outputs[0], a.width, counted_by)
+    binder.emit(
+        "add",
+        {"lanes": VECTOR_BYTES[binder.isa] // 4},
+        {
+            "rows": binder.rows_address(counted_by),
+            "a": a.address,
+            "b": b.address,
+            "out": out.address,
+            "width": a.stride,
+        },
+        chunks=(counted_by, 1, 1),
+        reads={a.key, b.key},
+        writes={out.key},
+        label=node.name,
+    )
+
+
+def emit_select_rows(binder: Binder, node: Node, index: int) -> None:
+    """Gathers the rows whose logits are wanted."""
+    x = binder.values[node.inputs[0]]
+    out = binder.new(node.outputs[0], x.width, LOGIT_ROWS)
+    binder.emit(
+        "select_rows",
+        {},
+        {
+            "rows": binder.rows_address(LOGIT_ROWS),
+            "index": binder.logit_rows.ctypes.data,
+            "x": x.address,
+            "x_stride": x.stride,
+            "out": out.address,
+            "out_stride": out.stride,
+            "width": x.width,
+        },
+        chunks=(LOGIT_ROWS, 1, 1),
+        reads={x.key},
+        writes={out.key},
+        label=node.name,
+    )
+
+
+EMITTERS: dict[str, Callable[[Binder, Node, int], None]] = {
+    "embedding": emit_embedding,
+    "rms_norm": emit_rms_norm,
+    "linear": emit_linear,
+    "rotary": emit_rotary,
+    "attention": emit_attention,
+    "gate": emit_gate,
+    "add": emit_add,
+    "select_rows": emit_select_rows,
+}
+
+__all__ = ["EMITTERS", "ONE"]

@@ -1,0 +1,69 @@
+"""A bound segment: copies the batch in, runs the program, hands the outputs out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgerun.backends.base import NO_VALUES, Values
+from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ROWS, Binder
+from edgerun.errors import BackendError
+from edgerun.kernels.program import Program, ThreadTeam
+from edgerun.state import Batch, KVCache
+
+
+class CpuExecutable:
+    """Runs one native program per call."""
+
+    def __init__(self, binder: Binder, team: ThreadTeam) -> None:
+        """Takes over a binder whose segment is complete."""
+        self._binder = binder
+        self._team = team
+        self._cache: KVCache | None = None
+        self._program = Program(
+            binder.instructions,
+            [binder.keep, binder.weights, binder.pool.all, binder.graph],
+            binder.frame,
+        )
+
+    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
+        """Runs the batch; see ``Executable``.
+
+        Raises:
+            BackendError: the batch has more rows than the program was compiled for.
+        """
+        binder, rows, wanted = self._binder, batch.rows, len(batch.logit_rows)
+        if rows > binder.options.max_rows:
+            raise BackendError(
+                f"a batch of {rows} rows for a program of at most {binder.options.max_rows}"
+            )
+        if cache is not self._cache:
+            self._bind(cache)
+        binder.ids[:rows] = batch.ids
+        binder.positions[:rows] = batch.positions
+        binder.sequences[:rows] = batch.sequences
+        binder.logit_rows[:wanted] = batch.logit_rows
+        binder.frame[ROWS] = rows
+        binder.frame[LOGIT_ROWS] = wanted
+        binder.frame[ANY_LOGITS] = wanted > 0
+        for name in binder.graph.inputs:
+            buffer = binder.values[name]
+            buffer.array[: len(values[name]), : buffer.width] = values[name]
+        self._team.run(self._program)
+        counts = {ROWS: rows, LOGIT_ROWS: wanted}
+        outputs = {}
+        for name in binder.graph.outputs:
+            buffer = binder.values[name]
+            outputs[name] = buffer.array[: counts[binder.counted_by[name]], : buffer.width]
+        return outputs
+
+    def close(self) -> None:
+        """Waits until no worker looks at the program any more."""
+        self._team.settle()
+
+    def _bind(self, cache: KVCache) -> None:
+        spec, expected = cache.spec, self._binder.options.cache
+        if spec != expected:
+            raise BackendError(f"the program was compiled for {expected}, the cache has {spec}")
+        for patch in self._binder.patches:
+            patch.block[patch.index] = np.int64(patch.value(cache))
+        self._cache = cache

@@ -1,0 +1,98 @@
+"""Turns the bundle's constants into what the kernels stream, once for all phases."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends.cpu.buffers import ROW_MULTIPLE, aligned_zeros
+from edgerun.formats.base import PackedWeight
+from edgerun.graph.ir import Constant
+from edgerun.kernels.isa import VECTOR_BYTES
+from edgerun.kernels.layout import StreamWeight, to_stream
+
+DENSE_LANES = 8
+FLOAT_LANES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class DenseWeight:
+    """float32 ``[N, padded K]``, padding zero."""
+
+    values: NDArray[np.float32]
+    shape: tuple[int, int]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that one pass over the matrix reads."""
+        return self.values.nbytes
+
+
+Prepared: TypeAlias = StreamWeight | DenseWeight
+
+
+class WeightStore:
+    """Prepared weights by identity of the constant and the way it is used."""
+
+    def __init__(self, isa: str) -> None:
+        """Prepares weights for one instruction set."""
+        self._isa = isa
+        self._prepared: dict[tuple[int, str], tuple[Constant, Prepared]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all prepared weights."""
+        return sum(prepared.nbytes for _, prepared in self._prepared.values())
+
+    def prepare(self, constant: Constant, activations: str) -> Prepared:
+        """Returns the constant in the layout that its kernel reads."""
+        key = (id(constant), activations)
+        if key not in self._prepared:
+            self._prepared[key] = (constant, self._make(constant, activations))
+            _forget_pages(constant)
+        return self._prepared[key][1]
+
+    def _make(self, constant: Constant, activations: str) -> Prepared:
+        if not isinstance(constant, PackedWeight):
+            return _dense(constant)
+        if activations == "int8_row":
+            return to_stream(constant, VECTOR_BYTES[self._isa], row_scale=True)
+        lanes = FLOAT_LANES if activations == "float" else VECTOR_BYTES[self._isa]
+        return to_stream(constant, min(lanes, constant.block), row_scale=False)
+
+
+def has_row_scales(weight: PackedWeight) -> bool:
+    """Whether all blocks of a row share one scale."""
+    return bool((weight.scales == weight.scales[:, :1]).all())
+
+
+def _dense(matrix: NDArray[Any]) -> DenseWeight:
+    n, k = matrix.shape
+    values = aligned_zeros((n, -(-k // ROW_MULTIPLE) * ROW_MULTIPLE), "float32")
+    values[:, :k] = matrix
+    return DenseWeight(values, (n, k))
+
+
+def _forget_pages(constant: Constant) -> None:
+    """Tells the system that the mapped file's pages of a constant are not needed any more.
+
+    They stay readable; without this the copy and the original would both count as resident.
+    """
+    array: Any = constant.codes if isinstance(constant, PackedWeight) else constant
+    start, length = array.ctypes.data, array.nbytes
+    while isinstance(array, np.ndarray) and array.base is not None:
+        array = array.base
+        if isinstance(array, memoryview):
+            array = array.obj
+    if not isinstance(array, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    first = np.frombuffer(array, np.uint8).ctypes.data
+    page = mmap.PAGESIZE
+    offset = -(-(start - first) // page) * page
+    end = (start - first + length) // page * page
+    if end > offset:
+        array.madvise(mmap.MADV_DONTNEED, offset, end - offset)

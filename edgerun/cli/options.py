@@ -1,0 +1,71 @@
+"""Options that several commands share, and what they mean to ``edgerun.load``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from edgerun.llm import LLM
+
+Model = Annotated[
+    Path | None,
+    typer.Argument(help="Folder of a bundle; the model that comes with edgerun if left out."),
+]
+Threads = Annotated[
+    int | None, typer.Option("--threads", help="Worker threads; one per core if left out.")
+]
+BackendName = Annotated[
+    str | None, typer.Option("--backend", help="Use this back-end alone, e.g. cpu or reference.")
+]
+Context = Annotated[
+    int | None, typer.Option("--context", help="Tokens of prompt and reply together.")
+]
+KVCacheType = Annotated[
+    str, typer.Option("--kv-cache", help="Storage of keys and values: fp32, fp16 or int8.")
+]
+MaxTokens = Annotated[
+    int | None, typer.Option("-n", "--max-tokens", help="Most tokens to generate.")
+]
+Temperature = Annotated[
+    float | None, typer.Option("--temperature", help="0 takes the likeliest token every time.")
+]
+TopK = Annotated[int | None, typer.Option("--top-k", help="Keep the k likeliest tokens.")]
+TopP = Annotated[
+    float | None, typer.Option("--top-p", help="Keep the likeliest tokens up to this probability.")
+]
+MinP = Annotated[
+    float | None, typer.Option("--min-p", help="Drop tokens less likely than this share of the top.")
+]
+RepetitionPenalty = Annotated[
+    float | None, typer.Option("--repetition-penalty", help="Above 1 discourages repetition.")
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="Makes the choice repeatable.")]
+Stop = Annotated[
+    list[str] | None, typer.Option("--stop", help="End the reply at this text; can be repeated.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+ShowStats = Annotated[bool, typer.Option("--stats", help="Show speed and memory on stderr.")]
+
+
+def say(text: str) -> None:
+    """Prints a line about what is going on; never to stdout."""
+    print(f"edgerun: {text}", file=sys.stderr, flush=True)
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """Drops options that were left out, so that the model's recommendation holds."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def load(model: Path | None, **options: Any) -> LLM:
+    """Loads a model for a command; slow steps and warnings are announced on stderr."""
+    import logging
+
+    from edgerun import llm
+
+    logging.basicConfig(format="edgerun: %(message)s", level=logging.WARNING)
+    return llm.load(model, progress=say, **given(**options))

@@ -1,0 +1,149 @@
+"""``edgerun run``: one prompt, one reply."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgerun.cli import options
+
+if TYPE_CHECKING:
+    from edgerun.llm import LLM, Completion, TextStream
+
+MAX_STDIN_BYTES = 64 << 20
+DEFAULT_MAX_TOKENS = 512
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("run", help=__doc__)(run)
+
+
+def run(
+    model: options.Model = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option("-p", "--prompt", help="The prompt; stdin is read if left out or '-'."),
+    ] = None,
+    max_tokens: options.MaxTokens = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    seed: options.Seed = None,
+    stop: options.Stop = None,
+    system: Annotated[
+        str | None, typer.Option("--system", help="System message for a model with a chat format.")
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat format.")
+    ] = False,
+    threads: options.Threads = None,
+    backend: options.BackendName = None,
+    context: options.Context = None,
+    kv_cache: options.KVCacheType = "fp16",
+    as_json: options.Json = False,
+    stats: options.ShowStats = False,
+) -> None:
+    """Runs the command; the parameters are the options.
+
+    The prompt goes to a model with a chat format as a user's message. ``-p`` wins over stdin,
+    which is read only if there is no ``-p`` or it is ``-``.
+    """
+    text = _prompt(prompt)
+    sampling = options.given(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+        stop=stop or None,
+    )
+    sampling["max_tokens"] = DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens
+    _check_early(sampling)
+    loading = {"threads": threads, "backend": backend, "context": context, "kv_cache": kv_cache}
+    with options.load(model, **loading) as llm:
+        stream = _start(llm, text, system, raw, sampling)
+        completion = _finish(stream, quiet=as_json)
+        if as_json:
+            print(json.dumps(summary(completion), ensure_ascii=False))
+        if stats:
+            from edgerun.cli.report import show_stats
+
+            show_stats(llm, completion.stats)
+
+
+def summary(completion: Completion) -> dict[str, Any]:
+    """What ``--json`` prints; the names are a contract."""
+    return {
+        "text": completion.text,
+        "ids": completion.ids,
+        "prompt_tokens": completion.prompt_tokens,
+        "completion_tokens": len(completion.ids),
+        "finish_reason": completion.finish_reason,
+        "timings": completion.stats.timings(),
+    }
+
+
+def _start(
+    llm: LLM, text: str, system: str | None, raw: bool, sampling: dict[str, Any]
+) -> TextStream:
+    if raw or not llm.has_chat_template:
+        if system is not None:
+            from edgerun.errors import InputError
+
+            raise InputError(
+                "--system needs a chat format: "
+                + ("leave --raw out" if raw else "this model has none")
+            )
+        return llm.stream(text, **sampling)
+    messages = [{"role": "user", "content": text}]
+    if system is not None:
+        messages.insert(0, {"role": "system", "content": system})
+    return llm.stream_chat(messages, **sampling)
+
+
+def _finish(stream: TextStream, *, quiet: bool) -> Completion:
+    with stream:
+        for piece in stream:
+            if not quiet:
+                sys.stdout.write(piece)
+                sys.stdout.flush()
+    if not quiet:
+        print(flush=True)
+    return stream.completion
+
+
+def _check_early(sampling: dict[str, Any]) -> None:
+    """Complains about sampling options before the model is loaded."""
+    from edgerun.engine.sampling.params import SamplingParams
+
+    SamplingParams(**sampling)
+
+
+def _prompt(prompt: str | None) -> str:
+    from edgerun.errors import PromptError
+
+    if prompt is None and sys.stdin.isatty():
+        raise PromptError("there is no prompt: give one with -p or through stdin")
+    text = _read_stdin() if prompt in (None, "-") else prompt
+    if not text:
+        raise PromptError("the prompt is empty: give some text with -p or through stdin")
+    return text
+
+
+def _read_stdin() -> str:
+    from edgerun.errors import PromptError
+
+    data = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
+    if len(data) > MAX_STDIN_BYTES:
+        raise PromptError(f"stdin has more than {MAX_STDIN_BYTES} bytes")
+    try:
+        return data.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"stdin is not UTF-8 text: {error}") from error

@@ -1,0 +1,359 @@
+"""The Python API: load a bundle, generate text, hold a chat."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from edgerun.engine.engine import Engine
+from edgerun.engine.sampling import SamplingParams
+from edgerun.engine.session import Session
+from edgerun.engine.session_file import SavedSession, load_session, save_session
+from edgerun.engine.stats import Stats
+from edgerun.errors import InputError, PromptError, SamplingError
+from edgerun.loading import LoadOptions, Model, prepare
+from edgerun.model.chat_format import ChatFormat, RenderedChat
+from edgerun.model.chat_template import DEFAULT_STOPS, Message
+from edgerun.model.stop_text import StopText
+from edgerun.model.tokenizer import Tokenizer
+from edgerun.state import KVCache
+
+PARAMETER_NAMES = tuple(entry.name for entry in fields(SamplingParams))
+
+
+@dataclass(slots=True)
+class Completion:
+    """A reply.
+
+    Attributes:
+        text: the reply without stop texts and control tokens.
+        ids: the generated ids, without the one that ended the reply.
+        prompt_tokens: length of the prompt in tokens.
+        finish_reason: ``"stop"`` (the model or a stop text ended it), ``"length"`` (max_tokens),
+            ``"context"`` (no room left), ``"cancelled"`` (closed early), ``""`` while it runs.
+        stats: timings.
+    """
+
+    text: str = ""
+    ids: list[int] = field(default_factory=list)
+    prompt_tokens: int = 0
+    finish_reason: str = ""
+    stats: Stats = field(default_factory=Stats)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class TextStream:
+    """Pieces of a reply as they are generated; ``completion`` holds what came so far.
+
+    Closing it, or leaving its ``with`` block, ends the generation.
+    """
+
+    def __init__(self, pieces: Iterator[str], completion: Completion) -> None:
+        """Made by ``LLM.stream`` and its kin."""
+        self._pieces = pieces
+        self.completion = completion
+
+    def __iter__(self) -> TextStream:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def __enter__(self) -> TextStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the generation; what was generated stays usable."""
+        close = getattr(self._pieces, "close", None)
+        if close:
+            close()
+
+    def result(self) -> Completion:
+        """Runs to the end and returns the whole reply."""
+        for _ in self:
+            pass
+        return self.completion
+
+
+def load(path: str | Path | None = None, **options: Any) -> LLM:
+    """Loads a bundle.
+
+    Args:
+        path: folder of the bundle; None for the model that comes with edgerun.
+        options: see ``LoadOptions``: ``backend``, ``threads``, ``context``, ``kv_cache``, ...
+
+    Raises:
+        BundleError: the bundle is missing, broken or altered.
+        InputError: an option is unusable.
+
+    Example:
+        >>> with load("my-model", threads=2) as llm:  # doctest: +SKIP
+        ...     print(llm.generate("Once upon a time", max_tokens=32))
+    """
+    known = [entry.name for entry in fields(LoadOptions)]
+    for name in options:
+        if name not in known:
+            raise InputError(f"load has no option {name!r}{_suggest(name, known)}")
+    return LLM(prepare(path, LoadOptions(**options)))
+
+
+class LLM:
+    """A loaded model. Not safe for use by several threads at once.
+
+    Attributes:
+        model: its parts and properties.
+        tokenizer: text to ids and back.
+    """
+
+    def __init__(self, model: Model) -> None:
+        """Takes a prepared model; see ``load``."""
+        self.model = model
+        self.tokenizer: Tokenizer = model.tokenizer
+        self._format = ChatFormat(model.tokenizer, model.template)
+        self._engine = Engine(
+            model.executables, model.vocab_size, model.eos_ids, chunk_rows=model.chunk_rows
+        )
+        self._cache = KVCache(model.cache_spec, model.context, model.max_sessions)
+        self._own = Session(self._cache)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model was made for chats."""
+        return not self._format.template.is_default
+
+    def generate(self, prompt: str | Sequence[int], **sampling: Any) -> Completion:
+        """Continues a text.
+
+        Args:
+            prompt: text, in which nothing is parsed as a control token, or ids.
+            sampling: see ``SamplingParams``; unnamed ones are the model's recommendation.
+
+        Raises:
+            PromptError: the prompt is empty or does not fit the context.
+            SamplingError: a sampling parameter is unknown or outside its range.
+        """
+        return self.stream(prompt, **sampling).result()
+
+    def stream(self, prompt: str | Sequence[int], **sampling: Any) -> TextStream:
+        """Like ``generate``, piece by piece."""
+        stats = Stats()
+        params = self.params(**sampling)
+        ids = self._prompt_ids(prompt)
+        visible = any(id_ not in self.tokenizer.hidden_ids for id_ in ids)
+        stream = self.tokenizer.stream(continues=visible)
+        return self._stream(self._own, ids, params, stats, stream)
+
+    def chat(self, messages: Sequence[Message], **sampling: Any) -> Completion:
+        """Answers a conversation.
+
+        Args:
+            messages: ``{"role": "user", "content": "..."}`` and so on, the last one unanswered.
+            sampling: see ``generate``.
+
+        Raises:
+            PromptError: a message is unusable, or the conversation does not fit the context.
+            InputError: the model's chat template refuses the conversation.
+        """
+        return self.stream_chat(messages, **sampling).result()
+
+    def stream_chat(self, messages: Sequence[Message], **sampling: Any) -> TextStream:
+        """Like ``chat``, piece by piece."""
+        stats = Stats()
+        params = self.chat_params(**sampling)
+        chat = self._format.encode(messages)
+        return self._stream(self._own, chat.ids, params, stats, self.tokenizer.stream())
+
+    def session(self) -> ChatSession:
+        """Opens a chat of its own, whose keys and values stay cached between turns.
+
+        Raises:
+            InputError: as many sessions as ``max_sessions`` allows are open.
+        """
+        return ChatSession(self, Session(self._cache))
+
+    def params(self, **sampling: Any) -> SamplingParams:
+        """Checks sampling parameters and adds what the model recommends."""
+        for name in sampling:
+            if name not in PARAMETER_NAMES:
+                raise SamplingError(
+                    f"there is no sampling parameter {name!r}{_suggest(name, PARAMETER_NAMES)}"
+                )
+        return SamplingParams(**{**self.model.sampling_defaults, **sampling})
+
+    def chat_params(self, **sampling: Any) -> SamplingParams:
+        """Like ``params``; without a chat template the next speaker's name ends a reply."""
+        if not self.has_chat_template:
+            stop = sampling.get("stop", ())
+            given = [stop] if isinstance(stop, str) else list(stop)
+            sampling["stop"] = (*given, *DEFAULT_STOPS)
+        return self.params(**sampling)
+
+    def close(self) -> None:
+        """Releases threads and memory; calling it twice is allowed."""
+        self._own.close()
+        self._engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _prompt_ids(self, prompt: str | Sequence[int]) -> Sequence[int]:
+        if not prompt:
+            raise PromptError("the prompt is empty: pass a text or token ids")
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+
+    def _stream(
+        self,
+        session: Session,
+        ids: Sequence[int],
+        params: SamplingParams,
+        stats: Stats,
+        decoder: Any,
+        ended: Callable[[Completion], None] = lambda completion: None,
+    ) -> TextStream:
+        completion = Completion(prompt_tokens=len(ids), stats=stats)
+        steps = self._engine.generate(session, ids, params, stats)
+        return TextStream(_pieces(steps, decoder, params, completion, ended), completion)
+
+
+def _pieces(
+    steps: Any,
+    decoder: Any,
+    params: SamplingParams,
+    completion: Completion,
+    ended: Callable[[Completion], None],
+) -> Iterator[str]:
+    """Turns steps into text; keeps ``completion`` up to date at every yield."""
+    stop = StopText(params.stop)
+    try:
+        for step in steps:
+            text = ""
+            if step.finish_reason != "stop":
+                completion.ids.append(step.id)
+                text = stop.push(decoder.push(step.id))
+            if step.finish_reason and not stop.stopped:
+                text += stop.push(decoder.finish()) + stop.finish()
+            completion.text += text
+            completion.finish_reason = "stop" if stop.stopped else step.finish_reason or ""
+            if text:
+                yield text
+            if completion.finish_reason:
+                return
+    finally:
+        steps.close()
+        completion.finish_reason = completion.finish_reason or "cancelled"
+        ended(completion)
+
+
+class ChatSession:
+    """A conversation that remembers.
+
+    Attributes:
+        messages: what was said, oldest first.
+    """
+
+    def __init__(self, llm: LLM, session: Session) -> None:
+        """Made by ``LLM.session``."""
+        self._llm = llm
+        self._session = session
+        self._before: RenderedChat | None = None
+        self.messages: list[Message] = []
+
+    @property
+    def system(self) -> str:
+        """The system message, ``""`` if there is none."""
+        first = self.messages[0] if self.messages else {}
+        return str(first["content"]) if first.get("role") == "system" else ""
+
+    @system.setter
+    def system(self, text: str) -> None:
+        rest = self.messages[1:] if self.system else self.messages
+        self.messages = [*([{"role": "system", "content": text}] if text else []), *rest]
+
+    def send(self, text: str, **sampling: Any) -> TextStream:
+        """Sends a message and streams the reply.
+
+        Both become part of the conversation when the stream ends; an interrupted reply is kept as
+        far as it came, and after an error before the first token the message is not kept.
+
+        Raises:
+            PromptError: the text is empty, or the conversation no longer fits the context.
+        """
+        stats = Stats()
+        if not text:
+            raise PromptError("the message is empty")
+        params = self._llm.chat_params(**sampling)
+        message: Message = {"role": "user", "content": text}
+        chat = self._llm._format.encode([*self.messages, message], before=self._before)
+
+        def ended(completion: Completion) -> None:
+            self._keep(message, chat, completion)
+
+        decoder = self._llm.tokenizer.stream()
+        return self._llm._stream(self._session, chat.ids, params, stats, decoder, ended)
+
+    def clear(self) -> None:
+        """Forgets what was said, but for the system message."""
+        self.messages = self.messages[:1] if self.system else []
+        self._before = None
+        self._session.clear()
+
+    def save(self, path: str | Path) -> None:
+        """Writes the conversation to a file, atomically.
+
+        Raises:
+            StorageError: the folder is not writable or the disk is full.
+        """
+        messages = tuple({key: str(value) for key, value in item.items()} for item in self.messages)
+        ids = tuple(self._session.ids)
+        save_session(Path(path), SavedSession(self._llm.model.digest, ids, messages))
+
+    def load(self, path: str | Path) -> None:
+        """Replaces the conversation by a saved one; its keys and values are computed when needed.
+
+        Raises:
+            SessionError: the file is missing, broken, or belongs to another model.
+        """
+        saved = load_session(Path(path), self._llm.model.digest)
+        self._before = None
+        self._session.clear()
+        self.messages = list(saved.messages)
+
+    def close(self) -> None:
+        """Gives the cache back; calling it twice is allowed."""
+        self._session.close()
+
+    def _keep(self, message: Message, chat: RenderedChat, completion: Completion) -> None:
+        if not completion.ids and completion.finish_reason == "cancelled":
+            return
+        self.messages += [message, {"role": "assistant", "content": completion.text}]
+        # Text cut at a stop text, or with hidden tokens, is not the text of the ids.
+        whole = self._llm.tokenizer.decode(completion.ids) == completion.text
+        visible = self._llm.tokenizer.hidden_ids.isdisjoint(completion.ids)
+        self._before = None
+        if whole and visible:
+            self._before = self._llm._format.extended(chat, completion.text, completion.ids)
+
+
+def _suggest(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return f": did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+
+
+__all__ = ["LLM", "ChatSession", "Completion", "LoadOptions", "Mapping", "TextStream", "load"]

@@ -1,0 +1,256 @@
+"""From a path to a model ready to run: the seam between the API and what lies below."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgerun import env
+from edgerun.backends.base import Backend, CompileOptions, Executable, Phase
+from edgerun.backends.registry import backend_names, make_backend
+from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
+from edgerun.errors import BundleError, InputError, UnsupportedError
+from edgerun.graph.ir import Graph
+from edgerun.model.bundle import Bundle, open_bundle
+from edgerun.model.chat_template import ChatTemplate, template_source
+from edgerun.model.config import eos_ids, read_json_object, sampling_defaults
+from edgerun.model.tokenizer import Tokenizer
+from edgerun.plan import compile_plan, make_plan
+from edgerun.state import CacheSpec
+from edgerun.state.kv_cache import STORAGE, CacheDType
+
+logger = logging.getLogger(__name__)
+
+MAX_CONTEXT = 1 << 24
+MAX_SESSIONS = 1024
+MIN_CONTEXT = 512
+CACHE_SHARE = 0.5  # of the free memory, for one full context
+TOKENIZER_CONFIG = "tokenizer_config.json"
+GENERATION_CONFIG = "generation_config.json"
+CHAT_TEMPLATE = "chat_template.jinja"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How to load a model.
+
+    Attributes:
+        backend: name of the one back-end to use; None lets the plan choose.
+        threads: worker threads; None for one per usable core.
+        context: tokens a sequence may have; None for what the model was made for.
+        kv_cache: storage of keys and values, ``"fp32"``, ``"fp16"`` or ``"int8"``.
+        max_sessions: sequences that can be cached at a time.
+        chunk_rows: most prompt tokens of one call.
+        verify: check the digests of the weight files too.
+        progress: called with a line of text before slow work.
+
+    Raises:
+        InputError: a value is unusable.
+    """
+
+    backend: str | None = None
+    threads: int | None = None
+    context: int | None = None
+    kv_cache: CacheDType = "fp16"
+    max_sessions: int = 4
+    chunk_rows: int = DEFAULT_CHUNK_ROWS
+    verify: bool = False
+    progress: Callable[[str], None] = field(default=logger.info)
+
+    def __post_init__(self) -> None:
+        """Checks every value."""
+        if self.kv_cache not in STORAGE:
+            raise InputError(f"kv_cache is {self.kv_cache!r}; expected one of {', '.join(STORAGE)}")
+        _check_whole("threads", self.threads, env.MAX_THREADS)
+        _check_whole("context", self.context, MAX_CONTEXT)
+        _check_whole("max_sessions", self.max_sessions, MAX_SESSIONS)
+        _check_whole("chunk_rows", self.chunk_rows, MAX_CONTEXT)
+
+    @property
+    def worker_threads(self) -> int:
+        """Threads to use: asked for here, in the environment, or one per usable core."""
+        return self.threads or env.settings().threads or env.usable_cores()
+
+
+@dataclass(slots=True)
+class Model:
+    """All that is needed to generate text.
+
+    Attributes:
+        path: the bundle.
+        digest: identifies the bundle's content.
+        tokenizer: text to ids and back.
+        template: chat template.
+        executables: a program for each phase.
+        cache_spec: what the model caches.
+        context: tokens a sequence may have.
+        vocab_size: width of the logits.
+        eos_ids: ids that end a reply.
+        sampling_defaults: what the model recommends.
+        chunk_rows: most prompt tokens of one call.
+        max_sessions: sequences that can be cached at a time.
+        weight_bytes: bytes of weights that a decode step reads.
+    """
+
+    path: Path
+    digest: str
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    executables: Mapping[Phase, Executable]
+    cache_spec: CacheSpec
+    context: int
+    vocab_size: int
+    eos_ids: tuple[int, ...] = ()
+    sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
+    chunk_rows: int = DEFAULT_CHUNK_ROWS
+    max_sessions: int = 4
+    weight_bytes: int = 0
+
+
+def resolve(path: str | Path | None) -> Path:
+    """Returns the folder of a bundle; None is the model that comes with edgerun.
+
+    Raises:
+        BundleError: no model comes with this installation.
+    """
+    if path is not None:
+        return Path(path)
+    package = Path(__file__).parent
+    for candidate in (package / "_default_model", package.parent / "models" / "default" / "bundle"):
+        if candidate.is_dir():
+            return candidate
+    raise BundleError(
+        "no default model comes with this installation: name a bundle, "
+        "for example one made with `edgerun export`"
+    )
+
+
+def prepare(path: str | Path | None, options: LoadOptions) -> Model:
+    """Opens a bundle, plans it and compiles it.
+
+    Raises:
+        BundleError: the bundle is missing, broken or altered.
+        UnsupportedError: no back-end runs it.
+        BackendError: a back-end failed to compile it.
+    """
+    bundle = open_bundle(resolve(path), verify=options.verify)
+    config = bundle.config
+    texts = {name: _read_json(bundle, name) for name in (TOKENIZER_CONFIG, GENERATION_CONFIG)}
+    tokenizer = _tokenizer(bundle, texts[TOKENIZER_CONFIG])
+    template = ChatTemplate(
+        _template_source(bundle, texts[TOKENIZER_CONFIG]), tokenizer.special_token_variables()
+    )
+    spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, options.kv_cache)
+    context = _context(options.context, config.context_length, spec)
+    rows = min(options.chunk_rows, context)
+    found = dict.fromkeys((*config.eos_token_ids, *eos_ids(texts[GENERATION_CONFIG])))
+    return Model(
+        path=bundle.path,
+        digest=bundle.digest,
+        tokenizer=tokenizer,
+        template=template,
+        executables=_compile(bundle.graph, options, spec, rows),
+        cache_spec=spec,
+        context=context,
+        vocab_size=config.vocab_size,
+        eos_ids=tuple(dict.fromkeys((*found, *tokenizer.eos_ids))),
+        sampling_defaults=sampling_defaults(texts[GENERATION_CONFIG]),
+        chunk_rows=rows,
+        max_sessions=options.max_sessions,
+        weight_bytes=streamed_bytes(bundle.graph),
+    )
+
+
+def chosen_backends(name: str | None) -> list[Backend]:
+    """Returns the back-ends to plan with: the named one, or all that this machine can run.
+
+    Raises:
+        InputError: there is none of that name.
+        UnsupportedError: the named one does not run here.
+    """
+    wanted = name or env.settings().backend
+    if wanted is None:
+        made = [make_backend(each) for each in backend_names()]
+        return [backend for backend in made if backend.probe()]
+    backend = make_backend(wanted)
+    support = backend.probe()
+    if not support:
+        raise UnsupportedError(f"the back-end {wanted!r} does not run here: {support.reason}")
+    return [backend]
+
+
+def streamed_bytes(graph: Graph) -> int:
+    """Bytes of weights that one decode step reads: all constants but rows of the embedding."""
+    used = {
+        name
+        for node in graph.nodes
+        if node.op != "embedding"
+        for name in node.inputs
+        if name in graph.constants
+    }
+    return sum(graph.constants[name].nbytes for name in used)
+
+
+def _compile(
+    graph: Graph, options: LoadOptions, spec: CacheSpec, rows: int
+) -> Mapping[Phase, Executable]:
+    backends = chosen_backends(options.backend)
+    plan = make_plan(graph, backends)
+    threads = options.worker_threads
+    each = {
+        Phase.PREFILL: CompileOptions(threads, rows, spec, options.progress),
+        Phase.DECODE: CompileOptions(threads, 1, spec, options.progress),
+    }
+    return compile_plan(plan, backends, each)
+
+
+def _tokenizer(bundle: Bundle, config: Mapping[str, Any]) -> Tokenizer:
+    tokenizer = Tokenizer.from_json(bundle.read_text("tokenizer.json"), config)
+    if tokenizer.vocab_size > bundle.config.vocab_size:
+        raise BundleError(
+            f"the tokenizer of {bundle.path} has {tokenizer.vocab_size} tokens and the model "
+            f"{bundle.config.vocab_size}: they do not belong together"
+        )
+    return tokenizer
+
+
+def _read_json(bundle: Bundle, name: str) -> dict[str, Any]:
+    return read_json_object(name, bundle.read_text(name) if bundle.has(name) else None)
+
+
+def _template_source(bundle: Bundle, tokenizer_config: Mapping[str, Any]) -> str | None:
+    file = bundle.read_text(CHAT_TEMPLATE) if bundle.has(CHAT_TEMPLATE) else None
+    return template_source(tokenizer_config, file)
+
+
+def _context(asked: int | None, trained: int, spec: CacheSpec) -> int:
+    """Tokens a sequence may have.
+
+    Raises:
+        InputError: more than the model was trained for.
+    """
+    if asked is not None and asked > trained:
+        raise InputError(f"context is {asked}; this model was made for at most {trained} tokens")
+    wanted = asked or trained
+    import psutil
+
+    affordable = int(psutil.virtual_memory().available * CACHE_SHARE) // spec.bytes_per_token
+    if asked is None and affordable < wanted:
+        wanted = max(MIN_CONTEXT, affordable)
+        logger.warning(
+            "the context is limited to %d of %d tokens by the free memory; choose one with "
+            "the context option",
+            wanted,
+            trained,
+        )
+    return wanted
+
+
+def _check_whole(name: str, value: object, high: int) -> None:
+    if value is None and name in ("threads", "context"):
+        return
+    if type(value) is not int or not 1 <= value <= high:
+        raise InputError(f"{name} is {value!r}; expected a whole number from 1 to {high}")

@@ -1,0 +1,44 @@
+"""Stop texts, found across the borders of tokens and never emitted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+
+class StopText:
+    """Passes text on and holds back what may be the start of a stop text."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        """Takes the texts at whose first occurrence to stop; with none, all text passes at once."""
+        self._pattern = re.compile("|".join(map(re.escape, stops)) if stops else "(?!)")
+        self._prefixes = {stop[:end] for stop in stops for end in range(1, len(stop))}
+        self._longest = max(map(len, stops), default=1) - 1
+        self._held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """Returns the text that can be shown; after ``stopped`` becomes true there is none."""
+        if self.stopped:
+            return ""
+        self._held += text
+        match = self._pattern.search(self._held)
+        if match:
+            self.stopped = True
+            shown, self._held = self._held[: match.start()], ""
+            return shown
+        hold = self._held_length()
+        shown = self._held[: len(self._held) - hold]
+        self._held = self._held[len(self._held) - hold :]
+        return shown
+
+    def finish(self) -> str:
+        """Returns what was held back, which no stop text ends any more."""
+        shown, self._held = self._held, ""
+        return shown
+
+    def _held_length(self) -> int:
+        for length in range(min(self._longest, len(self._held)), 0, -1):
+            if self._held[-length:] in self._prefixes:
+                return length
+        return 0

@@ -1,0 +1,98 @@
+"""Writes a folder all at once or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from edgerun.errors import InputError, StorageError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@contextmanager
+def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Yields a temporary folder beside ``target`` that takes its place when the block succeeds.
+
+    Whatever ends the block early, an interrupt included, removes the temporary folder and leaves
+    an old ``target`` as it was.
+
+    Args:
+        target: the folder to make.
+        replace: whether an existing folder may be replaced.
+
+    Raises:
+        InputError: the target exists, and is not a folder or may not be replaced.
+        StorageError: it cannot be written.
+    """
+    _check(target, replace)
+    with storage_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+    try:
+        with storage_errors(target):
+            yield work
+            _sync(work)
+            _swap(work, target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+@contextmanager
+def storage_errors(target: Path) -> Iterator[None]:
+    """Turns operating system errors while writing ``target`` into a ``StorageError``."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(_explain(error, target)) from error
+
+
+def _explain(error: OSError, target: Path) -> str:
+    if error.errno in _FULL:
+        return f"no space left while writing '{target}'; free some and run the command again"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"no permission to write '{target}'; choose another folder"
+    return f"cannot write '{target}': {error.strerror or error}"
+
+
+def _check(target: Path, replace: bool) -> None:
+    with storage_errors(target):
+        exists, is_folder = target.exists(), target.is_dir()
+        is_empty = is_folder and not any(target.iterdir())
+    if exists and not is_folder:
+        raise InputError(f"'{target}' exists and is not a folder; choose another output")
+    if exists and not is_empty and not replace:
+        raise InputError(f"'{target}' exists; choose another output, or add --force to replace it")
+
+
+def _sync(folder: Path) -> None:
+    """Forces files and folder to the disk, so that a power cut cannot leave a torn bundle."""
+    for path in [*folder.iterdir(), folder]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _swap(work: Path, target: Path) -> None:
+    # mkdtemp makes folders that only the owner may read.
+    mask = os.umask(0)
+    os.umask(mask)
+    work.chmod(0o777 & ~mask)
+    if target.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
+        os.replace(target, old)
+        try:
+            os.replace(work, target)
+        except OSError:
+            os.replace(old, target)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        os.replace(work, target)

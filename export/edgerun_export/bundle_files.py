@@ -1,0 +1,208 @@
+"""The small files of a bundle: configurations for several runtimes, and the manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgerun import __version__
+from edgerun.errors import CheckpointError
+from edgerun_export.architectures import DecoderSpec
+from edgerun_export.checkpoint.base import Source
+from edgerun_export.recipe import Recipe
+
+FORMAT_VERSION = 1
+MODEL_FILE, DATA_FILE, MANIFEST_FILE = "model.onnx", "model.onnx.data", "manifest.json"
+
+# What generation falls back to where the checkpoint says nothing.
+_SAMPLING = {"do_sample": False, "temperature": 1.0, "top_k": 50, "top_p": 1.0}
+_PENALTY = {"repetition_penalty": 1.0}
+
+
+def to_json(value: Mapping[str, Any]) -> bytes:
+    """Encodes JSON the same way every time."""
+    return (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def parse_object(name: str, data: bytes) -> dict[str, Any]:
+    """Decodes a JSON object of a checkpoint.
+
+    Raises:
+        CheckpointError: it is not one.
+    """
+    try:
+        value = json.loads(data)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise CheckpointError(f"{name} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{name} must hold a JSON object")
+    return value
+
+
+def vocabulary_size(tokenizer: Mapping[str, Any]) -> int:
+    """Returns one more than the largest id of a tokenizer.json.
+
+    Raises:
+        CheckpointError: there is no vocabulary in it.
+    """
+    vocabulary = (tokenizer.get("model") or {}).get("vocab")
+    added = [int(token["id"]) for token in tokenizer.get("added_tokens") or []]
+    if isinstance(vocabulary, dict):
+        ids = [*vocabulary.values(), *added]
+    elif isinstance(vocabulary, list):  # unigram: a list of [piece, score]
+        ids = [len(vocabulary) - 1, *added]
+    else:
+        raise CheckpointError("tokenizer.json holds no vocabulary")
+    return max(map(int, ids), default=-1) + 1
+
+
+def check_vocabulary(spec: DecoderSpec, tokenizer: Mapping[str, Any]) -> None:
+    """Checks that the model has an embedding for every token.
+
+    Raises:
+        CheckpointError: the tokenizer knows more ids.
+    """
+    size = vocabulary_size(tokenizer)
+    if size > spec.vocab_size:
+        raise CheckpointError(
+            f"the tokenizer has {size} tokens and the model's embedding {spec.vocab_size} rows; "
+            "they do not belong together"
+        )
+
+
+def public_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keys of config.json without the one that may name a folder of its author."""
+    return {key: value for key, value in config.items() if key != "_name_or_path"}
+
+
+def special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns special_tokens_map.json as far as tokenizer_config.json implies it."""
+    keys = ("bos_token", "eos_token", "unk_token", "pad_token", "additional_special_tokens")
+    return {key: tokenizer_config[key] for key in keys if tokenizer_config.get(key)}
+
+
+def special_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns bos, eos (a list) and pad ids; generation_config.json has the last word."""
+
+    def look_up(key: str) -> Any:
+        value = generation.get(key)
+        return config.get(key) if value is None else value
+
+    eos = look_up("eos_token_id")
+    eos_ids = [] if eos is None else list(eos) if isinstance(eos, list) else [eos]
+    return {
+        "bos_token_id": look_up("bos_token_id"),
+        "eos_token_ids": eos_ids,
+        "pad_token_id": look_up("pad_token_id"),
+    }
+
+
+def model_facts(spec: DecoderSpec, ids: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a runtime needs to know before it reads the graph."""
+    return {
+        "architecture": spec.architecture,
+        "context_length": spec.context_length,
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": spec.intermediate_size,
+        "num_layers": spec.num_layers,
+        "num_heads": spec.num_heads,
+        "num_kv_heads": spec.num_kv_heads,
+        "head_dim": spec.head_dim,
+        "vocab_size": spec.vocab_size,
+        **ids,
+    }
+
+
+def genai_config(
+    spec: DecoderSpec, ids: Mapping[str, Any], generation: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns genai_config.json, by which onnxruntime-genai opens the folder.
+
+    The type is always ``llama``: to onnxruntime-genai it means a decoder with these inputs.
+    """
+    eos_ids = ids["eos_token_ids"]
+    pad = ids["pad_token_id"]
+    search = {key: generation.get(key, value) for key, value in (_SAMPLING | _PENALTY).items()}
+    return {
+        "model": {
+            "type": "llama",
+            "bos_token_id": ids["bos_token_id"] or 0,
+            "eos_token_id": eos_ids if len(eos_ids) > 1 else (eos_ids or [0])[0],
+            "pad_token_id": (eos_ids or [0])[0] if pad is None else pad,
+            "context_length": spec.context_length,
+            "vocab_size": spec.vocab_size,
+            "decoder": _genai_decoder(spec),
+        },
+        "search": {
+            **search,
+            "early_stopping": True,
+            "length_penalty": 1.0,
+            "max_length": spec.context_length,
+            "min_length": 0,
+            "no_repeat_ngram_size": 0,
+            "num_beams": 1,
+            "num_return_sequences": 1,
+            # Our key-value cache grows; a shared one would need the fused attention op.
+            "past_present_share_buffer": False,
+        },
+    }
+
+
+def _genai_decoder(spec: DecoderSpec) -> dict[str, Any]:
+    return {
+        "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
+        "filename": MODEL_FILE,
+        "head_size": spec.head_dim,
+        "hidden_size": spec.hidden_size,
+        "num_attention_heads": spec.num_heads,
+        "num_hidden_layers": spec.num_layers,
+        "num_key_value_heads": spec.num_kv_heads,
+        "inputs": {
+            "input_ids": "input_ids",
+            "attention_mask": "attention_mask",
+            "position_ids": "position_ids",
+            "past_key_names": "past_key_values.%d.key",
+            "past_value_names": "past_key_values.%d.value",
+        },
+        "outputs": {
+            "logits": "logits",
+            "present_key_names": "present.%d.key",
+            "present_value_names": "present.%d.value",
+        },
+    }
+
+
+def file_entry(path: Path) -> dict[str, Any]:
+    """Returns size and digest of a small file."""
+    data = path.read_bytes()
+    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def manifest(
+    *,
+    spec: DecoderSpec,
+    recipe: Recipe,
+    ids: Mapping[str, Any],
+    source: Source,
+    quality: Mapping[str, Any],
+    files: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Returns manifest.json: what the bundle is, where it came from, and digests of its files."""
+    return {
+        "format": "edgerun-bundle",
+        "format_version": FORMAT_VERSION,
+        "exporter": {"name": "edgerun-export", "version": __version__},
+        "model": model_facts(spec, ids),
+        "recipe": {**recipe.as_dict(), "natively_ternary": spec.ternary is not None},
+        "source": {
+            "kind": source.kind,
+            "location": source.location,
+            "revision": source.revision,
+            "licence": source.licence,
+        },
+        "quality": dict(quality),
+        "files": dict(sorted(files.items())),
+    }

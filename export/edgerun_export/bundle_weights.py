@@ -1,0 +1,83 @@
+"""Reads the weights back out of a bundle, dequantised, to verify what was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from edgerun_export.architectures import DecoderSpec
+from edgerun_export.bundle_files import DATA_FILE, MODEL_FILE
+
+F32 = NDArray[np.float32]
+
+
+class BundleWeights:
+    """The tensors of ``model.onnx.data`` by Hugging Face name, as float32.
+
+    The bits are unpacked here by other code than the one that packed them.
+    """
+
+    def __init__(self, folder: Path, spec: DecoderSpec) -> None:
+        model = onnx.load(str(folder / MODEL_FILE), load_external_data=False)
+        self._spec = spec
+        self._shapes = spec.tensors()
+        self._data = np.memmap(folder / DATA_FILE, np.uint8, "r")
+        self._bits = _bits(model)
+        self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+
+    def head_name(self) -> str:
+        """Name of the head's tensor; a tied head may be stored in a format of its own."""
+        own = any(name.startswith("lm_head.weight") for name in self._tensors)
+        return "lm_head.weight" if own else self._spec.embedding_weight
+
+    def vector(self, name: str) -> F32:
+        """Reads a bias or the weight of a norm."""
+        return self._view(name)
+
+    def matrix(self, name: str) -> F32:
+        """Reads a whole matrix ``[N, K]``."""
+        return self.rows(name, slice(None))
+
+    def rows(self, name: str, rows: slice) -> F32:
+        """Reads some rows of a matrix ``[N, K]``."""
+        if name in self._tensors:
+            return np.asarray(self._view(name)[rows])
+        if f"{name}.transposed" in self._tensors:
+            return np.asarray(self._view(f"{name}.transposed")[:, rows].T)
+        codes = self._view(f"{name}.codes")[rows]
+        scales = self._view(f"{name}.scales")[rows]
+        # Codes that no MatMulNBits reads belong to an embedding, which is always int8.
+        bits = self._bits.get(f"{name}.codes", 8)
+        return _dequantise(codes, scales, bits, self._columns(name))
+
+    def _columns(self, name: str) -> int:
+        return self._shapes.get(name, (0, self._spec.hidden_size))[1]
+
+    def _view(self, name: str) -> NDArray[Any]:
+        tensor = self._tensors[name]
+        where = {entry.key: entry.value for entry in tensor.external_data}
+        start, length = int(where["offset"]), int(where["length"])
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        return self._data[start : start + length].view(dtype).reshape(tensor.dims)
+
+
+def _bits(model: onnx.ModelProto) -> dict[str, int]:
+    """Maps the codes of every MatMulNBits to their width."""
+    return {
+        node.input[1]: next(a.i for a in node.attribute if a.name == "bits")
+        for node in model.graph.node
+        if node.op_type == "MatMulNBits"
+    }
+
+
+def _dequantise(codes: NDArray[np.uint8], scales: F32, bits: int, columns: int) -> F32:
+    """Turns codes ``[n, blocks, bytes]`` into float32 ``[n, columns]``."""
+    n, blocks, _ = codes.shape
+    mask = (1 << bits) - 1
+    values = np.stack([(codes >> shift) & mask for shift in range(0, 8, bits)], axis=-1)
+    centred = values.reshape(n, blocks, -1).astype(np.float32) - np.float32(1 << (bits - 1))
+    return np.ascontiguousarray((centred * scales[..., None]).reshape(n, -1)[:, :columns])

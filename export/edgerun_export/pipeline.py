@@ -1,0 +1,245 @@
+"""The export: named steps from a checkpoint to a bundle, in a folder that appears when complete."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgerun_export.architectures import describe
+from edgerun_export.atomic import atomic_folder
+from edgerun_export.bundle_files import (
+    DATA_FILE,
+    MANIFEST_FILE,
+    MODEL_FILE,
+    check_vocabulary,
+    file_entry,
+    genai_config,
+    manifest,
+    parse_object,
+    public_config,
+    special_ids,
+    special_tokens,
+    to_json,
+)
+from edgerun_export.checkpoint import open_checkpoint
+from edgerun_export.checkpoint.base import Checkpoint
+from edgerun_export.external_data import DataWriter
+from edgerun_export.graph_builder import build_model
+from edgerun_export.onnx_graph import OnnxGraph
+from edgerun_export.recipe import Recipe, make_recipe
+from edgerun_export.source_weights import SourceWeights
+from edgerun_export.verify import damage, sample_ids, verify
+from edgerun_export.weight_store import WeightStore
+
+STEPS = ("read", "weights", "files", "verify", "finish")
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What to make of a checkpoint; ``None`` stands for the default that suits the model.
+
+    Attributes:
+        weights: weight format of the projections.
+        group_size: weights that share a scale.
+        head_weights: weight format of the head.
+        activations: ``int8`` or ``fp32``.
+        profile: which runtimes the graph is written for.
+        tokenizer: a llama2.c tokenizer file, for checkpoints that carry none.
+        revision: commit of a hub checkpoint.
+        verify: compare the bundle with the source before it appears.
+        force: replace an existing output.
+    """
+
+    weights: str | None = None
+    group_size: int | None = None
+    head_weights: str | None = None
+    activations: str | None = None
+    profile: str = "portable"
+    tokenizer: Path | None = None
+    revision: str | None = None
+    verify: bool = False
+    force: bool = False
+
+
+@dataclass(slots=True)
+class ExportResult:
+    """What an export made.
+
+    Attributes:
+        folder: the bundle.
+        recipe: the formats used.
+        manifest: content of manifest.json.
+        warnings: what a user should know, one sentence each.
+    """
+
+    folder: Path
+    recipe: Recipe
+    manifest: dict[str, Any]
+    warnings: list[str] = field(default_factory=list)
+
+
+def export(
+    source: str | Path,
+    out: Path,
+    options: ExportOptions | None = None,
+    progress: Progress = lambda step, fraction: None,
+) -> ExportResult:
+    """Exports a checkpoint to a bundle.
+
+    Args:
+        source: folder, file or hub id of the checkpoint.
+        out: folder to make.
+        options: what to make of it.
+        progress: called with the name of the step (one of ``STEPS``) and the fraction done.
+
+    Raises:
+        CheckpointError: the checkpoint is broken or inconsistent.
+        UnsupportedError: it, or an option, asks for something without an implementation.
+        InputError: ``out`` exists and may not be replaced.
+        StorageError: ``out`` cannot be written.
+        VerificationError: ``options.verify`` is set and the bundle computes something else.
+    """
+    options = options or ExportOptions()
+    progress("read", 0.0)
+    tokenizer = None if options.tokenizer is None else str(options.tokenizer)
+    checkpoint = open_checkpoint(str(source), revision=options.revision, tokenizer=tokenizer)
+    try:
+        with atomic_folder(out, replace=options.force) as folder:
+            job = _Job(checkpoint, options, folder, progress)
+            result = job.run()
+    finally:
+        checkpoint.close()
+    return ExportResult(out, result.recipe, result.manifest, result.warnings)
+
+
+class _Job:
+    """One export; each step is a method, and leaves its result for the next."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, options: ExportOptions, folder: Path, progress: Progress
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._options = options
+        self._folder = folder
+        self._progress = progress
+        self._files: dict[str, Any] = {}
+        self._quality: dict[str, Any] = {}
+        self._warnings: list[str] = []
+
+    def run(self) -> ExportResult:
+        """Runs all steps in order."""
+        self._read()
+        self._write_weights()
+        self._write_files()
+        self._measure()
+        return self._finish()
+
+    def _read(self) -> None:
+        """Checks everything that can be checked before a byte is written."""
+        self._spec = describe(self._checkpoint.config)
+        self._weights = SourceWeights(self._checkpoint, self._spec)
+        self._weights.check()
+        self._recipe = self._choose_recipe()
+        self._texts = dict(self._checkpoint.tokenizer_files())
+        tokenizer = parse_object("tokenizer.json", self._texts["tokenizer.json"])
+        check_vocabulary(self._spec, tokenizer)
+
+    def _choose_recipe(self) -> Recipe:
+        options = self._options
+        default = "ternary" if self._weights.natively_ternary() else "int4"
+        return make_recipe(
+            options.weights or default,
+            options.group_size,
+            options.head_weights,
+            options.activations,
+            options.profile,
+        )
+
+    def _write_weights(self) -> None:
+        self._progress("weights", 0.0)
+        total = sum(map(math.prod, self._spec.tensors().values()))
+        done = 0
+
+        def count(weights: int) -> None:
+            nonlocal done
+            done += weights
+            self._progress("weights", min(1.0, done / total))
+
+        graph = OnnxGraph()
+        with DataWriter(self._folder / DATA_FILE) as data:
+            store = WeightStore(self._weights, self._recipe, data, graph, count)
+            model = build_model(self._spec, self._recipe, graph, store)
+            self._files[DATA_FILE] = {"size": data.size, "sha256": data.sha256}
+        (self._folder / MODEL_FILE).write_bytes(model.SerializeToString(deterministic=True))
+        self._quality["relative_weight_error"] = float(f"{store.damage.relative:.4g}")
+
+    def _write_files(self) -> None:
+        self._progress("files", 0.0)
+        config = public_config(self._checkpoint.config)
+        generation = self._generation_config()
+        self._ids = special_ids(config, generation)
+        self._texts |= {
+            "config.json": to_json(config),
+            "generation_config.json": to_json(generation),
+            "genai_config.json": to_json(genai_config(self._spec, self._ids, generation)),
+        }
+        if "special_tokens_map.json" not in self._texts:
+            settings = self._text_object("tokenizer_config.json")
+            self._texts["special_tokens_map.json"] = to_json(special_tokens(settings))
+        for name, data in self._texts.items():
+            (self._folder / name).write_bytes(data)
+
+    def _generation_config(self) -> dict[str, Any]:
+        """The checkpoint's own, or what its configuration implies."""
+        if "generation_config.json" in self._texts:
+            return self._text_object("generation_config.json")
+        keys = ("bos_token_id", "eos_token_id", "pad_token_id")
+        config = self._checkpoint.config
+        return {key: config[key] for key in keys if config.get(key) is not None}
+
+    def _text_object(self, name: str) -> dict[str, Any]:
+        return parse_object(name, self._texts.get(name, b"{}"))
+
+    def _measure(self) -> None:
+        """Compares with the source: when asked to, and when the format surely did damage."""
+        damaging = self._recipe.weights == "ternary" and not self._weights.natively_ternary()
+        if not (self._options.verify or damaging):
+            return
+        self._progress("verify", 0.0)
+        ids = sample_ids(self._spec, self._texts["tokenizer.json"])
+        if self._options.verify:
+            report = verify(self._folder, self._spec, self._recipe, self._weights, ids)
+            self._quality.update(report.as_dict())
+        else:
+            divergence = damage(self._folder, self._spec, self._weights, ids)
+            self._quality["kl_divergence"] = float(f"{divergence:.3g}")
+        if damaging:
+            self._warnings.append(self._ternary_warning())
+
+    def _ternary_warning(self) -> str:
+        error, divergence = self._quality["relative_weight_error"], self._quality["kl_divergence"]
+        return (
+            "this model was not trained for ternary weights: rounding changed them by "
+            f"{error:.0%} (root mean square) and moved its predictions by {divergence:.2g} nats a "
+            "token; expect poor text, and prefer --weights int4"
+        )
+
+    def _finish(self) -> ExportResult:
+        self._progress("finish", 0.0)
+        for name in (MODEL_FILE, *self._texts):
+            self._files[name] = file_entry(self._folder / name)
+        content = manifest(
+            spec=self._spec,
+            recipe=self._recipe,
+            ids=self._ids,
+            source=self._checkpoint.source,
+            quality=self._quality,
+            files=self._files,
+        )
+        (self._folder / MANIFEST_FILE).write_bytes(to_json(content))
+        self._progress("finish", 1.0)
+        return ExportResult(self._folder, self._recipe, content, self._warnings)

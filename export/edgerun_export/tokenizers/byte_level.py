@@ -1,0 +1,152 @@
+"""Byte-level BPE (GPT-2, Llama 3, Qwen, StarCoder) as ``tokenizer.json``.
+
+How text is cut into words before merging differs by model; GGUF files name the way in
+``tokenizer.ggml.pre``. The expressions are those of the models' own ``tokenizer.json`` on the
+Hugging Face hub; which name stands for which is llama.cpp's ``llama-vocab.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.tokenizers.vocabulary import (
+    Json,
+    Vocabulary,
+    companions,
+    merge_list,
+    template,
+    tokenizer_json,
+)
+
+_GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_ENDINGS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = _ENDINGS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _REST
+_QWEN2 = _ENDINGS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + _REST
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED = (
+    r"[^\r\n\p{L}\p{N}]?" + _UPPER + "*" + _LOWER + "+{0}|"
+    r"[^\r\n\p{L}\p{N}]?" + _UPPER + "+" + _LOWER + "*{0}|"
+)
+_CASED_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_TEKKEN = _CASED.replace("{0}", "") + r"\p{N}" + _CASED_REST
+_GPT4O = _CASED.replace("{0}", _ENDINGS + "?") + r"\p{N}{1,3}" + _CASED_REST
+_DEEPSEEK3 = (
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+    r"""| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A way of cutting text into words.
+
+    Attributes:
+        splits: expressions applied one after another; matches and what lies between stay apart.
+        gpt2_words: whether GPT-2's own expression follows.
+        whole_words: whether a word that is a token is taken as it is, without merging.
+        nfc: whether text is composed (Unicode NFC) first.
+        add_bos: whether the begin token is added when the file does not say.
+    """
+
+    splits: tuple[str, ...] = ()
+    gpt2_words: bool = False
+    whole_words: bool = False
+    nfc: bool = False
+    add_bos: bool = False
+
+
+_GPT2 = Cut(gpt2_words=True)
+_DIGITS = Cut((r"\p{N}",), gpt2_words=True)
+_LLAMA = Cut((_LLAMA3,), whole_words=True, add_bos=True)
+_QWEN = Cut((_QWEN2,), nfc=True)
+
+CUTS: dict[str, Cut] = {
+    # What llama.cpp does when a file names nothing: punctuation apart, GPT-2's words, and digits
+    # apart in threes.
+    "default": Cut((r"[\p{P}\$\+<=>\^~\|]+", _GPT2_WORDS, r"\p{N}+", "[0-9][0-9][0-9]")),
+    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "granite-docling"), _GPT2),
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "lfm2"), _LLAMA),
+    **dict.fromkeys(("dbrx", "smaug-bpe"), Cut((_LLAMA3,))),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "hunyuan"), _QWEN),
+    "stablelm2": Cut((_QWEN2,)),
+    **dict.fromkeys(("starcoder", "refact", "command-r", "smollm", "codeshell"), _DIGITS),
+    **dict.fromkeys(("exaone", "minerva-7b"), _DIGITS),
+    "deepseek-coder": Cut(
+        (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\ud7ff]+", r"\p{N}"), add_bos=True
+    ),
+    "deepseek-v3": Cut((r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3), add_bos=True),
+    "tekken": Cut((_TEKKEN,), whole_words=True, add_bos=True),
+    **dict.fromkeys(("gpt-4o", "llama4"), Cut((_GPT4O,))),
+}
+
+
+def find_cut(name: str) -> Cut:
+    """Look up a value of ``tokenizer.ggml.pre``.
+
+    Raises:
+        UnsupportedError: it has no row in ``CUTS``; guessing would garble text silently.
+    """
+    try:
+        return CUTS[name]
+    except KeyError:
+        raise UnsupportedError(
+            f"pre-tokenizer '{name[:60]}' is not supported; supported: {', '.join(CUTS)}"
+        ) from None
+
+
+def build(vocabulary: Vocabulary, merges: Sequence[str], cut: Cut) -> dict[str, bytes]:
+    """Write the tokenizer's files.
+
+    Args:
+        vocabulary: tokens in GPT-2's byte alphabet (``Ġ`` is a space).
+        merges: ``"left right"``, best first.
+        cut: how text is cut into words.
+
+    Raises:
+        CheckpointError: a merge does not join two tokens into a third.
+    """
+    post_processor = template(vocabulary) or _byte_level(False, use_regex=True)
+    files = companions(vocabulary)
+    files["tokenizer.json"] = tokenizer_json(
+        vocabulary,
+        {"merges": merge_list(_pairs(vocabulary, merges)), "ignore_merges": cut.whole_words},
+        normalizer={"type": "NFC"} if cut.nfc else None,
+        pre_tokenizer=_pre_tokenizer(cut),
+        post_processor=post_processor,
+        decoder=_byte_level(True, use_regex=True),
+    )
+    return files
+
+
+def _pairs(vocabulary: Vocabulary, merges: Sequence[str]) -> list[tuple[str, str]]:
+    known = set(vocabulary.tokens)
+    pairs: list[tuple[str, str]] = []
+    for merge in merges:
+        left, _, right = merge.partition(" ")
+        if not (left in known and right in known and left + right in known):
+            raise CheckpointError(
+                f"merge '{merge[:80]}' does not join two tokens of the vocabulary into a third"
+            )
+        pairs.append((left, right))
+    return pairs
+
+
+def _byte_level(add_prefix_space: bool, *, use_regex: bool) -> Json:
+    return {
+        "type": "ByteLevel",
+        "add_prefix_space": add_prefix_space,
+        "trim_offsets": True,
+        "use_regex": use_regex,
+    }
+
+
+def _pre_tokenizer(cut: Cut) -> Json:
+    splits: list[Json] = [
+        {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+        for regex in cut.splits
+    ]
+    last = _byte_level(False, use_regex=cut.gpt2_words)
+    return {"type": "Sequence", "pretokenizers": [*splits, last]} if splits else last

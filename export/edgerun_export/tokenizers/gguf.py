@@ -1,0 +1,153 @@
+"""Tokenizers stored in GGUF metadata (``tokenizer.ggml.*``; gguf.md, "GGML" tokenizer)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.tokenizers import byte_level, spm
+from edgerun_export.tokenizers.vocabulary import Kind, Vocabulary
+
+# Texts of control tokens that end a turn, whatever the file names as end of sequence.
+_TURN_ENDS = frozenset(
+    (
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "<|EOT|>",
+        "<|eom_id|>",
+    )
+)
+
+
+def from_gguf(metadata: Mapping[str, Any]) -> dict[str, bytes]:
+    """Convert a GGUF file's tokenizer.
+
+    Args:
+        metadata: the file's metadata; string arrays as lists, numeric ones as NumPy arrays.
+
+    Returns:
+        File contents by name; see ``Checkpoint.tokenizer_files``.
+
+    Raises:
+        CheckpointError: the file has no vocabulary, or its parts contradict each other.
+        UnsupportedError: the kind of tokenizer or pre-tokenizer is not supported.
+    """
+    model = metadata.get("tokenizer.ggml.model")
+    if model is None:
+        raise CheckpointError("the GGUF file has no tokenizer ('tokenizer.ggml.model')")
+    make = _MODELS.get(model) if isinstance(model, str) else None
+    if make is None:
+        raise UnsupportedError(
+            f"GGUF tokenizer '{str(model)[:60]}' is not supported; supported: {', '.join(_MODELS)}"
+        )
+    return make(metadata)
+
+
+def _sentencepiece(metadata: Mapping[str, Any]) -> dict[str, bytes]:
+    vocabulary = _vocabulary(metadata, add_bos=True)
+    scores = _numbers(metadata, "scores")
+    prefix = _flag(metadata, "add_space_prefix", True)
+    return spm.build(vocabulary, scores, prefix=prefix)
+
+
+def _gpt2(metadata: Mapping[str, Any]) -> dict[str, bytes]:
+    name = metadata.get("tokenizer.ggml.pre", "default")
+    cut = byte_level.find_cut(str(name))
+    vocabulary = _vocabulary(metadata, add_bos=cut.add_bos)
+    return byte_level.build(vocabulary, _strings(metadata, "merges"), cut)
+
+
+_MODELS: dict[str, Callable[[Mapping[str, Any]], dict[str, bytes]]] = {
+    "llama": _sentencepiece,
+    "gpt2": _gpt2,
+}
+
+
+def _vocabulary(metadata: Mapping[str, Any], *, add_bos: bool) -> Vocabulary:
+    tokens = _strings(metadata, "tokens")
+    kinds = _kinds(metadata, len(tokens))
+    bos, eos = _token_id(metadata, "bos_token_id"), _token_id(metadata, "eos_token_id")
+    turn_end = _token_id(metadata, "eot_token_id")
+    template = metadata.get("tokenizer.chat_template")
+    return Vocabulary(
+        tokens,
+        kinds,
+        bos=bos,
+        eos=eos,
+        unk=_unknown(metadata, kinds),
+        pad=_token_id(metadata, "padding_token_id"),
+        add_bos=_flag(metadata, "add_bos_token", add_bos) and bos is not None,
+        add_eos=_flag(metadata, "add_eos_token", False) and eos is not None,
+        stop=_stops(tokens, kinds, turn_end),
+        chat_template=template if isinstance(template, str) else None,
+    )
+
+
+def _stops(tokens: Sequence[str], kinds: Sequence[int], turn_end: int | None) -> list[int]:
+    named = [] if turn_end is None or turn_end >= len(tokens) else [turn_end]
+    return named + [
+        index
+        for index, token in enumerate(tokens)
+        if kinds[index] == Kind.CONTROL and token in _TURN_ENDS
+    ]
+
+
+def _unknown(metadata: Mapping[str, Any], kinds: Sequence[int]) -> int | None:
+    given = _token_id(metadata, "unknown_token_id")
+    if given is not None:
+        return given
+    return kinds.index(Kind.UNKNOWN) if Kind.UNKNOWN in kinds else None
+
+
+def _strings(metadata: Mapping[str, Any], key: str) -> list[str]:
+    value = metadata.get(f"tokenizer.ggml.{key}")
+    if not isinstance(value, list):
+        raise CheckpointError(f"metadata 'tokenizer.ggml.{key}' is missing or no list of strings")
+    return value
+
+
+def _numbers(metadata: Mapping[str, Any], key: str) -> list[float]:
+    value = metadata.get(f"tokenizer.ggml.{key}")
+    if not isinstance(value, np.ndarray):
+        raise CheckpointError(f"metadata 'tokenizer.ggml.{key}' is missing or no list of numbers")
+    numbers: list[float] = value.tolist()
+    return numbers
+
+
+def _kinds(metadata: Mapping[str, Any], count: int) -> list[int]:
+    if "tokenizer.ggml.token_type" not in metadata:
+        return [int(Kind.NORMAL)] * count
+    kinds = _numbers(metadata, "token_type")
+    if len(kinds) != count or not all(map(math.isfinite, kinds)):
+        raise CheckpointError(
+            f"the vocabulary has {count} tokens and {len(kinds)} types; expected a type for each"
+        )
+    return [int(kind) for kind in kinds]
+
+
+def _token_id(metadata: Mapping[str, Any], key: str) -> int | None:
+    value = metadata.get(f"tokenizer.ggml.{key}")
+    if value is None:
+        return None
+    # -1, also as an unsigned number, is how some converters say that there is none.
+    if type(value) is not int or value < -1:
+        raise CheckpointError(
+            f"metadata 'tokenizer.ggml.{key}' is {str(value)[:40]}; expected an id"
+        )
+    return None if value in (-1, 0xFFFFFFFF) else value
+
+
+def _flag(metadata: Mapping[str, Any], key: str, default: bool) -> bool:
+    value = metadata.get(f"tokenizer.ggml.{key}", default)
+    if not isinstance(value, bool):
+        raise CheckpointError(
+            f"metadata 'tokenizer.ggml.{key}' is {str(value)[:40]}; expected a flag"
+        )
+    return value

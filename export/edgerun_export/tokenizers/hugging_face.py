@@ -1,0 +1,84 @@
+"""Tokenizers of Hugging Face folders: passed through where they can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from edgerun.errors import CheckpointError
+from edgerun_export.tokenizers import sentencepiece
+from edgerun_export.tokenizers.vocabulary import dump
+
+ReadFile = Callable[[str], bytes | None]
+_PASSED = ("special_tokens_map.json", "generation_config.json")
+
+
+def from_hugging_face(read: ReadFile) -> dict[str, bytes]:
+    """Collect a folder's tokenizer.
+
+    ``tokenizer.json`` is passed on byte for byte. A ``chat_template.jinja`` is put into
+    ``tokenizer_config.json``, where it wins over the template there, as in transformers.
+
+    Args:
+        read: returns a file of the folder by name, or ``None`` where there is none.
+
+    Returns:
+        File contents by name; see ``Checkpoint.tokenizer_files``.
+
+    Raises:
+        CheckpointError: there is no tokenizer, or a file is not JSON.
+        UnsupportedError: only a sentencepiece model is there, of a kind that cannot be converted.
+    """
+    config_bytes = read("tokenizer_config.json")
+    config = _json(config_bytes, "tokenizer_config.json")
+    jinja = _text(read("chat_template.jinja"))
+    files = _tokenizer(read, config, jinja)
+    if config_bytes is not None:
+        files["tokenizer_config.json"] = (
+            config_bytes if jinja is None else dump(config | {"chat_template": jinja})
+        )
+    elif jinja is not None:
+        made = _json(files.get("tokenizer_config.json"), "tokenizer_config.json")
+        files["tokenizer_config.json"] = dump(made | {"chat_template": jinja})
+    for name in _PASSED:
+        data = read(name)
+        if data is not None:
+            _json(data, name)
+            files[name] = data
+    return files
+
+
+def _tokenizer(read: ReadFile, config: dict[str, Any], jinja: str | None) -> dict[str, bytes]:
+    data = read("tokenizer.json")
+    if data is not None:
+        # Parsed only at the top: the rest may be 30 MB, and is not ours to judge.
+        if "model" not in _json(data, "tokenizer.json", dict[str, msgspec.Raw]):
+            raise CheckpointError("'tokenizer.json' has no 'model'; it is not a tokenizer")
+        return {"tokenizer.json": data}
+    pieces = read("tokenizer.model")
+    if pieces is None:
+        raise CheckpointError(
+            "the folder has neither tokenizer.json nor tokenizer.model; save the tokenizer with "
+            "transformers' save_pretrained first"
+        )
+    added = _json(read("added_tokens.json"), "added_tokens.json")
+    return sentencepiece.convert(pieces, config, added, jinja)
+
+
+def _json(data: bytes | None, name: str, kind: Any = dict[str, Any]) -> Any:
+    """Parse a file's contents; a file that is not there counts as an empty object."""
+    if data is None:
+        return {}
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"'{name}' is not the JSON expected: {error}") from error
+
+
+def _text(data: bytes | None) -> str | None:
+    try:
+        return None if data is None else data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError("'chat_template.jinja' is not UTF-8") from error

@@ -1,0 +1,168 @@
+"""Compares a bundle, run by onnxruntime, with a NumPy forward pass of its source."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.errors import EdgerunError, MissingDependencyError
+from edgerun_export.architectures import DecoderSpec
+from edgerun_export.bundle_files import MODEL_FILE
+from edgerun_export.bundle_weights import BundleWeights
+from edgerun_export.numpy_model import Weights, forward
+from edgerun_export.recipe import Recipe
+
+F32 = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+_TEXT = (
+    "Once upon a time there was a small house near the sea. An old man lived in it with his dog, "
+    "and every morning they walked along the beach to look for shells and driftwood."
+)
+_MAX_TOKENS, _DECODE_STEPS = 48, 4
+
+# Largest difference between onnxruntime and NumPy on the same weights, relative to the range of
+# the logits. Kernels that quantise activations by themselves (accuracy_level 4) are off by about
+# 1% a layer; models that round activations to int8 jump where two sums fall on either side of .5.
+_BOUND_EXACT, _BOUND_ROUNDED, _BOUND_KERNEL = 1e-4, 2e-2, 0.2
+
+
+class VerificationError(EdgerunError):
+    """The exported bundle computes something else than its source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a comparison found.
+
+    Attributes:
+        tokens: length of the text.
+        max_error: largest difference of logits between onnxruntime and NumPy on the bundle's
+            own weights, relative to the range of the logits.
+        bound: what ``max_error`` may be.
+        top1_agreement: share of positions where onnxruntime on the bundle and NumPy on the
+            source's weights prefer the same next token.
+        kl_divergence: mean over positions, in nats, from the source's distribution to that of
+            the bundle's weights.
+    """
+
+    tokens: int
+    max_error: float
+    bound: float
+    top1_agreement: float
+    kl_divergence: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Figures rounded to what is worth comparing between machines."""
+        return {
+            key: float(f"{value:.3g}") if isinstance(value, float) else value
+            for key, value in asdict(self).items()
+        }
+
+
+def sample_ids(spec: DecoderSpec, tokenizer_json: bytes) -> Ids:
+    """Encodes a short English text; a model without a usable tokenizer gets arbitrary ids."""
+    from tokenizers import Tokenizer
+
+    limit = min(_MAX_TOKENS, spec.context_length)
+    ids = Tokenizer.from_str(tokenizer_json.decode()).encode(_TEXT).ids[:limit]
+    if len(ids) < min(2 * _DECODE_STEPS, limit):
+        ids = [(7 * index + 3) % spec.vocab_size for index in range(limit)]
+    return np.array(ids, np.int64)
+
+
+def verify(
+    folder: Path, spec: DecoderSpec, recipe: Recipe, source: Weights, ids: Ids
+) -> Report:
+    """Runs the bundle and both NumPy references on ``ids``.
+
+    Raises:
+        VerificationError: onnxruntime and NumPy differ beyond the bound.
+        MissingDependencyError: onnxruntime is not installed.
+    """
+    actual = run_onnx(folder, spec, ids)
+    expected = forward(spec, BundleWeights(folder, spec), ids)
+    wanted = forward(spec, source, ids)
+    report = Report(
+        tokens=len(ids),
+        max_error=relative_error(actual, expected),
+        bound=_bound(spec, recipe),
+        top1_agreement=float(np.mean(actual.argmax(-1) == wanted.argmax(-1))),
+        kl_divergence=divergence(wanted, expected),
+    )
+    if not report.max_error <= report.bound:
+        raise VerificationError(
+            f"the bundle's logits differ from the reference by {report.max_error:.2g} of their "
+            f"range, more than {report.bound:g}; please report this model"
+        )
+    return report
+
+
+def damage(folder: Path, spec: DecoderSpec, source: Weights, ids: Ids) -> float:
+    """Returns the mean KL divergence in nats that the bundle's weights cause on ``ids``."""
+    return divergence(forward(spec, source, ids), forward(spec, BundleWeights(folder, spec), ids))
+
+
+def relative_error(actual: F32, expected: F32) -> float:
+    """Largest difference relative to the range of ``expected``; infinite if not all finite."""
+    if not np.isfinite(actual).all():
+        return float("inf")
+    return float(np.abs(actual - expected).max() / np.ptp(expected))
+
+
+def divergence(wanted: F32, actual: F32) -> float:
+    """Mean KL divergence in nats between the distributions of two sets of logits."""
+    first, second = _log_softmax(wanted), _log_softmax(actual)
+    return float(np.mean(np.sum(np.exp(first) * (first - second), axis=-1)))
+
+
+def run_onnx(folder: Path, spec: DecoderSpec, ids: Ids, decode_steps: int = _DECODE_STEPS) -> F32:
+    """Runs the bundle in onnxruntime: a prefill, then single tokens; returns all logits.
+
+    Raises:
+        MissingDependencyError: onnxruntime is not installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingDependencyError(
+            "--verify needs onnxruntime; install it with: pip install onnxruntime"
+        ) from error
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        str(folder / MODEL_FILE), settings, providers=["CPUExecutionProvider"]
+    )
+    names = [value.name for value in session.get_outputs()]
+    empty = np.zeros((1, spec.num_kv_heads, 0, spec.head_dim), np.float32)
+    cache = {name.replace("present", "past_key_values"): empty for name in names[1:]}
+    first = max(1, len(ids) - decode_steps)
+    logits, done = [], 0
+    for end in range(first, len(ids) + 1):
+        feeds = {
+            "input_ids": ids[None, done:end],
+            "attention_mask": np.ones((1, end), np.int64),
+            "position_ids": np.arange(done, end, dtype=np.int64)[None],
+            **cache,
+        }
+        values = dict(zip(names, session.run(names, feeds), strict=True))
+        logits.append(values.pop("logits")[0])
+        cache = {k.replace("present", "past_key_values"): v for k, v in values.items()}
+        done = end
+    return np.concatenate(logits)
+
+
+def _bound(spec: DecoderSpec, recipe: Recipe) -> float:
+    kernels_round = "fp32" not in (recipe.weights, recipe.activations)
+    if kernels_round or (recipe.head_weights != "fp32" and recipe.activations == "int8"):
+        return _BOUND_KERNEL
+    return _BOUND_EXACT if spec.ternary is None else _BOUND_ROUNDED
+
+
+def _log_softmax(logits: F32) -> NDArray[np.float64]:
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

@@ -1,0 +1,378 @@
+"""GGUF files written by the gguf package: names, rotary order, types, configuration, refusals."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
+from edgerun_export.checkpoint import open_checkpoint
+
+gguf = pytest.importorskip("gguf")
+Type = gguf.GGMLQuantizationType
+Make = Callable[..., Path]
+Tensors = dict[str, np.ndarray]
+Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2"])
+def test_gives_back_the_model_it_was_made_from(
+    make_gguf: Make, tensors: Tensors, arch: str
+) -> None:
+    with open_checkpoint(str(make_gguf(tensors, arch))) as checkpoint:
+        assert set(checkpoint.tensors()) == set(tensors)
+        for name, weight in tensors.items():
+            assert checkpoint.tensors()[name].shape == weight.shape
+            np.testing.assert_array_equal(checkpoint.read(name), weight, err_msg=name)
+        assert checkpoint.config["model_type"] == arch
+        assert checkpoint.source.kind == "gguf"
+        assert checkpoint.source.licence == "mit"
+
+
+def llama_cpp_permute(weight: np.ndarray, heads: int) -> np.ndarray:
+    """``LlamaModel.permute`` of llama.cpp's ``convert_hf_to_gguf.py``."""
+    return (
+        weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
+        .swapaxes(1, 2)
+        .reshape(weight.shape)
+    )
+
+
+def test_undoes_the_permutation_of_llama_cpp(make_gguf: Make, tensors: Tensors) -> None:
+    layer = "model.layers.{}.self_attn.{}_proj.weight"
+    permuted = {
+        layer.format(index, part): llama_cpp_permute(tensors[layer.format(index, part)], heads)
+        for index in range(2)
+        for part, heads in (("q", 4), ("k", 2))
+    }
+    # Written as another architecture, so that the helper's own interleaving stays out of it.
+    path = make_gguf(tensors | permuted, "qwen2")
+    data = path.read_bytes().replace(b"qwen2", b"llama")
+    path.write_bytes(data)
+    with open_checkpoint(str(path)) as checkpoint:
+        assert checkpoint.config["model_type"] == "llama"
+        for name in permuted:
+            assert not np.array_equal(permuted[name], tensors[name])
+            np.testing.assert_array_equal(checkpoint.read(name), tensors[name])
+
+
+def test_any_rows_of_a_rotary_projection_come_in_half_split_order(
+    make_gguf: Make, tensors: Tensors
+) -> None:
+    with open_checkpoint(str(make_gguf(tensors))) as checkpoint:
+        for first in range(17):
+            for end in range(first, 17):
+                got = checkpoint.read(Q_PROJ, slice(first, end))
+                np.testing.assert_array_equal(got, tensors[Q_PROJ][first:end])
+
+
+def test_writes_the_configuration(make_gguf: Make, tensors: Tensors) -> None:
+    def extra(writer: Any) -> None:
+        writer.add_rope_freq_base(500000.0)
+
+    with open_checkpoint(str(make_gguf(tensors, extra=extra))) as checkpoint:
+        config = dict(checkpoint.config)
+    assert config == {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "num_hidden_layers": 2,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 4,
+        "max_position_embeddings": 8,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 500000.0,
+        "rope_scaling": None,
+        "vocab_size": 260,
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+
+
+def test_a_file_without_output_matrix_is_tied(
+    make_gguf: Make, make_tensors: Callable[..., Tensors]
+) -> None:
+    with open_checkpoint(str(make_gguf(make_tensors(tied=True)))) as checkpoint:
+        assert checkpoint.config["tie_word_embeddings"] is True
+        assert "lm_head.weight" not in checkpoint.tensors()
+
+
+def scaling_config(make_gguf: Make, tensors: Tensors, extra: Callable[[Any], None]) -> Any:
+    with open_checkpoint(str(make_gguf(tensors, extra=extra))) as checkpoint:
+        return checkpoint.config["rope_scaling"]
+
+
+def test_reads_linear_and_yarn_scaling(make_gguf: Make, tensors: Tensors) -> None:
+    def linear(writer: Any) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(4.0)
+
+    def yarn(writer: Any) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(2.0)
+        writer.add_rope_scaling_orig_ctx_len(32768)
+
+    assert scaling_config(make_gguf, tensors, linear) == {"rope_type": "linear", "factor": 4.0}
+    assert scaling_config(make_gguf, tensors, yarn) == {
+        "rope_type": "yarn",
+        "factor": 2.0,
+        "original_max_position_embeddings": 32768,
+    }
+
+
+def test_refuses_an_unknown_scaling(make_gguf: Make, tensors: Tensors) -> None:
+    def extra(writer: Any) -> None:
+        writer.add_string("llama.rope.scaling.type", "spiral")
+
+    with pytest.raises(UnsupportedError, match="'spiral' is not supported; supported: none"):
+        scaling_config(make_gguf, tensors, extra)
+
+
+def llama3_reference(theta: float, head_dim: int, factor: float) -> np.ndarray:
+    """Llama 3.1's ``apply_scaling``, one frequency at a time, as divisors."""
+    out = []
+    for index in range(head_dim // 2):
+        frequency = theta ** (-2 * index / head_dim)
+        wavelength = 2 * np.pi / frequency
+        if wavelength < 8192 / 4:
+            out.append(1.0)
+        elif wavelength > 8192 / 1:
+            out.append(factor)
+        else:
+            smooth = (8192 / wavelength - 1) / 3
+            out.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(out, np.float32)
+
+
+@pytest.mark.parametrize("factor", [8.0, 32.0])
+def test_recognises_llama3_factors(make_gguf: Make, tensors: Tensors, factor: float) -> None:
+    raw = {"rope_freqs.weight": (llama3_reference(5e5, 64, factor), Type.F32)}
+    wide = {name: weight for name, weight in tensors.items() if "layers" not in name}
+
+    def extra(writer: Any) -> None:
+        writer.add_rope_freq_base(5e5)
+        writer.add_key_length(64)
+
+    with open_checkpoint(str(make_gguf(wide, extra=extra, raw=raw))) as checkpoint:
+        assert checkpoint.config["rope_scaling"] == {
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        }
+        assert "rope_freqs.weight" not in checkpoint.tensors()
+
+
+def test_passes_on_factors_of_no_known_rule(make_gguf: Make, tensors: Tensors) -> None:
+    raw = {"rope_freqs.weight": (np.array([1.0, 3.0], np.float32), Type.F32)}
+    with open_checkpoint(str(make_gguf(tensors, raw=raw))) as checkpoint:
+        scaling = checkpoint.config["rope_scaling"]
+    assert scaling["rope_type"] == "longrope"
+    assert scaling["long_factor"] == scaling["short_factor"] == [1.0, 3.0]
+    assert scaling["attention_factor"] == 1.0
+
+
+BLOCK_TYPES = [Type.Q8_0, Type.Q4_0, Type.TQ1_0, Type.TQ2_0, Type.F16, Type.BF16]
+
+
+@pytest.mark.parametrize("kind", BLOCK_TYPES, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("rows", [None, slice(3, 9)])
+def test_decodes_rows_of_every_type_in_the_file(
+    make_gguf: Make, tensors: Tensors, kind: Any, rows: slice | None
+) -> None:
+    weight = np.random.default_rng(0).standard_normal((24, 512), np.float32)
+    data = gguf.quants.quantize(weight, kind)
+    raw = {"blk.0.ffn_sub_norm.weight": (data, kind)}
+    expected = gguf.quants.dequantize(data, kind).reshape(weight.shape)
+    with open_checkpoint(str(make_gguf(tensors, raw=raw))) as checkpoint:
+        name = "model.layers.0.mlp.ffn_sub_norm.weight"
+        assert checkpoint.tensors()[name].dtype == kind.name
+        assert checkpoint.tensors()[name].shape == (24, 512)
+        got = checkpoint.read(name, rows)
+        np.testing.assert_array_equal(got, expected[rows or slice(None)])
+        ternary = checkpoint.ternary(name, rows)
+        if not kind.name.startswith("TQ"):
+            assert ternary is None
+            return
+        assert ternary is not None
+        values, scales = ternary
+        assert set(np.unique(values)) == {-1, 0, 1}
+        assert scales.shape == (len(got), 2)
+        np.testing.assert_array_equal(values * np.repeat(scales, 256, axis=1), got)
+
+
+def test_ternary_rows_of_a_rotary_projection_follow_their_weights(
+    make_gguf: Make, tensors: Tensors
+) -> None:
+    """Also the scales move with their rows."""
+    weight = np.random.default_rng(0).standard_normal((16, 256), np.float32)
+    data = gguf.quants.quantize(weight, Type.TQ2_0)
+    shrunk = {name: tensor for name, tensor in tensors.items() if "layers" not in name}
+    path = make_gguf(shrunk, raw={"blk.0.attn_q.weight": (data, Type.TQ2_0)})
+    name = "model.layers.0.self_attn.q_proj.weight"
+    with open_checkpoint(str(path)) as checkpoint:
+        whole = checkpoint.read(name)
+        expected = gguf.quants.dequantize(data, Type.TQ2_0)
+        assert not np.array_equal(whole, expected)
+        np.testing.assert_array_equal(llama_cpp_permute(whole, 4), expected)
+        for rows in (slice(None), slice(5, 11)):
+            found = checkpoint.ternary(name, rows)
+            assert found is not None
+            np.testing.assert_array_equal(found[0] * found[1], whole[rows])
+
+
+def test_refuses_a_ternary_code_that_is_no_trit(make_gguf: Make, tensors: Tensors) -> None:
+    block = np.full((1, 66), 0xFF, np.uint8)
+    block[:, 64:] = np.array([1.0], np.float16).view(np.uint8)
+    path = make_gguf(tensors, raw={"blk.0.ffn_sub_norm.weight": (block, Type.TQ2_0)})
+    with (
+        open_checkpoint(str(path)) as checkpoint,
+        pytest.raises(CheckpointError, match="ffn_sub_norm.weight' holds a TQ2_0 code for 2"),
+    ):
+        checkpoint.ternary("model.layers.0.mlp.ffn_sub_norm.weight")
+
+
+def test_names_the_tensor_and_the_supported_types(make_gguf: Make, tensors: Tensors) -> None:
+    data = np.zeros((4, 176), np.uint8)
+    path = make_gguf(tensors, raw={"blk.0.ffn_sub_norm.weight": (data, Type.Q5_K)})
+    message = r"'blk.0.ffn_sub_norm.weight' has GGUF type 13 \(Q5_K\); supported: F32, F16, Q4_0"
+    with pytest.raises(UnsupportedError, match=message):
+        open_checkpoint(str(path))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("general.architecture", "mamba", "'mamba' is not supported; supported: llama, qwen2"),
+        ("llama.expert_count", 8, "experts"),
+        ("split.count", 3, "one of 3 parts"),
+        ("llama.rope.dimension_count", 2, "heads of 4 with 2 rotated"),
+        ("llama.attention.key_length", 0, "expected 1 to"),
+    ],
+)
+def test_refuses_what_it_cannot_represent(
+    make_gguf: Make, tensors: Tensors, key: str, value: Any, message: str
+) -> None:
+    def extra(writer: Any) -> None:
+        if isinstance(value, str):
+            writer.kv_data[0][key] = gguf.gguf_writer.GGUFValue(value, gguf.GGUFValueType.STRING)
+        else:
+            writer.add_uint32(key, value)
+
+    with pytest.raises(EdgerunError, match=message):
+        open_checkpoint(str(make_gguf(tensors, extra=extra)))
+
+
+def test_refuses_a_tensor_it_has_no_place_for(make_gguf: Make, tensors: Tensors) -> None:
+    raw = {"blk.0.ffn_gate_exps.weight": (np.zeros((2, 2), np.float32), Type.F32)}
+    with pytest.raises(
+        UnsupportedError, match=r"'blk\.0\.ffn_gate_exps\.weight' has no known place"
+    ):
+        open_checkpoint(str(make_gguf(tensors, raw=raw)))
+
+
+def header(*, tensors: int = 0, keys: bytes = b"", count: int = 0, entries: bytes = b"") -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", 3, tensors, count) + keys + entries
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack("<Q", len(value)) + value
+
+
+def tensor(name: bytes, dims: list[int], kind: int = 0, offset: int = 0) -> bytes:
+    axes = struct.pack(f"<I{len(dims)}Q", len(dims), *dims)
+    return text(name) + axes + struct.pack("<IQ", kind, offset)
+
+
+ARRAY = text(b"k") + struct.pack("<IIQ", 9, 4, 2**62)
+BROKEN = {
+    "empty": (b"GGUF", "truncated"),
+    "version": (b"GGUF" + struct.pack("<IQQ", 9, 0, 0), "version 9"),
+    "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
+    "tensor count": (header(tensors=2**63), "announces 9223372036854775808 tensors"),
+    "key count": (header(count=2**63), "announces"),
+    "array": (header(keys=ARRAY, count=1), "array elements"),
+    "array in file": (
+        header(keys=text(b"k") + struct.pack("<IIQ", 9, 4, 1000), count=1),
+        "asks for 4000 bytes",
+    ),
+    "nested array": (
+        header(keys=text(b"k") + struct.pack("<IIQ", 9, 9, 1), count=1),
+        "unknown type 9",
+    ),
+    "string": (header(keys=text(b"k") + struct.pack("<IQ", 8, 2**60), count=1), "asks for"),
+    "UTF-8": (header(keys=text(b"\xff"), count=1), "not UTF-8"),
+    "twice": (header(keys=(text(b"k") + struct.pack("<IB", 7, 1)) * 2, count=2), "'k' twice"),
+    "axes": (header(tensors=1, entries=tensor(b"t", [1] * 5)), "5 axes"),
+    "huge": (header(tensors=1, entries=tensor(b"t", [2**62, 2**62])), "truncated"),
+    "zero": (header(tensors=1, entries=tensor(b"t", [0])), "shape"),
+    "offset": (header(tensors=1, entries=tensor(b"t", [4], 0, 2**60)), "truncated"),
+    "rows": (header(tensors=1, entries=tensor(b"t", [31, 2], 2)) + bytes(99), "in multiples of 32"),
+    "vector": (header(tensors=1, entries=tensor(b"t", [32], 2)) + bytes(99), "two or more axes"),
+    "overlap": (
+        header(tensors=2, entries=tensor(b"t", [8]) + tensor(b"u", [8], 0, 16)) + bytes(999),
+        "'t' and 'u' overlap",
+    ),
+    "same name": (
+        header(tensors=2, entries=tensor(b"t", [8]) + tensor(b"t", [8], 0, 32)) + bytes(999),
+        "'t' twice",
+    ),
+    "alignment": (
+        header(keys=text(b"general.alignment") + struct.pack("<II", 4, 3), count=1),
+        "power of two",
+    ),
+    "no architecture": (header(), "architecture 'None'"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_refuses_a_broken_header(tmp_path: Path, case: str) -> None:
+    data, message = BROKEN[case]
+    path = tmp_path / "m.gguf"
+    path.write_bytes(data)
+    with pytest.raises(EdgerunError, match=message):
+        open_checkpoint(str(path))
+
+
+def test_makes_the_tokenizer(make_gguf: Make, tensors: Tensors) -> None:
+    with open_checkpoint(str(make_gguf(tensors))) as checkpoint:
+        files = checkpoint.tokenizer_files()
+    assert set(files) == {
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "generation_config.json",
+    }
+    assert json.loads(files["generation_config.json"]) == {"bos_token_id": 1, "eos_token_id": 2}
+
+
+def test_refuses_a_vocabulary_without_a_model(shared_data: Path) -> None:
+    path = shared_data / "tokenizers" / "ggml-vocab-llama-spm.gguf"
+    with pytest.raises(CheckpointError, match="holds no model"):
+        open_checkpoint(str(path))
+
+
+def test_reads_a_file_of_the_wild_as_the_gguf_package_does(shared_data: Path) -> None:
+    path = shared_data / "models" / "gguf-tiny-random-llama" / "llama-2-tiny-random.gguf"
+    theirs = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    with open_checkpoint(str(path)) as checkpoint:
+        assert len(checkpoint.tensors()) == len(theirs) == 12
+        np.testing.assert_array_equal(
+            checkpoint.read("model.embed_tokens.weight"), theirs["token_embd.weight"].data
+        )
+        q_proj = checkpoint.read("model.layers.0.self_attn.q_proj.weight")
+        np.testing.assert_array_equal(
+            llama_cpp_permute(q_proj, 2), theirs["blk.0.attn_q.weight"].data
+        )
+        assert checkpoint.config["vocab_size"] == 32000

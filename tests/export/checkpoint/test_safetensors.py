@@ -1,0 +1,270 @@
+"""Hugging Face folders: single and sharded files, types, packed BitNet layers, broken headers."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
+from edgerun_export.checkpoint import open_checkpoint
+
+save_file = pytest.importorskip("safetensors.numpy").save_file
+CONFIG = '{"model_type": "llama"}'
+
+
+def write(path: Path, header: dict[str, object] | bytes, data: bytes) -> Path:
+    """Write a safetensors file by hand, with whatever header is asked for."""
+    encoded = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.parent.mkdir(exist_ok=True)
+    (path.parent / "config.json").write_text(CONFIG)
+    path.write_bytes(struct.pack("<Q", len(encoded)) + encoded + data)
+    return path
+
+
+def entry(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, object]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def test_reads_every_tensor_as_written(hf_folder: Path, tensors: dict[str, np.ndarray]) -> None:
+    with open_checkpoint(str(hf_folder)) as checkpoint:
+        assert set(checkpoint.tensors()) == set(tensors)
+        for name, weight in tensors.items():
+            assert checkpoint.tensors()[name].shape == weight.shape
+            np.testing.assert_array_equal(checkpoint.read(name), weight)
+        assert checkpoint.config["hidden_size"] == 16
+        assert checkpoint.source.kind == "safetensors"
+        assert checkpoint.source.location == "model"
+        assert checkpoint.source.licence == "apache-2.0"
+
+
+@pytest.mark.parametrize("rows", [slice(0, 5), slice(7, 8), slice(250, None), slice(3, 3)])
+def test_reads_only_the_rows_asked_for(
+    hf_folder: Path, tensors: dict[str, np.ndarray], rows: slice
+) -> None:
+    name = "model.embed_tokens.weight"
+    with open_checkpoint(str(hf_folder)) as checkpoint:
+        np.testing.assert_array_equal(checkpoint.read(name, rows), tensors[name][rows])
+
+
+def test_a_slab_of_a_large_tensor_takes_the_memory_of_the_slab(tmp_path: Path) -> None:
+    import tracemalloc
+
+    path = tmp_path / "m" / "model.safetensors"
+    rows, width = 4096, 4096
+    write(path, {"w": entry("BF16", [rows, width], 0, rows * width * 2)}, b"")
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size + rows * width * 2)  # sparse: zeros without disk
+    with open_checkpoint(str(path.parent)) as checkpoint:
+        tracemalloc.start()
+        slab = checkpoint.read("w", slice(0, 256))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert slab.shape == (256, width)
+    assert slab.nbytes <= peak < slab.nbytes + 24e6
+
+
+def test_converts_half_precision_and_keeps_integers(tmp_path: Path) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    draw = np.random.default_rng(0)
+    weight = draw.standard_normal((6, 4), np.float32)
+    halves, brains = weight.astype(np.float16), weight.astype(ml_dtypes.bfloat16)
+    packed, small = draw.integers(0, 256, (3, 4), np.uint8), np.array([[-3, 5]], np.int8)
+    parts = {"f": halves, "b": brains, "u": packed, "i": small, "s": np.float32(2.5)}
+    header, data = {}, b""
+    for (name, value), dtype in zip(parts.items(), ["F16", "BF16", "U8", "I8", "F32"], strict=True):
+        raw = value.tobytes()
+        header[name] = entry(dtype, list(value.shape), len(data), len(data) + len(raw))
+        data += raw
+    path = write(tmp_path / "m" / "model.safetensors", header, data)
+    with open_checkpoint(str(path.parent)) as checkpoint:
+        for name in "fb":
+            assert checkpoint.read(name).dtype == np.float32
+            np.testing.assert_array_equal(checkpoint.read(name), parts[name].astype(np.float32))
+        for name in "ui":
+            assert checkpoint.read(name).dtype == parts[name].dtype
+            np.testing.assert_array_equal(checkpoint.read(name), parts[name])
+        assert checkpoint.read("s").shape == () and checkpoint.read("s") == 2.5
+
+
+def test_unreadable_types_fail_only_when_read(tmp_path: Path) -> None:
+    header = {"ids": entry("I64", [2], 0, 16), "w": entry("F32", [1], 16, 20)}
+    path = write(tmp_path / "m" / "model.safetensors", header, bytes(20))
+    with open_checkpoint(str(path.parent)) as checkpoint:
+        assert checkpoint.read("w") == 0
+        with pytest.raises(UnsupportedError, match="'ids' is stored as I64.*supported: F32, F16"):
+            checkpoint.read("ids")
+
+
+def sharded(folder: Path, tensors: dict[str, np.ndarray]) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(CONFIG)
+    names = sorted(tensors)
+    weight_map = {}
+    for index, part in enumerate((names[::2], names[1::2])):
+        file = f"model-{index + 1:05d}-of-00002.safetensors"
+        save_file({name: tensors[name] for name in part}, folder / file)
+        weight_map |= dict.fromkeys(part, file)
+    index_file = {"metadata": {"total_size": 1}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index_file))
+    return folder
+
+
+def test_reads_shards(tmp_path: Path, tensors: dict[str, np.ndarray]) -> None:
+    with open_checkpoint(str(sharded(tmp_path / "m", tensors))) as checkpoint:
+        assert set(checkpoint.tensors()) == set(tensors)
+        for name, weight in tensors.items():
+            np.testing.assert_array_equal(checkpoint.read(name), weight)
+
+
+@pytest.mark.parametrize(
+    ("shard", "message"),
+    [
+        ("../outside.safetensors", "not a .safetensors file name"),
+        ("/etc/passwd", "not a .safetensors file name"),
+        ("model-00009-of-00002.safetensors", "no file"),
+        ("model-00002-of-00002.safetensors", "lacks tensor 'lm_head.weight'"),
+    ],
+)
+def test_refuses_a_bad_index(
+    tmp_path: Path, tensors: dict[str, np.ndarray], shard: str, message: str
+) -> None:
+    folder = sharded(tmp_path / "m", tensors)
+    index = folder / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    content["weight_map"]["lm_head.weight"] = shard
+    index.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=message):
+        open_checkpoint(str(folder))
+
+
+def pack_reference(values: np.ndarray) -> np.ndarray:
+    """transformers' ``pack_weights``, one element at a time."""
+    quarter = len(values) // 4
+    packed = np.zeros((quarter, values.shape[1]), np.uint8)
+    for row in range(len(values)):
+        packed[row % quarter] |= (values[row] + 1).astype(np.uint8) << 2 * (row // quarter)
+    return packed
+
+
+@pytest.mark.parametrize(("linear", "scale"), [("autobitlinear", 2.5), ("bitlinear", 0.4)])
+@pytest.mark.parametrize("rows", [None, slice(0, 3), slice(2, 11), slice(15, 16)])
+def test_unpacks_bitnet_layers(
+    tmp_path: Path, linear: str, scale: float, rows: slice | None
+) -> None:
+    values = np.random.default_rng(0).integers(-1, 2, (16, 8)).astype(np.int8)
+    folder = tmp_path / "m"
+    folder.mkdir()
+    config = {"model_type": "bitnet", "quantization_config": {"linear_class": linear}}
+    (folder / "config.json").write_text(json.dumps(config))
+    stored = {
+        "q.weight": pack_reference(values),
+        "q.weight_scale": np.array([2.5], np.float32),
+        "other.weight": np.zeros((4, 8), np.uint8),
+    }
+    save_file(stored, folder / "model.safetensors")
+    with open_checkpoint(str(folder)) as checkpoint:
+        found = checkpoint.ternary("q.weight", rows)
+        assert found is not None
+        assert found[0].dtype == np.int8 and found[1].shape == (1,)
+        np.testing.assert_array_equal(found[0], values[rows or slice(None)])
+        assert found[1][0] == np.float32(scale)
+        assert checkpoint.ternary("other.weight") is None
+        np.testing.assert_array_equal(checkpoint.read("q.weight"), stored["q.weight"])
+
+
+def test_refuses_a_packed_code_that_is_no_trit(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    stored = {"w": np.full((1, 4), 0xC0, np.uint8), "w_scale": np.ones(1, np.float32)}
+    save_file(stored, tmp_path / "model.safetensors")
+    with (
+        open_checkpoint(str(tmp_path)) as checkpoint,
+        pytest.raises(CheckpointError, match="'w' holds a packed code of 3"),
+    ):
+        checkpoint.ternary("w")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["F32", "F16"])
+def test_names_the_tensor_that_is_not_finite(tmp_path: Path, bad: float, dtype: str) -> None:
+    weight = np.ones((4, 4), {"F32": np.float32, "F16": np.float16}[dtype])
+    weight[2, 1] = bad
+    header = {"some.weight": entry(dtype, [4, 4], 0, weight.nbytes)}
+    path = write(tmp_path / "m" / "model.safetensors", header, weight.tobytes())
+    with open_checkpoint(str(path.parent)) as checkpoint:
+        assert checkpoint.read("some.weight", slice(0, 2)).all()
+        with pytest.raises(CheckpointError, match=r"'some\.weight' holds NaN or Inf"):
+            checkpoint.read("some.weight")
+
+
+HUGE = 2**40
+BROKEN = {
+    "too long": ({"w": entry("F32", [4], 0, 16)}, 12, "truncated"),
+    "begins before": ({"w": entry("F32", [4], -16, 0)}, 16, "truncated or damaged"),
+    "size differs": ({"w": entry("F32", [4], 0, 12)}, 12, "16 bytes is placed at 0 to 12"),
+    "huge": ({"w": entry("F32", [HUGE, HUGE], 0, HUGE * HUGE * 4)}, 16, "truncated"),
+    "negative axis": ({"w": entry("F32", [-2, -2], 0, 16)}, 16, "shape"),
+    "zero axis": ({"w": entry("F32", [0, HUGE], 0, 0)}, 0, "shape"),
+    "axes": ({"w": entry("F32", [1] * 9, 0, 4)}, 4, "shape"),
+    "overlap": (
+        {"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 4, 12)},
+        12,
+        "'a' and 'b' overlap",
+    ),
+    "hole": ({"a": entry("F32", [1], 4, 8)}, 8, "belong to no tensor"),
+    "tail": ({"a": entry("F32", [1], 0, 4)}, 8, "belong to no tensor"),
+    "type": ({"w": entry("F4", [2], 0, 1)}, 1, "type 'F4'; supported: F32"),
+    "no offsets": ({"w": {"dtype": "F32", "shape": [1]}}, 4, "'w' is not the JSON expected"),
+    "not JSON": (b"{nope", 4, "not the JSON expected"),
+    "nested": (b"[" * 100_000, 4, "not the JSON expected"),
+    "a list": (b"[1, 2]", 4, "not the JSON expected"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_refuses_a_broken_header(tmp_path: Path, case: str) -> None:
+    header, size, message = BROKEN[case]
+    path = write(tmp_path / "m" / "model.safetensors", header, bytes(size))
+    with pytest.raises(EdgerunError, match=message):
+        open_checkpoint(str(path.parent))
+
+
+def test_refuses_a_header_longer_than_the_file(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(CONFIG)
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", 2**62) + b"{}")
+    with pytest.raises(CheckpointError, match="announces a header of 4611686018427387904 bytes"):
+        open_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("config", ["", "[]", "{", '{"a": 1e', "\udcff", "[" * 100_000])
+def test_refuses_a_broken_config(hf_folder: Path, config: str) -> None:
+    (hf_folder / "config.json").write_bytes(config.encode("utf-8", "surrogateescape"))
+    with pytest.raises(CheckpointError, match=r"'config\.json' is not the JSON expected"):
+        open_checkpoint(str(hf_folder))
+
+
+def test_reading_after_close_is_a_clear_error(hf_folder: Path) -> None:
+    checkpoint = open_checkpoint(str(hf_folder))
+    checkpoint.close()
+    with pytest.raises(CheckpointError, match=r"cannot read 'model\.safetensors'"):
+        checkpoint.read("lm_head.weight")
+
+
+def test_a_file_that_shrinks_while_open_is_a_clear_error(hf_folder: Path) -> None:
+    with open_checkpoint(str(hf_folder)) as checkpoint:
+        with (hf_folder / "model.safetensors").open("r+b") as file:
+            file.truncate(4096)
+        with pytest.raises(CheckpointError, match="shrank while it was being read"):
+            for name in checkpoint.tensors():
+                checkpoint.read(name)
+
+
+def test_an_unknown_name_is_a_clear_error(hf_folder: Path) -> None:
+    with (
+        open_checkpoint(str(hf_folder)) as checkpoint,
+        pytest.raises(CheckpointError, match="has no tensor 'nope'"),
+    ):
+        checkpoint.read("nope")

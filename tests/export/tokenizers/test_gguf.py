@@ -1,0 +1,161 @@
+"""GGUF vocabularies: llama.cpp's own cases on real ones, and tiny ones made here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
+from edgerun_export.checkpoint.files import ByteFile
+from edgerun_export.checkpoint.gguf_header import read_header
+from edgerun_export.tokenizers import from_gguf
+from edgerun_export.tokenizers.byte_level import CUTS
+
+tokenizers = pytest.importorskip("tokenizers")
+REAL = ["deepseek-coder", "gpt-2", "llama-spm", "phi-3", "starcoder"]
+
+
+def load(files: dict[str, bytes]) -> Any:
+    return tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode())
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_encodes_llama_cpp_s_cases(shared_data: Path, name: str) -> None:
+    path = shared_data / "tokenizers" / f"ggml-vocab-{name}.gguf"
+    file = ByteFile(path)
+    metadata = read_header(file).metadata
+    file.close()
+    tokenizer = load(from_gguf(metadata))
+    cases = Path(f"{path}.inp").read_text().split("\n__ggml_vocab_test__\n")
+    lines = Path(f"{path}.out").read_text().split("\n")
+    assert len(cases) == len(lines) == 47
+    for text, line in zip(cases, lines, strict=True):
+        expected = [int(token) for token in line.split()]
+        assert tokenizer.encode(text, add_special_tokens=False).ids == expected, text
+        assert tokenizer.decode(expected) == text
+    assert tokenizer.get_vocab_size() == len(metadata["tokenizer.ggml.tokens"])
+
+
+def test_phi3_s_control_tokens_and_template(shared_data: Path) -> None:
+    file = ByteFile(shared_data / "tokenizers" / "ggml-vocab-phi-3.gguf")
+    files = from_gguf(read_header(file).metadata)
+    file.close()
+    tokenizer = load(files)
+    assert tokenizer.encode("<|user|>", add_special_tokens=False).ids == [32010]
+    assert tokenizer.encode("hi").ids[0] == 1
+    # A padding token of type "unknown" is not to be found in text.
+    assert len(tokenizer.encode("[PAD32011]", add_special_tokens=False).ids) > 1
+    assert "<|user|>" in json.loads(files["tokenizer_config.json"])["chat_template"]
+    assert json.loads(files["generation_config.json"])["eos_token_id"] == [32000, 32007]
+
+
+def byte_alphabet() -> list[str]:
+    """GPT-2's letters for the 256 bytes (``bytes_to_unicode``)."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = [value for value in range(256) if value not in plain]
+    return [chr(value) for value in plain] + [chr(256 + index) for index in range(len(rest))]
+
+
+def tiny(pre: str | None = "gpt-2", **others: Any) -> dict[str, Any]:
+    merges = ["1 1", "11 1", "Ġ 1", "1 .", "Ġ a", "a a"]
+    tokens = [*byte_alphabet(), *(merge.replace(" ", "") for merge in merges)]
+    tokens += ["111111", "<|end|>", "<tool>", "<|begin|>"]
+    count = len(tokens)
+    metadata: dict[str, Any] = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.token_type": np.array([1] * (count - 3) + [3, 4, 3], np.int32),
+        "tokenizer.ggml.bos_token_id": count - 1,
+        "tokenizer.ggml.eos_token_id": count - 3,
+    }
+    if pre is not None:
+        metadata["tokenizer.ggml.pre"] = pre
+    return metadata | {f"tokenizer.ggml.{key}": value for key, value in others.items()}
+
+
+WORDS = {
+    "gpt-2": ["11", "11", "11", "Ġ", "11", ".", ".", "a"],
+    "default": ["111", "111", "Ġ", "11", ".", ".", "a"],
+    "starcoder": ["1", "1", "1", "1", "1", "1", "Ġ", "1", "1", ".", ".", "a"],
+    "qwen2": ["1", "1", "1", "1", "1", "1", "Ġ", "1", "1", ".", ".", "a"],
+    "llama-bpe": ["111", "111", "Ġ", "11", ".", ".", "a"],
+    "dbrx": ["111", "111", "Ġ", "11", ".", ".", "a"],
+    "deepseek-coder": ["1", "1", "1", "1", "1", "1", "Ġ", "1", "1", ".", ".", "a"],
+    "deepseek-v3": ["111", "111", "Ġ", "11", ".", ".", "a"],
+}
+
+
+@pytest.mark.parametrize("pre", WORDS)
+def test_cuts_text_as_the_model_was_trained(pre: str) -> None:
+    tokenizer = load(from_gguf(tiny(pre)))
+    got = tokenizer.encode("111111 11..a", add_special_tokens=False).tokens
+    assert got == WORDS[pre]
+
+
+def test_llama3_takes_whole_words_that_are_tokens() -> None:
+    metadata = tiny("llama-bpe")
+    metadata["tokenizer.ggml.tokens"][-4] = "aaaa"
+    whole, merged = (
+        load(from_gguf(metadata)),
+        load(from_gguf(metadata | {"tokenizer.ggml.pre": "dbrx"})),
+    )
+    assert whole.encode("aaaa", add_special_tokens=False).tokens == ["aaaa"]
+    assert merged.encode("aaaa").tokens == ["aa", "aa"]
+    assert whole.encode("a").tokens == ["<|begin|>", "a"]
+    assert merged.encode("a").tokens == ["a"]
+
+
+@pytest.mark.parametrize("pre", sorted(CUTS))
+def test_every_cut_loads_and_loses_nothing(pre: str) -> None:
+    tokenizer = load(from_gguf(tiny(pre)))
+    text = "It's  DON'T\r\n\n naïve 中文字 ١٢٣ a1b2 12345 -- 🦙! \t<tool>x  "
+    encoded = tokenizer.encode(text, add_special_tokens=False)
+    assert "<tool>" in encoded.tokens
+    assert tokenizer.decode(encoded.ids, skip_special_tokens=False) == text
+
+
+def test_files_without_a_pre_tokenizer_get_the_default() -> None:
+    assert from_gguf(tiny(None)) == from_gguf(tiny("default"))
+
+
+def test_control_tokens_are_special_and_user_defined_are_not() -> None:
+    files = from_gguf(tiny(add_bos_token=True, add_eos_token=True, padding_token_id=0))
+    tokenizer = load(files)
+    assert tokenizer.encode("a").tokens == ["<|begin|>", "a", "<|end|>"]
+    encoded = tokenizer.encode("<tool>a<|end|>", add_special_tokens=False)
+    assert encoded.tokens == ["<tool>", "a", "<|end|>"]
+    assert tokenizer.decode(encoded.ids) == "<tool>a"
+    special = json.loads(files["special_tokens_map.json"])
+    assert special == {"bos_token": "<|begin|>", "eos_token": "<|end|>", "pad_token": "!"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "t5"}, "'t5' is not supported; supported: llama, gpt2"),
+        ({"pre": "martian"}, "pre-tokenizer 'martian' is not supported; supported: default"),
+        ({"merges": ["a nope"]}, "merge 'a nope' does not join"),
+        ({"merges": ["a"]}, "merge 'a' does not join"),
+        ({"merges": 3}, "'tokenizer.ggml.merges' is missing"),
+        ({"tokens": ["a", "a"]}, "tokens and 266 types|'a' twice"),
+        ({"eos_token_id": 99999}, "eos token's id is 99999"),
+        ({"eos_token_id": "x"}, "expected an id"),
+        ({"add_bos_token": 7}, "expected a flag"),
+        ({"token_type": np.array([1], np.int32)}, "266 tokens and 1 types"),
+    ],
+)
+def test_refuses_contradictions(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(EdgerunError, match=message):
+        from_gguf(tiny(**{"pre": "gpt-2"} | change))
+
+
+def test_a_file_without_vocabulary_is_a_clear_error() -> None:
+    with pytest.raises(CheckpointError, match="has no tokenizer"):
+        from_gguf({})
+    with pytest.raises(UnsupportedError):
+        from_gguf({"tokenizer.ggml.model": "rwkv"})

@@ -1,0 +1,81 @@
+"""Tokenizers of Hugging Face folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edgerun.errors import CheckpointError
+from edgerun_export.checkpoint.files import optional_reader
+from edgerun_export.tokenizers import from_hugging_face
+
+TOKENIZER = b'{ "model":{"type": "BPE"},  "odd spacing": 1}\n'
+CONFIG = b'{"eos_token": "<e>",   "chat_template": "old"}'
+
+
+def convert(**files: bytes) -> dict[str, bytes]:
+    """Convert files given as keywords, with ``__`` for the dot."""
+    return from_hugging_face({k.replace("__", "."): v for k, v in files.items()}.get)
+
+
+def test_passes_files_on_byte_for_byte() -> None:
+    files = convert(
+        tokenizer__json=TOKENIZER,
+        tokenizer_config__json=CONFIG,
+        special_tokens_map__json=b'{"eos_token":  "<e>"}',
+        generation_config__json=b'{"eos_token_id":  2}',
+        unrelated__json=b"{}",
+    )
+    assert files == {
+        "tokenizer.json": TOKENIZER,
+        "tokenizer_config.json": CONFIG,
+        "special_tokens_map.json": b'{"eos_token":  "<e>"}',
+        "generation_config.json": b'{"eos_token_id":  2}',
+    }
+
+
+def test_puts_a_template_file_into_the_configuration() -> None:
+    template = "{% for m in messages %}{{ m.content }} é\n{% endfor %}"
+    files = convert(
+        tokenizer__json=TOKENIZER,
+        tokenizer_config__json=CONFIG,
+        chat_template__jinja=template.encode(),
+    )
+    assert json.loads(files["tokenizer_config.json"]) == {
+        "eos_token": "<e>",
+        "chat_template": template,
+    }
+    alone = convert(tokenizer__json=TOKENIZER, chat_template__jinja=template.encode())
+    assert json.loads(alone["tokenizer_config.json"]) == {"chat_template": template}
+
+
+@pytest.mark.parametrize("bad", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "name",
+    ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"],
+)
+def test_names_the_file_that_is_not_json(name: str, bad: bytes) -> None:
+    files = {"tokenizer.json": TOKENIZER, "tokenizer_config.json": CONFIG} | {name: bad}
+    if name == "added_tokens.json":
+        files = {"tokenizer.model": b"x", name: bad}
+    with pytest.raises(CheckpointError, match=f"'{name}' is not the JSON expected"):
+        from_hugging_face(files.get)
+
+
+def test_refuses_a_folder_without_tokenizer() -> None:
+    with pytest.raises(CheckpointError, match="neither tokenizer.json nor tokenizer.model"):
+        convert(tokenizer_config__json=CONFIG)
+    with pytest.raises(CheckpointError, match="has no 'model'"):
+        convert(tokenizer__json=b"{}")
+
+
+def test_passes_a_real_one_on(shared_data: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = shared_data / "tokenizers" / "minimind" / "model"
+    files = from_hugging_face(optional_reader(folder, 1 << 27))
+    assert files["tokenizer.json"] == (folder / "tokenizer.json").read_bytes()
+    assert "im_start" in json.loads(files["tokenizer_config.json"])["chat_template"]
+    tokenizer = tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode())
+    assert tokenizer.encode("<|im_end|>").ids == [2]

@@ -1,0 +1,138 @@
+"""A model small enough to think through: bytes for tokens, and logits by a rule.
+
+The likeliest next token is a function of the whole sequence of cached ids, so a test notices when
+positions, cache lengths or prefixes are wrong. In the manner of nanochat's ``test_engine.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends.base import Phase
+from edgerun.loading import Model
+from edgerun.model.chat_template import ChatTemplate
+from edgerun.model.tokenizer import Tokenizer
+from edgerun.state import Batch, CacheSpec, KVCache
+
+SPECIALS = ("<|bos|>", "<|im_start|>", "<|im_end|>")
+BOS, START, END = 256, 257, 258
+THINK = 259
+VOCAB = 260
+SPEC = CacheSpec(num_layers=1, num_kv_heads=1, head_dim=2, dtype="fp32")
+
+CHATML = """\
+{{ bos_token }}{% for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+def byte_spelling() -> dict[str, int]:
+    """GPT-2's 256 byte characters, in the order of bytes."""
+    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    moved = iter(range(256, 512))
+    return {chr(byte if byte in kept else next(moved)): byte for byte in range(256)}
+
+
+def byte_tokenizer_json() -> str:
+    added = [*((i, name, True) for i, name in enumerate(SPECIALS, BOS)), (THINK, "<think>", False)]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    return json.dumps(
+        {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [
+                {"id": id_, "content": name, "special": special, **flags}
+                for id_, name, special in added
+            ],
+            "normalizer": None,
+            "pre_tokenizer": {**level, "use_regex": False},
+            "post_processor": None,
+            "decoder": {**level, "use_regex": False},
+            "model": {"type": "BPE", "vocab": byte_spelling(), "merges": []},
+        }
+    )
+
+
+def byte_tokenizer(**config: Any) -> Tokenizer:
+    given = {"bos_token": "<|bos|>", "eos_token": "<|im_end|>", "add_bos_token": True}
+    return Tokenizer.from_json(byte_tokenizer_json(), {**given, **config})
+
+
+def next_token(ids: Sequence[int]) -> int:
+    """The rule: printable ASCII, depending on every id and its position."""
+    total = sum((position + 1) * (id_ + 1) for position, id_ in enumerate(ids))
+    return 32 + total % 95
+
+
+class FakeExecutable:
+    """Writes ids into the key cache and computes logits from what it reads back.
+
+    Attributes:
+        script: if given, the token at each absolute position, instead of the rule.
+        rows: rows of each call, for tests of chunking.
+    """
+
+    def __init__(self, script: Mapping[int, int] | None = None) -> None:
+        self.script = script or {}
+        self.rows: list[int] = []
+        self.closed = 0
+
+    def __call__(self, batch: Batch, cache: KVCache) -> Mapping[str, NDArray[np.float32]]:
+        self.rows.append(batch.rows)
+        for id_, position, sequence in zip(
+            batch.ids, batch.positions, batch.sequences, strict=True
+        ):
+            value = np.full((1, 1, 2), float(id_), np.float32)
+            cache.write(0, int(sequence), int(position), value, value)
+        logits = np.zeros((len(batch.logit_rows), VOCAB), np.float32)
+        for index, row in enumerate(batch.logit_rows):
+            length = int(batch.positions[row]) + 1
+            keys, _ = cache.read(0, int(batch.sequences[row]), length)
+            logits[index, self._next([int(key) for key in keys[:, 0, 0]])] = 10
+        return {"logits": logits}
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def _next(self, ids: list[int]) -> int:
+        return self.script.get(len(ids), next_token(ids))
+
+
+def saying(text: str, prompt_tokens: int, *, end: bool = True) -> FakeExecutable:
+    """A model that says ``text`` to a prompt of that many tokens and then ends its reply."""
+    ids = [*text.encode(), *([END] if end else [])]
+    return FakeExecutable({prompt_tokens + index: id_ for index, id_ in enumerate(ids)})
+
+
+def fake_model(
+    executable: FakeExecutable | None = None,
+    *,
+    template: str | None = CHATML,
+    context: int = 512,
+    **changes: Any,
+) -> Model:
+    executable = executable or FakeExecutable()
+    tokenizer = changes.pop("tokenizer", None) or byte_tokenizer()
+    values: dict[str, Any] = {
+        "path": Path("fake"),
+        "digest": "0" * 64,
+        "tokenizer": tokenizer,
+        "template": ChatTemplate(template, tokenizer.special_token_variables()),
+        "executables": {Phase.PREFILL: executable, Phase.DECODE: executable},
+        "cache_spec": SPEC,
+        "context": context,
+        "vocab_size": VOCAB,
+        "eos_ids": (END,),
+        "sampling_defaults": {"temperature": 0.0},
+        "chunk_rows": 16,
+    }
+    return Model(**{**values, **changes})

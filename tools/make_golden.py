@@ -1,0 +1,261 @@
+"""Writes tests/golden: tiny random checkpoints with the logits that transformers computes.
+
+    python tools/make_golden.py [--out tests/golden] [NAME ...]
+
+Needs torch and transformers, which nothing else in the project does. Weights are stored as
+bfloat16 (their values are rounded before the logits are computed in float32), seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# BitLinear's functions are wrapped in torch.compile, which would call a C++ compiler.
+os.environ["TORCHDYNAMO_DISABLE"] = "1"
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
+from transformers.integrations.bitnet import (  # noqa: E402
+    pack_weights,
+    replace_with_bitnet_linear,
+)
+from transformers.utils.quantization_config import BitNetQuantConfig  # noqa: E402
+
+# In units of the last of 8 bits; float32 noise is about a tenth of it.
+ROUNDING_MARGIN = 1e-4
+VOCAB_SIZE, BOS, EOS = 264, 256, 257
+_BASE: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": BOS,
+    "eos_token_id": EOS,
+    "tie_word_embeddings": True,
+}
+_ROPE = {"rope_theta": 10000.0, "original_max_position_embeddings": 16}
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """One tiny checkpoint.
+
+    Attributes:
+        family: prefix of the classes in transformers.
+        changes: configuration beyond the common one.
+        tokens: length of the prompt.
+        quantization: arguments of BitNetQuantConfig.
+    """
+
+    family: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    tokens: int = 24
+    quantization: dict[str, str] = field(default_factory=dict)
+
+
+_ONLINE = {"linear_class": "autobitlinear", "quantization_mode": "online"}
+_OFFLINE = {"linear_class": "autobitlinear", "quantization_mode": "offline"}
+_BITLINEAR = {"linear_class": "bitlinear", "quantization_mode": "offline"}
+_BITNET = {"intermediate_size": 96, "rope_parameters": {"rope_theta": 500000.0}}
+_ONE_LAYER = {"num_hidden_layers": 1}
+_LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+_YARN = {"rope_type": "yarn", "factor": 8.0}
+_LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+GOLDEN: dict[str, Golden] = {
+    "llama": Golden("Llama", {"tie_word_embeddings": False, "attention_bias": True}),
+    "llama-linear": Golden("Llama", {**_ONE_LAYER, "rope_parameters": _LINEAR}),
+    "llama-llama3": Golden("Llama", {**_ONE_LAYER, "rope_parameters": {**_ROPE, **_LLAMA3}}),
+    "llama-yarn": Golden("Llama", {**_ONE_LAYER, "rope_parameters": {**_ROPE, **_YARN}}, 40),
+    "mistral": Golden("Mistral", {"sliding_window": 8}, tokens=32),
+    "qwen2": Golden(
+        "Qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+    ),
+    "qwen3": Golden("Qwen3", {"head_dim": 32}),
+    "bitnet-master": Golden("BitNet", _BITNET, 16, quantization=_ONLINE),
+    "bitnet-packed": Golden("BitNet", _BITNET, 16, quantization=_BITLINEAR),
+    "bitnet-offline": Golden("BitNet", _BITNET, 16, quantization=_OFFLINE),
+}
+
+
+def main() -> None:
+    """Writes the checkpoints named on the command line, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=list(GOLDEN), metavar="NAME")
+    default = Path(__file__).resolve().parents[1] / "tests" / "golden"
+    parser.add_argument("--out", type=Path, default=default)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in arguments.names:
+        write(GOLDEN[name], arguments.out / name)
+        print(name)
+
+
+def write(golden: Golden, folder: Path) -> None:
+    """Writes one checkpoint with its tokenizer and logits."""
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = torch.Generator().manual_seed(7)
+    ids = torch.randint(0, 256, (1, golden.tokens), generator=generator)
+    ids[0, 0] = BOS
+    model, stored, logits = settle(golden, ids)
+    save_file({k: v.contiguous() for k, v in sorted(stored.items())}, folder / "model.safetensors")
+    np.savez(
+        folder / "golden.npz",
+        ids=ids[0].numpy(),
+        logits=logits.numpy(),
+        inv_freq=model.model.rotary_emb.inv_freq.numpy(),
+    )
+    write_json(folder / "config.json", public_config(model.config, golden))
+    write_tokenizer(folder)
+
+
+def settle(golden: Golden, ids: torch.Tensor) -> tuple[Any, dict[str, torch.Tensor], torch.Tensor]:
+    """Makes the model of the first seed whose logits float32 noise cannot change by a jump.
+
+    BitNet rounds activations; one that lies on a rounding boundary would come out differently
+    wherever sums are taken in another order.
+    """
+    for seed in range(1, 1000):
+        torch.manual_seed(seed)
+        model = make_model(golden)
+        stored = store(model, golden)
+        nearest = watch_rounding(model)
+        with torch.no_grad():
+            logits = model(ids).logits[0]
+        if nearest() > ROUNDING_MARGIN:
+            return model, stored, logits
+    raise SystemExit("no seed keeps all activations off the rounding boundaries")
+
+
+def make_model(golden: Golden) -> Any:
+    """Makes a model with random weights."""
+    settings = {**_BASE, **golden.changes}
+    config_class = getattr(transformers, f"{golden.family}Config")
+    config = config_class(**settings, attn_implementation="eager")
+    model = getattr(transformers, f"{golden.family}ForCausalLM")(config).float().eval()
+    randomise(model)
+    return model
+
+
+def watch_rounding(model: Any) -> Callable[[], float]:
+    """Returns a function that tells how close an activation came to a rounding boundary."""
+    distances = [0.5]
+
+    def look(module: Any, inputs: tuple[torch.Tensor]) -> None:
+        (value,) = inputs
+        scaled = value * (127 / value.abs().max(dim=-1, keepdim=True).values.clamp(min=1e-5))
+        distances.append(float(((scaled - scaled.floor()) - 0.5).abs().min()))
+
+    for module in model.modules():
+        if type(module).__name__ in ("AutoBitLinear", "BitLinear"):
+            module.register_forward_pre_hook(look)
+    return lambda: min(distances)
+
+
+def randomise(model: torch.nn.Module) -> None:
+    """Fills parameters so that attention is peaked and logits differ; rounds them to bfloat16."""
+    for name, parameter in model.named_parameters():
+        values = torch.randn(parameter.shape)
+        if name.endswith("norm.weight"):
+            values = 1 + 0.2 * values
+        elif parameter.dim() == 2:
+            values = values * (0.4 if "embed" in name else 1.5 * parameter.shape[1] ** -0.5)
+        else:
+            values = 0.3 * values
+        parameter.data.copy_(values.bfloat16().float())
+
+
+def store(model: Any, golden: Golden) -> dict[str, torch.Tensor]:
+    """Returns the tensors to save; a BitNet model computes with its ternary layers afterwards."""
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        state.pop("lm_head.weight")
+    if golden.quantization:
+        state = ternarise(model, state, BitNetQuantConfig(**golden.quantization))
+    return {k: v if v.dtype == torch.uint8 else v.bfloat16() for k, v in state.items()}
+
+
+def ternarise(
+    model: Any, state: dict[str, torch.Tensor], config: BitNetQuantConfig
+) -> dict[str, torch.Tensor]:
+    """Swaps in transformers' BitNet layers, with packed weights unless they are quantised online."""
+    replace_with_bitnet_linear(model, ["lm_head"], config)
+    packed = config.linear_class == "bitlinear"
+    loaded, saved = dict(state), dict(state)
+    projections = [k for k in state if "_proj.weight" in k]
+    for name in projections if config.quantization_mode == "offline" else []:
+        mean = state[name].abs().mean()
+        ternary = (state[name] / mean).round().clamp(-1, 1)
+        scale = (1 / mean if packed else mean).bfloat16().float().reshape(1)
+        saved[name] = pack_weights(ternary.clone())
+        loaded[name] = saved[name] if packed else ternary
+        saved[f"{name}_scale"] = loaded[f"{name}_scale"] = scale
+    if model.config.tie_word_embeddings:
+        loaded["lm_head.weight"] = loaded["model.embed_tokens.weight"]
+    # The new layers are on the meta device: they take the tensors themselves.
+    model.load_state_dict(loaded, assign=True, strict=True)
+    for module in model.modules():
+        if getattr(module, "dtype", None) == torch.float32 and hasattr(module, "weight_scale"):
+            module.dtype = torch.float32
+    model.tie_weights()
+    model.eval()
+    return saved
+
+
+def public_config(config: Any, golden: Golden) -> dict[str, Any]:
+    """Returns config.json without what depends on the version of transformers."""
+    values = config.to_diff_dict()
+    for key in ("transformers_version", "_name_or_path", "attn_implementation"):
+        values.pop(key, None)
+    values |= {key: getattr(config, key) for key in _BASE}
+    values["architectures"] = [f"{golden.family}ForCausalLM"]
+    if golden.quantization:
+        values["quantization_config"] = {"quant_method": "bitnet", **golden.quantization}
+    return values
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Writes a tokenizer whose tokens are the 256 bytes, with a begin and an end token."""
+    write_json(folder / "tokenizer.json", byte_tokenizer())
+    write_json(
+        folder / "tokenizer_config.json",
+        {
+            "bos_token": "<s>",
+            "eos_token": "</s>",
+            "model_max_length": _BASE["max_position_embeddings"],
+            "tokenizer_class": "PreTrainedTokenizerFast",
+        },
+    )
+
+
+def byte_tokenizer() -> dict[str, Any]:
+    """Returns tokenizer.json of a byte-level tokenizer without merges."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({symbol: i for i, symbol in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
+    return json.loads(tokenizer.to_str())
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Writes JSON the same way every time."""
+    path.write_text(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
