@@ -1,0 +1,160 @@
+"""The onnxruntime back-end: runs the original model file, sequence by sequence.
+
+It is the oracle for what the file means, and the fallback for graphs that our exporter did not
+write. Keys and values are kept in the common cache, so that sessions work as everywhere else;
+they are copied for every call, which makes it slow at long contexts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends.base import (
+    NO_VALUES,
+    CompileOptions,
+    Executable,
+    Phase,
+    Support,
+    Values,
+)
+from edgerun.errors import BackendError, UnsupportedError
+from edgerun.graph.ir import Graph, Node
+from edgerun.graph.ops import LOGITS
+from edgerun.state import Batch, KVCache
+
+SECONDS_A_NODE = 2e-4
+PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
+TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+TOKEN_INPUTS = ("input_ids", "attention_mask", "position_ids")
+
+
+class OnnxruntimeExecutable:
+    """A session on the model file."""
+
+    def __init__(self, session: Any, options: CompileOptions) -> None:
+        self._session = session
+        self._spec = options.cache
+        self._inputs = {value.name: value for value in session.get_inputs()}
+        self._check()
+        layers = range(self._spec.num_layers)
+        self._presents = [f"present.{layer}.{part}" for layer in layers for part in ("key", "value")]
+
+    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
+        """Runs every sequence of the batch on its own; see ``Executable``."""
+        wanted = [
+            self._run(batch, cache, start, stop)[batch.logit_rows[chosen] - start]
+            for start, stop, chosen in _sequences(batch)
+        ]
+        return {LOGITS: np.concatenate(wanted)}
+
+    def close(self) -> None:
+        """Drops the session."""
+        self._session = None
+
+    def _check(self) -> None:
+        unknown = [
+            name
+            for name in self._inputs
+            if name not in TOKEN_INPUTS and not PAST.fullmatch(name)
+        ]
+        if unknown:
+            raise UnsupportedError(
+                f"the model reads {', '.join(unknown)}; supported inputs are "
+                f"{', '.join(TOKEN_INPUTS)} and past_key_values.N.key/value"
+            )
+
+    def _run(self, batch: Batch, cache: KVCache, start: int, stop: int) -> NDArray[np.float32]:
+        sequence, past = int(batch.sequences[start]), int(batch.positions[start])
+        tokens = stop - start
+        given: dict[str, NDArray[Any]] = {
+            "input_ids": batch.ids[None, start:stop].astype(np.int64),
+            "attention_mask": np.ones((1, past + tokens), np.int64),
+            "position_ids": batch.positions[None, start:stop].astype(np.int64),
+        }
+        feed = {name: given[name] for name in TOKEN_INPUTS if name in self._inputs}
+        for layer in range(self._spec.num_layers):
+            for part, rows in zip(("key", "value"), cache.read(layer, sequence, past), strict=True):
+                name = f"past_key_values.{layer}.{part}"
+                kind = TYPES[self._inputs[name].type]
+                feed[name] = rows.transpose(1, 0, 2)[None].astype(kind)
+        try:
+            logits, *presents = self._session.run([LOGITS, *self._presents], feed)
+        except Exception as error:  # onnxruntime raises its own and plain RuntimeError alike
+            raise BackendError(f"onnxruntime failed: {error}") from error
+        for layer in range(self._spec.num_layers):
+            keys, values = (
+                part[0, :, past:].transpose(1, 0, 2).astype(np.float32)
+                for part in presents[2 * layer : 2 * layer + 2]
+            )
+            cache.write(layer, sequence, past, keys, values)
+        rows: NDArray[np.float32] = logits[0].astype(np.float32)
+        return rows
+
+
+def _sequences(batch: Batch) -> Iterator[tuple[int, int, NDArray[np.bool_]]]:
+    """Start and stop of every run of rows of one sequence, and which logit rows fall into it."""
+    edges = np.flatnonzero(np.diff(batch.sequences)) + 1
+    bounds = [0, *edges.tolist(), batch.rows]
+    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+        yield start, stop, (batch.logit_rows >= start) & (batch.logit_rows < stop)
+
+
+class OnnxruntimeBackend:
+    """Runs whole model files with onnxruntime's CPU provider."""
+
+    name = "onnxruntime"
+    whole_graph = True
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[str, int], Any] = {}
+
+    def probe(self) -> Support:
+        """Whether onnxruntime is installed."""
+        if importlib.util.find_spec("onnxruntime") is None:
+            return Support(False, "not installed: pip install onnxruntime")
+        return Support(True)
+
+    def supports(self, graph: Graph, node: Node, phase: Phase) -> Support:
+        """Everything, as long as the graph came from a file."""
+        if graph.source is None:
+            return Support(False, "the graph has no model file")
+        return Support(True)
+
+    def cost(self, graph: Graph, node: Node, phase: Phase, rows: int) -> float:
+        """A rough figure: the planner turns to it only when no other back-end can."""
+        return SECONDS_A_NODE
+
+    def compile(self, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:
+        """Opens the model file; both phases share one session.
+
+        Raises:
+            BackendError: onnxruntime rejects the model.
+        """
+        key = (str(segment.source), options.threads)
+        if key not in self._sessions:
+            options.progress("onnxruntime session")
+            self._sessions[key] = _session(*key)
+        return OnnxruntimeExecutable(self._sessions[key], options)
+
+
+def _session(path: str, threads: int) -> Any:
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = threads
+    settings.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exception types are not public
+        raise BackendError(f"onnxruntime cannot open {path}: {error}") from error
+
+
+def make() -> OnnxruntimeBackend:
+    """Makes the back-end."""
+    return OnnxruntimeBackend()
