@@ -9,6 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgerun.engine.engine import Engine
 from edgerun.engine.sampling import SamplingParams
 from edgerun.engine.session import Session
@@ -179,6 +182,18 @@ class LLM:
             InputError: as many sessions as ``max_sessions`` allows are open.
         """
         return ChatSession(self, Session(self._cache))
+
+    def logits(self, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+        """Yields the logits of every position of a sequence, in blocks.
+
+        Each block is float32 ``[rows, vocab]`` and valid until the next one.
+
+        Raises:
+            PromptError: there are no ids, or more than the context holds.
+        """
+        if not 0 < len(ids) <= self.model.context:
+            raise PromptError(f"{len(ids)} tokens; expected 1 to {self.model.context}, the context")
+        return self._engine.logits(self._own, ids)
 
     def params(self, **sampling: Any) -> SamplingParams:
         """Checks sampling parameters and adds what the model recommends."""

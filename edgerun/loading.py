@@ -93,6 +93,8 @@ class Model:
         chunk_rows: most prompt tokens of one call.
         max_sessions: sequences that can be cached at a time.
         weight_bytes: bytes of weights that a decode step reads.
+        threads: worker threads.
+        backends: names of the back-ends in use.
     """
 
     path: Path
@@ -108,6 +110,8 @@ class Model:
     chunk_rows: int = DEFAULT_CHUNK_ROWS
     max_sessions: int = 4
     weight_bytes: int = 0
+    threads: int = 1
+    backends: tuple[str, ...] = ()
 
 
 def resolve(path: str | Path | None) -> Path:
@@ -147,12 +151,13 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
     context = _context(options.context, config.context_length, spec)
     rows = min(options.chunk_rows, context)
     found = dict.fromkeys((*config.eos_token_ids, *eos_ids(texts[GENERATION_CONFIG])))
+    executables, backends = _compile(bundle.graph, options, spec, rows)
     return Model(
         path=bundle.path,
         digest=bundle.digest,
         tokenizer=tokenizer,
         template=template,
-        executables=_compile(bundle.graph, options, spec, rows),
+        executables=executables,
         cache_spec=spec,
         context=context,
         vocab_size=config.vocab_size,
@@ -161,6 +166,8 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
         chunk_rows=rows,
         max_sessions=options.max_sessions,
         weight_bytes=streamed_bytes(bundle.graph),
+        threads=options.worker_threads,
+        backends=backends,
     )
 
 
@@ -196,7 +203,7 @@ def streamed_bytes(graph: Graph) -> int:
 
 def _compile(
     graph: Graph, options: LoadOptions, spec: CacheSpec, rows: int
-) -> Mapping[Phase, Executable]:
+) -> tuple[Mapping[Phase, Executable], tuple[str, ...]]:
     backends = chosen_backends(options.backend)
     plan = make_plan(graph, backends)
     threads = options.worker_threads
@@ -204,7 +211,9 @@ def _compile(
         Phase.PREFILL: CompileOptions(threads, rows, spec, options.progress),
         Phase.DECODE: CompileOptions(threads, 1, spec, options.progress),
     }
-    return compile_plan(plan, backends, each)
+    segments = (segment for phase in plan.segments.values() for segment in phase)
+    names = tuple(dict.fromkeys(segment.backend for segment in segments))
+    return compile_plan(plan, backends, each), names
 
 
 def _tokenizer(bundle: Bundle, config: Mapping[str, Any]) -> Tokenizer:

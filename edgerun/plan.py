@@ -10,8 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from edgerun.backends.base import Backend, CompileOptions, Executable, Phase, Values
-from edgerun.backends.base import NO_VALUES as _NO_VALUES
+from edgerun.backends.base import (
+    NO_VALUES,
+    Backend,
+    CompileOptions,
+    Executable,
+    Phase,
+    Values,
+)
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.ops import IDS, POSITIONS
@@ -105,7 +111,8 @@ def _plan_phase(
     if placed is not None:
         return _segments(graph, placed), _refusals(graph, backends, phase, placed)
     for backend in backends:
-        if backend.whole_graph and all(backend.supports(graph, node, phase) for node in graph.nodes):
+        runs = (backend.supports(graph, node, phase) for node in graph.nodes)
+        if backend.whole_graph and all(runs):
             seconds = sum(_cost(graph, backend, node, phase) for node in graph.nodes)
             refused = _refusals(graph, mixing, phase, [])
             return (Segment(backend.name, graph, seconds),), refused
@@ -151,9 +158,7 @@ def _segments(graph: Graph, placed: list[tuple[Node, Backend, float]]) -> tuple[
         name, nodes, seconds = groups[-1]
         nodes.append(node)
         groups[-1] = (name, nodes, seconds + cost)
-    return tuple(
-        Segment(name, _cut(graph, nodes), seconds) for name, nodes, seconds in groups
-    )
+    return tuple(Segment(name, _cut(graph, nodes), seconds) for name, nodes, seconds in groups)
 
 
 def _cut(graph: Graph, nodes: list[Node]) -> Graph:
@@ -201,7 +206,7 @@ class Chain:
     def __init__(self, parts: Sequence[Executable]) -> None:
         self._parts = list(parts)
 
-    def __call__(self, batch: Batch, cache: KVCache, values: Values = _NO_VALUES) -> Values:
+    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
         """Runs the parts in order, each seeing what the earlier ones produced."""
         known = dict(values)
         for part in self._parts:

@@ -9,7 +9,6 @@ bfloat16 (their values are rounded before the logits are computed in float32), s
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from byte_tokenizer import BOS, EOS, write_json, write_tokenizer  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 from transformers.integrations.bitnet import (  # noqa: E402
     pack_weights,
@@ -32,7 +32,7 @@ from transformers.utils.quantization_config import BitNetQuantConfig  # noqa: E4
 
 # In units of the last of 8 bits; float32 noise is about a tenth of it.
 ROUNDING_MARGIN = 1e-4
-VOCAB_SIZE, BOS, EOS = 264, 256, 257
+VOCAB_SIZE = 264
 _BASE: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 64,
@@ -118,7 +118,7 @@ def write(golden: Golden, folder: Path) -> None:
         inv_freq=model.model.rotary_emb.inv_freq.numpy(),
     )
     write_json(folder / "config.json", public_config(model.config, golden))
-    write_tokenizer(folder)
+    write_tokenizer(folder, _BASE["max_position_embeddings"])
 
 
 def settle(golden: Golden, ids: torch.Tensor) -> tuple[Any, dict[str, torch.Tensor], torch.Tensor]:
@@ -190,7 +190,7 @@ def store(model: Any, golden: Golden) -> dict[str, torch.Tensor]:
 def ternarise(
     model: Any, state: dict[str, torch.Tensor], config: BitNetQuantConfig
 ) -> dict[str, torch.Tensor]:
-    """Swaps in transformers' BitNet layers, with packed weights unless they are quantised online."""
+    """Swaps in transformers' BitNet layers; packs their weights unless quantised online."""
     replace_with_bitnet_linear(model, ["lm_head"], config)
     packed = config.linear_class == "bitlinear"
     loaded, saved = dict(state), dict(state)
@@ -224,37 +224,6 @@ def public_config(config: Any, golden: Golden) -> dict[str, Any]:
     if golden.quantization:
         values["quantization_config"] = {"quant_method": "bitnet", **golden.quantization}
     return values
-
-
-def write_tokenizer(folder: Path) -> None:
-    """Writes a tokenizer whose tokens are the 256 bytes, with a begin and an end token."""
-    write_json(folder / "tokenizer.json", byte_tokenizer())
-    write_json(
-        folder / "tokenizer_config.json",
-        {
-            "bos_token": "<s>",
-            "eos_token": "</s>",
-            "model_max_length": _BASE["max_position_embeddings"],
-            "tokenizer_class": "PreTrainedTokenizerFast",
-        },
-    )
-
-
-def byte_tokenizer() -> dict[str, Any]:
-    """Returns tokenizer.json of a byte-level tokenizer without merges."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({symbol: i for i, symbol in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
-    return json.loads(tokenizer.to_str())
-
-
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Writes JSON the same way every time."""
-    path.write_text(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

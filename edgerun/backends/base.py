@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from edgerun.graph.ir import Graph, Node
 from edgerun.state import Batch, CacheSpec, KVCache
 
-
 Values: TypeAlias = Mapping[str, NDArray[np.float32]]
 NO_VALUES: Values = MappingProxyType({})
 
@@ -117,4 +116,8 @@ class Backend(Protocol):
 
     def compile(self, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:
         """Turns a segment, all of whose nodes are supported, into a program."""
+        ...
+
+    def close(self) -> None:
+        """Releases what its executables share; they must not be called after it."""
         ...

@@ -43,7 +43,9 @@ class OnnxruntimeExecutable:
         self._inputs = {value.name: value for value in session.get_inputs()}
         self._check()
         layers = range(self._spec.num_layers)
-        self._presents = [f"present.{layer}.{part}" for layer in layers for part in ("key", "value")]
+        self._presents = [
+            f"present.{layer}.{part}" for layer in layers for part in ("key", "value")
+        ]
 
     def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
         """Runs every sequence of the batch on its own; see ``Executable``."""
@@ -59,9 +61,7 @@ class OnnxruntimeExecutable:
 
     def _check(self) -> None:
         unknown = [
-            name
-            for name in self._inputs
-            if name not in TOKEN_INPUTS and not PAST.fullmatch(name)
+            name for name in self._inputs if name not in TOKEN_INPUTS and not PAST.fullmatch(name)
         ]
         if unknown:
             raise UnsupportedError(
@@ -141,6 +141,10 @@ class OnnxruntimeBackend:
             options.progress("onnxruntime session")
             self._sessions[key] = _session(*key)
         return OnnxruntimeExecutable(self._sessions[key], options)
+
+    def close(self) -> None:
+        """Drops the sessions."""
+        self._sessions.clear()
 
 
 def _session(path: str, threads: int) -> Any:

@@ -84,6 +84,9 @@ class ReferenceBackend:
         """Wraps the segment."""
         return ReferenceExecutable(segment)
 
+    def close(self) -> None:
+        """Nothing to release."""
+
 
 def make() -> ReferenceBackend:
     """Makes the back-end."""

@@ -1,2 +1,126 @@
-def register(app):
-    pass
+"""``edgerun chat``: a conversation at the terminal, or line by line through a pipe."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgerun.cli import options
+
+if TYPE_CHECKING:
+    from edgerun.cli.terminal import ReadLine
+    from edgerun.engine.stats import Stats
+    from edgerun.llm import LLM, ChatSession
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("chat", help="Hold a conversation.")(chat)
+
+
+def chat(
+    model: options.Model = None,
+    system: Annotated[str | None, typer.Option("--system", help="System message.")] = None,
+    max_tokens: options.MaxTokens = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    seed: options.Seed = None,
+    stop: options.Stop = None,
+    threads: options.Threads = None,
+    backend: options.BackendName = None,
+    context: options.Context = None,
+    kv_cache: options.KVCacheType = "fp16",
+    stats: options.ShowStats = False,
+) -> None:
+    """Runs the command; the parameters are the options."""
+    from edgerun.cli.terminal import reader
+    from edgerun.model.chat_template import ChatTemplate
+
+    ChatTemplate.prepare()
+    settings = options.given(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+        stop=stop or None,
+    )
+    options.check_sampling(settings)
+    loading = {"threads": threads, "backend": backend, "context": context, "kv_cache": kv_cache}
+    with options.load(model, **loading) as llm:
+        if not llm.has_chat_template:
+            options.say("this model has no chat format, so it may not answer like a partner")
+        conversation = Conversation(llm, settings, show_stats=stats)
+        conversation.session.system = system or ""
+        conversation.hold(reader())
+
+
+class Conversation:
+    """The state of ``edgerun chat``.
+
+    Attributes:
+        llm: the model.
+        session: what was said.
+        settings: sampling parameters that were set.
+        last: timings of the last reply.
+        done: whether to quit.
+    """
+
+    def __init__(self, llm: LLM, settings: dict[str, Any], *, show_stats: bool = False) -> None:
+        self.llm = llm
+        self.session: ChatSession = llm.session()
+        self.settings = settings
+        self.last: Stats | None = None
+        self.done = False
+        self._show_stats = show_stats
+
+    def hold(self, read: ReadLine) -> None:
+        """Reads and answers until the input ends."""
+        while not self.done:
+            try:
+                text = read()
+            except EOFError:
+                return
+            except KeyboardInterrupt:  # clears the line, as in a shell
+                continue
+            if text.strip():
+                self.handle(text)
+
+    def handle(self, text: str) -> None:
+        """Runs a command or answers a message; the caller's mistakes become one line."""
+        from edgerun.cli.chat_commands import run_command
+        from edgerun.errors import EdgerunError
+
+        try:
+            if text.startswith("/"):
+                run_command(self, text)
+            else:
+                self.answer(text)
+        except EdgerunError as error:
+            options.say(str(error))
+
+    def answer(self, text: str) -> None:
+        """Streams a reply to stdout; Ctrl-C stops it and keeps the chat."""
+        stream = self.session.send(text, **self.settings)
+        try:
+            with stream:
+                for piece in stream:
+                    sys.stdout.write(piece)
+                    sys.stdout.flush()
+        except KeyboardInterrupt:
+            print(" [stopped]", end="", file=sys.stderr, flush=True)
+        print(flush=True)
+        self.last = stream.completion.stats
+        if stream.completion.finish_reason == "context":
+            options.say("the context is full: /clear starts again")
+        if self._show_stats:
+            from edgerun.cli.report import show_stats
+
+            show_stats(self.llm, self.last)

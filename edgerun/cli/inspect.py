@@ -1,2 +1,104 @@
-def register(app):
-    pass
+"""``edgerun inspect``: what is in a bundle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgerun.cli import options
+
+if TYPE_CHECKING:
+    from edgerun.graph.ir import Constant, Graph
+    from edgerun.model.bundle import Bundle
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("inspect", help="Show what is in a bundle.")(inspect)
+
+
+def inspect(
+    model: options.Model = None,
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check the digests of the weight files too.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Runs the command; the parameters are the options."""
+    from edgerun.loading import resolve
+    from edgerun.model.bundle import open_bundle
+
+    found = describe(open_bundle(resolve(model), verify=verify), tensors=tensors)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    _print(found)
+
+
+def describe(bundle: Bundle, *, tensors: bool) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    import msgspec
+
+    manifest = msgspec.to_builtins(bundle.manifest)
+    listed = list(_tensors(bundle.graph))
+    formats: dict[str, dict[str, int]] = {}
+    for tensor in listed:
+        entry = formats.setdefault(tensor["format"], {"tensors": 0, "weights": 0, "bytes": 0})
+        entry["tensors"] += 1
+        entry["weights"] += tensor["weights"]
+        entry["bytes"] += tensor["bytes"]
+    return {
+        "path": str(bundle.path),
+        "digest": bundle.digest,
+        "model": manifest["model"],
+        "formats": formats,
+        "files": {name: entry["size"] for name, entry in manifest["files"].items()},
+        **{name: manifest[name] for name in ("recipe", "source", "quality", "exporter")},
+        **({"tensors": listed} if tensors else {}),
+    }
+
+
+def _tensors(graph: Graph) -> Iterator[dict[str, Any]]:
+    for name, constant in graph.constants.items():
+        shape = list(constant.shape)
+        weights = 1
+        for side in shape:
+            weights *= side
+        yield {
+            "name": name,
+            "format": _format(constant),
+            "shape": shape,
+            "weights": weights,
+            "bytes": constant.nbytes,
+        }
+
+
+def _format(constant: Constant) -> str:
+    from edgerun.formats import PackedWeight
+
+    if isinstance(constant, PackedWeight):
+        return f"{constant.format}, blocks of {constant.block}"
+    return str(constant.dtype)
+
+
+def _print(found: dict[str, Any]) -> None:
+    from edgerun.cli.tables import print_pairs, print_rows, size
+
+    print(f"{found['path']}  ({found['digest'][:12]})")
+    print_pairs("model", found["model"])
+    weights = {
+        name: f"{entry['tensors']} tensors, {entry['weights']:,} weights, {size(entry['bytes'])}, "
+        f"{entry['bytes'] * 8 / max(entry['weights'], 1):.2f} bits each"
+        for name, entry in found["formats"].items()
+    }
+    print_pairs("weights", weights)
+    print_pairs("files", {name: size(count) for name, count in found["files"].items()})
+    for name in ("recipe", "source", "quality", "exporter"):
+        if found[name]:
+            print_pairs(name, found[name])
+    if "tensors" in found:
+        print_rows(found["tensors"])

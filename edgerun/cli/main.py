@@ -62,6 +62,8 @@ def application(names: Sequence[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    option = typer.Option(False, "--version", "-V", help="Print the version.")
+    _global_options.__defaults__ = (option,)
     app.callback()(_global_options)
     added = {point.name: point for point in _added_commands()} if set(names) - {*COMMANDS} else {}
     for name in names:
@@ -73,7 +75,7 @@ def application(names: Sequence[str]) -> typer.Typer:
 
 
 def _global_options(version: bool = False) -> None:
-    """Run language models from one ONNX bundle."""
+    """Holds the options before a command; ``_dispatch`` has dealt with them already."""
 
 
 def _dispatch(arguments: list[str]) -> int:

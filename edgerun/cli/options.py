@@ -61,6 +61,17 @@ def given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def check_sampling(sampling: dict[str, Any]) -> None:
+    """Complains about sampling options before a model is loaded.
+
+    Raises:
+        SamplingError: one is outside its range.
+    """
+    from edgerun.engine.sampling.params import SamplingParams
+
+    SamplingParams(**sampling)
+
+
 def load(model: Path | None, **options: Any) -> LLM:
     """Loads a model for a command; slow steps and warnings are announced on stderr."""
     import logging

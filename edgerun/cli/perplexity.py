@@ -1,2 +1,114 @@
-def register(app):
-    pass
+"""``edgerun perplexity``: how well a model predicts a text file."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgerun.cli import options
+
+if TYPE_CHECKING:
+    from edgerun.scoring import Score
+
+MAX_FILE_BYTES = 1 << 30
+CHUNK_ROWS = 64  # logits of every row are kept for one chunk
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("perplexity", help="Measure bits per byte and perplexity of a text.")(perplexity)
+
+
+def perplexity(
+    model: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
+    file: Annotated[Path, typer.Argument(help="UTF-8 text.")],
+    separator: Annotated[
+        str | None,
+        typer.Option("--separator", help="Line between texts that are scored separately."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", help="Score only so many texts.", min=1)
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option("--window", help="Tokens of one run; the context if left out.")
+    ] = None,
+    threads: options.Threads = None,
+    backend: options.BackendName = None,
+    context: options.Context = None,
+    kv_cache: options.KVCacheType = "fp16",
+    as_json: options.Json = False,
+) -> None:
+    """Runs the command; the parameters are the options."""
+    from edgerun.scoring import Score, score_texts, split_documents
+
+    texts = itertools.islice(split_documents(_read(file), separator), limit)
+    loading = {"threads": threads, "backend": backend, "context": context, "kv_cache": kv_cache}
+    with options.load(model, chunk_rows=CHUNK_ROWS, **loading) as llm:
+        began = time.perf_counter()
+        score = Score()
+        with progress_line() as show:
+            for score in score_texts(llm, texts, window):
+                show(f"{score.documents} texts, {score.bits_per_byte:.4f} bits per byte")
+        found = summary(score, window or llm.model.context, time.perf_counter() - began)
+    print(json.dumps(found) if as_json else _as_text(found))
+
+
+def summary(score: Score, window: int, seconds: float) -> dict[str, Any]:
+    """What ``--json`` prints; the names are a contract."""
+    return {
+        "bits_per_byte": round(score.bits_per_byte, 6),
+        "perplexity": round(score.perplexity, 6),
+        "tokens": score.tokens,
+        "bytes": score.bytes,
+        "documents": score.documents,
+        "windows": score.windows,
+        "window_tokens": window,
+        "seconds": round(seconds, 3),
+    }
+
+
+def _as_text(found: dict[str, Any]) -> str:
+    return (
+        f"{found['bits_per_byte']:.4f} bits per byte, perplexity {found['perplexity']:.4f} a token"
+        f" ({found['tokens']} tokens, {found['bytes']} bytes, {found['documents']} texts,"
+        f" windows of {found['window_tokens']} tokens)"
+    )
+
+
+def _read(file: Path) -> str:
+    from edgerun.errors import InputError
+
+    try:
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise InputError(f"{file} is larger than {MAX_FILE_BYTES} bytes")
+        text = file.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not UTF-8 text: {error}") from error
+    if not text.strip():
+        raise InputError(f"{file} holds no text")
+    return text
+
+
+class progress_line:  # noqa: N801, used as a statement
+    """Rewrites one line on stderr, if that is a terminal; clears it at the end."""
+
+    def __enter__(self) -> progress_line:
+        import sys
+
+        self._stream = sys.stderr if sys.stderr.isatty() else None
+        return self
+
+    def __call__(self, text: str) -> None:
+        if self._stream:
+            self._stream.write(f"\r\x1b[2K{text}")
+            self._stream.flush()
+
+    def __exit__(self, *_: object) -> None:
+        self("")

@@ -19,7 +19,7 @@ DEFAULT_MAX_TOKENS = 512
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("run", help=__doc__)(run)
+    app.command("run", help="Answer or continue one prompt.")(run)
 
 
 def run(
@@ -65,7 +65,7 @@ def run(
         stop=stop or None,
     )
     sampling["max_tokens"] = DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens
-    _check_early(sampling)
+    options.check_sampling(sampling)
     loading = {"threads": threads, "backend": backend, "context": context, "kv_cache": kv_cache}
     with options.load(model, **loading) as llm:
         stream = _start(llm, text, system, raw, sampling)
@@ -117,13 +117,6 @@ def _finish(stream: TextStream, *, quiet: bool) -> Completion:
     if not quiet:
         print(flush=True)
     return stream.completion
-
-
-def _check_early(sampling: dict[str, Any]) -> None:
-    """Complains about sampling options before the model is loaded."""
-    from edgerun.engine.sampling.params import SamplingParams
-
-    SamplingParams(**sampling)
 
 
 def _prompt(prompt: str | None) -> str:

@@ -160,9 +160,7 @@ def _typed(tensor: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> NDAr
     fields = {np.float32: "float_data", np.int64: "int64_data", np.float64: "double_data"}
     values = getattr(tensor, fields.get(dtype, "int32_data"))
     if len(values) != math.prod(shape):
-        raise BundleError(
-            f"tensor '{tensor.name}' of shape {shape} holds {len(values)} elements"
-        )
+        raise BundleError(f"tensor '{tensor.name}' of shape {shape} holds {len(values)} elements")
     return np.array(values).astype(dtype).reshape(shape)
 
 

@@ -162,7 +162,7 @@ def _blocking(queries: int, head_dim: int, lanes: int) -> tuple[int, int, int, i
     return block, 8 // block, vectors, -(-queries // block) * block
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit  # type: ignore[untyped-decorator]
 def _visible(a: int, row: int) -> int:
     """First position that a row sees."""
     if word(a, WINDOW) == 0:
@@ -170,7 +170,7 @@ def _visible(a: int, row: int) -> int:
     return max(0, int_at(word(a, POSITIONS), row) - word(a, WINDOW) + 1)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit  # type: ignore[untyped-decorator]
 def _same_sequence(a: int, row: int, limit: int) -> int:
     """End of the run of rows that belong to the sequence of ``row``."""
     stop = row + 1
@@ -180,7 +180,7 @@ def _same_sequence(a: int, row: int, limit: int) -> int:
     return stop
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit  # type: ignore[untyped-decorator]
 def _slot(a: int, row: int, page: int, head: int) -> int:
     """Index of a page's first token in the layer's pool, counted in heads."""
     sequence = int_at(word(a, SEQUENCES), row)
@@ -222,7 +222,7 @@ def _scores(q, keys, p, m, high, size, block, tokens, head_dim, dtype, lanes):  
         )
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit  # type: ignore[untyped-decorator]
 def _fill(x, first, last, value):  # type: ignore[no-untyped-def]
     """Sets float32 elements ``first .. last - 1``."""
     for index in range(first, last):

@@ -16,7 +16,7 @@ from edgerun.kernels.vectormath import relu2, silu
 from edgerun.kernels.word import byte_at, float_at, int_at, set_float, word
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit  # type: ignore[untyped-decorator]
 def copy_floats(source: int, target: int, count: int) -> None:
     """Copies ``count`` float32."""
     whole = count // 8 * 8

@@ -57,20 +57,20 @@ def round_codes(x, width, factor, q, lanes):  # type: ignore[no-untyped-def]
     return result
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit  # type: ignore[untyped-decorator]
 def fill_zero(q, first, last):  # type: ignore[no-untyped-def]
     """Sets the int8 codes ``first .. last - 1`` to zero."""
     for index in range(first, last):
         store(q + index, splat(0, "i8", 1))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit  # type: ignore[untyped-decorator]
 def row_factor(top: float) -> float:
     """Codes per unit of a row whose largest magnitude is ``top``."""
     return float32(127) / max(top, float32(MIN_ABSMAX))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit  # type: ignore[untyped-decorator]
 def block_factor(scale: float) -> float:
     """Codes per unit of a block; 0 for scales whose inverse is not a number."""
     return float32(1) / scale if scale >= float32(SMALLEST_NORMAL) else float32(0)
@@ -112,5 +112,53 @@ def quantize_block(block: int, lanes: int) -> Body:
             set_float(scales, index, scale)
             set_float(sums, index, float32(total) * scale)
         fill_zero(q, width, word(a, 5))
+
+    return body
+
+
+@kernel("quantize_row_blocks", "rows x x_stride width q q_stride scale sum blocks")
+def quantize_row_blocks(block: int, lanes: int) -> Body:
+    """``quantize_row`` in the form of ``quantize_block``: every block repeats the row's scale.
+
+    For rows rounded as a whole that meet weights with block scales.
+    """
+
+    def body(a: int, chunk: int) -> None:
+        x, width = word(a, 1) + chunk * word(a, 2) * 4, word(a, 3)
+        q, blocks = word(a, 4) + chunk * word(a, 5), word(a, 8)
+        scales, sums = word(a, 6) + chunk * blocks * 4, word(a, 7) + chunk * blocks * 4
+        factor = row_factor(largest(x, width, lanes))
+        scale = float32(1) / factor
+        for index in range(blocks):
+            first = index * block
+            size = max(0, min(block, width - first))
+            total = round_codes(x + first * 4, size, factor, q + first, lanes)
+            set_float(scales, index, scale)
+            set_float(sums, index, float32(total) * scale)
+        fill_zero(q, width, word(a, 5))
+
+    return body
+
+
+@kernel("round_row", "rows x x_stride width out out_stride")
+def round_row(lanes: int) -> Body:
+    """``quantize_row`` and back: float32 codes times the scale; ``out`` may be ``x``.
+
+    For rows rounded as a whole that meet float32 weights.
+    """
+
+    def body(a: int, chunk: int) -> None:
+        x, width = word(a, 1) + chunk * word(a, 2) * 4, word(a, 3)
+        out = word(a, 4) + chunk * word(a, 5) * 4
+        factor = row_factor(largest(x, width, lanes))
+        whole = width // lanes * lanes
+        factors = splat(factor, "f32", lanes)
+        scales = splat(float32(1) / factor, "f32", lanes)
+        for index in range(0, whole, lanes):
+            codes = round_even(load(x + index * 4, "f32", lanes) * factors)
+            store(out + index * 4, codes * scales)
+        for index in range(whole, width):
+            codes = round_even(load(x + index * 4, "f32", 1) * splat(factor, "f32", 1))
+            store(out + index * 4, codes * splat(float32(1) / factor, "f32", 1))
 
     return body

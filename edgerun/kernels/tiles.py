@@ -67,7 +67,9 @@ def scratch(typingctx, size):  # type: ignore[no-untyped-def]
         return None
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        area = cgutils.alloca_once(builder, ir.ArrayType(ELEMENTS["i8"], values[0]))
+        # Not alloca_once: it also writes zeros, which takes minutes to compile at this size.
+        with builder.goto_entry_block():
+            area = builder.alloca(ir.ArrayType(ELEMENTS["i8"], values[0]))
         area.align = 64
         return builder.ptrtoint(area, _I64)
 

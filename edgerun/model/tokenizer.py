@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from edgerun.errors import BundleError, EdgerunError, PromptError
@@ -165,6 +165,10 @@ class Tokenizer:
         """
         stream = self.stream(continues=continues)
         return "".join(stream.push(id_) for id_ in ids) + stream.finish()
+
+    def token_bytes(self, id_: int) -> bytes:
+        """Returns the UTF-8 bytes that one id stands for."""
+        return self._bytes(id_)
 
     def stream(self, *, continues: bool = False) -> StreamDecoder:
         """Returns a decoder that is fed one id at a time; see ``decode``."""

@@ -84,19 +84,24 @@ def special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tokenizer_config[key] for key in keys if tokenizer_config.get(key)}
 
 
-def special_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns bos, eos (a list) and pad ids; generation_config.json has the last word."""
+def special_ids(
+    config: Mapping[str, Any], generation: Mapping[str, Any], vocab_size: int
+) -> dict[str, Any]:
+    """Returns bos, eos (a list) and pad ids; generation_config.json has the last word.
 
-    def look_up(key: str) -> Any:
+    Ids that are no tokens are left out: some checkpoints say -1 for "none".
+    """
+
+    def look_up(key: str) -> list[int]:
         value = generation.get(key)
-        return config.get(key) if value is None else value
+        value = config.get(key) if value is None else value
+        ids = value if isinstance(value, list) else [value]
+        return [i for i in ids if type(i) is int and 0 <= i < vocab_size]
 
-    eos = look_up("eos_token_id")
-    eos_ids = [] if eos is None else list(eos) if isinstance(eos, list) else [eos]
     return {
-        "bos_token_id": look_up("bos_token_id"),
-        "eos_token_ids": eos_ids,
-        "pad_token_id": look_up("pad_token_id"),
+        "bos_token_id": next(iter(look_up("bos_token_id")), None),
+        "eos_token_ids": look_up("eos_token_id"),
+        "pad_token_id": next(iter(look_up("pad_token_id")), None),
     }
 
 

@@ -138,7 +138,7 @@ class _DecoderBuilder:
 
 
 def _inputs(spec: DecoderSpec) -> list[onnx.ValueInfoProto]:
-    past = ["batch", spec.num_kv_heads, "past_sequence_length", spec.head_dim]
+    past: _Shape = ["batch", spec.num_kv_heads, "past_sequence_length", spec.head_dim]
     return [
         _value("input_ids", _INT64, ["batch", "sequence_length"]),
         _value("attention_mask", _INT64, ["batch", "total_sequence_length"]),
@@ -148,7 +148,7 @@ def _inputs(spec: DecoderSpec) -> list[onnx.ValueInfoProto]:
 
 
 def _outputs(spec: DecoderSpec) -> list[onnx.ValueInfoProto]:
-    present = ["batch", spec.num_kv_heads, "total_sequence_length", spec.head_dim]
+    present: _Shape = ["batch", spec.num_kv_heads, "total_sequence_length", spec.head_dim]
     logits = _value("logits", _FLOAT, ["batch", "sequence_length", spec.vocab_size])
     return [logits, *_cache("present", spec, present)]
 

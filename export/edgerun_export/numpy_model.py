@@ -86,19 +86,32 @@ def _layer(spec: DecoderSpec, weights: Weights, layer: int, hidden: F32) -> F32:
 
     inner = rounded(norm(hidden, spec.post_attention_norm))
     gate, up = linear(inner, "gate_proj"), linear(inner, "up_proj")
-    active = gate / (1 + np.exp(-gate)) if spec.activation == "silu" else np.maximum(gate, 0) ** 2
-    return hidden + linear(rounded(norm(active * up, spec.mlp_sub_norm)), "down_proj")
+    inner = rounded(norm(_activate(spec, gate) * up, spec.mlp_sub_norm))
+    return hidden + linear(inner, "down_proj")
+
+
+def _activate(spec: DecoderSpec, gate: F32) -> F32:
+    if spec.activation == "relu2":
+        positive = np.maximum(gate, np.float32(0))
+        return positive * positive
+    # A large negative gate overflows the exponential to infinity, which gives the right zero.
+    with np.errstate(over="ignore"):
+        exponential: F32 = np.exp(-gate)
+    return gate / (np.float32(1) + exponential)
 
 
 def _norm(value: F32, weight: F32, epsilon: float) -> F32:
     mean = np.mean(value * value, axis=-1, keepdims=True, dtype=np.float32)
-    return value / np.sqrt(mean + np.float32(epsilon)) * weight
+    length: F32 = np.sqrt(mean + np.float32(epsilon))
+    return value / length * weight
 
 
 def _round_rows(value: F32) -> F32:
-    largest = np.maximum(np.abs(value).max(axis=-1, keepdims=True), np.float32(1e-5))
+    largest: F32 = np.maximum(np.abs(value).max(axis=-1, keepdims=True), np.float32(1e-5))
     scale = np.float32(127) / largest
-    return np.clip(np.rint(value * scale), -128, 127) / scale
+    integers: F32 = np.rint(value * scale)
+    clipped: F32 = np.clip(integers, np.float32(-128), np.float32(127))
+    return clipped / scale
 
 
 def _rotate(spec: DecoderSpec, heads: F32) -> F32:
@@ -121,4 +134,5 @@ def _attend(spec: DecoderSpec, layer: int, query: F32, key: F32, value: F32) -> 
     scores = np.where(visible, scores, np.float32(-np.inf))
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
-    return (weights @ value).transpose(1, 0, 2).reshape(tokens, -1)
+    mixed: F32 = weights @ value
+    return mixed.transpose(1, 0, 2).reshape(tokens, -1)

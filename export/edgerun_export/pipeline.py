@@ -181,7 +181,7 @@ class _Job:
         self._progress("files", 0.0)
         config = public_config(self._checkpoint.config)
         generation = self._generation_config()
-        self._ids = special_ids(config, generation)
+        self._ids = special_ids(config, generation, self._spec.vocab_size)
         self._texts |= {
             "config.json": to_json(config),
             "generation_config.json": to_json(generation),

@@ -77,7 +77,8 @@ class SourceWeights:
         """Reads rows of a matrix, float32 ``[rows, columns]``."""
         if self.is_ternary(name):
             values, scales = self.ternary(name, rows)
-            return values * np.repeat(scales, values.shape[1] // scales.shape[1], axis=1)
+            wide = np.repeat(scales, values.shape[1] // scales.shape[1], axis=1)
+            return values.astype(np.float32) * wide
         return self._checkpoint.read(name, rows).astype(np.float32, copy=False)
 
     def matrix(self, name: str) -> F32:

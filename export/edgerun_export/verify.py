@@ -26,9 +26,9 @@ _TEXT = (
 _MAX_TOKENS, _DECODE_STEPS = 48, 4
 
 # Largest difference between onnxruntime and NumPy on the same weights, relative to the range of
-# the logits. Kernels that quantise activations by themselves (accuracy_level 4) are off by about
-# 1% a layer; models that round activations to int8 jump where two sums fall on either side of .5.
-_BOUND_EXACT, _BOUND_ROUNDED, _BOUND_KERNEL = 1e-4, 2e-2, 0.2
+# the logits. Kernels that quantise activations by themselves (accuracy_level 4) are off by 1 to
+# 3%; models that round activations to int8 jump where two sums fall on either side of .5.
+_BOUND_EXACT, _BOUND_ROUNDED, _BOUND_KERNEL = 1e-4, 3e-2, 0.1
 
 
 class VerificationError(EdgerunError):
@@ -75,9 +75,7 @@ def sample_ids(spec: DecoderSpec, tokenizer_json: bytes) -> Ids:
     return np.array(ids, np.int64)
 
 
-def verify(
-    folder: Path, spec: DecoderSpec, recipe: Recipe, source: Weights, ids: Ids
-) -> Report:
+def verify(folder: Path, spec: DecoderSpec, recipe: Recipe, source: Weights, ids: Ids) -> Report:
     """Runs the bundle and both NumPy references on ``ids``.
 
     Raises:
@@ -164,5 +162,7 @@ def _bound(spec: DecoderSpec, recipe: Recipe) -> float:
 
 
 def _log_softmax(logits: F32) -> NDArray[np.float64]:
-    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    shifted: NDArray[np.float64] = logits.astype(np.float64)
+    shifted -= shifted.max(axis=-1, keepdims=True)
+    total: NDArray[np.float64] = np.exp(shifted).sum(axis=-1, keepdims=True)
+    return shifted - np.log(total)

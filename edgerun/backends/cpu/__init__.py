@@ -96,11 +96,6 @@ def _supports_linear(graph: Graph, node: Node) -> Support:
         return Support(False, "weights with stored zero points")
     if not MIN_BLOCK <= weight.block <= MAX_BLOCK or weight.block & (weight.block - 1):
         return Support(False, f"blocks of {weight.block} weights")
-    if node.attrs["activations"] == "int8_row":
-        from edgerun.backends.cpu.weights import has_row_scales
-
-        if not has_row_scales(weight):
-            return Support(False, "int8 rows against weights with block scales")
     return Support(True)
 
 

@@ -30,28 +30,28 @@ class Patch:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantised:
-    """A value rounded to int8, as a linear kernel wants it."""
+class Rounded:
+    """A value rounded as a linear kernel wants it; without scales it is float32 again."""
 
     codes: Buffer
-    scales: Buffer
-    sums: Buffer
+    scales: Buffer | None
+    sums: Buffer | None
     blocks: int
 
-    def reads(self) -> set[str]:
-        """Keys of its buffers."""
-        return {self.codes.key, self.scales.key, self.sums.key}
-
-    def buffers(self) -> tuple[Buffer, Buffer, Buffer]:
+    def buffers(self) -> list[Buffer]:
         """Its buffers."""
-        return self.codes, self.scales, self.sums
+        return [one for one in (self.codes, self.scales, self.sums) if one is not None]
+
+    def keys(self) -> set[str]:
+        """Keys of its buffers."""
+        return {buffer.key for buffer in self.buffers()}
 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """How a linear layer wants its input: activations, scale block, padded K."""
+    """How a linear layer wants its input: by which kernel, with which blocks, how long a row."""
 
-    activations: str
+    kernel: str
     block: int
     padded_k: int
 
@@ -75,7 +75,7 @@ class Binder:
     patches: list[Patch] = field(default_factory=list)
     keep: list[Any] = field(default_factory=list)
     values: dict[str, Buffer] = field(default_factory=dict)
-    quantised: dict[tuple[str, Rounding], Quantised] = field(default_factory=dict)
+    rounded: dict[tuple[str, Rounding], Rounded] = field(default_factory=dict)
     counted_by: dict[str, int] = field(default_factory=dict)
 
     pool: BufferPool = field(init=False)
@@ -151,6 +151,6 @@ class Binder:
         for value in [name for name, last in self.last_use.items() if last == index]:
             if value in self.values:
                 self.pool.give(self.values.pop(value))
-            for key in [key for key in self.quantised if key[0] == value]:
-                for buffer in self.quantised.pop(key).buffers():
+            for key in [key for key in self.rounded if key[0] == value]:
+                for buffer in self.rounded.pop(key).buffers():
                     self.pool.give(buffer)

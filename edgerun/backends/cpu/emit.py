@@ -6,14 +6,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgerun.backends.cpu.binder import LOGIT_ROWS, ONE, ROWS, Binder
+from edgerun.backends.cpu.binder import LOGIT_ROWS, ROWS, Binder, Rounding
 from edgerun.backends.cpu.emit_attention import emit_attention, emit_rotary
-from edgerun.backends.cpu.emit_linear import emit_linear, rounding, take_quantised
+from edgerun.backends.cpu.emit_linear import (
+    emit_linear,
+    rounding,
+    rounding_fields,
+    take_rounded,
+)
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Node
 from edgerun.kernels.isa import VECTOR_BYTES
 
 PIECE_ELEMENTS = 2048
+# Kernels that normalise and round in one pass, by the rounding they replace.
+FUSED = {"quantize_row": "rms_norm_row", "quantize_block": "rms_norm_block"}
 
 
 def emit_embedding(binder: Binder, node: Node, index: int) -> None:
@@ -62,33 +69,22 @@ def emit_rms_norm(binder: Binder, node: Node, index: int) -> None:
         "epsilon": epsilon.ctypes.data,
     }
     lanes = VECTOR_BYTES[binder.isa] // 4
-    wanted = {rounding(binder, reader) for reader in binder.readers.get(out_name, [])}
-    form = wanted.pop() if len(wanted) == 1 and out_name not in binder.graph.outputs else None
-    if form is not None and form.activations != "float" and x.width == len(weight):
-        quantised = take_quantised(binder, out_name, form, counted_by)
-        block = form.activations == "int8_block"
-        fields |= {
-            "q": quantised.codes.address,
-            "q_stride": quantised.codes.stride,
-            "scale": quantised.scales.address,
-            "sum": quantised.sums.address,
-        }
-        if block:
-            fields["blocks"] = quantised.blocks
+    form = _common_rounding(binder, out_name)
+    fused = FUSED.get(form.kernel) if form is not None and x.width == len(weight) else None
+    if form is not None and fused is not None:
+        rounded = take_rounded(binder, out_name, form, counted_by)
         binder.emit(
-            "rms_norm_block" if block else "rms_norm_row",
-            {"block": form.block, "lanes": lanes} if block else {"lanes": lanes},
-            fields,
+            fused,
+            {"block": form.block, "lanes": lanes} if form.block else {"lanes": lanes},
+            fields | rounding_fields(form, rounded),
             chunks=(counted_by, 1, 1),
             reads={x.key},
-            writes=quantised.reads(),
+            writes=rounded.keys(),
             label=node.name,
         )
         return
     same = binder.dies_at(source, index)
-    out = (
-        binder.rename(source, out_name) if same else binder.new(out_name, x.width, counted_by)
-    )
+    out = binder.rename(source, out_name) if same else binder.new(out_name, x.width, counted_by)
     fields |= {"out": out.address, "out_stride": out.stride, "groups": x.width // len(weight)}
     binder.emit(
         "rms_norm",
@@ -101,15 +97,19 @@ def emit_rms_norm(binder: Binder, node: Node, index: int) -> None:
     )
 
 
+def _common_rounding(binder: Binder, value: str) -> Rounding | None:
+    """The one rounded form in which everything reads a value; None when there is none."""
+    wanted = {rounding(binder, reader) for reader in binder.readers.get(value, [])}
+    return wanted.pop() if len(wanted) == 1 and value not in binder.graph.outputs else None
+
+
 def emit_gate(binder: Binder, node: Node, index: int) -> None:
     """Multiplies the activated gate into the up projection."""
     gate, up = (binder.values[name] for name in node.inputs)
     counted_by = binder.counted_by[node.inputs[0]]
     same = binder.dies_at(node.inputs[0], index)
     name = node.outputs[0]
-    out = (
-        binder.rename(node.inputs[0], name) if same else binder.new(name, gate.width, counted_by)
-    )
+    out = binder.rename(node.inputs[0], name) if same else binder.new(name, gate.width, counted_by)
     pieces = max(1, gate.width // PIECE_ELEMENTS) if binder.options.max_rows == 1 else 1
     binder.emit(
         "gate",
@@ -187,5 +187,3 @@ EMITTERS: dict[str, Callable[[Binder, Node, int], None]] = {
     "add": emit_add,
     "select_rows": emit_select_rows,
 }
-
-__all__ = ["EMITTERS", "ONE"]

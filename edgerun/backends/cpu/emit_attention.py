@@ -28,9 +28,7 @@ class RotaryTables:
     def __init__(self) -> None:
         self._tables: dict[tuple[str, float, int], NDArray[np.float32]] = {}
 
-    def address(
-        self, name: str, inv_freq: NDArray[np.float32], factor: float, context: int
-    ) -> int:
+    def address(self, name: str, inv_freq: NDArray[np.float32], factor: float, context: int) -> int:
         """Address of the table for a context length."""
         key = (name, factor, context)
         if key not in self._tables:
@@ -98,8 +96,7 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
     write = binder.emit(
         "cache_write",
         {"dtype": dtype, "head_dim": head_dim, "lanes": lanes},
-        common
-        | {"k": k.address, "k_stride": k.stride, "v": v.address, "v_stride": v.stride},
+        common | {"k": k.address, "k_stride": k.stride, "v": v.address, "v_stride": v.stride},
         chunks=(ROWS, 1, 1),
         reads={k.key, v.key},
         writes={cached},

@@ -7,15 +7,14 @@ from edgerun.backends.cpu.binder import (
     LOGIT_ROWS,
     ONE,
     Binder,
-    Quantised,
+    Rounded,
     Rounding,
 )
-from edgerun.backends.cpu.buffers import ROW_MULTIPLE, Buffer
+from edgerun.backends.cpu.buffers import Buffer
 from edgerun.backends.cpu.weights import DENSE_LANES, DenseWeight, Prepared
-from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Node
 from edgerun.kernels.isa import VECTOR_BYTES
-from edgerun.kernels.layout import GROUP, StreamWeight
+from edgerun.kernels.layout import GROUP
 
 CHUNK_BYTES = 128 * 1024
 CHUNKS_A_THREAD = 4
@@ -23,39 +22,56 @@ CHUNKS_A_THREAD = 4
 
 def rounding(binder: Binder, node: Node) -> Rounding | None:
     """The form in which a node reads its first input; None for the plain float value."""
-    if node.op != "linear":
+    if node.op != "linear" or node.attrs["activations"] == "float":
         return None
-    weight = _prepared(binder, node)
-    activations = node.attrs["activations"]
-    if isinstance(weight, DenseWeight) or activations == "float":
-        return None
-    block = weight.block if activations == "int8_block" else 0
-    return Rounding(activations, block, weight.padded_k)
+    weight = prepared(binder, node)
+    if isinstance(weight, DenseWeight):
+        return Rounding("round_row", 0, weight.shape[1])
+    if node.attrs["activations"] == "int8_block":
+        return Rounding("quantize_block", weight.block, weight.padded_k)
+    if weight.scales.shape[1] == 1:
+        return Rounding("quantize_row", 0, weight.padded_k)
+    return Rounding("quantize_row_blocks", weight.block, weight.padded_k)
 
 
-def take_quantised(
-    binder: Binder, value: str, form: Rounding, counted_by: int
-) -> Quantised:
-    """Takes buffers for a value in an int8 form."""
+def take_rounded(binder: Binder, value: str, form: Rounding, counted_by: int) -> Rounded:
+    """Takes buffers for a value in a rounded form."""
     blocks = form.padded_k // form.block if form.block else 1
-    quantised = Quantised(
-        codes=binder.pool.take(form.padded_k, "int8"),
-        scales=binder.pool.take(blocks, "float32", exact=True),
-        sums=binder.pool.take(blocks, "float32" if form.block else "int32", exact=True),
-        blocks=blocks,
-    )
-    binder.quantised[value, form] = quantised
+    if form.kernel == "round_row":
+        rounded = Rounded(binder.pool.take(form.padded_k), None, None, blocks)
+    else:
+        rounded = Rounded(
+            codes=binder.pool.take(form.padded_k, "int8"),
+            scales=binder.pool.take(blocks, "float32", exact=True),
+            sums=binder.pool.take(blocks, "float32" if form.block else "int32", exact=True),
+            blocks=blocks,
+        )
+    binder.rounded[value, form] = rounded
     binder.counted_by[value] = counted_by
-    return quantised
+    return rounded
+
+
+def rounding_fields(form: Rounding, rounded: Rounded) -> dict[str, int]:
+    """Output fields of the kernel that rounds, alone or fused to a norm."""
+    codes = {"address": rounded.codes.address, "stride": rounded.codes.stride}
+    if rounded.scales is None or rounded.sums is None:
+        return {"out": codes["address"], "out_stride": codes["stride"]}
+    fields = {
+        "q": codes["address"],
+        "q_stride": codes["stride"],
+        "scale": rounded.scales.address,
+        "sum": rounded.sums.address,
+    }
+    return fields | ({"blocks": rounded.blocks} if form.block else {})
 
 
 def emit_linear(binder: Binder, node: Node, index: int) -> None:
     """Emits rounding (unless it is there already) and the product."""
     source, _, bias_name, residual = (*node.inputs, "", "")[:4]
-    weight = _prepared(binder, node)
+    weight = prepared(binder, node)
     form = rounding(binder, node)
-    if form is not None and (source, form) not in binder.quantised:
-        _emit_quantise(binder, source, form, node)
+    if form is not None and (source, form) not in binder.rounded:
+        _emit_rounding(binder, source, form, node)
     counted_by = binder.counted_by[source]
     in_place = bool(residual) and binder.dies_at(residual, index)
     output = node.outputs[0]
@@ -93,7 +109,8 @@ def emit_linear(binder: Binder, node: Node, index: int) -> None:
         _emit_residual(binder, node, out, counted_by)
 
 
-def _prepared(binder: Binder, node: Node) -> Prepared:
+def prepared(binder: Binder, node: Node) -> Prepared:
+    """The weight of a linear node in the layout of its kernel."""
     constant = binder.graph.constants[node.inputs[1]]
     return binder.weights.prepare(constant, node.attrs["activations"])
 
@@ -115,54 +132,41 @@ def _kernel(
     binder: Binder, source: str, form: Rounding | None, weight: Prepared
 ) -> tuple[str, dict[str, int | str], dict[str, int], set[str]]:
     """Name, compile-time constants, input fields and input buffers of the product."""
-    if form is None:
-        x = binder.values[source]
-        fields = {"x": x.address, "x_stride": x.stride}
-        if isinstance(weight, DenseWeight):
-            return "linear_dense", {"width": DENSE_LANES}, fields, {x.key}
+    rounded = binder.rounded[source, form] if form is not None else None
+    x = rounded.codes if rounded is not None else binder.values[source]
+    fields = {"x": x.address, "x_stride": x.stride}
+    if isinstance(weight, DenseWeight):
+        return "linear_dense", {"width": DENSE_LANES}, fields, {x.key}
+    params: dict[str, int | str] = {"bits": weight.bits, "lanes": weight.lanes}
+    if rounded is None or rounded.scales is None or rounded.sums is None:
         fields["blocks"] = weight.scales.shape[1]
-        params = {"bits": weight.bits, "lanes": weight.lanes, "block": weight.block}
-        return "linear_float", dict(params), fields, {x.key}
-    assert isinstance(weight, StreamWeight)
-    quantised = binder.quantised[source, form]
-    fields = {
-        "x": quantised.codes.address,
-        "x_stride": quantised.codes.stride,
-        "x_scale": quantised.scales.address,
-        "x_sum": quantised.sums.address,
-    }
-    common: dict[str, int | str] = {"bits": weight.bits, "lanes": weight.lanes, "isa": binder.isa}
-    if form.activations == "int8_row":
-        return "linear_row", common, fields, quantised.reads()
-    fields["blocks"] = quantised.blocks
-    return "linear_block", common | {"block": weight.block}, fields, quantised.reads()
+        return "linear_float", params | {"block": weight.block}, fields, {x.key}
+    fields |= {"x_scale": rounded.scales.address, "x_sum": rounded.sums.address}
+    params["isa"] = binder.isa
+    if form is not None and form.kernel == "quantize_row":
+        return "linear_row", params, fields, rounded.keys()
+    fields["blocks"] = rounded.blocks
+    return "linear_block", params | {"block": weight.block}, fields, rounded.keys()
 
 
-def _emit_quantise(binder: Binder, source: str, form: Rounding, node: Node) -> None:
+def _emit_rounding(binder: Binder, source: str, form: Rounding, node: Node) -> None:
     x, counted_by = binder.values[source], binder.counted_by[source]
-    quantised = take_quantised(binder, source, form, counted_by)
-    block = form.activations == "int8_block"
-    lanes = VECTOR_BYTES[binder.isa] // 4
+    rounded = take_rounded(binder, source, form, counted_by)
     fields = {
         "rows": binder.rows_address(counted_by),
         "x": x.address,
         "x_stride": x.stride,
         "width": x.width,
-        "q": quantised.codes.address,
-        "q_stride": quantised.codes.stride,
-        "scale": quantised.scales.address,
-        "sum": quantised.sums.address,
     }
-    if block:
-        fields["blocks"] = quantised.blocks
+    lanes = VECTOR_BYTES[binder.isa] // 4
     binder.emit(
-        "quantize_block" if block else "quantize_row",
-        {"block": form.block, "lanes": lanes} if block else {"lanes": lanes},
-        fields,
+        form.kernel,
+        {"block": form.block, "lanes": lanes} if form.block else {"lanes": lanes},
+        fields | rounding_fields(form, rounded),
         chunks=(counted_by, 1, 1),
         reads={x.key},
-        writes=quantised.reads(),
-        label=f"{node.name}/quantise",
+        writes=rounded.keys(),
+        label=f"{node.name}/rounding",
     )
 
 
@@ -183,6 +187,3 @@ def _emit_residual(binder: Binder, node: Node, out: Buffer, counted_by: int) -> 
         writes={out.key},
         label=f"{node.name}/residual",
     )
-
-
-__all__ = ["ROW_MULTIPLE", "emit_linear", "rounding", "take_quantised"]

@@ -59,7 +59,7 @@ class WeightStore:
     def _make(self, constant: Constant, activations: str) -> Prepared:
         if not isinstance(constant, PackedWeight):
             return _dense(constant)
-        if activations == "int8_row":
+        if activations == "int8_row" and has_row_scales(constant):
             return to_stream(constant, VECTOR_BYTES[self._isa], row_scale=True)
         lanes = FLOAT_LANES if activations == "float" else VECTOR_BYTES[self._isa]
         return to_stream(constant, min(lanes, constant.block), row_scale=False)

@@ -58,9 +58,7 @@ def _quantised(node: Node, matcher: Matcher) -> Node | None:
         graph.constants[name] = _packed(node, graph, inputs)
     x, activations = _activations(inputs[0], node, matcher)
     bias = (inputs[5],) if inputs[5] else ()
-    return replace(
-        node, op="linear", inputs=(x, name, *bias), attrs={"activations": activations}
-    )
+    return replace(node, op="linear", inputs=(x, name, *bias), attrs={"activations": activations})
 
 
 def _activations(value: str, node: Node, matcher: Matcher) -> tuple[str, Activations]:
@@ -94,14 +92,11 @@ def _packed(node: Node, graph: Graph, inputs: list[str]) -> PackedWeight:
 def _dense(node: Node, matcher: Matcher) -> Node | None:
     tied = matcher.match(node.outputs[0], _TIED)
     if tied is not None:
-        return replace(
-            node, op="linear", inputs=(tied["x"], tied["table"]), attrs={"activations": "float"}
-        )
+        return _float_linear(node, tied["x"], tied["table"], matcher)
     found = matcher.match(node.outputs[0], _DENSE)
     if found is None or matcher.graph.array(found["weight"]).ndim != 2:
         return None
-    name = _turned(matcher.graph, found["weight"])
-    return replace(node, op="linear", inputs=(found["x"], name), attrs={"activations": "float"})
+    return _float_linear(node, found["x"], _turned(matcher.graph, found["weight"]), matcher)
 
 
 def _biased(node: Node, matcher: Matcher) -> Node | None:
@@ -109,8 +104,13 @@ def _biased(node: Node, matcher: Matcher) -> Node | None:
     if found is None or matcher.graph.array(found["bias"]).ndim != 1:
         return None
     name = _turned(matcher.graph, found["weight"])
-    inputs = (found["x"], name, found["bias"])
-    return replace(node, op="linear", inputs=inputs, attrs={"activations": "float"})
+    return _float_linear(node, found["x"], name, matcher, found["bias"])
+
+
+def _float_linear(node: Node, x: str, weight: str, matcher: Matcher, *bias: str) -> Node:
+    x, activations = _activations(x, node, matcher)
+    inputs = (x, weight, *bias)
+    return replace(node, op="linear", inputs=inputs, attrs={"activations": activations})
 
 
 def _turned(graph: Graph, weight: str) -> str:

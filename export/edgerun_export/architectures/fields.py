@@ -34,7 +34,7 @@ def number(config: Config, key: str, default: float | None = None) -> float:
     value = config.get(key)
     value = default if value is None else value
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 < value < float("inf"):
+    if value is None or not is_number or not 0 < value < float("inf"):
         raise CheckpointError(f"config.json: '{key}' is {value!r} and must be a positive number")
     return float(value)
 

@@ -64,7 +64,8 @@ def _parameters(config: Config, default_theta: float) -> dict[str, Any]:
 
 def _position_frequencies(theta: float, head_dim: int) -> NDArray[np.float32]:
     exponents = np.arange(0, head_dim, 2, dtype=_F32) / _F32(head_dim)
-    return np.power(_F32(theta), exponents)
+    frequencies: NDArray[np.float32] = np.power(_F32(theta), exponents)
+    return frequencies
 
 
 def _default(parameters: _Parameters, theta: float, head_dim: int) -> Rope:

@@ -215,5 +215,6 @@ def _stored(file: ByteFile, name: str, entry: _Entry, data: int) -> Stored:
 
 def _licence(folder: Path) -> str | None:
     """The licence in a model card's front matter, if there is a card that says."""
-    found = _LICENCE.match(head(folder / "README.md", 16384))
+    front_matter = head(folder / "README.md", 16384).partition(b"\n---")[0]
+    found = _LICENCE.match(front_matter)
     return found[1].decode() if found else None

@@ -71,8 +71,8 @@ def check_shape(name: str, shape: tuple[int, ...], codec: Codec) -> None:
     innermost = shape[-1] if len(shape) > 1 else 1
     if codec.block_weights > 1 and innermost % codec.block_weights:
         raise CheckpointError(
-            f"tensor '{name}' of type {codec.name} has shape {list(shape)}; expected two or more axes, "
-            f"the last in multiples of {codec.block_weights}"
+            f"tensor '{name}' of type {codec.name} has shape {list(shape)}; expected two or "
+            f"more axes, the last in multiples of {codec.block_weights}"
         )
 
 

@@ -24,6 +24,7 @@ _TURN_ENDS = frozenset(
         "<|eom_id|>",
     )
 )
+_ROLES = ("bos_token_id", "eos_token_id", "unknown_token_id")
 
 
 def from_gguf(metadata: Mapping[str, Any]) -> dict[str, bytes]:
@@ -123,7 +124,8 @@ def _numbers(metadata: Mapping[str, Any], key: str) -> list[float]:
 
 def _kinds(metadata: Mapping[str, Any], count: int) -> list[int]:
     if "tokenizer.ggml.token_type" not in metadata:
-        return [int(Kind.NORMAL)] * count
+        roles = {_token_id(metadata, key) for key in _ROLES}
+        return [int(Kind.CONTROL if index in roles else Kind.NORMAL) for index in range(count)]
     kinds = _numbers(metadata, "token_type")
     if len(kinds) != count or not all(map(math.isfinite, kinds)):
         raise CheckpointError(

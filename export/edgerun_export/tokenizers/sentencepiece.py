@@ -92,7 +92,11 @@ def convert(
     """
     model = parse(data)
     _require_plain_bpe(model)
-    texts = [text for text, _, _ in model.pieces]
+    # User-defined pieces are looked for in the text as it is, where spaces are spaces.
+    texts = [
+        text.replace(spm.SPACE, " ") if kind == Kind.USER_DEFINED else text
+        for text, _, kind in model.pieces
+    ]
     kinds = [kind for _, _, kind in model.pieces]
     scores = [score for _, score, _ in model.pieces]
     for index, text, special in _added(config, added):

@@ -4,6 +4,9 @@ Sentencepiece has scores instead of merges: of all neighbours whose concatenatio
 joins the pair with the highest score, the leftmost of equals (its ``bpe_model.cc``).
 ``tokenizers`` wants ranked pairs, so every split of every piece becomes a merge, ranked by the
 piece's score. Two different pieces with one score are the only thing this cannot express.
+
+Text after an added token gets a space in front like text at the beginning, as in llama.cpp and in
+transformers' legacy mode; sentencepiece itself puts one only at the very beginning.
 """
 
 from __future__ import annotations

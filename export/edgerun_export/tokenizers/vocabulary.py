@@ -80,8 +80,13 @@ class Vocabulary:
         return {token: index for index, token in enumerate(self.tokens)}
 
     def is_special(self, token_id: int) -> bool:
-        """Whether a token is never part of ordinary text."""
-        return self.kinds[token_id] == Kind.CONTROL or token_id in (self.bos, self.eos, self.unk)
+        """Whether a token is never part of ordinary text.
+
+        A role alone does not make it so: some files name a comma as their begin token.
+        """
+        kind = self.kinds[token_id]
+        has_role = token_id in (self.bos, self.eos, self.unk)
+        return kind == Kind.CONTROL or (has_role and kind != Kind.NORMAL)
 
 
 def _first_repeated(tokens: Sequence[str]) -> str:

@@ -79,9 +79,11 @@ def test_finds_the_tokenizer_beside_the_model(make_llama2c: Make, tensors: Tenso
         assert json.loads(checkpoint.tokenizer_files()["tokenizer.json"])["model"]["vocab"]["a"]
     moved = path.parent / "else.bin"
     (path.parent / "tokenizer.bin").rename(moved)
-    with open_checkpoint(str(path)) as checkpoint:
-        with pytest.raises(CheckpointError, match="tok260.bin or tokenizer.bin.*--tokenizer"):
-            checkpoint.tokenizer_files()
+    with (
+        open_checkpoint(str(path)) as checkpoint,
+        pytest.raises(CheckpointError, match="tok260.bin or tokenizer.bin.*--tokenizer"),
+    ):
+        checkpoint.tokenizer_files()
     with open_checkpoint(str(path), tokenizer=str(moved)) as checkpoint:
         assert "tokenizer.json" in checkpoint.tokenizer_files()
 

@@ -134,6 +134,21 @@ def test_control_tokens_are_special_and_user_defined_are_not() -> None:
     assert special == {"bos_token": "<|begin|>", "eos_token": "<|end|>", "pad_token": "!"}
 
 
+def test_a_comma_named_as_begin_token_stays_a_comma() -> None:
+    """Some Qwen files do that, with add_bos_token off."""
+    metadata = tiny(bos_token_id=tiny()["tokenizer.ggml.tokens"].index(","))
+    added = json.loads(from_gguf(metadata)["tokenizer.json"])["added_tokens"]
+    assert [token["content"] for token in added] == ["<|end|>", "<tool>", "<|begin|>"]
+
+
+def test_files_without_token_types_still_have_special_tokens() -> None:
+    metadata = tiny()
+    del metadata["tokenizer.ggml.token_type"]
+    added = json.loads(from_gguf(metadata)["tokenizer.json"])["added_tokens"]
+    assert [token["content"] for token in added] == ["<|end|>", "<|begin|>"]
+    assert all(token["special"] for token in added)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -163,6 +163,17 @@ def test_a_sentencepiece_model_encodes_the_same(tmp_path: Path) -> None:
     assert ours.get_vocab_size() == 400
 
 
+def test_user_defined_pieces_are_found_as_sentencepiece_finds_them(tmp_path: Path) -> None:
+    data = trained(tmp_path, user_defined_symbols=["<sep>", "\u2581\u2581\u2581", "fox"])
+    sentencepiece = pytest.importorskip("sentencepiece")
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=data)
+    ours = load(from_model(data))
+    for text in ("   a", "the <sep>", "a fox"):
+        expected = theirs.encode(text)
+        assert any(index in range(3, 6) for index in expected)
+        assert ours.encode(text, add_special_tokens=False).ids == expected
+
+
 def test_adds_the_tokens_of_transformers(tmp_path: Path) -> None:
     data = trained(tmp_path)
     config = {

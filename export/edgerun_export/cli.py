@@ -1,0 +1,140 @@
+"""The ``edgerun export`` command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from edgerun_export.recipe import ACTIVATIONS, GROUP_SIZES, HEAD_WEIGHTS, PROFILES, WEIGHTS
+
+_TITLES = {
+    "read": "reading the checkpoint",
+    "weights": "writing weights",
+    "files": "writing configuration",
+    "verify": "comparing with the source",
+    "finish": "finishing",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Adds ``export`` to the command line."""
+    app.command("export")(export_command)
+
+
+def export_command(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SRC",
+            help="Checkpoint: a Hugging Face folder or hub id, a GGUF file, a llama2.c file.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write the bundle to.")],
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Weight format: {', '.join(WEIGHTS)}. Default: ternary if the model was trained "
+            "for it, otherwise int4."
+        ),
+    ] = None,
+    group_size: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Weights that share a scale: {', '.join(map(str, GROUP_SIZES))}. "
+            "Default: 128 for ternary, otherwise 32."
+        ),
+    ] = None,
+    head_weights: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Format of the output head: {', '.join(HEAD_WEIGHTS)}. The embedding is int8, or "
+            "fp32 if the head is. Default: int8, or fp32 with --weights fp32."
+        ),
+    ] = None,
+    activations: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{' or '.join(ACTIVATIONS)}: whether runtimes may round activations to 8 bits "
+            "in their kernels. fp32 is exact, but onnxruntime is then about 200 times slower "
+            "with 2-bit and 8-bit weights. Default: int8."
+        ),
+    ] = None,
+    profile: Annotated[
+        str,
+        typer.Option(help=f"Runtimes to write for: {', '.join(PROFILES)}."),
+    ] = "portable",
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Compare the bundle with the source before it appears."),
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="Tokenizer file, for llama2.c checkpoints.")
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of a hub checkpoint.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the manifest to stdout when done.")
+    ] = False,
+) -> None:
+    """Turns a checkpoint into a bundle that every runtime opens."""
+    # The exporter's modules need onnx and others, which `edgerun --help` should not wait for.
+    from edgerun_export.pipeline import ExportOptions, export
+
+    options = ExportOptions(
+        weights=weights,
+        group_size=group_size,
+        head_weights=head_weights,
+        activations=activations,
+        profile=profile,
+        tokenizer=tokenizer,
+        revision=revision,
+        verify=verify,
+        force=force,
+    )
+    console = Console(stderr=True)
+    with _progress_bar(console) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def show(step: str, fraction: float) -> None:
+            bar.update(task, description=_TITLES[step], completed=fraction)
+
+        result = export(source, out, options, show)
+    for warning in result.warnings:
+        console.print(f"warning: {warning}", style="yellow", soft_wrap=True, markup=False)
+    if as_json:
+        typer.echo(json.dumps({"path": str(out), "warnings": result.warnings, **result.manifest}))
+    else:
+        summary = _summary(out, result.manifest)
+        console.print(summary, soft_wrap=True, markup=False, highlight=False)
+
+
+def _progress_bar(console: Console) -> Progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _summary(out: Path, manifest: dict[str, Any]) -> str:
+    recipe, quality = manifest["recipe"], manifest["quality"]
+    size = sum(entry["size"] for entry in manifest["files"].values())
+    text = (
+        f"{out}: {manifest['model']['architecture']}, {recipe['weights']} weights in groups of "
+        f"{recipe['group_size']}, {recipe['head_weights']} head, {size / 1e6:.1f} MB"
+    )
+    if "max_error" in quality:
+        text += (
+            f"; verified: error {quality['max_error']:g} of the logit range, same next token as "
+            f"the source at {quality['top1_agreement']:.0%} of positions"
+        )
+    return text

@@ -1,0 +1,62 @@
+"""Every architecture against logits that transformers computed, on every back-end."""
+
+import numpy as np
+import pytest
+
+from tests.bundles import GOLDEN, NAMES, bundle_of, error_of, runner
+
+BACKENDS = ("reference", "cpu", "onnxruntime")
+
+
+def golden(name):
+    with np.load(GOLDEN / name / "golden.npz") as data:
+        return data["ids"].reshape(-1), data["logits"].reshape(-1, data["logits"].shape[-1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_fp32_logits_equal_transformers(name, backend):
+    ids, logits = golden(name)
+    with runner(bundle_of(name, weights="fp32"), backend) as model:
+        assert error_of(model.run(ids), logits) <= 1e-4
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_chunks_and_single_tokens_equal_one_prefill(name, backend):
+    ids, logits = golden(name)
+    pieces = [ids[:5], ids[5:6], ids[6:17], *([one] for one in ids[17:])]
+    with runner(bundle_of(name, weights="fp32"), backend) as model:
+        found = np.concatenate([model.run(piece) for piece in pieces])
+    assert error_of(found, logits) <= 1e-4
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4", "int2", "ternary"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_quantised_logits_equal_the_dequantised_reference(name, weights):
+    ids, _ = golden(name)
+    folder = bundle_of(name, weights=weights, activations="fp32")
+    with runner(folder, "reference") as expected, runner(folder, "cpu") as found:
+        assert error_of(found.run(ids), expected.run(ids)) <= 1e-4
+        assert error_of(found.run([7]), expected.run([7])) <= 1e-4
+
+
+@pytest.mark.parametrize("name", ["bitnet-master", "bitnet-offline", "bitnet-packed"])
+def test_natively_ternary_logits_equal_transformers(name):
+    """The int8 head and embedding are the only difference that a ternary export makes."""
+    ids, logits = golden(name)
+    folder = bundle_of(name, weights="ternary", head_weights="fp32")
+    with runner(folder, "cpu") as found, runner(folder, "reference") as reference:
+        assert error_of(found.run(ids), logits) <= 1e-4
+        assert error_of(reference.run(ids), logits) <= 1e-4
+
+
+@pytest.mark.parametrize("kv_cache", ["fp16", "int8"])
+def test_small_caches_change_little(kv_cache):
+    ids, logits = golden("llama")
+    folder = bundle_of("llama", weights="fp32")
+    with runner(folder, "cpu", kv_cache=kv_cache) as found:
+        logits_cpu = found.run(ids)
+    with runner(folder, "reference", kv_cache=kv_cache) as reference:
+        assert error_of(logits_cpu, reference.run(ids)) <= 1e-4
+    assert error_of(logits_cpu, logits) <= {"fp16": 1e-3, "int8": 2e-2}[kv_cache]

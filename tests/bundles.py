@@ -1,0 +1,89 @@
+"""Bundles made from the golden checkpoints, shared by tests of the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends import CompileOptions, Executable, Phase, make_backend
+from edgerun.model.bundle import Bundle, open_bundle
+from edgerun.plan import compile_plan, make_plan
+from edgerun.state import Batch, CacheSpec, KVCache
+from edgerun.state.kv_cache import CacheDType
+from edgerun_export.pipeline import ExportOptions, export
+
+GOLDEN = Path(__file__).parent / "golden"
+NAMES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
+
+
+@cache
+def bundle_of(name: str, **options: str) -> Path:
+    """Exports a golden checkpoint once per process."""
+    folder = Path(mkdtemp(prefix=f"edgerun-{name}-")) / "bundle"
+    export(GOLDEN / name, folder, ExportOptions(**options))
+    return folder
+
+
+@dataclass
+class Runner:
+    """A model on one back-end, with one sequence."""
+
+    bundle: Bundle
+    executables: dict[Phase, Executable]
+    cache: KVCache
+    sequence: int
+    length: int = field(default=0)
+
+    def run(self, ids: Sequence[int] | NDArray[np.int32]) -> NDArray[np.float32]:
+        """Appends ids and returns the logits of all of them."""
+        phase = Phase.PREFILL if len(ids) > 1 else Phase.DECODE
+        batch = Batch.of(np.asarray(ids, np.int32), self.length, self.sequence, logits="all")
+        self.length += len(ids)
+        self.cache.reserve(self.sequence, self.length)
+        logits = self.executables[phase](batch, self.cache)["logits"].copy()
+        self.cache.extend(self.sequence, self.length)
+        return logits
+
+
+@contextmanager
+def runner(
+    folder: Path,
+    backend: str,
+    *,
+    threads: int = 1,
+    kv_cache: CacheDType = "fp32",
+    max_rows: int = 64,
+    context: int = 256,
+    sequences: int = 1,
+) -> Iterator[Runner]:
+    """Compiles a bundle for one back-end."""
+    bundle = open_bundle(folder)
+    backends = [make_backend(backend)]
+    config = bundle.config
+    spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, kv_cache)
+    options = {
+        Phase.PREFILL: CompileOptions(threads, max_rows, spec),
+        Phase.DECODE: CompileOptions(threads, 1, spec),
+    }
+    executables = compile_plan(make_plan(bundle.graph, backends), backends, options)
+    cache = KVCache(spec, context, sequences)
+    try:
+        yield Runner(bundle, executables, cache, cache.open())
+    finally:
+        for executable in executables.values():
+            executable.close()
+        for one in backends:
+            one.close()
+
+
+def error_of(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
+    """Largest difference relative to the range of the expected values."""
+    spread = float(expected.max() - expected.min())
+    return float(np.abs(found - expected).max()) / spread

@@ -1,0 +1,65 @@
+"""Passes leave nothing but schema ops of what our exporter writes, and prune the rest."""
+
+import numpy as np
+import pytest
+
+from edgerun.graph.ir import Graph, Node
+from edgerun.graph.match import Const, Matcher, Num, Op, Var
+from edgerun.graph.ops import SCHEMAS
+from edgerun.graph.passes.prune import prune
+from edgerun.model.bundle import open_bundle
+from tests.bundles import NAMES, bundle_of
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int4"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_node_of_an_exported_model_is_lowered(name, weights):
+    graph = open_bundle(bundle_of(name, weights=weights)).graph
+    assert {node.op for node in graph.nodes} <= set(SCHEMAS)
+    assert graph.outputs == ["logits"]
+
+
+def test_the_sliding_window_is_found_in_the_mask():
+    graph = open_bundle(bundle_of("mistral", weights="fp32")).graph
+    windows = {node.attrs["window"] for node in graph.nodes if node.op == "attention"}
+    assert windows and 0 not in windows
+
+
+def test_native_activation_rounding_becomes_an_attribute():
+    graph = open_bundle(bundle_of("bitnet-packed", weights="ternary")).graph
+    kinds = {node.attrs["activations"] for node in graph.nodes if node.op == "linear"}
+    assert "int8_row" in kinds
+
+
+def chain():
+    return Graph(
+        nodes=[
+            Node("Sigmoid", "s", ("x",), ("y",)),
+            Node("Mul", "m", ("x", "y"), ("z",)),
+            Node("Add", "a", ("z", "one"), ("w",)),
+        ],
+        inputs=["x"],
+        outputs=["w"],
+        constants={"one": np.float32([1])},
+    )
+
+
+def test_a_variable_matches_one_value_only():
+    matcher = Matcher(chain())
+    assert matcher.match("z", Op("Mul", Var("v"), Op("Sigmoid", Var("v"))))["v"] == "x"
+    assert matcher.match("z", Op("Mul", Op("Sigmoid", Var("v")), Var("v"))) is None
+
+
+def test_numbers_and_constants_match_by_content():
+    matcher = Matcher(chain())
+    assert matcher.match("w", Op("Add", Var("z"), Num(1))) is not None
+    assert matcher.match("w", Op("Add", Var("z"), Num(2))) is None
+    assert matcher.match("w", Op("Add", Const("z"), Num(1))) is None
+
+
+def test_prune_drops_what_no_output_needs():
+    graph = chain()
+    graph.outputs = ["y"]
+    pruned = prune(graph)
+    assert [node.name for node in pruned.nodes] == ["s"]
+    assert pruned.constants == {}

@@ -1,0 +1,194 @@
+"""Writes a checkpoint with random weights in the true shape of a known model, for speed work.
+
+    python tools/make_random_model.py bitnet-2b-4t OUT [--layers N] [--seed S]
+
+Tensors are generated and written piece by piece: memory stays below 100 MB whatever the model.
+BitNet projections are written in transformers' packed form, everything else as bfloat16. Weights
+are scaled so that activations keep their size from layer to layer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from byte_tokenizer import BOS, EOS, write_json, write_tokenizer
+from edgerun_export.architectures import DecoderSpec, describe
+from numpy.typing import NDArray
+
+_PIECE = 1 << 22
+_TERNARY_PER_BYTE = 4
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "bitnet-2b-4t": {
+        "model_type": "bitnet",
+        "hidden_size": 2560,
+        "intermediate_size": 6912,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 20,
+        "num_key_value_heads": 5,
+        "vocab_size": 128256,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "hidden_act": "relu2",
+        "tie_word_embeddings": True,
+        "quantization_config": {
+            "quant_method": "bitnet",
+            "linear_class": "autobitlinear",
+            "quantization_mode": "offline",
+        },
+    },
+    "llama-3.2-1b": {
+        "model_type": "llama",
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "vocab_size": 128256,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 32.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+        "hidden_act": "silu",
+        "tie_word_embeddings": True,
+    },
+    "qwen3-0.6b": {
+        "model_type": "qwen3",
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151936,
+        "max_position_embeddings": 40960,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": True,
+    },
+    "tinyllama": {
+        "model_type": "llama",
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "vocab_size": 32000,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+    },
+}
+
+
+def main() -> None:
+    """Writes the model named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("preset", choices=list(PRESETS))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--layers", type=int, help="fewer layers than the model has")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    config = {**PRESETS[arguments.preset], "bos_token_id": BOS, "eos_token_id": EOS}
+    if arguments.layers:
+        config["num_hidden_layers"] = arguments.layers
+    write(config, arguments.out, arguments.seed)
+
+
+def write(config: dict[str, Any], folder: Path, seed: int = 0) -> None:
+    """Writes ``config.json``, ``model.safetensors`` and a tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = describe(config)
+    write_json(folder / "config.json", config)
+    write_tokenizer(folder, spec.context_length)
+    tensors = stored_tensors(spec)
+    # The embedding is not multiplied by anything, so its width does not count.
+    widths = {n: s[1] for n, s in spec.tensors().items() if len(s) == 2 and "embed" not in n}
+    generator = np.random.Generator(np.random.SFC64(seed))
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(header(tensors))
+        for name, (dtype, shape) in tensors.items():
+            width = widths.get(name.removesuffix("_scale"), 1)
+            for piece in pieces(dtype, shape, width, generator):
+                file.write(np.ascontiguousarray(piece).data)
+
+
+def stored_tensors(spec: DecoderSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Names every tensor with its storage type and shape."""
+    tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, shape in spec.tensors().items():
+        if spec.ternary == "packed" and "_proj.weight" in name:
+            tensors[name] = ("U8", (shape[0] // _TERNARY_PER_BYTE, shape[1]))
+            tensors[f"{name}_scale"] = ("F32", (1,))
+        else:
+            tensors[name] = ("BF16", shape)
+    return tensors
+
+
+def header(tensors: dict[str, tuple[str, tuple[int, ...]]]) -> bytes:
+    """Returns the start of a safetensors file."""
+    sizes = {"U8": 1, "BF16": 2, "F32": 4}
+    entries, at = {}, 0
+    for name, (dtype, shape) in tensors.items():
+        end = at + sizes[dtype] * math.prod(shape)
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def pieces(
+    dtype: str, shape: tuple[int, ...], width: int, generator: np.random.Generator
+) -> Iterator[NDArray[Any]]:
+    """Yields a tensor's stored values in order, as large as suits sums of ``width`` terms."""
+    total = math.prod(shape)
+    if dtype == "F32":
+        # Of the ternary weights two thirds are not zero.
+        yield np.array([math.sqrt(1.5 / width)], np.float32)
+        return
+    for start in range(0, total, _PIECE):
+        count = min(_PIECE, total - start)
+        if dtype == "U8":
+            yield _VALID_BYTES[generator.integers(0, len(_VALID_BYTES), count, np.uint8)]
+        elif len(shape) == 1:
+            yield bfloat16(np.ones(count, np.float32))
+        else:
+            values = generator.standard_normal(count, np.float32)
+            yield bfloat16(values * np.float32(width**-0.5))
+
+
+def bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Rounds to the upper half of a float32 (ties away from zero; these values are random)."""
+    return ((values.view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
+
+
+def valid_bytes() -> NDArray[np.uint8]:
+    """Returns the 81 bytes that hold four codes 0, 1 or 2."""
+    codes = np.arange(256, dtype=np.uint8)
+    fields = np.stack([(codes >> shift) & 3 for shift in range(0, 8, 2)])
+    return codes[(fields < 3).all(axis=0)]
+
+
+_VALID_BYTES = valid_bytes()
+
+
+if __name__ == "__main__":
+    main()
