@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from edgerun import env
-from edgerun.backends.base import Backend, CompileOptions, Executable, Phase
+from edgerun.backends.base import Backend, CompileOptions, Executable, Phase, Progress
 from edgerun.backends.registry import backend_names, make_backend
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
 from edgerun.errors import BundleError, InputError, UnsupportedError
@@ -58,7 +58,7 @@ class LoadOptions:
     max_sessions: int = 4
     chunk_rows: int = DEFAULT_CHUNK_ROWS
     verify: bool = False
-    progress: Callable[[str], None] = field(default=logger.info)
+    progress: Progress = field(default=lambda text: logger.info(text))
 
     def __post_init__(self) -> None:
         """Checks every value."""

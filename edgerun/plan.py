@@ -18,6 +18,8 @@ from edgerun.backends.base import (
     Phase,
     Values,
 )
+from edgerun.backends.validate import ValidatingExecutable
+from edgerun.env import settings
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.ops import IDS, POSITIONS
@@ -222,13 +224,22 @@ class Chain:
 def compile_plan(
     plan: Plan, backends: Sequence[Backend], options: Mapping[Phase, CompileOptions]
 ) -> dict[Phase, Executable]:
-    """Compiles every segment; one executable per phase."""
+    """Compiles every segment; one executable per phase.
+
+    With ``EDGERUN_VALIDATE=1`` every node of a back-end that mixes is checked as it runs.
+    """
     by_name = {backend.name: backend for backend in backends}
     compiled: dict[Phase, Executable] = {}
     for phase, segments in plan.segments.items():
         parts = [
-            by_name[segment.backend].compile(segment.graph, phase, options[phase])
+            _compile(by_name[segment.backend], segment.graph, phase, options[phase])
             for segment in segments
         ]
         compiled[phase] = parts[0] if len(parts) == 1 else Chain(parts)
     return compiled
+
+
+def _compile(backend: Backend, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:
+    if settings().validate and not backend.whole_graph:
+        return ValidatingExecutable(backend, segment, phase, options)
+    return backend.compile(segment, phase, options)

@@ -136,3 +136,80 @@ def fake_model(
         "chunk_rows": 16,
     }
     return Model(**{**values, **changes})
+
+
+def spm_tokenizer_json(
+    *, prepend: str = "normalizer", merges: Sequence[tuple[str, str]] = (("▁", "a"), ("i", "m"))
+) -> str:
+    """A SentencePiece-like BPE with byte fallback, as Llama 2 has it.
+
+    ``prepend``: ``"normalizer"`` puts a space before every run of text (Llama 2, legacy),
+    ``"first"`` before the first alone (Metaspace), ``"never"`` nowhere (Gemma).
+    """
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
+    pieces += [chr(code) for code in range(33, 127)]
+    pieces += [left + right for left, right in merges]
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    back = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+    metaspace = {
+        "type": "Metaspace",
+        "replacement": "▁",
+        "prepend_scheme": prepend,
+        "split": False,
+    }
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    by_normalizer = [{"type": "Prepend", "prepend": "▁"}, replace]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    return json.dumps(
+        {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [
+                {"id": index, "content": name, "special": True, **flags}
+                for index, name in enumerate(pieces[:3])
+            ],
+            "normalizer": {"type": "Sequence", "normalizers": by_normalizer}
+            if prepend == "normalizer"
+            else None,
+            "pre_tokenizer": None if prepend == "normalizer" else metaspace,
+            "post_processor": None,
+            "decoder": {
+                "type": "Sequence",
+                "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}]
+                + ([] if prepend == "never" else [strip]),
+            },
+            "model": {
+                "type": "BPE",
+                "unk_token": "<unk>",
+                "fuse_unk": True,
+                "byte_fallback": True,
+                "vocab": {piece: index for index, piece in enumerate(pieces)},
+                "merges": [f"{left} {right}" for left, right in merges],
+            },
+        }
+    )
+
+
+def unigram_tokenizer_json() -> str:
+    """A Unigram model whose pieces include its control tokens, as T5's and XLM-R's do."""
+    pieces = [("<unk>", 0.0), ("</s>", 0.0), ("<extra>", 0.0), ("▁", -3.0)]
+    pieces += [(chr(code), -4.0) for code in range(33, 127)]
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    return json.dumps(
+        {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [
+                {"id": index, "content": pieces[index][0], "special": True, **flags}
+                for index in range(3)
+            ],
+            "normalizer": None,
+            "pre_tokenizer": {**metaspace, "split": True},
+            "post_processor": None,
+            "decoder": {**metaspace, "split": True},
+            "model": {"type": "Unigram", "unk_id": 0, "vocab": pieces, "byte_fallback": False},
+        }
+    )

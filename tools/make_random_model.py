@@ -2,7 +2,7 @@
 
     python tools/make_random_model.py bitnet-2b-4t OUT [--layers N] [--seed S]
 
-Tensors are generated and written piece by piece: memory stays below 100 MB whatever the model.
+Tensors are generated and written piece by piece: memory stays below 150 MB whatever the model.
 BitNet projections are written in transformers' packed form, everything else as bfloat16. Weights
 are scaled so that activations keep their size from layer to layer.
 """
@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 from byte_tokenizer import BOS, EOS, write_json, write_tokenizer
-from edgerun_export.architectures import DecoderSpec, describe
 from numpy.typing import NDArray
+
+from edgerun_export.architectures import DecoderSpec, describe
 
 _PIECE = 1 << 22
 _TERNARY_PER_BYTE = 4

@@ -6,7 +6,6 @@ of a back-end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,10 @@ from edgerun.backends.base import (
 )
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.ops import IDS, POSITIONS, SCHEMAS
-from edgerun.kernels import reference
+from edgerun.kernels.reference import evaluate
 from edgerun.state import Batch, KVCache
 
 SECONDS_PER_MAC = 1e-9  # NumPy with dequantisation; only the order of magnitude matters
-NEEDS_BATCH = {"attention": ("batch", "cache"), "select_rows": ("batch",)}
 
 
 class ReferenceExecutable:
@@ -38,23 +36,14 @@ class ReferenceExecutable:
         """Runs all nodes; see ``Executable``."""
         known: dict[str, Any] = {IDS: batch.ids, POSITIONS: batch.positions}
         known.update(values)
-        extra = {"batch": batch, "cache": cache}
+        constants = self._segment.constants
         for node in self._segment.nodes:
-            known[node.outputs[0]] = self._run(node, known, extra)
+            inputs = [known.get(name, constants.get(name)) for name in node.inputs]
+            known[node.outputs[0]] = evaluate(node.op, inputs, node.attrs, batch, cache)
         return {name: known[name] for name in self._segment.outputs}
 
     def close(self) -> None:
         """Nothing to release."""
-
-    def _run(self, node: Node, known: dict[str, Any], extra: dict[str, Any]) -> Any:
-        define: Callable[..., Any] = getattr(reference, node.op)
-        constants = self._segment.constants
-        inputs = [
-            (known[name] if name in known else constants[name]) if name else None
-            for name in node.inputs
-        ]
-        context = {name: extra[name] for name in NEEDS_BATCH.get(node.op, ())}
-        return define(*inputs, **node.attrs, **context)
 
 
 class ReferenceBackend:

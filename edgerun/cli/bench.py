@@ -90,7 +90,8 @@ def _as_text(found: dict[str, Any]) -> str:
             f"prefill  {found['prefill_tokens_per_s']:.1f} tokens/s "
             f"({found['prompt_tokens']} tokens)",
             f"decode   {found['decode_tokens_per_s']:.1f} tokens/s ({found['new_tokens']} tokens)",
-            f"weights  {size(found['weight_bytes'])} a token, {found['gb_per_s']:.2f} GB/s{of_limit}",
+            f"weights  {size(found['weight_bytes'])} a token, {found['gb_per_s']:.2f} GB/s"
+            f"{of_limit}",
             f"memory   {size(found['resident_bytes'])} resident",
             f"threads  {found['threads']}, back-ends {', '.join(found['backends'])}",
         ]

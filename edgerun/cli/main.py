@@ -91,9 +91,7 @@ def _dispatch(arguments: list[str]) -> int:
         names = [command]
     else:
         return _unknown(command)
-    result = application(names)(
-        arguments or ["--help"], prog_name="edgerun", standalone_mode=False
-    )
+    result = application(names)(arguments or ["--help"], prog_name="edgerun", standalone_mode=False)
     return result if isinstance(result, int) else 0
 
 

@@ -38,7 +38,8 @@ TopP = Annotated[
     float | None, typer.Option("--top-p", help="Keep the likeliest tokens up to this probability.")
 ]
 MinP = Annotated[
-    float | None, typer.Option("--min-p", help="Drop tokens less likely than this share of the top.")
+    float | None,
+    typer.Option("--min-p", help="Drop tokens less likely than this share of the top."),
 ]
 RepetitionPenalty = Annotated[
     float | None, typer.Option("--repetition-penalty", help="Above 1 discourages repetition.")

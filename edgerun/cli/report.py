@@ -56,8 +56,7 @@ def stats_lines(llm: LLM, stats: Stats) -> list[str]:
         f"first token  {stats.first_token_s:.3f} s",
         f"prefill      {stats.prefill_tokens_per_s:.1f} tokens/s "
         f"({computed} tokens, {stats.reused_tokens} more from the cache)",
-        f"decode       {stats.decode_tokens_per_s:.1f} tokens/s "
-        f"({stats.completion_tokens} tokens)",
+        f"decode       {stats.decode_tokens_per_s:.1f} tokens/s ({stats.completion_tokens} tokens)",
         f"weights      {numbers['gb_per_s']:.2f} GB/s{of_limit}",
         f"memory       {resident_bytes() / 1e6:.0f} MB resident, of which about "
         f"{llm.model.weight_bytes / 1e6:.1f} MB weights and {cached / 1e6:.1f} MB KV cache",

@@ -132,11 +132,13 @@ class Engine:
             wanted = "last" if start + len(chunk) == len(prompt) else "none"
             last = self._run(session, chunk, wanted)
         stats.prefill_s += time.perf_counter() - began
-        return last[0]
+        row: NDArray[np.float32] = last[0]
+        return row
 
     def _decode(self, session: Session, token: int, stats: Stats) -> NDArray[np.float32]:
         stats.decode_steps += 1
-        return self._run(session, [token], "last")[0]
+        row: NDArray[np.float32] = self._run(session, [token], "last")[0]
+        return row
 
     def _run(self, session: Session, ids: list[int], wanted: str) -> NDArray[np.float32]:
         start = len(session.ids)

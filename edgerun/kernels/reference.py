@@ -6,7 +6,7 @@ Clarity decides here, not speed. Shapes as in ``graph/ops.py``: values are float
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -182,3 +182,33 @@ def add(a: F32, b: F32) -> F32:
 def select_rows(x: F32, *, batch: Batch) -> F32:
     """The rows whose logits are wanted."""
     return x[batch.logit_rows]
+
+
+_CONTEXT: dict[str, tuple[str, ...]] = {"attention": ("batch", "cache"), "select_rows": ("batch",)}
+_OPS: dict[str, Callable[..., F32]] = {
+    "embedding": embedding,
+    "rms_norm": rms_norm,
+    "linear": linear,
+    "rotary": rotary,
+    "attention": attention,
+    "gate": gate,
+    "add": add,
+    "select_rows": select_rows,
+}
+
+
+def evaluate(
+    op: str, inputs: list[Any], attrs: Mapping[str, Any], batch: Batch, cache: KVCache
+) -> F32:
+    """Runs one op of the schema by its definition.
+
+    Args:
+        op: name in the schema.
+        inputs: arrays and packed weights, None for an absent optional one.
+        attrs: attributes of the node.
+        batch: the rows that run.
+        cache: read and written by attention.
+    """
+    around = {"batch": batch, "cache": cache}
+    context = {name: around[name] for name in _CONTEXT.get(op, ())}
+    return _OPS[op](*inputs, **attrs, **context)

@@ -13,15 +13,16 @@ says that the process is ready; then each request gets one answer, ``{"text": ..
 # Runs with `-I -S` to start fast: only the standard library until the first request.
 import json
 import sys
+from typing import Any
 
 MAX_OUTPUT_CHARACTERS = 16 << 20
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """The template called raise_exception."""
 
 
-def limit_memory(max_bytes):
+def limit_memory(max_bytes: int) -> None:
     """Caps the address space and forbids core files, where the system can."""
     try:
         import resource
@@ -31,7 +32,7 @@ def limit_memory(max_bytes):
     resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
 
 
-def set_timer(seconds):
+def set_timer(seconds: float) -> None:
     """Lets the system kill this process after so much processor time; 0 stops the timer."""
     import signal
 
@@ -39,7 +40,13 @@ def set_timer(seconds):
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
-def tojson(value, indent=None, ensure_ascii=False, separators=None, sort_keys=False):
+def tojson(
+    value: Any,
+    indent: Any = None,
+    ensure_ascii: bool = False,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
     """JSON as Hugging Face's templates expect it: no HTML escapes, no ASCII escapes."""
     return json.dumps(
         value,
@@ -51,35 +58,35 @@ def tojson(value, indent=None, ensure_ascii=False, separators=None, sort_keys=Fa
     )
 
 
-def python_value(value):
+def python_value(value: Any) -> Any:
     """Turns minijinja's own sequences and maps into Python's, for printing."""
     if hasattr(value, "keys"):
         return {key: value[key] for key in value.keys()}  # noqa: SIM118, not a dict
     return list(value)
 
 
-def raise_exception(message="no reason given"):
+def raise_exception(message: object = "no reason given") -> None:
     """What templates call when a conversation does not suit the model."""
-    raise Refused(str(message))
+    raise RefusedError(str(message))
 
 
-def strftime_now(layout):
+def strftime_now(layout: str) -> str:
     """The present local time."""
     from datetime import datetime
 
     return datetime.now().strftime(layout)
 
 
-def is_iterable(value):
+def is_iterable(value: Any) -> bool:
     """Jinja's test; minijinja's own counts None."""
     return hasattr(value, "__iter__")
 
 
-def environment(fuel):
+def environment(fuel: int) -> Any:
     """Builds an environment like the one of transformers' apply_chat_template."""
     import minijinja
 
-    made = minijinja.Environment(fuel=fuel, trim_blocks=True, lstrip_blocks=True, debug=False)
+    made: Any = minijinja.Environment(fuel=fuel, trim_blocks=True, lstrip_blocks=True, debug=False)
     made.add_filter("tojson", tojson)
     made.add_test("iterable", is_iterable)
     made.add_function("raise_exception", raise_exception)
@@ -87,11 +94,11 @@ def environment(fuel):
     return made
 
 
-def render(request):
+def render(request: dict[str, Any]) -> dict[str, Any]:
     """Renders one request; any failure becomes an answer."""
     try:
         text = environment(request["fuel"]).render_str(request["source"], **request["context"])
-    except Refused as error:
+    except RefusedError as error:
         return {"error": str(error)[:500], "refused": True}
     except MemoryError:
         return {"error": "it needs more memory than allowed", "refused": False}
@@ -103,7 +110,7 @@ def render(request):
     return {"text": text}
 
 
-def main():
+def main() -> None:
     """Answers requests until the input ends."""
     setup = json.loads(sys.stdin.buffer.readline())
     sys.path[:0] = setup["path"]

@@ -262,5 +262,3 @@ def _state(part: Any) -> dict[str, Any] | None:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
-
-

@@ -146,6 +146,32 @@ class Binder:
         self.counted_by[new] = self.counted_by[old]
         return buffer
 
+    def copy(self, source: str, name: str, label: str) -> Buffer:
+        """Emits a copy of a value under a new name."""
+        x, counted_by = self.values[source], self.counted_by[source]
+        out = self.new(name, x.width, counted_by)
+        every = np.arange(self.options.max_rows, dtype=np.int32)
+        self.keep.append(every)
+        fields = {
+            "rows": self.rows_address(counted_by),
+            "index": every.ctypes.data,
+            "x": x.address,
+            "x_stride": x.stride,
+            "out": out.address,
+            "out_stride": out.stride,
+            "width": x.width,
+        }
+        self.emit(
+            "select_rows",
+            {},
+            fields,
+            chunks=(counted_by, 1, 1),
+            reads={x.key},
+            writes={out.key},
+            label=f"{label}/copy",
+        )
+        return out
+
     def release(self, index: int) -> None:
         """Takes back the buffers of values that nothing after node ``index`` reads."""
         for value in [name for name, last in self.last_use.items() if last == index]:

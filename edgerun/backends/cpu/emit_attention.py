@@ -37,11 +37,12 @@ class RotaryTables:
 
 
 def emit_rotary(binder: Binder, node: Node, index: int) -> None:
-    """Rotates in place."""
-    source = node.inputs[0]
-    if not binder.dies_at(source, index):
-        raise AssertionError(f"{node.name} would overwrite a value that is read again")
-    x = binder.rename(source, node.outputs[0])
+    """Rotates in place, or a copy if the value is read again."""
+    source, output = node.inputs[0], node.outputs[0]
+    if binder.dies_at(source, index):
+        x = binder.rename(source, output)
+    else:
+        x = binder.copy(source, output, node.name)
     head_dim, factor = node.attrs["head_dim"], node.attrs["factor"]
     inv_freq = binder.graph.array(node.inputs[2])
     tables = next((one for one in binder.keep if isinstance(one, RotaryTables)), None)

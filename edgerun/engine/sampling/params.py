@@ -84,7 +84,8 @@ def _number(name: str, value: object, low: float, high: float, *, above_low: boo
     wanted = f"a number {'above' if above_low else 'from'} {low} {'up ' if above_low else ''}"
     if not isinstance(value, Real) or isinstance(value, bool):
         raise SamplingError(f"{name} is {value!r}; expected {wanted}to {high}")
-    if not math.isfinite(value) or not low <= value <= high or (above_low and value == low):
+    number = float(value)
+    if not math.isfinite(number) or not low <= number <= high or (above_low and number == low):
         raise SamplingError(f"{name} is {value}; expected {wanted}to {high}")
 
 

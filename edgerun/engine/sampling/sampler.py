@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.engine.sampling.base import Candidates, History, Processor, factories
+from edgerun.engine.sampling.base import Candidates, History, factories, place
 from edgerun.engine.sampling.params import SamplingParams
 from edgerun.errors import BackendError
 
@@ -71,16 +71,14 @@ def _drawer(seed: int | None) -> Callable[[Candidates], int]:
 
     def draw(candidates: Candidates) -> int:
         weights = np.exp(candidates.logits - candidates.logits.max())
-        sums = np.cumsum(weights, dtype=np.float64)
-        # random() < 1, so the product is below the last sum and never lands behind it.
-        place = int(np.searchsorted(sums, random() * sums[-1], side="right"))
-        return _id(candidates, min(place, len(sums) - 1))
+        index = place(weights, random() * float(weights.sum(dtype=np.float64)))
+        if weights[index] == 0:  # rounding carried the sum past the last possible token
+            index = int(np.flatnonzero(weights)[-1])
+        return _id(candidates, index)
 
     return draw
 
 
-def _id(candidates: Candidates, place: int) -> int:
-    return place if candidates.ids is None else int(candidates.ids[place])
+def _id(candidates: Candidates, index: int) -> int:
+    return index if candidates.ids is None else int(candidates.ids[index])
 
-
-__all__ = ["History", "Processor", "Sampler", "make_sampler"]

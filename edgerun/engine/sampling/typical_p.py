@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edgerun.engine.sampling.base import Candidates, History, Processor, processor
+from edgerun.engine.sampling.base import HEAD, Candidates, History, Processor, place, processor
 from edgerun.engine.sampling.params import SamplingParams
 
 
@@ -29,14 +30,14 @@ def typical_p(params: SamplingParams) -> Processor | None:
     return apply
 
 
-def _farthest(distance: np.ndarray, weights: np.ndarray, mass: float) -> float:
+def _farthest(
+    distance: NDArray[np.float32], weights: NDArray[np.float32], mass: float
+) -> float:
     """Returns the distance at which the nearest tokens reach the wanted mass."""
     size = len(distance)
-    head = min(256, size)
-    while True:
-        near = np.argpartition(distance, head - 1)[:head] if head < size else np.arange(size)
-        near = near[np.argsort(distance[near], kind="stable")]
-        sums = np.cumsum(weights[near], dtype=np.float64)
-        if sums[-1] >= mass or head == size:
-            return float(distance[near[min(int(np.searchsorted(sums, mass)), head - 1)]])
-        head = min(head * 16, size)
+    for head in (HEAD, 8 * HEAD, size):
+        near = np.argpartition(distance, head)[:head] if head < size else np.arange(size)
+        if head >= size or weights[near].sum(dtype=np.float64) > mass:
+            break
+    near = near[np.argsort(distance[near])]
+    return float(distance[near[place(weights[near], np.nextafter(mass, 0))]])

@@ -1,0 +1,60 @@
+"""EDGERUN_VALIDATE: a correct back-end passes, a wrong node is named."""
+
+import numpy as np
+import pytest
+
+from edgerun import env
+from edgerun.backends.base import CompileOptions, Phase
+from edgerun.backends.reference import ReferenceBackend
+from edgerun.backends.validate import ValidatingExecutable
+from edgerun.errors import BackendError
+from edgerun.model.bundle import open_bundle
+from edgerun.state import Batch, CacheSpec, KVCache
+from tests.bundles import bundle_of, runner
+
+IDS = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "bitnet-packed"])
+def test_the_cpu_backend_passes_node_by_node(name, monkeypatch):
+    monkeypatch.setenv("EDGERUN_VALIDATE", "1")
+    env.settings.cache_clear()
+    try:
+        with runner(bundle_of(name), "cpu") as checked:
+            prefill, decode = checked.run(IDS), checked.run([7])
+    finally:
+        monkeypatch.undo()
+        env.settings.cache_clear()
+    with runner(bundle_of(name), "cpu") as plain:
+        np.testing.assert_array_equal(plain.run(IDS), prefill)
+        np.testing.assert_array_equal(plain.run([7]), decode)
+
+
+class Wrong(ReferenceBackend):
+    """Breaks the output of one node."""
+
+    name = "wrong"
+
+    def compile(self, segment, phase, options):
+        inner = super().compile(segment, phase, options)
+
+        def run(batch, cache, values):
+            outputs = dict(inner(batch, cache, values))
+            culprit = next(node for node in segment.nodes if node.op == "gate")
+            outputs[culprit.outputs[0]] = outputs[culprit.outputs[0]] * 1.5
+            return outputs
+
+        return run
+
+
+def test_the_first_wrong_node_is_named():
+    bundle = open_bundle(bundle_of("llama"))
+    config = bundle.config
+    spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, "fp32")
+    options = CompileOptions(1, 16, spec)
+    checked = ValidatingExecutable(Wrong(), bundle.graph, Phase.PREFILL, options)
+    cache = KVCache(spec, 64)
+    sequence = cache.open()
+    cache.reserve(sequence, len(IDS))
+    with pytest.raises(BackendError, match=r"'wrong' diverges first at node '.*layers\.0.*gate"):
+        checked(Batch.of(IDS, 0, sequence), cache)

@@ -1,0 +1,97 @@
+"""Exported models against transformers (golden files) and against NumPy on the same weights."""
+
+import numpy as np
+import pytest
+
+from edgerun_export.bundle_weights import BundleWeights
+from edgerun_export.numpy_model import forward
+from edgerun_export.verify import relative_error, run_onnx
+
+NAMES = [
+    "llama",
+    "llama-linear",
+    "llama-llama3",
+    "llama-yarn",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "bitnet-master",
+    "bitnet-packed",
+    "bitnet-offline",
+]
+BITNET = [name for name in NAMES if name.startswith("bitnet")]
+EXACT = 1e-4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fp32_bundle_computes_what_transformers_computes(name, golden, exported):
+    model = golden(name)
+    bundle = exported(name, weights="fp32").folder
+    logits = run_onnx(bundle, model.spec, model.ids, decode_steps=0)
+    assert relative_error(logits, model.logits) <= EXACT
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_decoding_token_by_token_gives_the_same_logits(name, golden, exported):
+    model = golden(name)
+    bundle = exported(name, weights="fp32").folder
+    logits = run_onnx(bundle, model.spec, model.ids, decode_steps=len(model.ids) - 1)
+    assert relative_error(logits, model.logits) <= EXACT
+
+
+@pytest.mark.parametrize("name", BITNET)
+def test_natively_ternary_models_keep_their_exact_weights(name, golden, exported):
+    model = golden(name)
+    result = exported(name, head_weights="fp32", activations="fp32")
+    assert result.recipe.weights == "ternary"
+    assert result.manifest["quality"]["relative_weight_error"] == 0
+    logits = run_onnx(result.folder, model.spec, model.ids)
+    assert relative_error(logits, model.logits) <= EXACT
+
+
+@pytest.mark.parametrize("weights", ["ternary", "int2", "int4", "int8"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3", "bitnet-packed"])
+def test_quantised_bundle_computes_with_its_dequantised_weights(name, weights, golden, exported):
+    model = golden(name)
+    bundle = exported(name, weights=weights, activations="fp32").folder
+    expected = forward(model.spec, BundleWeights(bundle, model.spec), model.ids)
+    assert relative_error(run_onnx(bundle, model.spec, model.ids), expected) <= EXACT
+
+
+@pytest.mark.parametrize("head", ["int4", "int8", "fp32"])
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_every_head_format_works_tied_and_untied(name, head, golden, exported):
+    model = golden(name)
+    bundle = exported(name, weights="int4", head_weights=head, activations="fp32").folder
+    expected = forward(model.spec, BundleWeights(bundle, model.spec), model.ids)
+    assert relative_error(run_onnx(bundle, model.spec, model.ids), expected) <= EXACT
+
+
+@pytest.mark.parametrize("group_size", [16, 64, 128, 256])
+def test_every_group_size_works_even_beyond_the_row(group_size, golden, exported):
+    model = golden("bitnet-packed")  # rows of 64 and 96 weights
+    options = {"weights": "ternary", "group_size": group_size, "activations": "fp32"}
+    bundle = exported("bitnet-packed", **options).folder
+    expected = forward(model.spec, BundleWeights(bundle, model.spec), model.ids)
+    assert relative_error(run_onnx(bundle, model.spec, model.ids), expected) <= EXACT
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3", "bitnet-packed"])
+def test_kernels_that_round_activations_stay_close(name, golden, exported):
+    model = golden(name)
+    bundle = exported(name, weights="int4").folder
+    expected = forward(model.spec, BundleWeights(bundle, model.spec), model.ids)
+    assert relative_error(run_onnx(bundle, model.spec, model.ids), expected) <= 0.05
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numpy_forward_agrees_with_transformers(name, golden, source_weights):
+    model = golden(name)
+    logits = forward(model.spec, source_weights(model), model.ids)
+    assert relative_error(logits, model.logits) <= EXACT
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rotary_frequencies_are_those_of_transformers(name, golden):
+    model = golden(name)
+    np.testing.assert_allclose(model.spec.rope.inv_freq, model.inv_freq, rtol=1e-6)

@@ -1,0 +1,118 @@
+"""Cases of the kernels that treat every element by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgerun.formats import format_named
+from edgerun.kernels import reference
+from tests.kernels.harness import (
+    ISAS,
+    UNTOUCHED,
+    Call,
+    assert_near,
+    cases_of,
+    float_lanes,
+    random,
+    untouched,
+)
+
+SHAPES = [(1, 7), (3, 64), (2, 130)]
+
+
+@cases_of("embedding_dense", shape=SHAPES)
+def embedding_dense(shape: tuple[int, int]) -> Call:
+    rows, width = shape
+    table, ids = random((9, width)), np.array([8, 0, 3], np.int32)[:rows]
+    out = untouched((rows, width + 3))
+
+    def check() -> None:
+        np.testing.assert_array_equal(out[:, :width], reference.embedding(ids, table))
+        assert (out[:, width:] == UNTOUCHED).all()
+
+    fields = {"ids": ids, "table": table, "out": out, "width": width, "out_stride": width + 3}
+    return Call({}, fields, rows, check)
+
+
+@cases_of("embedding_block", form=[("ternary", 32), ("int2", 16), ("int4", 32), ("int8", 128)])
+def embedding_block(form: tuple[str, int]) -> Call:
+    name, block = form
+    table = format_named(name).pack(random((9, 2 * block)), block)
+    ids, out = np.array([8, 0, 3], np.int32), untouched((3, 2 * block))
+
+    def check() -> None:
+        np.testing.assert_array_equal(out, reference.embedding(ids, table))
+
+    fields = {"ids": ids, "codes": table.codes, "scales": table.scales, "out": out}
+    sizes = {"width": 2 * block, "out_stride": 2 * block}
+    return Call({"bits": table.bits, "block": block}, fields | sizes, 3, check)
+
+
+@cases_of(
+    "gate",
+    isa=ISAS,
+    activation=["silu", "relu2"],
+    shape=[(1, 7, 1), (1, 1000, 4), (3, 64, 2), (2, 5, 3)],
+)
+def gate(isa: str, activation: str, shape: tuple[int, int, int]) -> Call:
+    rows, width, pieces = shape
+    x, up, out = random((rows, width), 1, gap=1), random((rows, width), 2, gap=2), untouched(
+        (rows, width + 3)
+    )
+    x[0, :3] = -300, 300, 0
+
+    def check() -> None:
+        expected = reference.gate(x[:, :width], up[:, :width], activation=activation)
+        np.testing.assert_allclose(out[:, :width], expected, rtol=5e-7, atol=1e-30)
+        assert (out[:, width:] == UNTOUCHED).all()
+
+    fields = {"gate": x, "up": up, "out": out, "width": width, "pieces": pieces}
+    strides = {"gate_stride": width + 1, "up_stride": width + 2, "out_stride": width + 3}
+    params = {"activation": activation, "lanes": float_lanes(isa)}
+    return Call(params, fields | strides, rows, check, rows * pieces)
+
+
+@cases_of("add", isa=ISAS, shape=SHAPES)
+def add(isa: str, shape: tuple[int, int]) -> Call:
+    a, b, out = random(shape, 1), random(shape, 2), untouched(shape)
+
+    def check() -> None:
+        np.testing.assert_array_equal(out, reference.add(a, b))
+
+    fields = {"a": a, "b": b, "out": out, "width": shape[1]}
+    return Call({"lanes": float_lanes(isa)}, fields, shape[0], check)
+
+
+@cases_of("select_rows", width=[7, 64])
+def select_rows(width: int) -> Call:
+    x, index = random((6, width), gap=2), np.array([0, 3, 5], np.int32)
+    out = untouched((3, width))
+
+    def check() -> None:
+        np.testing.assert_array_equal(out, x[index, :width])
+
+    fields = {"index": index, "x": x, "x_stride": width + 2, "out": out}
+    return Call({}, fields | {"out_stride": width, "width": width}, 3, check)
+
+
+@cases_of("rotary", isa=ISAS, shape=[(8, 3, 5), (64, 2, 1), (20, 1, 2)])
+def rotary(isa: str, shape: tuple[int, int, int]) -> Call:
+    head_dim, heads, rows = shape
+    width = heads * head_dim
+    frequencies = (10000.0 ** -(np.arange(head_dim // 2) * 2 / head_dim)).astype(np.float32)
+    angles = np.arange(50, dtype=np.float32)[:, None] * frequencies
+    table = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) * np.float32(1.5)
+    positions = np.arange(11, 11 + rows, dtype=np.int32)
+    x = random((rows, width), gap=3)
+    before = x[:, :width].copy()
+
+    def check() -> None:
+        expected = reference.rotary(
+            before, positions, frequencies, head_dim=head_dim, factor=1.5
+        )
+        assert_near(x[:, :width], expected, 4e-7)
+        assert np.isnan(x[:, width:]).all()
+
+    fields = {"positions": positions, "table": table, "x": x, "x_stride": width + 3}
+    params = {"head_dim": head_dim, "lanes": float_lanes(isa)}
+    return Call(params, fields | {"heads": heads}, rows, check)

@@ -1,0 +1,123 @@
+"""Cases of the linear kernels: formats, odd shapes, biases, residuals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from edgerun.formats import format_named
+from edgerun.formats.base import PackedWeight
+from edgerun.kernels import reference
+from edgerun.kernels.isa import VECTOR_BYTES
+from edgerun.kernels.layout import StreamWeight, to_stream
+from tests.kernels.harness import F32, ISAS, UNTOUCHED, Call, assert_near, cases_of, random, untouched
+
+BOUND = 2e-6
+# Outputs, inputs, batch rows, and whether there are a bias and a residual.
+SHAPES = [(4, 64, 1, False), (9, 320, 3, True), (70, 704, 6, False)]
+
+
+def expectation(x: F32, weight: Any, extras: bool, activations: str) -> tuple[dict[str, Any], Any]:
+    """Fields of bias and output, and the check of the output."""
+    rows, n = len(x), weight.shape[0]
+    bias, out = random((n,), 5), untouched((rows, n + 3))
+    residual = random((rows, n), 6)
+    out[:, :n] = residual
+    expected = reference.linear(
+        x, weight, bias if extras else None, residual if extras else None, activations=activations
+    )
+
+    def check() -> None:
+        assert_near(out[:, :n], expected, BOUND)
+        assert (out[:, n:] == UNTOUCHED).all()
+
+    fields = {"bias": bias if extras else 0, "out": out, "out_stride": n + 3, "n": n}
+    return fields | {"accumulate": int(extras)}, check
+
+
+def stream_fields(weight: StreamWeight, step: int) -> dict[str, Any]:
+    """Fields that describe a weight."""
+    groups, tiles = weight.codes.shape[:2]
+    fields = {"codes": weight.codes, "scales": weight.scales, "groups": groups, "tiles": tiles}
+    return fields | {"step": step}
+
+
+def packed_weight(form: tuple[str, int], n: int, k: int, *, row_scale: bool) -> PackedWeight:
+    """A random weight, with equal scales along a row if asked."""
+    name, block = form
+    weight, kind = random((n, -(-k // block) * block), 7), format_named(name)
+    if not row_scale:
+        return kind.pack(weight, block)
+    scales = np.repeat(np.abs(weight).max(axis=1, keepdims=True) / 2, weight.shape[1] // block, 1)
+    return kind.encode(weight, scales, block)
+
+
+def rounded_row(x: F32, stride: int) -> dict[str, Any]:
+    """Fields of activations with one scale a row."""
+    codes, scale = reference.quantize_row(x)
+    q = np.zeros((len(x), stride), np.int8)
+    q[:, : x.shape[1]] = codes
+    fields = {"x": q, "x_stride": stride, "x_scale": scale}
+    return fields | {"x_sum": q.sum(axis=1, dtype=np.int32)}
+
+
+def rounded_block(x: F32, stride: int, block: int) -> dict[str, Any]:
+    """Fields of activations with one scale a block."""
+    padded = np.zeros((len(x), stride), np.float32)
+    padded[:, : x.shape[1]] = x
+    q, scales = reference.quantize_block(padded, block)
+    sums = q.reshape(len(x), -1, block).sum(axis=2).astype(np.float32) * scales
+    fields = {"x": np.ascontiguousarray(q), "x_stride": stride, "x_scale": scales}
+    return fields | {"x_sum": sums, "blocks": scales.shape[1]}
+
+
+@cases_of("linear_row", isa=ISAS, form=[("ternary", 32), ("int4", 32), ("int8", 32)], shape=SHAPES)
+def linear_row(isa: str, form: tuple[str, int], shape: tuple[int, int, int, bool]) -> Call:
+    n, k, rows, extras = shape
+    packed = packed_weight(form, n, k, row_scale=True)
+    x = random((rows, packed.shape[1]))
+    weight = to_stream(packed, VECTOR_BYTES[isa], row_scale=True)
+    fields, check = expectation(x, packed, extras, "int8_row")
+    fields |= stream_fields(weight, 2) | rounded_row(x, weight.padded_k)
+    params = {"bits": weight.bits, "lanes": weight.lanes, "isa": isa}
+    return Call(params, fields, rows, check, -(-len(weight.codes) // 2))
+
+
+BLOCK_FORMS = [("ternary", 32), ("int2", 128), ("int4", 16), ("int4", 128), ("int8", 32)]
+
+
+@cases_of("linear_block", isa=ISAS, form=BLOCK_FORMS, shape=SHAPES)
+def linear_block(isa: str, form: tuple[str, int], shape: tuple[int, int, int, bool]) -> Call:
+    n, k, rows, extras = shape
+    packed = packed_weight(form, n, k, row_scale=False)
+    x = random((rows, packed.shape[1]))
+    weight = to_stream(packed, min(VECTOR_BYTES[isa], packed.block), row_scale=False)
+    fields, check = expectation(x, packed, extras, "int8_block")
+    fields |= stream_fields(weight, 2) | rounded_block(x, weight.padded_k, packed.block)
+    params = {"bits": weight.bits, "lanes": weight.lanes, "block": packed.block, "isa": isa}
+    return Call(params, fields, rows, check, -(-len(weight.codes) // 2))
+
+
+@cases_of("linear_float", form=[("ternary", 32), ("int4", 16), ("int8", 128)], shape=SHAPES)
+def linear_float(form: tuple[str, int], shape: tuple[int, int, int, bool]) -> Call:
+    n, k, rows, extras = shape
+    packed = packed_weight(form, n, k, row_scale=False)
+    weight = to_stream(packed, 16, row_scale=False)
+    x = np.zeros((rows, weight.padded_k), np.float32)
+    x[:, : packed.shape[1]] = random((rows, packed.shape[1]))
+    fields, check = expectation(x[:, : packed.shape[1]], packed, extras, "float")
+    fields |= stream_fields(weight, 2) | {"x": x, "x_stride": weight.padded_k}
+    fields["blocks"] = weight.scales.shape[1]
+    params = {"bits": weight.bits, "lanes": 16, "block": packed.block}
+    return Call(params, fields, rows, check, -(-len(weight.codes) // 2))
+
+
+@cases_of("linear_dense", shape=SHAPES)
+def linear_dense(shape: tuple[int, int, int, bool]) -> Call:
+    n, k, rows, extras = shape
+    weight, x = random((n, k)), random((rows, k), 1, gap=3)
+    fields, check = expectation(x[:, :k], weight, extras, "float")
+    fields |= {"codes": weight, "scales": 0, "groups": -(-n // 4), "tiles": k // 8, "step": 2}
+    fields |= {"x": x, "x_stride": k + 3}
+    return Call({"width": 8}, fields, rows, check, -(-n // 8))

@@ -1,0 +1,109 @@
+"""Runs one kernel on NumPy arrays, and collects the cases of all kernels."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.kernels.isa import VECTOR_BYTES, available_isas
+from edgerun.kernels.program import Program, ThreadTeam
+from edgerun.kernels.registry import instruction
+
+ROWS = 1  # word of the frame that holds the number of rows
+UNTOUCHED = 77  # fills outputs, so that what a kernel should not write shows
+ISAS = available_isas()
+F32 = NDArray[np.float32]
+
+
+def float_lanes(isa: str) -> int:
+    """float32 lanes of an instruction set's vectors."""
+    return VECTOR_BYTES[isa] // 4
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel call on arrays, and what must hold after it.
+
+    Attributes:
+        params: compile-time constants.
+        fields: arrays stand for their addresses; ``rows`` is filled in.
+        rows: what the field ``rows`` points to.
+        check: asserts.
+        chunks: number of chunks; one a row unless given.
+    """
+
+    params: dict[str, Any]
+    fields: dict[str, Any]
+    rows: int
+    check: Callable[[], None]
+    chunks: int | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel and the arguments of the function that prepares a call of it."""
+
+    kernel: str
+    prepare: Callable[..., Call]
+    arguments: dict[str, Any]
+
+    def __str__(self) -> str:
+        parts = [str(value).replace(" ", "") for value in self.arguments.values()]
+        return "-".join([self.kernel, *parts])
+
+
+CASES: list[Case] = []
+
+
+def cases_of(kernel: str, **choices: list[Any]) -> Callable[[Callable[..., Call]], Any]:
+    """Registers a function that prepares calls of a kernel, for every combination of choices."""
+
+    def register(prepare: Callable[..., Call]) -> Callable[..., Call]:
+        for values in itertools.product(*choices.values()):
+            CASES.append(Case(kernel, prepare, dict(zip(choices, values, strict=True))))
+        return prepare
+
+    return register
+
+
+def run(kernel: str, call: Call, team: ThreadTeam) -> None:
+    """Runs a call to its end."""
+    frame = np.zeros(8, np.int64)
+    frame[0], frame[ROWS] = call.rows if call.chunks is None else call.chunks, call.rows
+    fields = {
+        name: value.ctypes.data if isinstance(value, np.ndarray) else int(value)
+        for name, value in call.fields.items()
+    }
+    fields["rows"] = frame.ctypes.data + 8 * ROWS
+    step = instruction(
+        kernel, params=call.params, fields=fields, chunks=(0, 1, 1), reads=set(), writes=set()
+    )
+    team.run(Program([step], [call], frame))
+    team.settle()
+
+
+def random(shape: tuple[int, ...], seed: int = 0, gap: int = 0) -> F32:
+    """Normal values; each row is followed by ``gap`` values that must not be read."""
+    x = np.full((*shape[:-1], shape[-1] + gap), np.nan, np.float32)
+    rng = np.random.default_rng([seed, *shape])
+    x[..., : shape[-1]] = rng.standard_normal(shape) * 3
+    return x
+
+
+def untouched(shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
+    """An output array."""
+    return np.full(shape, UNTOUCHED, dtype)
+
+
+def assert_near(actual: NDArray[Any], expected: NDArray[Any], bound: float) -> None:
+    """Error at most ``bound`` times the largest expected magnitude, and nothing but numbers."""
+    assert actual.shape == expected.shape
+    assert np.isfinite(actual).all()
+    largest = max(float(np.abs(expected).max(initial=0)), 1e-30)
+    error = float(np.abs(actual.astype(np.float64) - expected).max(initial=0)) / largest
+    assert error <= bound, f"error {error:.2e} of the largest value, allowed {bound:.0e}"

@@ -1,0 +1,134 @@
+"""A peer in a process of its own: loads a model once, then measures on command.
+
+    python -m peers.worker KIND PATH --threads N
+
+Speaks JSON lines: one after loading, then one reply for every command read from standard input.
+What the runtimes print goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from peers.usage import CpuUsage, memory
+
+# Module of each kind; imported only in the process that runs it.
+KINDS = {
+    "edgerun": "peers.run_edgerun",
+    "onnxruntime": "peers.run_onnxruntime",
+    "llamacpp": "peers.run_llamacpp",
+}
+SETTLE_SECONDS = 1.0
+IDLE_SECONDS = 0.5
+SEED = 1
+
+
+class Runner(Protocol):
+    """A loaded model with one sequence.
+
+    Attributes:
+        version: of the runtime.
+        vocab_size: ids are below it.
+        step_bytes: weights that a decode step reads, or None if only the file's size is known.
+    """
+
+    version: str
+    vocab_size: int
+    step_bytes: int | None
+
+    def reset(self) -> None:
+        """Forgets the sequence."""
+
+    def run(self, ids: list[int]) -> int:
+        """Appends tokens and returns the likeliest next one."""
+
+
+class Worker:
+    """Answers commands about one runner."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._generator = np.random.default_rng(SEED)
+
+    def answer(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Carries out ``{"do": name, ...}``."""
+        do = command.pop("do")
+        return {"decode": self._decode, "prefill": self._prefill, "state": self._state}[do](
+            **command
+        )
+
+    def _decode(self, prompt: int, tokens: int) -> dict[str, Any]:
+        """Times single-token steps after a prompt."""
+        self._runner.reset()
+        self._runner.run(self._ids(prompt))
+        ids = self._ids(tokens)
+        usage = CpuUsage()
+        steps = []
+        for id_ in ids:
+            start = time.perf_counter()
+            self._runner.run([id_])
+            steps.append(time.perf_counter() - start)
+        return {"tokens_per_s": tokens / sum(steps), "fastest_s": min(steps)} | usage.since()
+
+    def _prefill(self, tokens: int) -> dict[str, Any]:
+        """Times the pass over a prompt, up to the first token after it."""
+        self._runner.reset()
+        ids = self._ids(tokens)
+        usage, start = CpuUsage(), time.perf_counter()
+        self._runner.run(ids)
+        return {"tokens_per_s": tokens / (time.perf_counter() - start)} | usage.since()
+
+    def _state(self) -> dict[str, Any]:
+        """Memory, and the processor time used while there is nothing to do."""
+        time.sleep(SETTLE_SECONDS)
+        usage = CpuUsage()
+        time.sleep(IDLE_SECONDS)
+        return memory() | {"idle_cores": usage.since()["own_cores"]}
+
+    def _ids(self, count: int) -> list[int]:
+        ids: list[int] = self._generator.integers(0, self._runner.vocab_size, count).tolist()
+        return ids
+
+
+def main() -> None:
+    """Serves until standard input ends."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=list(KINDS))
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--context", type=int, required=True)
+    arguments = parser.parse_args()
+    # Whatever libraries print must not get between the replies.
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    start = time.perf_counter()
+    runner: Runner = importlib.import_module(KINDS[arguments.kind]).load(
+        arguments.path, arguments.threads, arguments.context
+    )
+    ready = {
+        "load_s": time.perf_counter() - start,
+        "version": runner.version,
+        "step_bytes": runner.step_bytes,
+    }
+    _reply(replies, ready)
+    worker = Worker(runner)
+    for line in sys.stdin:
+        _reply(replies, worker.answer(json.loads(line)))
+
+
+def _reply(stream: Any, value: dict[str, Any]) -> None:
+    stream.write(json.dumps(value) + "\n")
+    stream.flush()
+
+
+if __name__ == "__main__":
+    main()
