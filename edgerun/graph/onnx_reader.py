@@ -57,8 +57,8 @@ def read_graph(path: Path) -> Graph:
         model.ParseFromString(data)
     except DecodeError as error:
         raise BundleError(f"{path} is no ONNX model or is damaged: {error}") from error
-    if not model.graph.node:
-        raise BundleError(f"{path} is no ONNX model: it has no nodes")
+    if not model.graph.output:
+        raise BundleError(f"{path} is no ONNX model: it has no outputs")
     files = _MappedFiles(path.parent)
     constants = {
         tensor.name: _tensor(tensor, files) for tensor in model.graph.initializer if tensor.name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -13,51 +12,15 @@ from edgerun.errors import BundleError, UnsupportedError
 from edgerun.graph.ir import Graph
 from edgerun.graph.onnx_reader import read_graph
 from edgerun.graph.passes import lower
+from edgerun.model.foreign import GENAI_CONFIG, foreign_manifest
+from edgerun.model.manifest import FORMAT, FORMAT_VERSION, FileEntry, Manifest, ModelConfig
 
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
-FORMAT = "edgerun-bundle"
-FORMAT_VERSION = 1
 MAX_TEXT_BYTES = 256 * 2**20
+MAX_DIMENSION = 2**24
 # Files up to this size are hashed at every load; larger ones when asked (``verify``).
 ALWAYS_HASHED_BYTES = 32 * 2**20
-
-
-class FileEntry(msgspec.Struct, frozen=True):
-    """Size and digest of one file of the bundle."""
-
-    sha256: str
-    size: int
-
-
-class ModelConfig(msgspec.Struct, frozen=True):
-    """What the runtime must know about the model besides its graph; counts and widths."""
-
-    architecture: str
-    context_length: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    bos_token_id: int | None = None
-    eos_token_ids: tuple[int, ...] = ()
-    pad_token_id: int | None = None
-
-
-class Manifest(msgspec.Struct, frozen=True):
-    """``manifest.json``, see docs/bundle.md."""
-
-    format: str
-    format_version: int
-    files: dict[str, FileEntry]
-    model: ModelConfig
-    recipe: dict[str, Any] = {}
-    source: dict[str, Any] = {}
-    quality: dict[str, Any] = {}
-    exporter: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +71,7 @@ def open_bundle(path: Path | str, *, verify: bool = False) -> Bundle:
     """Opens a bundle folder.
 
     Args:
-        path: of the folder.
+        path: of the folder; one that another exporter wrote for onnxruntime-genai will do.
         verify: hash the weight files too, which reads them completely. Sizes, and the digests
             of all files up to 32 MiB, are checked in any case.
 
@@ -117,12 +80,16 @@ def open_bundle(path: Path | str, *, verify: bool = False) -> Bundle:
         UnsupportedError: the bundle is of a newer format.
     """
     folder = Path(path)
+    if not (folder / MANIFEST).exists() and (folder / GENAI_CONFIG).is_file():
+        manifest, model = foreign_manifest(folder)
+        _check_model(folder / GENAI_CONFIG, manifest.model)
+        return Bundle(folder, manifest, _graph(folder / model))
     manifest = read_manifest(folder)
     if MODEL not in manifest.files:
         raise BundleError(f"the manifest of {folder} lists no {MODEL}")
     for name, entry in manifest.files.items():
         _checked_file(folder, name, entry, always=verify)
-    return Bundle(folder, manifest, lower(read_graph(folder / MODEL)))
+    return Bundle(folder, manifest, _graph(folder / MODEL))
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -151,23 +118,31 @@ def read_manifest(folder: Path) -> Manifest:
             f"{folder} has bundle format {manifest.format_version}, this version reads "
             f"{FORMAT_VERSION}: export the model again or update edgerun"
         )
-    _check_model(folder, manifest.model)
+    _check_model(folder / MANIFEST, manifest.model)
     return manifest
 
 
-def _check_model(folder: Path, model: ModelConfig) -> None:
-    for name in ("context_length", "num_layers", "num_heads", "num_kv_heads", "head_dim"):
-        if not 0 < getattr(model, name) <= 2**24:
-            raise BundleError(
-                f"{folder / MANIFEST} says {name} {getattr(model, name)}: it must be positive"
-            )
-    if not 0 < model.vocab_size <= 2**24:
-        raise BundleError(f"{folder / MANIFEST} says vocab_size {model.vocab_size}")
+def _graph(path: Path) -> Graph:
+    """Reads and lowers a model file.
+
+    What a hostile file can get wrong has no end (names that are no text, attributes of another
+    type), so anything that reading trips over means that the file is broken.
+    """
+    try:
+        return lower(read_graph(path))
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        raise BundleError(f"the graph in {path} is inconsistent: {error!r}") from error
+
+
+def _check_model(path: Path, model: ModelConfig) -> None:
+    names = ("context_length", "num_layers", "num_heads", "num_kv_heads", "head_dim", "vocab_size")
+    for name in names:
+        if not 0 < getattr(model, name) <= MAX_DIMENSION:
+            raise BundleError(f"{path} says {name} {getattr(model, name)}: it must be positive")
     ids = (*model.eos_token_ids, model.bos_token_id or 0, model.pad_token_id or 0)
     if not all(0 <= token < model.vocab_size for token in ids):
         raise BundleError(
-            f"{folder / MANIFEST} names special tokens {ids} outside the vocabulary of "
-            f"{model.vocab_size}"
+            f"{path} names special tokens {ids} outside the vocabulary of {model.vocab_size}"
         )
 
 

@@ -1,0 +1,122 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.architectures import architecture_names, describe
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 128,
+}
+
+
+def test_unknown_architecture_names_the_supported_ones():
+    with pytest.raises(UnsupportedError, match=r"'gpt2' is not supported; supported are: llama,"):
+        describe({**CONFIG, "model_type": "gpt2"})
+
+
+def test_architectures_are_those_of_the_documentation():
+    assert architecture_names() == ["llama", "mistral", "qwen2", "qwen3", "bitnet"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": None}, "'hidden_size' is None"),
+        ({"hidden_size": -64}, "'hidden_size' is -64"),
+        ({"hidden_size": "64"}, "'hidden_size' is '64'"),
+        ({"num_hidden_layers": 0}, "'num_hidden_layers' is 0"),
+        ({"num_key_value_heads": 3}, "is not a multiple of num_key_value_heads 3"),
+        ({"num_attention_heads": 5}, "is not a multiple of num_attention_heads 5"),
+        ({"head_dim": 15}, "head_dim 15 is odd"),
+        ({"rms_norm_eps": -1.0}, "'rms_norm_eps' is -1.0"),
+        ({"model_type": None}, "names no model_type"),
+    ],
+)
+def test_bad_sizes_are_named(changes, message):
+    with pytest.raises(CheckpointError, match=message):
+        describe({**CONFIG, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_act": "gelu"}, "activation 'gelu' is not supported"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantised with 'gptq'"),
+        (
+            {"quantization_config": {"quant_method": "bitnet", "use_rms_norm": True}},
+            "use_rms_norm",
+        ),
+        (
+            {
+                "quantization_config": {
+                    "quant_method": "bitnet",
+                    "modules_to_not_convert": ["lm_head", "o_proj"],
+                }
+            },
+            "o_proj",
+        ),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "'longrope' is not supported"),
+        ({"partial_rotary_factor": 0.5}, "partial rotary"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "differ between"),
+    ],
+)
+def test_unsupported_variants_are_refused(changes, message):
+    with pytest.raises(UnsupportedError, match=message):
+        describe({**CONFIG, **changes})
+
+
+@pytest.mark.parametrize("name", ["llama-linear", "llama-llama3", "llama-yarn"])
+def test_both_spellings_of_rope_scaling_mean_the_same(name):
+    folder = Path(__file__).resolve().parents[1] / "golden" / name
+    new = json.loads((folder / "config.json").read_text())
+    old = dict(new)
+    parameters = dict(old.pop("rope_parameters"))
+    old["rope_theta"] = parameters.pop("rope_theta")
+    parameters["type"] = parameters.pop("rope_type")
+    old["rope_scaling"] = parameters
+    first, second = describe(new).rope, describe(old).rope
+    np.testing.assert_array_equal(first.inv_freq, second.inv_freq)
+    assert first.attention_factor == second.attention_factor
+
+
+def test_yarn_temperature_follows_the_factor():
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    config = {**CONFIG, "rope_scaling": scaling}
+    assert describe(config).rope.attention_factor == pytest.approx(0.1 * np.log(4) + 1)
+    scaling["attention_factor"] = 1.25
+    assert describe(config).rope.attention_factor == 1.25
+
+
+def test_windows_follow_each_architecture():
+    window = {"sliding_window": 8}
+    mistral = {**CONFIG, "model_type": "mistral"}
+    assert describe({**mistral, **window}).windows == (8, 8)
+    assert describe(mistral).windows == (4096, 4096)
+    assert describe({**mistral, "sliding_window": None}).windows == (None, None)
+    qwen = {**CONFIG, **window, "model_type": "qwen2"}
+    assert describe(qwen).windows == (None, None)
+    qwen["use_sliding_window"] = True
+    assert describe({**qwen, "max_window_layers": 1}).windows == (None, 8)
+    types = ["sliding_attention", "full_attention"]
+    assert describe({**qwen, "layer_types": types}).windows == (8, None)
+    with pytest.raises(CheckpointError, match="names 1 layers"):
+        describe({**qwen, "layer_types": types[:1]})
+
+
+def test_bitnet_knows_how_its_weights_are_stored():
+    config = {**CONFIG, "model_type": "bitnet"}
+    online = {"quant_method": "bitnet", "linear_class": "autobitlinear"}
+    assert describe(config).ternary == "master"
+    assert describe({**config, "quantization_config": online}).ternary == "packed"
+    online["quantization_mode"] = "online"
+    assert describe({**config, "quantization_config": online}).ternary == "master"
+    assert describe({**CONFIG, "quantization_config": online}).ternary == "master"
+    assert describe(CONFIG).ternary is None

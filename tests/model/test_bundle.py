@@ -1,0 +1,199 @@
+"""Opening bundles: what is checked, and what each broken bundle says."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from edgerun.errors import BundleError, InputError, UnsupportedError
+from edgerun.model.bundle import open_bundle
+from tests.bundles import bundle_of
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    folder = tmp_path / "bundle"
+    shutil.copytree(bundle_of("llama", weights="int4"), folder)
+    return folder
+
+
+def rewrite(folder, change):
+    """Changes the manifest as someone would who can recompute nothing else."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def accept(folder, name):
+    """Makes the manifest agree with a file that was tampered with."""
+    import hashlib
+
+    data = (folder / name).read_bytes()
+    entry = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+    rewrite(folder, lambda manifest: manifest["files"].update({name: entry}))
+
+
+def test_a_good_bundle_opens_and_reads_text(bundle):
+    opened = open_bundle(bundle, verify=True)
+    assert opened.config.vocab_size > 0
+    assert json.loads(opened.read_text("tokenizer.json"))
+
+
+def test_the_digest_identifies_the_content(bundle):
+    digest = open_bundle(bundle).digest
+    assert digest == open_bundle(bundle_of("llama", weights="int4")).digest
+    assert digest != open_bundle(bundle_of("llama", weights="int8")).digest
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer.json"])
+def test_a_truncated_file_is_named(bundle, name):
+    path = bundle / name
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(BundleError, match=f"{name} has .* bytes and the manifest says"):
+        open_bundle(bundle)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer.json"])
+def test_a_flipped_bit_is_found(bundle, name):
+    data = bytearray((bundle / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (bundle / name).write_bytes(data)
+    with pytest.raises(BundleError, match=f"{name} does not match the digest"):
+        open_bundle(bundle)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data"])
+def test_a_missing_file_is_named(bundle, name):
+    (bundle / name).unlink()
+    with pytest.raises(BundleError, match=f"{name} is missing"):
+        open_bundle(bundle)
+
+
+def test_a_folder_without_manifest_says_how_to_make_one(tmp_path):
+    with pytest.raises(BundleError, match="edgerun export"):
+        open_bundle(tmp_path)
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(BundleError, match="there is no bundle at .*nowhere"):
+        open_bundle(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', "\xff", "[" * 100_000])
+def test_a_broken_manifest_is_one_sentence(bundle, text):
+    (bundle / "manifest.json").write_text(text, encoding="latin-1")
+    with pytest.raises(BundleError, match=r"manifest\.json"):
+        open_bundle(bundle)
+
+
+def test_a_newer_format_is_refused(bundle):
+    rewrite(bundle, lambda manifest: manifest.update(format_version=2))
+    with pytest.raises(UnsupportedError, match="bundle format 2"):
+        open_bundle(bundle)
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/passwd", "a/b", "..", "a\\b"])
+def test_the_manifest_cannot_name_other_folders(bundle, name):
+    entry = {"sha256": "0" * 64, "size": 1}
+    rewrite(bundle, lambda manifest: manifest["files"].update({name: entry}))
+    with pytest.raises(BundleError, match="no plain file name"):
+        open_bundle(bundle)
+
+
+@pytest.mark.parametrize("key", ["num_layers", "head_dim", "vocab_size", "context_length"])
+@pytest.mark.parametrize("value", [0, -1, 2**40])
+def test_impossible_dimensions_are_refused(bundle, key, value):
+    rewrite(bundle, lambda manifest: manifest["model"].update({key: value}))
+    with pytest.raises(BundleError, match=key):
+        open_bundle(bundle)
+
+
+def test_special_tokens_must_be_in_the_vocabulary(bundle):
+    rewrite(bundle, lambda manifest: manifest["model"].update(eos_token_ids=[10**6]))
+    with pytest.raises(BundleError, match="outside the vocabulary"):
+        open_bundle(bundle)
+
+
+def escape(folder, location):
+    """Points every external tensor somewhere else, with a manifest that agrees."""
+    import onnx
+
+    model = onnx.load(folder / "model.onnx", load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = location
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    accept(folder, "model.onnx")
+
+
+@pytest.mark.parametrize(
+    "location", ["../model.onnx.data", "/etc/passwd", "sub/file", "..", "", "a\0b", "..\\x"]
+)
+def test_external_data_stays_in_the_folder(bundle, location):
+    shutil.copy(bundle / "model.onnx.data", bundle.parent / "model.onnx.data")
+    escape(bundle, location)
+    with pytest.raises(BundleError, match="only a file in the model's own folder"):
+        open_bundle(bundle)
+
+
+def test_external_data_through_a_symbolic_link_is_refused(bundle):
+    os.symlink("/etc/passwd", bundle / "link")
+    escape(bundle, "link")
+    with pytest.raises(BundleError, match="link"):
+        open_bundle(bundle)
+
+
+def test_external_data_through_a_hard_link_is_refused(bundle):
+    secret = bundle.parent / "secret"
+    secret.write_bytes(b"x" * 4096)
+    os.link(secret, bundle / "hard")
+    escape(bundle, "hard")
+    with pytest.raises(BundleError, match="plain file with a single name"):
+        open_bundle(bundle)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("offset", "-1"), ("offset", str(2**62)), ("length", "x")]
+)
+def test_external_ranges_are_checked(bundle, key, value):
+    import onnx
+
+    model = onnx.load(bundle / "model.onnx", load_external_data=False)
+    tensor = next(one for one in model.graph.initializer if one.external_data)
+    for entry in tensor.external_data:
+        if entry.key == key:
+            entry.value = value
+    (bundle / "model.onnx").write_bytes(model.SerializeToString())
+    accept(bundle, "model.onnx")
+    with pytest.raises(BundleError, match="tensor"):
+        open_bundle(bundle)
+
+
+def test_random_damage_to_the_graph_never_crashes(bundle):
+    """With a manifest that agrees, as an attacker would write it."""
+    import random
+
+    original = (bundle / "model.onnx").read_bytes()
+    rng = random.Random(0)
+    for _ in range(150):
+        data = bytearray(original)
+        for _ in range(rng.randint(1, 8)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        if rng.random() < 0.2:
+            del data[rng.randrange(len(data)) :]
+        (bundle / "model.onnx").write_bytes(data)
+        accept(bundle, "model.onnx")
+        try:
+            open_bundle(bundle)
+        except InputError as error:
+            assert "\n" not in str(error).strip()
+
+
+def test_a_folder_of_another_exporter_opens(shared_data):
+    folder = shared_data / "models" / "onnx-tiny-random" / "engine" / "dummy-decoder"
+    opened = open_bundle(folder)
+    assert opened.config.vocab_size == 32
+    assert opened.graph.source == folder / "decoder.onnx"
