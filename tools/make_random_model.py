@@ -120,13 +120,12 @@ def write(config: dict[str, Any], folder: Path, seed: int = 0) -> None:
     write_json(folder / "config.json", config)
     write_tokenizer(folder, spec.context_length)
     tensors = stored_tensors(spec)
-    # The embedding is not multiplied by anything, so its width does not count.
-    widths = {n: s[1] for n, s in spec.tensors().items() if len(s) == 2 and "embed" not in n}
+    widths = {name: shape[-1] for name, shape in spec.tensors().items()}
     generator = np.random.Generator(np.random.SFC64(seed))
     with (folder / "model.safetensors").open("wb") as file:
         file.write(header(tensors))
         for name, (dtype, shape) in tensors.items():
-            width = widths.get(name.removesuffix("_scale"), 1)
+            width = widths[name.removesuffix("_scale")]
             for piece in pieces(dtype, shape, width, generator):
                 file.write(np.ascontiguousarray(piece).data)
 

@@ -10,14 +10,18 @@ tiles with any code, because the activations there are zero.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.formats.base import PackedWeight, unpack_bits
+from edgerun.env import usable_cores
+from edgerun.formats.base import PackedWeight
+from edgerun.kernels.registry import native
 
 GROUP = 4
+SLAB_GROUPS = 64  # groups of rows that a thread rearranges at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +63,14 @@ class StreamWeight:
 def to_stream(packed: PackedWeight, lanes: int, *, row_scale: bool) -> StreamWeight:
     """Rearranges a packed weight; ``row_scale`` demands equal scales along each row.
 
-    The result is one new array; temporaries stay below 16 MiB.
+    The result is one new array.
     """
     n, k = packed.shape
     bits = packed.bits
     tile = lanes * 8 // bits
     unit = tile if row_scale else max(tile, packed.block)
     tiles, groups = -(-k // unit) * unit // tile, -(-n // GROUP)
-    codes = np.zeros((groups, tiles, GROUP, lanes), np.uint8)
-    step = max(1, (2 << 20) // max(1, tiles * tile * GROUP))
-    for first in range(0, groups, step):
-        last = min(groups, first + step)
-        rows = packed.codes[first * GROUP : last * GROUP]
-        codes[first:last] = _stream_codes(rows, last - first, bits, tiles, lanes)
+    codes = _stream_codes(packed, groups, tiles, lanes)
     block = tiles * tile if row_scale else packed.block
     scales = packed.scales[:, :1] if row_scale else packed.scales
     padded = np.zeros((groups * GROUP, tiles * tile // block), np.float32)
@@ -81,14 +80,20 @@ def to_stream(packed: PackedWeight, lanes: int, *, row_scale: bool) -> StreamWei
 
 
 def _stream_codes(
-    rows: NDArray[np.uint8], groups: int, bits: int, tiles: int, lanes: int
+    packed: PackedWeight, groups: int, tiles: int, lanes: int
 ) -> NDArray[np.uint8]:
-    planes = 8 // bits
-    codes = np.zeros((groups * GROUP, tiles * planes * lanes), np.uint8)
-    unpacked = unpack_bits(rows.reshape(len(rows), -1), bits)[:, : codes.shape[1]]
-    codes[: len(rows), : unpacked.shape[1]] = unpacked
-    tiled = codes.reshape(groups, GROUP, tiles, planes, lanes)
-    packed = tiled[:, :, :, 0].copy()
-    for plane in range(1, planes):
-        packed |= tiled[:, :, :, plane] << np.uint8(plane * bits)
-    return packed.transpose(0, 2, 1, 3)
+    """Runs the ``repack`` kernel over all groups, on as many threads as there are cores."""
+    rows = np.ascontiguousarray(packed.codes.reshape(packed.shape[0], -1))
+    codes = np.zeros((groups, tiles, GROUP, lanes), np.uint8)
+    spare = np.zeros((groups, GROUP, lanes), np.uint8)
+    fields = [rows.ctypes.data, codes.ctypes.data, *rows.shape, tiles, spare.ctypes.data]
+    arguments = np.array(fields, np.int64)
+    function = native("repack", bits=packed.bits, lanes=lanes)
+
+    def run(first: int) -> None:
+        for group in range(first, min(groups, first + SLAB_GROUPS)):
+            function(arguments.ctypes.data, group)
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        list(pool.map(run, range(0, groups, SLAB_GROUPS)))
+    return codes

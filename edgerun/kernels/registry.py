@@ -9,6 +9,7 @@ cached and covered by the conformance suite, which runs ``reference`` of the sam
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib
 import threading
@@ -26,7 +27,7 @@ from edgerun.kernels.program import Instruction
 Body: TypeAlias = Callable[[int, int], None]
 Factory: TypeAlias = Callable[..., Body]
 SIGNATURE = "void(intp, intp)"
-FAMILIES = ("attention", "elementwise", "linear", "normalize", "quantize")
+FAMILIES = ("attention", "elementwise", "linear", "normalize", "quantize", "repack")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,15 @@ def compile_kernel(name: str, progress: Callable[[str], None] | None = None, **p
         if key not in _COMPILED:
             _COMPILED[key] = _compile(kernels()[name], params, progress)
         return int(_COMPILED[key].address)
+
+
+def native(name: str, **params: Any) -> Callable[[int, int], None]:
+    """Returns a compiled kernel as a Python function; it runs without the interpreter's lock."""
+    address = compile_kernel(name, **params)
+    made: Callable[[int, int], None] = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(
+        address
+    )
+    return made
 
 
 def _compile(

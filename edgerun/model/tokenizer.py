@@ -184,7 +184,7 @@ class Tokenizer:
         try:
             with self._lock, _prefix_only_at_start(self._rust, first=first):
                 encoding = self._rust.encode(text, add_special_tokens=False)
-        except UnicodeEncodeError as error:
+        except (TypeError, UnicodeEncodeError) as error:  # how it complains depends on versions
             raise PromptError(
                 "the prompt contains a surrogate code point, which is not a character: "
                 "pass text that can be encoded as UTF-8"

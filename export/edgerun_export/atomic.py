@@ -30,7 +30,7 @@ def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
         InputError: the target exists, and is not a folder or may not be replaced.
         StorageError: it cannot be written.
     """
-    _check(target, replace)
+    check_target(target, replace=replace)
     with storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
@@ -60,7 +60,13 @@ def _explain(error: OSError, target: Path) -> str:
     return f"cannot write '{target}': {error.strerror or error}"
 
 
-def _check(target: Path, replace: bool) -> None:
+def check_target(target: Path, *, replace: bool = False) -> None:
+    """Tells early whether ``atomic_folder`` would take ``target``.
+
+    Raises:
+        InputError: the target exists, and is not a folder or may not be replaced.
+        StorageError: it cannot be looked at.
+    """
     with storage_errors(target):
         exists, is_folder = target.exists(), target.is_dir()
         is_empty = is_folder and not any(target.iterdir())

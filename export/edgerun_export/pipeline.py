@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgerun_export.architectures import describe
-from edgerun_export.atomic import atomic_folder
+from edgerun_export.atomic import atomic_folder, check_target
 from edgerun_export.bundle_files import (
     DATA_FILE,
     MANIFEST_FILE,
@@ -104,6 +104,7 @@ def export(
         VerificationError: ``options.verify`` is set and the bundle computes something else.
     """
     options = options or ExportOptions()
+    check_target(out, replace=options.force)
     progress("read", 0.0)
     tokenizer = None if options.tokenizer is None else str(options.tokenizer)
     checkpoint = open_checkpoint(str(source), revision=options.revision, tokenizer=tokenizer)
@@ -206,25 +207,25 @@ class _Job:
 
     def _measure(self) -> None:
         """Compares with the source: when asked to, and when the format surely did damage."""
-        damaging = self._recipe.weights == "ternary" and not self._weights.natively_ternary()
+        damaging = self._recipe.bits == 2 and not self._weights.natively_ternary()
         if not (self._options.verify or damaging):
             return
         self._progress("verify", 0.0)
         ids = sample_ids(self._spec, self._texts["tokenizer.json"])
         if self._options.verify:
-            report = verify(self._folder, self._spec, self._recipe, self._weights, ids)
+            report = verify(self._folder, self._spec, self._weights, ids)
             self._quality.update(report.as_dict())
         else:
             divergence = damage(self._folder, self._spec, self._weights, ids)
             self._quality["kl_divergence"] = float(f"{divergence:.3g}")
         if damaging:
-            self._warnings.append(self._ternary_warning())
+            self._warnings.append(self._damage_warning())
 
-    def _ternary_warning(self) -> str:
+    def _damage_warning(self) -> str:
         error, divergence = self._quality["relative_weight_error"], self._quality["kl_divergence"]
         return (
-            "this model was not trained for ternary weights: rounding changed them by "
-            f"{error:.0%} (root mean square) and moved its predictions by {divergence:.2g} nats a "
+            f"this model was not trained for {self._recipe.weights} weights: rounding changed them "
+            f"by {error:.0%} (root mean square) and moved its predictions by {divergence:.2g} nats a "
             "token; expect poor text, and prefer --weights int4"
         )
 

@@ -18,7 +18,6 @@ class EdgerunRunner:
     def __init__(self, model: Model) -> None:
         self._model = model
         self.vocab_size = model.vocab_size
-        self.step_bytes: int | None = model.weight_bytes
         self._cache = KVCache(model.cache_spec, model.context)
         self._sequence = self._cache.open()
         self._length = 0

@@ -14,7 +14,6 @@ class LlamacppRunner:
     """One sequence in a context of its own."""
 
     version = f"{llama_cpp.__version__}; {llama_cpp.llama_print_system_info().decode().strip()}"
-    step_bytes: int | None = None
 
     def __init__(self, model: Any, context: Any) -> None:
         self._context = context

@@ -14,7 +14,6 @@ class OnnxruntimeRunner:
     """One sequence whose keys and values stay in onnxruntime's own memory."""
 
     version = onnxruntime.__version__
-    step_bytes: int | None = None
 
     def __init__(self, session: Any, config: dict[str, Any]) -> None:
         self._session = session

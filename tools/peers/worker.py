@@ -38,12 +38,10 @@ class Runner(Protocol):
     Attributes:
         version: of the runtime.
         vocab_size: ids are below it.
-        step_bytes: weights that a decode step reads, or None if only the file's size is known.
     """
 
     version: str
     vocab_size: int
-    step_bytes: int | None
 
     def reset(self) -> None:
         """Forgets the sequence."""
@@ -117,7 +115,6 @@ def main() -> None:
     ready = {
         "load_s": time.perf_counter() - start,
         "version": runner.version,
-        "step_bytes": runner.step_bytes,
     }
     _reply(replies, ready)
     worker = Worker(runner)

@@ -21,9 +21,9 @@ def typical_p(params: SamplingParams) -> Processor | None:
 
     def apply(candidates: Candidates, history: History) -> Candidates:
         weights = candidates.probabilities()
-        possible = weights > 0
-        surprise = -np.log(weights, where=possible, out=np.full_like(weights, -np.inf))
-        entropy = np.sum(weights * surprise, where=possible, dtype=np.float64)
+        # An impossible token counts as very surprising instead of infinitely.
+        surprise = -np.log(np.maximum(weights, np.finfo(np.float32).tiny))
+        entropy = np.sum(weights * surprise, dtype=np.float64)
         distance = np.abs(surprise - np.float32(entropy))
         return candidates.keep(distance <= _farthest(distance, weights, mass))
 

@@ -1,0 +1,263 @@
+"""Samplers against definitions written again here, one token at a time."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from edgerun.engine.sampling import History, SamplingParams, make_sampler
+from edgerun.engine.sampling.base import Candidates, factories, place, smallest_nucleus
+from edgerun.errors import BackendError, SamplingError
+
+LOGITS = hnp.arrays(
+    np.float32,
+    st.integers(1, 60),
+    elements=st.floats(-12, 12, width=32),
+)
+EMPTY = History([])
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    weights = np.exp(logits.astype(np.float64) - logits.max())
+    return weights / weights.sum()
+
+
+def kept(logits: np.ndarray, **params: Any) -> set[int]:
+    """Ids that the filters leave."""
+    candidates = Candidates(logits.copy())
+    for factory in factories():
+        process = factory(SamplingParams(**params))
+        candidates = process(candidates, EMPTY) if process else candidates
+    return set(range(len(logits))) if candidates.ids is None else set(map(int, candidates.ids))
+
+
+def reachable(logits: np.ndarray, draws: int = 300, **params: Any) -> set[int]:
+    sample = make_sampler(SamplingParams(seed=0, **params))
+    return {sample(logits, EMPTY) for _ in range(draws)}
+
+
+@given(LOGITS)
+def test_greedy_takes_the_first_of_the_highest(logits: np.ndarray) -> None:
+    assert make_sampler(SamplingParams(temperature=0))(logits, EMPTY) == int(np.argmax(logits))
+
+
+@given(LOGITS, st.integers(1, 70))
+def test_top_k_keeps_what_is_at_least_as_likely_as_the_kth(logits: np.ndarray, k: int) -> None:
+    threshold = sorted(logits, reverse=True)[min(k, len(logits)) - 1]
+    assert kept(logits, top_k=k) == {i for i, value in enumerate(logits) if value >= threshold}
+
+
+@given(LOGITS, st.floats(0.01, 0.99))
+def test_top_p_keeps_a_nucleus_that_cannot_be_smaller(logits: np.ndarray, p: float) -> None:
+    chosen = kept(logits, top_p=p)
+    weights = softmax(logits)
+    mass = sum(weights[i] for i in chosen)
+    least = min(weights[i] for i in chosen)
+    above = sum(weights[i] for i in chosen if weights[i] > least)
+    assert mass >= p - 1e-5
+    assert above < p + 1e-5
+    assert all(weights[i] <= least * (1 + 1e-5) for i in set(range(len(logits))) - chosen)
+
+
+@given(LOGITS, st.floats(0.001, 1))
+def test_min_p_keeps_what_is_likely_compared_with_the_likeliest(
+    logits: np.ndarray, p: float
+) -> None:
+    weights = softmax(logits)
+    chosen = kept(logits, min_p=p)
+    for index, weight in enumerate(weights):
+        ratio = weight / weights.max()
+        if not math.isclose(ratio, p, rel_tol=1e-4):
+            assert (index in chosen) == (ratio > p)
+
+
+@given(LOGITS, st.floats(0.05, 0.95))
+def test_typical_p_keeps_the_tokens_nearest_to_the_entropy(logits: np.ndarray, p: float) -> None:
+    weights = softmax(logits)
+    surprise = -np.log(weights)
+    entropy = float((weights * surprise).sum())
+    distance = np.abs(surprise - entropy)
+    chosen = kept(logits, typical_p=p)
+    farthest = max(distance[i] for i in chosen)
+    assert sum(weights[i] for i in chosen) >= p - 1e-4
+    assert all(distance[i] >= farthest - 1e-3 for i in set(range(len(logits))) - chosen)
+    assert sum(weights[i] for i in chosen if distance[i] < farthest - 1e-3) < p + 1e-4
+
+
+@given(LOGITS, st.floats(0.1, 5))
+def test_draws_follow_the_tempered_distribution(logits: np.ndarray, temperature: float) -> None:
+    sample = make_sampler(SamplingParams(temperature=temperature, seed=1))
+    counts = Counter(sample(logits, EMPTY) for _ in range(400))
+    expected = softmax(logits / np.float32(temperature))
+    for index, weight in enumerate(expected):
+        # Five standard deviations of a binomial distribution, and one draw of rounding.
+        assert abs(counts[index] - 400 * weight) <= 5 * math.sqrt(400 * weight) + 1
+
+
+def test_penalties_follow_their_formulas() -> None:
+    logits = np.array([2.0, -2.0, 1.0, 0.5, 0.0], np.float32)
+    history = History([0, 1, 2, 2, 3, 2], prompt_tokens=3)  # reply: 2, 3, 2
+    seen: list[np.ndarray] = []
+    for factory in factories():
+        process = factory(
+            SamplingParams(
+                repetition_penalty=2.0,
+                presence_penalty=0.5,
+                frequency_penalty=0.25,
+                logit_bias={4: 1.5},
+            )
+        )
+        if process:
+            seen.append(process(Candidates(logits), history).logits)
+    expected = [2.0 / 2, -2.0 * 2, 1.0 / 2 - 2 * 0.25 - 0.5, 0.5 / 2 - 0.25 - 0.5, 1.5]
+    np.testing.assert_allclose(seen[-1], expected, atol=1e-6)
+
+
+def test_filters_apply_one_after_the_other() -> None:
+    logits = np.log(np.array([0.4, 0.3, 0.2, 0.1], np.float32))
+    # Of the two that top-k leaves, renormalised to 4/7 and 3/7, half the mass needs only one.
+    assert kept(logits, top_k=2, top_p=0.5) == {0}
+    assert kept(logits, top_p=0.5) == {0, 1}
+
+
+def test_a_seed_repeats_the_choice_and_none_varies_it() -> None:
+    logits = np.zeros(1000, np.float32)
+
+    def draws(seed: int | None) -> list[int]:
+        sample = make_sampler(SamplingParams(seed=seed))
+        return [sample(logits, EMPTY) for _ in range(8)]
+
+    assert draws(7) == draws(7)
+    assert draws(7) != draws(8)
+    assert draws(None) != draws(None)
+
+
+def test_logits_are_left_as_they_are() -> None:
+    logits = np.array([1.0, 2.0], np.float32)
+    params = SamplingParams(temperature=0.5, logit_bias={0: 3}, repetition_penalty=1.5, seed=0)
+    make_sampler(params)(logits, History([0]))
+    assert logits.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-9, 1e-3])
+def test_tiny_temperatures_are_greedy_without_overflow(temperature: float) -> None:
+    logits = np.array([1.0, 300.0, -3e38, 2.0], np.float32)
+    assert reachable(logits, 20, temperature=temperature) == {1}
+
+
+def test_impossible_tokens_are_never_drawn() -> None:
+    logits = np.array([-np.inf, 0.0, -np.inf, 0.0, -np.inf], np.float32)
+    assert reachable(logits) == {1, 3}
+    assert reachable(logits, top_p=0.9) == {1, 3}
+    assert reachable(logits, typical_p=0.9) == {1, 3}
+
+
+@pytest.mark.parametrize("values", [[np.nan, 1.0], [np.inf, 1.0], [-np.inf, -np.inf]])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_broken_logits_are_a_backend_error(values: list[float], temperature: float) -> None:
+    with pytest.raises(BackendError, match="maximum"):
+        make_sampler(SamplingParams(temperature=temperature))(np.array(values, np.float32), EMPTY)
+
+
+def test_a_bias_outside_the_vocabulary_is_an_error() -> None:
+    with pytest.raises(SamplingError, match="id 9; the vocabulary ends at 1"):
+        make_sampler(SamplingParams(logit_bias={9: 1}))(np.zeros(2, np.float32), EMPTY)
+
+
+@given(
+    hnp.arrays(np.float32, st.integers(1, 3000), elements=st.floats(0, 1, width=32)),
+    st.floats(0, 1),
+)
+def test_place_agrees_with_a_plain_running_sum(weights: np.ndarray, share: float) -> None:
+    mass = share * float(weights.sum(dtype=np.float64))
+    index = place(weights, mass)
+    sums = np.cumsum(weights, dtype=np.float64)
+    assert sums[index] >= mass - 1e-9
+    assert index == 0 or sums[index - 1] <= mass + 1e-9
+
+
+def test_large_vocabularies_give_the_nucleus_of_a_full_sort() -> None:
+    for spread in (0.3, 3.0):
+        logits = np.random.default_rng(0).standard_normal(50_000).astype(np.float32) * spread
+        weights = Candidates(logits).probabilities()
+        ordered = np.sort(weights)[::-1]
+        wanted = ordered[np.searchsorted(np.cumsum(ordered, dtype=np.float64), 0.9)]
+        assert smallest_nucleus(weights, 0.9) == pytest.approx(float(wanted), rel=1e-3)
+
+
+BAD = [
+    ("temperature", -0.1),
+    ("temperature", math.nan),
+    ("temperature", math.inf),
+    ("temperature", 1e9),
+    ("temperature", "hot"),
+    ("temperature", True),
+    ("top_k", -1),
+    ("top_k", 1.5),
+    ("top_k", 2**40),
+    ("top_p", 0.0),
+    ("top_p", 1.1),
+    ("top_p", math.nan),
+    ("min_p", -0.1),
+    ("min_p", 1.1),
+    ("typical_p", 0),
+    ("repetition_penalty", 0),
+    ("repetition_penalty", -1.0),
+    ("presence_penalty", 3),
+    ("frequency_penalty", -math.inf),
+    ("seed", -1),
+    ("seed", 2**64),
+    ("max_tokens", 0),
+    ("max_tokens", -5),
+    ("max_tokens", 2**31),
+    ("stop", ("",)),
+    ("stop", 5),
+    ("stop", ["x"] * 65),
+    ("stop_ids", (-1,)),
+    ("logit_bias", {-1: 0.0}),
+    ("logit_bias", {1: 101}),
+    ("logit_bias", [1]),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_values_outside_their_range_are_one_clear_sentence(name: str, value: Any) -> None:
+    with pytest.raises(SamplingError) as caught:
+        SamplingParams(**{name: value})
+    message = str(caught.value)
+    assert name in message
+    assert "\n" not in message
+
+
+def test_every_processor_has_its_own_place_in_the_order() -> None:
+    assert len(factories()) == 7
+
+
+@pytest.mark.peers
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ours", "theirs", "argument"),
+    [
+        ({"top_k": 20}, "TopKLogitsWarper", 20),
+        ({"top_p": 0.8}, "TopPLogitsWarper", 0.8),
+        ({"min_p": 0.1}, "MinPLogitsWarper", 0.1),
+        ({"typical_p": 0.7}, "TypicalLogitsWarper", 0.7),
+    ],
+)
+def test_filters_keep_what_transformers_keeps(
+    ours: dict[str, Any], theirs: str, argument: float
+) -> None:
+    torch = pytest.importorskip("torch")
+    process = pytest.importorskip("transformers.generation.logits_process")
+    warper = getattr(process, theirs)(argument)
+    for seed in range(20):
+        logits = np.random.default_rng(seed).standard_normal(500).astype(np.float32) * 2
+        scores = warper(torch.zeros((1, 1), dtype=torch.long), torch.tensor(logits)[None])[0]
+        assert kept(logits, **ours) == set(np.flatnonzero(np.isfinite(scores.numpy())).tolist())

@@ -1,0 +1,146 @@
+"""Saved sessions survive crashes, and broken ones are refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgerun.engine import session_file
+from edgerun.engine.session_file import SavedSession, load_session, save_session
+from edgerun.errors import SessionError, StorageError
+
+DIGEST = "d" * 64
+SAVED = SavedSession(DIGEST, (1, 2, 3), ({"role": "user", "content": "héllo\n😀"},))
+
+
+def test_a_session_survives_a_round_trip(tmp_path: Path) -> None:
+    save_session(tmp_path / "chat", SAVED)
+    assert load_session(tmp_path / "chat", DIGEST) == SAVED
+    assert [path.name for path in tmp_path.iterdir()] == ["chat"]
+
+
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    save_session(tmp_path / "chat", SAVED)
+    with pytest.raises(SessionError, match="another model"):
+        load_session(tmp_path / "chat", "e" * 64)
+
+
+def test_a_missing_file_and_a_folder_are_session_errors(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(SessionError, match="cannot read"):
+            load_session(path, DIGEST)
+
+
+def test_another_version_says_so(tmp_path: Path) -> None:
+    save_session(tmp_path / "chat", SAVED)
+    data = (tmp_path / "chat").read_bytes().replace(b"session 1 ", b"session 2 ", 1)
+    (tmp_path / "chat").write_bytes(data)
+    with pytest.raises(SessionError, match="version '2'"):
+        load_session(tmp_path / "chat", DIGEST)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fuzz")
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_any_change_of_a_file_is_noticed(folder: Path, data: st.DataObject) -> None:
+    save_session(folder / "whole", SAVED)
+    whole = (folder / "whole").read_bytes()
+    start = data.draw(st.integers(0, len(whole)))
+    length = data.draw(st.integers(0, 60))
+    changed = whole[:start] + data.draw(st.binary(max_size=20)) + whole[start + length :]
+    (folder / "changed").write_bytes(changed)
+    if changed != whole:
+        with pytest.raises(SessionError):
+            load_session(folder / "changed", DIGEST)
+
+
+PAYLOADS = [
+    b"[]",
+    b"{}",
+    b"null",
+    b"[" * 100_000,
+    b'{"model_digest": 1, "ids": [], "messages": []}',
+    b'{"model_digest": "d", "ids": [true], "messages": []}',
+    b'{"model_digest": "d", "ids": [-1], "messages": []}',
+    b'{"model_digest": "d", "ids": [1e9], "messages": []}',
+    b'{"model_digest": "d", "ids": [], "messages": [{"role": "user"}]}',
+    b'{"model_digest": "d", "ids": [], "messages": [{"role": "x", "content": ""}]}',
+    b'{"model_digest": "d", "ids": [], "messages": [5]}',
+    b"\xff\xfe",
+]
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_wellformed_files_with_strange_content_are_refused(tmp_path: Path, payload: bytes) -> None:
+    import hashlib
+
+    header = f"edgerun-session 1 {hashlib.sha256(payload).hexdigest()} {len(payload)}\n"
+    (tmp_path / "chat").write_bytes(header.encode() + payload)
+    with pytest.raises(SessionError, match="unexpected content"):
+        load_session(tmp_path / "chat", "d")
+
+
+def test_an_unwritable_folder_is_a_storage_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot save"):
+        save_session(tmp_path / "none" / "chat", SAVED)
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_session(tmp_path / "chat", SAVED)
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(session_file.os, "fsync", full)
+    with pytest.raises(StorageError, match="No space left"):
+        save_session(tmp_path / "chat", SavedSession(DIGEST, (9,), ()))
+    assert load_session(tmp_path / "chat", DIGEST) == SAVED
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_oversized_session_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(session_file, "MAX_BYTES", 10)
+    with pytest.raises(SessionError, match="at most 10"):
+        save_session(tmp_path / "chat", SAVED)
+
+
+WRITER = """
+import itertools, pathlib, sys
+from edgerun.engine.session_file import SavedSession, save_session
+print("ready", flush=True)
+for count in itertools.count():
+    saved = SavedSession("d" * 64, tuple(range(count % 5000)), ())
+    save_session(pathlib.Path(sys.argv[1]), saved)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kill -9 is POSIX")
+def test_a_killed_writer_leaves_a_whole_session(tmp_path: Path) -> None:
+    path = tmp_path / "chat"
+    save_session(path, SAVED)
+    for attempt in range(5):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+        )
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(0.01 + 0.007 * attempt)
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate()
+        assert load_session(path, DIGEST).ids in (SAVED.ids, tuple(range(10**4))[: _count(path)])
+
+
+def _count(path: Path) -> int:
+    return len(load_session(path, DIGEST).ids)

@@ -1,0 +1,75 @@
+import json
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+
+from edgerun_export.pipeline import ExportOptions, export
+from edgerun_export.verify import (
+    VerificationError,
+    divergence,
+    relative_error,
+    sample_ids,
+    verify,
+)
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int8", "int4"])
+def test_report_measures_the_damage_of_the_format(weights, exported):
+    quality = exported("qwen3", weights=weights, verify=True).manifest["quality"]
+    assert quality["tokens"] == 48
+    assert quality["max_error"] <= 1e-4
+    assert quality["kernel_error"] <= (1e-4 if weights == "fp32" else 0.05)
+    assert (quality["kl_divergence"] == 0) == (weights == "fp32")
+    assert quality["top1_agreement"] >= {"fp32": 1, "int8": 0.8, "int4": 0.3}[weights]
+
+
+def altered(result, golden, tmp_path, source_weights, change):
+    """Verifies a copy of a bundle whose graph or data ``change`` has altered."""
+    model = golden("qwen3")
+    folder = shutil.copytree(result.folder, tmp_path / "bundle")
+    change(folder)
+    ids = sample_ids(model.spec, (folder / "tokenizer.json").read_bytes())
+    return verify(folder, model.spec, source_weights(model), ids)
+
+
+def test_unaltered_bundle_passes(exported, golden, tmp_path, source_weights):
+    result = exported("qwen3", weights="int4")
+    report = altered(result, golden, tmp_path, source_weights, lambda folder: None)
+    assert report.max_error <= report.bound
+
+
+@pytest.mark.parametrize("op", ["Neg", "Sigmoid"])
+def test_wrong_operator_is_found(op, exported, golden, tmp_path, source_weights):
+    def change(folder):
+        model = onnx.load(str(folder / "model.onnx"), load_external_data=False)
+        next(node for node in model.graph.node if node.op_type == op).op_type = "Identity"
+        (folder / "model.onnx").write_bytes(model.SerializeToString())
+
+    with pytest.raises(VerificationError, match="differ from the reference by"):
+        altered(exported("qwen3", weights="int4"), golden, tmp_path, source_weights, change)
+
+
+def test_failed_verification_leaves_no_bundle(tmp_path, monkeypatch, golden):
+    monkeypatch.setattr("edgerun_export.verify._BOUND_EXACT", 0.0)
+    with pytest.raises(VerificationError):
+        export(golden("llama").folder, tmp_path / "out", ExportOptions(verify=True))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_text_for_models_without_words_is_made_of_arbitrary_ids(golden):
+    spec = golden("llama").spec
+    empty = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}
+    ids = sample_ids(spec, json.dumps(empty).encode())
+    assert len(ids) == 48
+    assert ids.max() < spec.vocab_size
+
+
+def test_measures():
+    logits = np.array([[0, 1, 2], [2, 1, 0]], np.float32)
+    assert relative_error(logits, logits) == 0
+    assert relative_error(logits + np.float32(0.5), logits) == 0.25
+    assert relative_error(logits * np.float32(np.nan), logits) == np.inf
+    assert divergence(logits, logits + 1) == pytest.approx(0, abs=1e-7)
+    assert divergence(logits, logits[::-1]) > 0.1
