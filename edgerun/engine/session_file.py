@@ -101,7 +101,7 @@ def _parse(path: Path, data: bytes) -> SavedSession:
             tuple(_id(id_) for id_ in content["ids"]),
             tuple(_message(message) for message in content["messages"]),
         )
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise SessionError(f"the session {path} has unexpected content: {error}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 
 from llvmlite import ir
@@ -47,6 +48,16 @@ def atomic_add(typingctx, address, value):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
+def atomic_swap(typingctx, address, value):  # type: ignore[no-untyped-def]
+    """Writes an aligned int64 and returns the value before; a full barrier."""
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        return builder.atomic_rmw("xchg", pointer(builder, args[0], _I64), args[1], "seq_cst")
+
+    return types.int64(types.intp, types.int64), codegen
+
+
+@intrinsic
 def compare_exchange(typingctx, address, expected, desired):  # type: ignore[no-untyped-def]
     """Replaces ``expected`` by ``desired``; true when this call did it."""
 
@@ -76,6 +87,22 @@ def yield_processor(typingctx):  # type: ignore[no-untyped-def]
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         builder.call(declare(builder, _YIELD, _I32), [])
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def pause(typingctx):  # type: ignore[no-untyped-def]
+    """Tells the processor that this thread spins, where there is an instruction for that."""
+    machine = platform.machine().lower()
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        if machine in ("x86_64", "amd64"):
+            builder.call(declare(builder, "llvm.x86.sse2.pause", ir.VoidType()), [])
+        elif machine in ("aarch64", "arm64"):
+            hint = declare(builder, "llvm.aarch64.hint", ir.VoidType(), _I32)
+            builder.call(hint, [ir.Constant(_I32, 1)])
         return context.get_dummy_value()
 
     return types.void(), codegen

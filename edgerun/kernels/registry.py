@@ -1,10 +1,12 @@
 """Registers kernels and compiles them on demand.
 
-A kernel is made by a factory that takes compile-time constants (strings and integers only: they
-become part of the key of the on-disk cache) and returns a plain function
-``body(arguments, chunk)``. ``@kernel("op", fields="...")`` registers the factory; the fields
-name the int64 words of its argument block, in order. Registering is enough to be compiled,
-cached and covered by the conformance suite, which runs ``reference`` of the same name.
+A kernel is made by a factory that takes compile-time constants (strings and integers) and
+returns a plain function ``body(arguments, chunk)``. ``@kernel("op", fields="...")`` registers
+the factory; the fields name the int64 words of its argument block, in order. Registering is
+enough to be compiled, cached and covered by the conformance suite.
+
+Compiled kernels are kept on disk. The modules that define kernels, and Numba with them, are
+imported only when something has to be compiled.
 """
 
 from __future__ import annotations
@@ -16,17 +18,21 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.env import settings
+from edgerun.kernels.loader import host, load_object
+from edgerun.kernels.object_cache import Entry, ObjectCache
 from edgerun.kernels.program import Instruction
 
 Body: TypeAlias = Callable[[int, int], None]
 Factory: TypeAlias = Callable[..., Body]
-SIGNATURE = "void(intp, intp)"
+Progress: TypeAlias = Callable[[str], None]
 FAMILIES = ("attention", "elementwise", "linear", "normalize", "quantize", "repack")
 
 
@@ -45,9 +51,17 @@ class Kernel:
     make: Factory
 
 
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A kernel in memory: the address of its code and the names of its arguments."""
+
+    address: int
+    fields: tuple[str, ...]
+
+
 _KERNELS: dict[str, Kernel] = {}
-_COMPILED: dict[tuple[Any, ...], Any] = {}
-_LOCK = threading.Lock()
+_COMPILED: dict[str, Compiled] = {}
+_LOCK = threading.RLock()
 
 
 def kernel(name: str, fields: str) -> Callable[[Factory], Factory]:
@@ -62,48 +76,62 @@ def kernel(name: str, fields: str) -> Callable[[Factory], Factory]:
 
 @cache
 def kernels() -> dict[str, Kernel]:
-    """All kernels by name."""
+    """All kernels by name; imports Numba."""
     for family in FAMILIES:
         importlib.import_module(f"edgerun.kernels.{family}")
     return dict(_KERNELS)
 
 
 @cache
-def source_digest() -> str:
-    """Digest of the kernel sources; compiled code of other sources is never reused."""
+def code_version() -> str:
+    """Digest of all that compiled code depends on: sources, compiler, CPU."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
+    for part in (*host(), version("numba"), version("llvmlite")):
+        digest.update(part.encode() + b"\0")
     return digest.hexdigest()[:16]
 
 
-def compile_kernel(name: str, progress: Callable[[str], None] | None = None, **params: Any) -> int:
-    """Returns the address of a kernel compiled for the given constants."""
-    key = (name, *sorted(params.items()))
+@cache
+def _cache() -> ObjectCache:
+    return ObjectCache(settings().cache_dir, code_version())
+
+
+def compiled(name: str, progress: Progress | None = None, **params: Any) -> Compiled:
+    """A kernel for the given constants: from memory, from disk, or newly compiled."""
+
+    def make() -> Entry:
+        if progress is not None:
+            progress(" ".join([name, *(str(value) for value in params.values())]))
+        from edgerun.kernels.compiler import compile_object
+
+        chosen = kernels()[name]
+        return Entry(compile_object(chosen.make(**params)), chosen.fields)
+
+    parts = [f"{key}={params[key]}" for key in sorted(params)]
+    return cached_object("-".join([name, *parts]), make)
+
+
+def cached_object(key: str, make: Callable[[], Entry]) -> Compiled:
+    """Object code by a name that is unique among all code; ``make`` compiles what is missing."""
     with _LOCK:
         if key not in _COMPILED:
-            _COMPILED[key] = _compile(kernels()[name], params, progress)
-        return int(_COMPILED[key].address)
+            entry = _cache().load(key)
+            if entry is None:
+                entry = make()
+                _cache().save(key, entry)
+            _COMPILED[key] = Compiled(load_object(entry.code), entry.fields)
+        return _COMPILED[key]
 
 
 def native(name: str, **params: Any) -> Callable[[int, int], None]:
     """Returns a compiled kernel as a Python function; it runs without the interpreter's lock."""
-    address = compile_kernel(name, **params)
+    address = compiled(name, **params).address
     made: Callable[[int, int], None] = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(
         address
     )
     return made
-
-
-def _compile(
-    chosen: Kernel, params: dict[str, Any], progress: Callable[[str], None] | None
-) -> Any:
-    from numba import cfunc
-
-    if progress is not None:
-        progress(f"{chosen.name} {' '.join(str(value) for value in params.values())}")
-    body = chosen.make(**params)
-    return cfunc(SIGNATURE, cache=True, error_model="numpy", nopython=True)(body)
 
 
 def instruction(
@@ -115,7 +143,7 @@ def instruction(
     reads: set[str],
     writes: set[str],
     label: str = "",
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Instruction:
     """Binds a kernel to its arguments.
 
@@ -128,14 +156,18 @@ def instruction(
         writes: names of buffers it writes.
         label: for traces.
         progress: told before a kernel is compiled.
+
+    Raises:
+        KeyError: no such kernel, or ``fields`` are not its fields.
     """
-    declared = kernels()[name].fields
-    if set(declared) != set(fields):
-        raise KeyError(f"kernel {name} takes {declared}, got {tuple(fields)}")
-    block: NDArray[np.int64] = np.array([fields[field] for field in declared], np.int64)
+    code = compiled(name, progress, **params)
+    if set(code.fields) != set(fields):
+        raise KeyError(f"kernel {name} takes {code.fields}, got {tuple(fields)}")
+    block: NDArray[np.int64] = np.array([fields[field] for field in code.fields], np.int64)
     return Instruction(
-        function=compile_kernel(name, progress, **params),
+        function=code.address,
         arguments=block,
+        fields=code.fields,
         size=chunks[0],
         times=chunks[1],
         divide=chunks[2],

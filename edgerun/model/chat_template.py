@@ -25,9 +25,10 @@ from edgerun.errors import InputError, MissingDependencyError
 Message: TypeAlias = Mapping[str, Any]
 
 MAX_SOURCE_CHARACTERS = 1 << 18
-MAX_MEMORY_BYTES = 512 << 20
+MAX_MEMORY_BYTES = 256 << 20
 FUEL = 1_000_000
-CPU_S = 0.08
+CPU_S = 0.045
+CPU_S_PER_BYTE = 5e-8  # of the conversation: an ordinary template needs a tenth of it
 WALL_S = 5.0  # for a machine that is busy with other things
 START_S = 30.0
 WORKER = Path(__file__).with_name("template_worker.py")
@@ -139,8 +140,10 @@ class _Worker:
             self._start()
 
     def render(self, source: str, context: Mapping[str, Any]) -> dict[str, Any]:
-        request = {"source": source, "context": context, "fuel": FUEL, "cpu_s": CPU_S}
         try:
+            size = len(json.dumps(context))
+            cpu_s = CPU_S + CPU_S_PER_BYTE * size
+            request = {"source": source, "context": context, "fuel": FUEL, "cpu_s": cpu_s}
             line = json.dumps(request).encode() + b"\n"
         except (TypeError, ValueError) as error:
             raise InputError(f"the messages hold something that is not JSON: {error}") from error
@@ -159,7 +162,7 @@ class _Worker:
             reply: dict[str, Any] = json.loads(answer)
             return reply
         self.close()
-        reason = f"it exceeded {CPU_S * 1000:.0f} ms or {MAX_MEMORY_BYTES >> 20} MB"
+        reason = f"it needs more time or memory ({MAX_MEMORY_BYTES >> 20} MB) than is allowed"
         return {"error": reason, "refused": False}
 
     def _await_ready(self) -> bool:

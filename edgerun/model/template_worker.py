@@ -82,12 +82,21 @@ def is_iterable(value: Any) -> bool:
     return hasattr(value, "__iter__")
 
 
+def indent(text: str, width: Any = 4, first: bool = False, blank: bool = False) -> str:
+    """Jinja's filter; minijinja's own drops a newline at the end."""
+    space = width if isinstance(width, str) else " " * width
+    lines = (text + "\n").splitlines()
+    rest = [space + line if line or blank else line for line in lines[1:]]
+    return "\n".join([space + lines[0] if first else lines[0], *rest])
+
+
 def environment(fuel: int) -> Any:
     """Builds an environment like the one of transformers' apply_chat_template."""
     import minijinja
 
     made: Any = minijinja.Environment(fuel=fuel, trim_blocks=True, lstrip_blocks=True, debug=False)
     made.add_filter("tojson", tojson)
+    made.add_filter("indent", indent)
     made.add_test("iterable", is_iterable)
     made.add_function("raise_exception", raise_exception)
     made.add_function("strftime_now", strftime_now)

@@ -78,21 +78,27 @@ def _dense(matrix: NDArray[Any]) -> DenseWeight:
 
 
 def _forget_pages(constant: Constant) -> None:
-    """Tells the system that the mapped file's pages of a constant are not needed any more.
+    """Tells the system that the mapped pages of a constant are not needed any more.
 
     They stay readable; without this the copy and the original would both count as resident.
     """
-    array: Any = constant.codes if isinstance(constant, PackedWeight) else constant
+    packed = isinstance(constant, PackedWeight)
+    for array in (constant.codes, constant.scales) if packed else (constant,):
+        _forget_array(array)
+
+
+def _forget_array(array: NDArray[Any]) -> None:
     start, length = array.ctypes.data, array.nbytes
-    while isinstance(array, np.ndarray) and array.base is not None:
-        array = array.base
-        if isinstance(array, memoryview):
-            array = array.obj
-    if not isinstance(array, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+    owner: Any = array
+    while isinstance(owner, np.ndarray) and owner.base is not None:
+        owner = owner.base
+        if isinstance(owner, memoryview):
+            owner = owner.obj
+    if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
         return
-    first = np.frombuffer(array, np.uint8).ctypes.data
+    first = np.frombuffer(owner, np.uint8).ctypes.data
     page = mmap.PAGESIZE
-    offset = -(-(start - first) // page) * page
-    end = (start - first + length) // page * page
-    if end > offset:
-        array.madvise(mmap.MADV_DONTNEED, offset, end - offset)
+    # Rounded outwards: a page shared with a neighbour is read again when that is needed.
+    offset = (start - first) // page * page
+    end = min(len(owner), -(-(start - first + length) // page) * page)
+    owner.madvise(mmap.MADV_DONTNEED, offset, end - offset)
