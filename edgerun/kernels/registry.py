@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.env import settings
+from edgerun.kernels.instructions import Instruction
 from edgerun.kernels.loader import host, load_object
 from edgerun.kernels.object_cache import Entry, ObjectCache
-from edgerun.kernels.program import Instruction
 
 Body: TypeAlias = Callable[[int, int], None]
 Factory: TypeAlias = Callable[..., Body]

@@ -11,6 +11,18 @@ from __future__ import annotations
 
 from numba import njit
 
+from edgerun.kernels.instructions import (
+    ARGUMENTS,
+    CHUNKS,
+    COLUMNS,
+    COUNTER_BYTES,
+    DIVIDE,
+    DONE,
+    FENCE,
+    FUNCTION,
+    SIZE,
+    TIMES,
+)
 from edgerun.kernels.machine import (
     atomic_add,
     atomic_load,
@@ -23,13 +35,7 @@ from edgerun.kernels.machine import (
 )
 from edgerun.kernels.word import word
 
-# Columns of the instruction table.
-FUNCTION, ARGUMENTS, SIZE, TIMES, DIVIDE, FENCE, COLUMNS = range(7)
 ROW_BYTES = COLUMNS * 8
-
-# Counters of an instruction: taken and chunks share a cache line, done has one of its own.
-COUNTER_BYTES = 128
-CHUNKS, DONE = 8, 64
 
 # A counter holds run << TAG_SHIFT | number.
 TAG_SHIFT = 24

@@ -122,7 +122,7 @@ def model_facts(spec: DecoderSpec, ids: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def genai_config(
-    spec: DecoderSpec, ids: Mapping[str, Any], generation: Mapping[str, Any]
+    spec: DecoderSpec, recipe: Recipe, ids: Mapping[str, Any], generation: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns genai_config.json, by which onnxruntime-genai opens the folder.
 
@@ -139,7 +139,7 @@ def genai_config(
             "pad_token_id": (eos_ids or [0])[0] if pad is None else pad,
             "context_length": spec.context_length,
             "vocab_size": spec.vocab_size,
-            "decoder": _genai_decoder(spec),
+            "decoder": _genai_decoder(spec, recipe),
         },
         "search": {
             **search,
@@ -150,13 +150,14 @@ def genai_config(
             "no_repeat_ngram_size": 0,
             "num_beams": 1,
             "num_return_sequences": 1,
-            # Our key-value cache grows; a shared one would need the fused attention op.
-            "past_present_share_buffer": False,
+            # The portable profile's cache grows; only the fused op writes into a shared one.
+            "past_present_share_buffer": recipe.profile == "genai",
         },
     }
 
 
-def _genai_decoder(spec: DecoderSpec) -> dict[str, Any]:
+def _genai_decoder(spec: DecoderSpec, recipe: Recipe) -> dict[str, Any]:
+    positions = {"position_ids": "position_ids"} if recipe.has_positions else {}
     return {
         "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
         "filename": MODEL_FILE,
@@ -168,7 +169,7 @@ def _genai_decoder(spec: DecoderSpec) -> dict[str, Any]:
         "inputs": {
             "input_ids": "input_ids",
             "attention_mask": "attention_mask",
-            "position_ids": "position_ids",
+            **positions,
             "past_key_names": "past_key_values.%d.key",
             "past_value_names": "past_key_values.%d.value",
         },

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from edgerun_export.recipe import ACTIVATIONS, GROUP_SIZES, HEAD_WEIGHTS, PROFILES, WEIGHTS
+from edgerun_export.recipe import ACTIVATIONS, GROUP_SIZES, HEAD_WEIGHTS, WEIGHTS
 
 _TITLES = {
     "read": "reading the checkpoint",
@@ -66,7 +66,10 @@ def export_command(
     ] = None,
     profile: Annotated[
         str,
-        typer.Option(help=f"Runtimes to write for: {', '.join(PROFILES)}."),
+        typer.Option(
+            help="portable runs in every runtime; genai uses a fused attention operator that makes "
+            "onnxruntime-genai faster and that others may not run."
+        ),
     ] = "portable",
     verify: Annotated[
         bool,

@@ -1,4 +1,4 @@
-"""Builds the portable ONNX graph of any decoder that a ``DecoderSpec`` can describe."""
+"""Builds the ONNX graph of any decoder that a ``DecoderSpec`` can describe."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import onnx
 from onnx import helper
 
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.blocks import ACTIVATIONS, AttentionMask, Rotary, quantised_activations
+from edgerun_export.attention import ATTENTION
+from edgerun_export.blocks import ACTIVATIONS, quantised_activations
 from edgerun_export.linear import LinearBuilder
 from edgerun_export.onnx_graph import OnnxGraph, node_path
 from edgerun_export.recipe import Recipe
@@ -34,7 +35,7 @@ def build_model(
     """
     decoder = _DecoderBuilder(spec, recipe, graph, store)
     decoder.build()
-    return graph.model(_inputs(spec), _outputs(spec))
+    return graph.model(_inputs(spec, recipe), _outputs(spec))
 
 
 class _DecoderBuilder:
@@ -46,8 +47,7 @@ class _DecoderBuilder:
         self._store = store
         self._linear = LinearBuilder(graph, store, spec, recipe)
         self._projections = spec.projections()
-        self._mask = AttentionMask(graph)
-        self._rotary = Rotary(graph, spec.rope)
+        self._attention_op = ATTENTION[recipe.profile](graph, store, spec)
 
     def build(self) -> None:
         hidden = self._linear.embedding()
@@ -67,43 +67,19 @@ class _DecoderBuilder:
         return add("Add", [hidden, fed], f"{at}/mlp_residual")
 
     def _attention(self, hidden: str, layer: int) -> str:
-        spec, add = self._spec, self._graph.node
         module = f"model.layers.{layer}"
         at = node_path(f"{module}.self_attn")
         hidden = self._activations(hidden, f"{at}/input")
-        query = self._heads(hidden, module, "q_proj", spec.num_heads, spec.q_norm)
-        key = self._heads(hidden, module, "k_proj", spec.num_kv_heads, spec.k_norm)
-        value = self._heads(hidden, module, "v_proj", spec.num_kv_heads, None)
-        attended = add(
-            "Attention",
-            [
-                self._rotary.apply(query, f"{at}/q_rotary"),
-                self._rotary.apply(key, f"{at}/k_rotary"),
-                value,
-                self._mask.get(spec.windows[layer]),
-                f"past_key_values.{layer}.key",
-                f"past_key_values.{layer}.value",
-            ],
-            f"{at}/Attention",
-            outputs=[f"{at}/Attention/output_0", f"present.{layer}.key", f"present.{layer}.value"],
-            is_causal=0,
-            scale=spec.attention_scale,
+        query, key, value = (
+            self._linear.projection(hidden, module, self._projections[name])
+            for name in ("q_proj", "k_proj", "v_proj")
         )
-        rows = add("Transpose", [attended], f"{at}/Transpose", perm=[0, 2, 1, 3])
-        width = self._graph.integers(0, 0, spec.num_heads * spec.head_dim)
-        joined = add("Reshape", [rows, width], f"{at}/Reshape")
-        joined = self._optional_norm(joined, module, spec.attention_sub_norm)
+        joined = self._attention_op.attend(
+            layer, query, key, value, lambda heads, path: self._optional_norm(heads, module, path)
+        )
+        joined = self._optional_norm(joined, module, self._spec.attention_sub_norm)
         joined = self._activations(joined, f"{at}/output")
         return self._linear.projection(joined, module, self._projections["o_proj"])
-
-    def _heads(self, hidden: str, module: str, name: str, heads: int, norm: str | None) -> str:
-        """Projects, splits into heads, normalises them: ``[batch, heads, sequence, head_dim]``."""
-        add, at = self._graph.node, node_path(f"{module}.self_attn.{name}")
-        flat = self._linear.projection(hidden, module, self._projections[name])
-        shape = self._graph.integers(0, 0, heads, self._spec.head_dim)
-        split = add("Reshape", [flat, shape], f"{at}/Reshape")
-        split = self._optional_norm(split, module, norm)
-        return add("Transpose", [split], f"{at}/Transpose", perm=[0, 2, 1, 3])
 
     def _feed_forward(self, hidden: str, module: str) -> str:
         at = node_path(f"{module}.mlp")
@@ -137,12 +113,12 @@ class _DecoderBuilder:
         )
 
 
-def _inputs(spec: DecoderSpec) -> list[onnx.ValueInfoProto]:
+def _inputs(spec: DecoderSpec, recipe: Recipe) -> list[onnx.ValueInfoProto]:
     past: _Shape = ["batch", spec.num_kv_heads, "past_sequence_length", spec.head_dim]
     return [
         _value("input_ids", _INT64, ["batch", "sequence_length"]),
         _value("attention_mask", _INT64, ["batch", "total_sequence_length"]),
-        _value("position_ids", _INT64, ["batch", "sequence_length"]),
+        *([_value("position_ids", _INT64, ["batch", "sequence_length"])] * recipe.has_positions),
         *_cache("past_key_values", spec, past),
     ]
 

@@ -186,7 +186,9 @@ class _Job:
         self._texts |= {
             "config.json": to_json(config),
             "generation_config.json": to_json(generation),
-            "genai_config.json": to_json(genai_config(self._spec, self._ids, generation)),
+            "genai_config.json": to_json(
+                genai_config(self._spec, self._recipe, self._ids, generation)
+            ),
         }
         if "special_tokens_map.json" not in self._texts:
             settings = self._text_object("tokenizer_config.json")
@@ -225,8 +227,8 @@ class _Job:
         error, divergence = self._quality["relative_weight_error"], self._quality["kl_divergence"]
         return (
             f"this model was not trained for {self._recipe.weights} weights: rounding changed them "
-            f"by {error:.0%} (root mean square) and moved its predictions by {divergence:.2g} nats a "
-            "token; expect poor text, and prefer --weights int4"
+            f"by {error:.0%} (root mean square) and moved its predictions by {divergence:.2g} nats "
+            "a token; expect poor text, and prefer --weights int4"
         )
 
     def _finish(self) -> ExportResult:

@@ -11,7 +11,7 @@ from edgerun.formats import format_named
 WEIGHTS = ("ternary", "int2", "int4", "int8", "fp32")
 HEAD_WEIGHTS = ("int8", "int4", "fp32")
 ACTIVATIONS = ("int8", "fp32")
-PROFILES = ("portable",)
+PROFILES = ("portable", "genai")
 GROUP_SIZES = (16, 32, 64, 128, 256)
 
 # Ternary scales are few anyway (one a matrix in native models), and 128 is what the 2-bit kernels
@@ -47,6 +47,11 @@ class Recipe:
     def bits(self) -> int:
         """Bits of a stored projection weight."""
         return 32 if self.weights == "fp32" else format_named(self.weights).bits
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether the graph takes ``position_ids``; fused attention counts by itself."""
+        return self.profile == "portable"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for the manifest."""

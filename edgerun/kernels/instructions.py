@@ -1,0 +1,59 @@
+"""One kernel call of a program, and where a program must wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Columns of the table that a program is, as native code reads it.
+FUNCTION, ARGUMENTS, SIZE, TIMES, DIVIDE, FENCE, COLUMNS = range(7)
+
+# Counters of an instruction: taken and chunks share a cache line, done has one of its own.
+COUNTER_BYTES = 128
+CHUNKS, DONE = 8, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One kernel call.
+
+    Attributes:
+        function: address of the compiled kernel.
+        arguments: int64 block that the kernel reads; kept alive by the program.
+        fields: names of the arguments.
+        size: index into the frame of the quantity that decides the number of chunks.
+        times: chunks per unit of that quantity before division.
+        divide: units per chunk; chunks = ceil(frame[size] * times / divide), below 2**24.
+        reads: names of buffers it reads.
+        writes: names of buffers it writes.
+        label: for traces.
+    """
+
+    function: int
+    arguments: NDArray[np.int64]
+    fields: tuple[str, ...]
+    size: int
+    times: int
+    divide: int
+    reads: frozenset[str]
+    writes: frozenset[str]
+    label: str
+
+
+def fences(instructions: Sequence[Instruction]) -> list[bool]:
+    """Whether each instruction must be complete, with all before it, before the next starts."""
+    result = [False] * len(instructions)
+    reads: set[str] = set()
+    writes: set[str] = set()
+    for index, step in enumerate(instructions):
+        if step.reads & writes or step.writes & (reads | writes):
+            result[index - 1] = True
+            reads, writes = set(), set()
+        reads |= step.reads
+        writes |= step.writes
+    if result:
+        result[-1] = True
+    return result

@@ -1,0 +1,146 @@
+"""Attention in the two ways that profiles ask for; everything around it is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import onnx
+
+from edgerun_export.architectures import DecoderSpec
+from edgerun_export.blocks import AttentionMask, Rotary
+from edgerun_export.onnx_graph import CONTRIB_DOMAIN, OnnxGraph, node_path
+from edgerun_export.weight_store import WeightStore
+
+# Adds the norm at a path below ``model.layers.N``, or nothing if there is no path.
+Norm = Callable[[str, str | None], str]
+
+
+class Attention(Protocol):
+    """Attends within one layer."""
+
+    def attend(self, layer: int, query: str, key: str, value: str, norm: Norm) -> str:
+        """Adds rotary embedding, cache and attention.
+
+        Args:
+            layer: its number.
+            query: ``[batch, sequence, num_heads * head_dim]``.
+            key: ``[batch, sequence, num_kv_heads * head_dim]``.
+            value: likewise.
+            norm: adds a norm of query or key heads.
+
+        Returns:
+            ``[batch, sequence, num_heads * head_dim]``.
+        """
+        ...
+
+
+class PortableAttention:
+    """Standard ``Attention`` with mask and rotary embedding written out in elementary ops."""
+
+    def __init__(self, graph: OnnxGraph, store: WeightStore, spec: DecoderSpec) -> None:
+        self._graph = graph
+        self._spec = spec
+        self._mask = AttentionMask(graph)
+        self._rotary = Rotary(graph, spec.rope)
+
+    def attend(self, layer: int, query: str, key: str, value: str, norm: Norm) -> str:
+        spec, add = self._spec, self._graph.node
+        at = node_path(f"model.layers.{layer}.self_attn")
+        query = self._heads(query, f"{at}/q_proj", spec.num_heads, lambda v: norm(v, spec.q_norm))
+        key = self._heads(key, f"{at}/k_proj", spec.num_kv_heads, lambda v: norm(v, spec.k_norm))
+        value = self._heads(value, f"{at}/v_proj", spec.num_kv_heads, lambda v: v)
+        attended = add(
+            "Attention",
+            [
+                self._rotary.apply(query, f"{at}/q_rotary"),
+                self._rotary.apply(key, f"{at}/k_rotary"),
+                value,
+                self._mask.get(spec.windows[layer]),
+                f"past_key_values.{layer}.key",
+                f"past_key_values.{layer}.value",
+            ],
+            f"{at}/Attention",
+            outputs=[f"{at}/Attention/output_0", f"present.{layer}.key", f"present.{layer}.value"],
+            is_causal=0,
+            scale=spec.attention_scale,
+        )
+        rows = add("Transpose", [attended], f"{at}/Transpose", perm=[0, 2, 1, 3])
+        width = self._graph.integers(0, 0, spec.num_heads * spec.head_dim)
+        return add("Reshape", [rows, width], f"{at}/Reshape")
+
+    def _heads(self, flat: str, at: str, heads: int, norm: Callable[[str], str]) -> str:
+        """Splits into heads and normalises them: ``[batch, heads, sequence, head_dim]``."""
+        shape = self._graph.integers(0, 0, heads, self._spec.head_dim)
+        split = norm(self._graph.node("Reshape", [flat, shape], f"{at}/Reshape"))
+        return self._graph.node("Transpose", [split], f"{at}/Transpose", perm=[0, 2, 1, 3])
+
+
+class FusedAttention:
+    """``GroupQueryAttention``, which rotates by itself and writes into the cache in place.
+
+    onnxruntime-genai shares one buffer between past and present with it; OpenVINO's NPU path
+    cannot run it.
+    """
+
+    def __init__(self, graph: OnnxGraph, store: WeightStore, spec: DecoderSpec) -> None:
+        self._graph = graph
+        self._spec = spec
+        add, at, int32 = graph.node, "/model/lengths", onnx.TensorProto.INT32
+        rows = add("ReduceSum", ["attention_mask", graph.integers(1)], f"{at}/sum", keepdims=0)
+        last = add("Sub", [rows, graph.integer(1)], f"{at}/last")
+        self._last = add("Cast", [last], f"{at}/seqlens_k", to=int32)
+        total = add("Shape", ["attention_mask"], f"{at}/shape", start=1, end=2)
+        total = add("Squeeze", [total, graph.integers(0)], f"{at}/total_scalar")
+        self._total = add("Cast", [total], f"{at}/total_sequence_length", to=int32)
+        positions = np.arange(spec.context_length, dtype=np.float32)
+        angles = positions[:, None] * spec.rope.inv_freq[None, :]
+        factor = np.float32(spec.rope.attention_factor)
+        self._cos = store.derived("model.rotary.cos_cache", np.cos(angles) * factor)
+        self._sin = store.derived("model.rotary.sin_cache", np.sin(angles) * factor)
+
+    def attend(self, layer: int, query: str, key: str, value: str, norm: Norm) -> str:
+        spec = self._spec
+        at = node_path(f"model.layers.{layer}.self_attn")
+        return self._graph.node(
+            "GroupQueryAttention",
+            [
+                self._normed(query, f"{at}/q_proj", spec.num_heads, spec.q_norm, norm),
+                self._normed(key, f"{at}/k_proj", spec.num_kv_heads, spec.k_norm, norm),
+                value,
+                f"past_key_values.{layer}.key",
+                f"past_key_values.{layer}.value",
+                self._last,
+                self._total,
+                self._cos,
+                self._sin,
+            ],
+            f"{at}/GroupQueryAttention",
+            domain=CONTRIB_DOMAIN,
+            outputs=[
+                f"{at}/GroupQueryAttention/output_0",
+                f"present.{layer}.key",
+                f"present.{layer}.value",
+            ],
+            num_heads=spec.num_heads,
+            kv_num_heads=spec.num_kv_heads,
+            scale=spec.attention_scale,
+            do_rotary=1,
+            rotary_interleaved=0,
+            local_window_size=spec.windows[layer] or -1,
+        )
+
+    def _normed(self, flat: str, at: str, heads: int, path: str | None, norm: Norm) -> str:
+        if path is None:
+            return flat
+        integers, width = self._graph.integers, self._spec.head_dim
+        split = self._graph.node("Reshape", [flat, integers(0, 0, heads, width)], f"{at}/Reshape")
+        joined = integers(0, 0, heads * width)
+        return self._graph.node("Reshape", [norm(split, path), joined], f"{at}/Reshape_flat")
+
+
+ATTENTION: dict[str, Callable[[OnnxGraph, WeightStore, DecoderSpec], Attention]] = {
+    "portable": PortableAttention,
+    "genai": FusedAttention,
+}

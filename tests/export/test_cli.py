@@ -1,0 +1,66 @@
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from edgerun.errors import InputError, UnsupportedError
+from edgerun_export.cli import register
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+
+
+@pytest.fixture
+def run():
+    app = typer.Typer()
+    register(app)
+
+    @app.command()
+    def other() -> None:
+        """A second command, so that the first one keeps its name."""
+
+    def invoke(*arguments):
+        return CliRunner().invoke(app, ["export", *map(str, arguments)])
+
+    return invoke
+
+
+def test_export_writes_a_bundle_and_nothing_to_stdout(run, tmp_path):
+    result = run(GOLDEN / "llama", "-o", tmp_path / "out", "--weights", "int8", "--verify")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == ""
+    assert "llama, int8 weights in groups of 32, int8 head" in result.stderr
+    assert "verified" in result.stderr
+    assert (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_json_prints_the_manifest_to_stdout(run, tmp_path):
+    result = run(GOLDEN / "bitnet-packed", "-o", tmp_path / "out", "--json")
+    value = json.loads(result.stdout)
+    assert value["recipe"]["weights"] == "ternary"
+    assert value["path"] == str(tmp_path / "out")
+    assert value["warnings"] == []
+
+
+def test_warnings_go_to_stderr(run, tmp_path):
+    result = run(GOLDEN / "llama", "-o", tmp_path / "out", "--weights", "ternary")
+    assert "warning: this model was not trained for ternary weights" in result.stderr
+
+
+def test_errors_are_left_to_the_main_command(run, tmp_path):
+    result = run(GOLDEN / "llama", "-o", tmp_path / "out", "--weights", "int3")
+    assert isinstance(result.exception, UnsupportedError)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    result = run(GOLDEN / "llama", "-o", tmp_path / "full")
+    assert isinstance(result.exception, InputError)
+    assert run(GOLDEN / "llama").exit_code == 2
+
+
+def test_force_replaces_an_existing_bundle(run, tmp_path):
+    for name in ("llama", "qwen2"):
+        result = run(GOLDEN / name, "-o", tmp_path / "out", "--force")
+        assert result.exit_code == 0, result.output
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["model"]["architecture"] == "qwen2"

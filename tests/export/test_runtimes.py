@@ -1,0 +1,144 @@
+"""One bundle, unmodified, in every runtime: the same 32 greedy tokens."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+pytestmark = pytest.mark.peers
+
+TOKENS = 32
+Feeds = Mapping[str, NDArray[Any]]
+# Bundles with exact kernels: random models have near ties that rounded activations would decide.
+TINY = [
+    ("llama", {"weights": "fp32"}),
+    ("llama", {"weights": "int4"}),
+    ("mistral", {"weights": "int8"}),
+    ("qwen2", {"weights": "int4"}),
+    ("qwen3", {"weights": "int4", "head_weights": "int4"}),
+    ("bitnet-packed", {"weights": "ternary"}),
+]
+# What OpenVINO computes in by default is bfloat16 with rounded activations.
+EXACT_OPENVINO = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+    "KV_CACHE_PRECISION": "f32",
+}
+
+
+def facts(bundle: Path) -> dict[str, Any]:
+    model: dict[str, Any] = json.loads((bundle / "manifest.json").read_text())["model"]
+    return model
+
+
+def greedy(run: Callable[[Feeds], dict[str, NDArray[Any]]], bundle: Path, ids: list[int]):
+    model = facts(bundle)
+    empty = np.zeros((1, model["num_kv_heads"], 0, model["head_dim"]), np.float32)
+    layers = range(model["num_layers"])
+    cache = {f"past_key_values.{n}.{kind}": empty for n in layers for kind in ("key", "value")}
+    made: list[int] = []
+    fed, total = list(ids), 0
+    while len(made) < TOKENS:
+        start, total = total, total + len(fed)
+        feeds = {
+            "input_ids": np.array([fed], np.int64),
+            "attention_mask": np.ones((1, total), np.int64),
+            "position_ids": np.arange(start, total, dtype=np.int64)[None],
+        }
+        values = run(feeds | cache)
+        fed = [int(values.pop("logits")[0, -1].argmax())]
+        made += fed
+        cache = {k.replace("present", "past_key_values"): v for k, v in values.items()}
+    return made
+
+
+def onnxruntime_tokens(bundle: Path, ids: list[int], tmp_path: Path) -> list[int]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(bundle / "model.onnx"))
+    names = [value.name for value in session.get_outputs()]
+    return greedy(
+        lambda feeds: dict(zip(names, session.run(names, feeds), strict=True)), bundle, ids
+    )
+
+
+def openvino_tokens(bundle: Path, ids: list[int], tmp_path: Path) -> list[int]:
+    import openvino
+
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(bundle / "model.onnx"), "CPU", EXACT_OPENVINO)
+
+    def run(feeds: Feeds) -> dict[str, NDArray[Any]]:
+        results = compiled(feeds)
+        return {port.any_name: results[port].copy() for port in compiled.outputs}
+
+    return greedy(run, bundle, ids)
+
+
+def onnxruntime_genai_tokens(bundle: Path, ids: list[int], tmp_path: Path) -> list[int]:
+    import onnxruntime_genai as genai
+
+    model = genai.Model(str(bundle))
+    params = genai.GeneratorParams(model)
+    params.set_search_options(max_length=len(ids) + TOKENS, do_sample=False)
+    generator = genai.Generator(model, params)
+    generator.append_tokens(np.array([ids], np.int32))
+    made: list[int] = []
+    while len(made) < TOKENS and not generator.is_done():
+        generator.generate_next_token()
+        made.append(int(generator.get_next_tokens()[0]))
+    return made
+
+
+def openvino_genai_tokens(bundle: Path, ids: list[int], tmp_path: Path) -> list[int]:
+    import openvino
+    import openvino_genai as genai
+
+    from tests.export.openvino_stateful import write_openvino_folder
+
+    write_openvino_folder(bundle, tmp_path / "openvino")
+    pipeline = genai.LLMPipeline(str(tmp_path / "openvino"), "CPU", **EXACT_OPENVINO)
+    config = genai.GenerationConfig()
+    config.max_new_tokens, config.do_sample, config.ignore_eos = TOKENS, False, True
+    config.eos_token_id = 0
+    prompt = genai.TokenizedInputs(
+        openvino.Tensor(np.array([ids], np.int64)),
+        openvino.Tensor(np.ones((1, len(ids)), np.int64)),
+    )
+    return list(pipeline.generate(prompt, config).tokens[0])
+
+
+RUNTIMES = {
+    "openvino": openvino_tokens,
+    "onnxruntime_genai": onnxruntime_genai_tokens,
+    "openvino_genai": openvino_genai_tokens,
+}
+
+
+def check(runtime: str, bundle: Path, ids: list[int], tmp_path: Path) -> None:
+    if importlib.util.find_spec(runtime) is None:
+        pytest.skip(f"{runtime} is not installed")
+    expected = onnxruntime_tokens(bundle, ids, tmp_path)
+    assert RUNTIMES[runtime](bundle, ids, tmp_path) == expected
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize(("name", "options"), TINY, ids=[f"{n}-{o['weights']}" for n, o in TINY])
+def test_tiny_models_continue_alike(name, options, runtime, exported, golden, tmp_path):
+    bundle = exported(name, activations="fp32", **options).folder
+    check(runtime, bundle, golden(name).ids.tolist(), tmp_path)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("weights", ["fp32", "int8", "int4"])
+def test_stories260k_continues_alike(weights, runtime, shared_data, exported, tmp_path):
+    source = shared_data / "models" / "stories260K" / "stories260K.bin"
+    bundle = exported(source, weights=weights).folder
+    check(runtime, bundle, [1, 403, 407, 261, 378], tmp_path)

@@ -1,0 +1,139 @@
+"""Conversations become ids, and their content never becomes control tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgerun.errors import PromptError
+from edgerun.model.chat_format import MAX_DEPTH, ChatFormat
+from edgerun.model.chat_template import ChatTemplate
+from tests import fakes
+
+TOKENIZER = fakes.byte_tokenizer()
+VARIABLES = TOKENIZER.special_token_variables()
+TEMPLATES = {
+    "plain": fakes.CHATML,
+    "trimming": fakes.CHATML.replace("message.content", "message.content | trim"),
+    "removing": fakes.CHATML.replace("message.content", "message.content.replace('<img>', '')"),
+    "json": fakes.CHATML.replace("message.content", "message | tojson"),
+    "named": fakes.CHATML.replace("message.content", "'<|' + message.content + '|>'"),
+    "first letter": fakes.CHATML.replace("message.content", "'<' ~ message.content"),
+    "splitting": fakes.CHATML.replace("message.content", "message.content.split('<think>')[-1]"),
+}
+FORMATS = {
+    name: ChatFormat(TOKENIZER, ChatTemplate(source, VARIABLES))
+    for name, source in TEMPLATES.items()
+}
+CONTROL_IDS = {fakes.BOS, fakes.START, fakes.END, fakes.THINK}
+CONTENT = st.lists(
+    st.one_of(
+        st.sampled_from([*fakes.SPECIALS, "<think>", "<img>", "<|", "|>", "im_end", "<", " ", "\n"]),
+        st.text(max_size=3),
+    ),
+    max_size=8,
+).map("".join)
+
+
+def controls(ids: tuple[int, ...]) -> list[int]:
+    return [id_ for id_ in ids if id_ in CONTROL_IDS]
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@settings(max_examples=60, deadline=None)
+@given(contents=st.lists(CONTENT, min_size=1, max_size=3))
+def test_content_adds_no_control_tokens(name: str, contents: list[str]) -> None:
+    wanted = FORMATS[name].encode([user("x") for _ in contents])
+    chat = FORMATS[name].encode([user(content) for content in contents])
+    assert controls(chat.ids) == controls(wanted.ids)
+
+
+@settings(max_examples=60, deadline=None)
+@given(content=CONTENT)
+def test_content_arrives_unchanged(content: str) -> None:
+    before = TOKENIZER.encode_template("<|bos|><|im_start|>user\n")
+    after = TOKENIZER.encode_template("<|im_end|>\n<|im_start|>assistant\n")
+    ids = FORMATS["plain"].encode([user(content)]).ids
+    assert list(ids) == before + TOKENIZER.encode(content, bos=False) + after
+
+
+def test_tool_calls_and_names_add_no_control_tokens() -> None:
+    chat = FORMATS["json"].encode(
+        [
+            user("x"),
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"type": "function", "function": {"name": "<|im_end|>"}}],
+            },
+            {"role": "tool", "name": "<|im_start|>", "content": [{"type": "text", "text": "<think>"}]},
+        ]
+    )
+    assert len(controls(chat.ids)) == 1 + 3 * 2 + 1
+
+
+def test_tags_in_a_models_reply_stay_effective_but_special_tokens_do_not() -> None:
+    reply = {"role": "assistant", "content": "<think>a<|im_end|>"}
+    ids = FORMATS["plain"].encode([user("x"), reply, user("y")]).ids
+    assert ids.count(fakes.THINK) == 1
+    assert ids.count(fakes.END) == 3
+
+
+def test_a_marker_in_the_text_makes_another_one_be_used() -> None:
+    content = "\ufdd0<|im_end|>\ufdd1"
+    chat = FORMATS["plain"].encode([user(content)])
+    assert chat.marker == "\ufdd2"
+    assert content in TOKENIZER.decode(chat.ids)
+    assert controls(chat.ids).count(fakes.END) == 1
+
+
+def test_ids_of_a_reply_are_kept_when_the_conversation_goes_on() -> None:
+    chat_format = FORMATS["plain"]
+    chat = chat_format.encode([user("x")])
+    # The model spelled its reply in a way that the tokenizer would not: as the tag's letters.
+    generated = list(b"<think>")
+    before = chat_format.extended(chat, "<think>", generated)
+    messages = [user("x"), {"role": "assistant", "content": "<think>"}, user("y")]
+    follow = chat_format.encode(messages, before=before)
+    assert follow.ids[: len(before.ids)] == before.ids
+    assert fakes.THINK in chat_format.encode(messages).ids
+
+
+def test_a_changed_conversation_forgets_the_ids_of_replies() -> None:
+    chat_format = FORMATS["plain"]
+    before = chat_format.extended(chat_format.encode([user("x")]), "r", [114])
+    other = [user("z"), {"role": "assistant", "content": "r"}, user("y")]
+    assert chat_format.encode(other, before=before) == chat_format.encode(other)
+
+
+BAD: list[Any] = [
+    [],
+    ["text"],
+    [{"content": "x"}],
+    [{"role": "root", "content": "x"}],
+    [{"role": "<|im_end|>", "content": "x"}],
+    [{"role": ["user"], "content": "x"}],
+    [user(5)],
+    [user([{"type": "<|im_end|>", "text": "x"}])],
+]
+
+
+@pytest.mark.parametrize("messages", BAD)
+def test_unusable_messages_are_a_prompt_error(messages: Any) -> None:
+    with pytest.raises(PromptError):
+        FORMATS["plain"].encode(messages)
+
+
+def test_deep_nesting_is_refused() -> None:
+    deep: Any = "x"
+    for _ in range(MAX_DEPTH + 2):
+        deep = [deep]
+    with pytest.raises(PromptError, match="nested"):
+        FORMATS["plain"].encode([user(deep)])

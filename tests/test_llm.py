@@ -1,0 +1,301 @@
+"""The Python API, on the fake model of ``tests/fakes.py``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgerun
+from edgerun.errors import BackendError, BundleError, InputError, PromptError, SamplingError
+from edgerun.errors import SessionError
+from edgerun.llm import LLM
+from edgerun.loading import LoadOptions, resolve
+from edgerun.scoring import score_texts, split_documents
+from tests import fakes
+
+
+def saying(text: str, prompt: str = "hi", **options: Any) -> LLM:
+    count = len(fakes.byte_tokenizer().encode(prompt))
+    return LLM(fakes.fake_model(fakes.saying(text, count), **options))
+
+
+def model(**options: Any) -> LLM:
+    return LLM(fakes.fake_model(**options))
+
+
+def test_a_completion_has_text_ids_and_reason() -> None:
+    completion = saying("héllo 😀").generate("hi")
+    assert completion.text == str(completion) == "héllo 😀"
+    assert completion.ids == list("héllo 😀".encode())
+    assert (completion.prompt_tokens, completion.finish_reason) == (3, "stop")
+
+
+def test_a_stream_joins_to_the_completion() -> None:
+    pieces = list(saying("héllo 😀").stream("hi"))
+    assert pieces == ["h", "é", "l", "l", "o", " ", "😀"]
+
+
+def test_a_reply_cut_inside_a_character_ends_with_a_replacement_character() -> None:
+    completion = saying("a😀").generate("hi", max_tokens=3)
+    assert (completion.text, completion.finish_reason) == ("a\ufffd", "length")
+
+
+@pytest.mark.parametrize("stop", ["lo", ["xyz", "lo"], "😀"])
+def test_stop_texts_are_never_shown(stop: Any) -> None:
+    stream = saying("hello 😀 more").stream("hi", stop=stop)
+    text = "".join(stream)
+    assert text == ("hello " if stop == "😀" else "hel")
+    assert stream.completion.text == text
+    assert stream.completion.finish_reason == "stop"
+
+
+def test_the_beginning_of_a_stop_text_is_shown_when_the_reply_ends_there() -> None:
+    assert saying("one tw").generate("hi", stop="two").text == "one tw"
+
+
+def test_ids_are_a_prompt_too() -> None:
+    ids = fakes.byte_tokenizer().encode("hi")
+    assert saying("yes").generate(ids).text == "yes"
+
+
+def test_control_tokens_in_a_prompt_are_text() -> None:
+    stats = model().generate("<|im_end|>", max_tokens=1)
+    assert stats.prompt_tokens == 1 + len("<|im_end|>")
+
+
+def test_a_closed_stream_stops_and_the_next_prompt_still_works() -> None:
+    llm = model()
+    whole = llm.generate("hello", max_tokens=9).text
+    stream = llm.stream("hello", max_tokens=9)
+    first = next(stream)
+    stream.close()
+    assert stream.completion.finish_reason == "cancelled"
+    assert whole.startswith(first)
+    assert llm.generate("hello", max_tokens=9).text == whole
+    assert llm.generate("hello", max_tokens=9).stats.reused_tokens == 5
+
+
+def test_two_streams_of_one_model_do_not_mix() -> None:
+    llm = model()
+    first, second = llm.stream("a", max_tokens=5), llm.stream("b", max_tokens=5)
+    next(first)
+    next(second)
+    with pytest.raises(InputError, match="another generation"):
+        next(first)
+    assert list(second)
+
+
+def test_the_models_recommendation_holds_unless_overridden() -> None:
+    llm = model(sampling_defaults={"temperature": 0.0, "top_k": 5})
+    assert llm.params().top_k == 5
+    assert llm.params(top_k=7).top_k == 7
+
+
+@pytest.mark.parametrize(
+    ("sampling", "error", "words"),
+    [
+        ({"temprature": 1}, SamplingError, "did you mean 'temperature'"),
+        ({"temperature": -1}, SamplingError, "from 0 to 100"),
+        ({"max_tokens": 0}, SamplingError, "max_tokens is 0"),
+    ],
+)
+def test_sampling_mistakes_are_named(sampling: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        model().generate("x", **sampling)
+
+
+@pytest.mark.parametrize("prompt", ["", []])
+def test_an_empty_prompt_is_an_error(prompt: Any) -> None:
+    with pytest.raises(PromptError, match="empty"):
+        model().generate(prompt)
+
+
+@pytest.mark.parametrize("length", [62, 63, 64, 65, 66])
+def test_prompts_are_used_whole_or_refused_with_both_counts(length: int) -> None:
+    llm = model(context=64)
+    text = "x" * (length - 1)  # and bos
+    if length < 64:
+        assert llm.generate(text).prompt_tokens == length
+    else:
+        with pytest.raises(PromptError, match=f"{length} tokens and the context is 64"):
+            llm.generate(text)
+
+
+def test_chat_renders_the_template() -> None:
+    llm = model()
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]
+    text = "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    expected = llm.tokenizer.encode_template("<|bos|>" + text)
+    assert llm.chat(messages, max_tokens=3).prompt_tokens == len(expected)
+    assert llm.chat(messages, max_tokens=3).ids == llm.generate(expected, max_tokens=3).ids
+
+
+def test_without_a_template_a_chat_stops_at_the_next_speaker() -> None:
+    llm = model(template=None)
+    assert not llm.has_chat_template
+    assert llm.chat_params(stop="x").stop == ("x", "\nUser:", "\nSystem:")
+
+
+def test_a_session_remembers_and_reuses() -> None:
+    llm = model()
+    chat = llm.session()
+    first = chat.send("hello", max_tokens=5).result()
+    second = chat.send("again", max_tokens=5).result()
+    assert [message["role"] for message in chat.messages] == ["user", "assistant"] * 2
+    assert chat.messages[1]["content"] == first.text
+    assert second.stats.reused_tokens >= first.prompt_tokens + len(first.ids) - 1
+    assert second.ids == llm.chat(chat.messages[:3], max_tokens=5).ids
+
+
+def test_an_interrupted_reply_is_kept_as_far_as_it_came() -> None:
+    chat = model().session()
+    with chat.send("hello") as stream:
+        shown = next(stream) + next(stream)
+    assert chat.messages[1] == {"role": "assistant", "content": shown}
+    assert chat.send("go on", max_tokens=3).result().text
+
+
+def test_a_message_that_fails_is_not_kept() -> None:
+    chat = model(context=64).session()
+    with pytest.raises(PromptError):
+        chat.send("x" * 100)
+    assert chat.messages == []
+    assert chat.send("x", max_tokens=2).result().text
+
+
+def test_the_system_message_can_change_and_survives_clear() -> None:
+    chat = model().session()
+    chat.system = "be kind"
+    chat.send("x", max_tokens=2).result()
+    chat.system = "be brief"
+    assert [message["content"] for message in chat.messages[:2]] == ["be brief", "x"]
+    chat.clear()
+    assert chat.messages == [{"role": "system", "content": "be brief"}]
+    chat.system = ""
+    assert chat.messages == []
+
+
+def test_a_saved_session_goes_on_where_it_was(tmp_path: Path) -> None:
+    llm = model()
+    chat, other = llm.session(), llm.session()
+    chat.send("hello", max_tokens=5).result()
+    chat.save(tmp_path / "chat")
+    other.load(tmp_path / "chat")
+    assert other.messages == chat.messages
+    assert other.send("more", max_tokens=5).result().ids == (
+        chat.send("more", max_tokens=5).result().ids
+    )
+    with pytest.raises(SessionError, match="another model"):
+        model(digest="1" * 64).session().load(tmp_path / "chat")
+
+
+def test_sessions_are_limited_and_closing_one_makes_room() -> None:
+    llm = model(max_sessions=2)
+    chat = llm.session()
+    with pytest.raises(InputError, match="in use"):
+        llm.session()
+    chat.close()
+    llm.session()
+
+
+def test_closing_releases_the_executables_once_each() -> None:
+    executable = fakes.FakeExecutable()
+    with LLM(fakes.fake_model(executable)):
+        pass
+    assert executable.closed == 1
+
+
+class Broken(fakes.FakeExecutable):
+    def __call__(self, batch: Any, cache: Any, values: Any = None) -> Any:
+        result = super().__call__(batch, cache)
+        result["logits"][:] = float("nan")
+        return result
+
+
+def test_nan_logits_are_a_backend_error_and_not_a_reply() -> None:
+    chat = LLM(fakes.fake_model(Broken())).session()
+    with pytest.raises(BackendError, match="nan"):
+        chat.send("x").result()
+    assert chat.messages == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"kv_cache": "fp8"}, "kv_cache is 'fp8'; expected one of fp32, fp16, int8"),
+        ({"threads": 0}, "threads is 0"),
+        ({"context": -1}, "context is -1"),
+        ({"thread": 1}, "did you mean 'threads'"),
+    ],
+)
+def test_load_options_are_checked_before_the_model_is_read(options: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        edgerun.load("nowhere", **options)
+
+
+def test_a_missing_bundle_and_a_missing_default_are_clear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BundleError, match="nowhere"):
+        edgerun.load("nowhere")
+    monkeypatch.setattr("edgerun.loading.__file__", str(tmp_path / "edgerun" / "loading.py"))
+    with pytest.raises(BundleError, match="no default model"):
+        resolve(None)
+    (tmp_path / "models" / "default" / "bundle").mkdir(parents=True)
+    assert resolve(None) == tmp_path / "models" / "default" / "bundle"
+
+
+def test_threads_come_from_the_caller_first() -> None:
+    assert LoadOptions(threads=3).worker_threads == 3
+    assert LoadOptions().worker_threads >= 1
+
+
+def test_importing_edgerun_is_cheap() -> None:
+    script = "import sys, edgerun; print(len({'numpy', 'numba', 'typer'} & set(sys.modules)))"
+    began = time.perf_counter()
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "0"
+    assert time.perf_counter() - began < 5
+
+
+def uniform_bits(llm: LLM, text: str, window: int | None = None) -> Iterator[float]:
+    for score in score_texts(llm, [text], window):
+        yield score.bits_per_byte
+
+
+def test_scores_match_the_probabilities_of_single_tokens() -> None:
+    import numpy as np
+
+    llm = model()
+    text = "hello world"
+    ids = llm.tokenizer.encode(text)
+    nats = 0.0
+    for place in range(1, len(ids)):
+        logits = np.zeros(fakes.VOCAB)
+        logits[fakes.next_token(ids[:place])] = 10
+        nats -= logits[ids[place]] - np.log(np.exp(logits).sum())
+    (score,) = score_texts(llm, [text])
+    assert score.nats == pytest.approx(nats, rel=1e-6)
+    assert (score.tokens, score.bytes, score.windows) == (11, 11, 1)
+    assert score.perplexity == pytest.approx(np.exp(nats / 11))
+    assert score.bits_per_byte == pytest.approx(nats / np.log(2) / 11)
+
+
+def test_windows_cover_every_token_once() -> None:
+    (score,) = score_texts(model(), ["x" * 100], 33)
+    assert (score.tokens, score.windows) == (100, 4)
+    tokenizer = fakes.byte_tokenizer(add_bos_token=False)
+    (score,) = score_texts(model(tokenizer=tokenizer), ["é" * 50], 40)
+    assert (score.tokens, score.windows, score.bytes) == (97, 3, 97)
+
+
+def test_documents_are_split_at_separator_lines() -> None:
+    text = "a\nb\n<|end|>\n\n<|end|>\r\nc <|end|>\n"
+    assert list(split_documents(text, "<|end|>")) == ["a\nb", "c <|end|>"]
+    assert list(split_documents(text, None)) == [text]
