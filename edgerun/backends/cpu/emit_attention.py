@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from edgerun.backends.cpu.binder import ROWS, Binder, Patch
 from edgerun.graph.ir import Node
+from edgerun.kernels.instructions import Instruction
 from edgerun.kernels.isa import VECTOR_BYTES
-from edgerun.kernels.registry import kernels
 from edgerun.state import KVCache
 
 
@@ -124,11 +124,13 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
         writes={out.key},
         label=node.name,
     )
-    for name, made in (("cache_write", write), ("attention", attend)):
-        _patch_cache(binder, name, made.arguments, layer)
+    for made in (write, attend):
+        _patch_cache(binder, made, layer)
 
 
-def _patch_cache(binder: Binder, name: str, block: NDArray[np.int64], layer: int) -> None:
+def _patch_cache(binder: Binder, made: Instruction, layer: int) -> None:
+    block, index_of = made.arguments, made.fields.index
+
     def of_layer(attribute: str) -> Any:
         def address(cache: KVCache) -> int:
             pool = getattr(cache, attribute)
@@ -137,16 +139,11 @@ def _patch_cache(binder: Binder, name: str, block: NDArray[np.int64], layer: int
         return address
 
     for attribute in ("keys", "values", "key_scales", "value_scales"):
-        index = _index(name, attribute)
-        binder.patches.append(Patch(block, index, of_layer(attribute)))
+        binder.patches.append(Patch(block, index_of(attribute), of_layer(attribute)))
     binder.patches += [
-        Patch(block, _index(name, "page_table"), lambda cache: cache.page_table.ctypes.data),
-        Patch(block, _index(name, "pages"), lambda cache: cache.page_table.shape[1]),
+        Patch(block, index_of("page_table"), lambda cache: cache.page_table.ctypes.data),
+        Patch(block, index_of("pages"), lambda cache: cache.page_table.shape[1]),
     ]
-
-
-def _index(name: str, field: str) -> int:
-    return kernels()[name].fields.index(field)
 
 
 def _lanes(binder: Binder, size: int) -> int:

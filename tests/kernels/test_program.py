@@ -1,0 +1,174 @@
+"""Programs and their threads: order, completeness under stress, sleep, end, fork and exit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from edgerun.kernels.instructions import Instruction, fences
+from edgerun.kernels.program import Program, ThreadTeam
+from edgerun.kernels.registry import instruction
+
+ONE, ROWS = 0, 1
+WIDTH = 24
+
+
+def step(reads: str = "", writes: str = "") -> Instruction:
+    """An instruction of which only the buffers matter; a letter names one."""
+    empty: NDArray[np.int64] = np.zeros(0, np.int64)
+    return Instruction(0, empty, (), 0, 1, 1, frozenset(reads), frozenset(writes), "")
+
+
+def adding(
+    a: NDArray[np.float32], b: NDArray[np.float32], out: NDArray[np.float32], names: str
+) -> Instruction:
+    """``out = a + b`` for as many rows as the frame says; a chunk is a row."""
+    fields = {"a": a.ctypes.data, "b": b.ctypes.data, "out": out.ctypes.data}
+    return instruction(
+        "add",
+        params={"lanes": 8},
+        fields=fields | {"rows": 0, "width": WIDTH},
+        chunks=(ROWS, 1, 1),
+        reads=set(names[:2]),
+        writes={names[2]},
+    )
+
+
+def chain(rows: int) -> tuple[Program, list[NDArray[np.float32]]]:
+    """x += 1; y = x + x; z = y + x; all three depend on one another, w += 1 on nothing."""
+    x, y, z, w, ones = (np.zeros((rows, WIDTH), np.float32) for _ in range(5))
+    ones[:] = 1
+    steps = [
+        adding(x, ones, x, "x1x"),
+        adding(w, ones, w, "w1w"),
+        adding(x, x, y, "xxy"),
+        adding(y, x, z, "yxz"),
+    ]
+    return Program(steps, [x, y, z, w, ones]), [x, y, z, w]
+
+
+def test_independent_steps_do_not_wait() -> None:
+    assert fences([step("a", "b"), step("a", "c"), step("a", "d")]) == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    "second", [step("b", "c"), step("c", "b"), step("c", "a")], ids=["read", "write", "overwrite"]
+)
+def test_dependent_steps_wait(second: Instruction) -> None:
+    assert fences([step("a", "b"), second]) == [True, True]
+
+
+def test_a_wait_covers_all_steps_before_it() -> None:
+    steps = [step("a", "b"), step("a", "c"), step("b", "d"), step("c", "e")]
+    assert fences(steps) == [False, True, False, True]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+def test_every_chunk_runs_once_whatever_the_rows(threads: int) -> None:
+    team = ThreadTeam(threads)
+    rng = np.random.default_rng(threads)
+    programs = [chain(40), chain(7)]
+    expected = [[np.zeros_like(one) for one in arrays] for _, arrays in programs]
+    for turn in range(4000):
+        which = 0 if turn % 16 else 1
+        program, arrays = programs[which]
+        rows = int(rng.integers(0, len(arrays[0]) + 1))
+        program.frame[ROWS] = rows
+        team.run(program)
+        x, y, z, w = (one[:rows] for one in expected[which])
+        x += 1
+        w += 1
+        y[:] = x + x
+        z[:] = y + x
+    team.close()
+    for (_, arrays), wanted in zip(programs, expected, strict=True):
+        for actual, right in zip(arrays, wanted, strict=True):
+            np.testing.assert_array_equal(actual, right)
+
+
+def test_runs_from_several_callers_do_not_mix() -> None:
+    team = ThreadTeam(2)
+    programs = [chain(5) for _ in range(3)]
+
+    def call(program: Program) -> None:
+        program.frame[ROWS] = 5
+        for _ in range(300):
+            team.run(program)
+
+    callers = [threading.Thread(target=call, args=(program,)) for program, _ in programs]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    team.close()
+    assert all((arrays[0] == 300).all() for _, arrays in programs)
+
+
+def test_workers_sleep_when_idle() -> None:
+    team = ThreadTeam(3)
+    program, _ = chain(3)
+    team.run(program)
+    time.sleep(0.3)
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before < 0.05
+    team.close()
+
+
+def test_closed_team_has_no_threads_and_refuses_to_run() -> None:
+    team = ThreadTeam(3)
+    program, _ = chain(3)
+    team.run(program)
+    workers = list(team._workers)
+    team.close()
+    team.close()
+    assert not any(worker.is_alive() for worker in workers)
+    with pytest.raises(RuntimeError, match="closed"):
+        team.run(program)
+
+
+def test_settled_team_forgets_its_program() -> None:
+    team = ThreadTeam(2)
+    program, _ = chain(3)
+    team.run(program)
+    team.settle()
+    assert team._program is None
+    team.close()
+
+
+SCRIPT = """
+import os, sys
+from tests.kernels.test_program import ROWS, ThreadTeam, chain
+team = ThreadTeam(3)
+program, (x, *_) = chain(64)
+program.frame[ROWS] = 64
+team.run(program)
+if sys.argv[1] == "fork":
+    child = os.fork()
+    team.run(program)
+    assert (x == 2).all()
+    if child:
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print("done")
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "fork"])
+def test_process_ends_with_a_team_left_open(how: str) -> None:
+    if how == "fork" and not hasattr(os, "fork"):
+        pytest.skip("no fork on this system")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SCRIPT, how],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
