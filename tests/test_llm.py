@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import edgerun
@@ -264,14 +264,7 @@ def test_importing_edgerun_is_cheap() -> None:
     assert time.perf_counter() - began < 5
 
 
-def uniform_bits(llm: LLM, text: str, window: int | None = None) -> Iterator[float]:
-    for score in score_texts(llm, [text], window):
-        yield score.bits_per_byte
-
-
 def test_scores_match_the_probabilities_of_single_tokens() -> None:
-    import numpy as np
-
     llm = model()
     text = "hello world"
     ids = llm.tokenizer.encode(text)

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from peers import figures, models
@@ -106,8 +105,9 @@ def main() -> None:
     bandwidth: list[float] = []
     try:
         for number in range(arguments.rounds):
+            say(f"round {number + 1}")
             bandwidth.append(meter.measure())
-            say(f"round {number + 1}: memory {bandwidth[-1] / 1e9:.1f} GB/s")
+            say(f"  memory: {bandwidth[-1] / 1e9:.1f} GB/s")
             for entry in entries:
                 measure(entry, arguments)
         for entry in entries:
@@ -204,7 +204,7 @@ def summarise(
 ) -> dict[str, Any]:
     """Puts everything into one JSON value."""
     alive = {entry.spec.name: entry.speeds() for entry in entries if not entry.error}
-    peers = {entry.spec.name: summary(entry, median(bandwidth)) for entry in entries}
+    peers = {entry.spec.name: summary(entry, max(bandwidth)) for entry in entries}
     ratios = figures.all_ratios(alive)
     return {
         "preset": arguments.preset,

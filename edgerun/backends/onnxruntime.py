@@ -79,10 +79,11 @@ class OnnxruntimeExecutable:
         }
         feed = {name: given[name] for name in TOKEN_INPUTS if name in self._inputs}
         for layer in range(self._spec.num_layers):
-            for part, rows in zip(("key", "value"), cache.read(layer, sequence, past), strict=True):
+            held = cache.read(layer, sequence, past)
+            for part, vectors in zip(("key", "value"), held, strict=True):
                 name = f"past_key_values.{layer}.{part}"
                 kind = TYPES[self._inputs[name].type]
-                feed[name] = rows.transpose(1, 0, 2)[None].astype(kind)
+                feed[name] = vectors.transpose(1, 0, 2)[None].astype(kind)
         try:
             logits, *presents = self._session.run([LOGITS, *self._presents], feed)
         except Exception as error:  # onnxruntime raises its own and plain RuntimeError alike

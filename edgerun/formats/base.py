@@ -44,7 +44,7 @@ class PackedWeight:
     @property
     def bits(self) -> int:
         """Bits of one code."""
-        return self.codes.shape[-1] * 8 // self.block
+        return int(self.codes.shape[-1]) * 8 // self.block
 
     @property
     def nbytes(self) -> int:
@@ -136,7 +136,7 @@ class BlockFormat:
         )
 
     def integers(self, packed: PackedWeight) -> NDArray[np.int8]:
-        """Returns codes minus zero points as int8 ``[N, K]`` (int16 range never occurs)."""
+        """Returns codes minus zero points as int8 ``[N, K]``; for formats without stored zeros."""
         codes = unpack_bits(packed.codes, packed.bits).astype(np.int16)
         values = codes - zero_points(packed).astype(np.int16)[..., None]
         n, k = packed.shape

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import BundleError, UnsupportedError
-from edgerun.graph.ir import Graph, Node
+from edgerun.graph.ir import Constant, Graph, Node
 
 DTYPES: dict[int, type[np.generic]] = {
     1: np.float32,
@@ -60,7 +60,7 @@ def read_graph(path: Path) -> Graph:
     if not model.graph.output:
         raise BundleError(f"{path} is no ONNX model: it has no outputs")
     files = _MappedFiles(path.parent)
-    constants = {
+    constants: dict[str, Constant] = {
         tensor.name: _tensor(tensor, files) for tensor in model.graph.initializer if tensor.name
     }
     names = set(constants)
@@ -157,7 +157,11 @@ def _external(tensor: Any, files: _MappedFiles, length: int) -> NDArray[np.uint8
 
 
 def _typed(tensor: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
-    fields = {np.float32: "float_data", np.int64: "int64_data", np.float64: "double_data"}
+    fields: dict[type[np.generic], str] = {
+        np.float32: "float_data",
+        np.int64: "int64_data",
+        np.float64: "double_data",
+    }
     values = getattr(tensor, fields.get(dtype, "int32_data"))
     if len(values) != math.prod(shape):
         raise BundleError(f"tensor '{tensor.name}' of shape {shape} holds {len(values)} elements")

@@ -173,5 +173,5 @@ class KVCache:
         block = pool[layer, pages].astype(np.float32)
         if self.spec.dtype == "int8":
             block *= scales[layer, pages][..., None]
-        by_token = block.transpose(0, 2, 1, 3)
+        by_token: NDArray[np.float32] = block.transpose(0, 2, 1, 3)
         return by_token.reshape(-1, self.spec.num_kv_heads, self.spec.head_dim)

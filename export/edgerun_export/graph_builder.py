@@ -115,12 +115,13 @@ class _DecoderBuilder:
 
 def _inputs(spec: DecoderSpec, recipe: Recipe) -> list[onnx.ValueInfoProto]:
     past: _Shape = ["batch", spec.num_kv_heads, "past_sequence_length", spec.head_dim]
-    return [
+    values = [
         _value("input_ids", _INT64, ["batch", "sequence_length"]),
         _value("attention_mask", _INT64, ["batch", "total_sequence_length"]),
-        *([_value("position_ids", _INT64, ["batch", "sequence_length"])] * recipe.has_positions),
-        *_cache("past_key_values", spec, past),
     ]
+    if recipe.has_positions:
+        values.append(_value("position_ids", _INT64, ["batch", "sequence_length"]))
+    return [*values, *_cache("past_key_values", spec, past)]
 
 
 def _outputs(spec: DecoderSpec) -> list[onnx.ValueInfoProto]:

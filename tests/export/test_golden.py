@@ -49,6 +49,15 @@ def test_natively_ternary_models_keep_their_exact_weights(name, golden, exported
     assert relative_error(logits, model.logits) <= EXACT
 
 
+@pytest.mark.parametrize("decode_steps", [0, 8])
+@pytest.mark.parametrize("name", NAMES)
+def test_genai_profile_computes_the_same(name, decode_steps, golden, exported):
+    model = golden(name)
+    bundle = exported(name, weights="fp32", profile="genai").folder
+    logits = run_onnx(bundle, model.spec, model.ids, decode_steps)
+    assert relative_error(logits, model.logits) <= EXACT
+
+
 @pytest.mark.parametrize("weights", ["ternary", "int2", "int4", "int8"])
 @pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3", "bitnet-packed"])
 def test_quantised_bundle_computes_with_its_dequantised_weights(name, weights, golden, exported):

@@ -136,6 +136,17 @@ def test_tiny_models_continue_alike(name, options, runtime, exported, golden, tm
     check(runtime, bundle, golden(name).ids.tolist(), tmp_path)
 
 
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3", "bitnet-packed"])
+def test_genai_profile_continues_like_the_portable_one(name, exported, golden, tmp_path):
+    pytest.importorskip("onnxruntime_genai")
+    ids = golden(name).ids[:8].tolist()
+    options = {"weights": "fp32", "activations": "fp32"}
+    portable = exported(name, **options).folder
+    fused = exported(name, profile="genai", **options).folder
+    expected = onnxruntime_tokens(portable, ids, tmp_path)
+    assert onnxruntime_genai_tokens(fused, ids, tmp_path) == expected
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("weights", ["fp32", "int8", "int4"])
 def test_stories260k_continues_alike(weights, runtime, shared_data, exported, tmp_path):

@@ -117,8 +117,8 @@ def prepared(binder: Binder, node: Node) -> Prepared:
 
 def _tiles(weight: Prepared) -> int:
     if isinstance(weight, DenseWeight):
-        return weight.values.shape[1] // DENSE_LANES
-    return weight.codes.shape[1]
+        return int(weight.values.shape[1]) // DENSE_LANES
+    return int(weight.codes.shape[1])
 
 
 def _step(groups: int, nbytes: int, threads: int) -> int:

@@ -82,9 +82,11 @@ def _forget_pages(constant: Constant) -> None:
 
     They stay readable; without this the copy and the original would both count as resident.
     """
-    packed = isinstance(constant, PackedWeight)
-    for array in (constant.codes, constant.scales) if packed else (constant,):
-        _forget_array(array)
+    if isinstance(constant, PackedWeight):
+        _forget_array(constant.codes)
+        _forget_array(constant.scales)
+    else:
+        _forget_array(constant)
 
 
 def _forget_array(array: NDArray[Any]) -> None:

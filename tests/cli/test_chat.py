@@ -1,0 +1,145 @@
+"""``edgerun chat`` through a pipe and at a terminal."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from edgerun.cli import terminal
+from tests import fakes
+from tests.cli.conftest import Run
+from tests.cli.test_main import ROOT, SLOW
+
+
+def test_every_line_of_a_pipe_is_answered(run: Run) -> None:
+    result = run("chat", "-n", "4", stdin=b"hello\n\nagain\n")
+    assert result.code == 0
+    assert [len(line) for line in result.out.splitlines()] == [4, 4]
+
+
+def test_a_backslash_goes_on_in_the_next_line() -> None:
+    import io
+
+    lines = io.StringIO("one\\\ntwo\nthree")
+    assert [terminal.read_message(lines) for _ in range(2)] == ["one\ntwo", "three"]
+    with pytest.raises(EOFError):
+        terminal.read_message(lines)
+
+
+def test_commands_answer_on_stderr(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "saved"
+    script = [
+        "/help",
+        "/system be kind",
+        "/set temperature 0.5",
+        "/set temperature hot",
+        "/set temprature 1",
+        "/set top_p 7",
+        "/set",
+        "/sav",
+        "/stats",
+        "hello",
+        "/stats",
+        f"/save {file}",
+        "/save",
+        "/clear",
+        f"/load {file}",
+        f"/load {tmp_path}",
+        "/quit",
+        "never read",
+    ]
+    result = run("chat", "-n", "3", stdin="\n".join(script).encode())
+    assert (result.code, len(result.out)) == (0, 4)
+    for words in (
+        "/quit     Ends the chat.",
+        "system message: be kind",
+        "temperature        0.5",
+        "temperature is 'hot'; expected a number",
+        "did you mean temperature?",
+        "top_p is 7.0",
+        "did you mean /save?",
+        "there is no reply yet",
+        "first token",
+        "name a file",
+        "cleared",
+        "loaded 3 messages",
+        "cannot read the session",
+    ):
+        assert words in result.err, words
+    assert "Traceback" not in result.err
+
+
+def test_a_full_context_says_what_to_do(run: Run) -> None:
+    model = fakes.fake_model(context=64)
+    result = run("chat", model=model, stdin=b"x\n" + b"y" * 100 + b"\n/clear\nz\n")
+    assert "the context is full" in result.err
+    assert "/clear" in result.err
+    assert len(result.out.splitlines()) == 2
+
+
+# The editor asks a terminal for the position of its cursor; ours does not answer.
+NO_CPR = {"PROMPT_TOOLKIT_NO_CPR": "1"}
+READY = "\x1b[?2004h"  # it switches bracketed paste on before it reads
+
+
+class Terminal:
+    """A program behind a pseudo-terminal."""
+
+    def __init__(self, arguments: list[str], cache: Path) -> None:
+        import pty
+
+        self.process, self.handle = pty.fork()
+        if self.process == 0:
+            os.chdir(ROOT)
+            environment = {**os.environ, "EDGERUN_CACHE": str(cache), "TERM": "xterm", **NO_CPR}
+            os.execve(sys.executable, [sys.executable, "-c", SLOW, *arguments], environment)
+        self.screen = ""
+
+    def expect(self, words: str, seconds: float = 20) -> None:
+        deadline = time.monotonic() + seconds
+        while words not in self.screen:
+            ready, _, _ = select.select([self.handle], [], [], 0.1)
+            try:
+                self.screen += os.read(self.handle, 4096).decode("utf-8", "replace") if ready else ""
+            except OSError:  # the program ended
+                assert words in self.screen, self.screen
+            assert time.monotonic() < deadline, self.screen
+        self.screen = self.screen.split(words, 1)[1]
+
+    def send(self, keys: str) -> None:
+        os.write(self.handle, keys.encode())
+
+    def wait(self) -> int:
+        try:
+            while os.read(self.handle, 4096):
+                pass
+        except OSError:
+            pass
+        os.close(self.handle)
+        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork beside threads
+def test_ctrl_c_stops_the_reply_and_keeps_the_chat(tmp_path: Path) -> None:
+    terminal = Terminal(["chat"], tmp_path)
+    terminal.expect(READY)
+    terminal.send("hello\r")
+    time.sleep(1)
+    terminal.send("\x03")
+    terminal.expect("[stopped]")
+    terminal.expect(READY)
+    terminal.send("/set max_tokens 3\r")
+    terminal.expect("max_tokens         3")
+    terminal.send("one\x1b\rtwo\r")  # Alt-Enter
+    terminal.expect(READY)
+    terminal.send("/stats\r")
+    terminal.expect("first token")
+    terminal.send("\x04")
+    assert terminal.wait() == 0
+    assert "+one\n+two\n" in (tmp_path / "chat_history").read_text()

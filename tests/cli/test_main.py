@@ -1,0 +1,139 @@
+"""Finding commands, and what errors look like."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgerun.cli import main as cli
+from edgerun.errors import BackendError, BundleError, StorageError
+from tests.cli.conftest import Run
+
+ROOT = Path(__file__).parents[2]
+# A model that says one letter every 20 ms, behind the real command line.
+SLOW = """
+import sys, time
+from tests import fakes
+from edgerun import llm
+from edgerun.cli.main import main
+class Slow(fakes.FakeExecutable):
+    def __call__(self, batch, cache, values=None):
+        time.sleep(0.02)
+        return super().__call__(batch, cache)
+llm.prepare = lambda path, options: fakes.fake_model(Slow(), template=None, context=4096)
+sys.exit(main())
+"""
+
+
+def start(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SLOW, *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
+def test_help_lists_every_command(run: Run, arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert all(command in result.out + result.err for command in cli.COMMANDS)
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_help(run: Run, command: str) -> None:
+    result = run(command, "--help")
+    assert result.code == 0
+    assert "Usage: edgerun" in result.out
+
+
+def test_the_version_is_printed(run: Run) -> None:
+    assert run("--version").out.startswith("edgerun 0.")
+
+
+def test_an_unknown_command_suggests_the_nearest(run: Run) -> None:
+    result = run("rnu")
+    assert (result.code, result.out) == (2, "")
+    assert result.err == "edgerun: there is no command 'rnu': did you mean 'run'?\n"
+    assert "there are run, chat" in run("zzzz").err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (BundleError("the bundle is gone"), 2),
+        (BackendError("the device is gone"), 1),
+        (StorageError("the disk is full"), 1),
+        (PermissionError(13, "Permission denied", "file"), 1),
+        (MemoryError(), 1),
+        (RuntimeError("surprise"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_an_error_is_one_line_and_an_exit_code(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "_dispatch", fail)
+    result = run("run")
+    assert (result.code, result.out) == (code, "")
+    assert result.err.startswith("edgerun: ")
+    assert result.err.count("\n") == 1
+    assert "Traceback" not in result.err
+
+
+def test_other_packages_add_commands(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Point:
+        name = "greet"
+
+        def load(self) -> object:
+            def register(app: object) -> None:
+                app.command("greet")(lambda: print("hello"))  # type: ignore[attr-defined]
+
+            return register
+
+    monkeypatch.setattr(cli, "entry_points", lambda group: [Point()])
+    assert run("greet").out == "hello\n"
+    assert "greet" in run("--help").out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_ctrl_c_ends_the_program_with_code_130() -> None:
+    process = start("run", "-p", "x", "-n", "1000")
+    assert process.stdout is not None
+    process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert err.decode().strip().endswith("interrupted")
+    assert b"Traceback" not in err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes")
+def test_a_reader_that_goes_away_ends_the_program_quietly() -> None:
+    process = start("run", "-p", "x", "-n", "1000")
+    assert process.stdout is not None
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=20) == cli.READER_GONE
+    process.stderr.close()
+
+
+def test_only_the_wanted_command_is_imported() -> None:
+    script = (
+        "import sys; from edgerun.cli.main import main; main(['run', '--help']);"
+        "print([name for name in ('numba', 'onnx', 'prompt_toolkit', 'edgerun.cli.bench')"
+        " if name in sys.modules])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert run.stdout.strip().endswith("[]")

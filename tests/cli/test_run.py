@@ -1,0 +1,134 @@
+"""``edgerun run`` is a contract that scripts rely on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from edgerun.loading import Model
+from tests import fakes
+from tests.cli.conftest import Run
+
+
+def chat_prompt(content: str, system: str = "") -> str:
+    parts = [("system", system)] if system else []
+    parts.append(("user", content))
+    text = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in parts)
+    return f"<|bos|>{text}<|im_start|>assistant\n"
+
+
+def saying(text: str, content: str = "hi", system: str = "") -> Model:
+    ids = fakes.byte_tokenizer().encode_template(chat_prompt(content, system))
+    return fakes.fake_model(fakes.saying(text, len(ids)))
+
+
+def continuing(text: str, prompt: str = "hi") -> Model:
+    count = len(fakes.byte_tokenizer().encode(prompt))
+    return fakes.fake_model(fakes.saying(text, count), template=None)
+
+
+def test_the_reply_goes_to_stdout_and_nothing_else_does(run: Run) -> None:
+    result = run("run", "-p", "hi", model=saying("héllo 😀"))
+    assert (result.code, result.out, result.err) == (0, "héllo 😀\n", "")
+
+
+def test_json_is_one_object_with_the_agreed_names(run: Run) -> None:
+    result = run("run", "m", "-p", "hi", "-n", "3", "--json", model=saying("hello"))
+    found = json.loads(result.out)
+    assert found["text"] == "hel"
+    assert found["ids"] == list(b"hel")
+    assert (found["completion_tokens"], found["finish_reason"]) == (3, "length")
+    assert found["prompt_tokens"] == len(
+        fakes.byte_tokenizer().encode_template(chat_prompt("hi"))
+    )
+    assert set(found["timings"]) == {
+        "first_token_s",
+        "prefill_s",
+        "decode_s",
+        "prefill_tokens_per_s",
+        "decode_tokens_per_s",
+    }
+
+
+def test_the_prompt_is_a_users_message_for_a_chat_model(run: Run) -> None:
+    model = saying("fine", "how are you", "be brief")
+    assert run("run", "-p", "how are you", "--system", "be brief", model=model).out == "fine\n"
+
+
+def test_raw_continues_the_text(run: Run) -> None:
+    model = saying("no")
+    model.executables = continuing("yes").executables
+    assert run("run", "-p", "hi", "--raw", model=model).out == "yes\n"
+
+
+def test_a_base_model_continues_the_text(run: Run) -> None:
+    assert run("run", "-p", "hi", model=continuing(" there")).out == " there\n"
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["run", "-p", "-"]])
+def test_the_prompt_comes_from_a_pipe(run: Run, arguments: list[str]) -> None:
+    assert run(*arguments, model=saying("yes"), stdin=b"hi\n").out == "yes\n"
+
+
+def test_the_option_wins_over_the_pipe(run: Run) -> None:
+    assert run("run", "-p", "hi", model=saying("yes"), stdin=b"other").out == "yes\n"
+
+
+def test_stop_texts_end_the_reply(run: Run) -> None:
+    arguments = ["run", "-p", "hi", "--stop", "xyz", "--stop", "lo"]
+    assert run(*arguments, model=saying("hello")).out == "hel\n"
+
+
+def test_stats_go_to_stderr(run: Run) -> None:
+    result = run("run", "-p", "hi", "--stats", model=saying("hello"))
+    assert result.out == "hello\n"
+    for word in ("first token", "prefill", "decode", "weights", "memory"):
+        assert word in result.err
+
+
+def test_a_seed_repeats_the_reply(run: Run) -> None:
+    arguments = ["run", "-p", "hi", "-n", "20", "--temperature", "5", "--seed"]
+    first, second, other = (run(*arguments, seed).out for seed in ("1", "1", "2"))
+    assert first == second != other
+
+
+MISTAKES = [
+    (["-p", ""], "the prompt is empty"),
+    (["-p", "x", "--temperature", "nan"], "temperature is nan"),
+    (["-p", "x", "--temperature", "-1"], "temperature is -1"),
+    (["-p", "x", "--temperature", "hot"], "--temperature"),
+    (["-p", "x", "-n", "0"], "max_tokens is 0"),
+    (["-p", "x", "-n", "99999999999999"], "max_tokens is 99999999999999"),
+    (["-p", "x", "--top-k", "-1"], "top_k is -1"),
+    (["-p", "x", "--top-p", "0"], "top_p is 0"),
+    (["-p", "x", "--min-p", "2"], "min_p is 2"),
+    (["-p", "x", "--repetition-penalty", "0"], "repetition_penalty is 0"),
+    (["-p", "x", "--seed", "-1"], "seed is -1"),
+    (["-p", "x", "--threads", "0"], "threads is 0"),
+    (["-p", "x", "--kv-cache", "fp8"], "kv_cache is 'fp8'"),
+    (["-p", "x", "--stop", ""], "stop has 1 texts"),
+    (["-p", "x", "--frobnicate"], "--frobnicate"),
+    (["-p", "x" * 600], "tokens and the context is 512"),
+    (["-p", "x", "--raw", "--system", "y"], "leave --raw out"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES)
+def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(
+    run: Run, arguments: list[str], words: str
+) -> None:
+    result = run("run", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert words in result.err
+    assert result.err.startswith("edgerun: ")
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("stdin", "words"), [(b"", "empty"), (None, "no prompt"), (b"\xff", "UTF-8")]
+)
+def test_an_unusable_pipe_is_a_mistake(run: Run, stdin: bytes | None, words: str) -> None:
+    result = run("run", stdin=stdin)
+    assert (result.code, result.out) == (2, "")
+    assert words in result.err

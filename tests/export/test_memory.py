@@ -1,0 +1,56 @@
+"""Export of a model that is larger than what may be in memory at once."""
+
+import sys
+import tracemalloc
+
+import pytest
+
+from edgerun_export.pipeline import ExportOptions, export
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def random_model(repo_root, monkeypatch):
+    monkeypatch.syspath_prepend(str(repo_root / "tools"))
+    import make_random_model
+
+    yield make_random_model
+    for name in ("make_random_model", "byte_tokenizer"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("weights", ["int8", "fp32"])
+def test_memory_does_not_grow_with_the_largest_tensor(weights, random_model, tmp_path):
+    config = {
+        **random_model.PRESETS["tinyllama"],
+        "vocab_size": 100_000,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+    }
+    random_model.write(config, tmp_path / "checkpoint")
+    tracemalloc.start()
+    export(tmp_path / "checkpoint", tmp_path / "out", ExportOptions(weights=weights))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (tmp_path / "checkpoint" / "model.safetensors").stat().st_size > 48 * MB
+    assert peak < 48 * MB  # the embedding alone is 98 MB of float32
+
+
+@pytest.mark.parametrize("preset", ["bitnet-2b-4t", "llama-3.2-1b", "qwen3-0.6b", "tinyllama"])
+def test_presets_make_models_that_verify(preset, random_model, tmp_path):
+    config = {
+        **random_model.PRESETS[preset],
+        **{"bos_token_id": 256, "eos_token_id": 257},
+        **{"vocab_size": 512, "hidden_size": 128, "intermediate_size": 256},
+        **{"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2},
+        "head_dim": 32,
+    }
+    random_model.write(config, tmp_path / "checkpoint")
+    result = export(tmp_path / "checkpoint", tmp_path / "out", ExportOptions(verify=True))
+    assert result.manifest["model"]["eos_token_ids"] == [257]
+    assert (result.recipe.weights == "ternary") == (preset == "bitnet-2b-4t")

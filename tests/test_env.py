@@ -1,0 +1,55 @@
+"""The environment is read in one place and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgerun.env import read_settings
+from edgerun.errors import InputError
+
+
+def test_without_variables_everything_has_a_default() -> None:
+    settings = read_settings({})
+    assert (settings.debug, settings.validate, settings.backend, settings.threads) == (
+        0,
+        False,
+        None,
+        None,
+    )
+    assert settings.cache_dir.name == "edgerun"
+
+
+def test_variables_are_read() -> None:
+    settings = read_settings(
+        {
+            "EDGERUN_DEBUG": "3",
+            "EDGERUN_VALIDATE": "1",
+            "EDGERUN_BACKEND": " cpu ",
+            "EDGERUN_ISA": "avx2",
+            "EDGERUN_CACHE": "~/here",
+            "EDGERUN_THREADS": "4",
+        }
+    )
+    assert (settings.debug, settings.validate, settings.backend) == (3, True, "cpu")
+    assert (settings.isa, settings.threads) == ("avx2", 4)
+    assert settings.cache_dir == Path("~/here").expanduser()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("EDGERUN_DEBUG", "5"),
+        ("EDGERUN_DEBUG", "-1"),
+        ("EDGERUN_DEBUG", "much"),
+        ("EDGERUN_THREADS", "0"),
+        ("EDGERUN_THREADS", "9" * 5000),
+        ("EDGERUN_THREADS", "٣"),
+        ("EDGERUN_VALIDATE", "maybe"),
+        ("EDGERUN_CACHE", "a\0b"),
+    ],
+)
+def test_what_a_variable_cannot_mean_is_an_error_that_names_it(name: str, value: str) -> None:
+    with pytest.raises(InputError, match=name):
+        read_settings({name: value})
