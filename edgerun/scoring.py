@@ -3,8 +3,9 @@
 Bits per byte is ``sum(-log2 p(token)) / bytes of UTF-8`` and does not depend on the vocabulary;
 perplexity is ``exp(mean(-ln p(token)))`` a token and compares only models that share one. A text
 longer than the window is cut into consecutive windows without overlap; every window starts from
-the bos token, so its first tokens have little to go by. A vocabulary without a bos token leaves
-the first token of each window out of the sums, with its bytes.
+the bos token (even if prompts do not get one), so its first tokens have little to go by. A
+vocabulary without a bos token leaves the first token of each window out of the sums, with its
+bytes.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def score_texts(llm: LLM, texts: Iterable[str], window: int | None = None) -> It
     if not 2 <= size <= llm.model.context:
         raise InputError(f"a window of {size} tokens; expected 2 to {llm.model.context}")
     score = Score()
-    bos = list(llm.tokenizer.bos_ids)
+    bos = _start(llm)
     step = size - len(bos)
     for text in texts:
         ids = llm.tokenizer.encode(text, bos=False)
@@ -93,6 +94,12 @@ def score_texts(llm: LLM, texts: Iterable[str], window: int | None = None) -> It
         score.bytes += len(text.encode()) - unscored
         score.documents += 1
         yield score
+
+
+def _start(llm: LLM) -> list[int]:
+    """The bos ids, or the bos token of a tokenizer that does not put it before prompts."""
+    bos = llm.tokenizer.token_id(llm.tokenizer.special_token("bos"))
+    return list(llm.tokenizer.bos_ids) or ([] if bos is None else [bos])
 
 
 def _nats(llm: LLM, ids: list[int], first: int) -> float:

@@ -12,8 +12,14 @@ import numpy as np
 import pytest
 
 import edgerun
-from edgerun.errors import BackendError, BundleError, InputError, PromptError, SamplingError
-from edgerun.errors import SessionError
+from edgerun.errors import (
+    BackendError,
+    BundleError,
+    InputError,
+    PromptError,
+    SamplingError,
+    SessionError,
+)
 from edgerun.llm import LLM
 from edgerun.loading import LoadOptions, resolve
 from edgerun.scoring import score_texts, split_documents
@@ -130,7 +136,9 @@ def test_prompts_are_used_whole_or_refused_with_both_counts(length: int) -> None
 def test_chat_renders_the_template() -> None:
     llm = model()
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]
-    text = "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    text = (
+        "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    )
     expected = llm.tokenizer.encode_template("<|bos|>" + text)
     assert llm.chat(messages, max_tokens=3).prompt_tokens == len(expected)
     assert llm.chat(messages, max_tokens=3).ids == llm.generate(expected, max_tokens=3).ids
@@ -283,7 +291,7 @@ def test_scores_match_the_probabilities_of_single_tokens() -> None:
 def test_windows_cover_every_token_once() -> None:
     (score,) = score_texts(model(), ["x" * 100], 33)
     assert (score.tokens, score.windows) == (100, 4)
-    tokenizer = fakes.byte_tokenizer(add_bos_token=False)
+    tokenizer = fakes.byte_tokenizer(add_bos_token=False, bos_token=None)
     (score,) = score_texts(model(tokenizer=tokenizer), ["é" * 50], 40)
     assert (score.tokens, score.windows, score.bytes) == (97, 3, 97)
 

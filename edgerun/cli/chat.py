@@ -105,6 +105,8 @@ class Conversation:
                 self.answer(text)
         except EdgerunError as error:
             options.say(str(error))
+        except KeyboardInterrupt:
+            print(" [stopped]", file=sys.stderr, flush=True)
 
     def answer(self, text: str) -> None:
         """Streams a reply to stdout; Ctrl-C stops it and keeps the chat."""

@@ -91,8 +91,13 @@ def _dispatch(arguments: list[str]) -> int:
         names = [command]
     else:
         return _unknown(command)
-    result = application(names)(arguments or ["--help"], prog_name="edgerun", standalone_mode=False)
-    return result if isinstance(result, int) else 0
+    from typer.main import get_command
+
+    # Not `application(...)()`: that turns interrupts and broken pipes into errors of its own.
+    group = get_command(application(names))
+    with group.make_context("edgerun", arguments or ["--help"]) as context:
+        group.invoke(context)
+    return 0
 
 
 def _added_commands() -> list[EntryPoint]:

@@ -67,6 +67,10 @@ def run(
     sampling["max_tokens"] = DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens
     options.check_sampling(sampling)
     loading = {"threads": threads, "backend": backend, "context": context, "kv_cache": kv_cache}
+    if not raw:
+        from edgerun.model.chat_template import ChatTemplate
+
+        ChatTemplate.prepare()
     with options.load(model, **loading) as llm:
         stream = _start(llm, text, system, raw, sampling)
         completion = _finish(stream, quiet=as_json)

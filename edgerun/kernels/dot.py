@@ -1,107 +1,175 @@
 """Integer dot products, the only place that knows instruction sets.
 
-``dot(acc, codes, x, bits, isa)`` adds to each int32 lane of ``acc`` four products of an unsigned
-weight code and a signed activation. For 8-bit codes the zero point 128 is subtracted first. No
-variant saturates: codes of up to 4 bits stay below 2 * 15 * 127, and 8-bit weights go through
-``|w| * sign(w) x`` with activations in [-127, 127], below 2 * 128 * 127 < 2 ** 15.
+A ``Dots`` says how products of unsigned weight codes and signed int8 activations are summed. It
+builds LLVM IR; the loops around it are in ``linear_tiles.py``. Sums run in two stages: ``add``
+puts the products of one vector of codes and one of activations into a partial sum, which may be
+narrow, and ``fold`` adds a partial sum to int32 lanes before it can overflow, that is after at
+most ``depth`` additions. Nothing ever saturates.
+
+8-bit codes stand for ``code - 128``; ``prepare`` or the ``offset`` of a variant sees to that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import platform
+from typing import Any, Protocol
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from edgerun.kernels.simd import Vec, constant, declare
 
-_MADD = {
-    16: ("llvm.x86.ssse3.pmadd.ub.sw.128", "llvm.x86.sse2.pmadd.wd"),
-    32: ("llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"),
-}
-_SIGN = {16: "llvm.x86.ssse3.psign.b.128", 32: "llvm.x86.avx2.psign.b"}
+_MAX_CODE_PRODUCT = {2: 3 * 128, 4: 15 * 128}
+_X86 = platform.machine().lower() in ("x86_64", "amd64", "i686", "x86")
 
 
-def _bytes_vector(lanes: int) -> ir.VectorType:
+class Dots(Protocol):
+    """One way to sum products; ``lanes`` are the bytes of a vector, ``bits`` those of a code."""
+
+    offset: bool  # 8-bit codes enter as they are: the caller subtracts 128 * sum(x)
+
+    def partial(self, lanes: int) -> Vec:
+        """Type of a partial sum."""
+        ...
+
+    def depth(self, bits: int) -> int:
+        """Additions that a partial sum can take; 0 for any number."""
+        ...
+
+    def prepare(self, builder: Any, codes: Any, lanes: int, bits: int) -> Any:
+        """What ``add`` needs of a vector of codes, computed once for many activations."""
+        ...
+
+    def add(self, builder: Any, partial: Any, codes: Any, x: Any, lanes: int) -> Any:
+        """``partial`` plus the products of prepared codes and activations."""
+        ...
+
+    def fold(self, builder: Any, total: Any, partial: Any, lanes: int) -> Any:
+        """``total`` (int32, ``lanes // 4``) plus the partial sum."""
+        ...
+
+
+def _bytes(lanes: int) -> Any:
     return ir.VectorType(ir.IntType(8), lanes)
 
 
-def _dot_portable(builder: Any, acc: Any, codes: Any, x: Any, lanes: int, bits: int) -> Any:
-    wide = ir.VectorType(ir.IntType(32), lanes)
-    left = builder.zext(codes, wide)
-    if bits == 8:
-        left = builder.sub(left, ir.Constant(wide, [128] * lanes))
-    products = builder.mul(left, builder.sext(x, wide))
-    undefined = ir.Constant(wide, ir.Undefined)
-    index = ir.VectorType(ir.IntType(32), lanes // 4)
-    for offset in range(4):
-        mask = ir.Constant(index, list(range(offset, lanes, 4)))
-        acc = builder.add(acc, builder.shuffle_vector(products, undefined, mask))
-    return acc
+def total_type(lanes: int) -> Vec:
+    """Type of the int32 sums."""
+    return Vec("i32", lanes // 4)
 
 
-def _dot_avx2(builder: Any, acc: Any, codes: Any, x: Any, lanes: int, bits: int) -> Any:
-    narrow = _bytes_vector(lanes)
-    if bits == 8:
+class Avx2Dots:
+    """Pairs of products in int16, widened to int32 by a multiplication with ones.
+
+    Two products of a 2-bit code stay below 768 and of a 4-bit code below 3840, so 42 or 8 of
+    them fit. 8-bit weights go in as ``|w| * (sign(w) x)``: below 2 * 128 * 127 < 2**15.
+    """
+
+    offset = False
+    _MULTIPLY = {16: "llvm.x86.ssse3.pmadd.ub.sw.128", 32: "llvm.x86.avx2.pmadd.ub.sw"}
+    _WIDEN = {16: "llvm.x86.sse2.pmadd.wd", 32: "llvm.x86.avx2.pmadd.wd"}
+    _SIGN = {16: "llvm.x86.ssse3.psign.b.128", 32: "llvm.x86.avx2.psign.b"}
+
+    def partial(self, lanes: int) -> Vec:
+        return Vec("i16", lanes // 2)
+
+    def depth(self, bits: int) -> int:
+        return 1 if bits == 8 else 32767 // (2 * _MAX_CODE_PRODUCT[bits])
+
+    def prepare(self, builder: Any, codes: Any, lanes: int, bits: int) -> Any:
+        if bits != 8:
+            return codes, None
+        narrow = _bytes(lanes)
         signed = builder.xor(codes, ir.Constant(narrow, [-128] * lanes))
-        sign = declare(builder, _SIGN[lanes], narrow, narrow, narrow)
-        x = builder.call(sign, [x, signed])
         flag = ir.Constant(ir.IntType(1), 0)
-        name = f"llvm.abs.v{lanes}i8"
-        codes = builder.call(declare(builder, name, narrow, narrow, flag.type), [signed, flag])
-    half = ir.VectorType(ir.IntType(16), lanes // 2)
-    pairs_name, quads_name = _MADD[lanes]
-    pairs = builder.call(declare(builder, pairs_name, half, narrow, narrow), [codes, x])
-    ones = ir.Constant(half, [1] * (lanes // 2))
-    return builder.add(
-        acc, builder.call(declare(builder, quads_name, acc.type, half, half), [pairs, ones])
-    )
+        absolute = declare(builder, f"llvm.abs.v{lanes}i8", narrow, narrow, flag.type)
+        return builder.call(absolute, [signed, flag]), signed
+
+    def add(self, builder: Any, partial: Any, codes: Any, x: Any, lanes: int) -> Any:
+        magnitude, signed = codes
+        narrow, half = _bytes(lanes), self.partial(lanes).llvm
+        if signed is not None:
+            sign = declare(builder, self._SIGN[lanes], narrow, narrow, narrow)
+            x = builder.call(sign, [x, signed])
+        multiply = declare(builder, self._MULTIPLY[lanes], half, narrow, narrow)
+        return builder.add(partial, builder.call(multiply, [magnitude, x]))
+
+    def fold(self, builder: Any, total: Any, partial: Any, lanes: int) -> Any:
+        widen = declare(builder, self._WIDEN[lanes], total.type, partial.type, partial.type)
+        ones = constant(self.partial(lanes), 1)
+        return builder.add(total, builder.call(widen, [partial, ones]))
 
 
-def _dot_vnni(builder: Any, acc: Any, codes: Any, x: Any, lanes: int, bits: int) -> Any:
-    narrow = _bytes_vector(lanes)
-    name = f"llvm.x86.avx512.vpdpbusd.{lanes * 8}"
-    function = declare(builder, name, acc.type, acc.type, narrow, narrow)
-    total = builder.call(function, [acc, codes, x])
-    if bits != 8:
-        return total
-    zero = ir.Constant(acc.type, [0] * (lanes // 4))
-    middle = ir.Constant(narrow, [-128] * lanes)
-    return builder.sub(total, builder.call(function, [zero, middle, x]))
+class VnniDots:
+    """``vpdpbusd``: four products added to an int32 lane by one instruction."""
+
+    offset = True
+
+    def partial(self, lanes: int) -> Vec:
+        return total_type(lanes)
+
+    def depth(self, bits: int) -> int:
+        return 0
+
+    def prepare(self, builder: Any, codes: Any, lanes: int, bits: int) -> Any:
+        return codes
+
+    def add(self, builder: Any, partial: Any, codes: Any, x: Any, lanes: int) -> Any:
+        name, narrow = f"llvm.x86.avx512.vpdpbusd.{lanes * 8}", _bytes(lanes)
+        function = declare(builder, name, partial.type, partial.type, narrow, narrow)
+        return builder.call(function, [partial, codes, x])
+
+    def fold(self, builder: Any, total: Any, partial: Any, lanes: int) -> Any:
+        return builder.add(total, partial)
 
 
-DOTS: dict[str, Callable[..., Any]] = {
-    "avx512vnni": _dot_vnni,
-    "avx2": _dot_avx2,
-    "portable": _dot_portable,
+class PortableDots:
+    """LLVM's generic operations, in the form that each architecture has instructions for.
+
+    On x86 sums of neighbouring products become ``pmaddwd``; elsewhere the partial reduction
+    becomes ``sdot`` on ARM with dot products and widening multiplications without.
+    """
+
+    offset = False
+
+    def partial(self, lanes: int) -> Vec:
+        return total_type(lanes)
+
+    def depth(self, bits: int) -> int:
+        return 0
+
+    def prepare(self, builder: Any, codes: Any, lanes: int, bits: int) -> Any:
+        if bits == 8:
+            codes = builder.xor(codes, ir.Constant(_bytes(lanes), [-128] * lanes))
+        return codes
+
+    def add(self, builder: Any, partial: Any, codes: Any, x: Any, lanes: int) -> Any:
+        wide = Vec("i32", lanes).llvm
+        products = builder.mul(builder.sext(codes, wide), builder.sext(x, wide), flags=["nsw"])
+        if not _X86:
+            name = f"llvm.vector.partial.reduce.add.v{lanes // 4}i32.v{lanes}i32"
+            reduce = declare(builder, name, partial.type, partial.type, wide)
+            return builder.call(reduce, [partial, products])
+        pairs = builder.add(
+            _shuffle(builder, products, range(0, lanes, 2)),
+            _shuffle(builder, products, range(1, lanes, 2)),
+        )
+        halves = builder.add(
+            _shuffle(builder, pairs, range(lanes // 4)),
+            _shuffle(builder, pairs, range(lanes // 4, lanes // 2)),
+        )
+        return builder.add(partial, halves)
+
+    def fold(self, builder: Any, total: Any, partial: Any, lanes: int) -> Any:
+        return builder.add(total, partial)
+
+
+def _shuffle(builder: Any, value: Any, index: range) -> Any:
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(index)), list(index))
+    return builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), mask)
+
+
+DOTS: dict[str, Dots] = {
+    "avx512vnni": VnniDots(),
+    "avx2": Avx2Dots(),
+    "portable": PortableDots(),
 }
-
-
-@intrinsic(prefer_literal=True)
-def dot(typingctx, acc, codes, x, bits, isa):  # type: ignore[no-untyped-def]
-    """Adds four products of code and activation to each int32 lane; see the module."""
-    literal = isinstance(bits, types.IntegerLiteral) and isinstance(isa, types.StringLiteral)
-    if not (literal and isinstance(acc, Vec) and isinstance(codes, Vec) and isinstance(x, Vec)):
-        return None
-    lower = DOTS[isa.literal_value]
-
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        return lower(builder, args[0], args[1], args[2], codes.lanes, bits.literal_value)
-
-    return acc(acc, codes, x, bits, isa), codegen
-
-
-@intrinsic(prefer_literal=True)
-def sum4(typingctx, acc, x, isa):  # type: ignore[no-untyped-def]
-    """Adds four signed bytes of ``x`` to each int32 lane of ``acc``."""
-    if not (isinstance(isa, types.StringLiteral) and isinstance(acc, Vec) and isinstance(x, Vec)):
-        return None
-    lower = DOTS[isa.literal_value]
-
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        ones = constant(Vec("u8", x.lanes), 1)
-        return lower(builder, args[0], ones, args[1], x.lanes, 2)
-
-    return acc(acc, x, isa), codegen

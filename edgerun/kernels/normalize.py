@@ -142,7 +142,7 @@ def rms_norm_block(block: int, lanes: int) -> Body:
             factor = block_factor(scale)
             total = round_normal(x, weight, first, last, inverse, factor, q, lanes)
             set_float(scales, index, scale)
-            set_float(sums, index, float32(total) * scale)
+            set_int(sums, index, total)
         fill_zero(q, size, word(a, 7))
 
     return body

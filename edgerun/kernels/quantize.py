@@ -94,9 +94,9 @@ def quantize_row(lanes: int) -> Body:
 
 @kernel("quantize_block", "rows x x_stride width q q_stride scale sum blocks")
 def quantize_block(block: int, lanes: int) -> Body:
-    """One scale a block of K: ``scale`` and ``sum`` float32 ``[rows, blocks]``.
+    """One scale a block of K: ``scale`` float32 and ``sum`` int32 ``[rows, blocks]``.
 
-    ``sum`` is the sum of a block's codes times its scale; blocks that begin after ``width`` are
+    ``sum`` is the sum of a block's codes; blocks that begin after ``width`` are
     zero. ``q_stride`` must hold ``blocks * block`` codes or fewer whole blocks of real data.
     """
 
@@ -110,7 +110,7 @@ def quantize_block(block: int, lanes: int) -> Body:
             scale = largest(x + first * 4, size, lanes) / float32(127)
             total = round_codes(x + first * 4, size, block_factor(scale), q + first, lanes)
             set_float(scales, index, scale)
-            set_float(sums, index, float32(total) * scale)
+            set_int(sums, index, total)
         fill_zero(q, width, word(a, 5))
 
     return body
@@ -134,7 +134,7 @@ def quantize_row_blocks(block: int, lanes: int) -> Body:
             size = max(0, min(block, width - first))
             total = round_codes(x + first * 4, size, factor, q + first, lanes)
             set_float(scales, index, scale)
-            set_float(sums, index, float32(total) * scale)
+            set_int(sums, index, total)
         fill_zero(q, width, word(a, 5))
 
     return body

@@ -1,8 +1,9 @@
 """Which added tokens control a model, where a rendered template holds them, and how to hide them.
 
-An added token is a control token if it is declared special or is not made of letters, digits and
-spaces alone: ``<think>`` controls a reasoning model although it is not declared special, while the
-runs of spaces and accented letters that some vocabularies add are ordinary text.
+An added token is a control token if it is declared special, or has several characters that are not
+letters, digits and spaces alone: ``<think>`` controls a reasoning model although it is not declared
+special, while the runs of spaces and single characters that some vocabularies add are ordinary
+text. A special token of one character could not be told from text, so templates cannot name it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class ControlTokens:
         self._tokens = dict(tokens)
         self.names = tuple(tokens)
         self.ids = frozenset(token.id for token in tokens.values()) - not_control
-        self._any = _alternatives(tokens)
+        self._any = _alternatives(name for name in tokens if len(name) > 1)
         self._special = _alternatives(name for name, token in tokens.items() if token.special)
         self._starts = _alternatives({name[0] for name in tokens})
         self._tails = sorted({name[k:] for name in tokens for k in range(1, len(name))})
@@ -93,7 +94,8 @@ class ControlTokens:
 
 
 def _is_plain(content: str) -> bool:
-    return all(character.isalnum() or character.isspace() for character in content)
+    ordinary = (character.isalnum() or character.isspace() for character in content)
+    return len(content) == 1 or all(ordinary)
 
 
 def _alternatives(names: Iterable[str]) -> re.Pattern[str]:

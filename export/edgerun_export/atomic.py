@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
@@ -12,6 +13,8 @@ from pathlib import Path
 
 from edgerun.errors import InputError, StorageError
 
+# From linux/fcntl.h and linux/fs.h.
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -79,11 +82,15 @@ def check_target(target: Path, *, replace: bool = False) -> None:
 def _sync(folder: Path) -> None:
     """Forces files and folder to the disk, so that a power cut cannot leave a torn bundle."""
     for path in [*folder.iterdir(), folder]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        _sync_path(path)
+
+
+def _sync_path(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _swap(work: Path, target: Path) -> None:
@@ -92,13 +99,24 @@ def _swap(work: Path, target: Path) -> None:
     os.umask(mask)
     work.chmod(0o777 & ~mask)
     if target.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
-        os.replace(target, old)
-        try:
-            os.replace(work, target)
-        except OSError:
-            os.replace(old, target)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
+        _exchange(work, target)  # what was there is removed with the temporary folder
     else:
         os.replace(work, target)
+    _sync_path(target.parent)
+
+
+def _exchange(work: Path, target: Path) -> None:
+    """Swaps two folders in one step where the system can, so that there is always a bundle."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    rename = getattr(libc, "renameat2", None)
+    paths = (_AT_FDCWD, os.fsencode(work), _AT_FDCWD, os.fsencode(target))
+    if rename is not None and rename(*paths, _RENAME_EXCHANGE) == 0:
+        return
+    old = work.with_suffix(".old")
+    os.replace(target, old)
+    try:
+        os.replace(work, target)
+    except OSError:
+        os.replace(old, target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

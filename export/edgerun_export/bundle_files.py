@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgerun import __version__
+from edgerun._version import __version__
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.checkpoint.base import Source
@@ -18,8 +18,13 @@ FORMAT_VERSION = 1
 MODEL_FILE, DATA_FILE, MANIFEST_FILE = "model.onnx", "model.onnx.data", "manifest.json"
 
 # What generation falls back to where the checkpoint says nothing.
-_SAMPLING = {"do_sample": False, "temperature": 1.0, "top_k": 50, "top_p": 1.0}
-_PENALTY = {"repetition_penalty": 1.0}
+_SAMPLING = {
+    "do_sample": False,
+    "temperature": 1.0,
+    "top_k": 50,
+    "top_p": 1.0,
+    "repetition_penalty": 1.0,
+}
 
 
 def to_json(value: Mapping[str, Any]) -> bytes:
@@ -48,15 +53,14 @@ def vocabulary_size(tokenizer: Mapping[str, Any]) -> int:
     Raises:
         CheckpointError: there is no vocabulary in it.
     """
-    vocabulary = (tokenizer.get("model") or {}).get("vocab")
-    added = [int(token["id"]) for token in tokenizer.get("added_tokens") or []]
-    if isinstance(vocabulary, dict):
-        ids = [*vocabulary.values(), *added]
-    elif isinstance(vocabulary, list):  # unigram: a list of [piece, score]
-        ids = [len(vocabulary) - 1, *added]
-    else:
-        raise CheckpointError("tokenizer.json holds no vocabulary")
-    return max(map(int, ids), default=-1) + 1
+    try:
+        vocabulary = tokenizer["model"]["vocab"]
+        # Unigram models have a list of [piece, score] instead of a mapping to ids.
+        ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
+        added = [token["id"] for token in tokenizer.get("added_tokens") or []]
+        return max([-1, *map(int, ids), *map(int, added)]) + 1
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError("tokenizer.json holds no vocabulary that can be read") from error
 
 
 def check_vocabulary(spec: DecoderSpec, tokenizer: Mapping[str, Any]) -> None:
@@ -130,7 +134,8 @@ def genai_config(
     """
     eos_ids = ids["eos_token_ids"]
     pad = ids["pad_token_id"]
-    search = {key: generation.get(key, value) for key, value in (_SAMPLING | _PENALTY).items()}
+    known = {key: value for key, value in generation.items() if value is not None}
+    search = {key: known.get(key, value) for key, value in _SAMPLING.items()}
     return {
         "model": {
             "type": "llama",

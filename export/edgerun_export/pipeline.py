@@ -32,7 +32,7 @@ from edgerun_export.onnx_graph import OnnxGraph
 from edgerun_export.recipe import Recipe, make_recipe
 from edgerun_export.source_weights import SourceWeights
 from edgerun_export.verify import damage, sample_ids, verify
-from edgerun_export.weight_store import WeightStore
+from edgerun_export.weight_store import MIN_BLOCK, WeightStore
 
 STEPS = ("read", "weights", "files", "verify", "finish")
 Progress = Callable[[str, float], None]
@@ -152,10 +152,13 @@ class _Job:
     def _choose_recipe(self) -> Recipe:
         options = self._options
         default = "ternary" if self._weights.natively_ternary() else "int4"
+        head = options.head_weights
+        if head is None and self._spec.hidden_size % MIN_BLOCK:
+            head = "fp32"  # the only form that rows of any width have
         return make_recipe(
             options.weights or default,
             options.group_size,
-            options.head_weights,
+            head,
             options.activations,
             options.profile,
         )

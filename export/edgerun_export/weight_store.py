@@ -19,7 +19,7 @@ from edgerun_export.source_weights import SourceWeights
 F32 = NDArray[np.float32]
 _FLOAT = np.dtype(np.float32)
 _BYTE = np.dtype(np.uint8)
-_MIN_BLOCK, _MAX_HEAD_BLOCK = 16, 128
+MIN_BLOCK, _MAX_HEAD_BLOCK = 16, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +128,9 @@ class WeightStore:
     def _whole_block(self, width: int) -> int:
         limit = min(self._recipe.group_size, _MAX_HEAD_BLOCK)
         block = min(width & -width, limit)
-        if block < _MIN_BLOCK:
+        if block < MIN_BLOCK:
             raise UnsupportedError(
-                f"a quantised embedding needs a hidden_size that is a multiple of {_MIN_BLOCK}, "
+                f"a quantised embedding needs a hidden_size that is a multiple of {MIN_BLOCK}, "
                 f"not {width}; use --head-weights fp32"
             )
         return block

@@ -105,7 +105,9 @@ class Terminal:
         while words not in self.screen:
             ready, _, _ = select.select([self.handle], [], [], 0.1)
             try:
-                self.screen += os.read(self.handle, 4096).decode("utf-8", "replace") if ready else ""
+                self.screen += (
+                    os.read(self.handle, 4096).decode("utf-8", "replace") if ready else ""
+                )
             except OSError:  # the program ended
                 assert words in self.screen, self.screen
             assert time.monotonic() < deadline, self.screen
@@ -130,16 +132,19 @@ def test_ctrl_c_stops_the_reply_and_keeps_the_chat(tmp_path: Path) -> None:
     terminal = Terminal(["chat"], tmp_path)
     terminal.expect(READY)
     terminal.send("hello\r")
-    time.sleep(1)
+    terminal.expect("\x1b[?2004l")
+    time.sleep(0.5)
     terminal.send("\x03")
     terminal.expect("[stopped]")
     terminal.expect(READY)
     terminal.send("/set max_tokens 3\r")
     terminal.expect("max_tokens         3")
+    terminal.expect(READY)
     terminal.send("one\x1b\rtwo\r")  # Alt-Enter
     terminal.expect(READY)
     terminal.send("/stats\r")
     terminal.expect("first token")
+    terminal.expect(READY)
     terminal.send("\x04")
     assert terminal.wait() == 0
     assert "+one\n+two\n" in (tmp_path / "chat_history").read_text()

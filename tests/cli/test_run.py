@@ -39,9 +39,7 @@ def test_json_is_one_object_with_the_agreed_names(run: Run) -> None:
     assert found["text"] == "hel"
     assert found["ids"] == list(b"hel")
     assert (found["completion_tokens"], found["finish_reason"]) == (3, "length")
-    assert found["prompt_tokens"] == len(
-        fakes.byte_tokenizer().encode_template(chat_prompt("hi"))
-    )
+    assert found["prompt_tokens"] == len(fakes.byte_tokenizer().encode_template(chat_prompt("hi")))
     assert set(found["timings"]) == {
         "first_token_s",
         "prefill_s",

@@ -3,8 +3,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun.errors import CheckpointError, InputError, UnsupportedError
 from edgerun_export.architectures import architecture_names, describe
 
 CONFIG = {
@@ -30,13 +32,17 @@ def test_architectures_are_those_of_the_documentation():
     ("changes", "message"),
     [
         ({"hidden_size": None}, "'hidden_size' is None"),
-        ({"hidden_size": -64}, "'hidden_size' is -64"),
+        ({"hidden_size": -64}, "'hidden_size' is -64 and must be a whole number from 1 to"),
         ({"hidden_size": "64"}, "'hidden_size' is '64'"),
         ({"num_hidden_layers": 0}, "'num_hidden_layers' is 0"),
         ({"num_key_value_heads": 3}, "is not a multiple of num_key_value_heads 3"),
         ({"num_attention_heads": 5}, "is not a multiple of num_attention_heads 5"),
         ({"head_dim": 15}, "head_dim 15 is odd"),
         ({"rms_norm_eps": -1.0}, "'rms_norm_eps' is -1.0"),
+        ({"num_hidden_layers": 10**9}, "from 1 to 1024"),
+        ({"rope_theta": 0.5}, "'rope_theta' is 0.5 and must exceed 1"),
+        ({"rope_scaling": [1]}, "'rope_scaling' must be an object"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "'factor' is None"),
         ({"model_type": None}, "names no model_type"),
     ],
 )
@@ -120,3 +126,37 @@ def test_bitnet_knows_how_its_weights_are_stored():
     assert describe({**config, "quantization_config": online}).ternary == "master"
     assert describe({**CONFIG, "quantization_config": online}).ternary == "master"
     assert describe(CONFIG).ternary is None
+
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+CONFIGS = [json.loads(path.read_text()) for path in sorted(GOLDEN.glob("*/config.json"))]
+JUNK = st.one_of(
+    *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+    *(st.lists(st.integers(), max_size=3), st.dictionaries(st.text(max_size=3), st.integers())),
+    st.sampled_from([0, -1, 2**63, 10**30, 1e-300, float("nan"), "yarn", "llama3", "default"]),
+)
+ROPE_KEYS = [
+    *("factor", "rope_type", "rope_theta", "low_freq_factor", "high_freq_factor", "truncate"),
+    *("attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow"),
+    "original_max_position_embeddings",
+]
+QUANTIZATION_KEYS = ["quant_method", "linear_class", "quantization_mode", "modules_to_not_convert"]
+
+
+@given(st.sampled_from(CONFIGS), st.data())
+@settings(deadline=None, max_examples=500)
+def test_any_config_is_described_or_refused(config, data):
+    config = dict(config)
+    keys = [*config, "head_dim", "layer_types", "max_window_layers", "sliding_window"]
+    for key in data.draw(st.lists(st.sampled_from(keys), max_size=3)):
+        config[key] = data.draw(JUNK)
+    for part, names in (("rope_parameters", ROPE_KEYS), ("quantization_config", QUANTIZATION_KEYS)):
+        if isinstance(config.get(part), dict):
+            changes = data.draw(st.dictionaries(st.sampled_from(names), JUNK, max_size=2))
+            config[part] = {**config[part], **changes}
+    try:
+        spec = describe(config)
+    except InputError:
+        return
+    assert np.isfinite(spec.rope.inv_freq).all()
+    assert len(spec.windows) == spec.num_layers

@@ -3,6 +3,8 @@ import json
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 from hashlib import sha256
 from pathlib import Path
 
@@ -248,7 +250,7 @@ def test_options_without_an_implementation_are_refused(options, message, tmp_pat
         export(GOLDEN / "llama", tmp_path / "out", ExportOptions(**options))
 
 
-def test_hidden_size_that_blocks_do_not_divide_asks_for_an_fp32_head(tmp_path, checkpoint):
+def test_hidden_size_that_blocks_do_not_divide_needs_an_fp32_head(tmp_path, checkpoint):
     # 72 = 8 * 9: an embedding row cannot be cut into blocks of 16.
     edit(checkpoint, hidden_size=72, head_dim=16)
     shapes = describe(json.loads((checkpoint / "config.json").read_text())).tensors()
@@ -256,8 +258,9 @@ def test_hidden_size_that_blocks_do_not_divide_asks_for_an_fp32_head(tmp_path, c
     tensors = {name: generator.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     save_file(tensors, checkpoint / "model.safetensors")
     with pytest.raises(UnsupportedError, match="--head-weights fp32"):
-        export(checkpoint, tmp_path / "out")
-    export(checkpoint, tmp_path / "out", ExportOptions(head_weights="fp32", verify=True))
+        export(checkpoint, tmp_path / "out", ExportOptions(head_weights="int8"))
+    result = export(checkpoint, tmp_path / "out", ExportOptions(verify=True))
+    assert result.recipe.head_weights == "fp32"
 
 
 @pytest.mark.parametrize("weights", ["ternary", "int2"])
@@ -288,3 +291,35 @@ def test_progress_goes_through_all_steps_in_order(tmp_path):
     fractions = [fraction for step, fraction in seen if step == "weights"]
     assert fractions == sorted(fractions)
     assert fractions[-1] == pytest.approx(1, abs=0.01)
+
+
+def test_killed_export_leaves_the_old_bundle_or_the_new_one(tmp_path):
+    out = tmp_path / "out"
+    export(GOLDEN / "llama", out)
+    code = (
+        "import sys; from pathlib import Path; from edgerun_export.pipeline import *\n"
+        "def show(step, fraction): print(step, flush=True)\n"
+        "export(sys.argv[1], Path(sys.argv[2]), ExportOptions(force=True), show)"
+    )
+    command = [sys.executable, "-c", code, str(GOLDEN / "qwen2"), str(out)]
+    for wait_for in ("weights", "files", "finish"):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.strip() == wait_for:
+                process.kill()
+        process.wait()
+        process.stdout.close()
+        manifest = json.loads((out / "manifest.json").read_text())
+        assert set(manifest["files"]) == {path.name for path in out.iterdir()} - {"manifest.json"}
+        for name, entry in manifest["files"].items():
+            assert sha256((out / name).read_bytes()).hexdigest() == entry["sha256"]
+
+
+def test_folders_are_swapped_where_the_system_cannot_do_it_in_one_step(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgerun_export.atomic._RENAME_EXCHANGE", -1)
+    for name in ("llama", "qwen2"):
+        export(GOLDEN / name, tmp_path / "out", ExportOptions(force=True))
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["model"]["architecture"] == "qwen2"
+    assert leftovers(tmp_path) == ["out"]

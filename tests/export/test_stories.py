@@ -19,7 +19,9 @@ def folder(shared_data):
 
 
 def forward(bundle: Path, ids: list[int]):
-    session = onnxruntime.InferenceSession(str(bundle / MODEL_FILE))
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(bundle / MODEL_FILE), settings)
     names = [value.name for value in session.get_inputs()][3:]
     empty = np.zeros((1, 4, 0, 8), np.float32)
 
@@ -68,6 +70,14 @@ def test_tokenizer_decodes_the_golden_text(folder, exported):
     bundle = exported(folder / "stories260K.bin", weights="fp32").folder
     tokenizer = Tokenizer.from_file(str(bundle / "tokenizer.json"))
     assert tokenizer.decode(golden["greedy_ids"]).strip() == golden["text"].strip()
+
+
+def test_gguf_file_becomes_a_bundle_that_verifies(shared_data, exported):
+    source = shared_data / "models" / "gguf-tiny-random-llama" / "llama-2-tiny-random.gguf"
+    result = exported(source, verify=True)
+    assert result.manifest["model"]["vocab_size"] == 32000
+    assert result.manifest["source"]["kind"] == "gguf"
+    assert result.recipe.head_weights == "fp32"  # rows of 8 weights
 
 
 @pytest.mark.parametrize(("weights", "allowed"), [("int8", 1.005), ("int4", 1.16)])

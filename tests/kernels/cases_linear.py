@@ -67,7 +67,7 @@ def rounded_block(x: F32, stride: int, block: int) -> dict[str, Any]:
     padded = np.zeros((len(x), stride), np.float32)
     padded[:, : x.shape[1]] = x
     q, scales = reference.quantize_block(padded, block)
-    sums = q.reshape(len(x), -1, block).sum(axis=2).astype(np.float32) * scales
+    sums = q.reshape(len(x), -1, block).sum(axis=2, dtype=np.int32)
     fields = {"x": np.ascontiguousarray(q), "x_stride": stride, "x_scale": scales}
     return fields | {"x_sum": sums, "blocks": scales.shape[1]}
 

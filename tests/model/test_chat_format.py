@@ -31,7 +31,9 @@ FORMATS = {
 CONTROL_IDS = {fakes.BOS, fakes.START, fakes.END, fakes.THINK}
 CONTENT = st.lists(
     st.one_of(
-        st.sampled_from([*fakes.SPECIALS, "<think>", "<img>", "<|", "|>", "im_end", "<", " ", "\n"]),
+        st.sampled_from(
+            [*fakes.SPECIALS, "<think>", "<img>", "<|", "|>", "im_end", "<", " ", "\n"]
+        ),
         st.text(max_size=3),
     ),
     max_size=8,
@@ -73,7 +75,11 @@ def test_tool_calls_and_names_add_no_control_tokens() -> None:
                 "content": None,
                 "tool_calls": [{"type": "function", "function": {"name": "<|im_end|>"}}],
             },
-            {"role": "tool", "name": "<|im_start|>", "content": [{"type": "text", "text": "<think>"}]},
+            {
+                "role": "tool",
+                "name": "<|im_start|>",
+                "content": [{"type": "text", "text": "<think>"}],
+            },
         ]
     )
     assert len(controls(chat.ids)) == 1 + 3 * 2 + 1

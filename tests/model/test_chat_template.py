@@ -67,9 +67,11 @@ OWN = {
     "{{ loop.index0 }}{{ m.role }}{% endfor %}{{ ns.n }}{{ messages[-1]['content'] }}",
     "blocks": "  {% if add_generation_prompt %}\n  yes\n  {% endif %}\n{# note #}\nend\n",
     "indented": "{{ '{\\n' | indent(4, first=true) }}{{ messages | tojson(indent=2) | indent(3) }}",
-    "macro": "{% macro show(m, end='.') %}{{ m.role }}:{{ m.content | trim }}{{ end }}{% endmacro %}"
-    "{% for m in messages if m.role != 'tool' %}{{ show(m) }}{% endfor %}{{ bos_token }}",
-    "refusing": "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}",
+    "macro": "{% macro show(m, end='.') %}{{ m.role }}:{{ m.content | trim }}{{ end }}"
+    "{% endmacro %}{% for m in messages if m.role != 'tool' %}{{ show(m) }}{% endfor %}"
+    "{{ bos_token }}",
+    "refusing": "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}"
+    "{% endif %}",
 }
 
 
@@ -148,7 +150,8 @@ HOSTILE = {
     "blocks": "{% if 1 %}" * 20_000,
     "open": "{{ " * 50_000,
     "time": "{{ strftime_now('%Y' * 100000000) }}",
-    "json": "{% set a = range(99999) | list %}{% for i in a %}{{ a | tojson | length }}{% endfor %}",
+    "json": "{% set a = range(99999) | list %}"
+    "{% for i in a %}{{ a | tojson | length }}{% endfor %}",
     "indented json": "{{ [[[[[[[[1]]]]]]]] | tojson(indent=100000000) }}",
     "huge number": "{{ 9" + "9" * 100_000 + " | tojson }}",
     "include": "{% include '/etc/passwd' %}",

@@ -19,7 +19,11 @@ Samples = Mapping[str, Sequence[float]]
 
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median, lowest and highest."""
-    return {"median": _short(median(values)), "min": _short(min(values)), "max": _short(max(values))}
+    return {
+        "median": _short(median(values)),
+        "min": _short(min(values)),
+        "max": _short(max(values)),
+    }
 
 
 def pair_ratios(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:

@@ -57,9 +57,7 @@ def write(config: Mapping[str, Any], path: Path, body: str, seed: int = 0) -> No
     partial.rename(path)
 
 
-def tensor_shapes(
-    config: Mapping[str, Any], body: Type
-) -> dict[str, tuple[Type, tuple[int, ...]]]:
+def tensor_shapes(config: Mapping[str, Any], body: Type) -> dict[str, tuple[Type, tuple[int, ...]]]:
     """Returns type and shape (rows, columns) of every tensor, in file order."""
     hidden, ffn = config["hidden_size"], config["intermediate_size"]
     head = hidden // config["num_attention_heads"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import byte_tokenizer
 import make_random_model
+
 from edgerun.formats.base import PackedWeight
 from edgerun.model.bundle import open_bundle
 

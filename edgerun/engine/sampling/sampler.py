@@ -81,4 +81,3 @@ def _drawer(seed: int | None) -> Callable[[Candidates], int]:
 
 def _id(candidates: Candidates, index: int) -> int:
     return index if candidates.ids is None else int(candidates.ids[index])
-

@@ -30,9 +30,7 @@ def typical_p(params: SamplingParams) -> Processor | None:
     return apply
 
 
-def _farthest(
-    distance: NDArray[np.float32], weights: NDArray[np.float32], mass: float
-) -> float:
+def _farthest(distance: NDArray[np.float32], weights: NDArray[np.float32], mass: float) -> float:
     """Returns the distance at which the nearest tokens reach the wanted mass."""
     size = len(distance)
     for head in (HEAD, 8 * HEAD, size):

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures.spec import Activation, Config, TernaryOrigin
 
+# Larger than anything known; what exceeds it would only exhaust memory.
+_MAX_SIZE, _MAX_LAYERS = 1 << 24, 1024
+_MIN_NUMBER, _MAX_NUMBER = 1e-12, 1e12
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "relu2": "relu2"}
 
 
-def positive(config: Config, key: str, default: int | None = None) -> int:
+def positive(
+    config: Config, key: str, default: int | None = None, *, limit: int = _MAX_SIZE
+) -> int:
     """Returns a positive integer; ``default`` stands for an absent or null key.
 
     Raises:
-        CheckpointError: the key is missing or holds anything else.
+        CheckpointError: the key is missing, or holds anything else or more than ``limit``.
     """
     value = config.get(key)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= limit:
         raise CheckpointError(
-            f"config.json: '{key}' is {value!r} and must be a positive whole number"
+            f"config.json: '{key}' is {value!r} and must be a whole number from 1 to {limit}"
         )
     return value
 
@@ -29,13 +35,16 @@ def number(config: Config, key: str, default: float | None = None) -> float:
     """Returns a positive number; ``default`` stands for an absent or null key.
 
     Raises:
-        CheckpointError: the key is missing or holds anything else.
+        CheckpointError: the key is missing, or holds anything else or something absurd.
     """
     value = config.get(key)
     value = default if value is None else value
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if value is None or not is_number or not 0 < value < float("inf"):
-        raise CheckpointError(f"config.json: '{key}' is {value!r} and must be a positive number")
+    if value is None or not is_number or not _MIN_NUMBER <= value <= _MAX_NUMBER:
+        raise CheckpointError(
+            f"config.json: '{key}' is {value!r} and must be a number from {_MIN_NUMBER:g} to "
+            f"{_MAX_NUMBER:g}"
+        )
     return float(value)
 
 
@@ -45,13 +54,41 @@ def flag(config: Config, key: str, default: bool = False) -> bool:
     return default if value is None else bool(value)
 
 
+def section(config: Config, key: str) -> Config:
+    """Returns a nested object, empty for an absent or null key.
+
+    Raises:
+        CheckpointError: the key holds something else.
+    """
+    value = config.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise CheckpointError(f"config.json: '{key}' must be an object, not {value!r}")
+    return value
+
+
+def names(config: Config, key: str) -> list[str]:
+    """Returns a list of strings, empty for an absent or null key.
+
+    Raises:
+        CheckpointError: the key holds something else.
+    """
+    value = config.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise CheckpointError(f"config.json: '{key}' must be a list of names")
+    return value
+
+
 def activation(config: Config, default: str = "silu") -> Activation:
     """Returns the feed-forward activation.
 
     Raises:
         UnsupportedError: it is none that the graph builder knows.
     """
-    name = config.get("hidden_act") or default
+    name = str(config.get("hidden_act") or default)
     if name not in _ACTIVATIONS:
         known = ", ".join(_ACTIVATIONS)
         raise UnsupportedError(f"activation '{name}' is not supported; supported are: {known}")
@@ -82,7 +119,7 @@ def dimensions(config: Config) -> dict[str, Any]:
     return {
         "hidden_size": hidden,
         "intermediate_size": positive(config, "intermediate_size"),
-        "num_layers": positive(config, "num_hidden_layers"),
+        "num_layers": positive(config, "num_hidden_layers", limit=_MAX_LAYERS),
         "num_heads": heads,
         "num_kv_heads": kv_heads,
         "head_dim": head_dim,
@@ -104,7 +141,9 @@ def layer_windows(config: Config, num_layers: int) -> tuple[int | None, ...]:
         return (None,) * num_layers
     window = positive(config, "sliding_window")
     first = config.get("max_window_layers", 28)
-    types = config.get("layer_types") or [
+    if not isinstance(first, int):
+        raise CheckpointError(f"config.json: 'max_window_layers' is {first!r}, not a whole number")
+    types = names(config, "layer_types") or [
         "sliding_attention" if layer >= first else "full_attention" for layer in range(num_layers)
     ]
     if len(types) != num_layers:
@@ -124,7 +163,7 @@ def ternary_origin(config: Config, default: TernaryOrigin | None = None) -> Tern
         UnsupportedError: the checkpoint is quantised by another method, or as no released b1.58
             model is.
     """
-    quantization = config.get("quantization_config")
+    quantization = section(config, "quantization_config")
     if not quantization:
         return default
     method = quantization.get("quant_method")
@@ -135,7 +174,7 @@ def ternary_origin(config: Config, default: TernaryOrigin | None = None) -> Tern
         )
     if quantization.get("use_rms_norm"):
         raise UnsupportedError("bitnet checkpoints with use_rms_norm are not supported")
-    kept = set(quantization.get("modules_to_not_convert") or []) - {"lm_head"}
+    kept = set(names(quantization, "modules_to_not_convert")) - {"lm_head"}
     if kept:
         raise UnsupportedError(
             "bitnet checkpoints that leave projections unquantised are not supported "

@@ -32,7 +32,7 @@ def describe(config: Config) -> DecoderSpec:
     name = config.get("model_type")
     if name is None:
         raise CheckpointError("config.json names no model_type, so the architecture is unknown")
-    if name not in _DESCRIBE:
+    if not isinstance(name, str) or name not in _DESCRIBE:
         known = ", ".join(_DESCRIBE)
         raise UnsupportedError(f"architecture '{name}' is not supported; supported are: {known}")
     return _DESCRIBE[name](config)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.architectures.fields import number, positive
+from edgerun_export.architectures.fields import number, positive, section
 from edgerun_export.architectures.spec import Config, Rope
 
 _F32 = np.float32
@@ -30,7 +30,7 @@ def rope(config: Config, head_dim: int, default_theta: float = 10000.0) -> Rope:
         CheckpointError: a parameter is missing or out of range.
     """
     parameters = _parameters(config, default_theta)
-    kind = parameters["rope_type"]
+    kind = str(parameters["rope_type"])
     if kind not in _VARIANTS:
         raise UnsupportedError(
             f"rope type '{kind}' is not supported; supported are: {', '.join(_VARIANTS)}"
@@ -38,13 +38,15 @@ def rope(config: Config, head_dim: int, default_theta: float = 10000.0) -> Rope:
     if parameters.get("partial_rotary_factor", 1.0) != 1.0:
         raise UnsupportedError("partial rotary embeddings are not supported")
     theta = number(parameters, "rope_theta")
+    if theta <= 1:
+        raise CheckpointError(f"config.json: 'rope_theta' is {theta:g} and must exceed 1")
     return _VARIANTS[kind](parameters, theta, head_dim)
 
 
 def _parameters(config: Config, default_theta: float) -> dict[str, Any]:
     """Brings both spellings to one: a flat mapping with rope_type and rope_theta."""
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(given, Mapping) or any(isinstance(v, Mapping) for v in given.values()):
+    given = section(config, "rope_parameters") or section(config, "rope_scaling")
+    if any(isinstance(v, Mapping) for v in given.values()):
         raise UnsupportedError("rope parameters that differ between layers are not supported")
     parameters = dict(given)
     parameters["rope_type"] = given.get("rope_type") or given.get("type") or "default"
@@ -117,16 +119,15 @@ def _yarn_factor(parameters: _Parameters, context: int) -> float:
 
 def _yarn_attention(parameters: _Parameters, factor: float) -> float:
     """Attention temperature (Peng et al. 2023, equation 22, and DeepSeek's two mscale keys)."""
-    given = parameters.get("attention_factor")
-    if given is not None:
-        return float(given)
+    if parameters.get("attention_factor") is not None:
+        return number(parameters, "attention_factor")
     if factor <= 1:
         return 1.0
-    scale, all_dims = parameters.get("mscale"), parameters.get("mscale_all_dim")
-    if scale and all_dims:
-        log = 0.1 * math.log(factor)
-        return float((scale * log + 1.0) / (all_dims * log + 1.0))
-    return 0.1 * math.log(factor) + 1.0
+    log = 0.1 * math.log(factor)
+    if parameters.get("mscale") and parameters.get("mscale_all_dim"):
+        scale, all_dims = number(parameters, "mscale"), number(parameters, "mscale_all_dim")
+        return (scale * log + 1.0) / (all_dims * log + 1.0)
+    return log + 1.0
 
 
 def _yarn_range(
@@ -137,10 +138,9 @@ def _yarn_range(
     def dimension(rotations: float) -> float:
         return head_dim * math.log(context / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
-    low = dimension(parameters.get("beta_fast") or 32)
-    high = dimension(parameters.get("beta_slow") or 1)
-    truncate = parameters.get("truncate")
-    if truncate is None or truncate:
+    low = dimension(number(parameters, "beta_fast", 32))
+    high = dimension(number(parameters, "beta_slow", 1))
+    if parameters.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
     return low, high + 0.001 if low == high else high

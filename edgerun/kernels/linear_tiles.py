@@ -1,0 +1,348 @@
+"""Inner loops of the int8 linear kernels: a few weight rows times a few tokens.
+
+Weights lie in the stream layout, so ``rows`` of the four rows of a group are ``rows`` vectors
+side by side in every tile. Codes are unpacked once and meet the activations of all ``tokens``;
+sums stay in registers. Results go to a small array ``[tokens, rows]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from edgerun.kernels.dot import DOTS, Dots, total_type
+from edgerun.kernels.simd import ELEMENTS, Vec, broadcast, constant, declare, pointer
+
+GROUP = 4
+VECTORS_AHEAD = 32  # how far ahead of use a weight stream is prefetched
+_I64 = ir.IntType(64)
+_F32 = ir.FloatType()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Compile-time constants of a tile: weight rows, tokens, code bits, vector bytes."""
+
+    rows: int
+    tokens: int
+    bits: int
+    lanes: int
+
+    @property
+    def planes(self) -> int:
+        """Codes in a byte."""
+        return 8 // self.bits
+
+    @property
+    def cells(self) -> list[tuple[int, int]]:
+        """Pairs of token and row."""
+        return [(t, r) for t in range(self.tokens) for r in range(self.rows)]
+
+
+class TileBuilder:
+    """Emits the loop over K; keeps the addresses of weights and activations."""
+
+    def __init__(self, builder: Any, shape: Shape, isa: str, w: Any, x: Any, x_stride: Any) -> None:
+        self.builder, self.shape, self.dots = builder, shape, DOTS[isa]
+        self.w, self.x, self.x_stride = self.variable(_I64, w), self.variable(_I64, x), x_stride
+
+    def variable(self, kind: Any, value: Any) -> Any:
+        """A variable of the function; the optimiser keeps it in a register."""
+        with self.builder.goto_entry_block():
+            place = self.builder.alloca(kind)
+        self.builder.store(value, place)
+        return place
+
+    def zeros(self, vec: Vec, count: int) -> list[Any]:
+        """Variables with zero in every lane."""
+        return [self.variable(vec.llvm, constant(vec, 0)) for _ in range(count)]
+
+    def clear(self, variables: list[Any], vec: Vec) -> None:
+        """Sets variables to zero."""
+        for variable in variables:
+            self.builder.store(constant(vec, 0), variable)
+
+    def advance(self, place: Any, amount: int) -> None:
+        """Adds to an address variable."""
+        total = self.builder.add(self.builder.load(place), ir.Constant(_I64, amount))
+        self.builder.store(total, place)
+
+    def vector(self, address: Any, kind: Any) -> Any:
+        """Loads from any address."""
+        value = self.builder.load(pointer(self.builder, address, kind))
+        value.align = 1
+        return value
+
+    def weights(self) -> list[Any]:
+        """Loads the vectors of the rows in one tile, asks for later ones, and moves on."""
+        builder, lanes = self.builder, self.shape.lanes
+        start = builder.load(self.w)
+        span = self.shape.rows * lanes
+        for offset in range(0, span, 64):
+            self._prefetch(builder.add(start, ir.Constant(_I64, VECTORS_AHEAD * lanes + offset)))
+        kind = Vec("u8", lanes).llvm
+        vectors = [
+            self.vector(builder.add(start, ir.Constant(_I64, r * lanes)), kind)
+            for r in range(self.shape.rows)
+        ]
+        self.advance(self.w, GROUP * lanes)
+        return vectors
+
+    def activations(self) -> list[Any]:
+        """Loads one vector of every token and moves on."""
+        builder, lanes = self.builder, self.shape.lanes
+        start = builder.load(self.x)
+        vectors = []
+        for t in range(self.shape.tokens):
+            offset = builder.mul(self.x_stride, ir.Constant(_I64, t))
+            vectors.append(self.vector(builder.add(start, offset), Vec("i8", lanes).llvm))
+        self.advance(self.x, lanes)
+        return vectors
+
+    def plane(self, vectors: list[Any], plane: int) -> list[Any]:
+        """Codes of one plane, prepared for multiplication."""
+        builder, shape = self.builder, self.shape
+        kind = Vec("u8", shape.lanes)
+        codes = vectors
+        if plane:
+            codes = [builder.lshr(one, constant(kind, plane * shape.bits)) for one in codes]
+        if plane < shape.planes - 1:
+            codes = [builder.and_(one, constant(kind, (1 << shape.bits) - 1)) for one in codes]
+        return [self.dots.prepare(builder, one, shape.lanes, shape.bits) for one in codes]
+
+    def multiply(self, partials: list[Any], vectors: list[Any], plane: int) -> list[Any]:
+        """Adds the products of one plane to the partial sums; returns the activations."""
+        builder, shape = self.builder, self.shape
+        codes, xs = self.plane(vectors, plane), self.activations()
+        for cell, (t, r) in zip(partials, shape.cells, strict=True):
+            total = self.dots.add(builder, builder.load(cell), codes[r], xs[t], shape.lanes)
+            builder.store(total, cell)
+        return xs
+
+    def fold(self, totals: list[Any], partials: list[Any]) -> None:
+        """Moves partial sums into the int32 sums."""
+        builder, lanes = self.builder, self.shape.lanes
+        for total, partial in zip(totals, partials, strict=True):
+            value = self.dots.fold(builder, builder.load(total), builder.load(partial), lanes)
+            builder.store(value, total)
+        self.clear(partials, self.dots.partial(lanes))
+
+    def finish(self, sums: list[Any], out: Any, kind: Any, add: Callable[[Any], Any]) -> None:
+        """Stores the lane sums as elements of ``out``."""
+        for index, variable in enumerate(sums):
+            place = self.builder.add(out, ir.Constant(_I64, 4 * index))
+            target = pointer(self.builder, place, kind)
+            self.builder.store(add(self.builder.load(variable)), target)
+
+    def _prefetch(self, address: Any) -> None:
+        byte, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function = declare(self.builder, "llvm.prefetch.p0", ir.VoidType(), byte, i32, i32, i32)
+        flags = [ir.Constant(i32, value) for value in (0, 3, 1)]
+        self.builder.call(function, [self.builder.inttoptr(address, byte), *flags])
+
+
+class Offsets:
+    """Sums of the activations times 128, for instruction sets that leave 8-bit codes unsigned."""
+
+    def __init__(self, tile: TileBuilder) -> None:
+        self.tile = tile
+        self.needed = tile.dots.offset and tile.shape.bits == 8
+        self.sums = tile.zeros(total_type(tile.shape.lanes), tile.shape.tokens * self.needed)
+
+    def add(self, xs: list[Any]) -> None:
+        """Takes note of the activations of one plane."""
+        lanes, builder = self.tile.shape.lanes, self.tile.builder
+        middle = ir.Constant(Vec("u8", lanes).llvm, [-128] * lanes)
+        for place, x in zip(self.sums, xs, strict=False):
+            builder.store(self.tile.dots.add(builder, builder.load(place), middle, x, lanes), place)
+
+    def subtract(self, totals: list[Any]) -> None:
+        """Corrects the sums and starts again."""
+        builder = self.tile.builder
+        if not self.needed:
+            return
+        for total, (t, _) in zip(totals, self.tile.shape.cells, strict=True):
+            builder.store(builder.sub(builder.load(total), builder.load(self.sums[t])), total)
+        self.tile.clear(self.sums, total_type(self.tile.shape.lanes))
+
+
+def _reduce_int(builder: Any, vector: Any) -> Any:
+    count = vector.type.count
+    name = f"llvm.vector.reduce.add.v{count}i32"
+    return builder.call(declare(builder, name, ELEMENTS["i32"], vector.type), [vector])
+
+
+def _reduce_float(builder: Any, vector: Any) -> Any:
+    name = f"llvm.vector.reduce.fadd.v{vector.type.count}f32"
+    start = ir.Constant(_F32, -0.0)
+    call = builder.call(declare(builder, name, _F32, _F32, vector.type), [start, vector])
+    call.fastmath.add("reassoc")
+    return call
+
+
+def _literals(*kinds: Any) -> list[Any] | None:
+    values = [getattr(kind, "literal_value", None) for kind in kinds]
+    return None if None in values else values
+
+
+@intrinsic(prefer_literal=True)
+def row_tile(typingctx, w, x, x_stride, tiles, out, rows, tokens, bits, lanes, isa):  # type: ignore[no-untyped-def]
+    """Sums of code times activation over all of K, int32 ``out[tokens, rows]``.
+
+    ``w`` is the address of the first row's first vector, ``x`` of the first token's codes.
+    """
+    values = _literals(rows, tokens, bits, lanes, isa)
+    if values is None:
+        return None
+    shape = Shape(*values[:4])
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        tile = TileBuilder(builder, shape, values[4], args[0], args[1], args[2])
+        totals = tile.zeros(total_type(shape.lanes), len(shape.cells))
+        partials = tile.zeros(tile.dots.partial(shape.lanes), len(shape.cells))
+        offsets = Offsets(tile)
+        span = _tiles_a_fold(tile.dots, shape)
+
+        def one_tile() -> None:
+            vectors = tile.weights()
+            for plane in range(shape.planes):
+                offsets.add(tile.multiply(partials, vectors, plane))
+
+        def some_tiles(count: Any) -> None:
+            with cgutils.for_range(builder, count, intp=_I64):
+                one_tile()
+            tile.fold(totals, partials)
+
+        if span:
+            whole = builder.udiv(args[3], ir.Constant(_I64, span))
+            with cgutils.for_range(builder, whole, intp=_I64):
+                some_tiles(ir.Constant(_I64, span))
+            some_tiles(builder.urem(args[3], ir.Constant(_I64, span)))
+        else:
+            some_tiles(args[3])
+        offsets.subtract(totals)
+        tile.finish(totals, args[4], ELEMENTS["i32"], lambda value: _reduce_int(builder, value))
+        return context.get_dummy_value()
+
+    addresses = [types.intp] * 5
+    return types.void(*addresses, rows, tokens, bits, lanes, isa), codegen
+
+
+def _tiles_a_fold(dots: Dots, shape: Shape) -> int:
+    """Tiles whose products fit a partial sum; 0 for any number."""
+    return dots.depth(shape.bits) // shape.planes
+
+
+@intrinsic(prefer_literal=True)
+def block_tile(
+    typingctx, w, x, x_stride, scales, x_scale, x_sum, blocks, out, rows, tokens, bits, lanes, block, isa
+):  # type: ignore[no-untyped-def]
+    """Scaled sums over all of K, float32 ``out[tokens, rows]``; ``block >= lanes``.
+
+    ``scales`` is the address of the first row's scale in the group's first block, ``x_scale``
+    (float32) and ``x_sum`` (int32, sums of the codes) of the first token's first block, rows
+    ``blocks`` elements apart. The zero point is subtracted in the integers of each block.
+    """
+    values = _literals(rows, tokens, bits, lanes, block, isa)
+    if values is None:
+        return None
+    shape, size = Shape(*values[:4]), values[4]
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        tile = TileBuilder(builder, shape, values[5], args[0], args[1], args[2])
+        scaled = _BlockScales(tile, args[3], args[4], args[5], args[6])
+        planes_a_block = size // shape.lanes
+        tiles_a_unit = max(1, planes_a_block // shape.planes)
+        blocks_a_unit = max(1, shape.planes // planes_a_block)
+        units = builder.udiv(args[6], ir.Constant(_I64, blocks_a_unit))
+        with cgutils.for_range(builder, units, intp=_I64):
+            done = 0
+            for _tile in range(tiles_a_unit):
+                vectors = tile.weights()
+                for plane in range(shape.planes):
+                    scaled.add(vectors, plane)
+                    done += 1
+                    if done % planes_a_block == 0:
+                        scaled.end_block()
+        tile.finish(scaled.sums, args[7], _F32, lambda value: _reduce_float(builder, value))
+        return context.get_dummy_value()
+
+    addresses = [types.intp] * 8
+    return types.void(*addresses, rows, tokens, bits, lanes, block, isa), codegen
+
+
+class _BlockScales:
+    """The sums of one block, and what turns them into float32 sums at its end."""
+
+    def __init__(self, tile: TileBuilder, scales: Any, x_scale: Any, x_sum: Any, blocks: Any):
+        self.tile, self.blocks = tile, blocks
+        lanes, cells = tile.shape.lanes, len(tile.shape.cells)
+        self.scales = tile.variable(_I64, scales)
+        self.x_scale, self.x_sum = tile.variable(_I64, x_scale), tile.variable(_I64, x_sum)
+        self.sums = tile.zeros(Vec("f32", lanes // 4), cells)
+        self.totals = tile.zeros(total_type(lanes), cells)
+        self.partials = tile.zeros(tile.dots.partial(lanes), cells)
+        self.offsets = Offsets(tile)
+        self.waiting = 0
+
+    def add(self, vectors: list[Any], plane: int) -> None:
+        """Multiplies one plane; folds when the partial sums are full."""
+        self.offsets.add(self.tile.multiply(self.partials, vectors, plane))
+        self.waiting += 1
+        if self.waiting == self.tile.dots.depth(self.tile.shape.bits):
+            self._fold()
+
+    def end_block(self) -> None:
+        """Scales the block's sums and starts the next block."""
+        tile, builder = self.tile, self.tile.builder
+        if self.waiting:
+            self._fold()
+        self.offsets.subtract(self.totals)
+        vec = Vec("f32", tile.shape.lanes // 4)
+        weights = [self._splat(self.scales, r, vec) for r in range(tile.shape.rows)]
+        for t in range(tile.shape.tokens):
+            row = builder.mul(self.blocks, ir.Constant(_I64, 4 * t))
+            x_scale = self._splat(self.x_scale, 0, vec, row)
+            zero = self._zero_point(row)
+            for r in range(tile.shape.rows):
+                cell = t * tile.shape.rows + r
+                total = builder.add(builder.load(self.totals[cell]), zero)
+                value = builder.fmul(builder.sitofp(total, vec.llvm), x_scale)
+                self._accumulate(self.sums[cell], value, weights[r], vec)
+        tile.clear(self.totals, total_type(tile.shape.lanes))
+        for place, step in ((self.scales, 16), (self.x_scale, 4), (self.x_sum, 4)):
+            tile.advance(place, step)
+
+    def _fold(self) -> None:
+        self.tile.fold(self.totals, self.partials)
+        self.waiting = 0
+
+    def _zero_point(self, row: Any) -> Any:
+        """``-zero_point * x_sum`` in the first lane."""
+        builder, shape = self.tile.builder, self.tile.shape
+        vec = total_type(shape.lanes)
+        if shape.bits == 8:
+            return constant(vec, 0)
+        place = builder.add(builder.load(self.x_sum), row)
+        total = self.tile.vector(place, ELEMENTS["i32"])
+        term = builder.mul(total, ir.Constant(total.type, -(1 << (shape.bits - 1))))
+        return builder.insert_element(constant(vec, 0), term, ir.Constant(ELEMENTS["i32"], 0))
+
+    def _splat(self, place: Any, index: int, vec: Vec, offset: Any = None) -> Any:
+        builder = self.tile.builder
+        address = builder.add(builder.load(place), ir.Constant(_I64, 4 * index))
+        if offset is not None:
+            address = builder.add(address, offset)
+        return broadcast(builder, self.tile.vector(address, _F32), vec)
+
+    def _accumulate(self, place: Any, value: Any, weight: Any, vec: Vec) -> None:
+        builder = self.tile.builder
+        name = f"llvm.fmuladd.v{vec.lanes}f32"
+        function = declare(builder, name, vec.llvm, vec.llvm, vec.llvm, vec.llvm)
+        builder.store(builder.call(function, [value, weight, builder.load(place)]), place)

@@ -1,0 +1,104 @@
+"""From a bundle on disk to text, on the reference back-end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import edgerun
+from edgerun.cli.main import main
+from edgerun.errors import BundleError, InputError
+from edgerun.model.bundle import MANIFEST
+from tests.bundles import bundle_of
+
+
+def load(folder: Path, **options: Any) -> Any:
+    return edgerun.load(folder, backend="reference", **options)
+
+
+def test_greedy_text_equals_that_of_whole_forward_passes() -> None:
+    with load(bundle_of("llama"), kv_cache="fp32", chunk_rows=3) as llm:
+        prompt = [1, 5, 9, 2, 7]
+        found = llm.generate(prompt, max_tokens=6, temperature=0, ignore_eos=True).ids
+        ids = list(prompt)
+        for _ in range(6):
+            blocks = [block.copy() for block in llm.logits(ids)]
+            ids.append(int(np.argmax(np.concatenate(blocks)[-1])))
+    assert found == ids[len(prompt) :]
+
+
+def test_a_loaded_model_knows_its_bundle() -> None:
+    folder = bundle_of("llama")
+    with load(folder, threads=1, context=32) as llm:
+        model = llm.model
+    assert model.path == folder
+    assert len(model.digest) == 64
+    assert (model.context, model.threads, model.backends) == (32, 1, ("reference",))
+    assert 0 < model.weight_bytes <= (folder / "model.onnx.data").stat().st_size * 1.1
+
+
+def test_a_context_beyond_the_models_is_refused() -> None:
+    with pytest.raises(InputError, match="made for at most"):
+        load(bundle_of("llama"), context=1 << 20)
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(InputError, match="no back-end is called 'tpu'"):
+        edgerun.load(bundle_of("llama"), backend="tpu")
+
+
+def altered(folder: Path, target: Path, name: str, data: bytes) -> Path:
+    """A copy of a bundle with one file replaced and the manifest made to agree."""
+    import hashlib
+
+    shutil.copytree(folder, target)
+    (target / name).write_bytes(data)
+    manifest = json.loads((target / MANIFEST).read_text())
+    manifest["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (target / MANIFEST).write_text(json.dumps(manifest))
+    return target
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+    from tests import fakes
+
+    content = json.loads(fakes.byte_tokenizer_json())
+    content["added_tokens"] += [
+        {**content["added_tokens"][0], "id": 260 + index, "content": f"<{index}>"}
+        for index in range(2000)
+    ]
+    folder = altered(
+        bundle_of("llama"), tmp_path / "b", "tokenizer.json", json.dumps(content).encode()
+    )
+    with pytest.raises(BundleError, match="do not belong together"):
+        load(folder)
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
+@pytest.mark.parametrize("data", [b"", b"[]", b"{", b"[" * 100_000])
+def test_broken_configuration_is_a_bundle_error(tmp_path: Path, name: str, data: bytes) -> None:
+    if not (bundle_of("llama") / name).exists():
+        pytest.skip(f"this bundle has no {name}")
+    with pytest.raises(BundleError, match=name):
+        load(altered(bundle_of("llama"), tmp_path / "b", name, data))
+
+
+@pytest.mark.parametrize("command", [["inspect"], ["inspect", "--tensors"], ["plan", "--explain"]])
+def test_reports_describe_a_bundle(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(bundle_of("llama"))
+    backend = ["--backend", "reference"] if command[0] == "plan" else []
+    assert main([command[0], folder, *command[1:], *backend, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    if command[0] == "plan":
+        assert {row["phase"] for row in found} == {"prefill", "decode"}
+    else:
+        assert found["model"]["architecture"] == "llama"
+        assert sum(entry["tensors"] for entry in found["formats"].values()) > 0
+        assert ("tensors" in found) == ("--tensors" in command)
+    assert main([command[0], folder, *command[1:], *backend]) == 0
+    assert capsys.readouterr().out
