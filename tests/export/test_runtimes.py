@@ -119,7 +119,16 @@ def openvino_genai_tokens(bundle: Path, ids: list[int], tmp_path: Path) -> list[
     return list(pipeline.generate(prompt, config).tokens[0])
 
 
+def edgerun_tokens(bundle: Path, ids: list[int], tmp_path: Path) -> list[int]:
+    import edgerun
+
+    options = {"backend": "reference", "threads": 1, "kv_cache": "fp32"}
+    with edgerun.load(bundle, **options) as model:
+        return list(model.generate(ids, temperature=0, max_tokens=TOKENS).ids)
+
+
 RUNTIMES = {
+    "edgerun": edgerun_tokens,
     "openvino": openvino_tokens,
     "onnxruntime_genai": onnxruntime_genai_tokens,
     "openvino_genai": openvino_genai_tokens,

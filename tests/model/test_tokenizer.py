@@ -221,17 +221,17 @@ def test_a_decoder_for_other_kinds_of_models_is_unsupported() -> None:
 def test_single_characters_and_runs_of_spaces_in_a_vocabulary_are_text() -> None:
     content = json.loads(fakes.byte_tokenizer_json())
     added = {**content["added_tokens"][0], "special": False}
-    for index, text in enumerate(["÷", "ö", "    "]):
+    for index, text in enumerate(["→", "語", "    "]):
         content["added_tokens"].append({**added, "id": 260 + index, "content": text})
     tokenizer = Tokenizer.from_json(json.dumps(content))
-    ids = tokenizer.encode("a÷ö    b", bos=False)
+    ids = tokenizer.encode("a→語    b", bos=False)
     assert ids == [97, 260, 261, 262, 98]
-    assert tokenizer.decode(ids) == "a÷ö    b"
+    assert tokenizer.decode(ids) == "a→語    b"
 
 
 def test_a_special_token_of_one_character_cannot_be_injected() -> None:
     content = json.loads(fakes.byte_tokenizer_json())
-    content["added_tokens"].append({**content["added_tokens"][0], "id": 260, "content": "÷"})
+    content["added_tokens"].append({**content["added_tokens"][0], "id": 260, "content": "→"})
     tokenizer = Tokenizer.from_json(json.dumps(content))
-    protected = tokenizer.protect("a÷b", MARKER)
-    assert 260 not in tokenizer.encode_template(protected, MARKER) + tokenizer.encode("a÷b")
+    protected = tokenizer.protect("a→b", MARKER)
+    assert 260 not in tokenizer.encode_template(protected, MARKER) + tokenizer.encode("a→b")

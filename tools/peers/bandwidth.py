@@ -20,7 +20,7 @@ CHUNK_WORDS = 3 << 15  # 768 KiB, read as so many streams side by side
 PASSES = 6
 
 
-@njit(nogil=True, fastmath=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, fastmath=True)
 def _one_stream(values: NDArray[np.int64]) -> int:
     total = 0
     for value in values:
@@ -28,7 +28,7 @@ def _one_stream(values: NDArray[np.int64]) -> int:
     return total
 
 
-@njit(nogil=True, fastmath=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, fastmath=True)
 def _two_streams(values: NDArray[np.int64]) -> int:
     total, size = 0, CHUNK_WORDS // 2
     for start in range(0, len(values), CHUNK_WORDS):
@@ -39,7 +39,7 @@ def _two_streams(values: NDArray[np.int64]) -> int:
     return total
 
 
-@njit(nogil=True, fastmath=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, fastmath=True)
 def _three_streams(values: NDArray[np.int64]) -> int:
     total, size = 0, CHUNK_WORDS // 3
     for start in range(0, len(values), CHUNK_WORDS):

@@ -91,7 +91,7 @@ def goals(
 def table(result: Mapping[str, Any]) -> str:
     """Renders a result as Markdown tables."""
     lines = [
-        "| peer | decode tok/s | prefill tok/s | GB a step | GB/s | share | resident GB | / weights |",
+        "| peer | decode tok/s | prefill tok/s | GB/step | GB/s | share | resident GB | of file |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, figures in result["peers"].items():

@@ -49,7 +49,7 @@ class Peer:
     def __init__(self, spec: PeerSpec, threads: int, context: int) -> None:
         """Starts the process; ``ask`` and ``ready`` talk to it."""
         self.spec = spec
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._buffer = b""
         command = [spec.python, "-m", "peers.worker", spec.kind, str(spec.path.resolve())]
         command += ["--threads", str(threads), "--context", str(context)]
@@ -62,6 +62,7 @@ class Peer:
                 env={**os.environ, "PYTHONPATH": _python_path()},
             )
         except OSError as error:
+            self._errors.close()
             raise PeerError(f"cannot start {spec.python}: {error}") from error
 
     def ready(self, timeout_s: float) -> dict[str, Any]:
