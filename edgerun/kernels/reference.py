@@ -48,7 +48,7 @@ def rms_norm(x: F32, weight: F32, *, epsilon: float) -> F32:
 
     Source: Zhang and Sennrich 2019, equation 4.
     """
-    groups = x.reshape(len(x), -1, len(weight))
+    groups = x.reshape(len(x), x.shape[1] // len(weight), len(weight))
     mean = np.mean(groups * groups, axis=-1, keepdims=True, dtype=np.float32)
     return (groups / np.sqrt(mean + np.float32(epsilon)) * weight).reshape(x.shape)
 
@@ -68,11 +68,11 @@ def quantize_block(x: F32, block: int) -> tuple[NDArray[np.int8], F32]:
     rows, k = x.shape
     padded = np.zeros((rows, -(-k // block) * block), np.float32)
     padded[:, :k] = x
-    blocks = padded.reshape(rows, -1, block)
+    blocks = padded.reshape(rows, padded.shape[1] // block, block)
     scales = np.abs(blocks).max(axis=-1) / INT8_MAX
     inverse = np.where(scales > 0, 1 / np.where(scales > 0, scales, 1), 0)
     codes = np.rint(blocks * inverse[..., None].astype(np.float32)).astype(np.int8)
-    return codes.reshape(rows, -1)[:, :k], scales.astype(np.float32)
+    return codes.reshape(padded.shape)[:, :k], scales.astype(np.float32)
 
 
 def rounded_activations(x: F32, activations: str, block: int) -> F32:

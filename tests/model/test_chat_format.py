@@ -143,3 +143,9 @@ def test_deep_nesting_is_refused() -> None:
         deep = [deep]
     with pytest.raises(PromptError, match="nested"):
         FORMATS["plain"].encode([user(deep)])
+
+
+@pytest.mark.parametrize("content", ["im_end", "im_end|>", "|im_end", "|im_end|>", "|im_end|> x"])
+@pytest.mark.parametrize("name", ["named", "first letter"])
+def test_content_cannot_complete_what_a_template_begins(name: str, content: str) -> None:
+    assert FORMATS[name].encode([user(content)]).ids.count(fakes.END) == 1

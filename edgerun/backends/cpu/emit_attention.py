@@ -71,7 +71,7 @@ def emit_rotary(binder: Binder, node: Node, index: int) -> None:
     def table(cache: KVCache) -> int:
         return shared.address(node.inputs[2], inv_freq, factor, cache.context)
 
-    binder.patches.append(Patch(made.arguments, _index("rotary", "table"), table))
+    binder.patches.append(Patch(made.arguments, made.fields.index("table"), table))
 
 
 def emit_attention(binder: Binder, node: Node, index: int) -> None:
