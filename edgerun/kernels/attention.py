@@ -1,7 +1,8 @@
 """Causal attention over the paged cache of ``state/kv_cache.py``, and writing that cache.
 
-The pool of one layer lies as ``[page, kv_head, token, head_dim]``; ``page_table`` is int32
-``[sequences, pages]``. Both base addresses are the layer's. ``lanes`` is the number of float32
+The pool lies as ``[page, layer, kv_head, token, head_dim]`` and its base address is that of the
+layer in page 0; ``page_heads`` heads lie from one page to the next. ``page_table`` is int32
+``[sequences, pages]``. ``lanes`` is the number of float32
 in a vector.
 
 Softmax runs online (Milakov and Gimelshein 2018): per page of tokens a running maximum, the sum
@@ -25,7 +26,7 @@ from edgerun.kernels.word import float_at, int_at, set_float, word
 
 PAGE_TOKENS = 64  # as in state/kv_cache.py
 LOWEST = -3.0e38
-CACHE = "keys values key_scales value_scales page_table pages kv_heads"
+CACHE = "keys values key_scales value_scales page_table pages kv_heads page_heads"
 
 
 @kernel("cache_write", "rows positions sequences k k_stride v v_stride " + CACHE)
@@ -41,7 +42,7 @@ def cache_write(dtype: str, head_dim: int, lanes: int) -> Body:
         position, sequence = int_at(word(a, 1), chunk), int_at(word(a, 2), chunk)
         kv_heads = word(a, 13)
         page = int_at(word(a, 11), sequence * word(a, 12) + position // PAGE_TOKENS)
-        slot = page * kv_heads * PAGE_TOKENS + position % PAGE_TOKENS
+        slot = page * word(a, 14) * PAGE_TOKENS + position % PAGE_TOKENS
         k = word(a, 3) + chunk * word(a, 4) * 4
         v = word(a, 5) + chunk * word(a, 6) * 4
         for _head in range(kv_heads):
@@ -72,7 +73,8 @@ def _store_head(x, pool, scales, slot, size, head_dim, lanes):  # type: ignore[n
 
 # Arguments of ``attention`` and ``attention_many``.
 ROWS, POSITIONS, SEQUENCES, Q, Q_STRIDE, OUT, OUT_STRIDE = range(7)
-KEYS, VALUES, KEY_SCALES, VALUE_SCALES, PAGE_TABLE, PAGES, KV_HEADS, SCALE, WINDOW = range(7, 16)
+KEYS, VALUES, KEY_SCALES, VALUE_SCALES, PAGE_TABLE, PAGES, KV_HEADS = range(7, 14)
+PAGE_HEADS, SCALE, WINDOW = range(14, 17)
 FIELDS = "rows positions sequences q q_stride out out_stride " + CACHE + " scale window"
 
 
@@ -185,7 +187,7 @@ def _slot(a: int, row: int, page: int, head: int) -> int:
     """Index of a page's first token in the layer's pool, counted in heads."""
     sequence = int_at(word(a, SEQUENCES), row)
     stored = int_at(word(a, PAGE_TABLE), sequence * word(a, PAGES) + page)
-    return (stored * word(a, KV_HEADS) + head) * PAGE_TOKENS
+    return (stored * word(a, PAGE_HEADS) + head) * PAGE_TOKENS
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]

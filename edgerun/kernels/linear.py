@@ -51,22 +51,26 @@ def _finish(a: int, row: int, n: int, value: float) -> None:
 
 
 @njit  # type: ignore[untyped-decorator]
-def _store_integers(a, row, n, sums, tokens, rows, middle):  # type: ignore[no-untyped-def]
-    """Scales and stores int32 ``sums [tokens, rows]``; ``middle`` is the codes' zero point."""
+def _store_integers(a, row, n, apart, sums, tokens, rows, middle):  # type: ignore[no-untyped-def]
+    """Scales and stores int32 ``sums [tokens, rows]``; ``middle`` is the codes' zero point.
+
+    The rows are ``n``, ``n + apart``, ``n + 2 * apart``, ...
+    """
     for t in range(tokens):
         offset = middle * int_at(word(a, X_SUM), row + t)
         factor = float_at(word(a, X_SCALE), row + t)
         for r in range(rows):
             total = float32(int_at(sums, t * rows + r) - offset) * factor
-            _finish(a, row + t, n + r, total * float_at(word(a, SCALES), n + r))
+            scale = float_at(word(a, SCALES), n + r * apart)
+            _finish(a, row + t, n + r * apart, total * scale)
 
 
 @njit  # type: ignore[untyped-decorator]
-def _store_floats(a, row, n, sums, tokens, rows):  # type: ignore[no-untyped-def]
+def _store_floats(a, row, n, apart, sums, tokens, rows):  # type: ignore[no-untyped-def]
     """Stores float32 ``sums [tokens, rows]``."""
     for t in range(tokens):
         for r in range(rows):
-            _finish(a, row + t, n + r, float_at(sums, t * rows + r))
+            _finish(a, row + t, n + r * apart, float_at(sums, t * rows + r))
 
 
 @kernel("linear_row", COMMON + "x x_stride x_scale x_sum")
@@ -82,23 +86,25 @@ def linear_row(bits: int, lanes: int, isa: str) -> Body:
     def body(a: int, chunk: int) -> None:
         tiles, stride, rows = word(a, TILES), word(a, X_STRIDE), word(word(a, ROWS), 0)
         first = chunk * word(a, STEP)
-        last = min(word(a, GROUPS), first + word(a, STEP))
+        apart = min(word(a, GROUPS), first + word(a, STEP)) - first
+        far = apart * tiles * lanes
         sums = scratch(64)
         row = 0
         while row < rows:
             x = word(a, X) + row * stride
             many = row + TOKENS <= rows
-            for group in range(first, last):
-                w = word(a, CODES) + group * tiles * 4 * lanes
+            for n in range(first * 4, first * 4 + apart):
+                w = word(a, CODES) + n * tiles * lanes
                 if many:
                     for r in range(0, 4, side):
+                        start = w + r * far
                         row_tile(
-                            w + r * lanes, x, stride, tiles, sums, side, TOKENS, bits, lanes, isa
+                            start, far, x, stride, tiles, sums, side, TOKENS, bits, lanes, isa
                         )
-                        _store_integers(a, row, group * 4 + r, sums, TOKENS, side, middle)
+                        _store_integers(a, row, n + r * apart, apart, sums, TOKENS, side, middle)
                 else:
-                    row_tile(w, x, stride, tiles, sums, 4, 1, bits, lanes, isa)
-                    _store_integers(a, row, group * 4, sums, 1, 4, middle)
+                    row_tile(w, far, x, stride, tiles, sums, 4, 1, bits, lanes, isa)
+                    _store_integers(a, row, n, apart, sums, 1, 4, middle)
             row += TOKENS if many else 1
 
     return body
@@ -117,23 +123,25 @@ def linear_block(bits: int, lanes: int, block: int, isa: str) -> Body:
         tiles, stride, rows = word(a, TILES), word(a, X_STRIDE), word(word(a, ROWS), 0)
         blocks = word(a, BLOCKS)
         first = chunk * word(a, STEP)
-        last = min(word(a, GROUPS), first + word(a, STEP))
+        apart = min(word(a, GROUPS), first + word(a, STEP)) - first
+        far, scales_far = apart * tiles * lanes, apart * blocks * 4
         sums = scratch(64)
         row = 0
         while row < rows:
             x = word(a, X) + row * stride
             xs, xm = word(a, X_SCALE) + row * blocks * 4, word(a, X_SUM) + row * blocks * 4
             many = row + TOKENS <= rows
-            for group in range(first, last):
-                w = word(a, CODES) + group * tiles * 4 * lanes
-                scales = word(a, SCALES) + group * blocks * 16
+            for n in range(first * 4, first * 4 + apart):
+                w, scales = word(a, CODES) + n * tiles * lanes, word(a, SCALES) + n * blocks * 4
                 if many:
                     for r in range(0, 4, side):
                         block_tile(
-                            w + r * lanes,
+                            w + r * far,
+                            far,
                             x,
                             stride,
-                            scales + r * 4,
+                            scales + r * scales_far,
+                            scales_far,
                             xs,
                             xm,
                             blocks,
@@ -145,12 +153,27 @@ def linear_block(bits: int, lanes: int, block: int, isa: str) -> Body:
                             block,
                             isa,
                         )
-                        _store_floats(a, row, group * 4 + r, sums, TOKENS, side)
+                        _store_floats(a, row, n + r * apart, apart, sums, TOKENS, side)
                 else:
                     block_tile(
-                        w, x, stride, scales, xs, xm, blocks, sums, 4, 1, bits, lanes, block, isa
+                        w,
+                        far,
+                        x,
+                        stride,
+                        scales,
+                        scales_far,
+                        xs,
+                        xm,
+                        blocks,
+                        sums,
+                        4,
+                        1,
+                        bits,
+                        lanes,
+                        block,
+                        isa,
                     )
-                    _store_floats(a, row, group * 4, sums, 1, 4)
+                    _store_floats(a, row, n, apart, sums, 1, 4)
             row += TOKENS if many else 1
 
     return body
@@ -173,10 +196,9 @@ def linear_float(bits: int, lanes: int, block: int) -> Body:
         last = min(word(a, GROUPS), (chunk + 1) * word(a, STEP))
         for row in range(word(word(a, ROWS), 0)):
             for n in range(chunk * word(a, STEP) * 4, last * 4):
-                group, member = n // 4, n % 4
                 x = word(a, X) + row * word(a, X_STRIDE) * 4
-                w = word(a, CODES) + (group * tiles * 4 + member) * lanes
-                scales = word(a, SCALES) + group * blocks * 16 + member * 4
+                w = word(a, CODES) + n * tiles * lanes
+                scales = word(a, SCALES) + n * blocks * 4
                 zero_point = splat(middle, "f32", 8)
                 total = splat(float32(0), "f32", 8)
                 part = splat(float32(0), "f32", 8)
@@ -192,8 +214,8 @@ def linear_float(bits: int, lanes: int, block: int) -> Body:
                         if (tile + 1) % tiles_a_block == 0:
                             total = fma(part, load_splat(scales, 8), total)
                             part = splat(float32(0), "f32", 8)
-                            scales += 16
-                    w += 4 * lanes
+                            scales += 4
+                    w += lanes
                 _finish(a, row, n, reduce_add(total))
 
     return body

@@ -1,8 +1,9 @@
 """Inner loops of the int8 linear kernels: a few weight rows times a few tokens.
 
-Weights lie in the stream layout, so ``rows`` of the four rows of a group are ``rows`` vectors
-side by side in every tile. Codes are unpacked once and meet the activations of all ``tokens``;
-sums stay in registers. Results go to a small array ``[tokens, rows]``.
+Weights lie in the stream layout; the rows are ``w_stride`` bytes apart and are read side by
+side, each as a stream of its own. Codes are unpacked once and meet the activations of all
+``tokens``; sums stay in registers. Results go to a small array ``[tokens, rows]``. There is no
+prefetching: the hardware follows the streams, and on Zen 3 prefetch instructions slow it down.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from numba.extending import intrinsic
 from edgerun.kernels.dot import DOTS, Dots, total_type
 from edgerun.kernels.simd import ELEMENTS, Vec, broadcast, constant, declare, pointer
 
-GROUP = 4
-VECTORS_AHEAD = 32  # how far ahead of use a weight stream is prefetched
 _I64 = ir.IntType(64)
 _F32 = ir.FloatType()
 
@@ -48,9 +47,10 @@ class Shape:
 class TileBuilder:
     """Emits the loop over K; keeps the addresses of weights and activations."""
 
-    def __init__(self, builder: Any, shape: Shape, isa: str, w: Any, x: Any, x_stride: Any) -> None:
+    def __init__(self, builder: Any, shape: Shape, isa: str, addresses: list[Any]) -> None:
         self.builder, self.shape, self.dots = builder, shape, DOTS[isa]
-        self.w, self.x, self.x_stride = self.variable(_I64, w), self.variable(_I64, x), x_stride
+        w, self.w_stride, x, self.x_stride = addresses
+        self.w, self.x = self.variable(_I64, w), self.variable(_I64, x)
 
     def variable(self, kind: Any, value: Any) -> Any:
         """A variable of the function; the optimiser keeps it in a register."""
@@ -80,30 +80,12 @@ class TileBuilder:
         return value
 
     def weights(self) -> list[Any]:
-        """Loads the vectors of the rows in one tile, asks for later ones, and moves on."""
-        builder, lanes = self.builder, self.shape.lanes
-        start = builder.load(self.w)
-        span = self.shape.rows * lanes
-        for offset in range(0, span, 64):
-            self._prefetch(builder.add(start, ir.Constant(_I64, VECTORS_AHEAD * lanes + offset)))
-        kind = Vec("u8", lanes).llvm
-        vectors = [
-            self.vector(builder.add(start, ir.Constant(_I64, r * lanes)), kind)
-            for r in range(self.shape.rows)
-        ]
-        self.advance(self.w, GROUP * lanes)
-        return vectors
+        """Loads the vectors of the rows in one tile and moves on."""
+        return self._vectors(self.w, self.w_stride, self.shape.rows, "u8")
 
     def activations(self) -> list[Any]:
         """Loads one vector of every token and moves on."""
-        builder, lanes = self.builder, self.shape.lanes
-        start = builder.load(self.x)
-        vectors = []
-        for t in range(self.shape.tokens):
-            offset = builder.mul(self.x_stride, ir.Constant(_I64, t))
-            vectors.append(self.vector(builder.add(start, offset), Vec("i8", lanes).llvm))
-        self.advance(self.x, lanes)
-        return vectors
+        return self._vectors(self.x, self.x_stride, self.shape.tokens, "i8")
 
     def plane(self, vectors: list[Any], plane: int) -> list[Any]:
         """Codes of one plane, prepared for multiplication."""
@@ -140,11 +122,14 @@ class TileBuilder:
             target = pointer(self.builder, place, kind)
             self.builder.store(add(self.builder.load(variable)), target)
 
-    def _prefetch(self, address: Any) -> None:
-        byte, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
-        function = declare(self.builder, "llvm.prefetch.p0", ir.VoidType(), byte, i32, i32, i32)
-        flags = [ir.Constant(i32, value) for value in (0, 3, 1)]
-        self.builder.call(function, [self.builder.inttoptr(address, byte), *flags])
+    def _vectors(self, place: Any, stride: Any, count: int, element: str) -> list[Any]:
+        builder, lanes = self.builder, self.shape.lanes
+        start = builder.load(place)
+        kind = Vec(element, lanes).llvm
+        offsets = [builder.mul(stride, ir.Constant(_I64, index)) for index in range(count)]
+        vectors = [self.vector(builder.add(start, offset), kind) for offset in offsets]
+        self.advance(place, lanes)
+        return vectors
 
 
 class Offsets:
@@ -192,7 +177,7 @@ def _literals(*kinds: Any) -> list[Any] | None:
 
 
 @intrinsic(prefer_literal=True)
-def row_tile(typingctx, w, x, x_stride, tiles, out, rows, tokens, bits, lanes, isa):  # type: ignore[no-untyped-def]
+def row_tile(typingctx, w, w_stride, x, x_stride, tiles, out, rows, tokens, bits, lanes, isa):  # type: ignore[no-untyped-def]
     """Sums of code times activation over all of K, int32 ``out[tokens, rows]``.
 
     ``w`` is the address of the first row's first vector, ``x`` of the first token's codes.
@@ -203,7 +188,7 @@ def row_tile(typingctx, w, x, x_stride, tiles, out, rows, tokens, bits, lanes, i
     shape = Shape(*values[:4])
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        tile = TileBuilder(builder, shape, values[4], args[0], args[1], args[2])
+        tile = TileBuilder(builder, shape, values[4], args[:4])
         totals = tile.zeros(total_type(shape.lanes), len(shape.cells))
         partials = tile.zeros(tile.dots.partial(shape.lanes), len(shape.cells))
         offsets = Offsets(tile)
@@ -220,17 +205,17 @@ def row_tile(typingctx, w, x, x_stride, tiles, out, rows, tokens, bits, lanes, i
             tile.fold(totals, partials)
 
         if span:
-            whole = builder.udiv(args[3], ir.Constant(_I64, span))
+            whole = builder.udiv(args[4], ir.Constant(_I64, span))
             with cgutils.for_range(builder, whole, intp=_I64):
                 some_tiles(ir.Constant(_I64, span))
-            some_tiles(builder.urem(args[3], ir.Constant(_I64, span)))
+            some_tiles(builder.urem(args[4], ir.Constant(_I64, span)))
         else:
-            some_tiles(args[3])
+            some_tiles(args[4])
         offsets.subtract(totals)
-        tile.finish(totals, args[4], ELEMENTS["i32"], lambda value: _reduce_int(builder, value))
+        tile.finish(totals, args[5], ELEMENTS["i32"], lambda value: _reduce_int(builder, value))
         return context.get_dummy_value()
 
-    addresses = [types.intp] * 5
+    addresses = [types.intp] * 6
     return types.void(*addresses, rows, tokens, bits, lanes, isa), codegen
 
 
@@ -241,13 +226,29 @@ def _tiles_a_fold(dots: Dots, shape: Shape) -> int:
 
 @intrinsic(prefer_literal=True)
 def block_tile(
-    typingctx, w, x, x_stride, scales, x_scale, x_sum, blocks, out, rows, tokens, bits, lanes, block, isa
+    typingctx,
+    w,
+    w_stride,
+    x,
+    x_stride,
+    scales,
+    scales_stride,
+    x_scale,
+    x_sum,
+    blocks,
+    out,
+    rows,
+    tokens,
+    bits,
+    lanes,
+    block,
+    isa,
 ):  # type: ignore[no-untyped-def]
     """Scaled sums over all of K, float32 ``out[tokens, rows]``; ``block >= lanes``.
 
-    ``scales`` is the address of the first row's scale in the group's first block, ``x_scale``
-    (float32) and ``x_sum`` (int32, sums of the codes) of the first token's first block, rows
-    ``blocks`` elements apart. The zero point is subtracted in the integers of each block.
+    ``scales`` is the address of the first row's first scale, rows ``scales_stride`` bytes apart;
+    ``x_scale`` (float32) and ``x_sum`` (int32, sums of the codes) belong to the first token,
+    rows ``blocks`` elements apart. The zero point is subtracted in the integers of each block.
     """
     values = _literals(rows, tokens, bits, lanes, block, isa)
     if values is None:
@@ -255,12 +256,12 @@ def block_tile(
     shape, size = Shape(*values[:4]), values[4]
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        tile = TileBuilder(builder, shape, values[5], args[0], args[1], args[2])
-        scaled = _BlockScales(tile, args[3], args[4], args[5], args[6])
+        tile = TileBuilder(builder, shape, values[5], args[:4])
+        scaled = _BlockScales(tile, args[4:9])
         planes_a_block = size // shape.lanes
         tiles_a_unit = max(1, planes_a_block // shape.planes)
         blocks_a_unit = max(1, shape.planes // planes_a_block)
-        units = builder.udiv(args[6], ir.Constant(_I64, blocks_a_unit))
+        units = builder.udiv(args[8], ir.Constant(_I64, blocks_a_unit))
         with cgutils.for_range(builder, units, intp=_I64):
             done = 0
             for _tile in range(tiles_a_unit):
@@ -270,18 +271,19 @@ def block_tile(
                     done += 1
                     if done % planes_a_block == 0:
                         scaled.end_block()
-        tile.finish(scaled.sums, args[7], _F32, lambda value: _reduce_float(builder, value))
+        tile.finish(scaled.sums, args[9], _F32, lambda value: _reduce_float(builder, value))
         return context.get_dummy_value()
 
-    addresses = [types.intp] * 8
+    addresses = [types.intp] * 10
     return types.void(*addresses, rows, tokens, bits, lanes, block, isa), codegen
 
 
 class _BlockScales:
     """The sums of one block, and what turns them into float32 sums at its end."""
 
-    def __init__(self, tile: TileBuilder, scales: Any, x_scale: Any, x_sum: Any, blocks: Any):
-        self.tile, self.blocks = tile, blocks
+    def __init__(self, tile: TileBuilder, addresses: list[Any]) -> None:
+        scales, self.scales_stride, x_scale, x_sum, self.blocks = addresses
+        self.tile = tile
         lanes, cells = tile.shape.lanes, len(tile.shape.cells)
         self.scales = tile.variable(_I64, scales)
         self.x_scale, self.x_sum = tile.variable(_I64, x_scale), tile.variable(_I64, x_sum)
@@ -305,10 +307,13 @@ class _BlockScales:
             self._fold()
         self.offsets.subtract(self.totals)
         vec = Vec("f32", tile.shape.lanes // 4)
-        weights = [self._splat(self.scales, r, vec) for r in range(tile.shape.rows)]
+        weights = [
+            self._splat(self.scales, vec, builder.mul(self.scales_stride, ir.Constant(_I64, r)))
+            for r in range(tile.shape.rows)
+        ]
         for t in range(tile.shape.tokens):
             row = builder.mul(self.blocks, ir.Constant(_I64, 4 * t))
-            x_scale = self._splat(self.x_scale, 0, vec, row)
+            x_scale = self._splat(self.x_scale, vec, row)
             zero = self._zero_point(row)
             for r in range(tile.shape.rows):
                 cell = t * tile.shape.rows + r
@@ -316,8 +321,8 @@ class _BlockScales:
                 value = builder.fmul(builder.sitofp(total, vec.llvm), x_scale)
                 self._accumulate(self.sums[cell], value, weights[r], vec)
         tile.clear(self.totals, total_type(tile.shape.lanes))
-        for place, step in ((self.scales, 16), (self.x_scale, 4), (self.x_sum, 4)):
-            tile.advance(place, step)
+        for place in (self.scales, self.x_scale, self.x_sum):
+            tile.advance(place, 4)
 
     def _fold(self) -> None:
         self.tile.fold(self.totals, self.partials)
@@ -334,11 +339,9 @@ class _BlockScales:
         term = builder.mul(total, ir.Constant(total.type, -(1 << (shape.bits - 1))))
         return builder.insert_element(constant(vec, 0), term, ir.Constant(ELEMENTS["i32"], 0))
 
-    def _splat(self, place: Any, index: int, vec: Vec, offset: Any = None) -> Any:
+    def _splat(self, place: Any, vec: Vec, offset: Any) -> Any:
         builder = self.tile.builder
-        address = builder.add(builder.load(place), ir.Constant(_I64, 4 * index))
-        if offset is not None:
-            address = builder.add(address, offset)
+        address = builder.add(builder.load(place), offset)
         return broadcast(builder, self.tile.vector(address, _F32), vec)
 
     def _accumulate(self, place: Any, value: Any, weight: Any, vec: Vec) -> None:

@@ -33,7 +33,7 @@ from edgerun.kernels.object_cache import Entry, ObjectCache
 Body: TypeAlias = Callable[[int, int], None]
 Factory: TypeAlias = Callable[..., Body]
 Progress: TypeAlias = Callable[[str], None]
-FAMILIES = ("attention", "elementwise", "linear", "normalize", "quantize", "repack")
+FAMILIES = ("attention", "elementwise", "linear", "normalize", "quantize", "repack", "stream")
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def repack(bits: int, lanes: int) -> Body:
                 store(spare + index - whole * lanes, load(row + index, "u8", 1))
             for tile in range(tiles):
                 start = row + tile * lanes if tile < whole else spare
-                target = word(a, 1) + ((chunk * tiles + tile) * GROUP + member) * lanes
+                target = word(a, 1) + ((chunk * GROUP + member) * tiles + tile) * lanes
                 if tile > whole:
                     store(target, splat(0, "u8", lanes))
                 elif bits == 2:

@@ -42,10 +42,11 @@ class CacheSpec:
 class KVCache:
     """Keys and values of several sequences in pages of ``PAGE_TOKENS`` tokens.
 
-    Layout: ``keys[layer, page, kv_head, token, head_dim]``, ``values`` likewise, and for int8
-    ``key_scales[layer, page, kv_head, token]``. ``page_table[sequence, i]`` is the page that
-    holds tokens ``[i * PAGE_TOKENS, (i + 1) * PAGE_TOKENS)``. Pages are zero-filled memory that
-    the system commits on first write, so an unused capacity costs address space only.
+    Layout: ``keys[page, layer, kv_head, token, head_dim]``, ``values`` likewise, and for int8
+    ``key_scales[page, layer, kv_head, token]``. ``page_table[sequence, i]`` is the page that
+    holds tokens ``[i * PAGE_TOKENS, (i + 1) * PAGE_TOKENS)``. A page holds all layers, so that
+    memory, which the system commits on first write, grows with the tokens and not with the
+    capacity.
 
     The executable writes keys and values (natively, or through ``write``); the engine moves the
     lengths with ``extend`` and ``truncate``.
@@ -66,7 +67,7 @@ class KVCache:
         pages_each = -(-context // PAGE_TOKENS)
         num_pages = pages_each * max_sequences
         storage = STORAGE[spec.dtype]
-        shape = (spec.num_layers, num_pages, spec.num_kv_heads, PAGE_TOKENS, spec.head_dim)
+        shape = (num_pages, spec.num_layers, spec.num_kv_heads, PAGE_TOKENS, spec.head_dim)
         self.keys = np.zeros(shape, storage)
         self.values = np.zeros(shape, storage)
         scales = shape[:-1] if spec.dtype == "int8" else (0,)
@@ -134,7 +135,7 @@ class KVCache:
         """Stores float32 keys and values ``[tokens, num_kv_heads, head_dim]`` from ``start`` on."""
         for offset in range(len(keys)):
             page, slot = divmod(start + offset, PAGE_TOKENS)
-            index = (layer, self.page_table[sequence, page], slice(None), slot)
+            index = (self.page_table[sequence, page], layer, slice(None), slot)
             self._store(self.keys, self.key_scales, index, keys[offset])
             self._store(self.values, self.value_scales, index, values[offset])
 
@@ -152,7 +153,7 @@ class KVCache:
         self,
         pool: NDArray[np.generic],
         scales: NDArray[np.float32],
-        index: tuple[int, np.int32, slice, int],
+        index: tuple[np.int32, int, slice, int],
         heads: NDArray[np.float32],
     ) -> None:
         if self.spec.dtype != "int8":
@@ -170,8 +171,8 @@ class KVCache:
         layer: int,
         pages: NDArray[np.int32],
     ) -> NDArray[np.float32]:
-        block = pool[layer, pages].astype(np.float32)
+        block = pool[pages, layer].astype(np.float32)
         if self.spec.dtype == "int8":
-            block *= scales[layer, pages][..., None]
+            block *= scales[pages, layer][..., None]
         by_token: NDArray[np.float32] = block.transpose(0, 2, 1, 3)
         return by_token.reshape(-1, self.spec.num_kv_heads, self.spec.head_dim)

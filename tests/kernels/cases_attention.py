@@ -46,13 +46,14 @@ def cache_fields(cache: KVCache, batch: Batch) -> dict[str, Any]:
     return {
         "positions": batch.positions,
         "sequences": batch.sequences,
-        "keys": cache.keys[0],
-        "values": cache.values[0],
-        "key_scales": cache.key_scales[0] if cache.key_scales.size else 0,
-        "value_scales": cache.value_scales[0] if cache.value_scales.size else 0,
+        "keys": cache.keys,
+        "values": cache.values,
+        "key_scales": cache.key_scales if cache.key_scales.size else 0,
+        "value_scales": cache.value_scales if cache.value_scales.size else 0,
         "page_table": cache.page_table,
         "pages": cache.page_table.shape[1],
         "kv_heads": cache.spec.num_kv_heads,
+        "page_heads": cache.spec.num_layers * cache.spec.num_kv_heads,
     }
 
 

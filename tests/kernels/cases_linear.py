@@ -38,7 +38,7 @@ def expectation(x: F32, weight: Any, extras: bool, activations: str) -> tuple[di
 
 def stream_fields(weight: StreamWeight, step: int) -> dict[str, Any]:
     """Fields that describe a weight."""
-    groups, tiles = weight.codes.shape[:2]
+    groups, tiles = len(weight.codes) // 4, weight.codes.shape[1]
     fields = {"codes": weight.codes, "scales": weight.scales, "groups": groups, "tiles": tiles}
     return fields | {"step": step}
 
@@ -81,7 +81,7 @@ def linear_row(isa: str, form: tuple[str, int], shape: tuple[int, int, int, bool
     fields, check = expectation(x, packed, extras, "int8_row")
     fields |= stream_fields(weight, 2) | rounded_row(x, weight.padded_k)
     params = {"bits": weight.bits, "lanes": weight.lanes, "isa": isa}
-    return Call(params, fields, rows, check, -(-len(weight.codes) // 2))
+    return Call(params, fields, rows, check, -(-len(weight.codes) // 8))
 
 
 BLOCK_FORMS = [("ternary", 32), ("int2", 128), ("int4", 16), ("int4", 128), ("int8", 32)]
@@ -96,7 +96,7 @@ def linear_block(isa: str, form: tuple[str, int], shape: tuple[int, int, int, bo
     fields, check = expectation(x, packed, extras, "int8_block")
     fields |= stream_fields(weight, 2) | rounded_block(x, weight.padded_k, packed.block)
     params = {"bits": weight.bits, "lanes": weight.lanes, "block": packed.block, "isa": isa}
-    return Call(params, fields, rows, check, -(-len(weight.codes) // 2))
+    return Call(params, fields, rows, check, -(-len(weight.codes) // 8))
 
 
 @cases_of("linear_float", form=[("ternary", 32), ("int4", 16), ("int8", 128)], shape=SHAPES)
@@ -110,7 +110,7 @@ def linear_float(form: tuple[str, int], shape: tuple[int, int, int, bool]) -> Ca
     fields |= stream_fields(weight, 2) | {"x": x, "x_stride": weight.padded_k}
     fields["blocks"] = weight.scales.shape[1]
     params = {"bits": weight.bits, "lanes": 16, "block": packed.block}
-    return Call(params, fields, rows, check, -(-len(weight.codes) // 2))
+    return Call(params, fields, rows, check, -(-len(weight.codes) // 8))
 
 
 @cases_of("linear_dense", shape=SHAPES)

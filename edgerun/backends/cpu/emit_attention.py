@@ -92,6 +92,7 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
         "page_table": 0,
         "pages": 0,
         "kv_heads": kv_heads,
+        "page_heads": binder.options.cache.num_layers * kv_heads,
     }
     cached = f"cache{layer}"
     write = binder.emit(
@@ -134,7 +135,7 @@ def _patch_cache(binder: Binder, made: Instruction, layer: int) -> None:
     def of_layer(attribute: str) -> Any:
         def address(cache: KVCache) -> int:
             pool = getattr(cache, attribute)
-            return int(pool[layer].ctypes.data) if pool.size else 0
+            return int(pool[0, layer].ctypes.data) if pool.size else 0
 
         return address
 
