@@ -2,7 +2,7 @@
 
     python tools/bench_peers.py [bitnet-2b-4t|tiny] --work FOLDER [--llama-python PYTHON]
 
-Random models are made in FOLDER, which needs about 5 GB for bitnet-2b-4t, and kept there. Every
+Random models are made in FOLDER, which needs about 6 GB for bitnet-2b-4t, and kept there. Every
 peer gets a process of its own that loads once; then rounds follow in which each of them in turn
 decodes and prefills, while the others sleep. A peer that is not installed or dies is a result,
 with its reason. Standard error tells what happens; standard output is one line of JSON.
@@ -173,7 +173,8 @@ def start(name: str, arguments: argparse.Namespace) -> Entry:
     entry.ready = entry.attempt(load) or {}
     warm_up = {"do": "decode", "prompt": arguments.prefill // 2, "tokens": 2}
     entry.ask(**warm_up)
-    say(f"{name}: loaded in {entry.ready.get('load_s', 0):.1f} s")
+    if not entry.error:
+        say(f"{name}: loaded in {entry.ready['load_s']:.1f} s")
     return entry
 
 

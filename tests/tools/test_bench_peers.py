@@ -93,7 +93,7 @@ def test_end_of_a_process_is_described() -> None:
     from peers.process import describe_end
 
     assert describe_end(-11, "") == "killed by signal 11"
-    assert describe_end(1, "a\nb\n\nc\nd\n") == "ended with status 1: b | c | d"
+    assert describe_end(1, "a\nb\n\nc\nd\n") == "ended with status 1: b; c; d"
 
 
 class FakeRunner:

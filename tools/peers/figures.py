@@ -108,7 +108,8 @@ def table(result: Mapping[str, Any]) -> str:
 
 def _peer_row(name: str, figures: Mapping[str, Any]) -> str:
     if "error" in figures:
-        return f"| {name} | failed: {figures['error']} | | | | | | |"
+        reason = figures["error"].replace("|", "/")
+        return f"| {name} | failed: {reason} | | | | | | |"
     cells = [
         name,
         _range(figures["decode"]),

@@ -94,7 +94,8 @@ def tensor(kind: Type, shape: tuple[int, ...], generator: np.random.Generator) -
     scale = np.float16(shape[-1] ** -0.5 / CODE_SPREAD[kind])
     at = SCALE_AT[kind]
     data[:, at : at + 2] = np.frombuffer(scale.tobytes(), np.uint8)
-    return data.reshape(gguf.quant_shape_to_byte_shape(shape, kind))
+    stored: tuple[int, ...] = gguf.quant_shape_to_byte_shape(shape, kind)
+    return data.reshape(stored)
 
 
 def _codes(kind: Type) -> Callable[[np.random.Generator, int], U8]:

@@ -123,7 +123,7 @@ def describe_end(status: int, errors: str) -> str:
     """Says how a process ended, with the last lines it wrote."""
     end = f"killed by signal {-status}" if status < 0 else f"ended with status {status}"
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    return ": ".join([end, *([" | ".join(lines[-REASON_LINES:])] if lines else [])])
+    return ": ".join([end, *(["; ".join(lines[-REASON_LINES:])] if lines else [])])
 
 
 def _python_path() -> str:
