@@ -75,7 +75,7 @@ def score_texts(llm: LLM, texts: Iterable[str], window: int | None = None) -> It
     Raises:
         InputError: the window is too small or larger than the context.
     """
-    size = window or llm.model.context
+    size = llm.model.context if window is None else window
     if not 2 <= size <= llm.model.context:
         raise InputError(f"a window of {size} tokens; expected 2 to {llm.model.context}")
     score = Score()

@@ -60,13 +60,13 @@ def help_(conversation: Conversation, argument: str) -> None:
     """Shows this list."""  # noqa: D401
     for name, function in COMMANDS.items():
         tell(f"  /{name:<8} {function.__doc__}")
-    tell("  Enter sends; Alt-Enter, or a backslash at the end of a line, goes on in a new line.")
+    tell("  Enter sends; Alt-Enter, or a backslash at the end, starts a new line.")
     tell("  Ctrl-C stops a reply, Ctrl-D quits.")
 
 
 @command
 def system(conversation: Conversation, argument: str) -> None:
-    """Shows or sets the system message: /system You are brief. (/system - removes it)."""  # noqa: D401
+    """Shows or sets the system message; /system - removes it."""  # noqa: D401
     if argument:
         conversation.session.system = "" if argument == "-" else argument
     tell(f"system message: {conversation.session.system or 'none'}")
@@ -74,7 +74,7 @@ def system(conversation: Conversation, argument: str) -> None:
 
 @command
 def set_(conversation: Conversation, argument: str) -> None:
-    """Shows or sets sampling: /set temperature 0.5 (/set temperature default)."""  # noqa: D401
+    """Shows or sets sampling, as in /set temperature 0.5 (or default)."""  # noqa: D401
     if argument:
         name, _, value = argument.replace("=", " ", 1).partition(" ")
         changed = {**conversation.settings, name: parsed(name, value.strip())}

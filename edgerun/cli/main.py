@@ -152,11 +152,22 @@ def _report_usage(error: Exception) -> int:
         return INTERRUPTED
     if type(error).__name__ == "NoArgsIsHelpError":
         return 2
-    message = getattr(error, "format_message", lambda: str(error))().rstrip(".")
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "edgerun"
-    print(f"edgerun: {message}; see '{command} --help'", file=sys.stderr)
+    print(f"edgerun: {_usage_message(error)}; see '{command} --help'", file=sys.stderr)
     return 2
+
+
+def _usage_message(error: Exception) -> str:
+    """What typer says, in one form whatever its version: the value named, the nearest option."""
+    if type(error).__name__ == "NoSuchOption":
+        name = getattr(error, "option_name", "")
+        close = getattr(error, "possibilities", None)
+        return f"there is no option {name}" + (f": did you mean {close[0]}?" if close else "")
+    message: str = getattr(error, "format_message", lambda: str(error))().rstrip(".")
+    details = getattr(error.__cause__, "errors", None)  # of a validator, which has the value
+    value = f", got {details()[0]['input']!r}" if details else ""
+    return message[:1].lower() + message[1:] + value
 
 
 def _debugging() -> bool:

@@ -78,6 +78,8 @@ def load(model: Path | None, **options: Any) -> LLM:
     import logging
 
     from edgerun import llm
+    from edgerun.cli.progress import first_run
 
     logging.basicConfig(format="edgerun: %(message)s", level=logging.WARNING)
-    return llm.load(model, progress=say, **given(**options))
+    with first_run() as progress:
+        return llm.load(model, progress=progress, **given(**options))

@@ -44,6 +44,7 @@ def perplexity(
     as_json: options.Json = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
+    from edgerun.cli.progress import progress_line
     from edgerun.scoring import Score, score_texts, split_documents
 
     texts = itertools.islice(split_documents(_read(file), separator), limit)
@@ -54,7 +55,8 @@ def perplexity(
         with progress_line() as show:
             for score in score_texts(llm, texts, window):
                 show(f"{score.documents} texts, {score.bits_per_byte:.4f} bits per byte")
-        found = summary(score, window or llm.model.context, time.perf_counter() - began)
+        size = llm.model.context if window is None else window
+        found = summary(score, size, time.perf_counter() - began)
     print(json.dumps(found) if as_json else _as_text(found))
 
 
@@ -90,25 +92,9 @@ def _read(file: Path) -> str:
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not UTF-8 text: {error}") from error
+        raise InputError(
+            f"{file} is not UTF-8 text (byte {error.start}): convert it, for example with iconv"
+        ) from error
     if not text.strip():
         raise InputError(f"{file} holds no text")
     return text
-
-
-class progress_line:  # noqa: N801, used as a statement
-    """Rewrites one line on stderr, if that is a terminal; clears it at the end."""
-
-    def __enter__(self) -> progress_line:
-        import sys
-
-        self._stream = sys.stderr if sys.stderr.isatty() else None
-        return self
-
-    def __call__(self, text: str) -> None:
-        if self._stream:
-            self._stream.write(f"\r\x1b[2K{text}")
-            self._stream.flush()
-
-    def __exit__(self, *_: object) -> None:
-        self("")

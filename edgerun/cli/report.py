@@ -20,10 +20,10 @@ def resident_bytes() -> int:
 def memory_limit(threads: int) -> float | None:
     """Measured reading speed of memory in bytes a second; None where it cannot be measured."""
     try:
-        from edgerun.profile import measure_bandwidth
+        from edgerun.profile import machine_bandwidth
     except ImportError:
         return None
-    return float(measure_bandwidth(threads))
+    return float(machine_bandwidth(threads))
 
 
 def streaming(llm: LLM, tokens_per_s: float) -> dict[str, Any]:

@@ -143,4 +143,6 @@ def _read_stdin() -> str:
     try:
         return data.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
-        raise PromptError(f"stdin is not UTF-8 text: {error}") from error
+        raise PromptError(
+            f"stdin is not UTF-8 text (byte {error.start}): convert it, for example with iconv"
+        ) from error

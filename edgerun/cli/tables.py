@@ -25,7 +25,7 @@ def print_pairs(title: str, pairs: Mapping[str, Any]) -> None:
     width = max(map(len, pairs), default=0)
     print(title)
     for name, value in pairs.items():
-        print(f"  {name:<{width}}  {_text(value)}")
+        print(f"  {name:<{width}}  {_text(value) or 'none'}")
 
 
 def size(count: float) -> str:

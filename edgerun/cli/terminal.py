@@ -37,7 +37,9 @@ def read_message(lines: TextIO) -> str:
         try:
             line = lines.readline()
         except UnicodeDecodeError as error:
-            raise PromptError(f"stdin is not UTF-8 text: {error}") from error
+            raise PromptError(
+                "stdin is not UTF-8 text: convert it, for example with iconv"
+            ) from error
         if not line and not message:
             raise EOFError
         text = line.rstrip("\r\n")

@@ -166,7 +166,8 @@ class Engine:
         if len(prompt) >= context:
             raise PromptError(
                 f"the prompt has {len(prompt)} tokens and the context is {context}, one of which "
-                "must stay free: shorten the prompt or load the model with a larger context"
+                "must stay free: shorten the prompt, or load the model with a larger context if it "
+                "was made for one"
             )
         if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
             wrong = min(prompt) if min(prompt) < 0 else max(prompt)

@@ -11,6 +11,7 @@ import math
 import mmap
 import os
 import stat
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,13 @@ DEFAULT_DOMAINS = ("", "ai.onnx")
 MAX_MODEL_BYTES = 2**31 - 1  # a protobuf message cannot be larger
 
 
-def read_graph(path: Path) -> Graph:
+def read_graph(path: Path, known: Collection[tuple[int, int]] = ()) -> Graph:
     """Reads an ONNX model file.
 
     Args:
         path: of the ``.onnx`` file; its external data lies beside it.
+        known: device and inode of files whose content is vouched for, which may therefore have
+            several names (hard links).
 
     Raises:
         BundleError: the file is missing, no ONNX model, truncated, or points outside its folder.
@@ -59,7 +62,7 @@ def read_graph(path: Path) -> Graph:
         raise BundleError(f"{path} is no ONNX model or is damaged: {error}") from error
     if not model.graph.output:
         raise BundleError(f"{path} is no ONNX model: it has no outputs")
-    files = _MappedFiles(path.parent)
+    files = _MappedFiles(path.parent, known)
     constants: dict[str, Constant] = {
         tensor.name: _tensor(tensor, files) for tensor in model.graph.initializer if tensor.name
     }
@@ -76,8 +79,9 @@ def read_graph(path: Path) -> Graph:
 class _MappedFiles:
     """Files of one folder, mapped once each."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, known: Collection[tuple[int, int]]) -> None:
         self._folder = folder
+        self._known = known
         self._maps: dict[str, NDArray[np.uint8]] = {}
 
     def view(self, location: str, offset: int, length: int, tensor: str) -> NDArray[np.uint8]:
@@ -107,7 +111,8 @@ class _MappedFiles:
             ) from error
         try:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            shared = status.st_nlink > 1 and (status.st_dev, status.st_ino) not in self._known
+            if not stat.S_ISREG(status.st_mode) or shared:
                 raise BundleError(f"{location} must be a plain file with a single name")
             if status.st_size == 0:
                 return np.zeros(0, np.uint8)
@@ -117,11 +122,18 @@ class _MappedFiles:
         return np.frombuffer(mapped, np.uint8)
 
 
+def _type_name(tensor: Any) -> str:
+    from onnx import TensorProto
+
+    known: dict[int, str] = {number: name for name, number in TensorProto.DataType.items()}
+    return known.get(tensor.data_type, str(tensor.data_type)).lower()
+
+
 def _tensor(tensor: Any, files: _MappedFiles) -> NDArray[Any]:
     dtype = DTYPES.get(tensor.data_type)
     if dtype is None:
         raise UnsupportedError(
-            f"tensor '{tensor.name}' has ONNX element type {tensor.data_type}, supported are "
+            f"tensor '{tensor.name}' has the element type {_type_name(tensor)}, supported are "
             f"{', '.join(kind.__name__ for kind in DTYPES.values())}"
         )
     shape = tuple(tensor.dims)

@@ -55,7 +55,7 @@ def cache_write(dtype: str, head_dim: int, lanes: int) -> Body:
     return body
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def _store_head(x, pool, scales, slot, size, head_dim, lanes):  # type: ignore[no-untyped-def]
     """Stores one head in elements of ``size`` bytes; ``slot`` counts heads from the pool."""
     place = pool + slot * head_dim * size
@@ -148,7 +148,17 @@ def attention_many(dtype: str, head_dim: int, group: int, lanes: int, rows: int)
                     values = word(a, VALUES) + slot * head_dim * size
                     for m in range(0, used, block):
                         _weigh(
-                            p, values, out, m, low, high, size, block, vectors, head_dim, dtype,
+                            p,
+                            values,
+                            out,
+                            m,
+                            low,
+                            high,
+                            size,
+                            block,
+                            vectors,
+                            head_dim,
+                            dtype,
                             lanes,
                         )
                 _scatter(a, row, stop, head, group, out, state, head_dim, lanes)
@@ -164,15 +174,15 @@ def _blocking(queries: int, head_dim: int, lanes: int) -> tuple[int, int, int, i
     return block, 8 // block, vectors, -(-queries // block) * block
 
 
-@njit  # type: ignore[untyped-decorator]
-def _visible(a: int, row: int) -> int:
+@njit
+def _visible(a, row):  # type: ignore[no-untyped-def]
     """First position that a row sees."""
     if word(a, WINDOW) == 0:
         return 0
     return max(0, int_at(word(a, POSITIONS), row) - word(a, WINDOW) + 1)
 
 
-@njit  # type: ignore[untyped-decorator]
+@njit
 def _same_sequence(a: int, row: int, limit: int) -> int:
     """End of the run of rows that belong to the sequence of ``row``."""
     stop = row + 1
@@ -182,15 +192,15 @@ def _same_sequence(a: int, row: int, limit: int) -> int:
     return stop
 
 
-@njit  # type: ignore[untyped-decorator]
-def _slot(a: int, row: int, page: int, head: int) -> int:
+@njit
+def _slot(a, row, page, head):  # type: ignore[no-untyped-def]
     """Index of a page's first token in the layer's pool, counted in heads."""
     sequence = int_at(word(a, SEQUENCES), row)
     stored = int_at(word(a, PAGE_TABLE), sequence * word(a, PAGES) + page)
     return (stored * word(a, PAGE_HEADS) + head) * PAGE_TOKENS
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def _gather(a, row, stop, head, group, used, q, out, state, head_dim, lanes):  # type: ignore[no-untyped-def]
     """Copies the scaled queries of some rows, and clears ``used`` outputs and states."""
     factor = splat(float_at(word(a, SCALE), 0), "f32", lanes)
@@ -207,7 +217,7 @@ def _gather(a, row, stop, head, group, used, q, out, state, head_dim, lanes):  #
         set_float(state, 2 * m + 1, float32(0))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def _scores(q, keys, p, m, high, size, block, tokens, head_dim, dtype, lanes):  # type: ignore[no-untyped-def]
     """Scores of ``block`` queries against the first ``high`` tokens of a page, rounded up."""
     for token in range(0, high, tokens):
@@ -224,21 +234,21 @@ def _scores(q, keys, p, m, high, size, block, tokens, head_dim, dtype, lanes):  
         )
 
 
-@njit  # type: ignore[untyped-decorator]
+@njit
 def _fill(x, first, last, value):  # type: ignore[no-untyped-def]
     """Sets float32 elements ``first .. last - 1``."""
     for index in range(first, last):
         set_float(x, index, value)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def _multiply(x, y, lanes):  # type: ignore[no-untyped-def]
     """``x *= y`` for the float32 of one page."""
     for index in range(0, PAGE_TOKENS * 4, lanes * 4):
         store(x + index, load(x + index, "f32", lanes) * load(y + index, "f32", lanes))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def _soften(a, slot, scores, outs, states, m, first, last, size, head_dim, lanes):  # type: ignore[no-untyped-def]
     """Turns query ``m``'s scores of a page into weights and updates its running sums.
 
@@ -270,7 +280,7 @@ def _soften(a, slot, scores, outs, states, m, first, last, size, head_dim, lanes
         _multiply(p, word(a, VALUE_SCALES) + slot * 4, lanes)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def _raise(state, out, highest, total, head_dim, lanes):  # type: ignore[no-untyped-def]
     """Adds a page's sum of weights; rescales what was summed under a lower maximum."""
     before = float_at(state, 0)
@@ -285,7 +295,7 @@ def _raise(state, out, highest, total, head_dim, lanes):  # type: ignore[no-unty
     set_float(state, 1, total)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def _weigh(p, values, out, m, low, high, size, block, vectors, head_dim, dtype, lanes):  # type: ignore[no-untyped-def]
     """Adds the weighted values of tokens ``low .. high - 1`` to the outputs of some queries."""
     for column in range(0, head_dim, vectors * lanes):
@@ -303,7 +313,7 @@ def _weigh(p, values, out, m, low, high, size, block, vectors, head_dim, dtype, 
         )
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def _scatter(a, row, stop, head, group, out, state, head_dim, lanes):  # type: ignore[no-untyped-def]
     """Divides by the sums of weights and stores the outputs of some rows."""
     for m in range((stop - row) * group):

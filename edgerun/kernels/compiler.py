@@ -11,7 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import binding
-from numba import njit
+from numba import types
+from numba.core import compiler
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
 
 from edgerun.kernels.loader import ENTRY, target_machine
 
@@ -41,11 +44,10 @@ def compile_module(
     body: Callable[..., Any], arguments: int, machine: Any, *, result: bool = False
 ) -> Any:
     """The optimised LLVM module of ``body`` for a target machine."""
-    function = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(body)
-    function.compile(f"{'int64' if result else 'void'}({', '.join(['intp'] * arguments)})")
-    (compiled,) = function.overloads.values()
+    compiled = _translate(body, arguments, types.int64 if result else types.void)
+    library = compiled.library
     module = binding.parse_assembly(
-        compiled.library.get_llvm_str()
+        library.get_llvm_str()
         + ENTRY_TEMPLATE.format(
             kind="i64" if result else "void",
             entry=ENTRY,
@@ -54,12 +56,32 @@ def compile_module(
             end="%value = load i64, ptr %result\n  ret i64 %value" if result else "ret void",
         )
     )
+    for helper in library._linking_libraries:
+        module.link_in(helper._get_module_for_linking(), preserve=True)
     _drop_unused(module)
     passes = binding.create_pass_builder(
         machine, binding.create_pipeline_tuning_options(speed_level=3)
     )
     passes.getModulePassManager().run(module, passes)
     return module
+
+
+def _translate(body: Callable[..., Any], arguments: int, result: Any) -> Any:
+    """Numba's result up to unoptimised LLVM code.
+
+    ``njit`` would go on to machine code, which takes as long again, and for which this machine
+    may lack the instructions.
+    """
+    flags = compiler.Flags()
+    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    flags.error_model = "numpy"
+    typing, target = cpu_target.typing_context, cpu_target.target_context
+    typing.refresh()
+    target.refresh()
+    with global_compiler_lock:
+        return compiler.compile_extra(
+            typing, target, body, (types.intp,) * arguments, result, flags, {}
+        )
 
 
 def _drop_unused(module: Any) -> None:

@@ -19,7 +19,7 @@ from llvmlite import ir
 from edgerun.kernels.simd import Vec, constant, declare
 
 _MAX_CODE_PRODUCT = {2: 3 * 128, 4: 15 * 128}
-_X86 = platform.machine().lower() in ("x86_64", "amd64", "i686", "x86")
+X86 = platform.machine().lower() in ("x86_64", "amd64", "i686", "x86")
 
 
 class Dots(Protocol):
@@ -145,7 +145,7 @@ class PortableDots:
     def add(self, builder: Any, partial: Any, codes: Any, x: Any, lanes: int) -> Any:
         wide = Vec("i32", lanes).llvm
         products = builder.mul(builder.sext(codes, wide), builder.sext(x, wide), flags=["nsw"])
-        if not _X86:
+        if not X86:
             name = f"llvm.vector.partial.reduce.add.v{lanes // 4}i32.v{lanes}i32"
             reduce = declare(builder, name, partial.type, partial.type, wide)
             return builder.call(reduce, [partial, products])
@@ -163,6 +163,23 @@ class PortableDots:
         return builder.add(total, partial)
 
 
+class VnniModel(PortableDots):
+    """What ``VnniDots`` computes, in generic operations: tests its callers on any machine."""
+
+    offset = True
+
+    def prepare(self, builder: Any, codes: Any, lanes: int, bits: int) -> Any:
+        return codes
+
+    def add(self, builder: Any, partial: Any, codes: Any, x: Any, lanes: int) -> Any:
+        wide = Vec("i32", lanes).llvm
+        products = builder.mul(builder.zext(codes, wide), builder.sext(x, wide))
+        for offset in range(4):
+            part = _shuffle(builder, products, range(offset, lanes, 4))
+            partial = builder.add(partial, part)
+        return partial
+
+
 def _shuffle(builder: Any, value: Any, index: range) -> Any:
     mask = ir.Constant(ir.VectorType(ir.IntType(32), len(index)), list(index))
     return builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), mask)
@@ -172,4 +189,5 @@ DOTS: dict[str, Dots] = {
     "avx512vnni": VnniDots(),
     "avx2": Avx2Dots(),
     "portable": PortableDots(),
+    "vnni_model": VnniModel(),
 }

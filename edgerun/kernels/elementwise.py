@@ -16,7 +16,7 @@ from edgerun.kernels.vectormath import relu2, silu
 from edgerun.kernels.word import byte_at, float_at, int_at, set_float, word
 
 
-@njit  # type: ignore[untyped-decorator]
+@njit
 def copy_floats(source: int, target: int, count: int) -> None:
     """Copies ``count`` float32."""
     whole = count // 8 * 8
@@ -137,8 +137,14 @@ def rotary(head_dim: int, lanes: int) -> Body:
         x = word(a, 3) + chunk * word(a, 4) * 4
         for _head in range(word(a, 5)):
             for index in range(0, half * 4, lanes * 4):
-                cos, sin = load(table + index, "f32", lanes), load(table + index + half * 4, "f32", lanes)
-                first, second = load(x + index, "f32", lanes), load(x + index + half * 4, "f32", lanes)
+                cos, sin = (
+                    load(table + index, "f32", lanes),
+                    load(table + index + half * 4, "f32", lanes),
+                )
+                first, second = (
+                    load(x + index, "f32", lanes),
+                    load(x + index + half * 4, "f32", lanes),
+                )
                 store(x + index, first * cos - second * sin)
                 store(x + index + half * 4, second * cos + first * sin)
             x += head_dim * 4

@@ -57,7 +57,7 @@ class StreamWeight:
     @property
     def padded_k(self) -> int:
         """K rounded up to whole tiles."""
-        return self.codes.shape[1] * self.tile
+        return int(self.codes.shape[1]) * self.tile
 
     @property
     def nbytes(self) -> int:
@@ -83,9 +83,7 @@ def to_stream(packed: PackedWeight, lanes: int, *, row_scale: bool) -> StreamWei
     return StreamWeight(codes, padded, (n, k), bits, block, lanes)
 
 
-def _stream_codes(
-    packed: PackedWeight, groups: int, tiles: int, lanes: int
-) -> NDArray[np.uint8]:
+def _stream_codes(packed: PackedWeight, groups: int, tiles: int, lanes: int) -> NDArray[np.uint8]:
     """Runs the ``repack`` kernel over all groups, on as many threads as there are cores."""
     rows = np.ascontiguousarray(packed.codes.reshape(packed.shape[0], -1))
     codes = huge_zeros((groups * GROUP, tiles, lanes))

@@ -38,7 +38,7 @@ COMMON = "rows codes scales bias out n groups step tiles out_stride accumulate "
 X, X_STRIDE, X_SCALE, X_SUM, BLOCKS = range(11, 16)
 
 
-@njit  # type: ignore[untyped-decorator]
+@njit
 def _finish(a: int, row: int, n: int, value: float) -> None:
     """Adds bias and residual and stores one output, unless ``n`` is padding."""
     if n < word(a, N):
@@ -50,7 +50,7 @@ def _finish(a: int, row: int, n: int, value: float) -> None:
         set_float(word(a, OUT), index, value)
 
 
-@njit  # type: ignore[untyped-decorator]
+@njit
 def _store_integers(a, row, n, apart, sums, tokens, rows, middle):  # type: ignore[no-untyped-def]
     """Scales and stores int32 ``sums [tokens, rows]``; ``middle`` is the codes' zero point.
 
@@ -65,7 +65,7 @@ def _store_integers(a, row, n, apart, sums, tokens, rows, middle):  # type: igno
             _finish(a, row + t, n + r * apart, total * scale)
 
 
-@njit  # type: ignore[untyped-decorator]
+@njit
 def _store_floats(a, row, n, apart, sums, tokens, rows):  # type: ignore[no-untyped-def]
     """Stores float32 ``sums [tokens, rows]``."""
     for t in range(tokens):
@@ -98,9 +98,7 @@ def linear_row(bits: int, lanes: int, isa: str) -> Body:
                 if many:
                     for r in range(0, 4, side):
                         start = w + r * far
-                        row_tile(
-                            start, far, x, stride, tiles, sums, side, TOKENS, bits, lanes, isa
-                        )
+                        row_tile(start, far, x, stride, tiles, sums, side, TOKENS, bits, lanes, isa)
                         _store_integers(a, row, n + r * apart, apart, sums, TOKENS, side, middle)
                 else:
                     row_tile(w, far, x, stride, tiles, sums, 4, 1, bits, lanes, isa)

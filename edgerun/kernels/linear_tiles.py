@@ -225,7 +225,7 @@ def _tiles_a_fold(dots: Dots, shape: Shape) -> int:
 
 
 @intrinsic(prefer_literal=True)
-def block_tile(
+def block_tile(  # type: ignore[no-untyped-def]
     typingctx,
     w,
     w_stride,
@@ -243,7 +243,7 @@ def block_tile(
     lanes,
     block,
     isa,
-):  # type: ignore[no-untyped-def]
+):
     """Scaled sums over all of K, float32 ``out[tokens, rows]``; ``block >= lanes``.
 
     ``scales`` is the address of the first row's first scale, rows ``scales_stride`` bytes apart;

@@ -28,7 +28,7 @@ from edgerun.kernels.simd import (
 from edgerun.kernels.word import float_at, set_float, set_int, word
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def inverse_rms(x, size, epsilon, lanes):  # type: ignore[no-untyped-def]
     """``1 / sqrt(mean(x ** 2) + epsilon)`` of ``size`` float32."""
     whole = size // lanes * lanes
@@ -42,14 +42,14 @@ def inverse_rms(x, size, epsilon, lanes):  # type: ignore[no-untyped-def]
     return float32(1) / float32(sqrt(result / float32(size) + epsilon))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def normal(x, weight, index, inverse, lanes):  # type: ignore[no-untyped-def]
     """Elements ``index ..`` of a normalised row."""
     scaled = load(x + index * 4, "f32", lanes) * splat(inverse, "f32", lanes)
     return scaled * load(weight + index * 4, "f32", lanes)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def largest_normal(x, weight, first, last, inverse, lanes):  # type: ignore[no-untyped-def]
     """Largest magnitude among elements ``first .. last - 1`` of a normalised row."""
     whole = first + (last - first) // lanes * lanes
@@ -62,7 +62,7 @@ def largest_normal(x, weight, first, last, inverse, lanes):  # type: ignore[no-u
     return result
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def round_normal(x, weight, first, last, inverse, factor, q, lanes):  # type: ignore[no-untyped-def]
     """Stores elements ``first .. last - 1`` of a normalised row as int8; returns their sum."""
     whole = first + (last - first) // lanes * lanes

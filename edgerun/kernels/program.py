@@ -72,6 +72,8 @@ class ThreadTeam:
         """Makes a team of ``threads - 1`` workers and whoever calls ``run``."""
         self.threads = threads
         self._closed = False
+        self._workers: list[threading.Thread] = []
+        self._program: Program | None = None
         self._master = _native("master", 6, result=False)
         self._worker = _native("worker", 3, result=True)
         self._reset()
@@ -128,8 +130,8 @@ class ThreadTeam:
         self._sleeping = 0
         self._lock = threading.Lock()
         self._asleep = threading.Condition()
-        self._program: Program | None = None
-        self._workers: list[threading.Thread] = []
+        self._program = None
+        self._workers = []
 
     def _start(self) -> None:
         if self._closed:
@@ -144,13 +146,15 @@ class ThreadTeam:
     def _work(self, index: int) -> None:
         control, idle = self._control.ctypes.data, self._idle[index].ctypes.data
         last = 0
-        while not self._closed:
+        while True:
             last = self._worker(control, idle, last)
             with self._asleep:
                 self._sleeping += 1
-                while not self._closed and self._run <= last:
+                while self._run <= last and not self._closed:
                     self._asleep.wait()
                 self._sleeping -= 1
+                if self._closed:
+                    return
 
 
 def _lines(count: int, words: int) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ MIN_ABSMAX = 1e-5  # as in reference.py
 SMALLEST_NORMAL = 1.1754944e-38  # the inverse of a smaller scale overflows
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def largest(x, width, lanes):  # type: ignore[no-untyped-def]
     """Largest magnitude of ``width`` float32."""
     whole = width // lanes * lanes
@@ -39,7 +39,7 @@ def largest(x, width, lanes):  # type: ignore[no-untyped-def]
     return result
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def round_codes(x, width, factor, q, lanes):  # type: ignore[no-untyped-def]
     """Stores ``rint(x * factor)`` as int8; returns the sum of the codes."""
     whole = width // lanes * lanes
@@ -57,21 +57,21 @@ def round_codes(x, width, factor, q, lanes):  # type: ignore[no-untyped-def]
     return result
 
 
-@njit  # type: ignore[untyped-decorator]
+@njit
 def fill_zero(q, first, last):  # type: ignore[no-untyped-def]
     """Sets the int8 codes ``first .. last - 1`` to zero."""
     for index in range(first, last):
         store(q + index, splat(0, "i8", 1))
 
 
-@njit  # type: ignore[untyped-decorator]
-def row_factor(top: float) -> float:
+@njit
+def row_factor(top):  # type: ignore[no-untyped-def]
     """Codes per unit of a row whose largest magnitude is ``top``."""
     return float32(127) / max(top, float32(MIN_ABSMAX))
 
 
-@njit  # type: ignore[untyped-decorator]
-def block_factor(scale: float) -> float:
+@njit
+def block_factor(scale):  # type: ignore[no-untyped-def]
     """Codes per unit of a block; 0 for scales whose inverse is not a number."""
     return float32(1) / scale if scale >= float32(SMALLEST_NORMAL) else float32(0)
 

@@ -49,8 +49,10 @@ def rms_norm(x: F32, weight: F32, *, epsilon: float) -> F32:
     Source: Zhang and Sennrich 2019, equation 4.
     """
     groups = x.reshape(len(x), x.shape[1] // len(weight), len(weight))
-    mean = np.mean(groups * groups, axis=-1, keepdims=True, dtype=np.float32)
-    return (groups / np.sqrt(mean + np.float32(epsilon)) * weight).reshape(x.shape)
+    mean: F32 = np.mean(groups * groups, axis=-1, keepdims=True, dtype=np.float32)
+    root: F32 = np.sqrt(mean + np.float32(epsilon))
+    normal = groups / root * weight
+    return normal.reshape(x.shape)
 
 
 def quantize_row(x: F32) -> tuple[NDArray[np.int8], F32]:

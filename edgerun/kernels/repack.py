@@ -16,7 +16,7 @@ from edgerun.kernels.word import word
 GROUP = 4
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def _spread2(address, quarter):  # type: ignore[no-untyped-def]
     """``quarter`` bytes of 2-bit codes as ``4 * quarter`` bytes."""
     v = cast(load(address, "u8", quarter), "i32")
@@ -24,26 +24,26 @@ def _spread2(address, quarter):  # type: ignore[no-untyped-def]
     return reinterpret(mask_bits(v | shift_left(v, 6), 0x03030303), "u8")
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def _spread4(address, half):  # type: ignore[no-untyped-def]
     """``half`` bytes of 4-bit codes as ``2 * half`` bytes."""
     v = cast(load(address, "u8", half), "i16")
     return reinterpret(mask_bits(v | shift_left(v, 4), 0x0F0F), "u8")
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def _tile2(source, target, quarter):  # type: ignore[no-untyped-def]
     v = _spread2(source, quarter) | shift_left(_spread2(source + quarter, quarter), 2)
     v = v | shift_left(_spread2(source + 2 * quarter, quarter), 4)
     store(target, v | shift_left(_spread2(source + 3 * quarter, quarter), 6))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def _tile4(source, target, half):  # type: ignore[no-untyped-def]
     store(target, _spread4(source, half) | shift_left(_spread4(source + half, half), 4))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def _tile8(source, target, lanes):  # type: ignore[no-untyped-def]
     store(target, load(source, "u8", lanes))
 
@@ -55,7 +55,6 @@ def repack(bits: int, lanes: int) -> Body:
     ``spare`` is ``[4 * lanes]`` zeroed bytes a chunk, where the last, partial tile of a row is
     completed with zeros; missing rows stay as they are.
     """
-
     part = lanes * bits // 8
 
     def body(a: int, chunk: int) -> None:

@@ -45,8 +45,8 @@ SPINS_BEFORE_YIELD = 1_000
 YIELDS_BEFORE_SLEEP = 400
 
 
-@njit  # type: ignore[untyped-decorator]
-def _take(counter: int, run: int, chunks: int) -> int:
+@njit
+def _take(counter, run, chunks):  # type: ignore[no-untyped-def]
     """Takes a chunk number, or -1 when none is left or the run is over."""
     while True:
         value = atomic_load(counter)
@@ -56,7 +56,7 @@ def _take(counter: int, run: int, chunks: int) -> int:
             return value & NUMBER_MASK
 
 
-@njit  # type: ignore[untyped-decorator]
+@njit
 def _wait(counter: int, target: int) -> None:
     """Waits until a counter reaches a value; lets other threads run when that takes long."""
     spins = 0
@@ -68,7 +68,7 @@ def _wait(counter: int, target: int) -> None:
             pause()
 
 
-@njit  # type: ignore[untyped-decorator]
+@njit
 def _walk(table: int, count: int, counters: int, run: int) -> None:
     """Executes a program; called by every thread of a run with the same arguments."""
     start = 0

@@ -42,7 +42,7 @@ ELEMENTS: dict[str, ir.Type] = {
 }
 
 
-class Vec(types.Type):
+class Vec(types.Type):  # type: ignore[misc]
     """Numba type of a vector value: ``lanes`` elements of type ``element``."""
 
     def __init__(self, element: str, lanes: int) -> None:

@@ -31,7 +31,7 @@ def like(typingctx, value, scalar):  # type: ignore[no-untyped-def]
     return value(value, kind), codegen
 
 
-@njit  # type: ignore[untyped-decorator]
+@njit
 def exp(x):  # type: ignore[no-untyped-def]
     """``e ** x`` of a float32 vector; x is clamped to [-87.3, 88.3].
 
@@ -52,14 +52,14 @@ def exp(x):  # type: ignore[no-untyped-def]
     return p * reinterpret(shift_left(whole + like(whole, int32(127)), 23), "f32")
 
 
-@njit  # type: ignore[untyped-decorator]
+@njit
 def silu(x):  # type: ignore[no-untyped-def]
     """``x * sigmoid(x)`` of a float32 vector; error below 3e-7 of the result."""
     zero = like(x, float32(0))
     return x / (like(x, float32(1)) + exp(zero - maximum(x, like(x, float32(-80)))))
 
 
-@njit  # type: ignore[untyped-decorator]
+@njit
 def relu2(x):  # type: ignore[no-untyped-def]
     """``max(x, 0) ** 2`` of a float32 vector, exact as float32 arithmetic is."""
     positive = maximum(x, like(x, float32(0)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from edgerun.graph.onnx_reader import read_graph
 from edgerun.graph.passes import lower
 from edgerun.model.foreign import GENAI_CONFIG, foreign_manifest
 from edgerun.model.manifest import FORMAT, FORMAT_VERSION, FileEntry, Manifest, ModelConfig
+
+logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
@@ -81,15 +85,17 @@ def open_bundle(path: Path | str, *, verify: bool = False) -> Bundle:
     """
     folder = Path(path)
     if not (folder / MANIFEST).exists() and (folder / GENAI_CONFIG).is_file():
+        logger.warning("%s has no %s, so its files cannot be checked for damage", folder, MANIFEST)
         manifest, model = foreign_manifest(folder)
         _check_model(folder / GENAI_CONFIG, manifest.model)
         return Bundle(folder, manifest, _graph(folder / model))
     manifest = read_manifest(folder)
     if MODEL not in manifest.files:
         raise BundleError(f"the manifest of {folder} lists no {MODEL}")
+    hashed: set[tuple[int, int]] = set()
     for name, entry in manifest.files.items():
-        _checked_file(folder, name, entry, always=verify)
-    return Bundle(folder, manifest, _graph(folder / MODEL))
+        _checked_file(folder, name, entry, always=verify, hashed=hashed)
+    return Bundle(folder, manifest, _graph(folder / MODEL, frozenset(hashed)))
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -110,7 +116,9 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BundleError(f"{folder / MANIFEST} is damaged: {error}") from error
+        raise BundleError(
+            f"{folder / MANIFEST} is damaged: {error}; copy or export the model again"
+        ) from error
     if manifest.format != FORMAT:
         raise BundleError(f"{folder / MANIFEST} says format '{manifest.format}', not '{FORMAT}'")
     if manifest.format_version != FORMAT_VERSION:
@@ -122,14 +130,14 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _graph(path: Path) -> Graph:
+def _graph(path: Path, hashed: frozenset[tuple[int, int]] = frozenset()) -> Graph:
     """Reads and lowers a model file.
 
     What a hostile file can get wrong has no end (names that are no text, attributes of another
     type), so anything that reading trips over means that the file is broken.
     """
     try:
-        return lower(read_graph(path))
+        return lower(read_graph(path, hashed))
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         raise BundleError(f"the graph in {path} is inconsistent: {error!r}") from error
 
@@ -155,26 +163,40 @@ def _read(path: Path) -> bytes:
         raise BundleError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _checked_file(folder: Path, name: str, entry: FileEntry, *, always: bool) -> bytes:
+def _checked_file(
+    folder: Path,
+    name: str,
+    entry: FileEntry,
+    *,
+    always: bool,
+    hashed: set[tuple[int, int]] | None = None,
+) -> bytes:
     """Checks a file's place, kind, size and, unless it is large, digest; returns its bytes.
 
-    A large file is not read and returns nothing.
+    A large file is not read and returns nothing. One with several names is always read, since it
+    may be somebody else's; installers link files so. Device and inode of files whose digest was
+    right are added to ``hashed``.
     """
     if "/" in name or "\\" in name or name in ("", ".", "..", MANIFEST):
         raise BundleError(f"the manifest of {folder} lists '{name}', which is no plain file name")
     path = folder / name
     if path.is_symlink() or not path.is_file():
-        raise BundleError(f"{path} is missing or not a plain file, but the manifest lists it")
-    size = path.stat().st_size
+        raise BundleError(
+            f"{path} is missing or not a plain file, but the manifest lists it; "
+            "copy or export the model again"
+        )
+    status = path.stat()
+    size = status.st_size
     if size != entry.size:
         raise BundleError(
             f"{path} has {size} bytes and the manifest says {entry.size}: the file is truncated "
             "or altered; copy or export the model again"
         )
-    if size > ALWAYS_HASHED_BYTES and not always:
+    if size > ALWAYS_HASHED_BYTES and not always and status.st_nlink == 1:
         return b""
     digest, data = hashlib.sha256(), bytearray()
     with path.open("rb") as file:
+        status = os.fstat(file.fileno())
         while piece := file.read(2**20):
             digest.update(piece)
             if size <= MAX_TEXT_BYTES:
@@ -184,4 +206,6 @@ def _checked_file(folder: Path, name: str, entry: FileEntry, *, always: bool) ->
             f"{path} does not match the digest in the manifest: it is damaged or altered; "
             "copy or export the model again"
         )
+    if hashed is not None:
+        hashed.add((status.st_dev, status.st_ino))
     return bytes(data)

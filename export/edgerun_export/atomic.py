@@ -71,8 +71,11 @@ def check_target(target: Path, *, replace: bool = False) -> None:
         StorageError: it cannot be looked at.
     """
     with storage_errors(target):
+        parent = next((path for path in target.absolute().parents if path.exists()), target)
         exists, is_folder = target.exists(), target.is_dir()
         is_empty = is_folder and not any(target.iterdir())
+    if not parent.is_dir():
+        raise InputError(f"'{target}' cannot be made, '{parent}' is a file; choose another output")
     if exists and not is_folder:
         raise InputError(f"'{target}' exists and is not a folder; choose another output")
     if exists and not is_empty and not replace:

@@ -14,6 +14,7 @@ from edgerun_export.architectures import DecoderSpec
 from edgerun_export.checkpoint.base import Source
 from edgerun_export.recipe import Recipe
 
+FORMAT = "edgerun-bundle"
 FORMAT_VERSION = 1
 MODEL_FILE, DATA_FILE, MANIFEST_FILE = "model.onnx", "model.onnx.data", "manifest.json"
 
@@ -203,7 +204,7 @@ def manifest(
 ) -> dict[str, Any]:
     """Returns manifest.json: what the bundle is, where it came from, and digests of its files."""
     return {
-        "format": "edgerun-bundle",
+        "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "exporter": {"name": "edgerun-export", "version": __version__},
         "model": model_facts(spec, ids),

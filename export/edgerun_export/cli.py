@@ -75,7 +75,7 @@ def export_command(
         bool,
         typer.Option("--verify", help="Compare the bundle with the source before it appears."),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False,
     tokenizer: Annotated[
         Path | None, typer.Option(help="Tokenizer file, for llama2.c checkpoints.")
     ] = None,

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edgerun.errors import InputError
 from edgerun_export.architectures import describe
 from edgerun_export.atomic import atomic_folder, check_target
 from edgerun_export.bundle_files import (
     DATA_FILE,
+    FORMAT,
     MANIFEST_FILE,
     MODEL_FILE,
     check_vocabulary,
@@ -105,6 +107,7 @@ def export(
     """
     options = options or ExportOptions()
     check_target(out, replace=options.force)
+    _protect(out, source)
     progress("read", 0.0)
     tokenizer = None if options.tokenizer is None else str(options.tokenizer)
     checkpoint = open_checkpoint(str(source), revision=options.revision, tokenizer=tokenizer)
@@ -115,6 +118,27 @@ def export(
     finally:
         checkpoint.close()
     return ExportResult(out, result.recipe, result.manifest, result.warnings)
+
+
+def _protect(out: Path, source: str | Path) -> None:
+    """Refuses to replace what no export wrote: ``--force`` with a wrong folder would delete it.
+
+    Raises:
+        InputError: ``out`` holds the source, or files without a manifest.
+    """
+    if not out.is_dir() or not any(out.iterdir()):
+        return
+    if out.resolve() in (Path(source).resolve(), *Path(source).resolve().parents):
+        raise InputError(f"'{out}' holds the checkpoint '{source}'; choose another output")
+    try:
+        is_bundle = f'"{FORMAT}"'.encode() in (out / MANIFEST_FILE).read_bytes()
+    except OSError:
+        is_bundle = False
+    if not is_bundle:
+        raise InputError(
+            f"'{out}' is no bundle, so --force does not replace it; choose another output, "
+            "or delete it yourself"
+        )
 
 
 class _Job:

@@ -138,9 +138,33 @@ def test_existing_output_is_kept_unless_forced(tmp_path):
     with pytest.raises(InputError, match="--force"):
         export(GOLDEN / "llama", out)
     assert (out / "precious").exists()
+    with pytest.raises(InputError, match="no bundle"):
+        export(GOLDEN / "llama", out, ExportOptions(force=True))
+    assert (out / "precious").exists()
+    (out / "manifest.json").write_text('{"format": "edgerun-bundle"}')
     export(GOLDEN / "llama", out, ExportOptions(force=True))
     assert {path.name for path in out.iterdir()} == FILES
     assert leftovers(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("out", [".", ".."])
+def test_the_source_is_never_replaced(out, checkpoint):
+    (checkpoint / "manifest.json").touch()
+    (checkpoint.parent / "manifest.json").touch()
+    with pytest.raises(InputError, match="holds the checkpoint"):
+        export(checkpoint, checkpoint / out, ExportOptions(force=True))
+    assert (checkpoint / "model.safetensors").exists()
+
+
+def test_a_revision_of_a_folder_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="is for hub ids"):
+        export(GOLDEN / "llama", tmp_path / "out", ExportOptions(revision="main"))
+
+
+def test_output_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("data")
+    with pytest.raises(InputError, match="is a file"):
+        export(GOLDEN / "llama", tmp_path / "file" / "out")
 
 
 def test_output_that_is_a_file_is_refused(tmp_path):

@@ -68,9 +68,7 @@ def cache_write(isa: str, dtype: Any, shape: tuple[int, int]) -> Call:
     k[1, :head_dim] = 0
 
     def check() -> None:
-        keys, values = (
-            x[:, :width].reshape(batch.rows, kv_heads, head_dim) for x in (k, v)
-        )
+        keys, values = (x[:, :width].reshape(batch.rows, kv_heads, head_dim) for x in (k, v))
         for row in range(batch.rows):
             place = (0, int(batch.sequences[row]), int(batch.positions[row]))
             expected.write(*place, keys[row : row + 1], values[row : row + 1])

@@ -56,8 +56,10 @@ def embedding_block(form: tuple[str, int]) -> Call:
 )
 def gate(isa: str, activation: str, shape: tuple[int, int, int]) -> Call:
     rows, width, pieces = shape
-    x, up, out = random((rows, width), 1, gap=1), random((rows, width), 2, gap=2), untouched(
-        (rows, width + 3)
+    x, up, out = (
+        random((rows, width), 1, gap=1),
+        random((rows, width), 2, gap=2),
+        untouched((rows, width + 3)),
     )
     x[0, :3] = -300, 300, 0
 
@@ -107,9 +109,7 @@ def rotary(isa: str, shape: tuple[int, int, int]) -> Call:
     before = x[:, :width].copy()
 
     def check() -> None:
-        expected = reference.rotary(
-            before, positions, frequencies, head_dim=head_dim, factor=1.5
-        )
+        expected = reference.rotary(before, positions, frequencies, head_dim=head_dim, factor=1.5)
         assert_near(x[:, :width], expected, 4e-7)
         assert np.isnan(x[:, width:]).all()
 

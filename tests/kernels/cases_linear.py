@@ -11,9 +11,21 @@ from edgerun.formats.base import PackedWeight
 from edgerun.kernels import reference
 from edgerun.kernels.isa import VECTOR_BYTES
 from edgerun.kernels.layout import StreamWeight, to_stream
-from tests.kernels.harness import F32, ISAS, UNTOUCHED, Call, assert_near, cases_of, random, untouched
+from tests.kernels.harness import (
+    F32,
+    ISAS,
+    UNTOUCHED,
+    Call,
+    assert_near,
+    cases_of,
+    random,
+    untouched,
+)
 
 BOUND = 2e-6
+# Instruction sets and vector bytes. AVX-512 code cannot run everywhere, so its structure (64-byte
+# vectors, unsigned 8-bit codes with an offset) is also tested in generic operations.
+VECTORS = [(isa, VECTOR_BYTES[isa]) for isa in ISAS] + [("vnni_model", 64)]
 # Outputs, inputs, batch rows, and whether there are a bias and a residual.
 SHAPES = [(4, 64, 1, False), (9, 320, 3, True), (70, 704, 6, False)]
 
@@ -72,12 +84,17 @@ def rounded_block(x: F32, stride: int, block: int) -> dict[str, Any]:
     return fields | {"x_sum": sums, "blocks": scales.shape[1]}
 
 
-@cases_of("linear_row", isa=ISAS, form=[("ternary", 32), ("int4", 32), ("int8", 32)], shape=SHAPES)
-def linear_row(isa: str, form: tuple[str, int], shape: tuple[int, int, int, bool]) -> Call:
+@cases_of(
+    "linear_row", vectors=VECTORS, form=[("ternary", 32), ("int4", 32), ("int8", 32)], shape=SHAPES
+)
+def linear_row(
+    vectors: tuple[str, int], form: tuple[str, int], shape: tuple[int, int, int, bool]
+) -> Call:
     n, k, rows, extras = shape
     packed = packed_weight(form, n, k, row_scale=True)
     x = random((rows, packed.shape[1]))
-    weight = to_stream(packed, VECTOR_BYTES[isa], row_scale=True)
+    isa, lanes = vectors
+    weight = to_stream(packed, lanes, row_scale=True)
     fields, check = expectation(x, packed, extras, "int8_row")
     fields |= stream_fields(weight, 2) | rounded_row(x, weight.padded_k)
     params = {"bits": weight.bits, "lanes": weight.lanes, "isa": isa}
@@ -87,12 +104,15 @@ def linear_row(isa: str, form: tuple[str, int], shape: tuple[int, int, int, bool
 BLOCK_FORMS = [("ternary", 32), ("int2", 128), ("int4", 16), ("int4", 128), ("int8", 32)]
 
 
-@cases_of("linear_block", isa=ISAS, form=BLOCK_FORMS, shape=SHAPES)
-def linear_block(isa: str, form: tuple[str, int], shape: tuple[int, int, int, bool]) -> Call:
+@cases_of("linear_block", vectors=VECTORS, form=BLOCK_FORMS, shape=SHAPES)
+def linear_block(
+    vectors: tuple[str, int], form: tuple[str, int], shape: tuple[int, int, int, bool]
+) -> Call:
     n, k, rows, extras = shape
     packed = packed_weight(form, n, k, row_scale=False)
     x = random((rows, packed.shape[1]))
-    weight = to_stream(packed, min(VECTOR_BYTES[isa], packed.block), row_scale=False)
+    isa, lanes = vectors
+    weight = to_stream(packed, min(lanes, packed.block), row_scale=False)
     fields, check = expectation(x, packed, extras, "int8_block")
     fields |= stream_fields(weight, 2) | rounded_block(x, weight.padded_k, packed.block)
     params = {"bits": weight.bits, "lanes": weight.lanes, "block": packed.block, "isa": isa}

@@ -32,7 +32,7 @@ class Call:
     Attributes:
         params: compile-time constants.
         fields: arrays stand for their addresses; ``rows`` is filled in.
-        rows: what the field ``rows`` points to.
+        rows: what the field ``rows`` points to; 0 for kernels without such a field.
         check: asserts.
         chunks: number of chunks; one a row unless given.
     """
@@ -79,7 +79,8 @@ def run(kernel: str, call: Call, team: ThreadTeam) -> None:
         name: value.ctypes.data if isinstance(value, np.ndarray) else int(value)
         for name, value in call.fields.items()
     }
-    fields["rows"] = frame.ctypes.data + 8 * ROWS
+    if call.rows:
+        fields["rows"] = frame.ctypes.data + 8 * ROWS
     step = instruction(
         kernel, params=call.params, fields=fields, chunks=(0, 1, 1), reads=set(), writes=set()
     )

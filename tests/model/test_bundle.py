@@ -155,6 +155,17 @@ def test_external_data_through_a_hard_link_is_refused(bundle):
         open_bundle(bundle)
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_a_listed_file_with_the_right_digest_may_have_several_names(bundle, large, monkeypatch):
+    monkeypatch.setattr("edgerun.model.bundle.ALWAYS_HASHED_BYTES", 0 if large else 2**20)
+    os.link(bundle / "model.onnx.data", bundle.parent / "cache")  # as installers do
+    assert open_bundle(bundle).graph.constants
+    data = (bundle / "model.onnx.data").read_bytes()
+    (bundle / "model.onnx.data").write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    with pytest.raises(BundleError, match="does not match the digest"):
+        open_bundle(bundle)
+
+
 @pytest.mark.parametrize(
     ("key", "value"), [("offset", "-1"), ("offset", str(2**62)), ("length", "x")]
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from edgerun.engine.sampling.base import Candidates, History, Processor, processor
@@ -23,12 +25,13 @@ def penalties(params: SamplingParams) -> Processor | None:
     def apply(candidates: Candidates, history: History) -> Candidates:
         logits = candidates.logits
         if repetition != 1:
-            seen = np.unique(np.asarray(history.ids, np.int64))
+            seen = np.asarray(history.ids, np.int64)  # one id often, each time the same value
             values = logits[seen]
             logits[seen] = np.where(values > 0, values / repetition, values * repetition)
-        reply = np.asarray(history.ids[history.prompt_tokens :], np.int64)
-        if len(reply) and (presence or frequency):
-            seen, counts = np.unique(reply, return_counts=True)
+        if presence or frequency:
+            counted = Counter(history.ids[history.prompt_tokens :])
+            counts = np.fromiter(counted.values(), np.float64, len(counted))
+            seen = np.fromiter(counted, np.int64, len(counted))
             logits[seen] -= (counts * frequency + presence).astype(np.float32)
         return candidates
 

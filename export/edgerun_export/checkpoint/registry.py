@@ -60,6 +60,14 @@ def open_checkpoint(
         exists = path.exists()
     except (OSError, ValueError) as error:
         raise CheckpointError(f"'{path_or_id[:200]}' is not a usable path") from error
+    if not path_or_id:
+        raise CheckpointError(
+            "the checkpoint's name is empty; give a path or a hub id 'owner/name'"
+        )
+    if exists and revision:
+        raise CheckpointError(
+            f"--revision {revision} is for hub ids and '{path_or_id}' is a local path; leave it out"
+        )
     if exists:
         return open_local(path, Path(tokenizer) if tokenizer else None)
     if _HUB_ID.fullmatch(path_or_id) is None:

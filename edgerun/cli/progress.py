@@ -1,0 +1,70 @@
+"""Progress on stderr: one line that is rewritten on a terminal, and what a first run compiles."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from edgerun.cli.options import say
+
+SESSION = "onnxruntime session"
+CLEAR = "\r\x1b[2K"
+
+
+class progress_line:  # noqa: N801, used as a statement
+    """Rewrites one line on stderr, if that is a terminal; clears it at the end."""
+
+    def __enter__(self) -> progress_line:
+        self._stream = sys.stderr if sys.stderr.isatty() else None
+        return self
+
+    def __call__(self, text: str) -> None:
+        if self._stream:
+            self._stream.write(f"{CLEAR}{text}")
+            self._stream.flush()
+
+    def __exit__(self, *_: object) -> None:
+        self("")
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is a terminal to show the line."""
+        return self._stream is not None
+
+
+class first_run:  # noqa: N801, used as a statement
+    """Tells what a first run waits for, and nothing when everything comes from the cache.
+
+    A terminal sees one changing line, a log a line for each kernel; both end with the duration.
+    Called with the text that back-ends pass to ``progress``: a kernel's name and its constants,
+    or the session that onnxruntime starts, which is no compilation and happens every time.
+    """
+
+    def __init__(self) -> None:
+        self._line = progress_line()
+        self._count = 0
+        self._began = 0.0
+
+    def __enter__(self) -> first_run:
+        self._line.__enter__()
+        return self
+
+    def __call__(self, text: str) -> None:
+        if text == SESSION:
+            say("starting onnxruntime")
+            return
+        if not self._count:
+            self._began = time.perf_counter()
+            if not self._line.is_shown:
+                say("compiling for this machine, first run only")
+        self._count += 1
+        if self._line.is_shown:
+            self._line(f"compiling for this machine, first run only: {self._count} {text}")
+        else:
+            say(f"  {self._count} {text}")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._line.__exit__()
+        if self._count and kind is None:
+            seconds = time.perf_counter() - self._began
+            say(f"compiled {self._count} kernels in {seconds:.1f} s, kept for the next run")
