@@ -53,6 +53,7 @@ def summary(llm: LLM, runs: list[Stats], load_s: float) -> dict[str, Any]:
 
     decode = statistics.median(run.decode_tokens_per_s for run in runs)
     prefill = statistics.median(run.prefill_tokens_per_s for run in runs)
+    resident = resident_bytes()  # before the memory's speed is measured, which takes some
     return {
         "edgerun": __version__,
         "model": str(llm.model.path),
@@ -66,7 +67,7 @@ def summary(llm: LLM, runs: list[Stats], load_s: float) -> dict[str, Any]:
         "prefill_tokens_per_s": round(prefill, 3),
         "decode_tokens_per_s": round(decode, 3),
         **streaming(llm, decode),
-        "resident_bytes": resident_bytes(),
+        "resident_bytes": resident,
     }
 
 
@@ -84,14 +85,13 @@ def _as_text(found: dict[str, Any]) -> str:
     from edgerun.cli.tables import size
 
     limit, share = found["memory_limit_gb_per_s"], found["share_of_memory_limit"]
-    of_limit = "" if share is None else f", {share:.0%} of the measured {limit:.1f} GB/s"
     return "\n".join(
         [
             f"prefill  {found['prefill_tokens_per_s']:.1f} tokens/s "
             f"({found['prompt_tokens']} tokens)",
             f"decode   {found['decode_tokens_per_s']:.1f} tokens/s ({found['new_tokens']} tokens)",
-            f"weights  {size(found['weight_bytes'])} a token, {found['gb_per_s']:.2f} GB/s"
-            f"{of_limit}",
+            f"weights  {size(found['weight_bytes'])} a token, {found['gb_per_s']:.2f} GB/s, "
+            f"{share:.0%} of the measured limit of {limit:.1f} GB/s",
             f"memory   {size(found['resident_bytes'])} resident",
             f"threads  {found['threads']}, back-ends {', '.join(found['backends'])}",
         ]

@@ -17,24 +17,17 @@ def resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def memory_limit(threads: int) -> float | None:
-    """Measured reading speed of memory in bytes a second; None where it cannot be measured."""
-    try:
-        from edgerun.profile import machine_bandwidth
-    except ImportError:
-        return None
-    return float(machine_bandwidth(threads))
-
-
 def streaming(llm: LLM, tokens_per_s: float) -> dict[str, Any]:
     """How fast decoding reads weights, compared with what memory can do."""
-    limit = memory_limit(llm.model.threads)
+    from edgerun.profile import machine_bandwidth
+
+    limit = machine_bandwidth(llm.model.threads)
     speed = llm.model.weight_bytes * tokens_per_s
     return {
         "weight_bytes": llm.model.weight_bytes,
         "gb_per_s": round(speed / 1e9, 3),
-        "memory_limit_gb_per_s": None if limit is None else round(limit / 1e9, 3),
-        "share_of_memory_limit": None if not limit else round(speed / limit, 4),
+        "memory_limit_gb_per_s": round(limit / 1e9, 3),
+        "share_of_memory_limit": round(speed / limit, 4),
     }
 
 
@@ -47,17 +40,17 @@ def show_stats(llm: LLM, stats: Stats) -> None:
 def stats_lines(llm: LLM, stats: Stats) -> list[str]:
     """Speed and memory of the last generation, a line each."""
     numbers = streaming(llm, stats.decode_tokens_per_s)
-    share = numbers["share_of_memory_limit"]
-    limit = numbers["memory_limit_gb_per_s"]
-    of_limit = "" if share is None else f", {share:.0%} of the measured limit of {limit:.1f} GB/s"
+    share, limit = numbers["share_of_memory_limit"], numbers["memory_limit_gb_per_s"]
     cached = llm.model.cache_spec.bytes_per_token * (stats.prompt_tokens + stats.decode_steps)
-    computed = stats.prompt_tokens - stats.reused_tokens
+    reused = stats.reused_tokens
+    more = f", {reused} more from the cache" if reused else ""
     return [
         f"first token  {stats.first_token_s:.3f} s",
         f"prefill      {stats.prefill_tokens_per_s:.1f} tokens/s "
-        f"({computed} tokens, {stats.reused_tokens} more from the cache)",
+        f"({stats.prompt_tokens - reused} tokens{more})",
         f"decode       {stats.decode_tokens_per_s:.1f} tokens/s ({stats.completion_tokens} tokens)",
-        f"weights      {numbers['gb_per_s']:.2f} GB/s{of_limit}",
+        f"weights      {numbers['gb_per_s']:.2f} GB/s, "
+        f"{share:.0%} of the measured limit of {limit:.1f} GB/s",
         f"memory       {resident_bytes() / 1e6:.0f} MB resident, of which about "
         f"{llm.model.weight_bytes / 1e6:.1f} MB weights and {cached / 1e6:.1f} MB KV cache",
     ]

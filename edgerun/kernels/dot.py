@@ -145,19 +145,7 @@ class PortableDots:
     def add(self, builder: Any, partial: Any, codes: Any, x: Any, lanes: int) -> Any:
         wide = Vec("i32", lanes).llvm
         products = builder.mul(builder.sext(codes, wide), builder.sext(x, wide), flags=["nsw"])
-        if not X86:
-            name = f"llvm.vector.partial.reduce.add.v{lanes // 4}i32.v{lanes}i32"
-            reduce = declare(builder, name, partial.type, partial.type, wide)
-            return builder.call(reduce, [partial, products])
-        pairs = builder.add(
-            _shuffle(builder, products, range(0, lanes, 2)),
-            _shuffle(builder, products, range(1, lanes, 2)),
-        )
-        halves = builder.add(
-            _shuffle(builder, pairs, range(lanes // 4)),
-            _shuffle(builder, pairs, range(lanes // 4, lanes // 2)),
-        )
-        return builder.add(partial, halves)
+        return _sum_fours(builder, partial, products, lanes)
 
     def fold(self, builder: Any, total: Any, partial: Any, lanes: int) -> Any:
         return builder.add(total, partial)
@@ -173,11 +161,25 @@ class VnniModel(PortableDots):
 
     def add(self, builder: Any, partial: Any, codes: Any, x: Any, lanes: int) -> Any:
         wide = Vec("i32", lanes).llvm
-        products = builder.mul(builder.zext(codes, wide), builder.sext(x, wide))
-        for offset in range(4):
-            part = _shuffle(builder, products, range(offset, lanes, 4))
-            partial = builder.add(partial, part)
-        return partial
+        products = builder.mul(builder.zext(codes, wide), builder.sext(x, wide), flags=["nsw"])
+        return _sum_fours(builder, partial, products, lanes)
+
+
+def _sum_fours(builder: Any, partial: Any, products: Any, lanes: int) -> Any:
+    """Adds int32 products, four to each lane of ``partial``."""
+    if not X86:
+        name = f"llvm.vector.partial.reduce.add.v{lanes // 4}i32.v{lanes}i32"
+        reduce = declare(builder, name, partial.type, partial.type, products.type)
+        return builder.call(reduce, [partial, products])
+    pairs = builder.add(
+        _shuffle(builder, products, range(0, lanes, 2)),
+        _shuffle(builder, products, range(1, lanes, 2)),
+    )
+    halves = builder.add(
+        _shuffle(builder, pairs, range(lanes // 4)),
+        _shuffle(builder, pairs, range(lanes // 4, lanes // 2)),
+    )
+    return builder.add(partial, halves)
 
 
 def _shuffle(builder: Any, value: Any, index: range) -> Any:

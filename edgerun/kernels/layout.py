@@ -65,17 +65,21 @@ class StreamWeight:
         return self.codes.nbytes + self.scales.nbytes
 
 
-def to_stream(packed: PackedWeight, lanes: int, *, row_scale: bool) -> StreamWeight:
+def to_stream(
+    packed: PackedWeight, lanes: int, *, row_scale: bool, arena: Arena | None = None
+) -> StreamWeight:
     """Rearranges a packed weight; ``row_scale`` demands equal scales along each row.
 
-    The result is one new array.
+    The result lies in ``arena``, or in memory of its own.
     """
     n, k = packed.shape
     bits = packed.bits
     tile = lanes * 8 // bits
     unit = tile if row_scale else max(tile, packed.block)
     tiles, groups = -(-k // unit) * unit // tile, -(-n // GROUP)
-    codes = _stream_codes(packed, groups, tiles, lanes)
+    own = arena or Arena(piece=0)
+    codes = own.zeros((groups * GROUP, tiles, lanes))
+    _fill_codes(packed, codes)
     block = tiles * tile if row_scale else packed.block
     scales = packed.scales[:, :1] if row_scale else packed.scales
     padded = np.zeros((groups * GROUP, tiles * tile // block), np.float32)
@@ -83,10 +87,10 @@ def to_stream(packed: PackedWeight, lanes: int, *, row_scale: bool) -> StreamWei
     return StreamWeight(codes, padded, (n, k), bits, block, lanes)
 
 
-def _stream_codes(packed: PackedWeight, groups: int, tiles: int, lanes: int) -> NDArray[np.uint8]:
+def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8]) -> None:
     """Runs the ``repack`` kernel over all groups, on as many threads as there are cores."""
     rows = np.ascontiguousarray(packed.codes.reshape(packed.shape[0], -1))
-    codes = huge_zeros((groups * GROUP, tiles, lanes))
+    groups, tiles, lanes = len(codes) // GROUP, codes.shape[1], codes.shape[2]
     spare = np.zeros((groups, GROUP, lanes), np.uint8)
     fields = [rows.ctypes.data, codes.ctypes.data, *rows.shape, tiles, spare.ctypes.data]
     arguments = np.array(fields, np.int64)
@@ -98,22 +102,40 @@ def _stream_codes(packed: PackedWeight, groups: int, tiles: int, lanes: int) -> 
 
     with ThreadPoolExecutor(usable_cores()) as pool:
         list(pool.map(run, range(0, groups, SLAB_GROUPS)))
-    return codes
 
 
-def huge_zeros(shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Zeroed uint8 on pages of 2 MiB where the system has them, else on ordinary pages.
+class Arena:
+    """Zeroed memory for many matrices, on pages of 2 MiB where the system has them.
 
     With pages of 4 KiB a core that streams weights spends a sixth of its time on translation.
+    Matrices lie one after the other, so that no more than the last page of a piece is wasted.
     """
-    size = int(np.prod(shape))
-    if size < HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        raw = np.zeros(size + LINE, np.uint8)
-        start = -raw.ctypes.data % LINE
+
+    def __init__(self, piece: int = 64 << 20) -> None:
+        """Makes an empty arena that grows by ``piece`` bytes, or more for a larger matrix."""
+        self._piece = piece
+        self._free: NDArray[np.uint8] = np.zeros(0, np.uint8)
+
+    def zeros(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+        """A zeroed uint8 array that starts on a cache line and keeps its memory alive."""
+        size = int(np.prod(shape))
+        room = -(-size // LINE) * LINE
+        if room > len(self._free):
+            self._free = _huge_pages(max(room, self._piece))
+        taken, self._free = self._free[:room], self._free[room:]
+        return taken[:size].reshape(shape)
+
+
+def _huge_pages(size: int) -> NDArray[np.uint8]:
+    """Zeroed memory that starts on a huge page; the system commits pages on first use."""
+    whole = size + HUGE_PAGE
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        raw = np.zeros(whole, np.uint8)
     else:
-        area = mmap.mmap(-1, size + HUGE_PAGE)
-        raw = np.frombuffer(area, np.uint8)
+        # Private: shared mappings, Python's default, are files to Linux and get no huge pages.
+        area = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with contextlib.suppress(OSError):
             area.madvise(mmap.MADV_HUGEPAGE)
-        start = -raw.ctypes.data % HUGE_PAGE
-    return raw[start : start + size].reshape(shape)
+        raw = np.frombuffer(area, np.uint8)
+    start = -raw.ctypes.data % HUGE_PAGE
+    return raw[start : start + size]

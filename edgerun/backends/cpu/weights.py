@@ -13,7 +13,7 @@ from edgerun.backends.cpu.buffers import ROW_MULTIPLE, aligned_zeros
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Constant
 from edgerun.kernels.isa import VECTOR_BYTES
-from edgerun.kernels.layout import StreamWeight, to_stream
+from edgerun.kernels.layout import Arena, StreamWeight, to_stream
 
 DENSE_LANES = 8
 FLOAT_LANES = 16
@@ -41,6 +41,7 @@ class WeightStore:
     def __init__(self, isa: str) -> None:
         """Prepares weights for one instruction set."""
         self._isa = isa
+        self._arena = Arena()
         self._prepared: dict[tuple[int, str], tuple[Constant, Prepared]] = {}
 
     @property
@@ -60,9 +61,9 @@ class WeightStore:
         if not isinstance(constant, PackedWeight):
             return _dense(constant)
         if activations == "int8_row" and has_row_scales(constant):
-            return to_stream(constant, VECTOR_BYTES[self._isa], row_scale=True)
+            return to_stream(constant, VECTOR_BYTES[self._isa], row_scale=True, arena=self._arena)
         lanes = FLOAT_LANES if activations == "float" else VECTOR_BYTES[self._isa]
-        return to_stream(constant, min(lanes, constant.block), row_scale=False)
+        return to_stream(constant, min(lanes, constant.block), row_scale=False, arena=self._arena)
 
 
 def has_row_scales(weight: PackedWeight) -> bool:
