@@ -37,6 +37,11 @@ def machine_bandwidth(threads: int, *, again: bool = False) -> float:
     return known[key]
 
 
+def known_bandwidth(threads: int) -> float | None:
+    """What ``machine_bandwidth`` measured here before, in bytes a second; measures nothing."""
+    return _read().get(f"{_machine()} threads={threads}")
+
+
 def measure_bandwidth(threads: int) -> float:
     """Measures how many bytes a second ``threads`` threads can read from memory.
 

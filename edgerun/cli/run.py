@@ -76,6 +76,10 @@ def run(
         completion = _finish(stream, quiet=as_json)
         if as_json:
             print(json.dumps(summary(completion), ensure_ascii=False))
+        elif completion.finish_reason == "context":
+            options.say("the reply ends here because the context is full")
+        elif completion.finish_reason == "length" and max_tokens is None:
+            options.say(f"the reply ends here after {DEFAULT_MAX_TOKENS} tokens; -n sets the limit")
         if stats:
             from edgerun.cli.report import show_stats
 

@@ -131,9 +131,10 @@ def _progress_bar(console: Console) -> Progress:
 def _summary(out: Path, manifest: dict[str, Any]) -> str:
     recipe, quality = manifest["recipe"], manifest["quality"]
     size = sum(entry["size"] for entry in manifest["files"].values())
+    groups = "" if recipe["weights"] == "fp32" else f" in groups of {recipe['group_size']}"
     text = (
-        f"{out}: {manifest['model']['architecture']}, {recipe['weights']} weights in groups of "
-        f"{recipe['group_size']}, {recipe['head_weights']} head, {size / 1e6:.1f} MB"
+        f"{out}: {manifest['model']['architecture']}, {recipe['weights']} weights{groups}, "
+        f"{recipe['head_weights']} head, {size / 1e6:.1f} MB"
     )
     if "max_error" in quality:
         text += (

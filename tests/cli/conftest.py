@@ -1,14 +1,17 @@
-"""Runs the command line in this process, on the fake model."""
+"""Runs the command line in this process: on the fake model, or to be refused."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edgerun.cli import main as cli
 from edgerun.cli.main import main
 from edgerun.loading import Model
 from tests import fakes
@@ -43,3 +46,54 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return Result(code, *capsys.readouterr())
 
     return call
+
+
+COMMANDS = (("export", "edgerun_export.cli:register"),)  # as installed, see pyproject.toml
+
+
+class Shell:
+    """Runs commands that must fail, in a folder that they must leave as it is."""
+
+    def __init__(self, folder: Path, capture: Any, patch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self._capture = capture
+        self._patch = patch
+
+    def refuses(self, *arguments: object, code: int = 2, stdin: bytes | None = b"") -> str:
+        """Returns the line of the error."""
+
+        class Input(io.TextIOWrapper):
+            def isatty(self) -> bool:
+                return stdin is None
+
+        self._patch.setattr("sys.stdin", Input(io.BytesIO(stdin or b""), "utf-8"))
+        before = self._files()
+        self._capture.readouterr()
+        found = cli.main([str(argument) for argument in arguments])
+        out, err = self._capture.readouterr()
+        check_refusal(found, out, err, code)
+        assert self._files() == before
+        return str(err)
+
+    def _files(self) -> set[Path]:
+        return set(self.folder.rglob("*"))
+
+
+def check_refusal(found: int, out: str, err: str, code: int) -> None:
+    """One line on stderr, nothing on stdout, the right exit code."""
+    assert (found, out) == (code, ""), err
+    assert err.startswith("edgerun: ")
+    assert err.endswith("\n")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+@pytest.fixture
+def shell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Shell:
+    def points(group: str) -> list[importlib.metadata.EntryPoint]:
+        return [importlib.metadata.EntryPoint(name, value, group) for name, value in COMMANDS]
+
+    monkeypatch.setattr(cli, "entry_points", points)
+    return Shell(tmp_path, capsys, monkeypatch)

@@ -15,8 +15,10 @@ from tests.cli.conftest import Run
 
 ROOT = Path(__file__).parents[2]
 # A model that says one letter every 20 ms, behind the real command line.
+# A shell starts background jobs with SIGINT ignored, and that is inherited.
 SLOW = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from tests import fakes
 from edgerun import llm
 from edgerun.cli.main import main

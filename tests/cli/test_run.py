@@ -85,6 +85,14 @@ def test_stats_go_to_stderr(run: Run) -> None:
         assert word in result.err
 
 
+def test_a_reply_that_is_cut_says_so(run: Run) -> None:
+    full = run("run", "-p", "hi", model=fakes.fake_model(template=None, context=64))
+    assert "the context is full" in full.err
+    long = run("run", "-p", "hi", model=fakes.fake_model(template=None, context=4096))
+    assert "after 512 tokens; -n sets the limit" in long.err
+    assert run("run", "-p", "hi", "-n", "3", model=fakes.fake_model(template=None)).err == ""
+
+
 def test_a_seed_repeats_the_reply(run: Run) -> None:
     arguments = ["run", "-p", "hi", "-n", "20", "--temperature", "5", "--seed"]
     first, second, other = (run(*arguments, seed).out for seed in ("1", "1", "2"))

@@ -110,9 +110,7 @@ def test_onnxruntime_reads_the_same_weights(name: str) -> None:
     )
     if packed.bits == 2 and tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 24):
         pytest.skip(f"onnxruntime {onnxruntime.__version__} has no 2-bit MatMulNBits")
-    session = onnxruntime.InferenceSession(
-        matmul_model(packed), providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(matmul_model(packed), providers=["CPUExecutionProvider"])
     (out,) = session.run(None, {"x": np.eye(64, dtype=np.float32)})
     np.testing.assert_allclose(out.T, format_named(name).unpack(packed), atol=1e-5)
 

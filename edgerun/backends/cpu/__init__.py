@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from edgerun.backends.base import CompileOptions, Executable, Phase, Support
+from edgerun.env import settings, usable_cores
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
+from edgerun.profile import known_bandwidth
 
-NOMINAL_BANDWIDTH = 10e9  # bytes a second, until the machine profile says better
+NOMINAL_BANDWIDTH = 10e9  # bytes a second, where the machine profile knows none
 NOMINAL_MACS = 50e9  # int8 multiply-adds a second
 OVERHEAD_SECONDS = 2e-6
 MIN_BLOCK, MAX_BLOCK = 16, 256
@@ -46,7 +50,7 @@ class CpuBackend:
             return OVERHEAD_SECONDS * (1 + rows / 16)
         weight = graph.constants[node.inputs[1]]
         multiply = float(np.prod(weight.shape)) * rows / NOMINAL_MACS
-        return max(weight.nbytes / NOMINAL_BANDWIDTH, multiply) + OVERHEAD_SECONDS
+        return max(weight.nbytes / _bandwidth(), multiply) + OVERHEAD_SECONDS
 
     def compile(self, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:
         """Binds the segment to kernels."""
@@ -86,6 +90,12 @@ class _Shared:
         self.isa = selected_isa()
         self.weights = WeightStore(self.isa)
         self.team = ThreadTeam(threads)
+
+
+@cache
+def _bandwidth() -> float:
+    threads = settings().threads or usable_cores()
+    return known_bandwidth(threads) or NOMINAL_BANDWIDTH
 
 
 def _supports_linear(graph: Graph, node: Node) -> Support:

@@ -215,6 +215,7 @@ def test_refuses_what_cannot_be_carried_over(
 
 def test_refuses_a_broken_model(tmp_path: Path) -> None:
     data = trained(tmp_path)
-    for broken in (data[: len(data) // 2], b"\x0b", b"\x0a\xff\xff\xff\xff\x0f", b"", b"\xff" * 20):
+    cut = data[: data.index(b"<0x80>") + 3]  # in the middle of a piece
+    for broken in (cut, b"\x0b", b"\x0a\xff\xff\xff\xff\x0f", b"", b"\xff" * 20):
         with pytest.raises(CheckpointError, match="sentencepiece"):
             from_model(broken)
