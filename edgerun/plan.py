@@ -7,8 +7,9 @@ nodes, with a charge for every change of back-end.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from edgerun.backends.base import (
     NO_VALUES,
@@ -43,6 +44,10 @@ class Segment:
     graph: Graph
     seconds: float
 
+    def count_ops(self) -> dict[str, int]:
+        """Nodes by op."""
+        return dict(Counter(node.op for node in self.graph.nodes))
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -59,34 +64,40 @@ class Plan:
     segments: Mapping[Phase, tuple[Segment, ...]]
     refusals: Mapping[Phase, tuple[Refusal, ...]]
 
-    def explain(self) -> list[dict[str, str]]:
-        """One row per segment and refusal, for ``edgerun plan --explain``."""
+    def explain(self) -> list[Placement]:
+        """What runs where, phase by phase, each followed by what was turned down."""
         rows = []
         for phase, segments in self.segments.items():
-            for segment in segments:
-                ops: dict[str, int] = {}
-                for node in segment.graph.nodes:
-                    ops[node.op] = ops.get(node.op, 0) + 1
-                rows.append(
-                    {
-                        "phase": phase.value,
-                        "backend": segment.backend,
-                        "nodes": str(len(segment.graph.nodes)),
-                        "estimate": f"{segment.seconds * 1e3:.2f} ms / {PHASE_ROWS[phase]} rows",
-                        "ops": ", ".join(f"{count} {op}" for op, count in ops.items()),
-                    }
-                )
-            for refusal in self.refusals[phase]:
-                rows.append(
-                    {
-                        "phase": phase.value,
-                        "backend": f"not {refusal.backend}",
-                        "nodes": "",
-                        "estimate": "",
-                        "ops": refusal.reason,
-                    }
-                )
+            rows += [
+                Placement(phase.value, one.backend, True, one.seconds, one.count_ops())
+                for one in segments
+            ]
+            rows += [
+                Placement(phase.value, one.backend, False, reason=one.reason)
+                for one in self.refusals[phase]
+            ]
         return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One line of an explained plan.
+
+    Attributes:
+        phase: ``prefill`` or ``decode``.
+        backend: its name.
+        chosen: whether it runs there.
+        seconds: estimate for the phase's typical number of rows, ``PHASE_ROWS``.
+        ops: nodes of the segment by op.
+        reason: why it was turned down.
+    """
+
+    phase: str
+    backend: str
+    chosen: bool
+    seconds: float | None = None
+    ops: Mapping[str, int] = field(default_factory=dict)
+    reason: str = ""
 
 
 def make_plan(graph: Graph, backends: Sequence[Backend]) -> Plan:

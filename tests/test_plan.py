@@ -119,6 +119,7 @@ def test_whole_graph_back_ends_serve_only_when_no_other_can():
 
 def test_explain_has_a_row_for_every_segment_and_refusal():
     plan = make_plan(chain_graph(2), [Fake("a", [1e-3] * 2), Fake("b", [1.0] * 2)])
-    rows = [row for row in plan.explain() if row["phase"] == "decode"]
-    assert [row["backend"] for row in rows] == ["a", "not b"]
-    assert "slower by estimate" in rows[1]["ops"]
+    rows = [row for row in plan.explain() if row.phase == "decode"]
+    assert [(row.backend, row.chosen) for row in rows] == [("a", True), ("b", False)]
+    assert rows[0].ops == {"step": 2}
+    assert "slower by estimate" in rows[1].reason

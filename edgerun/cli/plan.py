@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
@@ -30,11 +32,21 @@ def plan(
 
     graph = open_bundle(resolve(model)).graph
     rows = make_plan(graph, chosen_backends(backend)).explain()
-    if not explain:
-        rows = [row for row in rows if not row["backend"].startswith("not ")]
+    shown = [asdict(row) for row in rows if explain or row.chosen]
     if as_json:
-        print(json.dumps(rows, ensure_ascii=False))
+        print(json.dumps(shown, ensure_ascii=False))
         return
     from edgerun.cli.tables import print_rows
 
-    print_rows(rows)
+    print_rows([_line(row) for row in shown])
+
+
+def _line(row: Mapping[str, Any]) -> dict[str, str]:
+    """A placement as a person reads it."""
+    ops = ", ".join(f"{count} {op}" for op, count in row["ops"].items())
+    return {
+        "phase": row["phase"],
+        "back-end": row["backend"] if row["chosen"] else f"not {row['backend']}",
+        "estimate": "" if row["seconds"] is None else f"{row['seconds'] * 1e3:.2f} ms",
+        "what, or why not": ops if row["chosen"] else row["reason"],
+    }
