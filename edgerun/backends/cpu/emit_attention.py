@@ -13,6 +13,8 @@ from edgerun.kernels.instructions import Instruction
 from edgerun.kernels.isa import VECTOR_BYTES
 from edgerun.state import KVCache
 
+ROWS_TOGETHER = 8  # rows of a prompt that attend to a page at a time
+
 
 def rotary_table(
     inv_freq: NDArray[np.float32], positions: int, factor: float
@@ -108,9 +110,12 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
     scale = np.array([attrs["scale"]], np.float32)
     binder.keep.append(scale)
     group = attrs["num_heads"] // kv_heads
+    # Decode shares a row's heads among the threads; prefill shares a page among rows.
+    several = binder.options.max_rows > 1
+    params = {"dtype": dtype, "head_dim": head_dim, "group": group, "lanes": lanes}
     attend = binder.emit(
-        "attention",
-        {"dtype": dtype, "head_dim": head_dim, "group": group, "lanes": lanes},
+        "attention_many" if several else "attention",
+        params | ({"rows": ROWS_TOGETHER} if several else {}),
         common
         | {
             "q": q.address,
@@ -120,7 +125,7 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
             "scale": scale.ctypes.data,
             "window": attrs["window"],
         },
-        chunks=(ROWS, kv_heads, 1),
+        chunks=(ROWS, 1, ROWS_TOGETHER) if several else (ROWS, kv_heads, 1),
         reads={q.key, cached},
         writes={out.key},
         label=node.name,
