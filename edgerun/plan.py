@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from edgerun import trace
 from edgerun.backends.base import (
     NO_VALUES,
     Backend,
@@ -20,6 +21,7 @@ from edgerun.backends.base import (
     Values,
 )
 from edgerun.backends.validate import ValidatingExecutable
+from edgerun.backends.watch import WatchingExecutable
 from edgerun.env import settings
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
@@ -237,8 +239,12 @@ def compile_plan(
 ) -> dict[Phase, Executable]:
     """Compiles every segment; one executable per phase.
 
-    With ``EDGERUN_VALIDATE=1`` every node of a back-end that mixes is checked as it runs.
+    With ``EDGERUN_VALIDATE=1`` every node of a back-end that mixes is checked as it runs, with
+    ``EDGERUN_DEBUG=3`` its value is shown.
     """
+    for row in plan.explain():
+        what = dict(row.ops) if row.chosen else row.reason
+        trace.say(trace.PLAN, f"{row.phase} {'' if row.chosen else 'not '}{row.backend}: {what}")
     by_name = {backend.name: backend for backend in backends}
     compiled: dict[Phase, Executable] = {}
     for phase, segments in plan.segments.items():
@@ -253,4 +259,6 @@ def compile_plan(
 def _compile(backend: Backend, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:
     if settings().validate and not backend.whole_graph:
         return ValidatingExecutable(backend, segment, phase, options)
+    if trace.enabled(trace.SHAPES) and not backend.whole_graph:
+        return WatchingExecutable(backend, segment, phase, options)
     return backend.compile(segment, phase, options)

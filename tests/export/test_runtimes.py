@@ -122,7 +122,7 @@ def openvino_genai_tokens(bundle: Path, ids: list[int], tmp_path: Path) -> list[
 def edgerun_tokens(bundle: Path, ids: list[int], tmp_path: Path) -> list[int]:
     import edgerun
 
-    options = {"backend": "reference", "threads": 1, "kv_cache": "fp32"}
+    options = {"backend": "cpu", "threads": 1, "kv_cache": "fp32"}
     with edgerun.load(bundle, **options) as model:
         return list(model.generate(ids, temperature=0, max_tokens=TOKENS).ids)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
+from edgerun import trace
 from edgerun.backends.base import NO_VALUES, Values
 from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ROWS, Binder
 from edgerun.errors import BackendError
@@ -24,6 +27,9 @@ class CpuExecutable:
             [binder.keep, binder.weights, binder.pool.all, binder.graph],
             binder.frame,
         )
+        rows = binder.options.max_rows
+        self._times = trace.Times("decode" if rows == 1 else "prefill")
+        self._steps = self._single_steps() if trace.enabled(trace.TIMES) else []
 
     def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
         """Runs the batch; see ``Executable``.
@@ -48,7 +54,7 @@ class CpuExecutable:
         for name in binder.graph.inputs:
             buffer = binder.values[name]
             buffer.array[: len(values[name]), : buffer.width] = values[name]
-        self._team.run(self._program)
+        self._run()
         counts = {ROWS: rows, LOGIT_ROWS: wanted}
         outputs = {}
         for name in binder.graph.outputs:
@@ -58,7 +64,22 @@ class CpuExecutable:
 
     def close(self) -> None:
         """Waits until no worker looks at the program any more."""
+        for line in self._times.report():
+            trace.say(trace.TIMES, line)
         self._team.settle()
+
+    def _run(self) -> None:
+        """One call for the whole program, or one a step when steps are to be timed."""
+        if not self._steps:
+            self._team.run(self._program)
+        for label, step in self._steps:
+            start = time.perf_counter()
+            self._team.run(step)
+            self._times.add(label, time.perf_counter() - start)
+
+    def _single_steps(self) -> list[tuple[str, Program]]:
+        frame = self._binder.frame
+        return [(step.label, Program([step], [], frame)) for step in self._program.instructions]
 
     def _bind(self, cache: KVCache) -> None:
         spec, expected = cache.spec, self._binder.options.cache
