@@ -1,0 +1,40 @@
+"""Rows of several sequences in one call compute what each sequence computes alone."""
+
+import numpy as np
+import pytest
+
+from edgerun.backends import Phase
+from edgerun.state import Batch
+from tests.bundles import bundle_of, runner
+
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2], [6], list(range(10, 90)), [5, 3]]
+NEXT = [8, 9, 7, 9]
+
+
+def alone(folder, backend, prompt, token):
+    with runner(folder, backend, max_rows=128) as model:
+        return model.run(prompt), model.run([token])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("backend", ["cpu", "reference", "onnxruntime"])
+def test_a_joined_batch_equals_separate_ones(backend, threads):
+    folder = bundle_of("mistral", weights="int4")
+    with runner(folder, backend, threads=threads, max_rows=128, sequences=4) as model:
+        others = [model.cache.open() for _ in PROMPTS[1:]]
+        sequences = [model.sequence, *others]
+        for sequence, prompt in zip(sequences, PROMPTS, strict=True):
+            model.cache.reserve(sequence, len(prompt) + 1)
+        pairs = list(zip(PROMPTS, sequences, strict=True))
+        first = Batch.join([Batch.of(ids, 0, one, logits="all") for ids, one in pairs])
+        prefill = model.executables[Phase.PREFILL](first, model.cache)["logits"].copy()
+        steps = zip(NEXT, pairs, strict=True)
+        # Decode rows of several sequences need the program for several rows.
+        second = Batch.join([Batch.of([token], len(ids), one) for token, (ids, one) in steps])
+        decode = model.executables[Phase.PREFILL](second, model.cache)["logits"].copy()
+    start = 0
+    for index, (prompt, token) in enumerate(zip(PROMPTS, NEXT, strict=True)):
+        expected, following = alone(folder, backend, prompt, token)
+        np.testing.assert_allclose(prefill[start : start + len(prompt)], expected, atol=2e-4)
+        np.testing.assert_allclose(decode[index : index + 1], following, atol=2e-4)
+        start += len(prompt)
