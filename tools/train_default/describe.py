@@ -1,0 +1,109 @@
+"""Write the recipe of a finished run: settings, data, licences, course and result, as TOML.
+
+    python describe.py --text text/ --tokens tokens/ --run run/ --held-out valid.txt --hf hf/ \
+        --out recipe.toml
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from evaluate import bits_per_byte, held_out_stories, int8_embedding
+from model import TernaryLM
+from save import SAMPLING, load_hf
+from tokenizers import Tokenizer
+from train import Recipe
+
+SOURCES = (
+    ("TinyStories (excerpts), roneneldan/TinyStories", "CDLA-Sharing-1.0", "real, chat, fine"),
+    ("stories260K, karpathy/llama2.c, sampled as a teacher", "MIT", "teacher, chat"),
+    ("storybooks: global-asp/asp-source, pb-source, bookdash", "CC-BY (per book)", "books"),
+    ("fables: klusai/tinyfabulist", "MIT", "books"),
+    ("this project's generator and tables", "the project's own", "chat, fine"),
+)
+
+
+def toml_table(name: str, values: Mapping[str, Any]) -> list[str]:
+    """A table of plain values; JSON's notation of numbers, strings and lists is TOML's as well."""
+    return [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items()), ""]
+
+
+def data_sizes(text: Path, tokens: Path) -> dict[str, dict[str, int]]:
+    """Documents, UTF-8 bytes and tokens of every source."""
+    sizes = {}
+    for path in sorted(tokens.glob("*.npz")):
+        texts = [json.loads(line) for line in (text / f"{path.stem}.jsonl").open()]
+        with np.load(path) as file:
+            count = len(file["ids"])
+        size = sum(len(document.encode()) for document in texts)
+        sizes[path.stem] = {"documents": len(texts), "bytes": size, "tokens": count}
+    return sizes
+
+
+def model_sizes(model: TernaryLM) -> dict[str, int]:
+    """Parameters, and bytes at 2 bits a ternary weight and int8 with a 16-bit scale per 32."""
+    counts = {name: p.numel() for name, p in model.masters()}
+    embedding = counts["embed_tokens.weight"]
+    ternary = sum(n for name, n in counts.items() if "proj" in name)
+    norms = sum(counts.values()) - embedding - ternary
+    weights = ternary // 4 + embedding + embedding // 32 * 2 + norms * 4
+    return {"embedding": embedding, "ternary": ternary, "norms": norms, "packed_bytes": weights}
+
+
+def course(run: Path) -> dict[str, Any]:
+    rows = [json.loads(line) for line in (run / "train.log").open()]
+    last = rows[-1]
+    return {key: last[key] for key in ("step", "tokens", "seconds")}
+
+
+def quality(hf: Path, held_out: Path) -> dict[str, Any]:
+    """Bits per byte of all held-out stories, with the trained and with the int8 embedding."""
+    model, tokenizer = load_hf(hf), Tokenizer.from_file(str(hf / "tokenizer.json"))
+    stories = held_out_stories(held_out)
+    trained = bits_per_byte(model, tokenizer, stories)
+    int8_embedding(model)
+    rounded = bits_per_byte(model, tokenizer, stories)
+    return {
+        "held_out_stories": len(stories),
+        "bits_per_byte": round(trained, 4),
+        "bits_per_byte_int8_embedding": round(rounded, 4),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name in ("text", "tokens", "run", "held-out", "hf", "out"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--recipe", type=Path, help="as given to train.py")
+    parser.add_argument(
+        "--note", action="append", default=[], help="what else to know (repeatable)"
+    )
+    args = parser.parse_args()
+
+    recipe = asdict(Recipe.read(args.recipe) if args.recipe else Recipe())
+    mix, model = recipe.pop("mix"), recipe.pop("model")
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    lines = ["# How the default model was made; see README.md for the commands.", ""]
+    lines += toml_table("training", {"method": "ternary from scratch (BitNet b1.58)", **recipe})
+    lines += toml_table("mix", {"shares": "before and during the decay", **mix})
+    lines += toml_table("model", {**model, **model_sizes(load_hf(args.hf))})
+    for name, sizes in data_sizes(args.text, args.tokens).items():
+        lines += toml_table(f"data.{name}", sizes)
+    for source, licence, used in SOURCES:
+        row = {"name": source, "licence": licence, "used_in": used}
+        lines += ["[[source]]", *toml_table("", row)[1:]]
+    lines += toml_table("sampling", SAMPLING)
+    lines += toml_table("course", {**course(args.run), "finished": now, "notes": args.note})
+    lines += toml_table("quality", quality(args.hf, args.held_out))
+    args.out.write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

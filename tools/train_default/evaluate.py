@@ -1,0 +1,174 @@
+"""Held-out bits per byte, and sample replies.
+
+    python evaluate.py bits --model hf/ --held-out valid.txt
+    python evaluate.py samples --model hf/ --out samples.md
+
+Bits per byte: every held-out story is scored by itself, `<|endoftext|>` before it as context and
+another one after it as the last predicted token. The sum of -log2 p over the story's tokens and
+that final separator is divided by the UTF-8 bytes of the stories alone (the separator counts in
+the bits, not in the bytes). A story longer than the context is scored in windows that overlap by
+half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from model import Cache, TernaryLM
+from save import SAMPLING, load_hf
+from tokenizer import END, TEXT, render_chat
+from tokenizers import Tokenizer
+from torch.nn.functional import cross_entropy
+
+Messages = list[dict[str, str]]
+
+ASK_NAME = "Who was the story about?"
+PROMPTS: tuple[tuple[str, ...], ...] = (
+    ("Hello!",),
+    ("Good morning! How are you?",),
+    ("Who are you?",),
+    ("What can you do?",),
+    ("My name is Anna.", "What is my name?"),
+    ("I am sad today.",),
+    ("What color is the sky?", "Thank you!"),
+    ("Tell me a story.",),
+    ("Tell me a story about a cat.",),
+    ("Tell me a story about a dog named Max.", ASK_NAME),
+    ("Tell me a story about a little girl and a big tree.", "How did the story end?"),
+    ("Tell me a story about a dragon.", "Where did the dragon live?"),
+    ("Can you tell me a story about a boat?",),
+    ("Write a short story about a rabbit who lost a carrot.", "What did the rabbit lose?"),
+    ("I want to hear a story about a princess.", "What is the princess called?"),
+    ("Please tell me a story about a robot.",),
+    ("Tell me a story about a bird.", "Tell me another story."),
+    ("Tell me a story about two friends in the forest.", "What is the lesson of the story?"),
+    ("Tell me a story about the moon.", "Who are you?"),
+    ("Good night!",),
+)
+
+
+def held_out_stories(path: Path) -> list[str]:
+    """The stories of a file separated by `<|endoftext|>`, without outer white space."""
+    stories = path.read_text(encoding="utf-8").split(TEXT)
+    return [story.strip() for story in stories if story.strip()]
+
+
+def story_nats(model: TernaryLM, ids: Sequence[int]) -> float:
+    """Sum of -log p of ids[1:], each given what is before it within the context."""
+    context = model.config.max_positions
+    total, scored = 0.0, 1
+    for start in range(0, len(ids) - 1, context // 2):
+        window = torch.tensor([ids[start : start + context + 1]])
+        logits = model(window[:, :-1])[0, scored - 1 - start :]
+        total += cross_entropy(logits, window[0, scored - start :], reduction="sum").item()
+        scored = start + window.shape[1]
+        if scored >= len(ids):
+            break
+    return total
+
+
+@torch.no_grad()
+def bits_per_byte(model: TernaryLM, tokenizer: Tokenizer, stories: Sequence[str]) -> float:
+    separator = tokenizer.token_to_id(TEXT)
+    nats, size = 0.0, 0
+    for story in stories:
+        ids = tokenizer.encode(story, add_special_tokens=False).ids
+        nats += story_nats(model, [separator, *ids, separator])
+        size += len(story.encode())
+    return nats / math.log(2) / size
+
+
+@torch.no_grad()
+def int8_embedding(model: TernaryLM, group: int = 32) -> None:
+    """Round the embedding, which is also the head, to int8 with a scale per group of a row."""
+    weight = model.embed_tokens.weight
+    groups = weight.view(len(weight), -1, group)
+    scale = groups.abs().amax(-1, keepdim=True).clamp(min=1e-8) / 127
+    weight.copy_(((groups / scale).round() * scale).view_as(weight))
+
+
+def choose(logits: torch.Tensor, seen: Sequence[int], generator: torch.Generator) -> int:
+    """One token by SAMPLING, with the operations and their order of transformers' generate."""
+    ids = torch.tensor(sorted(set(seen)))
+    score, penalty = logits[ids], SAMPLING["repetition_penalty"]
+    logits[ids] = torch.where(score < 0, score * penalty, score / penalty)
+    p, order = (logits / SAMPLING["temperature"]).softmax(-1).sort(descending=True)
+    p = p * (p.cumsum(-1) - p < SAMPLING["top_p"])
+    return int(order[torch.multinomial(p, 1, generator=generator)])
+
+
+@torch.no_grad()
+def reply(
+    model: TernaryLM, tokenizer: Tokenizer, messages: Messages, seed: int, limit: int = 300
+) -> str:
+    """The assistant's next message; a fixed seed gives the same text."""
+    prompt = f"{TEXT}{render_chat(messages)}<|assistant|>"
+    ids = tokenizer.encode(prompt, add_special_tokens=False).ids
+    stop = {tokenizer.token_to_id(TEXT), tokenizer.token_to_id(END)}
+    generator, cache = torch.Generator().manual_seed(seed), Cache()
+    start, step = len(ids), torch.tensor([ids])
+    while len(ids) < min(start + limit, model.config.max_positions):
+        token = choose(model(step, cache)[0, -1], ids, generator)
+        if token in stop:
+            break
+        ids.append(token)
+        step = torch.tensor([[token]])
+    return tokenizer.decode(ids[start:])
+
+
+def conversations(model: TernaryLM, tokenizer: Tokenizer, seed: int) -> Iterator[Messages]:
+    for number, asked in enumerate(PROMPTS):
+        messages: Messages = []
+        for turn, question in enumerate(asked):
+            messages.append({"role": "user", "content": question})
+            answer = reply(model, tokenizer, messages, seed + 100 * number + turn)
+            messages.append({"role": "assistant", "content": answer})
+        yield messages
+
+
+def write_samples(model: TernaryLM, tokenizer: Tokenizer, out: Path, seed: int) -> None:
+    settings = ", ".join(f"{name} {value}" for name, value in SAMPLING.items())
+    lines = [
+        "# Sample replies",
+        "",
+        f"The first reply to each prompt, unedited; seed {seed}; {settings}.",
+    ]
+    for number, messages in enumerate(conversations(model, tokenizer, seed), 1):
+        lines += ["", f"## {number}"]
+        for message in messages:
+            text = message["content"].replace("\n", "\n> ")
+            who = "User" if message["role"] == "user" else "Model"
+            lines += ["", f"**{who}:** {text}" if who == "User" else f"> {text}"]
+    out.write_text("\n".join(lines) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    bits = commands.add_parser("bits")
+    bits.add_argument("--held-out", type=Path, required=True)
+    bits.add_argument("--int8-embedding", action="store_true", help="as the exported bundle has it")
+    samples = commands.add_parser("samples")
+    samples.add_argument("--out", type=Path, required=True)
+    samples.add_argument("--seed", type=int, default=1)
+    for command in (bits, samples):
+        command.add_argument("--model", type=Path, required=True, help="Hugging Face directory")
+    args = parser.parse_args()
+    model = load_hf(args.model)
+    tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
+    if args.command == "samples":
+        write_samples(model, tokenizer, args.out, args.seed)
+        return
+    if args.int8_embedding:
+        int8_embedding(model)
+    stories = held_out_stories(args.held_out)
+    value = bits_per_byte(model, tokenizer, stories)
+    print(f"{value:.4f} bits per byte on {len(stories)} stories")
+
+
+if __name__ == "__main__":
+    main()

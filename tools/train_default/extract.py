@@ -1,0 +1,161 @@
+"""What a story is about, and questions that it answers: found by patterns, without a model."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from random import Random
+
+from tables import WORDS
+
+ANIMALS, PEOPLE, THINGS = WORDS["animals"], WORDS["people"], WORDS["things"]
+NOUNS = frozenset((*ANIMALS, *PEOPLE, *THINGS))
+KIND = r"(?P<kind>(?:[a-z]+ ){0,3}?(?P<noun>[a-z]+))"
+NAMED = re.compile(rf"\b(?:an?|the) {KIND},? (?:named|called) (?P<name>[A-Z][a-z]+)")
+OPENING = re.compile(r"there (?:was|lived) (an? (?:[a-z]+ ){0,2}[a-z]+)[.,]")
+ABOUT = (
+    "Who was the story about?",
+    "What was the story about?",
+    "Who is the story about?",
+    "Who was in the story?",
+)
+PLACES = rf"(?:to|in|into) the (?:[a-z]+ )?(?:{'|'.join(WORDS['places'])})"
+FEELINGS = "happy|sad|scared|angry|proud|excited|surprised|tired|hungry"
+SHE = frozenset(WORDS["she"])
+HE = frozenset(WORDS["he"])
+Exchange = tuple[str, str]
+
+
+def article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' and not noun.startswith(('uni', 'use')) else 'a'} {noun}"
+
+
+def subjects(story: str) -> list[str]:
+    """Nouns of the story that a child would say it is about, most mentioned first."""
+    words = Counter(re.findall(r"[a-z]+", story.lower()))
+    opening = set(re.findall(r"[a-z]+", " ".join(story.split(". ")[:3]).lower()))
+    counts = {noun: words[noun] + words[f"{noun}s"] for noun in NOUNS}
+    about = [noun for noun, n in counts.items() if n >= 3 or (n >= 2 and noun in opening)]
+    return sorted(about, key=lambda noun: (-counts[noun], noun))
+
+
+def hero(story: str) -> tuple[str, str, str] | None:
+    """(name, kind with adjectives, noun) of the first `a little girl named Lily`."""
+    found = NAMED.search(story)
+    if not found or story.count(found["name"]) < 2:
+        return None
+    return found["name"], found["kind"], found["noun"]
+
+
+def pronoun(noun: str, story: str, name: str) -> str:
+    if noun in SHE or noun in HE:
+        return "She" if noun in SHE else "He"
+    after = re.findall(rf"{name}[^.]*\. (She|He|It)\b", story)
+    return after[0] if after else name
+
+
+def _who(rng: Random, name: str, kind: str, noun: str, it: str) -> list[Exchange]:
+    other = rng.choice([animal for animal in ANIMALS[:30] if animal != noun])
+    own = {"She": "Her", "He": "His", "It": "Its"}.get(it, f"The {noun}'s")
+    about = f"The story was about {article(kind)} named {name}."
+    return [
+        (
+            rng.choice(
+                (
+                    f"What was the name of the {noun}?",
+                    f"What was the {noun}'s name?",
+                    f"what is the {noun} called?",
+                )
+            ),
+            f"{own} name was {name}." if rng.random() < 0.5 else f"The {noun}'s name was {name}.",
+        ),
+        (rng.choice(ABOUT), about),
+        (f"Who is {name}?", f"{name} is {article(kind)}."),
+        (
+            rng.choice((f"Was {name} {article(noun)}?", f"Is {name} {article(noun)}?")),
+            f"Yes, {name} was {article(kind)}.",
+        ),
+        (f"Was {name} {article(other)}?", f"No, {name} was {article(kind)}."),
+    ]
+
+
+def _did(rng: Random, story: str, name: str, it: str) -> list[Exchange]:
+    """Questions about what the hero did, by sentences whose subject is the name or the pronoun."""
+    subject = rf"(?:{name}|{it})"
+    rows = (
+        (
+            rf"\b{subject} (?:loved|liked) to ([^.,!?\"]+)",
+            f"What did {name} like to do?",
+            "{} liked to {}.",
+        ),
+        (
+            rf"\b{subject} (?:went|ran|walked|came) ({PLACES})\b",
+            f"Where did {name} go?",
+            "{} went {}.",
+        ),
+        (rf"\b{subject} lived (in [^.,!?\"]+)", f"Where did {name} live?", "{} lived {}."),
+        (rf"\b{subject} saw (an? [^.,!?\"]+)", f"What did {name} see?", "{} saw {}."),
+        (rf"\b{subject} found (an? [^.,!?\"]+)", f"What did {name} find?", "{} found {}."),
+        (rf"\b{subject} met (an? [^.,!?\"]+)", f"Who did {name} meet?", "{} met {}."),
+        (
+            rf"\b{subject} wanted to ([^.,!?\"]+)",
+            f"What did {name} want to do?",
+            "{} wanted to {}.",
+        ),
+        (
+            rf"\b{subject} (?:felt|was) (?:so |very )?({FEELINGS})\b",
+            f"How did {name} feel?",
+            "{} felt {}.",
+        ),
+    )
+    found = []
+    for pattern, question, answer in rows:
+        match = re.search(pattern, story)
+        if match and len(match[1]) < 70:
+            found.append((question, answer.format(rng.choice((name, it)), match[1].strip())))
+    return found
+
+
+def _ending(rng: Random, story: str) -> list[Exchange]:
+    sentences = re.split(r"(?<=[.!?])\s+", story.strip())
+    last = sentences[-1]
+    if last.lower().startswith("the end") and len(sentences) > 1:
+        last = sentences[-2]
+    found = []
+    if '"' not in last and 20 < len(last) < 160:
+        found.append(
+            (
+                rng.choice(
+                    ("How did the story end?", "What happened at the end?", "How does it end?")
+                ),
+                last,
+            )
+        )
+    lesson = re.search(r"learned (?:that|to) [^.!?\"]{10,110}[.!]", story)
+    if lesson:
+        asked = rng.choice(
+            (
+                "What is the lesson of the story?",
+                "What can we learn from the story?",
+                "What is the moral?",
+            )
+        )
+        text = re.sub(r"^learned ", "We can learn ", lesson[0])
+        found.append((asked, re.sub(r"\b(she|he|they) (should|could|can|must)\b", r"we \2", text)))
+    return found
+
+
+def questions(rng: Random, story: str) -> list[Exchange]:
+    """All question and answer pairs that the patterns find, in random order."""
+    found = _ending(rng, story)
+    main = hero(story)
+    if main:
+        name, kind, noun = main
+        it = pronoun(noun, story, name)
+        found += _who(rng, name, kind, noun, it) + _did(rng, story, name, it) * 2
+    else:
+        first = OPENING.search(story)
+        if first:
+            found.append((rng.choice(ABOUT), f"The story was about {first[1]}."))
+    rng.shuffle(found)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,185 @@
+"""Chats of the default model: requests for stories, questions about them, and small talk. Seeded.
+
+Stories come from three places: real ones, the teacher's, and our own grammar. A request names what
+the story at hand is about, so that the model learns to keep to the subject that it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from extract import article, hero, questions, subjects
+from smalltalk import Exchange, small_talk, talk, vary
+from storygen import make_story
+
+ASKS = (
+    "Tell me a story about {}.",
+    "Tell me a story about {}.",
+    "Tell me a story about {}!",
+    "Can you tell me a story about {}?",
+    "Please tell me a story about {}.",
+    "I want to hear a story about {}.",
+    "Write a story about {}.",
+    "A story about {}, please.",
+    "Write a short story about {}.",
+    "Tell me a short story about {}.",
+    "Do you know a story about {}?",
+    "Could you tell me a story about {}?",
+    "I would like a story about {}.",
+    "Make up a story about {}.",
+    "Tell me about {}.",
+    "Give me a story about {}.",
+    "story about {}",
+)
+ASKS_ANY = (
+    "Tell me a story.",
+    "Tell me a story!",
+    "Can you tell me a story?",
+    "Please tell me a story.",
+    "I want to hear a story.",
+    "Write a story.",
+    "Do you know a story?",
+    "Tell me a short story.",
+    "A story, please.",
+    "Tell me a bedtime story.",
+    "tell me something",
+)
+MORE = (
+    "Tell me another story.",
+    "Another one, please.",
+    "One more story!",
+    "Can you tell me another story?",
+    "More!",
+)
+MORE_ABOUT = (
+    "Now tell me a story about {}.",
+    "Tell me another story about {}.",
+    "And now a story about {}?",
+)
+CONTINUE = (
+    "Continue this story:",
+    "Continue the story:",
+    "Go on:",
+    "What happens next?",
+    "Finish this story:",
+)
+SYSTEM = (
+    "You are a friendly storyteller.",
+    "You are a helpful assistant.",
+    "You tell stories to children.",
+    "You are edgerun's small story model.",
+    "You are a kind and helpful story model. Answer in simple words.",
+)
+PRAISE = (
+    "I liked that story.",
+    "That was a nice story!",
+    "What a good story!",
+    "That was great, thank you!",
+)
+PRAISE_ANSWERS = (
+    "I am glad that you liked it!",
+    "Thank you! Would you like another story?",
+    "I am happy that you liked it.",
+)
+UNKNOWN = (
+    "I am not sure. The story does not say.",
+    "The story does not tell us that.",
+    "I do not know. The story did not say.",
+)
+UNKNOWN_ASKS = (
+    "How old was {}?",
+    "What is the last name of {}?",
+    "What did {} eat for breakfast?",
+    "What color are the eyes of {}?",
+)
+
+
+def about(rng: Random, story: str) -> str | None:
+    """What a request for this story could name: a noun, two nouns, or the hero with its name."""
+    nouns, main = subjects(story), hero(story)
+    if main and rng.random() < 0.3:
+        name, kind, noun = main
+        return rng.choice(
+            (
+                f"{article(noun)} named {name}",
+                f"{article(kind)} named {name}",
+                f"{article(noun)} called {name}",
+                name,
+            )
+        )
+    if len(nouns) > 1 and rng.random() < 0.25:
+        return f"{article(nouns[0])} and {article(nouns[1])}"
+    if nouns:
+        noun = nouns[0] if rng.random() < 0.7 else rng.choice(nouns[:3])
+        return rng.choice((article(noun), article(noun), article(noun), f"the {noun}", f"{noun}s"))
+    return article(main[2]) if main else None
+
+
+def request(rng: Random, story: str, later: bool) -> str:
+    subject = about(rng, story)
+    if subject is None or rng.random() < 0.12:
+        return vary(rng, rng.choice(MORE if later else ASKS_ANY))
+    return vary(
+        rng, rng.choice(MORE_ABOUT if later and rng.random() < 0.5 else ASKS).format(subject)
+    )
+
+
+def follow_up(rng: Random, story: str, known: Sequence[Exchange] = ()) -> list[Exchange]:
+    """Questions about the story just told; now and then one that it does not answer, or praise."""
+    pairs = [*known, *questions(rng, story)]
+    rng.shuffle(pairs)
+    turns = pairs[: rng.choice((1, 1, 2, 2, 3))]
+    main = hero(story)
+    if main and rng.random() < 0.05:
+        turns.append((rng.choice(UNKNOWN_ASKS).format(main[0]), rng.choice(UNKNOWN)))
+    if rng.random() < 0.12:
+        turns.append((rng.choice(PRAISE), rng.choice(PRAISE_ANSWERS)))
+    return [(vary(rng, asked), answer) for asked, answer in turns]
+
+
+def continuation(rng: Random, story: str) -> Exchange | None:
+    """The user begins a story and the model goes on."""
+    first, _, rest = story.partition(". ")
+    if not 30 < len(first) < 150 or len(rest) < 200 or "\n" in first or '"' in first:
+        return None
+    return f"{rng.choice(CONTINUE)} {first}.", rest
+
+
+def story_chat(rng: Random, stories: Sequence[str], own_share: float) -> list[Exchange]:
+    """A chat around the first story or one of our own; sometimes another of the stories follows."""
+    turns = [talk(rng)] if rng.random() < 0.15 else []
+    own = make_story(rng) if rng.random() < own_share else None
+    story = own.text if own else stories[0]
+    begun = continuation(rng, story) if rng.random() < 0.06 else None
+    turns.append(begun or (request(rng, story, later=False), story))
+    if rng.random() < 0.7:
+        turns += follow_up(rng, story, own.qa if own else ())
+    if len(story) < 800 and rng.random() < 0.2:
+        second = rng.choice(stories)
+        if len(second) < 800:
+            turns.append((request(rng, second, later=True), second))
+    elif rng.random() < 0.1:
+        turns.append(talk(rng))
+    return turns
+
+
+def to_messages(rng: Random, turns: Sequence[Exchange]) -> list[dict[str, str]]:
+    messages = [{"role": "system", "content": rng.choice(SYSTEM)}] if rng.random() < 0.08 else []
+    for asked, answer in turns:
+        messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
+    return messages
+
+
+def chats(
+    stories: Sequence[str], seed: int, own_share: float = 0.15, small_share: float = 0.35
+) -> Iterator[list[dict[str, str]]]:
+    """One chat around every story, in a seeded order, with small talk between them."""
+    rng = Random(seed)
+    order = list(range(len(stories)))
+    rng.shuffle(order)
+    for i in order:
+        while rng.random() < small_share:
+            yield to_messages(rng, small_talk(rng))
+        drawn = [stories[i], stories[rng.randrange(len(stories))]]
+        yield to_messages(rng, story_chat(rng, drawn, own_share))

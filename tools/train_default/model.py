@@ -1,0 +1,236 @@
+"""The ternary model: Hugging Face's BitNet architecture, arranged for fast training on a CPU.
+
+The forward pass is the one of `transformers.BitNetForCausalLM` with `AutoBitLinear` in online mode
+(BitNet b1.58, arXiv:2402.17764): weights ternary by the mean of their absolute values, one scale a
+tensor; activations int8 by each token's largest absolute value; straight-through gradients for
+both.
+
+Two arrangements differ, not the numbers: matrices that read the same input are one matrix product,
+and the ternary weights are made once per optimiser step (`refresh`), not once per microbatch.
+Gradients arrive on the quantised weights; straight-through means that they are the masters'
+gradients as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear, relu, scaled_dot_product_attention
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    vocab_size: int = 4096
+    hidden_size: int = 256
+    intermediate_size: int = 512
+    num_layers: int = 5
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    max_positions: int = 512
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+
+def ternary(weight: Tensor) -> Tensor:
+    """Round to {-s, 0, s}, s the mean absolute value; operations as transformers' WeightQuant."""
+    scale = 1.0 / weight.abs().mean().clamp_(min=1e-5)
+    return (weight * scale).round().clamp(-1, 1) / scale
+
+
+class ActQuant(torch.autograd.Function):
+    """Round each row to int8 levels of its largest absolute value; straight-through gradient."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        scale = 127 / x.abs().max(dim=-1, keepdim=True).values.clamp(min=1e-5)
+        return (x * scale).round().clamp(-128, 127) / scale
+
+    @staticmethod
+    def backward(ctx: object, grad: Tensor) -> Tensor:
+        return grad
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
+
+
+class TernaryLinear(nn.Module):
+    """One or more ternary matrices [out, in] applied to the same input as a single product."""
+
+    def __init__(self, in_features: int, std: float, **out_features: int) -> None:
+        super().__init__()
+        pairs = [
+            (name, nn.Parameter(torch.randn(out, in_features) * std))
+            for name, out in out_features.items()
+        ]
+        self.masters = nn.ParameterDict(pairs)  # pairs, because it would sort a mapping's names
+        self.effective = nn.Parameter(torch.empty(sum(out_features.values()), in_features))
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Quantise the masters; their gradients become views of the quantised weights' one."""
+        self.effective.copy_(torch.cat([ternary(master) for master in self.masters.values()]))
+        if self.effective.grad is None:
+            self.effective.grad = torch.zeros_like(self.effective)
+        self.effective.grad.zero_()
+        sizes = [len(master) for master in self.masters.values()]
+        for master, grad in zip(
+            self.masters.values(), self.effective.grad.split(sizes), strict=True
+        ):
+            master.grad = grad
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(ActQuant.apply(x), self.effective)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding, half-split; x is [batch, heads, tokens, head_dim]."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        dim, kv = config.hidden_size, config.num_kv_heads * config.head_dim
+        std = 0.5 * dim**-0.5
+        out_std = std / (2 * config.num_layers) ** 0.5
+        self.config = config
+        self.input_layernorm = RMSNorm(dim, config.norm_eps)
+        self.attn_in = TernaryLinear(dim, std, q_proj=dim, k_proj=kv, v_proj=kv)
+        self.attn_sub_norm = RMSNorm(dim, config.norm_eps)
+        self.attn_out = TernaryLinear(dim, out_std, o_proj=dim)
+        self.post_attention_layernorm = RMSNorm(dim, config.norm_eps)
+        ffn = config.intermediate_size
+        self.ffn_in = TernaryLinear(dim, std, gate_proj=ffn, up_proj=ffn)
+        self.ffn_sub_norm = RMSNorm(ffn, config.norm_eps)
+        self.ffn_out = TernaryLinear(ffn, out_std, down_proj=dim)
+
+    def attention(self, x: Tensor, cos: Tensor, sin: Tensor, cache: Cache | None) -> Tensor:
+        config, (batch, tokens, dim) = self.config, x.shape
+        heads = self.attn_in(x).view(batch, tokens, -1, config.head_dim).transpose(1, 2)
+        q, k, v = heads.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        if cache is not None:
+            k, v = cache.extend(self, k, v)
+        repeat = config.num_heads // config.num_kv_heads
+        k, v = k.repeat_interleave(repeat, dim=1), v.repeat_interleave(repeat, dim=1)
+        mixed = scaled_dot_product_attention(q, k, v, is_causal=tokens > 1)
+        return self.attn_out(self.attn_sub_norm(mixed.transpose(1, 2).reshape(batch, tokens, dim)))
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        gate, up = self.ffn_in(x).chunk(2, dim=-1)
+        return self.ffn_out(self.ffn_sub_norm(relu(gate).square() * up))
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: Cache | None = None) -> Tensor:
+        x = x + self.attention(self.input_layernorm(x), cos, sin, cache)
+        return x + self.feed_forward(self.post_attention_layernorm(x))
+
+
+class Cache:
+    """Keys and values of every block, for sampling: first the prompt, then single tokens."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.stored: dict[Block, tuple[Tensor, Tensor]] = {}
+
+    def extend(self, block: Block, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        if block in self.stored:
+            old_k, old_v = self.stored[block]
+            k, v = torch.cat((old_k, k), dim=2), torch.cat((old_v, v), dim=2)
+        self.stored[block] = (k, v)
+        return k, v
+
+
+class TernaryLM(nn.Module):
+    """Token ids [batch, tokens] to logits [batch, tokens, vocab]; head and embedding are one."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        nn.init.normal_(self.embed_tokens.weight, std=0.05)
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+        angles = torch.outer(torch.arange(config.max_positions).float(), config.rope_theta**-half)
+        self.register_buffer("cos", torch.cat((angles, angles), dim=-1).cos(), persistent=False)
+        self.register_buffer("sin", torch.cat((angles, angles), dim=-1).sin(), persistent=False)
+        self.training_blocks: list[Callable[..., Tensor]] = list(self.layers)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Call after every change of the masters, and before gradients are accumulated."""
+        for module in self.modules():
+            if isinstance(module, TernaryLinear):
+                module.refresh()
+
+    def hidden(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        start = cache.length if cache else 0
+        part = slice(start, start + ids.shape[1])
+        x = self.embed_tokens(ids)
+        for block in self.layers:
+            x = block(x, self.cos[part], self.sin[part], cache)
+        if cache:
+            cache.length = part.stop
+        return x
+
+    def head(self, x: Tensor) -> Tensor:
+        return linear(self.norm(x), self.embed_tokens.weight)
+
+    def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        return self.head(self.hidden(ids, cache))
+
+    def head_loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Sum of -log p (nats) over the targets that are not -100."""
+        logits = self.head(x).flatten(0, 1)
+        return cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum")
+
+    def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Sum of the loss over a training batch, by the compiled program once there is one."""
+        x, part = self.embed_tokens(ids), slice(ids.shape[1])
+        for block in self.training_blocks:
+            x = block(x, self.cos[part], self.sin[part])
+        return self.head_loss(x, targets)
+
+    def compile(self) -> None:
+        """Compile a block (one program for all) and the head for training; shapes must stay few."""
+        self.training_blocks = [torch.compile(block, dynamic=False) for block in self.layers]
+        self.head_loss = torch.compile(self.head_loss, dynamic=False)  # type: ignore[method-assign]
+
+    def masters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The trained tensors under their Hugging Face names (without the prefix `model.`)."""
+        for name, parameter in self.named_parameters():
+            if not name.endswith(".effective"):
+                yield hugging_face_name(name), parameter
+
+
+def hugging_face_name(name: str) -> str:
+    """`layers.0.attn_in.masters.q_proj` -> `layers.0.self_attn.q_proj.weight`, and so on."""
+    for group, parent in (
+        ("attn_in", "self_attn"),
+        ("attn_out", "self_attn"),
+        ("ffn_in", "mlp"),
+        ("ffn_out", "mlp"),
+    ):
+        if f".{group}.masters." in name:
+            return name.replace(f"{group}.masters", parent) + ".weight"
+    return name.replace("attn_sub_norm", "self_attn.attn_sub_norm").replace(
+        "ffn_sub_norm", "mlp.ffn_sub_norm"
+    )

@@ -1,0 +1,28 @@
+#!/bin/sh
+# Repeat the default model: sh run_all.sh DATA OUT UNTIL
+#   DATA   folder with corpora/ and models/stories260K/ (see README.md)
+#   OUT    folder for everything that is made
+#   UNTIL  when training ends: HH:MM (UTC, today) or seconds since the epoch
+set -eu
+data=$1 out=$2 until=$3
+here=$(dirname "$0")
+python=${PYTHON:-python3}
+stories=$data/corpora/tinystories
+# Keep freed memory: page faults cost a third of the speed. Let waiting threads sleep.
+export MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
+export MALLOC_TOP_PAD_=67108864 OMP_WAIT_POLICY=passive
+
+mkdir -p "$out"
+[ -e "$out/teacher.txt" ] || "$python" "$here/teacher.py" --model "$data/models/stories260K" \
+    --words "$stories/train.txt" --count 45000 --seed 1 --out "$out/teacher.txt"
+"$python" "$here/corpus.py" text --corpora "$data/corpora" --teacher "$out/teacher.txt" \
+    --out "$out/text"
+"$python" "$here/tokenizer.py" --text "$out/text/real.jsonl" "$out/text/chat.jsonl" \
+    "$out/text/books.jsonl" --vocab-size 4096 --out "$out/tokenizer"
+"$python" "$here/corpus.py" tokens --text "$out/text" --tokenizer "$out/tokenizer/tokenizer.json" \
+    --out "$out/tokens"
+"$python" "$here/train.py" --tokens "$out/tokens" --tokenizer "$out/tokenizer" \
+    --held-out "$stories/valid.txt" --run "$out/run" --hf "$out/hf" --until "$until"
+"$python" "$here/evaluate.py" samples --model "$out/hf" --out "$out/samples.md"
+"$python" "$here/describe.py" --text "$out/text" --tokens "$out/tokens" --run "$out/run" \
+    --held-out "$stories/valid.txt" --hf "$out/hf" --out "$out/recipe.toml"

@@ -1,0 +1,127 @@
+"""Write a checkpoint as a Hugging Face directory, and read one.
+
+    python save.py --checkpoint run/checkpoint.pt --tokenizer tokenizer/ --out hf/
+
+`transformers` loads the directory as `BitNetForCausalLM`; its quantization_config makes every
+projection an `AutoBitLinear` that quantises the stored full-precision masters online, as training
+did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from model import ModelConfig, TernaryLM
+from safetensors.torch import load_file, save_file
+from tokenizer import END, TEXT
+from tokenizers import Tokenizer
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+SAMPLING = {"do_sample": True, "temperature": 0.7, "top_p": 0.9, "repetition_penalty": 1.05}
+
+
+def config_json(config: ModelConfig, bos: int, eos: int) -> dict[str, Any]:
+    return {
+        "architectures": ["BitNetForCausalLM"],
+        "model_type": "bitnet",
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "hidden_act": "relu2",
+        "max_position_embeddings": config.max_positions,
+        "rms_norm_eps": config.norm_eps,
+        "rope_theta": config.rope_theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "bos_token_id": bos,
+        "eos_token_id": eos,
+        "dtype": "float32",
+        "quantization_config": {
+            "quant_method": "bitnet",
+            "linear_class": "autobitlinear",
+            "quantization_mode": "online",
+        },
+    }
+
+
+def write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def save_hf(model: TernaryLM, tokenizer: Path, out: Path) -> None:
+    """Write all files beside `out`, then move them in, so that a reader finds whole files."""
+    work = out.with_name(out.name + ".new")
+    work.mkdir(parents=True, exist_ok=True)
+    for name in TOKENIZER_FILES:
+        shutil.copyfile(tokenizer / name, work / name)
+    ids = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    text, end = ids.token_to_id(TEXT), ids.token_to_id(END)
+    write_json(work / "config.json", config_json(model.config, text, end))
+    generation = {
+        "bos_token_id": text,
+        "eos_token_id": [end, text],
+        "pad_token_id": text,
+        **SAMPLING,
+    }
+    write_json(work / "generation_config.json", generation)
+    tensors = {f"model.{name}": p.detach().contiguous() for name, p in model.masters()}
+    save_file(tensors, work / "model.safetensors", metadata={"format": "pt"})
+    out.mkdir(parents=True, exist_ok=True)
+    for path in work.iterdir():
+        os.replace(path, out / path.name)
+    work.rmdir()
+
+
+def load_checkpoint(path: Path) -> TernaryLM:
+    state = torch.load(path, weights_only=True)
+    model = TernaryLM(ModelConfig(**state["config"]))
+    model.load_state_dict(state["model"], strict=False)
+    model.refresh()
+    return model.eval()
+
+
+def load_hf(folder: Path) -> TernaryLM:
+    """The model of a directory written by `save_hf`."""
+    fields = json.loads((folder / "config.json").read_text())
+    model = TernaryLM(
+        ModelConfig(
+            vocab_size=fields["vocab_size"],
+            hidden_size=fields["hidden_size"],
+            intermediate_size=fields["intermediate_size"],
+            num_layers=fields["num_hidden_layers"],
+            num_heads=fields["num_attention_heads"],
+            num_kv_heads=fields["num_key_value_heads"],
+            max_positions=fields["max_position_embeddings"],
+            rope_theta=fields["rope_theta"],
+            norm_eps=fields["rms_norm_eps"],
+        )
+    )
+    tensors = load_file(folder / "model.safetensors")
+    with torch.no_grad():
+        for name, parameter in model.masters():
+            parameter.copy_(tensors[f"model.{name}"])
+    model.refresh()
+    return model.eval()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    save_hf(load_checkpoint(args.checkpoint), args.tokenizer, args.out)
+
+
+if __name__ == "__main__":
+    main()

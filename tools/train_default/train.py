@@ -1,0 +1,256 @@
+"""Train the ternary model; resumable, and scheduled by the wall clock.
+
+The learning rate warms up, stays, and decays linearly to zero at `--until`, whatever the machine
+does in between: progress is the elapsed share of the time from the first start to the end, so that
+an interrupted or throttled run still ends annealed. A file `until` in the run's folder (a UTC time
+or seconds since the epoch) changes the end of a run under way; a file `checkpoint` asks for one at
+once.
+
+    python train.py --tokens tokens/ --tokenizer tokenizer/ --held-out valid.txt \\
+        --run run/ --hf hf/ --until 10:05
+
+Matrices are updated by Muon (orthogonalised momentum), all else by AdamW. Weight decay is on for
+the first half and off for the second, as in the BitNet b1.58 training tips.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomllib
+import torch
+from batches import Mix, load_sources
+from evaluate import bits_per_byte, held_out_stories
+from model import ModelConfig, TernaryLM
+from muon import Muon
+from save import save_hf
+from tokenizers import Tokenizer
+from workers import Batch, Workers
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that shapes a run, except where its files are and when it ends."""
+
+    seed: int = 1
+    batch_tokens: int = 4096
+    micro_tokens: int = 1024
+    context: tuple[int, int] = (256, 512)  # before and during the decay
+    decay_from: float = 0.52  # share of the time after which the rate falls
+    weight_decay_until: float = 0.5
+    warmup_steps: int = 40
+    muon_lr: float = 0.02
+    muon_momentum: float = 0.95
+    muon_weight_decay: float = 0.05
+    adam_lr: float = 3e-3
+    adam_betas: tuple[float, float] = (0.9, 0.98)
+    mix: dict[str, tuple[float, float]] = field(
+        default_factory=lambda: {
+            "real": (0.42, 0.40),
+            "teacher": (0.22, 0.06),
+            "chat": (0.34, 0.0),
+            "fine": (0.0, 0.52),
+            "books": (0.02, 0.02),
+        }
+    )
+    model: ModelConfig = ModelConfig()
+
+    @staticmethod
+    def read(path: Path) -> Recipe:
+        """A TOML file of the fields that differ from the defaults."""
+        fields = tomllib.loads(path.read_text())
+        model = ModelConfig(**fields.pop("model", {}))
+        return Recipe(**fields, model=model)
+
+
+class Clock:
+    """The share of the run's time that has passed; its end can be moved while it runs."""
+
+    def __init__(self, run: Path, until: str, began: float | None) -> None:
+        self.moved = run / "until"
+        self.began = began or time.time()
+        self.end = parse_time(until)
+
+    def progress(self) -> float:
+        if self.moved.exists():
+            self.end = parse_time(self.moved.read_text().strip())
+        return min(1.0, (time.time() - self.began) / max(1.0, self.end - self.began))
+
+
+def parse_time(text: str) -> float:
+    """Seconds since the epoch of `HH:MM` (UTC, today), or the number itself."""
+    if ":" not in text:
+        return float(text)
+    hour, minute = map(int, text.split(":"))
+    return datetime.now(UTC).replace(hour=hour, minute=minute, second=0, microsecond=0).timestamp()
+
+
+class Trainer:
+    def __init__(self, recipe: Recipe, run: Path, tokens: Path) -> None:
+        torch.manual_seed(recipe.seed)
+        self.recipe, self.run = recipe, run
+        self.model = TernaryLM(recipe.model)
+        parameters = dict(self.model.masters())
+        matrices = [p for name, p in parameters.items() if p.ndim == 2 and "embed" not in name]
+        others = [p for name, p in parameters.items() if p.ndim != 2 or "embed" in name]
+        self.muon = Muon(matrices, recipe.muon_lr, recipe.muon_momentum)
+        self.adam = torch.optim.AdamW(
+            others, recipe.adam_lr, recipe.adam_betas, eps=1e-10, weight_decay=0.0
+        )
+        self.mix = Mix(load_sources(tokens), recipe.seed)
+        self.step = self.tokens = 0
+        self.seconds = 0.0
+        self.began: float | None = None
+
+    def save(self) -> None:
+        state = {
+            "model": {
+                k: v for k, v in self.model.state_dict().items() if not k.endswith(".effective")
+            },
+            "muon": self.muon.state_dict(),
+            "adam": self.adam.state_dict(),
+            "mix": self.mix.state(),
+            "step": self.step,
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "began": self.began,
+            "config": asdict(self.recipe.model),
+        }
+        torch.save(state, self.run / "checkpoint.tmp")
+        os.replace(self.run / "checkpoint.tmp", self.run / "checkpoint.pt")
+
+    def restore(self) -> None:
+        state = torch.load(self.run / "checkpoint.pt", weights_only=True)
+        self.model.load_state_dict(state["model"], strict=False)
+        self.model.refresh()
+        self.muon.load_state_dict(state["muon"])
+        self.adam.load_state_dict(state["adam"])
+        self.mix.restore(state["mix"])
+        self.step, self.tokens = state["step"], state["tokens"]
+        self.seconds, self.began = state["seconds"], state["began"]
+
+    def set_rates(self, progress: float) -> float:
+        """Warm-up, plateau, linear decay; returns the factor on both learning rates."""
+        recipe = self.recipe
+        factor = min(1.0, (self.step + 1) / recipe.warmup_steps)
+        factor *= min(1.0, (1.0 - progress) / (1.0 - recipe.decay_from))
+        self.muon.lr = recipe.muon_lr * factor
+        self.muon.weight_decay = recipe.muon_weight_decay * (progress < recipe.weight_decay_until)
+        for group in self.adam.param_groups:
+            group["lr"] = recipe.adam_lr * factor
+        return factor
+
+    def microbatches(self, progress: float) -> Iterator[Batch]:
+        recipe = self.recipe
+        late = progress >= recipe.decay_from
+        weights = {name: pair[late] for name, pair in recipe.mix.items()}
+        context = recipe.context[late]
+        for _ in range(recipe.batch_tokens // recipe.micro_tokens):
+            rows = self.mix.rows(weights, recipe.micro_tokens // context, context)
+            yield np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, 1:])
+
+    def train_step(self, workers: Workers, progress: float) -> float:
+        """One optimiser step; returns the mean loss in nats per token."""
+        total, count = workers.accumulate(self.microbatches(progress))
+        self.muon.step()
+        self.adam.step()
+        self.adam.zero_grad(set_to_none=False)
+        self.model.refresh()
+        self.step, self.tokens = self.step + 1, self.tokens + count
+        return total / count
+
+
+def fit(
+    trainer: Trainer,
+    workers: Workers,
+    clock: Clock,
+    log: Any,
+    checkpoint: Any,
+    every: tuple[int, float],
+) -> None:
+    """Step until the clock runs out; `every`: steps between log rows, seconds between saves."""
+    losses: list[float] = []
+    saved = last = time.time()
+    while (progress := clock.progress()) < 1.0:
+        factor = trainer.set_rates(progress)
+        losses.append(trainer.train_step(workers, progress))
+        now = time.time()
+        trainer.seconds, last = trainer.seconds + now - last, now
+        asked = trainer.run / "checkpoint"
+        if trainer.step % every[0] == 0 or trainer.step < 5:
+            log(
+                trainer,
+                loss=float(np.mean(losses)),
+                lr=trainer.recipe.muon_lr * factor,
+                progress=progress,
+            )
+            losses = []
+        if now - saved > every[1] or asked.exists():
+            asked.unlink(missing_ok=True)
+            log(trainer, bits_per_byte=checkpoint())
+            saved = time.time()
+    log(trainer, bits_per_byte=checkpoint(), progress=1.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--tokens", type=Path, required=True, help="folder of corpus.py's token files"
+    )
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--held-out", type=Path, required=True, help="stories that are only scored")
+    parser.add_argument(
+        "--run", type=Path, required=True, help="folder of the checkpoint and the log"
+    )
+    parser.add_argument(
+        "--hf", type=Path, required=True, help="Hugging Face directory, renewed at every checkpoint"
+    )
+    parser.add_argument(
+        "--until", required=True, help="when to end: HH:MM (UTC, today) or seconds since the epoch"
+    )
+    parser.add_argument("--recipe", type=Path, help="TOML file of what differs from the defaults")
+    parser.add_argument("--workers", type=int, default=2, help="single-threaded training processes")
+    args = parser.parse_args()
+
+    torch.set_num_threads(args.workers)
+    args.run.mkdir(parents=True, exist_ok=True)
+    recipe = Recipe.read(args.recipe) if args.recipe else Recipe()
+    trainer = Trainer(recipe, args.run, args.tokens)
+    if (args.run / "checkpoint.pt").exists():
+        trainer.restore()
+    clock = Clock(args.run, args.until, trainer.began)
+    trainer.began = clock.began
+    tokenizer = Tokenizer.from_file(str(args.tokenizer / "tokenizer.json"))
+    stories = held_out_stories(args.held_out)[:24]
+
+    def log(trainer: Trainer, **values: float) -> None:
+        row = {
+            "step": trainer.step,
+            "tokens": trainer.tokens,
+            "seconds": round(trainer.seconds, 1),
+            **values,
+        }
+        with (args.run / "train.log").open("a") as file:
+            file.write(json.dumps({k: round(v, 5) for k, v in row.items()}) + "\n")
+
+    def checkpoint() -> float:
+        trainer.save()
+        save_hf(trainer.model, args.tokenizer, args.hf)
+        return bits_per_byte(trainer.model, tokenizer, stories)
+
+    workers = Workers(trainer.model, args.workers, 1.0 / recipe.batch_tokens)
+    fit(trainer, workers, clock, log, checkpoint, (20, 300.0))
+    workers.stop()
+
+
+if __name__ == "__main__":
+    main()

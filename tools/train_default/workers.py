@@ -1,0 +1,76 @@
+"""Gradients of a step's microbatches by single-threaded processes that share the weights.
+
+Two threads inside one operation wait for each other at its end, thousands of times a step; on a
+machine with other work that costs a third of the speed. Here a process takes the next microbatch
+when it is done with its last, and they meet once a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+from model import TernaryLM
+from torch import Tensor
+
+Batch = tuple[Any, Any]  # ids and targets, NumPy arrays [rows, tokens]; targets < 0 do not count
+
+
+def leaves(model: TernaryLM) -> list[torch.nn.Parameter]:
+    """The parameters that gradients arrive on: not the masters of ternary matrices."""
+    return [p for name, p in model.named_parameters() if ".masters." not in name]
+
+
+def _work(model: TernaryLM, grads: list[Tensor], scale: float, tasks: Any, results: Any) -> None:
+    torch.set_num_threads(1)
+    for parameter, grad in zip(leaves(model), grads, strict=True):
+        parameter.grad = grad
+    model.compile()
+    while (batch := tasks.get()) is not None:
+        ids, targets = map(torch.from_numpy, batch)
+        targets = targets.masked_fill(targets < 0, -100)
+        loss = model.loss(ids.clamp(min=0), targets)
+        (loss * scale).backward()
+        results.put((loss.item(), int((targets >= 0).sum())))
+
+
+class Workers:
+    """`scale` multiplies every microbatch's summed loss before its gradient is taken."""
+
+    def __init__(self, model: TernaryLM, count: int, scale: float) -> None:
+        context = mp.get_context("spawn")
+        model.share_memory()
+        self.leaves = leaves(model)
+        self.tasks, self.results = context.Queue(), context.Queue()
+        self.grads = [
+            [torch.zeros_like(p).share_memory_() for p in self.leaves] for _ in range(count)
+        ]
+        self.processes = []
+        for grads in self.grads:
+            arguments = (model, grads, scale, self.tasks, self.results)
+            process = context.Process(target=_work, args=arguments, daemon=True)
+            process.start()
+            self.processes.append(process)
+
+    def accumulate(self, batches: Iterable[Batch]) -> tuple[float, int]:
+        """Add the gradients of all batches to `.grad`; returns summed loss and scored tokens."""
+        count = 0
+        for batch in batches:
+            self.tasks.put(batch)
+            count += 1
+        done = [self.results.get() for _ in range(count)]
+        for grads in self.grads:
+            for parameter, grad in zip(self.leaves, grads, strict=True):
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                parameter.grad += grad
+                grad.zero_()
+        return sum(loss for loss, _ in done), sum(tokens for _, tokens in done)
+
+    def stop(self) -> None:
+        for _ in self.processes:
+            self.tasks.put(None)
+        for process in self.processes:
+            process.join()
