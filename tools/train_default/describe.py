@@ -68,11 +68,13 @@ def quality(hf: Path, held_out: Path) -> dict[str, Any]:
     model, tokenizer = load_hf(hf), Tokenizer.from_file(str(hf / "tokenizer.json"))
     stories = held_out_stories(held_out)
     trained = bits_per_byte(model, tokenizer, stories)
+    first = bits_per_byte(model, tokenizer, stories[:16])
     int8_embedding(model)
     rounded = bits_per_byte(model, tokenizer, stories)
     return {
         "held_out_stories": len(stories),
         "bits_per_byte": round(trained, 4),
+        "bits_per_byte_first_16_stories": round(first, 4),
         "bits_per_byte_int8_embedding": round(rounded, 4),
     }
 

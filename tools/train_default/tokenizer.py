@@ -63,6 +63,7 @@ def write_files(tokenizer: Tokenizer, out: Path, max_length: int) -> None:
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,
+        "add_bos_token": True,
         "clean_up_tokenization_spaces": False,
         "additional_special_tokens": [SYSTEM, USER, ASSISTANT],
         "chat_template": CHAT_TEMPLATE,

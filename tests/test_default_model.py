@@ -1,0 +1,46 @@
+"""The model that comes with the project: complete, small, and as good as its record says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from edgerun import load
+from edgerun.cli.main import main
+from edgerun.model.bundle import open_bundle
+from edgerun.scoring import score_texts, split_documents
+
+FOLDER = Path(__file__).resolve().parents[1] / "models" / "default"
+MAX_BYTES = 12_000_000
+MAX_BITS_PER_BYTE = 0.80
+
+
+def test_the_bundle_is_whole_ternary_and_small():
+    bundle = open_bundle(FOLDER / "bundle", verify=True)
+    assert bundle.manifest.recipe["natively_ternary"]
+    assert sum(entry.size for entry in bundle.manifest.files.values()) <= MAX_BYTES
+
+
+def test_a_chat_reply_streams_from_it(capsys):
+    assert main(["run", "-p", "Tell me a story about a dog.", "--seed", "1", "-n", "150"]) == 0
+    words = capsys.readouterr().out.split()
+    assert len(words) >= 40
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference", "onnxruntime"])
+def test_greetings_are_answered_alike_everywhere(backend):
+    with load(backend=backend, threads=1, kv_cache="fp32") as llm:
+        reply = llm.chat([{"role": "user", "content": "Hello!"}], temperature=0, max_tokens=24)
+    assert reply.finish_reason == "stop"
+    assert reply.text.strip()
+
+
+def test_held_out_stories_cost_as_many_bits_as_recorded(shared_data):
+    """The record also counts the separator after a story, hence the tolerance."""
+    recorded = re.search(r"^bits_per_byte = ([\d.]+)", (FOLDER / "recipe.toml").read_text(), re.M)
+    text = (shared_data / "corpora" / "tinystories" / "valid.txt").read_text()
+    stories = list(split_documents(text, "<|endoftext|>"))
+    with load(threads=1) as llm:
+        *_, score = score_texts(llm, stories)
+    assert score.bits_per_byte <= MAX_BITS_PER_BYTE
+    assert score.bits_per_byte == pytest.approx(float(recorded[1]), rel=0.03)
