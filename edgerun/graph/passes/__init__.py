@@ -1,7 +1,7 @@
 """Passes turn the exporter's ONNX forms into the ops of ``graph/ops.py``, one form a file.
 
-Each pass is a pure function ``Graph -> Graph`` that rewrites the nodes it recognises and leaves
-the others alone. What stays unrecognised keeps its ONNX name; the planner then looks for a
+Each pass is a function ``Graph -> Graph`` that rewrites the nodes it recognises and leaves the
+others alone; it returns a new graph, and may add derived constants to the one it was given. What stays unrecognised keeps its ONNX name; the planner then looks for a
 back-end that runs the original file.
 """
 
