@@ -1,8 +1,9 @@
 """Passes turn the exporter's ONNX forms into the ops of ``graph/ops.py``, one form a file.
 
 Each pass is a function ``Graph -> Graph`` that rewrites the nodes it recognises and leaves the
-others alone; it returns a new graph, and may add derived constants to the one it was given. What stays unrecognised keeps its ONNX name; the planner then looks for a
-back-end that runs the original file.
+others alone; it returns a new graph, and may add derived constants to the one it was given. What
+stays unrecognised keeps its ONNX name; the planner then looks for a back-end that runs the
+original file.
 """
 
 from __future__ import annotations
