@@ -43,8 +43,8 @@ class Dots(Protocol):
         """``partial`` plus the products of prepared codes and activations."""
         ...
 
-    def fold(self, builder: Any, total: Any, partial: Any, lanes: int) -> Any:
-        """``total`` (int32, ``lanes // 4``) plus the partial sum."""
+    def fold(self, builder: Any, total: Any, partial: Any, lanes: int, factor: int = 1) -> Any:
+        """``total`` (int32, ``lanes // 4``) plus ``factor`` times the partial sum."""
         ...
 
 
@@ -93,10 +93,10 @@ class Avx2Dots:
         multiply = declare(builder, self._MULTIPLY[lanes], half, narrow, narrow)
         return builder.add(partial, builder.call(multiply, [magnitude, x]))
 
-    def fold(self, builder: Any, total: Any, partial: Any, lanes: int) -> Any:
+    def fold(self, builder: Any, total: Any, partial: Any, lanes: int, factor: int = 1) -> Any:
         widen = declare(builder, self._WIDEN[lanes], total.type, partial.type, partial.type)
-        ones = constant(self.partial(lanes), 1)
-        return builder.add(total, builder.call(widen, [partial, ones]))
+        factors = constant(self.partial(lanes), factor)
+        return builder.add(total, builder.call(widen, [partial, factors]))
 
 
 class VnniDots:
@@ -118,8 +118,8 @@ class VnniDots:
         function = declare(builder, name, partial.type, partial.type, narrow, narrow)
         return builder.call(function, [partial, codes, x])
 
-    def fold(self, builder: Any, total: Any, partial: Any, lanes: int) -> Any:
-        return builder.add(total, partial)
+    def fold(self, builder: Any, total: Any, partial: Any, lanes: int, factor: int = 1) -> Any:
+        return builder.add(total, builder.mul(partial, constant(total_type(lanes), factor)))
 
 
 class PortableDots:
@@ -147,8 +147,8 @@ class PortableDots:
         products = builder.mul(builder.sext(codes, wide), builder.sext(x, wide), flags=["nsw"])
         return _sum_fours(builder, partial, products, lanes)
 
-    def fold(self, builder: Any, total: Any, partial: Any, lanes: int) -> Any:
-        return builder.add(total, partial)
+    def fold(self, builder: Any, total: Any, partial: Any, lanes: int, factor: int = 1) -> Any:
+        return builder.add(total, builder.mul(partial, constant(total_type(lanes), factor)))
 
 
 class VnniModel(PortableDots):
