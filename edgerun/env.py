@@ -7,6 +7,7 @@
 ``EDGERUN_ISA``        forces one instruction set of the CPU kernels, e.g. ``avx2``
 ``EDGERUN_CACHE``      folder of compiled kernels and the machine profile
 ``EDGERUN_THREADS``    worker threads, when the caller names no number
+``EDGERUN_SCREEN``     1 screens the output head where the sampler needs only leading logits
 =====================  ==========================================================================
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgerun.cores import cores
 from edgerun.errors import InputError
 
 MAX_DEBUG = 4
@@ -35,7 +37,8 @@ class Settings:
         backend: name of the back-end to force, or None.
         isa: name of the instruction set to force, or None.
         cache_dir: folder for files that can be computed again; it may not exist yet.
-        threads: number of worker threads, or None for one per usable core.
+        threads: number of worker threads, or None for one per usable core (``cores.py``).
+        screen: screen the output head (``backends/cpu/screened.py``).
     """
 
     debug: int
@@ -44,6 +47,7 @@ class Settings:
     isa: str | None
     cache_dir: Path
     threads: int | None
+    screen: bool = False
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -59,6 +63,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         isa=environment.get("EDGERUN_ISA", "").strip() or None,
         cache_dir=_cache_dir(environment.get("EDGERUN_CACHE", "")),
         threads=_integer(environment, "EDGERUN_THREADS", 1, MAX_THREADS),
+        screen=_boolean(environment, "EDGERUN_SCREEN"),
     )
 
 
@@ -73,10 +78,30 @@ def settings() -> Settings:
 
 
 def usable_cores() -> int:
-    """Number of CPU cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Worker threads that make sense here: physical, fast cores that this process may use."""
+    return cores().usable
+
+
+def worker_threads(asked: int | None) -> int:
+    """Worker threads to use: ``asked``, else ``EDGERUN_THREADS``, else one per usable core.
+
+    More threads than the process may have logical cores would wait for one another.
+
+    Raises:
+        InputError: there are fewer logical cores than threads.
+    """
+    threads = asked or settings().threads
+    if threads is None:
+        return usable_cores()
+    logical = cores().logical
+    if threads > logical:
+        name = "threads" if asked else "EDGERUN_THREADS"
+        may_use = f"{logical} logical core{'s' if logical > 1 else ''}"
+        raise InputError(
+            f"{name} is {threads}, but this process may use only {may_use}: "
+            f"expected 1 to {logical}, or leave it out for the best number here, {usable_cores()}"
+        )
+    return threads
 
 
 def _integer(environment: Mapping[str, str], name: str, low: int, high: int) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgerun import env
+from edgerun import env, trace
 from edgerun.backends.base import Backend, CompileOptions, Executable, Phase, Progress
 from edgerun.backends.registry import backend_names, make_backend
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
@@ -21,6 +21,7 @@ from edgerun.model.tokenizer import Tokenizer
 from edgerun.plan import compile_plan, make_plan
 from edgerun.state import CacheSpec
 from edgerun.state.kv_cache import STORAGE, CacheDType
+from edgerun.workload import Workload, workload
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class LoadOptions:
         if self.kv_cache not in STORAGE:
             raise InputError(f"kv_cache is {self.kv_cache!r}; expected one of {', '.join(STORAGE)}")
         _check_whole("threads", self.threads, env.MAX_THREADS)
+        env.worker_threads(self.threads)  # refuses more than there are cores
         _check_whole("context", self.context, MAX_CONTEXT)
         _check_whole("max_sessions", self.max_sessions, MAX_SESSIONS)
         _check_whole("chunk_rows", self.chunk_rows, MAX_CONTEXT)
@@ -72,7 +74,7 @@ class LoadOptions:
     @property
     def worker_threads(self) -> int:
         """Threads to use: asked for here, in the environment, or one per usable core."""
-        return self.threads or env.settings().threads or env.usable_cores()
+        return env.worker_threads(self.threads)
 
 
 @dataclass(slots=True)
@@ -95,6 +97,7 @@ class Model:
         weight_bytes: bytes of weights that a decode step reads.
         threads: worker threads.
         backends: names of the back-ends in use.
+        workload: how much there is to multiply.
     """
 
     path: Path
@@ -112,6 +115,7 @@ class Model:
     weight_bytes: int = 0
     threads: int = 1
     backends: tuple[str, ...] = ()
+    workload: Workload = field(default_factory=Workload)
 
 
 def resolve(path: str | Path | None) -> Path:
@@ -168,6 +172,7 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
         weight_bytes=streamed_bytes(bundle.graph),
         threads=options.worker_threads,
         backends=backends,
+        workload=workload(bundle.graph),
     )
 
 
@@ -209,11 +214,17 @@ def _compile(
     threads = options.worker_threads
     each = {
         Phase.PREFILL: CompileOptions(threads, rows, spec, options.progress),
-        Phase.DECODE: CompileOptions(threads, 1, spec, options.progress),
+        Phase.DECODE: CompileOptions(threads, 1, spec, options.progress, _may_screen()),
     }
     segments = (segment for phase in plan.segments.values() for segment in phase)
     names = tuple(dict.fromkeys(segment.backend for segment in segments))
     return compile_plan(plan, backends, each), names
+
+
+def _may_screen() -> bool:
+    """Whether logits may be left out: asked for, and nothing looks at every value."""
+    looking = env.settings().validate or trace.enabled(trace.SHAPES)
+    return env.settings().screen and not looking
 
 
 def _tokenizer(bundle: Bundle, config: Mapping[str, Any]) -> Tokenizer:

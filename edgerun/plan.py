@@ -17,6 +17,8 @@ from edgerun.backends.base import (
     Backend,
     CompileOptions,
     Executable,
+    Explains,
+    Offers,
     Phase,
     Values,
 )
@@ -61,17 +63,31 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Segments of every phase, and what was turned down."""
+    """Segments of every phase, and what was turned down.
+
+    Attributes:
+        segments: in order, by phase.
+        refusals: back-ends that take no part in a phase.
+        bases: what the estimates of a back-end stand on, where it says so.
+    """
 
     segments: Mapping[Phase, tuple[Segment, ...]]
     refusals: Mapping[Phase, tuple[Refusal, ...]]
+    bases: Mapping[str, str] = field(default_factory=dict)
 
     def explain(self) -> list[Placement]:
         """What runs where, phase by phase, each followed by what was turned down."""
         rows = []
         for phase, segments in self.segments.items():
             rows += [
-                Placement(phase.value, one.backend, True, one.seconds, one.count_ops())
+                Placement(
+                    phase.value,
+                    one.backend,
+                    True,
+                    one.seconds,
+                    one.count_ops(),
+                    basis=self.bases.get(one.backend, ""),
+                )
                 for one in segments
             ]
             rows += [
@@ -92,6 +108,7 @@ class Placement:
         seconds: estimate for the phase's typical number of rows, ``PHASE_ROWS``.
         ops: nodes of the segment by op.
         reason: why it was turned down.
+        basis: what the estimate stands on.
     """
 
     phase: str
@@ -100,6 +117,7 @@ class Placement:
     seconds: float | None = None
     ops: Mapping[str, int] = field(default_factory=dict)
     reason: str = ""
+    basis: str = ""
 
 
 def make_plan(graph: Graph, backends: Sequence[Backend]) -> Plan:
@@ -114,8 +132,16 @@ def make_plan(graph: Graph, backends: Sequence[Backend]) -> Plan:
     """
     segments, refusals = {}, {}
     for phase in Phase:
-        segments[phase], refusals[phase] = _plan_phase(graph, backends, phase)
-    return Plan(segments, refusals)
+        segments[phase], turned_down = _plan_phase(graph, backends, phase)
+        refusals[phase] = (*turned_down, *_not_taken(graph, backends, phase))
+    bases = {one.name: one.cost_basis() for one in backends if isinstance(one, Explains)}
+    return Plan(segments, refusals, bases)
+
+
+def _not_taken(graph: Graph, backends: Sequence[Backend], phase: Phase) -> list[Refusal]:
+    """Ways to run the model that back-ends offer and do not choose by themselves."""
+    offers = [one.alternatives(graph, phase) for one in backends if isinstance(one, Offers)]
+    return [Refusal(name, reason) for offer in offers for name, reason in offer.items()]
 
 
 def _plan_phase(

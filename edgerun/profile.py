@@ -1,65 +1,182 @@
 """What this machine can do, measured once and remembered.
 
-So far one number: how fast memory can be read. It bounds decoding, which reads every weight for
-every token, and is what achieved speeds are compared with.
+A ``MachineProfile`` says how fast memory can be read, how fast each family of kernels
+multiplies, and what starting an instruction costs. Planning estimates with it, and ``edgerun
+bench`` holds what it reaches against it. ``edgerun doctor --calibrate`` (``calibration.py``)
+measures all of it; the speed of memory alone is also measured when something first asks for it.
+
+The file lies in the cache folder and holds a profile per machine: model of the processor, cores,
+and version of the kernels, since other kernels have other speeds.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import math
 import os
+import platform
+import tempfile
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from edgerun.cores import cores
 from edgerun.env import settings
 
 if TYPE_CHECKING:
     from edgerun.kernels.program import Program, ThreadTeam
 
-BUFFER_BYTES = 256 << 20  # beyond every cache it is likely to meet
+BUFFER_BYTES = 256 << 20  # beyond most caches; four times the last level's where that is known
 CHUNK_BYTES = 256 << 10
-SECONDS = 0.4
+SECONDS = 0.08  # for each way of reading
 MIN_PASSES = 3
+# Places read side by side, and how far ahead lines are asked for (0: by the processor alone).
+WAYS = ((1, 0), (2, 0), (4, 0), (8, 0), (1, 4096), (4, 2048))
 FILE = "machine.json"
+PROFILES_KEPT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MachineProfile:
+    """Measured speeds; what was never measured is missing or None.
+
+    Attributes:
+        measured: date of the latest measurement, ``YYYY-MM-DD``.
+        bandwidth: bytes a second that so many threads read from memory.
+        rates: int8 multiply-adds a second by kernel family (``family``) and batch rows, with
+            ``threads`` threads and weights in the cache.
+        int8_peak: multiply-adds a second of the multipliers alone, by threads.
+        fork_join_s: what an instruction of a program costs besides its kernel, by threads.
+        contended: speed of decoding while another process keeps one core busy, idle is 1.
+        threads: with which ``rates`` and ``contended`` were measured.
+    """
+
+    measured: str = ""
+    bandwidth: Mapping[int, float] = field(default_factory=dict)
+    rates: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    int8_peak: Mapping[int, float] = field(default_factory=dict)
+    fork_join_s: Mapping[int, float] = field(default_factory=dict)
+    contended: float | None = None
+    threads: int = 1
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that planning uses was measured."""
+        return bool(self.bandwidth and self.rates and self.fork_join_s)
+
+    def read_speed(self, threads: int) -> float:
+        """Bytes a second from memory; of the nearest number of threads that is known."""
+        return _nearest(self.bandwidth or NOMINAL.bandwidth, threads)
+
+    def rate(self, name: str, rows: int) -> float:
+        """Multiply-adds a second of a kernel family at so many batch rows."""
+        known = self.rates.get(name) or (self.rates and _slowest(self.rates)) or NOMINAL.rates[""]
+        return _nearest(known, rows)
+
+    def instruction_s(self, threads: int) -> float:
+        """Seconds an instruction costs besides its kernel."""
+        return _nearest(self.fork_join_s or NOMINAL.fork_join_s, threads)
+
+    def peak(self, threads: int) -> float | None:
+        """The fastest multiplication seen with so many threads, multiply-adds a second."""
+        seen = [rate for by_rows in self.rates.values() for rate in by_rows.values()]
+        alone = [self.int8_peak[threads]] if threads in self.int8_peak else []
+        return max([*alone, *(seen if threads == self.threads else [])], default=None)
+
+
+# What planning assumes where nothing was measured: a small desktop processor.
+NOMINAL = MachineProfile(
+    bandwidth={1: 10e9}, rates={"": {1: 50e9}}, fork_join_s={1: 2e-6}, threads=1
+)
+
+
+def family(activations: str, bits: int) -> str:
+    """Name of the kernels that multiply weights of so many bits with such activations."""
+    return f"{activations}/{bits}"
+
+
+@cache
+def machine_profile() -> MachineProfile:
+    """What is known of this machine, read once; measures nothing."""
+    return read_profile()
+
+
+def read_profile() -> MachineProfile:
+    """Reads what is known of this machine; an empty profile where nothing is."""
+    return _read().get(machine_key(), MachineProfile())
+
+
+def write_profile(profile: MachineProfile) -> MachineProfile:
+    """Keeps a profile of this machine, dated today, and returns it.
+
+    The file appears whole or not at all; a folder that cannot be written only costs measuring
+    again.
+    """
+    today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    dated = replace(profile, measured=today)
+    others = [item for item in _read().items() if item[0] != machine_key()]
+    kept = dict([*others[-(PROFILES_KEPT - 1) :], (machine_key(), dated)])
+    with contextlib.suppress(OSError):
+        path().parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path().parent, delete=False) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(kept)))
+        os.replace(file.name, path())
+    machine_profile.cache_clear()
+    return dated
+
+
+def path() -> Path:
+    """The file of profiles."""
+    return settings().cache_dir / FILE
 
 
 def machine_bandwidth(threads: int, *, again: bool = False) -> float:
     """Reading speed of memory in bytes a second, measured when first asked for, or ``again``."""
-    key = f"{_machine()} threads={threads}"
-    known = _read()
-    if again or key not in known:
-        known[key] = measure_bandwidth(threads)
-        _write(known)
-    return known[key]
-
-
-def known_bandwidth(threads: int) -> float | None:
-    """What ``machine_bandwidth`` measured here before, in bytes a second; measures nothing."""
-    return _read().get(f"{_machine()} threads={threads}")
+    known = read_profile()
+    if again or threads not in known.bandwidth:
+        speed = measure_bandwidth(threads)
+        known = write_profile(replace(known, bandwidth={**known.bandwidth, threads: speed}))
+    return known.bandwidth[threads]
 
 
 def measure_bandwidth(threads: int) -> float:
     """Measures how many bytes a second ``threads`` threads can read from memory.
 
-    Takes about half a second and up to ``BUFFER_BYTES`` of memory. The best of several passes
-    counts, so that other programs disturb it little.
+    Takes about a second and ``BUFFER_BYTES`` of memory on pages of 2 MiB. The best pass of the
+    best way of reading counts, so that other programs disturb it little.
     """
-    from edgerun.kernels.isa import VECTOR_BYTES, selected_isa
     from edgerun.kernels.layout import Arena
-    from edgerun.kernels.program import Program, ThreadTeam
-    from edgerun.kernels.registry import instruction
+    from edgerun.kernels.program import ThreadTeam
 
     data = Arena(piece=0).zeros((_buffer_bytes(),))
     data[:: 4 << 10] = 1  # the system commits a page when it is written
+    team = ThreadTeam(threads)
+    try:
+        programs = [_reading(data, streams, ahead) for streams, ahead in WAYS]
+        return data.size / min(_best_time(team, program) for program in programs)
+    finally:
+        team.close()
+
+
+def _reading(data: NDArray[np.uint8], streams: int, ahead: int) -> Program:
+    from edgerun.kernels.isa import VECTOR_BYTES, selected_isa
+    from edgerun.kernels.program import Program
+    from edgerun.kernels.registry import instruction
+
     chunks = data.size // CHUNK_BYTES
     sums = np.zeros(chunks, np.int32)
+    lanes = VECTOR_BYTES[selected_isa()] // 4
     step = instruction(
         "stream_read",
-        params={"lanes": VECTOR_BYTES[selected_isa()] // 4},
+        params={"lanes": lanes, "streams": streams, "ahead": ahead},
         fields={"data": data.ctypes.data, "bytes": CHUNK_BYTES, "sums": sums.ctypes.data},
         chunks=(0, 1, 1),
         reads=set(),
@@ -67,11 +184,7 @@ def measure_bandwidth(threads: int) -> float:
     )
     program = Program([step], [data, sums])
     program.frame[0] = chunks
-    team = ThreadTeam(threads)
-    try:
-        return chunks * CHUNK_BYTES / _best_time(team, program)
-    finally:
-        team.close()
+    return program
 
 
 def _best_time(team: ThreadTeam, program: Program) -> float:
@@ -87,32 +200,48 @@ def _best_time(team: ThreadTeam, program: Program) -> float:
 def _buffer_bytes() -> int:
     import psutil
 
+    wanted = max(BUFFER_BYTES, 4 * _last_cache_bytes())
     affordable = int(psutil.virtual_memory().available) // 4
-    return max(1, min(BUFFER_BYTES, affordable) // CHUNK_BYTES) * CHUNK_BYTES
+    return max(1, min(wanted, affordable) // CHUNK_BYTES) * CHUNK_BYTES
 
 
-def _machine() -> str:
-    from llvmlite import binding
-
-    return f"{binding.get_host_cpu_name()} cores={os.cpu_count()}"
-
-
-def _path() -> Path:
-    return settings().cache_dir / FILE
+def _last_cache_bytes() -> int:
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        return max(0, os.sysconf("SC_LEVEL3_CACHE_SIZE"))
+    return 0
 
 
-def _read() -> dict[str, float]:
+@cache
+def machine_key() -> str:
+    """Names the machine and the version of the kernels."""
+    from edgerun.kernels.registry import code_version
+
+    found = cores()
+    counted = f"{found.logical} of {os.cpu_count()} logical, {found.physical} physical cores"
+    return f"{processor_name()}, {counted}, kernels {code_version()}"
+
+
+def processor_name() -> str:
+    """Model of the processor as the system calls it; for people, not for decisions."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("model name", "Model"):
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _read() -> dict[str, MachineProfile]:
     try:
-        found = json.loads(_path().read_text())
-        return {str(key): float(value) for key, value in found.items()}
-    except (OSError, ValueError, AttributeError, TypeError):
+        return msgspec.json.decode(path().read_bytes(), type=dict[str, MachineProfile])
+    except (OSError, msgspec.MsgspecError):
         return {}
 
 
-def _write(known: dict[str, float]) -> None:
-    """Keeps the numbers; a folder that cannot be written only costs measuring again."""
-    with contextlib.suppress(OSError):
-        _path().parent.mkdir(parents=True, exist_ok=True)
-        temporary = _path().with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps(known, indent=1))
-        os.replace(temporary, _path())
+def _nearest(known: Mapping[int, float], number: int) -> float:
+    return known[min(known, key=lambda one: abs(math.log(one / max(number, 1))))]
+
+
+def _slowest(rates: Mapping[str, Mapping[int, float]]) -> Mapping[int, float]:
+    """Rates to assume for a family that was not measured."""
+    return min(rates.values(), key=lambda by_rows: max(by_rows.values()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,9 +26,17 @@ NAMES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
 
 
 @cache
+def _folder() -> Path:
+    """A folder for all bundles of this process, which goes when the process ends."""
+    folder = Path(mkdtemp(prefix="edgerun-tests-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@cache
 def bundle_of(name: str, **options: str) -> Path:
     """Exports a golden checkpoint once per process."""
-    folder = Path(mkdtemp(prefix=f"edgerun-{name}-")) / "bundle"
+    folder = Path(mkdtemp(prefix=f"{name}-", dir=_folder())) / "bundle"
     export(GOLDEN / name, folder, ExportOptions(**options))
     return folder
 

@@ -260,7 +260,7 @@ def test_a_missing_bundle_and_a_missing_default_are_clear(
 
 
 def test_threads_come_from_the_caller_first() -> None:
-    assert LoadOptions(threads=3).worker_threads == 3
+    assert LoadOptions(threads=1).worker_threads == 1
     assert LoadOptions().worker_threads >= 1
 
 

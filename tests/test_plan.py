@@ -123,3 +123,15 @@ def test_explain_has_a_row_for_every_segment_and_refusal():
     assert [(row.backend, row.chosen) for row in rows] == [("a", True), ("b", False)]
     assert rows[0].ops == {"step": 2}
     assert "slower by estimate" in rows[1].reason
+
+
+def test_explain_says_what_estimates_stand_on():
+    class Calibrated(Fake):
+        def cost_basis(self):
+            return "measured yesterday"
+
+    plan = make_plan(chain_graph(1), [Calibrated("a", [1e-3]), Fake("b", [1.0])])
+    assert {row.backend: row.basis for row in plan.explain()} == {
+        "a": "measured yesterday",
+        "b": "",
+    }

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,12 +50,14 @@ class CompileOptions:
         max_rows: the largest number of rows a batch will have in this phase.
         cache: what the model caches, with the storage type chosen by the caller.
         progress: called with a short text before slow work such as compilation.
+        screen: whether logits that the batch does not ask for may be left out (``Batch.leading``).
     """
 
     threads: int
     max_rows: int
     cache: CacheSpec
     progress: Progress = field(default=lambda text: None)
+    screen: bool = False
 
 
 class Progress(Protocol):
@@ -87,6 +89,48 @@ class Executable(Protocol):
 
     def close(self) -> None:
         """Releases threads, memory and devices; calling it twice is allowed."""
+        ...
+
+
+@dataclass(slots=True)
+class Launches:
+    """What an executable's native programs cost besides their kernels, counted as it runs.
+
+    Attributes:
+        instructions: kernel calls of one run.
+        waits: of those, how many all threads wait for before they go on.
+        runs: so far.
+        native_s: seconds inside native programs so far; the rest of a call is Python.
+    """
+
+    instructions: int = 0
+    waits: int = 0
+    runs: int = 0
+    native_s: float = 0.0
+
+
+@runtime_checkable
+class Counts(Protocol):
+    """An executable that counts its launches; not all do."""
+
+    launches: Launches
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A back-end that can say where its estimates come from; not all do."""
+
+    def cost_basis(self) -> str:
+        """What ``cost`` stands on, in a line: measurements or assumptions."""
+        ...
+
+
+@runtime_checkable
+class Offers(Protocol):
+    """A back-end with ways to run a model that it does not choose by itself; not all have any."""
+
+    def alternatives(self, graph: Graph, phase: Phase) -> Mapping[str, str]:
+        """Name of each such way, and what is to be said about it in a line."""
         ...
 
 

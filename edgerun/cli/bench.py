@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +11,11 @@ import typer
 from edgerun.cli import options
 
 if TYPE_CHECKING:
+    from edgerun.cli.bench_report import Run
     from edgerun.engine.stats import Stats
     from edgerun.llm import LLM
+
+PROMPT_TOKENS = 128
 
 
 def register(app: typer.Typer) -> None:
@@ -24,75 +26,89 @@ def register(app: typer.Typer) -> None:
 def bench(
     model: options.Model = None,
     prompt_tokens: Annotated[
-        int, typer.Option("-p", "--prompt-tokens", help="Length of the prompt.", min=1)
-    ] = 128,
+        int | None,
+        typer.Option(
+            "-p",
+            "--prompt-tokens",
+            help=f"Length of the prompt; {PROMPT_TOKENS}, or what fits, if left out.",
+            min=1,
+        ),
+    ] = None,
     new_tokens: Annotated[
         int, typer.Option("-n", "--new-tokens", help="Tokens to generate.", min=2)
     ] = 64,
     repeat: Annotated[int, typer.Option("--repeat", help="Runs; the median counts.", min=1)] = 3,
     threads: options.Threads = None,
     backend: options.BackendName = None,
-    context: options.Context = None,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            "--context",
+            help="Measure decoding where the context ends at this many tokens; "
+            "right after the prompt if left out.",
+        ),
+    ] = None,
     kv_cache: options.KVCacheType = "fp16",
     as_json: options.Json = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
+    from edgerun.cli.bench_report import as_text, summary
+
+    _check_room(context, new_tokens)
     began = time.perf_counter()
     loading = {"threads": threads, "backend": backend, "context": context, "kv_cache": kv_cache}
     with options.load(model, **loading) as llm:
         load_s = time.perf_counter() - began
-        runs = [_one_run(llm, prompt_tokens, new_tokens, index) for index in range(repeat + 1)]
+        prompt = prompt_tokens or max(1, min(PROMPT_TOKENS, llm.model.context - new_tokens))
+        filled = None if context is None else context - new_tokens
+        runs = [one_run(llm, prompt, new_tokens, filled, index) for index in range(repeat + 1)]
         found = summary(llm, runs[1:], load_s)  # the first one warms up
-    print(json.dumps(found) if as_json else _as_text(found))
+    print(json.dumps(found) if as_json else as_text(found))
 
 
-def summary(llm: LLM, runs: list[Stats], load_s: float) -> dict[str, Any]:
-    """What ``--json`` prints; the names are a contract."""
-    from edgerun import __version__
-    from edgerun.cli.report import resident_bytes, streaming
-
-    decode = statistics.median(run.decode_tokens_per_s for run in runs)
-    prefill = statistics.median(run.prefill_tokens_per_s for run in runs)
-    resident = resident_bytes()  # before the memory's speed is measured, which takes some
-    return {
-        "edgerun": __version__,
-        "model": str(llm.model.path),
-        "threads": llm.model.threads,
-        "backends": list(llm.model.backends),
-        "prompt_tokens": runs[0].prompt_tokens,
-        "new_tokens": runs[0].completion_tokens,
-        "runs": len(runs),
-        "load_s": round(load_s, 3),
-        "first_token_s": round(statistics.median(run.first_token_s for run in runs), 6),
-        "prefill_tokens_per_s": round(prefill, 3),
-        "decode_tokens_per_s": round(decode, 3),
-        **streaming(llm, decode),
-        "resident_bytes": resident,
-    }
-
-
-def _one_run(llm: LLM, prompt_tokens: int, new_tokens: int, index: int) -> Stats:
-    import numpy as np
+def one_run(llm: LLM, prompt: int, new_tokens: int, filled: int | None, index: int) -> Run:
+    """Computes a prompt of its own and decodes, after it or after ``filled`` other tokens."""
+    from edgerun.cli.bench_report import Run
 
     # Other ids every time, so that no run finds the last one's prompt in the cache.
-    ids = np.random.default_rng(index).integers(0, llm.model.vocab_size, prompt_tokens)
-    ids[0] = index % llm.model.vocab_size
-    asked: dict[str, Any] = {"temperature": 0.0, "max_tokens": new_tokens, "ignore_eos": True}
-    return llm.generate([int(id_) for id_ in ids], **asked).stats
+    ids = _ids(llm, prompt, index)
+    if filled is None:
+        stats, native_s = _timed(llm, ids, new_tokens)
+        return Run(stats, stats, native_s)
+    prefill, of_prompt = _timed(llm, ids, 1)
+    # Two calls: what is in the cache already is not computed again, so only the first one fills.
+    long = _ids(llm, filled, -1)
+    llm.generate(long, **_asked(1))
+    decode, of_decode = _timed(llm, long, new_tokens)
+    return Run(prefill, decode, {**of_decode, "prefill": of_prompt.get("prefill", 0.0)})
 
 
-def _as_text(found: dict[str, Any]) -> str:
-    from edgerun.cli.tables import size
+def _timed(llm: LLM, ids: list[int], new_tokens: int) -> tuple[Stats, dict[str, float]]:
+    """Timings of a generation, and seconds inside native programs by phase."""
+    from edgerun.cli.bench_report import launches
 
-    limit, share = found["memory_limit_gb_per_s"], found["share_of_memory_limit"]
-    return "\n".join(
-        [
-            f"prefill  {found['prefill_tokens_per_s']:.1f} tokens/s "
-            f"({found['prompt_tokens']} tokens)",
-            f"decode   {found['decode_tokens_per_s']:.1f} tokens/s ({found['new_tokens']} tokens)",
-            f"weights  {size(found['weight_bytes'])} a token, {found['gb_per_s']:.2f} GB/s, "
-            f"{share:.0%} of the measured limit of {limit:.1f} GB/s",
-            f"memory   {size(found['resident_bytes'])} resident",
-            f"threads  {found['threads']}, back-ends {', '.join(found['backends'])}",
-        ]
-    )
+    before = {phase: one.native_s for phase, one in launches(llm).items()}
+    stats = llm.generate(ids, **_asked(new_tokens)).stats
+    return stats, {phase: one.native_s - before[phase] for phase, one in launches(llm).items()}
+
+
+def _asked(new_tokens: int) -> dict[str, Any]:
+    return {"temperature": 0.0, "max_tokens": new_tokens, "ignore_eos": True}
+
+
+def _ids(llm: LLM, count: int, seed: int) -> list[int]:
+    import numpy as np
+
+    ids = np.random.default_rng(seed + 1).integers(0, llm.model.vocab_size, count)
+    ids[0] = (seed + 1) % llm.model.vocab_size
+    return [int(id_) for id_ in ids]
+
+
+def _check_room(context: int | None, new_tokens: int) -> None:
+    from edgerun.errors import InputError
+
+    if context is not None and 1 <= context <= new_tokens:
+        raise InputError(
+            f"a context of {context} tokens has no room for a prompt and {new_tokens} new tokens; "
+            f"expected --context {new_tokens + 1} or more, or a smaller --new-tokens"
+        )

@@ -14,6 +14,7 @@ import typer
 from edgerun.cli import options
 
 PACKAGES = ("numpy", "numba", "llvmlite", "onnx", "onnxruntime", "tokenizers", "minijinja")
+CONTENDED_GOAL = 0.45
 OPTIONAL = ("openvino", "openvino-genai", "numba-cuda", "safetensors", "gguf", "huggingface_hub")
 
 
@@ -25,40 +26,151 @@ def register(app: typer.Typer) -> None:
 def doctor(
     as_json: options.Json = False,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure the memory's speed again.")
+        bool,
+        typer.Option(
+            "--calibrate",
+            help="Measure memory, kernels and threads, and keep the result for planning; "
+            "takes about half a minute.",
+        ),
     ] = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
-    found = diagnosis(calibrate=calibrate)
+    if calibrate:
+        _calibrate()
+    found = diagnosis()
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
         return
-    from edgerun.cli.tables import print_pairs
-
-    for title, part in found.items():
-        print_pairs(title, part if isinstance(part, dict) else {title: part})
+    _print(found)
 
 
-def diagnosis(*, calibrate: bool = False) -> dict[str, Any]:
+def diagnosis() -> dict[str, Any]:
     """What ``--json`` prints."""
     from edgerun import __version__, env
+    from edgerun.profile import processor_name
 
     settings = env.settings()
+    threads = env.worker_threads(None)
     return {
         "edgerun": {"version": __version__, "python": sys.version.split()[0]},
         "machine": {
             "system": f"{platform.system()} {platform.release()}",
             "architecture": platform.machine(),
+            "processor": processor_name(),
             "cores": env.usable_cores(),
-            "threads": settings.threads or env.usable_cores(),
+            **_cores(),
+            "threads": threads,
             **_instructions(),
         },
-        "memory": _memory(calibrate=calibrate),
+        "memory": _memory(threads),
+        "profile": _profile(),
         "back-ends": _backends(),
         "packages": {name: _version(name) or "missing" for name in PACKAGES},
         "optional": {name: _version(name) or "not installed" for name in OPTIONAL},
         "folders": _folders(settings.cache_dir),
     }
+
+
+def _calibrate() -> None:
+    from edgerun import env
+    from edgerun.calibration import calibrate
+
+    options.say(
+        "measuring this machine for about half a minute; other programs that run meanwhile make "
+        "it look slower than it is"
+    )
+    calibrate(env.worker_threads(None), lambda text: options.say(f"measuring {text}"))
+
+
+def _cores() -> dict[str, Any]:
+    from edgerun.cores import cores
+
+    found = cores()
+    return {
+        "logical_cores": found.logical,
+        "physical_cores": found.physical,
+        "performance_cores": found.performance,
+        "cpu_quota": found.quota,
+    }
+
+
+def _profile() -> dict[str, Any]:
+    """What was measured of this machine; figures that were not are None or left out."""
+    from edgerun.profile import machine_profile, path
+
+    known, billion = machine_profile(), 1e9
+    return {
+        "file": str(path()),
+        "measured": known.measured or None,
+        "complete": known.complete,
+        "threads": known.threads,
+        "read_gb_per_s": {
+            str(count): round(speed / billion, 2) for count, speed in known.bandwidth.items()
+        },
+        "int8_peak_tops": {
+            str(count): round(2e-12 * peak, 4) for count, peak in known.int8_peak.items()
+        },
+        "kernel_tops": {
+            name: {str(rows): round(2e-12 * rate, 4) for rows, rate in by_rows.items()}
+            for name, by_rows in known.rates.items()
+        },
+        "fork_join_us": {
+            str(count): round(seconds * 1e6, 3) for count, seconds in known.fork_join_s.items()
+        },
+        "contended": None if known.contended is None else round(known.contended, 3),
+    }
+
+
+def _print(found: dict[str, Any]) -> None:
+    from edgerun.cli.tables import print_pairs, print_rows
+
+    for title, part in found.items():
+        if title == "profile":
+            print("profile")
+            print_rows(_profile_rows(part))
+            print_rows(_kernel_rows(part))
+        else:
+            print_pairs(title, part)
+
+
+def _profile_rows(profile: dict[str, Any]) -> list[dict[str, str]]:
+    """The profile as a person reads it."""
+    if not profile["complete"]:
+        note = "only in part: " if profile["measured"] else "not yet: "
+        measured = f"{note}`edgerun doctor --calibrate` does it"
+    else:
+        measured = f"{profile['measured']}, {profile['threads']} threads where none are named"
+    rows = {"measured": measured}
+    for count, speed in profile["read_gb_per_s"].items():
+        rows[f"memory read with {_threads(count)}"] = f"{speed} GB/s"
+    for count, microseconds in profile["fork_join_us"].items():
+        rows[f"starting an instruction with {_threads(count)}"] = f"{microseconds} us"
+    for count, tops in profile["int8_peak_tops"].items():
+        rows[f"int8 multiplication with {_threads(count)}"] = f"{tops:.3f} TOPS"
+    if profile["contended"] is not None:
+        rows["decoding while another process takes a core"] = (
+            f"{profile['contended']:.2f} of the idle speed (wanted: {CONTENDED_GOAL} or more)"
+        )
+    return [{"what": name, "figure": value} for name, value in rows.items()]
+
+
+def _kernel_rows(profile: dict[str, Any]) -> list[dict[str, str]]:
+    """Speed of every kernel family by batch rows."""
+    return [
+        {
+            "activations/weight bits": name,
+            **{f"TOPS at {_count(rows, 'row')}": f"{tops:.3f}" for rows, tops in by_rows.items()},
+        }
+        for name, by_rows in profile["kernel_tops"].items()
+    ]
+
+
+def _threads(count: str) -> str:
+    return _count(count, "thread")
+
+
+def _count(count: str, what: str) -> str:
+    return f"{count} {what}{'' if count == '1' else 's'}"
 
 
 def _instructions() -> dict[str, Any]:
@@ -71,24 +183,22 @@ def _instructions() -> dict[str, Any]:
     }
 
 
-def _memory(*, calibrate: bool) -> dict[str, Any]:
+def _memory(threads: int) -> dict[str, Any]:
     import psutil
 
     memory = psutil.virtual_memory()
     return {
         "total_bytes": memory.total,
         "available_bytes": memory.available,
-        "read_gb_per_s": _bandwidth(again=calibrate),
+        "read_gb_per_s": _bandwidth(threads),
     }
 
 
-def _bandwidth(*, again: bool) -> float | str:
-    from edgerun import env
+def _bandwidth(threads: int) -> float | str:
     from edgerun.profile import machine_bandwidth
 
-    threads = env.settings().threads or env.usable_cores()
     try:
-        return round(machine_bandwidth(threads, again=again) / 1e9, 2)
+        return round(machine_bandwidth(threads) / 1e9, 2)
     except Exception as error:  # a doctor reports what is broken, whatever it is
         return f"broken: {type(error).__name__}: {error}"
 

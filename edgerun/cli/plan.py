@@ -36,9 +36,12 @@ def plan(
     if as_json:
         print(json.dumps(shown, ensure_ascii=False))
         return
-    from edgerun.cli.tables import print_rows
+    from edgerun.cli.tables import print_pairs, print_rows
 
     print_rows([_line(row) for row in shown])
+    if explain:
+        bases = {row["backend"]: row["basis"] for row in shown if row["basis"]}
+        print_pairs("estimates stand on", bases)
 
 
 def _line(row: Mapping[str, Any]) -> dict[str, str]:

@@ -17,6 +17,16 @@ def resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
+def peak_bytes() -> int:
+    """The most memory of this process that was in RAM at a time; what it is now if unknown."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return resident_bytes()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
 def streaming(llm: LLM, tokens_per_s: float) -> dict[str, Any]:
     """How fast decoding reads weights, compared with what memory can do."""
     from edgerun.profile import machine_bandwidth

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.base import Executable, Phase
-from edgerun.engine.sampling import History, SamplingParams, make_sampler
+from edgerun.engine.sampling import History, SamplingParams, make_leading, make_sampler
 from edgerun.engine.session import Session
 from edgerun.engine.stats import Stats
 from edgerun.errors import BackendError, InputError, PromptError
-from edgerun.state import Batch
+from edgerun.state import Batch, Leading
 
 FinishReason = Literal["stop", "length", "context"]
 DEFAULT_CHUNK_ROWS = 256
@@ -94,7 +94,7 @@ class Engine:
         self, session: Session, prompt: list[int], params: SamplingParams, stats: Stats
     ) -> Iterator[Step]:
         turn = session.begin()
-        sample = make_sampler(params)
+        sample, leading = make_sampler(params), make_leading(params)
         stops = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
         room = session.cache.context - len(prompt)
         limit = min(room, params.max_tokens or room)
@@ -111,7 +111,8 @@ class Engine:
                 return
             session.check(turn)
             history.ids.append(token)
-            logits = self._decode(session, token, stats)
+            wanted = leading(history) if leading else None
+            logits = self._decode(session, token, stats, wanted)
 
     def logits(self, session: Session, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
         """Yields the logits of every row of a sequence, chunk by chunk, from an empty session.
@@ -135,16 +136,20 @@ class Engine:
         row: NDArray[np.float32] = last[0]
         return row
 
-    def _decode(self, session: Session, token: int, stats: Stats) -> NDArray[np.float32]:
+    def _decode(
+        self, session: Session, token: int, stats: Stats, leading: Leading | None
+    ) -> NDArray[np.float32]:
         stats.decode_steps += 1
-        row: NDArray[np.float32] = self._run(session, [token], "last")[0]
+        row: NDArray[np.float32] = self._run(session, [token], "last", leading)[0]
         return row
 
-    def _run(self, session: Session, ids: list[int], wanted: str) -> NDArray[np.float32]:
+    def _run(
+        self, session: Session, ids: list[int], wanted: str, leading: Leading | None = None
+    ) -> NDArray[np.float32]:
         start = len(session.ids)
         session.cache.reserve(session.sequence, start + len(ids))
         phase = Phase.DECODE if len(ids) == 1 else Phase.PREFILL
-        batch = Batch.of(ids, start, session.sequence, logits=wanted)
+        batch = Batch.of(ids, start, session.sequence, logits=wanted, leading=leading)
         logits = self._executables[phase](batch, session.cache)["logits"]
         if logits.shape != (len(batch.logit_rows), self.vocab_size):
             raise BackendError(

@@ -1,14 +1,14 @@
-"""Causal attention over the paged cache of ``state/kv_cache.py``, and writing that cache.
+"""Causal attention of single rows, as in decoding: bound by reading keys and values.
 
-The pool lies as ``[page, layer, kv_head, token, head_dim]`` and its base address is that of the
-layer in page 0; ``page_heads`` heads lie from one page to the next. ``page_table`` is int32
-``[sequences, pages]``. ``lanes`` is the number of float32
-in a vector.
+Softmax runs online: per page of tokens a running maximum, the sum of weights and the weighted
+sum of values, all float32, so that a context of any length takes a fixed amount of memory. All
+query heads of a group take part in one pass over the keys and values of a page. Error against
+float64 below 3e-6 of the largest value plus what the cache's type loses; with int8 another
+5e-4, because queries and weights are rounded to 16 bits (``tiles_int8.py``).
 
-Softmax runs online (Milakov and Gimelshein 2018): per page of tokens a running maximum, the sum
-of weights and the weighted sum of values, all float32, so that a context of any length takes a
-fixed amount of memory. Error against float64 below 2e-6 of the largest value plus what the
-cache's type loses.
+One core keeps few reads of memory under way, and computing takes as long as reading. So values
+are asked for while keys are multiplied and the next page's keys while values are, a few lines at
+a time.
 """
 
 from __future__ import annotations
@@ -17,309 +17,222 @@ from math import gcd
 
 from numba import float32, njit
 
-from edgerun.kernels.quantize import block_factor, largest, round_codes
+from edgerun.kernels.attention_parts import (
+    FIELDS,
+    KEYS,
+    KV_HEADS,
+    PAGE_TOKENS,
+    POSITIONS,
+    UNITS,
+    VALUES,
+    WINDOW,
+    gather,
+    scatter,
+    slot_of,
+    soften,
+    visible_from,
+)
+from edgerun.kernels.attention_units import UNIT_END, UNIT_INTS, UNIT_PAGE, UNIT_ROW
+from edgerun.kernels.machine import prefetch
+from edgerun.kernels.quantize import largest
 from edgerun.kernels.registry import Body, kernel
-from edgerun.kernels.simd import load, maximum, reduce_add, reduce_max, splat, store, store_f16
+from edgerun.kernels.simd import cast, load, round_even, splat, store
 from edgerun.kernels.tiles import ELEMENT_BYTES, score_tile, scratch, weigh_tile
-from edgerun.kernels.vectormath import exp
+from edgerun.kernels.tiles_int8 import score_codes, weigh_codes
 from edgerun.kernels.word import float_at, int_at, set_float, word
 
-PAGE_TOKENS = 64  # as in state/kv_cache.py
-LOWEST = -3.0e38
-CACHE = "keys values key_scales value_scales page_table pages kv_heads page_heads"
-
-
-@kernel("cache_write", "rows positions sequences k k_stride v v_stride " + CACHE)
-def cache_write(dtype: str, head_dim: int, lanes: int) -> Body:
-    """Stores the keys and values of a row, float32 ``[rows, stride]``; a chunk is a row.
-
-    Rounds to nearest even; int8 has one scale a head, absmax / 127.
-    """
-    lanes = gcd(head_dim, lanes)
-    size = ELEMENT_BYTES[dtype]
-
-    def body(a: int, chunk: int) -> None:
-        position, sequence = int_at(word(a, 1), chunk), int_at(word(a, 2), chunk)
-        kv_heads = word(a, 13)
-        page = int_at(word(a, 11), sequence * word(a, 12) + position // PAGE_TOKENS)
-        slot = page * word(a, 14) * PAGE_TOKENS + position % PAGE_TOKENS
-        k = word(a, 3) + chunk * word(a, 4) * 4
-        v = word(a, 5) + chunk * word(a, 6) * 4
-        for _head in range(kv_heads):
-            _store_head(k, word(a, 7), word(a, 9), slot, size, head_dim, lanes)
-            _store_head(v, word(a, 8), word(a, 10), slot, size, head_dim, lanes)
-            slot += PAGE_TOKENS
-            k += head_dim * 4
-            v += head_dim * 4
-
-    return body
-
-
-@njit(inline="always")
-def _store_head(x, pool, scales, slot, size, head_dim, lanes):  # type: ignore[no-untyped-def]
-    """Stores one head in elements of ``size`` bytes; ``slot`` counts heads from the pool."""
-    place = pool + slot * head_dim * size
-    if size == 1:
-        scale = largest(x, head_dim, lanes) / float32(127)
-        round_codes(x, head_dim, block_factor(scale), place, lanes)
-        set_float(scales, slot, scale)
-    elif size == 2:
-        for index in range(0, head_dim, lanes):
-            store_f16(place + index * 2, load(x + index * 4, "f32", lanes))
-    else:
-        for index in range(0, head_dim, lanes):
-            store(place + index * 4, load(x + index * 4, "f32", lanes))
-
-
-# Arguments of ``attention`` and ``attention_many``.
-ROWS, POSITIONS, SEQUENCES, Q, Q_STRIDE, OUT, OUT_STRIDE = range(7)
-KEYS, VALUES, KEY_SCALES, VALUE_SCALES, PAGE_TABLE, PAGES, KV_HEADS = range(7, 14)
-PAGE_HEADS, SCALE, WINDOW = range(14, 17)
-FIELDS = "rows positions sequences q q_stride out out_stride " + CACHE + " scale window"
+CODE_MAX = 32767
+LINE = 64
+WEIGH_TOKENS = 16  # values are read row by row, so many rows at a time
+SMALLEST = 1e-35  # a largest value below is as good as zero
 
 
 @kernel("attention", FIELDS)
 def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
-    """Attention of ``group`` query heads of one row; chunk = row * kv_heads + kv_head.
+    """Attention of ``group`` query heads to a unit of one row; chunk = unit * kv_heads + kv_head.
 
     ``q`` and ``out`` are float32 ``[rows, stride]``, ``scale`` the address of a float32; a row
     sees the last ``window`` positions up to its own, or all of them when ``window`` is 0.
     """
     lanes, size = gcd(head_dim, lanes), ELEMENT_BYTES[dtype]
-    block, tokens, vectors, padded = _blocking(group, head_dim, lanes)
+    block, tokens, vectors, padded = blocking(group, 2, head_dim, lanes)
+    score, weigh, score_lanes = _score, _weigh, lanes
+    if dtype == "int8":
+        score, weigh, score_lanes = _score_int8, _weigh_int8, gcd(head_dim, 2 * lanes)
     wide, narrow, pairs = padded * head_dim * 4, padded * PAGE_TOKENS * 4, padded * 8
+    # One area in this order: a store 4 KiB from what is loaded next would hold the load up.
+    area = wide + narrow + wide + 3 * pairs + (wide + narrow) // 2
 
     def body(a: int, chunk: int) -> None:
         kv_heads = word(a, KV_HEADS)
-        row, head = chunk // kv_heads, chunk % kv_heads
-        q, out, p, state = scratch(wide), scratch(wide), scratch(narrow), scratch(pairs)
-        _gather(a, row, row + 1, head, group, padded, q, out, state, head_dim, lanes)
-        begin, end = _visible(a, row), int_at(word(a, POSITIONS), row) + 1
-        for page in range(begin // PAGE_TOKENS, (end + PAGE_TOKENS - 1) // PAGE_TOKENS):
-            slot = _slot(a, row, page, head)
-            base = page * PAGE_TOKENS
-            low, high = max(0, begin - base), min(PAGE_TOKENS, end - base)
+        unit, head = word(a, UNITS) + chunk // kv_heads * UNIT_INTS * 4, chunk % kv_heads
+        row, q = int_at(unit, UNIT_ROW), scratch(area)
+        p, out = q + wide, q + wide + narrow
+        state, codes = out + wide, out + wide + 2 * pairs
+        gather(a, unit, head, group, padded, q, out, state, head_dim, lanes)
+        if size == 1:
+            _round_rows(q, codes, state + pairs, padded, head_dim, lanes)
+        position = int_at(word(a, POSITIONS), row)
+        begin, end = visible_from(position, word(a, WINDOW)), position + 1
+        first = max(int_at(unit, UNIT_PAGE), begin // PAGE_TOKENS)
+        last = min(int_at(unit, UNIT_END), position // PAGE_TOKENS + 1)
+        for page in range(first, last):
+            slot = slot_of(a, row, page, head)
+            following = slot_of(a, row, min(page + 1, last - 1), head)
+            low = max(0, begin - page * PAGE_TOKENS)
+            high = min(PAGE_TOKENS, end - page * PAGE_TOKENS)
             keys = word(a, KEYS) + slot * head_dim * size
-            for m in range(0, padded, block):
-                _scores(q, keys, p, m, high, size, block, tokens, head_dim, dtype, lanes)
-            for m in range(group):
-                _soften(a, slot, p, out, state, m, low, high, size, head_dim, lanes)
             values = word(a, VALUES) + slot * head_dim * size
-            for m in range(0, padded, block):
-                _weigh(p, values, out, m, low, high, size, block, vectors, head_dim, dtype, lanes)
-        _scatter(a, row, row + 1, head, group, out, state, head_dim, lanes)
+            ahead = word(a, KEYS) + following * head_dim * size
+            x = codes if size == 1 else q
+            score(
+                x, keys, values, p, high, padded, block, tokens, head_dim, size, dtype, score_lanes
+            )
+            for m in range(group):
+                mine, sums = p + m * PAGE_TOKENS * 4, out + m * head_dim * 4
+                factor = float_at(state + pairs, m) if size == 1 else float32(1)
+                soften(a, slot, mine, sums, state + m * 8, low, high, factor, size, head_dim, lanes)
+            x = codes + wide // 2
+            weigh(
+                p,
+                x,
+                values,
+                ahead,
+                out,
+                low,
+                high,
+                padded,
+                block,
+                vectors,
+                head_dim,
+                size,
+                dtype,
+                lanes,
+            )
+        scatter(a, unit, head, group, out, state, head_dim, lanes)
 
     return body
 
 
-@kernel("attention_many", FIELDS)
-def attention_many(dtype: str, head_dim: int, group: int, lanes: int, rows: int) -> Body:
-    """``attention`` for ``rows`` rows at a time and all heads; chunk = row // ``rows``.
-
-    Rows of one sequence share every page of keys and values that is read.
-    """
-    lanes, size = gcd(head_dim, lanes), ELEMENT_BYTES[dtype]
-    block, tokens, vectors, padded = _blocking(group * rows, head_dim, lanes)
-    wide, narrow, pairs = padded * head_dim * 4, padded * PAGE_TOKENS * 4, padded * 8
-
-    def body(a: int, chunk: int) -> None:
-        q, out, p, state = scratch(wide), scratch(wide), scratch(narrow), scratch(pairs)
-        limit = min(word(word(a, ROWS), 0), (chunk + 1) * rows)
-        row = chunk * rows
-        while row < limit:
-            stop = _same_sequence(a, row, limit)
-            count = (stop - row) * group
-            used = (count + block - 1) // block * block
-            begin, end = _visible(a, row), int_at(word(a, POSITIONS), stop - 1) + 1
-            for head in range(word(a, KV_HEADS)):
-                _gather(a, row, stop, head, group, used, q, out, state, head_dim, lanes)
-                for page in range(begin // PAGE_TOKENS, (end + PAGE_TOKENS - 1) // PAGE_TOKENS):
-                    slot = _slot(a, row, page, head)
-                    base = page * PAGE_TOKENS
-                    low, high = max(0, begin - base), min(PAGE_TOKENS, end - base)
-                    keys = word(a, KEYS) + slot * head_dim * size
-                    for m in range(0, used, block):
-                        _scores(q, keys, p, m, high, size, block, tokens, head_dim, dtype, lanes)
-                    for m in range(count):
-                        mine = row + m // group
-                        first = max(0, _visible(a, mine) - base)
-                        last = min(PAGE_TOKENS, int_at(word(a, POSITIONS), mine) + 1 - base)
-                        _soften(a, slot, p, out, state, m, first, last, size, head_dim, lanes)
-                    values = word(a, VALUES) + slot * head_dim * size
-                    for m in range(0, used, block):
-                        _weigh(
-                            p,
-                            values,
-                            out,
-                            m,
-                            low,
-                            high,
-                            size,
-                            block,
-                            vectors,
-                            head_dim,
-                            dtype,
-                            lanes,
-                        )
-                _scatter(a, row, stop, head, group, out, state, head_dim, lanes)
-            row = stop
-
-    return body
-
-
-def _blocking(queries: int, head_dim: int, lanes: int) -> tuple[int, int, int, int]:
+def blocking(queries: int, most: int, head_dim: int, lanes: int) -> tuple[int, int, int, int]:
     """Queries a register block, tokens and value vectors beside them, and padded queries."""
-    block = 4 if queries > 2 else queries
+    block = min(queries, most)
     vectors = gcd(head_dim // lanes, 8 // block)
     return block, 8 // block, vectors, -(-queries // block) * block
 
 
-@njit
-def _visible(a, row):  # type: ignore[no-untyped-def]
-    """First position that a row sees."""
-    if word(a, WINDOW) == 0:
-        return 0
-    return max(0, int_at(word(a, POSITIONS), row) - word(a, WINDOW) + 1)
-
-
-@njit
-def _same_sequence(a: int, row: int, limit: int) -> int:
-    """End of the run of rows that belong to the sequence of ``row``."""
-    stop = row + 1
-    sequences = word(a, SEQUENCES)
-    while stop < limit and int_at(sequences, stop) == int_at(sequences, row):
-        stop += 1
-    return stop
-
-
-@njit
-def _slot(a, row, page, head):  # type: ignore[no-untyped-def]
-    """Index of a page's first token in the layer's pool, counted in heads."""
-    sequence = int_at(word(a, SEQUENCES), row)
-    stored = int_at(word(a, PAGE_TABLE), sequence * word(a, PAGES) + page)
-    return (stored * word(a, PAGE_HEADS) + head) * PAGE_TOKENS
+@njit(inline="always")
+def _fetch(address, size):  # type: ignore[no-untyped-def]
+    """Asks for ``size`` bytes."""
+    for line in range(0, size, LINE):
+        prefetch(address + line)
 
 
 @njit(inline="always")
-def _gather(a, row, stop, head, group, used, q, out, state, head_dim, lanes):  # type: ignore[no-untyped-def]
-    """Copies the scaled queries of some rows, and clears ``used`` outputs and states."""
-    factor = splat(float_at(word(a, SCALE), 0), "f32", lanes)
-    zero = splat(float32(0), "f32", lanes)
-    count = (stop - row) * group
-    for m in range(used):
-        heads = word(a, Q) + ((row + m // group) * word(a, Q_STRIDE)) * 4
-        source = heads + (head * group + m % group) * head_dim * 4
-        for index in range(0, head_dim * 4, lanes * 4):
-            place = m * head_dim * 4 + index
-            store(out + place, zero)
-            store(q + place, load(source + index, "f32", lanes) * factor if m < count else zero)
-        set_float(state, 2 * m, float32(LOWEST))
-        set_float(state, 2 * m + 1, float32(0))
-
-
-@njit(inline="always")
-def _scores(q, keys, p, m, high, size, block, tokens, head_dim, dtype, lanes):  # type: ignore[no-untyped-def]
-    """Scores of ``block`` queries against the first ``high`` tokens of a page, rounded up."""
+def _score(q, keys, values, p, high, padded, block, tokens, head_dim, size, dtype, lanes):  # type: ignore[no-untyped-def]
+    """Scores of all queries against the first ``high`` tokens of a page, rounded up."""
+    share = tokens * head_dim * size * block // padded
     for token in range(0, high, tokens):
-        score_tile(
-            q + m * head_dim * 4,
-            keys + token * head_dim * size,
-            p + (m * PAGE_TOKENS + token) * 4,
-            PAGE_TOKENS,
-            block,
-            tokens,
-            head_dim,
-            dtype,
-            lanes,
-        )
-
-
-@njit
-def _fill(x, first, last, value):  # type: ignore[no-untyped-def]
-    """Sets float32 elements ``first .. last - 1``."""
-    for index in range(first, last):
-        set_float(x, index, value)
+        for m in range(0, padded, block):
+            _fetch(values, share)
+            values += share
+            score_tile(
+                q + m * head_dim * 4,
+                keys + token * head_dim * size,
+                p + (m * PAGE_TOKENS + token) * 4,
+                PAGE_TOKENS,
+                block,
+                tokens,
+                head_dim,
+                dtype,
+                lanes,
+            )
 
 
 @njit(inline="always")
-def _multiply(x, y, lanes):  # type: ignore[no-untyped-def]
-    """``x *= y`` for the float32 of one page."""
-    for index in range(0, PAGE_TOKENS * 4, lanes * 4):
-        store(x + index, load(x + index, "f32", lanes) * load(y + index, "f32", lanes))
+def _score_int8(q, keys, values, p, high, padded, block, tokens, head_dim, size, dtype, lanes):  # type: ignore[no-untyped-def]
+    """``_score`` of queries rounded to int16, still to be multiplied by the scales."""
+    share = tokens * head_dim * block // padded
+    for token in range(0, high, tokens):
+        for m in range(0, padded, block):
+            _fetch(values, share)
+            values += share
+            score_codes(
+                q + m * head_dim * 2,
+                keys + token * head_dim,
+                p + (m * PAGE_TOKENS + token) * 4,
+                PAGE_TOKENS,
+                block,
+                tokens,
+                head_dim,
+                lanes,
+            )
 
 
 @njit(inline="always")
-def _soften(a, slot, scores, outs, states, m, first, last, size, head_dim, lanes):  # type: ignore[no-untyped-def]
-    """Turns query ``m``'s scores of a page into weights and updates its running sums.
-
-    Tokens outside ``first .. last - 1`` get weight zero. A state is the running maximum and the
-    sum of weights.
-    """
-    p, state = scores + m * PAGE_TOKENS * 4, states + m * 8
-    if first >= last:
-        _fill(p, 0, PAGE_TOKENS, float32(0))
-        return
-    if size == 1:
-        _multiply(p, word(a, KEY_SCALES) + slot * 4, lanes)
-    _fill(p, 0, first, float32(LOWEST))
-    _fill(p, last, PAGE_TOKENS, float32(LOWEST))
-    top = splat(float_at(state, 0), "f32", lanes)
-    for index in range(0, last * 4, lanes * 4):
-        top = maximum(top, load(p + index, "f32", lanes))
-    highest = reduce_max(top)
-    top = splat(highest, "f32", lanes)
-    for index in range(0, last * 4, lanes * 4):
-        store(p + index, exp(load(p + index, "f32", lanes) - top))
-    _fill(p, 0, first, float32(0))
-    _fill(p, last, PAGE_TOKENS, float32(0))
-    total = splat(float32(0), "f32", lanes)
-    for index in range(0, last * 4, lanes * 4):
-        total = total + load(p + index, "f32", lanes)
-    _raise(state, outs + m * head_dim * 4, highest, reduce_add(total), head_dim, lanes)
-    if size == 1:
-        _multiply(p, word(a, VALUE_SCALES) + slot * 4, lanes)
+def _weigh(
+    p, codes, values, ahead, out, low, high, padded, block, vectors, head_dim, size, dtype, lanes
+):  # type: ignore[no-untyped-def]
+    """Adds the weighted values of tokens ``low .. high - 1`` to the outputs of all queries."""
+    columns = vectors * lanes
+    share = WEIGH_TOKENS * columns * size * block // padded
+    for token in range(low, high, WEIGH_TOKENS):
+        count = min(WEIGH_TOKENS, high - token)
+        for column in range(0, head_dim, columns):
+            for m in range(0, padded, block):
+                _fetch(ahead, share)
+                ahead += share
+                weigh_tile(
+                    p + (m * PAGE_TOKENS + token) * 4,
+                    PAGE_TOKENS,
+                    values + (token * head_dim + column) * size,
+                    count,
+                    out + (m * head_dim + column) * 4,
+                    block,
+                    vectors,
+                    head_dim,
+                    dtype,
+                    lanes,
+                )
 
 
 @njit(inline="always")
-def _raise(state, out, highest, total, head_dim, lanes):  # type: ignore[no-untyped-def]
-    """Adds a page's sum of weights; rescales what was summed under a lower maximum."""
-    before = float_at(state, 0)
-    if highest > before:
-        factor = exp(splat(before - highest, "f32", lanes))
-        for index in range(0, head_dim * 4, lanes * 4):
-            store(out + index, load(out + index, "f32", lanes) * factor)
-        set_float(state, 0, highest)
-        total += float_at(state, 1) * reduce_max(factor)
-    else:
-        total += float_at(state, 1)
-    set_float(state, 1, total)
+def _weigh_int8(
+    p, codes, values, ahead, out, low, high, padded, block, vectors, head_dim, size, dtype, lanes
+):  # type: ignore[no-untyped-def]
+    """``_weigh`` by weights rounded to int16; ``codes`` has room for them and their factors."""
+    columns = vectors * lanes
+    factors = codes + padded * PAGE_TOKENS * 2
+    _round_rows(p, codes, factors, padded, PAGE_TOKENS, lanes)
+    share = PAGE_TOKENS * columns * block // padded
+    even = low // 2 * 2  # tokens come in pairs; weights of the others are zero
+    for column in range(0, head_dim, columns):
+        for m in range(0, padded, block):
+            _fetch(ahead, share)
+            ahead += share
+            weigh_codes(
+                codes + (m * PAGE_TOKENS + even) * 2,
+                PAGE_TOKENS,
+                values + even * head_dim + column,
+                (high - even + 1) // 2,
+                factors + m * 4,
+                out + (m * head_dim + column) * 4,
+                block,
+                vectors,
+                head_dim,
+                lanes,
+            )
 
 
 @njit(inline="always")
-def _weigh(p, values, out, m, low, high, size, block, vectors, head_dim, dtype, lanes):  # type: ignore[no-untyped-def]
-    """Adds the weighted values of tokens ``low .. high - 1`` to the outputs of some queries."""
-    for column in range(0, head_dim, vectors * lanes):
-        weigh_tile(
-            p + (m * PAGE_TOKENS + low) * 4,
-            PAGE_TOKENS,
-            values + (low * head_dim + column) * size,
-            high - low,
-            out + (m * head_dim + column) * 4,
-            block,
-            vectors,
-            head_dim,
-            dtype,
-            lanes,
-        )
-
-
-@njit(inline="always")
-def _scatter(a, row, stop, head, group, out, state, head_dim, lanes):  # type: ignore[no-untyped-def]
-    """Divides by the sums of weights and stores the outputs of some rows."""
-    for m in range((stop - row) * group):
-        target = word(a, OUT) + (row + m // group) * word(a, OUT_STRIDE) * 4
-        target += (head * group + m % group) * head_dim * 4
-        inverse = splat(float32(1) / float_at(state, 2 * m + 1), "f32", lanes)
-        for index in range(0, head_dim * 4, lanes * 4):
-            value = load(out + m * head_dim * 4 + index, "f32", lanes)
-            store(target + index, value * inverse)
+def _round_rows(x, codes, factors, rows, width, lanes):  # type: ignore[no-untyped-def]
+    """Rounds float32 ``[rows, width]`` to int16; a row is its codes times its factor."""
+    for row in range(rows):
+        source, target = x + row * width * 4, codes + row * width * 2
+        scale = largest(source, width, lanes) / float32(CODE_MAX)
+        inverse = float32(1) / scale if scale > float32(SMALLEST) else float32(0)
+        every = splat(inverse, "f32", lanes)
+        for index in range(0, width, lanes):
+            value = round_even(load(source + index * 4, "f32", lanes) * every)
+            store(target + index * 2, cast(value, "i16"))
+        set_float(factors, row, scale)

@@ -12,6 +12,7 @@ most ``depth`` additions. Nothing ever saturates.
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from llvmlite import ir
@@ -131,6 +132,10 @@ class PortableDots:
 
     offset = False
 
+    def __init__(self, add_up: Callable[..., Any] | None = None) -> None:
+        """``add_up`` decides which four products go to a lane: any, unless given."""
+        self.add_up = add_up or _sum_fours
+
     def partial(self, lanes: int) -> Vec:
         return total_type(lanes)
 
@@ -145,7 +150,7 @@ class PortableDots:
     def add(self, builder: Any, partial: Any, codes: Any, x: Any, lanes: int) -> Any:
         wide = Vec("i32", lanes).llvm
         products = builder.mul(builder.sext(codes, wide), builder.sext(x, wide), flags=["nsw"])
-        return _sum_fours(builder, partial, products, lanes)
+        return self.add_up(builder, partial, products, lanes)
 
     def fold(self, builder: Any, total: Any, partial: Any, lanes: int, factor: int = 1) -> Any:
         return builder.add(total, builder.mul(partial, constant(total_type(lanes), factor)))
@@ -162,7 +167,7 @@ class VnniModel(PortableDots):
     def add(self, builder: Any, partial: Any, codes: Any, x: Any, lanes: int) -> Any:
         wide = Vec("i32", lanes).llvm
         products = builder.mul(builder.zext(codes, wide), builder.sext(x, wide), flags=["nsw"])
-        return _sum_fours(builder, partial, products, lanes)
+        return self.add_up(builder, partial, products, lanes)
 
 
 def _sum_fours(builder: Any, partial: Any, products: Any, lanes: int) -> Any:
@@ -182,6 +187,16 @@ def _sum_fours(builder: Any, partial: Any, products: Any, lanes: int) -> Any:
     return builder.add(partial, halves)
 
 
+def _sum_neighbours(builder: Any, partial: Any, products: Any, lanes: int) -> Any:
+    """Adds int32 products to ``partial``, products 4 j to 4 j + 3 to lane j."""
+    for count in (lanes, lanes // 2):
+        products = builder.add(
+            _shuffle(builder, products, range(0, count, 2)),
+            _shuffle(builder, products, range(1, count, 2)),
+        )
+    return builder.add(partial, products)
+
+
 def _shuffle(builder: Any, value: Any, index: range) -> Any:
     mask = ir.Constant(ir.VectorType(ir.IntType(32), len(index)), list(index))
     return builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), mask)
@@ -192,4 +207,10 @@ DOTS: dict[str, Dots] = {
     "avx2": Avx2Dots(),
     "portable": PortableDots(),
     "vnni_model": VnniModel(),
+}
+
+# The same with every four neighbouring products in one lane.
+DOTS_IN_ORDER: dict[str, Dots] = DOTS | {
+    "portable": PortableDots(_sum_neighbours),
+    "vnni_model": VnniModel(_sum_neighbours),
 }

@@ -40,6 +40,7 @@ class StreamWeight:
         bits: of a code.
         block: weights that share a scale; the padded K when a row has one scale.
         lanes: bytes of a vector.
+        ternary: whether all weights are -1, 0 or 1 times their scale.
     """
 
     codes: NDArray[np.uint8]
@@ -48,6 +49,7 @@ class StreamWeight:
     bits: int
     block: int
     lanes: int
+    ternary: bool
 
     @property
     def tile(self) -> int:
@@ -79,29 +81,30 @@ def to_stream(
     tiles, groups = -(-k // unit) * unit // tile, -(-n // GROUP)
     own = arena or Arena(piece=0)
     codes = own.zeros((groups * GROUP, tiles, lanes))
-    _fill_codes(packed, codes)
+    ternary = _fill_codes(packed, codes)
     block = tiles * tile if row_scale else packed.block
     scales = packed.scales[:, :1] if row_scale else packed.scales
     padded = np.zeros((groups * GROUP, tiles * tile // block), np.float32)
     padded[:n, : scales.shape[1]] = scales
-    return StreamWeight(codes, padded, (n, k), bits, block, lanes)
+    return StreamWeight(codes, padded, (n, k), bits, block, lanes, ternary)
 
 
-def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8]) -> None:
-    """Runs the ``repack`` kernel over all groups, on as many threads as there are cores."""
+def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8]) -> bool:
+    """Runs the ``repack`` kernel over all groups, on as many threads as there are cores.
+
+    Returns whether the codes are ternary: of two bits, and none is 0, which stands for -2.
+    """
     rows = np.ascontiguousarray(packed.codes.reshape(packed.shape[0], -1))
     groups, tiles, lanes = len(codes) // GROUP, codes.shape[1], codes.shape[2]
     spare = np.zeros((groups, GROUP, lanes), np.uint8)
+    chunks = -(-groups // SLAB_GROUPS)
+    zeros = np.zeros((chunks, 16), np.uint8)
     fields = [rows.ctypes.data, codes.ctypes.data, *rows.shape, tiles, spare.ctypes.data]
-    arguments = np.array(fields, np.int64)
+    arguments = np.array([*fields, SLAB_GROUPS, zeros.ctypes.data], np.int64)
     function = native("repack", bits=packed.bits, lanes=lanes)
-
-    def run(first: int) -> None:
-        for group in range(first, min(groups, first + SLAB_GROUPS)):
-            function(arguments.ctypes.data, group)
-
     with ThreadPoolExecutor(usable_cores()) as pool:
-        list(pool.map(run, range(0, groups, SLAB_GROUPS)))
+        list(pool.map(lambda chunk: function(arguments.ctypes.data, chunk), range(chunks)))
+    return packed.bits == 2 and not zeros.any()
 
 
 class Arena:

@@ -32,14 +32,15 @@ from edgerun.kernels.word import float_at, int_at, set_float, word
 TOKENS = 4
 WIDE = 64  # bytes of a vector on machines with registers for 4 x 4 sums
 
-# Arguments that all linear kernels share, so that ``_finish`` can read them.
+# Arguments that all linear kernels share, so that ``finish`` can read them.
 ROWS, CODES, SCALES, BIAS, OUT, N, GROUPS, STEP, TILES, OUT_STRIDE, ACCUMULATE = range(11)
 COMMON = "rows codes scales bias out n groups step tiles out_stride accumulate "
 X, X_STRIDE, X_SCALE, X_SUM, BLOCKS = range(11, 16)
+LOOKUP = 15  # of linear_row
 
 
 @njit
-def _finish(a: int, row: int, n: int, value: float) -> None:
+def finish(a: int, row: int, n: int, value: float) -> None:
     """Adds bias and residual and stores one output, unless ``n`` is padding."""
     if n < word(a, N):
         index = row * word(a, OUT_STRIDE) + n
@@ -62,7 +63,7 @@ def _store_integers(a, row, n, apart, sums, tokens, rows, middle):  # type: igno
         for r in range(rows):
             total = float32(int_at(sums, t * rows + r) - offset) * factor
             scale = float_at(word(a, SCALES), n + r * apart)
-            _finish(a, row + t, n + r * apart, total * scale)
+            finish(a, row + t, n + r * apart, total * scale)
 
 
 @njit
@@ -70,15 +71,25 @@ def _store_floats(a, row, n, apart, sums, tokens, rows):  # type: ignore[no-unty
     """Stores float32 ``sums [tokens, rows]``."""
     for t in range(tokens):
         for r in range(rows):
-            _finish(a, row + t, n + r * apart, float_at(sums, t * rows + r))
+            finish(a, row + t, n + r * apart, float_at(sums, t * rows + r))
 
 
-@kernel("linear_row", COMMON + "x x_stride x_scale x_sum")
+@njit(inline="always")
+def lookup_rows(rows, tokens):  # type: ignore[no-untyped-def]
+    """How many of a batch's rows are done in blocks of ``tokens`` by lookup; 0 means none.
+
+    A block that is not half full costs more than row by row.
+    """
+    return min(rows, (rows + tokens // 2) // max(1, tokens) * tokens)
+
+
+@kernel("linear_row", COMMON + "x x_stride x_scale x_sum lookup")
 def linear_row(bits: int, lanes: int, isa: str) -> Body:
     """One scale a weight row and one an activation row: int32 over the whole of K.
 
     ``x`` is int8 ``[rows, x_stride]``, zero from K to the padded K; ``x_scale`` float32
-    ``[rows]``; ``x_sum`` int32 ``[rows]``, the sum of the row's codes.
+    ``[rows]``; ``x_sum`` int32 ``[rows]``, the sum of the row's codes. The first rows are left
+    out if ``lookup.py`` does them: ``lookup`` is its number of tokens a block, or 0.
     """
     middle = 0 if bits == 8 else 1 << (bits - 1)
     side = 4 if lanes == WIDE else 2
@@ -89,7 +100,7 @@ def linear_row(bits: int, lanes: int, isa: str) -> Body:
         apart = min(word(a, GROUPS), first + word(a, STEP)) - first
         far = apart * tiles * lanes
         sums = scratch(64)
-        row = 0
+        row = lookup_rows(rows, word(a, LOOKUP))
         while row < rows:
             x = word(a, X) + row * stride
             many = row + TOKENS <= rows
@@ -214,7 +225,7 @@ def linear_float(bits: int, lanes: int, block: int) -> Body:
                             part = splat(float32(0), "f32", 8)
                             scales += 4
                     w += lanes
-                _finish(a, row, n, reduce_add(total))
+                finish(a, row, n, reduce_add(total))
 
     return body
 
@@ -235,6 +246,6 @@ def linear_dense(width: int) -> Body:
                     total = fma(load(w, "f32", width), load(x, "f32", width), total)
                     w += width * 4
                     x += width * 4
-                _finish(a, row, n, reduce_add(total))
+                finish(a, row, n, reduce_add(total))
 
     return body

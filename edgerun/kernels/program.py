@@ -28,7 +28,7 @@ from edgerun.kernels.registry import cached_object
 
 __all__ = ["FRAME_WORDS", "Instruction", "Program", "ThreadTeam", "fences"]
 
-FRAME_WORDS = 8
+FRAME_WORDS = 16
 CACHE_LINE_WORDS = 8
 
 

@@ -33,7 +33,21 @@ from edgerun.kernels.object_cache import Entry, ObjectCache
 Body: TypeAlias = Callable[[int, int], None]
 Factory: TypeAlias = Callable[..., Body]
 Progress: TypeAlias = Callable[[str], None]
-FAMILIES = ("attention", "elementwise", "linear", "normalize", "quantize", "repack", "stream")
+FAMILIES = (
+    "attention",
+    "attention_many",
+    "attention_plan",
+    "cache_write",
+    "elementwise",
+    "linear",
+    "lookup",
+    "measure",
+    "normalize",
+    "quantize",
+    "repack",
+    "screen",
+    "stream",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,17 @@ from __future__ import annotations
 from numba import njit
 
 from edgerun.kernels.registry import Body, kernel
-from edgerun.kernels.simd import cast, load, mask_bits, reinterpret, shift_left, splat, store
-from edgerun.kernels.word import word
+from edgerun.kernels.simd import (
+    cast,
+    load,
+    mask_bits,
+    reinterpret,
+    shift_left,
+    shift_right,
+    splat,
+    store,
+)
+from edgerun.kernels.word import byte_at, word
 
 GROUP = 4
 
@@ -48,26 +57,40 @@ def _tile8(source, target, lanes):  # type: ignore[no-untyped-def]
     store(target, load(source, "u8", lanes))
 
 
-@kernel("repack", "source codes rows row_bytes tiles spare")
-def repack(bits: int, lanes: int) -> Body:
-    """Writes one group of four rows a chunk.
+@njit(inline="always")
+def _without_a_code(v):  # type: ignore[no-untyped-def]
+    """Nonzero where a 2-bit code is 0."""
+    return mask_bits(v | shift_right(v, 1), 0x55) ^ splat(0x55, "u8", 16)
 
-    ``spare`` is ``[4 * lanes]`` zeroed bytes a chunk, where the last, partial tile of a row is
-    completed with zeros; missing rows stay as they are.
+
+@kernel("repack", "source codes rows row_bytes tiles spare step zeros")
+def repack(bits: int, lanes: int) -> Body:
+    """Writes ``step`` groups of four rows a chunk.
+
+    ``spare`` is ``[4 * groups, lanes]`` zeroed bytes, where the last, partial tile of a row is
+    completed with zeros; missing rows stay as they are. ``zeros`` is ``[chunks, 16]`` bytes: any
+    is nonzero if a chunk has a 2-bit code 0.
     """
     part = lanes * bits // 8
 
     def body(a: int, chunk: int) -> None:
         source, rows, row_bytes = word(a, 0), word(a, 2), word(a, 3)
         tiles, whole = word(a, 4), word(a, 3) // lanes
-        for member in range(min(GROUP, rows - chunk * GROUP)):
-            row = source + (chunk * GROUP + member) * row_bytes
-            spare = word(a, 5) + (chunk * GROUP + member) * lanes
+        zeros = splat(0, "u8", 16)
+        last = min(rows, (chunk + 1) * word(a, 6) * GROUP)
+        for number in range(chunk * word(a, 6) * GROUP, last):
+            row = source + number * row_bytes
+            spare = word(a, 5) + number * lanes
             for index in range(whole * lanes, row_bytes):
                 store(spare + index - whole * lanes, load(row + index, "u8", 1))
+            if bits == 2:
+                for index in range(0, row_bytes - 15, 16):
+                    zeros = zeros | _without_a_code(load(row + index, "u8", 16))
+                for index in range(row_bytes // 16 * 16, row_bytes):
+                    zeros = zeros | _without_a_code(splat(byte_at(row, index), "u8", 16))
             for tile in range(tiles):
                 start = row + tile * lanes if tile < whole else spare
-                target = word(a, 1) + ((chunk * GROUP + member) * tiles + tile) * lanes
+                target = word(a, 1) + (number * tiles + tile) * lanes
                 if tile > whole:
                     store(target, splat(0, "u8", lanes))
                 elif bits == 2:
@@ -76,5 +99,6 @@ def repack(bits: int, lanes: int) -> Body:
                     _tile4(start, target, part)
                 else:
                     _tile8(start, target, lanes)
+        store(word(a, 7) + chunk * 16, zeros)
 
     return body

@@ -1,38 +1,73 @@
-"""A kernel that only reads memory: the speed limit of everything that streams weights."""
+"""A kernel that only reads memory: the speed limit of everything that streams weights.
+
+How a core reads fastest differs between processors: from how many places side by side, and
+whether it pays to ask for lines ahead. ``profile.py`` tries several ways; the best one counts.
+"""
 
 from __future__ import annotations
 
-from numba import int32
+from typing import Any
 
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from edgerun.kernels.machine import prefetch
 from edgerun.kernels.registry import Body, kernel
-from edgerun.kernels.simd import load, reduce_add, splat
+from edgerun.kernels.simd import Vec, constant, pointer, reduce_add, splat
 from edgerun.kernels.word import set_int, word
 
-STREAMS = 4
 LINE = 64
+_I64 = ir.IntType(64)
+
+
+@intrinsic(prefer_literal=True)
+def _sum_lines(typingctx, address, streams, apart, lanes):  # type: ignore[no-untyped-def]
+    """Sum of the int32 in one line of each stream; the streams are ``apart`` bytes apart."""
+    values: list[Any] = [getattr(kind, "literal_value", None) for kind in (streams, lanes)]
+    if None in values:
+        return None
+    count, width = values
+    vec = Vec("i32", width)
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        total = constant(vec, 0)
+        for stream in range(count):
+            start = builder.add(args[0], builder.mul(args[2], ir.Constant(_I64, stream)))
+            for place in range(0, LINE, 4 * width):
+                at = builder.add(start, ir.Constant(_I64, place))
+                value = builder.load(pointer(builder, at, vec.llvm))
+                value.align = 1
+                total = builder.add(total, value)
+        return total
+
+    return vec(types.intp, streams, types.intp, lanes), codegen
 
 
 @kernel("stream_read", "data bytes sums")
-def stream_read(lanes: int) -> Body:
+def stream_read(lanes: int, streams: int = 4, ahead: int = 0) -> Body:
     """Adds up the int32 of ``bytes`` bytes from ``data + chunk * bytes``; exact modulo 2**32.
 
-    ``bytes`` is a multiple of ``STREAMS * LINE``; ``sums`` is int32 ``[chunks]``: without a
-    result the loads would be left out. ``lanes`` is the number of int32 in a vector. Several
-    streams and no prefetching read fastest, see ``layout.py``.
+    ``bytes`` is a multiple of ``streams * LINE``; ``sums`` is int32 ``[chunks]``: without a
+    result the loads would be left out. ``lanes`` is the number of int32 in a vector. The chunk
+    is read from ``streams`` places side by side; ``ahead`` bytes further on lines are asked for,
+    0 leaves that to the processor.
     """
 
-    def body(a: int, chunk: int) -> None:
-        x, part = word(a, 0) + chunk * word(a, 1), word(a, 1) // STREAMS
-        s0 = splat(int32(0), "i32", lanes)
-        s1 = s0
-        s2 = s0
-        s3 = s0
+    def plain(a: int, chunk: int) -> None:
+        x, part = word(a, 0) + chunk * word(a, 1), word(a, 1) // streams
+        total = splat(0, "i32", lanes)
         for line in range(x, x + part, LINE):
-            for place in range(line, line + LINE, 4 * lanes):
-                s0 = s0 + load(place, "i32", lanes)
-                s1 = s1 + load(place + part, "i32", lanes)
-                s2 = s2 + load(place + 2 * part, "i32", lanes)
-                s3 = s3 + load(place + 3 * part, "i32", lanes)
-        set_int(word(a, 2), chunk, reduce_add(s0 + s1 + s2 + s3))
+            total = total + _sum_lines(line, streams, part, lanes)
+        set_int(word(a, 2), chunk, reduce_add(total))
 
-    return body
+    def asking(a: int, chunk: int) -> None:
+        x, part = word(a, 0) + chunk * word(a, 1), word(a, 1) // streams
+        total = splat(0, "i32", lanes)
+        for line in range(x, x + part, LINE):
+            for stream in range(streams):
+                prefetch(line + stream * part + ahead)
+            total = total + _sum_lines(line, streams, part, lanes)
+        set_int(word(a, 2), chunk, reduce_add(total))
+
+    return asking if ahead else plain

@@ -49,7 +49,8 @@ class KVCache:
     capacity.
 
     The executable writes keys and values (natively, or through ``write``); the engine moves the
-    lengths with ``extend`` and ``truncate``.
+    lengths with ``extend`` and ``truncate``. Sequences made by ``fork`` have pages in common
+    until one of them writes there: ``reserve`` gives it a copy first.
     """
 
     def __init__(self, spec: CacheSpec, context: int, max_sequences: int = 1) -> None:
@@ -75,6 +76,7 @@ class KVCache:
         self.value_scales = np.zeros(scales, np.float32)
         self.page_table = np.full((max_sequences, pages_each), -1, np.int32)
         self.lengths = np.zeros(max_sequences, np.int64)
+        self._page_users = np.zeros(num_pages, np.int32)
         self._free_pages = list(range(num_pages - 1, -1, -1))
         self._free_sequences = list(range(max_sequences - 1, -1, -1))
 
@@ -90,6 +92,36 @@ class KVCache:
         self.lengths[sequence] = 0
         return sequence
 
+    def fork(self, source: int, length: int | None = None) -> int:
+        """Opens a sequence that begins with another's tokens, without copying them.
+
+        Attention to the pages in common is computed for all sequences of a batch in one pass
+        where their rows are neighbours.
+
+        Args:
+            source: an open sequence; it may be extended, truncated or closed afterwards.
+            length: how many of its tokens to begin with; all of them unless given.
+
+        Returns:
+            the new sequence, of that length.
+
+        Raises:
+            InputError: every sequence is in use, or ``length`` is not between 0 and the length of
+                ``source``.
+        """
+        available = int(self.lengths[source])
+        kept = available if length is None else length
+        if not 0 <= kept <= available:
+            raise InputError(
+                f"a fork of {kept} tokens from a sequence of {available}; expected 0 to {available}"
+            )
+        sequence = self.open()
+        pages = self.page_table[source, : -(-kept // PAGE_TOKENS)]
+        self.page_table[sequence, : len(pages)] = pages
+        self._page_users[pages] += 1
+        self.lengths[sequence] = kept
+        return sequence
+
     def close(self, sequence: int) -> None:
         """Gives a sequence and its pages back."""
         self.truncate(sequence, 0)
@@ -97,6 +129,9 @@ class KVCache:
 
     def reserve(self, sequence: int, length: int) -> None:
         """Makes sure that the pages of the first ``length`` tokens exist.
+
+        Those from the sequence's present length on may then be written: no other sequence has
+        them.
 
         Raises:
             PromptError: ``length`` exceeds the context.
@@ -107,9 +142,12 @@ class KVCache:
                 "shorten the prompt or load the model with a larger context"
             )
         table = self.page_table[sequence]
-        for index in range(-(-length // PAGE_TOKENS)):
-            if table[index] < 0:
-                table[index] = self._free_pages.pop()
+        for index in range(int(self.lengths[sequence]) // PAGE_TOKENS, -(-length // PAGE_TOKENS)):
+            page = int(table[index])
+            if page < 0:
+                table[index] = self._take_page()
+            elif self._page_users[page] > 1:
+                table[index] = self._copy_page(page)
 
     def extend(self, sequence: int, length: int) -> None:
         """Records that the first ``length`` tokens of the sequence are written."""
@@ -120,7 +158,7 @@ class KVCache:
         table = self.page_table[sequence]
         for index in range(-(-length // PAGE_TOKENS), len(table)):
             if table[index] >= 0:
-                self._free_pages.append(int(table[index]))
+                self._leave_page(int(table[index]))
                 table[index] = -1
         self.lengths[sequence] = min(int(self.lengths[sequence]), length)
 
@@ -148,6 +186,25 @@ class KVCache:
             self._load(self.keys, self.key_scales, layer, pages)[:length],
             self._load(self.values, self.value_scales, layer, pages)[:length],
         )
+
+    def _take_page(self) -> int:
+        """A page that nobody uses. There is one: a sequence has no more than its share."""
+        page = self._free_pages.pop()
+        self._page_users[page] = 1
+        return page
+
+    def _leave_page(self, page: int) -> None:
+        self._page_users[page] -= 1
+        if self._page_users[page] == 0:
+            self._free_pages.append(page)
+
+    def _copy_page(self, page: int) -> int:
+        copy = self._take_page()
+        for pool in (self.keys, self.values, self.key_scales, self.value_scales):
+            if pool.size:
+                pool[copy] = pool[page]
+        self._leave_page(page)
+        return copy
 
     def _store(
         self,

@@ -1,4 +1,4 @@
-"""Attention in the two ways that profiles ask for; everything around it is the same."""
+"""Attention in the ways that profiles ask for; everything around it is the same."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Attention(Protocol):
         ...
 
 
-class PortableAttention:
-    """Standard ``Attention`` with mask and rotary embedding written out in elementary ops."""
+class StandardAttention:
+    """ONNX's own ``Attention`` with mask and rotary embedding written out in elementary ops."""
 
     def __init__(self, graph: OnnxGraph, store: WeightStore, spec: DecoderSpec) -> None:
         self._graph = graph
@@ -141,6 +141,6 @@ class FusedAttention:
 
 
 ATTENTION: dict[str, Callable[[OnnxGraph, WeightStore, DecoderSpec], Attention]] = {
-    "portable": PortableAttention,
-    "genai": FusedAttention,
+    "standard": StandardAttention,
+    "fused": FusedAttention,
 }

@@ -16,7 +16,7 @@ from edgerun_export.recipe import Recipe
 
 FORMAT = "edgerun-bundle"
 FORMAT_VERSION = 1
-MODEL_FILE, DATA_FILE, MANIFEST_FILE = "model.onnx", "model.onnx.data", "manifest.json"
+MODEL_FILE, MANIFEST_FILE = "model.onnx", "manifest.json"
 
 # What generation falls back to where the checkpoint says nothing.
 _SAMPLING = {
@@ -110,6 +110,12 @@ def special_ids(
     }
 
 
+def padding_id(ids: Mapping[str, Any]) -> int:
+    """Returns an id to fill up batches with: any will do where the model names none."""
+    pad = ids["pad_token_id"]
+    return int((ids["eos_token_ids"] or [0])[0] if pad is None else pad)
+
+
 def model_facts(spec: DecoderSpec, ids: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what a runtime needs to know before it reads the graph."""
     return {
@@ -134,7 +140,6 @@ def genai_config(
     The type is always ``llama``: to onnxruntime-genai it means a decoder with these inputs.
     """
     eos_ids = ids["eos_token_ids"]
-    pad = ids["pad_token_id"]
     known = {key: value for key, value in generation.items() if value is not None}
     search = {key: known.get(key, value) for key, value in _SAMPLING.items()}
     return {
@@ -142,7 +147,7 @@ def genai_config(
             "type": "llama",
             "bos_token_id": ids["bos_token_id"] or 0,
             "eos_token_id": eos_ids if len(eos_ids) > 1 else (eos_ids or [0])[0],
-            "pad_token_id": (eos_ids or [0])[0] if pad is None else pad,
+            "pad_token_id": padding_id(ids),
             "context_length": spec.context_length,
             "vocab_size": spec.vocab_size,
             "decoder": _genai_decoder(spec, recipe),
@@ -156,14 +161,14 @@ def genai_config(
             "no_repeat_ngram_size": 0,
             "num_beams": 1,
             "num_return_sequences": 1,
-            # The portable profile's cache grows; only the fused op writes into a shared one.
-            "past_present_share_buffer": recipe.profile == "genai",
+            # The cache grows, except where the fused op writes into a shared one.
+            "past_present_share_buffer": recipe.target.shares_cache,
         },
     }
 
 
 def _genai_decoder(spec: DecoderSpec, recipe: Recipe) -> dict[str, Any]:
-    positions = {"position_ids": "position_ids"} if recipe.has_positions else {}
+    positions = {"position_ids": "position_ids"} if recipe.target.has_positions else {}
     return {
         "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
         "filename": MODEL_FILE,
@@ -195,6 +200,7 @@ def file_entry(path: Path) -> dict[str, Any]:
 
 def manifest(
     *,
+    exporter: Mapping[str, Any],
     spec: DecoderSpec,
     recipe: Recipe,
     ids: Mapping[str, Any],
@@ -206,7 +212,7 @@ def manifest(
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "exporter": {"name": "edgerun-export", "version": __version__},
+        "exporter": {"name": "edgerun-export", "version": __version__, **exporter},
         "model": model_facts(spec, ids),
         "recipe": {**recipe.as_dict(), "natively_ternary": spec.ternary is not None},
         "source": {

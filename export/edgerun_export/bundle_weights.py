@@ -10,13 +10,14 @@ import onnx
 from numpy.typing import NDArray
 
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.bundle_files import DATA_FILE, MODEL_FILE
+from edgerun_export.bundle_files import MODEL_FILE
+from edgerun_export.external_data import find_data
 
 F32 = NDArray[np.float32]
 
 
 class BundleWeights:
-    """The tensors of ``model.onnx.data`` by Hugging Face name, as float32.
+    """The tensors of a bundle by Hugging Face name, as float32.
 
     The bits are unpacked here by other code than the one that packed them.
     """
@@ -25,7 +26,8 @@ class BundleWeights:
         model = onnx.load(str(folder / MODEL_FILE), load_external_data=False)
         self._spec = spec
         self._shapes = spec.tensors()
-        self._data = np.memmap(folder / DATA_FILE, np.uint8, "r")
+        (location,) = {where.location for where in find_data(model.graph.initializer)}
+        self._data = np.memmap(folder / location, np.uint8, "r")
         self._bits = _bits(model)
         self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
 
@@ -59,10 +61,10 @@ class BundleWeights:
 
     def _view(self, name: str) -> NDArray[Any]:
         tensor = self._tensors[name]
-        where = {entry.key: entry.value for entry in tensor.external_data}
-        start, length = int(where["offset"]), int(where["length"])
+        (where,) = find_data([tensor])
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        return self._data[start : start + length].view(dtype).reshape(tensor.dims)
+        piece = self._data[where.offset : where.offset + where.length]
+        return piece.view(dtype).reshape(tensor.dims)
 
 
 def _bits(model: onnx.ModelProto) -> dict[str, int]:

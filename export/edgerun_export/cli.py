@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from edgerun_export.recipe import ACTIVATIONS, GROUP_SIZES, HEAD_WEIGHTS, WEIGHTS
+
+if TYPE_CHECKING:
+    from edgerun_export.pipeline import ExportOptions, ExportResult
 
 _TITLES = {
     "read": "reading the checkpoint",
@@ -21,74 +24,82 @@ _TITLES = {
 }
 
 
+_Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SRC",
+        help="Checkpoint: a Hugging Face folder or hub id, a GGUF file, a llama2.c file.",
+    ),
+]
+_Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to write the bundle to.")]
+_Weights = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Weight format: {', '.join(WEIGHTS)}. Default: ternary if the model was trained "
+        "for it, otherwise int4."
+    ),
+]
+_GroupSize = Annotated[
+    int | None,
+    typer.Option(
+        help=f"Weights that share a scale: {', '.join(map(str, GROUP_SIZES))}. "
+        "Default: 128 for ternary, otherwise 32."
+    ),
+]
+_HeadWeights = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Format of the output head: {', '.join(HEAD_WEIGHTS)}. The embedding is int8, or "
+        "fp32 if the head is. Default: int8, or fp32 with --weights fp32."
+    ),
+]
+_Activations = Annotated[
+    str | None,
+    typer.Option(
+        help=f"{' or '.join(ACTIVATIONS)}: whether runtimes may round activations to 8 bits "
+        "in their kernels. fp32 is exact, but onnxruntime is then about 200 times slower "
+        "with 2-bit and 8-bit weights. Default: int8."
+    ),
+]
+_Profile = Annotated[
+    str,
+    typer.Option(
+        help="portable runs in every runtime but openvino-genai; openvino adds the files that it "
+        "wants; genai uses a fused attention operator that makes onnxruntime-genai faster and "
+        "that others may not run."
+    ),
+]
+_Verify = Annotated[
+    bool, typer.Option("--verify", help="Compare the bundle with the source before it appears.")
+]
+_Force = Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")]
+_Tokenizer = Annotated[Path | None, typer.Option(help="Tokenizer file, for llama2.c checkpoints.")]
+_Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub checkpoint.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print the manifest to stdout when done.")]
+
+
 def register(app: typer.Typer) -> None:
     """Adds ``export`` to the command line."""
     app.command("export")(export_command)
 
 
 def export_command(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SRC",
-            help="Checkpoint: a Hugging Face folder or hub id, a GGUF file, a llama2.c file.",
-        ),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write the bundle to.")],
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Weight format: {', '.join(WEIGHTS)}. Default: ternary if the model was trained "
-            "for it, otherwise int4."
-        ),
-    ] = None,
-    group_size: Annotated[
-        int | None,
-        typer.Option(
-            help=f"Weights that share a scale: {', '.join(map(str, GROUP_SIZES))}. "
-            "Default: 128 for ternary, otherwise 32."
-        ),
-    ] = None,
-    head_weights: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Format of the output head: {', '.join(HEAD_WEIGHTS)}. The embedding is int8, or "
-            "fp32 if the head is. Default: int8, or fp32 with --weights fp32."
-        ),
-    ] = None,
-    activations: Annotated[
-        str | None,
-        typer.Option(
-            help=f"{' or '.join(ACTIVATIONS)}: whether runtimes may round activations to 8 bits "
-            "in their kernels. fp32 is exact, but onnxruntime is then about 200 times slower "
-            "with 2-bit and 8-bit weights. Default: int8."
-        ),
-    ] = None,
-    profile: Annotated[
-        str,
-        typer.Option(
-            help="portable runs in every runtime; genai uses a fused attention operator that makes "
-            "onnxruntime-genai faster and that others may not run."
-        ),
-    ] = "portable",
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Compare the bundle with the source before it appears."),
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="Tokenizer file, for llama2.c checkpoints.")
-    ] = None,
-    revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit of a hub checkpoint.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the manifest to stdout when done.")
-    ] = False,
+    source: _Source,
+    out: _Out,
+    weights: _Weights = None,
+    group_size: _GroupSize = None,
+    head_weights: _HeadWeights = None,
+    activations: _Activations = None,
+    profile: _Profile = "portable",
+    verify: _Verify = False,
+    force: _Force = False,
+    tokenizer: _Tokenizer = None,
+    revision: _Revision = None,
+    as_json: _Json = False,
 ) -> None:
     """Turns a checkpoint into a bundle that every runtime opens."""
     # The exporter's modules need onnx and others, which `edgerun --help` should not wait for.
-    from edgerun_export.pipeline import ExportOptions, export
+    from edgerun_export.pipeline import ExportOptions
 
     options = ExportOptions(
         weights=weights,
@@ -102,13 +113,7 @@ def export_command(
         force=force,
     )
     console = Console(stderr=True)
-    with _progress_bar(console) as bar:
-        task = bar.add_task("", total=1.0)
-
-        def show(step: str, fraction: float) -> None:
-            bar.update(task, description=_TITLES[step], completed=fraction)
-
-        result = export(source, out, options, show)
+    result = _export(source, out, options, console)
     for warning in result.warnings:
         console.print(f"warning: {warning}", style="yellow", soft_wrap=True, markup=False)
     if as_json:
@@ -116,6 +121,19 @@ def export_command(
     else:
         summary = _summary(out, result.manifest)
         console.print(summary, soft_wrap=True, markup=False, highlight=False)
+
+
+def _export(source: str, out: Path, options: ExportOptions, console: Console) -> ExportResult:
+    """Exports with a progress bar on the console."""
+    from edgerun_export.pipeline import export
+
+    with _progress_bar(console) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def show(step: str, fraction: float) -> None:
+            bar.update(task, description=_TITLES[step], completed=fraction)
+
+        return export(source, out, options, show)
 
 
 def _progress_bar(console: Console) -> Progress:

@@ -1,10 +1,11 @@
-"""Writes ``model.onnx.data``: tensors one after another, each in pieces, with a running digest."""
+"""The data file of a model: tensors one after another, each in pieces, with a running digest."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -71,13 +72,30 @@ class DataWriter:
             OSError: the file cannot be written.
         """
         length = math.prod(shape) * dtype.itemsize
+        try:
+            offset = self.append((np.asarray(piece, dtype) for piece in pieces), length)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        return _reference(name, dtype, shape, self.path.name, offset, length)
+
+    def append(self, pieces: Iterable[NDArray[Any]], length: int) -> int:
+        """Writes ``length`` bytes at the next suitable multiple and returns their offset.
+
+        Raises:
+            ValueError: the pieces have another length.
+            OSError: the file cannot be written.
+        """
         self._write(bytes(-self.size % (PAGE_BYTES if length >= _LARGE_BYTES else LINE_BYTES)))
         offset = self.size
         for piece in pieces:
-            self._write(np.ascontiguousarray(piece, dtype).data.cast("B"))
+            self._write(np.ascontiguousarray(piece).data.cast("B"))
         if self.size - offset != length:
-            raise ValueError(f"{name}: {self.size - offset} bytes written, {length} expected")
-        return _reference(name, dtype, shape, self.path.name, offset, length)
+            raise ValueError(f"{self.size - offset} bytes written, {length} expected")
+        return offset
+
+    def flush(self) -> None:
+        """Lets other readers of the file see everything written so far."""
+        self._file.flush()
 
     def _write(self, data: bytes | memoryview) -> None:
         self._file.write(data)
@@ -95,3 +113,26 @@ def _reference(
     for key, value in (("location", location), ("offset", offset), ("length", length)):
         tensor.external_data.add(key=key, value=str(value))
     return tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where an initializer's bytes lie.
+
+    Attributes:
+        location: name of the data file.
+        offset: of the first byte.
+        length: in bytes.
+    """
+
+    location: str
+    offset: int
+    length: int
+
+
+def find_data(tensors: Iterable[onnx.TensorProto]) -> Iterator[Stored]:
+    """Tells for each tensor outside the graph where its bytes lie."""
+    for tensor in tensors:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            where = {entry.key: entry.value for entry in tensor.external_data}
+            yield Stored(where["location"], int(where["offset"]), int(where["length"]))

@@ -47,7 +47,7 @@ class _DecoderBuilder:
         self._store = store
         self._linear = LinearBuilder(graph, store, spec, recipe)
         self._projections = spec.projections()
-        self._attention_op = ATTENTION[recipe.profile](graph, store, spec)
+        self._attention_op = ATTENTION[recipe.target.attention](graph, store, spec)
 
     def build(self) -> None:
         hidden = self._linear.embedding()
@@ -119,7 +119,7 @@ def _inputs(spec: DecoderSpec, recipe: Recipe) -> list[onnx.ValueInfoProto]:
         _value("input_ids", _INT64, ["batch", "sequence_length"]),
         _value("attention_mask", _INT64, ["batch", "total_sequence_length"]),
     ]
-    if recipe.has_positions:
+    if recipe.target.has_positions:
         values.append(_value("position_ids", _INT64, ["batch", "sequence_length"]))
     return [*values, *_cache("past_key_values", spec, past)]
 

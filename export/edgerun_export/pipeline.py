@@ -12,7 +12,6 @@ from edgerun.errors import InputError
 from edgerun_export.architectures import describe
 from edgerun_export.atomic import atomic_folder, check_target
 from edgerun_export.bundle_files import (
-    DATA_FILE,
     FORMAT,
     MANIFEST_FILE,
     MODEL_FILE,
@@ -20,6 +19,7 @@ from edgerun_export.bundle_files import (
     file_entry,
     genai_config,
     manifest,
+    padding_id,
     parse_object,
     public_config,
     special_ids,
@@ -31,6 +31,7 @@ from edgerun_export.checkpoint.base import Checkpoint
 from edgerun_export.external_data import DataWriter
 from edgerun_export.graph_builder import build_model
 from edgerun_export.onnx_graph import OnnxGraph
+from edgerun_export.openvino_ir.install import openvino_version
 from edgerun_export.recipe import Recipe, make_recipe
 from edgerun_export.source_weights import SourceWeights
 from edgerun_export.verify import damage, sample_ids, verify
@@ -152,6 +153,7 @@ class _Job:
         self._folder = folder
         self._progress = progress
         self._files: dict[str, Any] = {}
+        self._tools: dict[str, str] = {}
         self._quality: dict[str, Any] = {}
         self._warnings: list[str] = []
 
@@ -169,9 +171,11 @@ class _Job:
         self._weights = SourceWeights(self._checkpoint, self._spec)
         self._weights.check()
         self._recipe = self._choose_recipe()
+        if self._recipe.target.openvino:
+            self._tools["openvino"] = openvino_version()
         self._texts = dict(self._checkpoint.tokenizer_files())
-        tokenizer = parse_object("tokenizer.json", self._texts["tokenizer.json"])
-        check_vocabulary(self._spec, tokenizer)
+        self._tokenizer = parse_object("tokenizer.json", self._texts["tokenizer.json"])
+        check_vocabulary(self._spec, self._tokenizer)
 
     def _choose_recipe(self) -> Recipe:
         options = self._options
@@ -197,12 +201,17 @@ class _Job:
             done += weights
             self._progress("weights", min(1.0, done / total))
 
-        graph = OnnxGraph()
-        with DataWriter(self._folder / DATA_FILE) as data:
+        graph, target = OnnxGraph(), self._recipe.target
+        with DataWriter(self._folder / target.data_file) as data:
             store = WeightStore(self._weights, self._recipe, data, graph, count)
             model = build_model(self._spec, self._recipe, graph, store)
-            self._files[DATA_FILE] = {"size": data.size, "sha256": data.sha256}
-        (self._folder / MODEL_FILE).write_bytes(model.SerializeToString(deterministic=True))
+            path = self._folder / MODEL_FILE
+            path.write_bytes(model.SerializeToString(deterministic=True))
+            if target.openvino:
+                from edgerun_export.openvino_ir.stateful import write_stateful
+
+                write_stateful(path, data)
+            self._files[target.data_file] = {"size": data.size, "sha256": data.sha256}
         self._quality["relative_weight_error"] = float(f"{store.damage.relative:.4g}")
 
     def _write_files(self) -> None:
@@ -222,6 +231,20 @@ class _Job:
             self._texts["special_tokens_map.json"] = to_json(special_tokens(settings))
         for name, data in self._texts.items():
             (self._folder / name).write_bytes(data)
+        if self._recipe.target.openvino:
+            self._write_openvino_tokenizer()
+
+    def _write_openvino_tokenizer(self) -> None:
+        from edgerun_export.openvino_ir.check import tokenizer_differences
+        from edgerun_export.openvino_ir.tokenizer import write_tokenizer
+
+        write_tokenizer(self._folder, self._tokenizer, padding_id(self._ids))
+        texts = tokenizer_differences(self._folder, self._texts["tokenizer.json"])
+        if texts:
+            self._warnings.append(
+                f"openvino-genai cuts {len(texts)} of the sample texts differently from "
+                f"tokenizer.json, for example {texts[0]!r}; give it token ids where that matters"
+            )
 
     def _generation_config(self) -> dict[str, Any]:
         """The checkpoint's own, or what its configuration implies."""
@@ -242,7 +265,8 @@ class _Job:
         self._progress("verify", 0.0)
         ids = sample_ids(self._spec, self._texts["tokenizer.json"])
         if self._options.verify:
-            report = verify(self._folder, self._spec, self._weights, ids)
+            openvino = self._recipe.target.openvino
+            report = verify(self._folder, self._spec, self._weights, ids, openvino=openvino)
             self._quality.update(report.as_dict())
         else:
             divergence = damage(self._folder, self._spec, self._weights, ids)
@@ -260,9 +284,11 @@ class _Job:
 
     def _finish(self) -> ExportResult:
         self._progress("finish", 0.0)
-        for name in (MODEL_FILE, *self._texts):
-            self._files[name] = file_entry(self._folder / name)
+        for path in self._folder.iterdir():
+            if path.name not in self._files:
+                self._files[path.name] = file_entry(path)
         content = manifest(
+            exporter=self._tools,
             spec=self._spec,
             recipe=self._recipe,
             ids=self._ids,

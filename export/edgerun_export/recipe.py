@@ -11,12 +11,38 @@ from edgerun.formats import format_named
 WEIGHTS = ("ternary", "int2", "int4", "int8", "fp32")
 HEAD_WEIGHTS = ("int8", "int4", "fp32")
 ACTIVATIONS = ("int8", "fp32")
-PROFILES = ("portable", "genai")
 GROUP_SIZES = (16, 32, 64, 128, 256)
 
 # Ternary scales are few anyway (one a matrix in native models), and 128 is what the 2-bit kernels
 # of other runtimes are tuned for; the others lose quality quickly beyond 32.
 _DEFAULT_GROUP = {"ternary": 128, "int2": 32, "int4": 32, "int8": 32, "fp32": 32}
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Which runtimes a bundle is written for.
+
+    Attributes:
+        attention: the way attention is written, a key of ``ATTENTION``.
+        data_file: name of the file with the weights.
+        has_positions: whether the graph takes ``position_ids``; fused attention counts by itself.
+        shares_cache: whether past and present may be one buffer in onnxruntime-genai.
+        openvino: whether files for openvino-genai are added.
+    """
+
+    attention: str = "standard"
+    data_file: str = "model.onnx.data"
+    has_positions: bool = True
+    shares_cache: bool = False
+    openvino: bool = False
+
+
+PROFILES = {
+    "portable": Profile(),
+    "genai": Profile(attention="fused", has_positions=False, shares_cache=True),
+    # OpenVINO looks for weights in a file named like its model, so the ONNX graph uses that one.
+    "openvino": Profile(data_file="openvino_model.bin", openvino=True),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +55,7 @@ class Recipe:
         head_weights: format of the head; the embedding is int8, or fp32 if the head is.
         activations: ``int8`` lets runtimes quantise activations in their kernels
             (MatMulNBits accuracy_level 4); ``fp32`` forbids it (level 1).
-        profile: which runtimes the graph is written for.
+        profile: which runtimes the bundle is written for, a key of ``PROFILES``.
     """
 
     weights: str
@@ -49,9 +75,9 @@ class Recipe:
         return 32 if self.weights == "fp32" else format_named(self.weights).bits
 
     @property
-    def has_positions(self) -> bool:
-        """Whether the graph takes ``position_ids``; fused attention counts by itself."""
-        return self.profile == "portable"
+    def target(self) -> Profile:
+        """What the profile means."""
+        return PROFILES[self.profile]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for the manifest."""
@@ -82,7 +108,7 @@ def make_recipe(
     _check("group-size", recipe.group_size, GROUP_SIZES)
     _check("head-weights", recipe.head_weights, HEAD_WEIGHTS)
     _check("activations", recipe.activations, ACTIVATIONS)
-    _check("profile", recipe.profile, PROFILES)
+    _check("profile", recipe.profile, tuple(PROFILES))
     return recipe
 
 

@@ -49,6 +49,7 @@ class Report:
             source's weights prefer the same next token.
         kl_divergence: mean over positions, in nats, from the source's distribution to that of
             the bundle's weights.
+        openvino_error: like ``max_error``, of the IR in OpenVINO, if the bundle has one.
     """
 
     tokens: int
@@ -57,12 +58,14 @@ class Report:
     kernel_error: float
     top1_agreement: float
     kl_divergence: float
+    openvino_error: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Figures rounded to what is worth comparing between machines."""
         return {
             key: float(f"{value:.3g}") if isinstance(value, float) else value
             for key, value in asdict(self).items()
+            if value is not None
         }
 
 
@@ -77,11 +80,20 @@ def sample_ids(spec: DecoderSpec, tokenizer_json: bytes) -> Ids:
     return np.array(ids, np.int64)
 
 
-def verify(folder: Path, spec: DecoderSpec, source: Weights, ids: Ids) -> Report:
+def verify(
+    folder: Path, spec: DecoderSpec, source: Weights, ids: Ids, *, openvino: bool = False
+) -> Report:
     """Runs the bundle and both NumPy references on ``ids``.
 
+    Args:
+        folder: the bundle.
+        spec: its decoder.
+        source: the weights it was made from.
+        ids: token ids ``[tokens]``.
+        openvino: run its IR in OpenVINO, too.
+
     Raises:
-        VerificationError: onnxruntime and NumPy differ beyond the bound.
+        VerificationError: onnxruntime or OpenVINO differ from NumPy beyond the bound.
         MissingDependencyError: onnxruntime is not installed.
     """
     expected = forward(spec, BundleWeights(folder, spec), ids)
@@ -90,13 +102,24 @@ def verify(folder: Path, spec: DecoderSpec, source: Weights, ids: Ids) -> Report
         max_error=relative_error(run_onnx(folder, spec, ids, exact=True), expected),
         bound=_BOUND_EXACT if spec.ternary is None else _BOUND_ROUNDED,
         **_as_shipped(run_onnx(folder, spec, ids), expected, forward(spec, source, ids)),
+        openvino_error=_openvino_error(folder, ids, expected) if openvino else None,
     )
-    if not report.max_error <= report.bound:
-        raise VerificationError(
-            f"the bundle's logits differ from the reference by {report.max_error:.2g} of their "
-            f"range, more than {report.bound:g}; please report this model"
-        )
+    for runtime, error in (
+        ("onnxruntime", report.max_error),
+        ("OpenVINO", report.openvino_error or 0.0),
+    ):
+        if not error <= report.bound:
+            raise VerificationError(
+                f"the bundle's logits in {runtime} differ from the reference by {error:.2g} of "
+                f"their range, more than {report.bound:g}; please report this model"
+            )
     return report
+
+
+def _openvino_error(folder: Path, ids: Ids, expected: F32) -> float:
+    from edgerun_export.openvino_ir.check import run_stateful
+
+    return relative_error(run_stateful(folder, ids, _DECODE_STEPS), expected)
 
 
 def _as_shipped(actual: F32, expected: F32, wanted: F32) -> dict[str, float]:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.bundles import bundle_of
-from tests.cli.conftest import Shell
+from tests.cli.conftest import Shell, check_refusal
 
 
 @pytest.fixture
@@ -186,6 +189,8 @@ OPTIONS = [
     (["--seed", str(2**64)], f"seed is {2**64}; expected"),
     (["--threads", "0"], "threads is 0; expected a whole number from 1 to 1024"),
     (["--threads", "9999"], "threads is 9999; expected"),
+    (["--threads", "-1"], "threads is -1; expected"),
+    (["--threads", "1000"], "threads is 1000, but this process may use only"),
     (["--context", "0"], "context is 0; expected"),
     (["--context", "4096"], "context is 4096; this model was made for at most 128"),
     (["--kv-cache", "int3"], "kv_cache is 'int3'; expected one of fp32, fp16, int8"),
@@ -227,7 +232,38 @@ def test_the_settings_of_other_commands(shell: Shell, bundle: Path, tmp_path: Pa
     model = (bundle, "--backend", "reference")
     assert "prompt has 129 tokens" in shell.refuses("bench", *model, "-p", "129", "--json")
     assert str(10**12) in shell.refuses("bench", *model, "-n", 10**12, "--json")
+    assert "context of 1 tokens has no room" in shell.refuses("bench", *model, "--context", "1")
+    assert "context of 8 tokens has no" in shell.refuses(
+        "bench", *model, "--context", "8", "-n", "8"
+    )
+    assert "at most 128 tokens" in shell.refuses("bench", *model, "--context", "129")
+    assert "context is 0" in shell.refuses("bench", *model, "--context", "0")
     assert "window of 0 tokens" in shell.refuses("perplexity", *model, text, "--window", "0")
     assert "window of 129 tokens" in shell.refuses("perplexity", *model, text, "--window", "129")
     assert "not UTF-8" in shell.refuses("perplexity", *model, tmp_path / "bytes")
     assert "cannot read" in shell.refuses("perplexity", *model, tmp_path / "missing", "--json")
+
+
+@pytest.mark.parametrize("command", [("bench",), ("doctor",), ("doctor", "--calibrate")])
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"EDGERUN_ISA": "mmx"}, "EDGERUN_ISA is 'mmx', but this machine can run: "),
+        ({"EDGERUN_THREADS": "1000"}, "EDGERUN_THREADS is 1000, but this process may use only"),
+        ({"EDGERUN_THREADS": "0"}, "EDGERUN_THREADS='0' must be a whole number from 1"),
+    ],
+)
+def test_variables_that_this_machine_cannot_follow(
+    bundle: Path, tmp_path: Path, command: tuple[str, ...], variables: dict[str, str], words: str
+) -> None:
+    where = [str(bundle)] if command[0] == "bench" else []
+    script = "import sys; from edgerun.cli.main import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *command, *where],
+        env={**os.environ, "EDGERUN_CACHE": str(tmp_path / "cache"), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert words in done.stderr
+    check_refusal(done.returncode, done.stdout, done.stderr.splitlines(True)[-1], 2)

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from edgerun.cli.tables import size
+from edgerun.profile import MachineProfile
+from edgerun.workload import Workload
+from tests import fakes
 from tests.cli.conftest import Run
 
 
@@ -19,6 +24,53 @@ def test_bench_prints_one_object(run: Run) -> None:
     for name in ("prefill_tokens_per_s", "decode_tokens_per_s", "resident_bytes", "load_s"):
         assert found[name] > 0
     assert "decode" in run("bench", "-p", "2", "-n", "2", "--repeat", "1").out
+
+
+def test_bench_holds_each_phase_against_the_limits(run: Run) -> None:
+    found = json.loads(run("bench", "-p", "20", "-n", "5", "--repeat", "1", "--json").out)
+    phases = found["phases"]
+    assert {name: part["tokens"] for name, part in phases.items()} == {"prefill": 20, "decode": 4}
+    assert {name: part["calls"] for name, part in phases.items()} == {"prefill": 2, "decode": 4}
+    for part in phases.values():
+        assert part["tokens_per_s"] > 0
+        assert part["share_of_memory_limit"] >= 0
+        assert part["share_of_int8_peak"] >= 0
+        assert part["launch"] is None  # the fake model does not count
+    used = found["memory"]
+    assert used["peak_bytes"] >= used["kv_bytes"] > 0
+    assert found["int8_peak_tops"] > 0
+
+
+@pytest.mark.parametrize("context", [6, 100, 512])
+def test_bench_decodes_up_to_the_end_of_a_context(run: Run, context: int) -> None:
+    arguments = ["-p", "2", "-n", "5", "--repeat", "2", "--context", str(context), "--json"]
+    found = json.loads(run("bench", *arguments, model=fakes.fake_model(context=context)).out)
+    assert (found["prompt_tokens"], found["new_tokens"]) == (2, 5)
+    assert found["context_tokens"] == context - 1  # the last token is not fed back
+    assert found["decode_tokens_per_s"] > 0
+
+
+def test_bench_takes_a_prompt_that_fits_when_none_is_named(run: Run) -> None:
+    model = fakes.fake_model(context=40)
+    found = json.loads(run("bench", "-n", "10", "--repeat", "1", "--json", model=model).out)
+    assert found["prompt_tokens"] == 30
+
+
+def test_launches_are_what_is_left_of_a_call() -> None:
+    from edgerun.backends.base import Launches
+    from edgerun.cli.bench_report import Work, launch
+
+    work = Work(tokens=10, calls=10, seconds=1.0, native_s=0.9, read_bytes=0, macs=0)
+    llm = SimpleNamespace(model=SimpleNamespace(workload=Workload(layers=5)))
+    found = launch(llm, Launches(instructions=20, waits=10, runs=10), work, 1e-3)
+    assert found == {
+        "instructions": 20,
+        "waits": 10,
+        "python_us": 10_000,
+        "fork_join_us": 10_000,
+        "us_per_layer": 4_000,
+        "share": 0.2,
+    }
 
 
 def test_bench_refuses_a_size_that_does_not_fit(run: Run) -> None:
@@ -56,7 +108,39 @@ def test_doctor_prints_one_object(run: Run) -> None:
     assert found["back-ends"]["reference"] == "ready"
     assert found["machine"]["isa"] in found["machine"]["isas"]
     assert found["memory"]["total_bytes"] > 0
+    cores = found["machine"]
+    assert 1 <= cores["performance_cores"] <= cores["physical_cores"] <= cores["logical_cores"]
     assert run("doctor").out.startswith("edgerun")
+
+
+def test_doctor_shows_a_calibrated_machine(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = MachineProfile(
+        measured="2026-01-01",
+        bandwidth={1: 10e9, 2: 20e9},
+        rates={"int8_row/2": {1: 50e9, 128: 100e9}},
+        int8_peak={2: 150e9},
+        fork_join_s={2: 3e-7},
+        contended=0.61,
+        threads=2,
+    )
+    calls: list[int] = []
+
+    def calibrate(threads: int, progress: Any) -> None:
+        calls.append(threads)
+        progress("this and that")
+
+    monkeypatch.setattr("edgerun.calibration.calibrate", calibrate)
+    monkeypatch.setattr("edgerun.profile.machine_profile", lambda: known)
+    result = run("doctor", "--calibrate", "--json")
+    assert "measuring this and that" in result.err
+    assert len(calls) == 1
+    found = json.loads(result.out)["profile"]
+    assert found["read_gb_per_s"] == {"1": 10.0, "2": 20.0}
+    assert found["kernel_tops"] == {"int8_row/2": {"1": 0.1, "128": 0.2}}
+    assert (found["complete"], found["contended"]) == (True, 0.61)
+    shown = run("doctor").out
+    for words in ("0.61 of the idle speed", "0.300 TOPS", "memory read with 2 threads"):
+        assert words in shown
 
 
 @pytest.mark.parametrize(

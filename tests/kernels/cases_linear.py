@@ -103,7 +103,7 @@ def linear_row(
     x = random((rows, packed.shape[1]))
     weight = to_stream(packed, lanes, row_scale=True)
     fields, check = expectation(x, packed, extras, "int8_row")
-    fields |= stream_fields(weight, 2) | rounded_row(x, weight.padded_k)
+    fields |= stream_fields(weight, 2) | rounded_row(x, weight.padded_k) | {"lookup": 0}
     params = {"bits": weight.bits, "lanes": weight.lanes, "isa": isa}
     return Call(params, fields, rows, check, -(-len(weight.codes) // 8))
 

@@ -8,8 +8,8 @@ from edgerun.formats.base import unpack_bits
 from tests.kernels.harness import UNTOUCHED, Call, cases_of, untouched
 
 
-@cases_of("stream_read", lanes=[4, 8, 16])
-def stream_read(lanes: int) -> Call:
+@cases_of("stream_read", lanes=[4, 8, 16], streams=[1, 2, 4, 8], ahead=[0, 4096])
+def stream_read(lanes: int, streams: int, ahead: int) -> Call:
     data = np.random.default_rng(0).integers(-(2**31), 2**31, (3, 512)).astype(np.int32)
     sums = untouched((3,), np.int32)
 
@@ -17,7 +17,7 @@ def stream_read(lanes: int) -> Call:
         np.testing.assert_array_equal(sums, data.sum(axis=1, dtype=np.int32))
 
     fields = {"data": data, "bytes": data[0].nbytes, "sums": sums}
-    return Call({"lanes": lanes}, fields, 0, check, 3)
+    return Call({"lanes": lanes, "streams": streams, "ahead": ahead}, fields, 0, check, 3)
 
 
 @cases_of("repack", bits=[2, 4, 8], lanes=[16, 32, 64], shape=[(1, 16), (6, 64), (5, 176)])
@@ -25,6 +25,8 @@ def repack(bits: int, lanes: int, shape: tuple[int, int]) -> Call:
     rows, row_bytes = shape
     groups, tiles = -(-rows // 4), -(-row_bytes // lanes) + 1
     source = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    source[:4] |= 0x55  # the first chunk has no 2-bit code 0 but one in its last byte
+    source[0, -1] = 0x15
     spare, codes = (
         np.zeros((groups * 4, lanes), np.uint8),
         untouched((groups * 4, tiles, lanes), "u1"),
@@ -40,7 +42,10 @@ def repack(bits: int, lanes: int, shape: tuple[int, int]) -> Call:
             expected |= of_plane << np.uint8(plane * bits)
         np.testing.assert_array_equal(codes[:rows], expected)
         assert (codes[rows:] == UNTOUCHED).all()
+        without = [(unpack_bits(source[i : i + 4], 2) == 0).any() for i in range(0, rows, 4)]
+        assert list(zeros.any(axis=1)) == [bits == 2 and one for one in without]
 
+    zeros = untouched((groups, 16), "u1")
     fields = {"source": source, "codes": codes, "rows": rows, "row_bytes": row_bytes}
-    fields |= {"tiles": tiles, "spare": spare}
+    fields |= {"tiles": tiles, "spare": spare, "step": 1, "zeros": zeros}
     return Call({"bits": bits, "lanes": lanes}, fields, 0, check, groups)

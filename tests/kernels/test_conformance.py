@@ -12,8 +12,11 @@ from tests.kernels import (  # noqa: F401  (importing registers the cases)
     cases_attention,
     cases_elementwise,
     cases_linear,
+    cases_lookup,
+    cases_measure,
     cases_memory,
     cases_rounding,
+    cases_screen,
 )
 from tests.kernels.harness import CASES, Case, run
 

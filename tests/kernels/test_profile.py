@@ -1,25 +1,31 @@
-"""The measured speed of memory."""
+"""The profile of the machine: what is measured, kept and assumed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from edgerun import profile
 from edgerun.env import read_settings
+from edgerun.profile import MachineProfile
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     chosen = read_settings({"EDGERUN_CACHE": str(tmp_path / "cache")})
     monkeypatch.setattr(profile, "settings", lambda: chosen)
-    return tmp_path / "cache"
+    profile.machine_profile.cache_clear()
+    yield tmp_path / "cache"
+    profile.machine_profile.cache_clear()
 
 
 def test_memory_reads_at_a_believable_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile, "BUFFER_BYTES", 32 << 20)
     monkeypatch.setattr(profile, "SECONDS", 0.0)
+    monkeypatch.setattr(profile, "_last_cache_bytes", lambda: 0)
     assert 1e8 < profile.measure_bandwidth(1) < 1e13
 
 
@@ -38,7 +44,7 @@ def test_speed_is_measured_once_per_number_of_threads(
     assert [path.name for path in folder.iterdir()] == [profile.FILE]
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"x": "fast"}', "null"])
+@pytest.mark.parametrize("text", ["", "[]", '{"x": "fast"}', "null", '{"x": {"threads": "two"}}'])
 def test_damaged_file_is_measured_again(
     folder: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,3 +60,65 @@ def test_folder_that_cannot_be_written_is_no_error(
     folder.write_text("a file where the folder should be")
     monkeypatch.setattr(profile, "measure_bandwidth", lambda threads: 5.0)
     assert profile.machine_bandwidth(1) == 5.0
+
+
+FULL = MachineProfile(
+    bandwidth={1: 10e9, 2: 18e9},
+    rates={"int8_row/2": {1: 50e9, 128: 200e9}, "int8_block/8": {1: 30e9, 128: 90e9}},
+    int8_peak={2: 300e9},
+    fork_join_s={1: 1e-7, 2: 5e-7},
+    contended=0.6,
+    threads=2,
+)
+
+
+def test_a_profile_is_read_as_it_was_written(folder: Path) -> None:
+    dated = profile.write_profile(FULL)
+    assert dated.measured
+    assert profile.read_profile() == dated
+    assert profile.machine_profile() == dated
+
+
+def test_profiles_of_other_machines_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [f"machine {number}" for number in range(profile.PROFILES_KEPT + 3)]
+    for key in keys:
+        monkeypatch.setattr(profile, "machine_key", lambda key=key: key)
+        profile.write_profile(FULL)
+    assert list(profile._read()) == keys[-profile.PROFILES_KEPT :]
+
+
+def test_other_kernels_are_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile.machine_key.cache_clear()
+    monkeypatch.setattr("edgerun.kernels.registry.code_version", lambda: "one")
+    first = profile.machine_key()
+    profile.machine_key.cache_clear()
+    monkeypatch.setattr("edgerun.kernels.registry.code_version", lambda: "two")
+    assert first != profile.machine_key()
+    profile.machine_key.cache_clear()
+
+
+@pytest.mark.parametrize(("rows", "rate"), [(1, 50e9), (4, 50e9), (64, 200e9), (512, 200e9)])
+def test_the_nearest_measured_number_of_rows_counts(rows: int, rate: float) -> None:
+    assert FULL.rate("int8_row/2", rows) == rate
+
+
+def test_what_was_not_measured_is_assumed_slow() -> None:
+    assert FULL.rate("float/32", 128) == 90e9
+    assert MachineProfile().rate("int8_row/2", 1) == profile.NOMINAL.rates[""][1]
+    assert MachineProfile().read_speed(4) == profile.NOMINAL.bandwidth[1]
+    assert FULL.read_speed(8) == 18e9
+    assert FULL.instruction_s(1) == 1e-7
+
+
+def test_the_peak_is_the_fastest_that_was_seen() -> None:
+    assert FULL.peak(2) == 300e9
+    assert FULL.peak(1) is None
+    faster = replace(FULL, int8_peak={2: 100e9})
+    assert faster.peak(2) == 200e9
+    assert MachineProfile().peak(1) is None
+
+
+def test_only_a_whole_profile_is_complete() -> None:
+    assert FULL.complete
+    assert not MachineProfile().complete
+    assert not replace(FULL, rates={}).complete

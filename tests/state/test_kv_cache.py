@@ -59,6 +59,108 @@ def test_pages_are_neither_lost_nor_shared(moves):
     assert len(cache._free_pages) == total
 
 
+def filled(cache, length, seed=0):
+    sequence = cache.open()
+    cache.reserve(sequence, length)
+    append(cache, sequence, 0, length, seed)
+    return sequence
+
+
+def append(cache, sequence, start, stop, seed):
+    """Writes random tokens ``start .. stop - 1`` as an executable and the engine would."""
+    cache.reserve(sequence, stop)
+    rng = np.random.default_rng(seed)
+    for layer in range(2):
+        cache.write(layer, sequence, start, *rng.standard_normal((2, stop - start, 2, 8)))
+    cache.extend(sequence, stop)
+
+
+def contents(cache, sequence):
+    length = int(cache.lengths[sequence])
+    return np.array([cache.read(layer, sequence, length) for layer in range(2)])
+
+
+@pytest.mark.parametrize("dtype", list(ERRORS))
+@pytest.mark.parametrize("writer", ["source", "fork"])
+@pytest.mark.parametrize("length", [None, 128, 100, 64, 1, 0])
+def test_a_fork_shares_pages_until_one_of_the_two_writes(dtype, writer, length):
+    cache = cache_of(dtype)
+    source = filled(cache, 130)
+    before = contents(cache, source)
+    fork = cache.fork(source, length)
+    kept = 130 if length is None else length
+    pages = -(-kept // PAGE_TOKENS)
+    assert (cache.page_table[fork, :pages] == cache.page_table[source, :pages]).all()
+    assert (cache.page_table[fork, pages:] == -1).all()
+    np.testing.assert_array_equal(contents(cache, fork), before[:, :, :kept])
+    if writer == "fork":
+        append(cache, fork, kept, kept + 70, seed=1)
+        np.testing.assert_array_equal(contents(cache, source), before)
+        np.testing.assert_array_equal(contents(cache, fork)[:, :, :kept], before[:, :, :kept])
+    else:
+        cache.truncate(source, 10)
+        append(cache, source, 10, 140, seed=1)
+        np.testing.assert_array_equal(contents(cache, fork), before[:, :, :kept])
+
+
+def test_a_fork_outlives_its_source():
+    cache = cache_of()
+    source = filled(cache, 100)
+    before = contents(cache, source)
+    fork = cache.fork(source)
+    cache.close(source)
+    filled(cache, 190, seed=3)
+    np.testing.assert_array_equal(contents(cache, fork), before)
+
+
+def test_full_pages_stay_shared_when_a_fork_goes_on():
+    cache = cache_of()
+    source = filled(cache, 130)
+    fork = cache.fork(source)
+    append(cache, fork, 130, 131, seed=1)
+    same = cache.page_table[fork] == cache.page_table[source]
+    assert same.tolist() == [True, True, False, True]  # the last is absent in both
+
+
+@pytest.mark.parametrize("length", [-1, 101])
+def test_a_fork_of_tokens_that_are_not_there_is_refused(length):
+    cache = cache_of()
+    source = filled(cache, 100)
+    with pytest.raises(InputError, match=f"fork of {length} tokens from a sequence of 100"):
+        cache.fork(source, length)
+    assert len(cache._free_sequences) == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 200)), max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_forks_lose_no_pages_and_keep_their_contents(moves):
+    cache = cache_of(sequences=4)
+    total, opened = len(cache._free_pages), {}
+    for number, (kind, which, length) in enumerate(moves):
+        if not opened or (kind == 0 and len(opened) < 4):
+            sequence = filled(cache, length, seed=number)
+        elif kind == 1 and len(opened) < 4:
+            source = list(opened)[which % len(opened)]
+            sequence = cache.fork(source, min(length, int(cache.lengths[source])))
+        else:
+            sequence = list(opened)[which % len(opened)]
+            cache.truncate(sequence, min(length, int(cache.lengths[sequence])))
+            if kind == 3:
+                cache.close(sequence)
+                del opened[sequence]
+                continue
+            append(cache, sequence, int(cache.lengths[sequence]), max(length, 1), seed=number)
+        opened[sequence] = contents(cache, sequence)
+        for one, expected in opened.items():
+            np.testing.assert_array_equal(contents(cache, one), expected)
+        users = np.bincount(cache.page_table[cache.page_table >= 0], minlength=total)
+        np.testing.assert_array_equal(users, cache._page_users)
+        assert sorted(cache._free_pages) == np.flatnonzero(users == 0).tolist()
+    for sequence in opened:
+        cache.close(sequence)
+    assert len(cache._free_pages) == total
+
+
 def test_the_context_is_a_limit_with_both_counts():
     cache = cache_of(context=100)
     sequence = cache.open()

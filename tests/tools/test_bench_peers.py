@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,24 +24,46 @@ def tools_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(TOOLS))
 
 
-def state(rss: int = 1100) -> dict[str, Any]:
-    return {"rss_bytes": rss, "anon_bytes": 1000, "file_bytes": 100, "idle_cores": 0.0}
-
-
-def make_result() -> dict[str, Any]:
-    from peers import figures
-
-    samples = {
-        "edgerun:int8": {"decode": [26.0, 30.0, 28.0], "prefill": [60.0, 60.0, 60.0]},
-        "llamacpp:tq2_0": {"decode": [20.0, 20.0, 28.0], "prefill": [40.0, 50.0, 60.0]},
+def peer(samples: dict[str, list[float]], **more: Any) -> dict[str, Any]:
+    memory = {"peak_bytes": 1500, "rss_bytes": 1100, "kv_bytes_per_token": 2}
+    return {
+        "samples": samples,
+        "version": "1.0; and more",
+        "load_s": 1.0,
+        "weight_bytes": 1000,
+        "step_bytes": 10**9,
+        "other_cores": 0.0,
+        **memory,
+        **more,
     }
-    peers: dict[str, Any] = {
-        name: figures.peer_figures(speeds, 10**9, 1000, 40e9, state())
-        for name, speeds in samples.items()
+
+
+def make_run(kind: str = "compare", preset: str = "bitnet-2b-4t", **more: Any) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "preset": preset,
+        "threads": 2,
+        "rounds": 3,
+        "prompt": 16,
+        "decode": 64,
+        "context": 100,
+        "date": "2026-01-01",
+        "machine": "x86_64",
+        "processor": "a processor",
+        "isa": "avx2",
+        "complete": True,
+        "bandwidth": [30e9, 40e9],
+        "int8_peak": 100e9,
+        "macs": {"row_macs": 1000, "logit_macs": 100},
+        "peers": {
+            "edgerun:int8": peer({"decode": [26.0, 30.0, 28.0], "prefill-128": [60.0, 60.0, 60.0]}),
+            "llamacpp:tq2_0": peer(
+                {"decode": [10.0, 10.0, 14.0], "prefill-128": [40.0, 50.0, 60.0]}
+            ),
+            "onnxruntime:int8": {"error": "not | installed"},
+        },
+        **more,
     }
-    peers["onnxruntime:int8"] = {"error": "not installed"}
-    ratios = figures.all_ratios(samples)
-    return {"peers": peers, "ratios": ratios, "goals": figures.goals(peers, ratios)}
 
 
 def test_ratios_are_taken_round_by_round() -> None:
@@ -55,44 +79,124 @@ def test_ratios_are_taken_round_by_round() -> None:
 
 
 def test_figures_say_bandwidth_and_memory() -> None:
-    figures = make_result()["peers"]["edgerun:int8"]
-    assert figures["weight_gb_per_s"] == 28.0
-    assert figures["bandwidth_share"] == 0.7
-    assert figures["memory_over_weights"] == 1.1
-
-
-def test_goals_compare_named_rivals_only() -> None:
-    goals = {row["name"]: row for row in make_result()["goals"]}
-    assert goals["decode edgerun:int8 / llamacpp:tq2_0"]["met"]
-    assert goals["bandwidth share edgerun:int8"]["met"]
-    assert goals["memory / weights edgerun:int8"]["met"]
-    assert not any("q4_0" in name for name in goals)
-
-
-def test_onnxruntime_is_held_against_the_same_bundle() -> None:
     from peers import figures
 
-    assert figures._counts("edgerun:int4", "onnxruntime:int4")
-    assert not figures._counts("edgerun:int4", "onnxruntime:int8")
+    found = figures.summary(make_run())["peers"]["edgerun:int8"]
+    assert found["weight_gb_per_s"] == 28.0
+    assert found["bandwidth_share"] == 0.7  # of the best round
+    assert found["memory_over_weights"] == 1.1
+    assert found["other_memory_mb"] == pytest.approx((1500 - 1000 - 200) / 1e6)
 
 
-def test_table_shows_failures() -> None:
+def test_goals_compare_what_was_asked() -> None:
     from peers import figures
 
-    assert "| onnxruntime:int8 | failed: not installed |" in figures.table(make_result())
+    rows = {row["name"]: row for row in figures.summary(make_run())["goals"]}
+    assert rows["decode edgerun:int8 / llamacpp:tq2_0"]["met"]  # 2.6 of 2.4
+    assert not rows["prefill-128 edgerun:int8 / llamacpp:tq2_0"]["met"]  # 1.2 of 8
+    assert rows["MB beside weights and cache edgerun:int8"]["met"]
+
+
+@pytest.mark.parametrize(
+    ("preset", "mine", "other", "what", "least"),
+    [
+        ("bitnet-2b-4t", "edgerun:int4", "onnxruntime:int4", "decode", 2.5),
+        ("bitnet-2b-4t", "edgerun:int4", "onnxruntime:int8", "decode", None),
+        ("bitnet-2b-4t", "edgerun:int8", "llamacpp:q4_0", "prefill-512", 4.0),
+        ("bitnet-2b-4t", "edgerun:int8", "openvino:int8", "decode", None),
+        ("llama-3.2-1b", "edgerun:w4g32", "openvino:w4g32", "decode", 1.0),
+        ("llama-3.2-1b", "edgerun:w4g32", "openvino:w4g128", "decode", None),
+        ("default", "edgerun:as-shipped", "llamacpp:q4_0", "prefill-128", 1.0),
+        ("tiny", "edgerun:int8", "llamacpp:tq2_0", "decode", None),
+    ],
+)
+def test_what_a_pair_is_to_reach(
+    preset: str, mine: str, other: str, what: str, least: float | None
+) -> None:
+    from peers import figures
+
+    assert figures.wanted(preset, mine, other, what) == least
+
+
+def test_table_shows_failures_and_ratios() -> None:
+    from peers import figures
+
+    text = figures.table(figures.summary(make_run()))
+    assert "| onnxruntime:int8 | failed: not / installed |" in text
+    assert "| edgerun:int8 / llamacpp:tq2_0 | 2.60 (2.00–3.00) |" in text
+
+
+def test_a_run_that_ended_early_is_summed_up(tmp_path: Path) -> None:
+    from peers import figures
+
+    run = make_run(complete=False, bandwidth=[], peers={"edgerun:int8": {"error": "died"}})
+    summed = figures.summary(run)
+    assert not summed["ratios"]
+    assert "failed: died" in figures.table(summed)
+
+
+def test_results_grow_and_tell_what_is_known(tmp_path: Path) -> None:
+    from peers.results import Results
+
+    path = tmp_path / "folder" / "results.json"
+    results = Results(path)
+    results.add(make_run())
+    results.add(make_run("prompt", complete=False))
+    again = Results(path)
+    assert again.runs == results.runs
+    assert again.measured("compare", "bitnet-2b-4t", 2) == {"edgerun:int8", "llamacpp:tq2_0"}
+    assert again.measured("prompt", "bitnet-2b-4t", 2) == set()
+    assert again.measured("compare", "bitnet-2b-4t", 1) == set()
+
+
+def test_pages_are_written_between_the_marks(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from peers import pages
+
+    page = tmp_path / pages.PAGE
+    page.write_text(f"before\n{pages.BEGIN}\nold\n{pages.END}\nafter\n")
+    lengths = {"decode@128": [3.0, 2.0], "decode@1024": [2.0, 1.0]}
+    prompts = {"prefill-16": [3.0, 2.0], "prefill-128": [2.0, 1.0]}
+    runs = [
+        make_run(),
+        make_run("context", peers={"edgerun:int8": peer(lengths)}),
+        make_run("prompt", peers={"edgerun:int8": peer(prompts)}),
+        make_run("threads"),
+        make_run("threads", threads=1),
+    ]
+    made = pages.write(runs, tmp_path)
+    text = page.read_text()
+    assert text.startswith("before")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert [path.name for path in made[1:]] == [
+        f"bitnet-2b-4t-{kind}.png" for kind in ("context", "prompt", "threads", "compare")
+    ]
+    for path in made[1:]:
+        assert f"]({pages.FOLDER}/{path.name})" in text
+        assert 5_000 < path.stat().st_size < 200_000
+    with pytest.raises(SystemExit, match="no lines"):
+        page.write_text("without marks")
+        pages.write(runs, tmp_path)
 
 
 def test_memory_is_read_from_status() -> None:
     from peers.usage import parse_status
 
-    text = "Name:\tx\nVmRSS:\t  12 kB\nRssAnon:\t 8 kB\nRssFile:\t 4 kB\n"
-    assert parse_status(text) == {"rss_bytes": 12288, "anon_bytes": 8192, "file_bytes": 4096}
+    text = "Name:\tx\nVmHWM:\t 16 kB\nVmRSS:\t  12 kB\nRssAnon:\t 8 kB\nRssFile:\t 4 kB\n"
+    assert parse_status(text) == {
+        "peak_bytes": 16384,
+        "rss_bytes": 12288,
+        "anon_bytes": 8192,
+        "file_bytes": 4096,
+    }
 
 
 def test_end_of_a_process_is_described() -> None:
     from peers.process import describe_end
 
-    assert describe_end(-11, "") == "killed by signal 11"
+    assert describe_end(-11, "") == "killed by signal 11 (SIGSEGV)"
+    assert "want of memory" in describe_end(-9, "")
     assert describe_end(1, "a\nb\n\nc\nd\n") == "ended with status 1: b; c; d"
 
 
@@ -121,6 +225,19 @@ def test_worker_decodes_token_by_token_and_prefills_at_once() -> None:
     assert reply["tokens_per_s"] > 0
     worker.answer({"do": "prefill", "tokens": 7})
     assert runner.calls[-2:] == [0, 7]
+
+
+def test_worker_fills_a_context_in_pieces_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from peers import worker as module
+
+    monkeypatch.setattr(module, "PIECE_TOKENS", 8)
+    runner = FakeRunner()
+    worker = module.Worker(runner)
+    assert worker.answer({"do": "extend", "to": 20, "first": True})["tokens"] == 20
+    assert runner.calls == [0, 8, 8, 4]
+    worker.answer({"do": "steps", "tokens": 2})
+    assert worker.answer({"do": "extend", "to": 30, "first": False})["tokens"] == 8
+    assert runner.calls[4:] == [1, 1, 8]
 
 
 @pytest.fixture
@@ -167,16 +284,87 @@ def test_missing_interpreter_is_an_error(tmp_path: Path) -> None:
         Peer(spec, 1, 8)
 
 
-def test_disturbed_samples_are_repeated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import bench_peers
+def entry_that(monkeypatch: pytest.MonkeyPatch, folder: Path, replies: list[Any]) -> Any:
+    from peers.entry import Entry
     from peers.process import PeerSpec
 
-    monkeypatch.setattr(sys, "argv", ["bench_peers.py", "tiny", "--work", str(tmp_path)])
-    entry = bench_peers.Entry(PeerSpec("edgerun", "int8", tmp_path, "python"))
-    replies = iter([STEADY | {"other_cores": 1.0}, STEADY, STEADY])
-    monkeypatch.setattr(bench_peers.Entry, "ask", lambda self, **command: next(replies))
-    bench_peers.measure(entry, bench_peers.parse_arguments())
-    assert entry.samples == {"decode": [STEADY], "prefill": [STEADY]}
+    waiting = iter(replies)
+    monkeypatch.setattr(Entry, "ask", lambda self, **command: next(waiting))
+    return Entry(PeerSpec("edgerun", "int8", folder, "python"))
+
+
+def test_disturbed_samples_are_repeated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    disturbed = STEADY | {"tokens_per_s": 5.0, "other_cores": 1.0}
+    entry = entry_that(monkeypatch, tmp_path, [disturbed, STEADY, None])
+    entry.sample("decode", 0.15, do="decode")
+    assert (entry.samples, entry.others) == ({"decode": [20.0]}, [0.0])
+    entry.sample("decode", 0.15, do="decode")  # a peer that died adds nothing
+    assert entry.samples == {"decode": [20.0]}
+
+
+def test_of_disturbed_samples_the_least_disturbed_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    replies = [
+        STEADY | {"tokens_per_s": speed, "other_cores": others}
+        for speed, others in ((1.0, 0.9), (2.0, 0.3), (3.0, 0.6))
+    ]
+    entry = entry_that(monkeypatch, tmp_path, replies)
+    entry.sample("decode", 0.15, do="decode")
+    assert entry.samples == {"decode": [2.0]}
+
+
+def test_everyone_takes_a_turn_in_every_round() -> None:
+    from peers import measure
+
+    asked: list[tuple[str, str]] = []
+
+    class Listener:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def sample(self, what: str, quiet: float, **command: Any) -> None:
+            asked.append((self.name, what))
+
+        def ask(self, **command: Any) -> None:
+            asked.append((self.name, f"{command['do']} {command['to']}"))
+
+    ticks: list[int] = []
+    arguments = Namespace(
+        rounds=2, prefill=[8], prompt=1, decode=1, quiet=1, points=[4, 16], what="context"
+    )
+    entries: Any = [Listener("a"), Listener("b")]
+    measure.compare(entries, arguments, lambda: ticks.append(len(asked)))
+    assert asked == [(name, what) for name in "ab" for what in ("decode", "prefill-8")] * 2
+    assert ticks == [4, 8]
+    asked.clear()
+    measure.context(entries, arguments, lambda: None)
+    assert asked[:4] == [("a", "extend 4"), ("b", "extend 4"), ("a", "decode@4"), ("b", "decode@4")]
+    assert measure.room(arguments) > 16
+
+
+def run_supervised(tmp_path: Path, body: str) -> Any:
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import os, signal, sys\nsys.path.insert(0, {str(TOOLS)!r})\n"
+        "from peers.supervise import FLAG, supervised\n"
+        "if FLAG not in sys.argv:\n    sys.exit(supervised(sys.argv))\n" + body
+    )
+    return subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_bench_that_is_killed_says_so(tmp_path: Path) -> None:
+    done = run_supervised(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)\n")
+    assert done.returncode == 128 + 9
+    assert "killed by SIGKILL" in done.stderr
+    done = run_supervised(tmp_path, "sys.exit('no peer ran')\n")
+    assert done.returncode == 1
+    assert "no peer ran" in done.stderr
+    assert "exit code 1" in done.stderr
+    done = run_supervised(tmp_path, "print('{}')\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{}\n", "")
 
 
 def test_bandwidth_is_measured_over_a_whole_buffer() -> None:
@@ -205,10 +393,55 @@ def test_gguf_is_what_the_exporter_reads_as_ternary(tmp_path: Path) -> None:
     assert set(np.unique(values / scale)) == {-1.0, 0.0, 1.0}
 
 
-def test_unknown_peer_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("preset", ["bitnet-2b-4t", "llama-3.2-1b", "default"])
+def test_gguf_has_what_each_shape_needs(preset: str) -> None:
+    pytest.importorskip("gguf")
+    from peers import gguf_file, models
+
+    config = models.config(preset)
+    shapes = gguf_file.tensor_shapes(config, gguf_file.BODY_TYPES["q4_0"])
+    names = {name.removeprefix("blk.0.") for name in shapes if name.startswith("blk.0.")}
+    assert ("attn_sub_norm.weight" in names) == (config["model_type"] == "bitnet")
+    _, (rows, columns) = shapes["blk.0.attn_k.weight"]
+    assert columns == config["hidden_size"]
+    assert rows % config["num_key_value_heads"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tiny", "--peers", "abacus:1"], "no peer 'abacus:1'"),
+        (["tiny", "--only", "onnxruntime:int3"], "no bundle 'int3'"),
+        (["tiny", "--only", "edgerun"], "no peer 'edgerun'"),
+    ],
+)
+def test_unknown_peers_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], words: str
+) -> None:
     import bench_peers
 
-    argv = ["bench_peers.py", "tiny", "--work", str(tmp_path), "--peers", "abacus:1"]
-    monkeypatch.setattr(sys, "argv", argv)
-    with pytest.raises(SystemExit, match="no peer 'abacus:1'"):
-        bench_peers.main()
+    monkeypatch.setattr(sys, "argv", ["bench_peers.py", *arguments, "--work", str(tmp_path)])
+    with pytest.raises(SystemExit, match=words):
+        bench_peers.parse_arguments()
+
+
+def test_a_resumed_comparison_leaves_out_what_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import bench_peers
+    from peers.results import Results
+
+    results = Results(None)
+    results.add(make_run())
+
+    def chosen(*more: str) -> list[str]:
+        argv = ["bench_peers.py", "bitnet-2b-4t", "--work", str(tmp_path), *more]
+        monkeypatch.setattr(sys, "argv", argv)
+        return bench_peers.chosen_peers(bench_peers.parse_arguments(), results)
+
+    names = chosen()
+    assert names[:2] == ["edgerun:int8", "edgerun:int4"]
+    assert "llamacpp:tq2_0" not in names
+    assert "llamacpp:q4_0" in names
+    assert chosen("--only", "llamacpp:tq2_0") == [*names[:2], "llamacpp:tq2_0"]
+    assert chosen("--peers", "llamacpp:tq2_0") == ["llamacpp:tq2_0"]

@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-PHASES = ("decode", "prefill")
 OURS = "edgerun"
-DECODE_GOAL = 1.3
-BANDWIDTH_GOAL = 0.6
-MEMORY_GOAL = 1.25
-# The goal names this one and onnxruntime; the other pairs are for information.
-GOAL_RIVAL = "llamacpp:tq2_0"
+DECODE = "decode"
+OTHER_MEMORY_BYTES = 150e6  # beside weights and cache
+# Rivals that read the same bundle, so that the ratio says something about the runtime alone.
+SAME_BUNDLE = "onnxruntime"
 
 Samples = Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A ratio that edgerun is to reach; the rival is a name, or a kind on the same bundle."""
+
+    preset: str
+    rival: str
+    what: str
+    least: float
+
+
+GOALS = (
+    Goal("bitnet-2b-4t", "llamacpp:tq2_0", DECODE, 2.4),
+    Goal("bitnet-2b-4t", "llamacpp:q4_0", DECODE, 2.2),
+    Goal("bitnet-2b-4t", SAME_BUNDLE, DECODE, 2.5),
+    Goal("bitnet-2b-4t", "llamacpp:tq2_0", "prefill-128", 8.0),
+    Goal("bitnet-2b-4t", "llamacpp:q4_0", "prefill-128", 3.0),
+    Goal("bitnet-2b-4t", SAME_BUNDLE, "prefill-128", 5.0),
+    Goal("bitnet-2b-4t", "llamacpp:tq2_0", "prefill-512", 10.0),
+    Goal("bitnet-2b-4t", "llamacpp:q4_0", "prefill-512", 4.0),
+    Goal("bitnet-2b-4t", SAME_BUNDLE, "prefill-512", 5.0),
+)
+# Elsewhere edgerun is to be ahead of everyone.
+AHEAD_AT = ("llama-3.2-1b", "default")
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -28,18 +52,20 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 def pair_ratios(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
     """Ratios of samples taken in the same round, summed up."""
-    return spread([mine / other for mine, other in zip(ours, theirs, strict=True)])
+    return spread([mine / other for mine, other in zip(ours, theirs, strict=False)])
 
 
 def all_ratios(samples: Mapping[str, Samples]) -> dict[str, dict[str, dict[str, float]]]:
-    """Every edgerun variant over every other runtime, by phase.
+    """Every edgerun variant over every other runtime, by what was measured.
 
     Args:
         samples: tokens a second by peer and phase, one for each round.
     """
     return {
         f"{mine} / {other}": {
-            phase: pair_ratios(samples[mine][phase], samples[other][phase]) for phase in PHASES
+            what: pair_ratios(samples[mine][what], samples[other][what])
+            for what in samples[mine]
+            if samples[other].get(what)
         }
         for mine in samples
         if mine.startswith(OURS)
@@ -48,97 +74,167 @@ def all_ratios(samples: Mapping[str, Samples]) -> dict[str, dict[str, dict[str, 
     }
 
 
-def peer_figures(
-    samples: Samples, step_bytes: int, file_bytes: int, bandwidth: float, state: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Sums up one peer.
-
-    Args:
-        samples: tokens a second by phase.
-        step_bytes: weights that a decode step reads.
-        file_bytes: size of the weights on disk.
-        bandwidth: measured bytes a second.
-        state: resident memory, as ``usage.memory`` reports it.
-    """
-    used = median(samples["decode"]) * step_bytes
+def summary(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Sums up a run for tables and for the line of JSON."""
+    bandwidth = max(run["bandwidth"], default=0.0)
+    alive = {name: peer for name, peer in run["peers"].items() if "error" not in peer}
+    ratios = all_ratios({name: peer["samples"] for name, peer in alive.items()})
+    peers = {
+        name: peer_figures(peer, bandwidth, run["context"]) if name in alive else dict(peer)
+        for name, peer in run["peers"].items()
+    }
+    kept = ("kind", "preset", "threads", "rounds", "prompt", "decode", "date", "machine")
     return {
-        **{phase: spread(samples[phase]) for phase in PHASES},
-        "weight_gb_per_step": _short(step_bytes / 1e9),
-        "weight_gb_per_s": _short(used / 1e9),
-        "bandwidth_share": _short(used / bandwidth),
-        "memory_over_weights": _short(state["rss_bytes"] / file_bytes),
-        **state,
+        **{name: run[name] for name in (*kept, "processor", "isa", "complete")},
+        "bandwidth_gb_per_s": spread([value / 1e9 for value in run["bandwidth"] or [0.0]]),
+        "int8_peak_tops": _short(2e-12 * run["int8_peak"]),
+        "peers": peers,
+        "ratios": ratios,
+        "goals": goals(run["preset"], peers, ratios) if run["kind"] == "compare" else [],
     }
 
 
+def peer_figures(peer: Mapping[str, Any], bandwidth: float, context: int) -> dict[str, Any]:
+    """Sums up one peer.
+
+    Args:
+        peer: as ``Entry.described`` returns it.
+        bandwidth: measured bytes a second.
+        context: tokens that its cache has room for.
+    """
+    figures: dict[str, Any] = {
+        what: spread(values) for what, values in peer["samples"].items() if values
+    }
+    if figures.get(DECODE):
+        used = figures[DECODE]["median"] * peer["step_bytes"]
+        figures["weight_gb_per_step"] = _short(peer["step_bytes"] / 1e9)
+        figures["weight_gb_per_s"] = _short(used / 1e9)
+        figures["bandwidth_share"] = _short(used / bandwidth) if bandwidth else 0.0
+    if "peak_bytes" in peer:
+        cached = (peer["kv_bytes_per_token"] or 0) * context
+        figures["memory_over_weights"] = _short(peer["rss_bytes"] / peer["weight_bytes"])
+        figures["other_memory_mb"] = _short(
+            (peer["peak_bytes"] - peer["weight_bytes"] - cached) / 1e6
+        )
+    kept = ("version", "load_s", "weight_bytes", "other_cores", "peak_bytes", "rss_bytes")
+    return figures | {name: peer[name] for name in (*kept, "idle_cores") if name in peer}
+
+
 def goals(
-    peers: Mapping[str, Mapping[str, Any]], ratios: Mapping[str, Mapping[str, Any]]
+    preset: str, peers: Mapping[str, Mapping[str, Any]], ratios: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Compares with what the project asks of itself."""
-    rows = [
-        _goal(f"decode {pair}", ratio["decode"]["median"], DECODE_GOAL, at_least=True)
-        for pair, ratio in ratios.items()
-        if _counts(*pair.split(" / "))
-    ]
+    rows = []
+    for pair, by_what in ratios.items():
+        for what, ratio in by_what.items():
+            least = wanted(preset, *pair.split(" / "), what)
+            if least is not None:
+                rows.append(_goal(f"{what} {pair}", ratio["median"], least, at_least=True))
     for name, figures in peers.items():
-        if name.startswith(OURS) and "error" not in figures:
-            share, memory = figures["bandwidth_share"], figures["memory_over_weights"]
-            rows.append(_goal(f"bandwidth share {name}", share, BANDWIDTH_GOAL, at_least=True))
-            rows.append(_goal(f"memory / weights {name}", memory, MEMORY_GOAL, at_least=False))
+        if name.startswith(OURS) and "other_memory_mb" in figures:
+            used = figures["other_memory_mb"]
+            rows.append(
+                _goal(
+                    f"MB beside weights and cache {name}",
+                    used,
+                    OTHER_MEMORY_BYTES / 1e6,
+                    at_least=False,
+                )
+            )
     return rows
 
 
-def table(result: Mapping[str, Any]) -> str:
-    """Renders a result as Markdown tables."""
-    lines = [
-        "| peer | decode tok/s | prefill tok/s | GB/step | GB/s | share | resident GB | of file |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for name, figures in result["peers"].items():
-        lines.append(_peer_row(name, figures))
-    lines += ["", "| pair (median of rounds) | decode | prefill |", "|---|---|---|"]
-    for pair, ratio in result["ratios"].items():
-        lines.append(f"| {pair} | {_range(ratio['decode'])} | {_range(ratio['prefill'])} |")
-    lines += ["", "| goal | measured | wanted | met |", "|---|---|---|---|"]
-    for row in result["goals"]:
-        met = "yes" if row["met"] else "no"
-        lines.append(f"| {row['name']} | {row['value']} | {row['wanted']} | {met} |")
-    return "\n".join(lines)
-
-
-def _peer_row(name: str, figures: Mapping[str, Any]) -> str:
-    if "error" in figures:
-        reason = figures["error"].replace("|", "/")
-        return f"| {name} | failed: {reason} | | | | | | |"
-    cells = [
-        name,
-        _range(figures["decode"]),
-        _range(figures["prefill"]),
-        f"{figures['weight_gb_per_step']:.3f}",
-        f"{figures['weight_gb_per_s']:.2f}",
-        f"{figures['bandwidth_share']:.2f}",
-        f"{figures['rss_bytes'] / 1e9:.2f}",
-        f"{figures['memory_over_weights']:.2f}",
-    ]
-    return f"| {' | '.join(cells)} |"
-
-
-def _range(values: Mapping[str, float]) -> str:
-    return f"{values['median']:.2f} ({values['min']:.2f}–{values['max']:.2f})"
-
-
-def _counts(mine: str, other: str) -> bool:
-    """Whether the decode goal speaks of this pair: onnxruntime on the same bundle only."""
+def wanted(preset: str, mine: str, other: str, what: str) -> float | None:
+    """The ratio that a pair is to reach; None where nothing is asked of it."""
     kind, variant = other.split(":")
-    if kind == "onnxruntime":
-        return mine.split(":")[1] == variant
-    return other == GOAL_RIVAL
+    for goal in GOALS:
+        named = goal.rival == other or (goal.rival == kind and variant == mine.split(":")[1])
+        if goal.preset == preset and goal.what == what and named:
+            return goal.least
+    return 1.0 if preset in AHEAD_AT and not _other_bundle(mine, other) else None
+
+
+def _other_bundle(mine: str, other: str) -> bool:
+    """Whether a pair reads two different bundles, so that their ratio compares formats."""
+    kind, variant = other.split(":")
+    return kind != "llamacpp" and variant != mine.split(":")[1]
+
+
+def table(summed: Mapping[str, Any]) -> str:
+    """Renders a summary as Markdown tables."""
+    whats = list(dict.fromkeys(what for by in summed["ratios"].values() for what in by))
+    whats = whats or _whats(summed["peers"])
+    parts = [_peer_table(summed["peers"], whats), _ratio_table(summed["ratios"], whats)]
+    if summed["goals"]:
+        parts.append(_goal_table(summed["goals"]))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _whats(peers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    found = [what for peer in peers.values() for what, value in peer.items() if _is_spread(value)]
+    return list(dict.fromkeys(found))
+
+
+def _is_spread(value: object) -> bool:
+    return isinstance(value, Mapping) and "median" in value
+
+
+def _peer_table(peers: Mapping[str, Mapping[str, Any]], whats: Sequence[str]) -> str:
+    extra = ("GB/step", "GB/s", "share", "peak GB", "resident / file")
+    head = ["peer", *(f"{what} tok/s" for what in whats), *extra]
+    rows = [head, ["---"] * len(head)]
+    for name, figures in peers.items():
+        if "error" in figures:
+            reason = " ".join(figures["error"].replace("|", "/").split())
+            rows.append([name, f"failed: {reason}", *[""] * (len(head) - 2)])
+            continue
+        cells = [_range(figures.get(what)) for what in whats]
+        numbers = [
+            _number(figures.get("weight_gb_per_step"), 3),
+            _number(figures.get("weight_gb_per_s"), 1),
+            _number(figures.get("bandwidth_share"), 2),
+            _number(figures["peak_bytes"] / 1e9 if "peak_bytes" in figures else None, 2),
+            _number(figures.get("memory_over_weights"), 2),
+        ]
+        rows.append([name, *cells, *numbers])
+    return _markdown(rows)
+
+
+def _ratio_table(ratios: Mapping[str, Mapping[str, Any]], whats: Sequence[str]) -> str:
+    head = ["pair (median of rounds)", *whats]
+    rows = [head, ["---"] * len(head)]
+    rows += [[pair, *(_range(by.get(what)) for what in whats)] for pair, by in ratios.items()]
+    return _markdown(rows) if ratios else ""
+
+
+def _goal_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = [["goal", "measured", "wanted", "met"], ["---"] * 4]
+    for row in rows:
+        met = "yes" if row["met"] else "no"
+        lines.append([row["name"], f"{row['value']:.4g}", row["wanted"], met])
+    return _markdown(lines)
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _range(values: Mapping[str, float] | None) -> str:
+    if not values:
+        return ""
+    places = 2 if values["median"] < 100 else 0
+    middle, low, high = (f"{values[name]:.{places}f}" for name in ("median", "min", "max"))
+    return f"{middle} ({low}–{high})"
+
+
+def _number(value: float | None, places: int) -> str:
+    return "" if value is None else f"{value:.{places}f}"
 
 
 def _goal(name: str, value: float, wanted: float, *, at_least: bool) -> dict[str, Any]:
     met = value >= wanted if at_least else value <= wanted
     sign = "≥" if at_least else "≤"
-    return {"name": name, "value": value, "wanted": f"{sign} {wanted}", "met": met}
+    return {"name": name, "value": value, "wanted": f"{sign} {wanted:g}", "met": met}
 
 
 def _short(value: float) -> float:

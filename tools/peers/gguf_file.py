@@ -1,4 +1,4 @@
-"""Writes a GGUF file with random weights in the shape of a BitNet b1.58 model.
+"""Writes a GGUF file with random weights in the shape of a BitNet b1.58 or Llama model.
 
 The blocks are made of random bytes directly (llama.cpp, ``ggml-common.h``): how fast a file runs
 does not depend on what its weights are. What is stored in which type follows llama.cpp's own
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 U8 = NDArray[np.uint8]
 Type = gguf.GGMLQuantizationType
-ARCHITECTURE = "bitnet"
+ARCHITECTURES = ("bitnet", "llama")  # by model_type
 BODY_TYPES = {"tq2_0": Type.TQ2_0, "tq1_0": Type.TQ1_0, "q4_0": Type.Q4_0}
 HEAD_TYPE = Type.Q6_K
 # Bytes of a block after (or before) which its float16 scale lies, and the range of its codes.
@@ -29,13 +29,15 @@ def write(config: Mapping[str, Any], path: Path, body: str, seed: int = 0) -> No
     """Writes the file, a tensor at a time; it appears when complete.
 
     Args:
-        config: the ``config.json`` of a BitNet model.
+        config: the ``config.json`` of a BitNet or Llama model with a tied head.
         path: file to make.
         body: storage of the projections, a key of ``BODY_TYPES``.
         seed: of the random bytes.
     """
     partial = path.with_suffix(".partial")
-    writer = gguf.GGUFWriter(partial, ARCHITECTURE)
+    assert config["model_type"] in ARCHITECTURES, config["model_type"]
+    assert config["tie_word_embeddings"], "an untied head"
+    writer = gguf.GGUFWriter(partial, config["model_type"])
     _add_config(writer, config)
     shapes = tensor_shapes(config, BODY_TYPES[body])
     for name, (kind, shape) in shapes.items():
@@ -60,21 +62,23 @@ def write(config: Mapping[str, Any], path: Path, body: str, seed: int = 0) -> No
 def tensor_shapes(config: Mapping[str, Any], body: Type) -> dict[str, tuple[Type, tuple[int, ...]]]:
     """Returns type and shape (rows, columns) of every tensor, in file order."""
     hidden, ffn = config["hidden_size"], config["intermediate_size"]
-    head = hidden // config["num_attention_heads"]
-    kv = head * config["num_key_value_heads"]
+    inner = _head_dim(config) * config["num_attention_heads"]
+    kv = _head_dim(config) * config["num_key_value_heads"]
+    sub_norms = config["model_type"] == "bitnet"
     shapes: dict[str, tuple[Type, tuple[int, ...]]] = {
         "token_embd.weight": (HEAD_TYPE, (config["vocab_size"], hidden)),
         "output_norm.weight": (Type.F32, (hidden,)),
     }
     for layer in range(config["num_hidden_layers"]):
         at = f"blk.{layer}."
-        for name, width in (("attn_norm", hidden), ("attn_sub_norm", hidden)):
+        norms = {"attn_norm": hidden, "ffn_norm": hidden}
+        if sub_norms:
+            norms |= {"attn_sub_norm": inner, "ffn_sub_norm": ffn}
+        for name, width in norms.items():
             shapes[f"{at}{name}.weight"] = (Type.F32, (width,))
-        for name, rows in (("attn_q", hidden), ("attn_k", kv), ("attn_v", kv)):
+        for name, rows in (("attn_q", inner), ("attn_k", kv), ("attn_v", kv)):
             shapes[f"{at}{name}.weight"] = (body, (rows, hidden))
-        shapes[f"{at}attn_output.weight"] = (body, (hidden, hidden))
-        for name, width in (("ffn_norm", hidden), ("ffn_sub_norm", ffn)):
-            shapes[f"{at}{name}.weight"] = (Type.F32, (width,))
+        shapes[f"{at}attn_output.weight"] = (body, (hidden, inner))
         for name, rows, columns in (
             ("ffn_gate", ffn, hidden),
             ("ffn_up", ffn, hidden),
@@ -115,7 +119,6 @@ def _ternary_bytes(generator: np.random.Generator, count: int) -> U8:
 
 
 def _add_config(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
-    head = config["hidden_size"] // config["num_attention_heads"]
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -124,6 +127,10 @@ def _add_config(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_theta"])
-    writer.add_rope_dimension_count(head)
+    writer.add_rope_dimension_count(_head_dim(config))
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("no_vocab")
+
+
+def _head_dim(config: Mapping[str, Any]) -> int:
+    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])

@@ -1,7 +1,11 @@
-"""The same random model as a bundle and as a GGUF file, made once and kept."""
+"""The same random model as bundles and as GGUF files, made once and kept."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +13,7 @@ import byte_tokenizer
 import make_random_model
 
 from edgerun.formats.base import PackedWeight
+from edgerun.loading import resolve
 from edgerun.model.bundle import open_bundle
 
 # Small, with the block sizes of every format dividing its widths.
@@ -22,26 +27,100 @@ TINY: dict[str, Any] = {
     "vocab_size": 1024,
     "max_position_embeddings": 1024,
 }
-PRESETS = ("bitnet-2b-4t", "tiny")
+DEFAULT_MODEL = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A shape of model and what is compared at it.
+
+    Attributes:
+        config: as ``config.json``; None is the model that comes with edgerun.
+        ours: variants of our bundle that edgerun runs.
+        rivals: other runtimes, ``kind:variant``.
+        decode_tokens: steps of a sample, more for a faster model.
+    """
+
+    config: Mapping[str, Any] | None
+    ours: tuple[str, ...]
+    rivals: tuple[str, ...]
+    decode_tokens: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class BundleVariant:
+    """How a bundle is exported.
+
+    Attributes:
+        folder: its name after the preset's.
+        options: of ``ExportOptions``.
+    """
+
+    folder: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Projections in 2 bits (ternary) with the head named, or everything in 4 bits but for the head.
+BUNDLES = {
+    "int8": BundleVariant("head-int8", {"weights": "ternary", "head_weights": "int8"}),
+    "int4": BundleVariant("head-int4", {"weights": "ternary", "head_weights": "int4"}),
+    "w4g32": BundleVariant("w4g32", {"weights": "int4", "group_size": 32, "head_weights": "int4"}),
+    "w4g128": BundleVariant(
+        "w4g128", {"weights": "int4", "group_size": 128, "head_weights": "int4"}
+    ),
+    "as-shipped": BundleVariant(""),
+}
+_GGUF_RIVALS = ("llamacpp:tq2_0", "llamacpp:tq1_0", "llamacpp:q4_0")
+_TWO_BITS = (
+    *("onnxruntime:int8", "onnxruntime:int4", "openvino:int8", "openvino:int4"),
+    *("genai:int8", "onnxruntime:w4g32", "openvino:w4g128"),
+)
+PRESETS: dict[str, Preset] = {
+    "bitnet-2b-4t": Preset(
+        make_random_model.PRESETS["bitnet-2b-4t"], ("int8", "int4"), (*_GGUF_RIVALS, *_TWO_BITS)
+    ),
+    "llama-3.2-1b": Preset(
+        make_random_model.PRESETS["llama-3.2-1b"],
+        ("w4g32", "w4g128"),
+        (
+            "llamacpp:q4_0",
+            *(f"{kind}:w4g{size}" for kind in ("onnxruntime", "openvino") for size in (32, 128)),
+            "genai:w4g32",
+        ),
+    ),
+    DEFAULT_MODEL: Preset(
+        None,
+        ("as-shipped",),
+        (*_GGUF_RIVALS, *(f"{kind}:as-shipped" for kind in ("onnxruntime", "openvino", "genai"))),
+        decode_tokens=256,
+    ),
+    "tiny": Preset(TINY, ("int8", "int4"), ("llamacpp:tq2_0", *_TWO_BITS)),
+}
 
 
 def config(preset: str) -> dict[str, Any]:
     """Returns the ``config.json`` of a preset."""
-    base = TINY if preset == "tiny" else make_random_model.PRESETS[preset]
-    return {**base, "bos_token_id": byte_tokenizer.BOS, "eos_token_id": byte_tokenizer.EOS}
+    chosen = PRESETS[preset].config
+    if chosen is None:
+        found: dict[str, Any] = json.loads((resolve(None) / "config.json").read_text())
+        return found
+    return {**chosen, "bos_token_id": byte_tokenizer.BOS, "eos_token_id": byte_tokenizer.EOS}
 
 
-def bundle(preset: str, head: str, folder: Path) -> Path:
-    """Returns the bundle with ternary projections and the given head."""
+def bundle(preset: str, variant: str, folder: Path) -> Path:
+    """Returns the bundle of a variant."""
+    if PRESETS[preset].config is None:
+        return resolve(None)
     from edgerun_export.pipeline import ExportOptions, export
 
-    out = folder / f"{preset}-head-{head}"
+    chosen = BUNDLES[variant]
+    out = folder / f"{preset}-{chosen.folder}"
     if not (out / "manifest.json").exists():
         checkpoint = folder / f"{preset}-checkpoint"
         if not (checkpoint / "complete").exists():
             make_random_model.write(config(preset), checkpoint)
             (checkpoint / "complete").touch()
-        export(checkpoint, out, ExportOptions(weights="ternary", head_weights=head, force=True))
+        export(checkpoint, out, ExportOptions(**chosen.options, force=True))
     return out
 
 
@@ -55,6 +134,7 @@ def gguf_file(preset: str, body: str, folder: Path) -> Path:
     return out
 
 
+@cache
 def step_bytes(kind: str, path: Path) -> int:
     """Bytes of weights that a decode step of a runtime reads.
 
@@ -71,6 +151,14 @@ def step_bytes(kind: str, path: Path) -> int:
             by_row = kind == "edgerun" and node.attrs["activations"] == "int8_row"
             total += weight.codes.nbytes + (4 * weight.shape[0] if by_row else weight.scales.nbytes)
     return total
+
+
+def step_macs(preset: str, folder: Path) -> dict[str, int]:
+    """Multiply-adds of the linear layers for a token row, and for one row of logits."""
+    from edgerun.workload import workload
+
+    work = workload(open_bundle(bundle(preset, PRESETS[preset].ours[0], folder)).graph)
+    return {"row_macs": work.row_macs, "logit_macs": work.logit_macs}
 
 
 def weight_bytes(path: Path) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import selectors
+import signal
 import subprocess
 import tempfile
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 TOOLS = Path(__file__).resolve().parents[1]
-REASON_LINES = 3
+REASON_LINES = 6
 
 
 class PeerError(Exception):
@@ -121,9 +122,18 @@ class Peer:
 
 def describe_end(status: int, errors: str) -> str:
     """Says how a process ended, with the last lines it wrote."""
-    end = f"killed by signal {-status}" if status < 0 else f"ended with status {status}"
+    end = f"killed by {_signal_name(-status)}" if status < 0 else f"ended with status {status}"
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     return ": ".join([end, *(["; ".join(lines[-REASON_LINES:])] if lines else [])])
+
+
+def _signal_name(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = "unknown"
+    memory = ", perhaps for want of memory" if number == signal.SIGKILL else ""
+    return f"signal {number} ({name}{memory})"
 
 
 def _python_path() -> str:

@@ -18,6 +18,7 @@ class EdgerunRunner:
     def __init__(self, model: Model) -> None:
         self._model = model
         self.vocab_size = model.vocab_size
+        self.kv_bytes_per_token = model.cache_spec.bytes_per_token
         self._cache = KVCache(model.cache_spec, model.context)
         self._sequence = self._cache.open()
         self._length = 0

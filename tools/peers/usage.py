@@ -7,7 +7,12 @@ import time
 from pathlib import Path
 
 PROC = Path("/proc")
-FIELDS = {"VmRSS": "rss_bytes", "RssAnon": "anon_bytes", "RssFile": "file_bytes"}
+FIELDS = {
+    "VmHWM": "peak_bytes",
+    "VmRSS": "rss_bytes",
+    "RssAnon": "anon_bytes",
+    "RssFile": "file_bytes",
+}
 IDLE_COLUMNS = (3, 4)  # idle, iowait
 COUNTED_COLUMNS = 8  # user to steal; guest time is part of user time
 
@@ -27,7 +32,7 @@ class CpuUsage:
 
 
 def memory() -> dict[str, int]:
-    """Resident bytes: all, anonymous, and pages of files."""
+    """Resident bytes: the most so far, all, anonymous, and pages of files."""
     return parse_status((PROC / "self" / "status").read_text())
 
 

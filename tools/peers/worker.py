@@ -9,11 +9,13 @@ What the runtimes print goes to standard error.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import importlib
 import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,11 +27,14 @@ from peers.usage import CpuUsage, memory
 KINDS = {
     "edgerun": "peers.run_edgerun",
     "onnxruntime": "peers.run_onnxruntime",
+    "openvino": "peers.run_openvino",
+    "genai": "peers.run_genai",
     "llamacpp": "peers.run_llamacpp",
 }
 SETTLE_SECONDS = 1.0
 IDLE_SECONDS = 0.5
 SEED = 1
+PIECE_TOKENS = 512
 
 
 class Runner(Protocol):
@@ -56,25 +61,47 @@ class Worker:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._generator = np.random.default_rng(SEED)
+        self._length = 0
 
     def answer(self, command: dict[str, Any]) -> dict[str, Any]:
         """Carries out ``{"do": name, ...}``."""
-        do = command.pop("do")
-        return {"decode": self._decode, "prefill": self._prefill, "state": self._state}[do](
-            **command
-        )
+        actions: dict[str, Callable[..., dict[str, Any]]] = {
+            "decode": self._decode,
+            "prefill": self._prefill,
+            "extend": self._extend,
+            "steps": self._steps,
+            "state": self._state,
+        }
+        return actions[command.pop("do")](**command)
 
     def _decode(self, prompt: int, tokens: int) -> dict[str, Any]:
         """Times single-token steps after a prompt."""
         self._runner.reset()
         self._runner.run(self._ids(prompt))
-        ids = self._ids(tokens)
+        return self._steps(tokens)
+
+    def _extend(self, to: int, first: bool) -> dict[str, Any]:
+        """Fills the sequence up to a length, from nothing or from where it is."""
+        if first:
+            self._runner.reset()
+            self._length = 0
+        start = time.perf_counter()
+        count = max(1, to - self._length)
+        # In pieces: some runtimes compute the logits of every token of a call.
+        for done in range(0, count, PIECE_TOKENS):
+            self._runner.run(self._ids(min(PIECE_TOKENS, count - done)))
+        self._length += count
+        return {"tokens": count, "seconds": time.perf_counter() - start}
+
+    def _steps(self, tokens: int) -> dict[str, Any]:
+        """Times single-token steps from where the sequence is."""
         usage = CpuUsage()
         steps = []
-        for id_ in ids:
+        for id_ in self._ids(tokens):
             start = time.perf_counter()
             self._runner.run([id_])
             steps.append(time.perf_counter() - start)
+        self._length += tokens
         return {"tokens_per_s": tokens / sum(steps), "fastest_s": min(steps)} | usage.since()
 
     def _prefill(self, tokens: int) -> dict[str, Any]:
@@ -105,6 +132,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--context", type=int, required=True)
     arguments = parser.parse_args()
+    faulthandler.enable()  # a crash in native code then says where it was
     # Whatever libraries print must not get between the replies.
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -115,6 +143,7 @@ def main() -> None:
     ready = {
         "load_s": time.perf_counter() - start,
         "version": runner.version,
+        "kv_bytes_per_token": getattr(runner, "kv_bytes_per_token", None),
     }
     _reply(replies, ready)
     worker = Worker(runner)

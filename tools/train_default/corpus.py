@@ -12,11 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+from extract import hero, subjects
 from generator import chats
+from swap import vary_story
 from tokenizer import TEXT, render_chat
 from tokenizers import Tokenizer
 
@@ -70,6 +72,14 @@ def make_texts(corpora: Path, teacher: Path, out: Path, seed: int, rounds: int) 
         write_texts(out / "chat.jsonl", map(render_chat, broad), append=n > 0)
         fine = chats(short, seed + 100 + n, own_share=0.35)
         write_texts(out / "fine.jsonl", map(render_chat, fine), append=n > 0)
+    write_texts(out / "follow.jsonl", map(render_chat, follow(short, seed, 2 * rounds)))
+
+
+def follow(stories: list[str], seed: int, rounds: int) -> Iterator[list[dict[str, str]]]:
+    """Chats in which only the request tells what the story will be about."""
+    clear = [story for story in stories if subjects(story) or hero(story)]
+    for n in range(rounds):
+        yield from chats(clear, seed + 200 + n, own_share=0.4, change=vary_story)
 
 
 def make_tokens(text: Path, tokenizer: Tokenizer, out: Path) -> None:

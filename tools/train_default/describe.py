@@ -2,6 +2,9 @@
 
     python describe.py --text text/ --tokens tokens/ --run run/ --held-out valid.txt --hf hf/ \
         --out recipe.toml
+
+`--earlier` names the recipe of the finished run that this one went on from (`--start-from`);
+its settings, mix, data and course are kept as tables below `[earlier]`.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomllib
 from evaluate import bits_per_byte, held_out_stories, int8_embedding
 from model import TernaryLM
 from save import SAMPLING, load_hf
@@ -22,11 +26,15 @@ from tokenizers import Tokenizer
 from train import Recipe
 
 SOURCES = (
-    ("TinyStories (excerpts), roneneldan/TinyStories", "CDLA-Sharing-1.0", "real, chat, fine"),
+    (
+        "TinyStories (excerpts), roneneldan/TinyStories",
+        "CDLA-Sharing-1.0",
+        "real, chat, fine, follow",
+    ),
     ("stories260K, karpathy/llama2.c, sampled as a teacher", "MIT", "teacher, chat"),
     ("storybooks: global-asp/asp-source, pb-source, bookdash", "CC-BY (per book)", "books"),
     ("fables: klusai/tinyfabulist", "MIT", "books"),
-    ("this project's generator and tables", "the project's own", "chat, fine"),
+    ("this project's generator and tables", "the project's own", "chat, fine, follow"),
 )
 
 
@@ -79,11 +87,20 @@ def quality(hf: Path, held_out: Path) -> dict[str, Any]:
     }
 
 
+def earlier_run(recipe: Path) -> list[str]:
+    """The tables of a finished run that say how it was made."""
+    fields = tomllib.loads(recipe.read_text())
+    tables = {name: fields[name] for name in ("training", "mix", "course")}
+    tables |= {f"data.{name}": sizes for name, sizes in fields["data"].items()}
+    return [line for name, table in tables.items() for line in toml_table(f"earlier.{name}", table)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("text", "tokens", "run", "held-out", "hf", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--recipe", type=Path, help="as given to train.py")
+    parser.add_argument("--earlier", type=Path, help="recipe of the run that this one went on from")
     parser.add_argument(
         "--note", action="append", default=[], help="what else to know (repeatable)"
     )
@@ -104,6 +121,7 @@ def main() -> None:
     lines += toml_table("sampling", SAMPLING)
     lines += toml_table("course", {**course(args.run), "finished": now, "notes": args.note})
     lines += toml_table("quality", quality(args.hf, args.held_out))
+    lines += earlier_run(args.earlier) if args.earlier else []
     args.out.write_text("\n".join(lines))
 
 

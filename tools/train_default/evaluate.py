@@ -1,7 +1,8 @@
-"""Held-out bits per byte, and sample replies.
+"""Held-out bits per byte, sample replies, and how often a story keeps to its subject.
 
     python evaluate.py bits --model hf/ --held-out valid.txt
     python evaluate.py samples --model hf/ --out samples.md
+    python evaluate.py following --bundle bundle/    # needs edgerun; see following.py
 
 Bits per byte: every held-out story is scored by itself, `<|endoftext|>` before it as context and
 another one after it as the last predicted token. The sum of -log2 p over the story's tokens and
@@ -13,11 +14,15 @@ half.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from following import score
 from model import Cache, TernaryLM
 from save import SAMPLING, load_hf
 from tokenizer import END, TEXT, render_chat
@@ -146,6 +151,27 @@ def write_samples(model: TernaryLM, tokenizer: Tokenizer, out: Path, seed: int) 
     out.write_text("\n".join(lines) + "\n")
 
 
+DECODINGS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "temperature 0.8": {"temperature": 0.8, "top_p": SAMPLING["top_p"]},
+}
+
+
+def following(bundle: Path) -> None:
+    """Print the counts of `following.score` by decoding; replies come from the exported bundle."""
+    import edgerun
+
+    with edgerun.load(bundle) as llm:
+
+        def answer(settings: dict[str, Any], request: str, seed: int) -> str:
+            messages = [{"role": "user", "content": request}]
+            fixed = {"seed": seed, "max_tokens": 300, "repetition_penalty": 1.0}
+            return llm.chat(messages, **settings, **fixed).text
+
+        for name, settings in DECODINGS.items():
+            print(f"{name}: {json.dumps(score(partial(answer, settings)))}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -157,7 +183,12 @@ def main() -> None:
     samples.add_argument("--seed", type=int, default=1)
     for command in (bits, samples):
         command.add_argument("--model", type=Path, required=True, help="Hugging Face directory")
+    subjects = commands.add_parser("following")
+    subjects.add_argument("--bundle", type=Path, required=True)
     args = parser.parse_args()
+    if args.command == "following":
+        following(args.bundle)
+        return
     model = load_hf(args.model)
     tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
     if args.command == "samples":

@@ -8,8 +8,24 @@ from random import Random
 
 from tables import WORDS
 
-ANIMALS, PEOPLE, THINGS = WORDS["animals"], WORDS["people"], WORDS["things"]
+ANIMALS, PEOPLE, THINGS = (
+    [*WORDS[kind], *WORDS[f"more {kind}"]] for kind in ("animals", "people", "things")
+)
 NOUNS = frozenset((*ANIMALS, *PEOPLE, *THINGS))
+NOT_ABOUT = frozenset(WORDS["not about"])
+PLURALS = {
+    "mouse": "mice",
+    "goose": "geese",
+    "wolf": "wolves",
+    "leaf": "leaves",
+    "shelf": "shelves",
+    "man": "men",
+    "woman": "women",
+    "policeman": "policemen",
+    "snowman": "snowmen",
+    "elf": "elves",
+    **{noun: noun for noun in WORDS["one as many"]},
+}
 KIND = r"(?P<kind>(?:[a-z]+ ){0,3}?(?P<noun>[a-z]+))"
 NAMED = re.compile(rf"\b(?:an?|the) {KIND},? (?:named|called) (?P<name>[A-Z][a-z]+)")
 OPENING = re.compile(r"there (?:was|lived) (an? (?:[a-z]+ ){0,2}[a-z]+)[.,]")
@@ -30,13 +46,27 @@ def article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' and not noun.startswith(('uni', 'use')) else 'a'} {noun}"
 
 
+def plural(noun: str) -> str:
+    if noun in PLURALS:
+        return PLURALS[noun]
+    if noun.endswith(("s", "x", "ch", "sh")):
+        return f"{noun}es"
+    return f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
+
+
 def subjects(story: str) -> list[str]:
-    """Nouns of the story that a child would say it is about, most mentioned first."""
-    words = Counter(re.findall(r"[a-z]+", story.lower()))
-    opening = set(re.findall(r"[a-z]+", " ".join(story.split(". ")[:3]).lower()))
-    counts = {noun: words[noun] + words[f"{noun}s"] for noun in NOUNS}
-    about = [noun for noun, n in counts.items() if n >= 3 or (n >= 2 and noun in opening)]
-    return sorted(about, key=lambda noun: (-counts[noun], noun))
+    """Nouns of the story that a child would say it is about, most mentioned first.
+
+    Such a noun comes early (in the first 50 words) and at least twice, or three times in all.
+    """
+    words = re.findall(r"[a-z]+", story.lower())
+    counted, opening = Counter(words), set(words[:50])
+    found = {}
+    for noun in NOUNS.intersection(words).difference(NOT_ABOUT):
+        count = counted[noun] + counted[plural(noun)] * (plural(noun) != noun)
+        if count >= 2 and noun in opening:
+            found[noun] = count
+    return sorted(found, key=lambda noun: (-found[noun], noun))
 
 
 def hero(story: str) -> tuple[str, str, str] | None:
@@ -79,7 +109,7 @@ def _who(rng: Random, name: str, kind: str, noun: str, it: str) -> list[Exchange
     ]
 
 
-def _did(rng: Random, story: str, name: str, it: str) -> list[Exchange]:
+def _did(rng: Random, story: str, name: str, noun: str, it: str) -> list[Exchange]:
     """Questions about what the hero did, by sentences whose subject is the name or the pronoun."""
     subject = rf"(?:{name}|{it})"
     rows = (
@@ -103,6 +133,16 @@ def _did(rng: Random, story: str, name: str, it: str) -> list[Exchange]:
             "{} wanted to {}.",
         ),
         (
+            rf"\b{subject} lost ((?:his|her|its) [^.,!?\"]+)",
+            f"What did {name} lose?",
+            "{} lost {}.",
+        ),
+        (
+            rf"\b{subject} had (an? [^.,!?\"]+)",
+            f"What did {name} have?",
+            "{} had {}.",
+        ),
+        (
             rf"\b{subject} (?:felt|was) (?:so |very )?({FEELINGS})\b",
             f"How did {name} feel?",
             "{} felt {}.",
@@ -112,7 +152,8 @@ def _did(rng: Random, story: str, name: str, it: str) -> list[Exchange]:
     for pattern, question, answer in rows:
         match = re.search(pattern, story)
         if match and len(match[1]) < 70:
-            found.append((question, answer.format(rng.choice((name, it)), match[1].strip())))
+            asked = question if rng.random() < 0.6 else question.replace(name, f"the {noun}")
+            found.append((asked, answer.format(rng.choice((name, it)), match[1].strip())))
     return found
 
 
@@ -152,7 +193,7 @@ def questions(rng: Random, story: str) -> list[Exchange]:
     if main:
         name, kind, noun = main
         it = pronoun(noun, story, name)
-        found += _who(rng, name, kind, noun, it) + _did(rng, story, name, it) * 2
+        found += _who(rng, name, kind, noun, it) + _did(rng, story, name, noun, it) * 2
     else:
         first = OPENING.search(story)
         if first:

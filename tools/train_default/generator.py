@@ -6,57 +6,14 @@ the story at hand is about, so that the model learns to keep to the subject that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
-from extract import article, hero, questions, subjects
+from asking import request
+from extract import hero, questions
 from smalltalk import Exchange, small_talk, talk, vary
 from storygen import make_story
 
-ASKS = (
-    "Tell me a story about {}.",
-    "Tell me a story about {}.",
-    "Tell me a story about {}!",
-    "Can you tell me a story about {}?",
-    "Please tell me a story about {}.",
-    "I want to hear a story about {}.",
-    "Write a story about {}.",
-    "A story about {}, please.",
-    "Write a short story about {}.",
-    "Tell me a short story about {}.",
-    "Do you know a story about {}?",
-    "Could you tell me a story about {}?",
-    "I would like a story about {}.",
-    "Make up a story about {}.",
-    "Tell me about {}.",
-    "Give me a story about {}.",
-    "story about {}",
-)
-ASKS_ANY = (
-    "Tell me a story.",
-    "Tell me a story!",
-    "Can you tell me a story?",
-    "Please tell me a story.",
-    "I want to hear a story.",
-    "Write a story.",
-    "Do you know a story?",
-    "Tell me a short story.",
-    "A story, please.",
-    "Tell me a bedtime story.",
-    "tell me something",
-)
-MORE = (
-    "Tell me another story.",
-    "Another one, please.",
-    "One more story!",
-    "Can you tell me another story?",
-    "More!",
-)
-MORE_ABOUT = (
-    "Now tell me a story about {}.",
-    "Tell me another story about {}.",
-    "And now a story about {}?",
-)
 CONTINUE = (
     "Continue this story:",
     "Continue the story:",
@@ -95,36 +52,6 @@ UNKNOWN_ASKS = (
 )
 
 
-def about(rng: Random, story: str) -> str | None:
-    """What a request for this story could name: a noun, two nouns, or the hero with its name."""
-    nouns, main = subjects(story), hero(story)
-    if main and rng.random() < 0.3:
-        name, kind, noun = main
-        return rng.choice(
-            (
-                f"{article(noun)} named {name}",
-                f"{article(kind)} named {name}",
-                f"{article(noun)} called {name}",
-                name,
-            )
-        )
-    if len(nouns) > 1 and rng.random() < 0.25:
-        return f"{article(nouns[0])} and {article(nouns[1])}"
-    if nouns:
-        noun = nouns[0] if rng.random() < 0.7 else rng.choice(nouns[:3])
-        return rng.choice((article(noun), article(noun), article(noun), f"the {noun}", f"{noun}s"))
-    return article(main[2]) if main else None
-
-
-def request(rng: Random, story: str, later: bool) -> str:
-    subject = about(rng, story)
-    if subject is None or rng.random() < 0.12:
-        return vary(rng, rng.choice(MORE if later else ASKS_ANY))
-    return vary(
-        rng, rng.choice(MORE_ABOUT if later and rng.random() < 0.5 else ASKS).format(subject)
-    )
-
-
 def follow_up(rng: Random, story: str, known: Sequence[Exchange] = ()) -> list[Exchange]:
     """Questions about the story just told; now and then one that it does not answer, or praise."""
     pairs = [*known, *questions(rng, story)]
@@ -152,7 +79,8 @@ def story_chat(rng: Random, stories: Sequence[str], own_share: float) -> list[Ex
     own = make_story(rng) if rng.random() < own_share else None
     story = own.text if own else stories[0]
     begun = continuation(rng, story) if rng.random() < 0.06 else None
-    turns.append(begun or (request(rng, story, later=False), story))
+    asked = request(rng, story, later=False, subject=own.asked if own else None)
+    turns.append(begun or (asked, story))
     if rng.random() < 0.7:
         turns += follow_up(rng, story, own.qa if own else ())
     if len(story) < 800 and rng.random() < 0.2:
@@ -172,9 +100,16 @@ def to_messages(rng: Random, turns: Sequence[Exchange]) -> list[dict[str, str]]:
 
 
 def chats(
-    stories: Sequence[str], seed: int, own_share: float = 0.15, small_share: float = 0.35
+    stories: Sequence[str],
+    seed: int,
+    own_share: float = 0.15,
+    small_share: float = 0.35,
+    change: Callable[[Random, str], str] | None = None,
 ) -> Iterator[list[dict[str, str]]]:
-    """One chat around every story, in a seeded order, with small talk between them."""
+    """One chat around every story, in a seeded order, with small talk between them.
+
+    `change` makes another story of a story (`swap.vary_story`), before requests are made for it.
+    """
     rng = Random(seed)
     order = list(range(len(stories)))
     rng.shuffle(order)
@@ -182,4 +117,6 @@ def chats(
         while rng.random() < small_share:
             yield to_messages(rng, small_talk(rng))
         drawn = [stories[i], stories[rng.randrange(len(stories))]]
+        if change:
+            drawn = [change(rng, story) for story in drawn]
         yield to_messages(rng, story_chat(rng, drawn, own_share))

@@ -1,10 +1,11 @@
 #!/bin/sh
-# Repeat the default model: sh run_all.sh DATA OUT UNTIL
+# Repeat the default model: sh run_all.sh DATA OUT UNTIL [THEN_UNTIL]
 #   DATA   folder with corpora/ and models/stories260K/ (see README.md)
 #   OUT    folder for everything that is made
 #   UNTIL  when training ends: HH:MM (UTC, today) or seconds since the epoch
+#   THEN_UNTIL  when the second run ends, which goes on from the first by go_on.toml
 set -eu
-data=$1 out=$2 until=$3
+data=$1 out=$2 until=$3 then_until=${4:-}
 here=$(dirname "$0")
 python=${PYTHON:-python3}
 stories=$data/corpora/tinystories
@@ -23,6 +24,17 @@ mkdir -p "$out"
     --out "$out/tokens"
 "$python" "$here/train.py" --tokens "$out/tokens" --tokenizer "$out/tokenizer" \
     --held-out "$stories/valid.txt" --run "$out/run" --hf "$out/hf" --until "$until"
+describe() {
+    "$python" "$here/describe.py" --text "$out/text" --tokens "$out/tokens" \
+        --held-out "$stories/valid.txt" --hf "$out/hf" "$@"
+}
+describe --run "$out/run" --out "$out/recipe.toml"
+if [ -n "$then_until" ]; then
+    mv "$out/recipe.toml" "$out/recipe_first.toml"
+    "$python" "$here/train.py" --tokens "$out/tokens" --tokenizer "$out/tokenizer" \
+        --held-out "$stories/valid.txt" --run "$out/run_on" --hf "$out/hf" \
+        --start-from "$out/run/checkpoint.pt" --recipe "$here/go_on.toml" --until "$then_until"
+    describe --run "$out/run_on" --recipe "$here/go_on.toml" \
+        --earlier "$out/recipe_first.toml" --out "$out/recipe.toml"
+fi
 "$python" "$here/evaluate.py" samples --model "$out/hf" --out "$out/samples.md"
-"$python" "$here/describe.py" --text "$out/text" --tokens "$out/tokens" --run "$out/run" \
-    --held-out "$stories/valid.txt" --hf "$out/hf" --out "$out/recipe.toml"

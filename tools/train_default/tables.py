@@ -12,5 +12,10 @@ def read_rows(name: str) -> list[list[str]]:
     return [block.split("\n") for block in "\n".join(lines).strip().split("\n\n")]
 
 
-WORDS = {name.rstrip(":"): " ".join(lines).split() for name, *lines in read_rows("words.txt")}
-NAMES = WORDS["names"]
+def read_words(name: str) -> dict[str, list[str]]:
+    """Blocks of a title with a colon and lines of words."""
+    return {title.rstrip(":"): " ".join(lines).split() for title, *lines in read_rows(name)}
+
+
+WORDS = read_words("words.txt")
+NAMES = [*WORDS["girls"], *WORDS["boys"]]

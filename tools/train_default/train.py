@@ -107,7 +107,7 @@ class Trainer:
             others, recipe.adam_lr, recipe.adam_betas, eps=1e-10, weight_decay=0.0
         )
         self.mix = Mix(load_sources(tokens), recipe.seed)
-        self.step = self.tokens = 0
+        self.step = self.tokens = self.warm_from = 0
         self.seconds = 0.0
         self.began: float | None = None
 
@@ -122,6 +122,7 @@ class Trainer:
             "step": self.step,
             "tokens": self.tokens,
             "seconds": self.seconds,
+            "warm_from": self.warm_from,
             "began": self.began,
             "config": asdict(self.recipe.model),
         }
@@ -129,19 +130,32 @@ class Trainer:
         os.replace(self.run / "checkpoint.tmp", self.run / "checkpoint.pt")
 
     def restore(self) -> None:
-        state = torch.load(self.run / "checkpoint.pt", weights_only=True)
+        """Continue this run where its checkpoint was written."""
+        state = self._load(self.run / "checkpoint.pt")
+        self.mix.restore(state["mix"])
+        self.began, self.warm_from = state["began"], state.get("warm_from", 0)
+
+    def go_on_from(self, finished: Path) -> None:
+        """Begin a new schedule (warm-up, clock, mix) with a finished run's weights and momenta.
+
+        The counts of steps, tokens and seconds go on from the finished run's.
+        """
+        self._load(finished)
+        self.warm_from = self.step
+
+    def _load(self, path: Path) -> dict[str, Any]:
+        state: dict[str, Any] = torch.load(path, weights_only=True)
         self.model.load_state_dict(state["model"], strict=False)
         self.model.refresh()
         self.muon.load_state_dict(state["muon"])
         self.adam.load_state_dict(state["adam"])
-        self.mix.restore(state["mix"])
-        self.step, self.tokens = state["step"], state["tokens"]
-        self.seconds, self.began = state["seconds"], state["began"]
+        self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+        return state
 
     def set_rates(self, progress: float) -> float:
         """Warm-up, plateau, linear decay; returns the factor on both learning rates."""
         recipe = self.recipe
-        factor = min(1.0, (self.step + 1) / recipe.warmup_steps)
+        factor = min(1.0, (self.step - self.warm_from + 1) / recipe.warmup_steps)
         factor *= min(1.0, (1.0 - progress) / (1.0 - recipe.decay_from))
         self.muon.lr = recipe.muon_lr * factor
         self.muon.weight_decay = recipe.muon_weight_decay * (progress < recipe.weight_decay_until)
@@ -217,6 +231,9 @@ def main() -> None:
     parser.add_argument(
         "--until", required=True, help="when to end: HH:MM (UTC, today) or seconds since the epoch"
     )
+    parser.add_argument(
+        "--start-from", type=Path, help="checkpoint of a finished run whose training goes on here"
+    )
     parser.add_argument("--recipe", type=Path, help="TOML file of what differs from the defaults")
     parser.add_argument("--workers", type=int, default=2, help="single-threaded training processes")
     args = parser.parse_args()
@@ -227,6 +244,8 @@ def main() -> None:
     trainer = Trainer(recipe, args.run, args.tokens)
     if (args.run / "checkpoint.pt").exists():
         trainer.restore()
+    elif args.start_from:
+        trainer.go_on_from(args.start_from)
     clock = Clock(args.run, args.until, trainer.began)
     trainer.began = clock.began
     tokenizer = Tokenizer.from_file(str(args.tokenizer / "tokenizer.json"))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgerun.backends.base import CompileOptions, Executable, Phase, Support
-from edgerun.env import settings, usable_cores
+from edgerun.env import settings, worker_threads
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
-from edgerun.profile import known_bandwidth
+from edgerun.profile import MachineProfile, family, machine_profile
 
-NOMINAL_BANDWIDTH = 10e9  # bytes a second, where the machine profile knows none
-NOMINAL_MACS = 50e9  # int8 multiply-adds a second
-OVERHEAD_SECONDS = 2e-6
+if TYPE_CHECKING:
+    from edgerun.backends.cpu.binder import Binder, Head
+    from edgerun.backends.cpu.executable import CpuExecutable
+    from edgerun.backends.cpu.screen_program import ScreenProgram
+    from edgerun.backends.cpu.screen_weights import Screen
+    from edgerun.backends.cpu.weights import WeightStore
+
+FLOAT_BITS = 32
 MIN_BLOCK, MAX_BLOCK = 16, 256
 OPS = ("embedding", "rms_norm", "linear", "rotary", "attention", "gate", "add", "select_rows")
 
@@ -45,27 +50,47 @@ class CpuBackend:
         return Support(True)
 
     def cost(self, graph: Graph, node: Node, phase: Phase, rows: int) -> float:
-        """The larger of the times to stream the weights and to multiply."""
+        """The larger of the times to stream the weights and to multiply, and what starting costs.
+
+        Speeds are those of the machine profile, or nominal where it does not know.
+        """
+        profile, threads = machine_profile(), worker_threads(None)
+        start = profile.instruction_s(threads)
         if node.op != "linear":
-            return OVERHEAD_SECONDS * (1 + rows / 16)
+            return start * (1 + rows / 16)
         weight = graph.constants[node.inputs[1]]
-        multiply = float(np.prod(weight.shape)) * rows / NOMINAL_MACS
-        return max(weight.nbytes / _bandwidth(), multiply) + OVERHEAD_SECONDS
+        bits = weight.bits if isinstance(weight, PackedWeight) else FLOAT_BITS
+        rate = profile.rate(family(node.attrs["activations"], bits), rows)
+        multiply = float(np.prod(weight.shape)) * rows / rate
+        return max(weight.nbytes / profile.read_speed(threads), multiply) + start
+
+    def cost_basis(self) -> str:
+        """Says what the estimates of ``cost`` stand on."""
+        return basis(machine_profile(), worker_threads(None))
+
+    def alternatives(self, graph: Graph, phase: Phase) -> dict[str, str]:
+        """The screened head, and what it could save."""
+        from edgerun.backends.cpu.screen_promise import screen_promise
+
+        promise = screen_promise(graph) if phase is Phase.DECODE else None
+        if promise is None:
+            return {}
+        tried = "decided by a trial" if settings().screen else "EDGERUN_SCREEN=1 tries it"
+        return {"screened head": f"{promise}; {tried}" if promise.worth else str(promise)}
 
     def compile(self, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:
         """Binds the segment to kernels."""
-        from edgerun.backends.cpu.binder import ROWS, Binder
-        from edgerun.backends.cpu.emit import EMITTERS
         from edgerun.backends.cpu.executable import CpuExecutable
+        from edgerun.backends.cpu.screen_promise import screen_promise
 
         shared = self._shared_state(options.threads)
-        binder = Binder(segment, options, shared.weights, shared.isa)
-        for name in segment.inputs:
-            binder.new(name, _width(segment, name), ROWS)
-        for index, node in enumerate(segment.nodes):
-            EMITTERS[node.op](binder, node, index)
-            binder.release(index)
-        return CpuExecutable(binder, shared.team)
+        binder = _bind(segment, options, shared.weights, shared.isa)
+        executable = CpuExecutable(binder, shared.team)
+        if options.screen and phase is Phase.DECODE and binder.head is not None:
+            promise = screen_promise(segment)
+            if promise is not None and promise.worth:
+                return _screened(executable, binder.head, options, shared)
+        return executable
 
     def close(self) -> None:
         """Ends the worker threads; the executables must not be called after it."""
@@ -92,10 +117,15 @@ class _Shared:
         self.team = ThreadTeam(threads)
 
 
-@cache
-def _bandwidth() -> float:
-    threads = settings().threads or usable_cores()
-    return known_bandwidth(threads) or NOMINAL_BANDWIDTH
+def basis(profile: MachineProfile, threads: int) -> str:
+    """What estimates with a profile stand on, in a line."""
+    if not profile.bandwidth:
+        return "nominal speeds; `edgerun doctor --calibrate` measures this machine's"
+    speed = f"memory measured {profile.measured}, {profile.read_speed(threads) / 1e9:.1f} GB/s"
+    if not profile.complete:
+        return f"{speed}; nominal multiplication, `edgerun doctor --calibrate` measures it"
+    peak = max(max(by_rows.values()) for by_rows in profile.rates.values())
+    return f"{speed}; multiplication measured, up to {peak / 1e9:.0f} G multiply-adds/s"
 
 
 def _supports_linear(graph: Graph, node: Node) -> Support:
@@ -118,10 +148,47 @@ def _width(segment: Graph, name: str) -> int:
             return int(segment.array(node.inputs[1]).shape[0])
         if name in node.inputs[3:] and node.op == "linear":
             return int(segment.constants[node.inputs[1]].shape[0])
+        if name in node.inputs and node.op == "select_rows":
+            return _width(segment, node.outputs[0])
         if name in node.inputs and node.op == "attention":
             heads = "num_heads" if name == node.inputs[0] else "num_kv_heads"
             return int(node.attrs[heads] * node.attrs["head_dim"])
     raise KeyError(name)
+
+
+def _bind(segment: Graph, options: CompileOptions, weights: WeightStore, isa: str) -> Binder:
+    """Binds every node of a segment."""
+    from edgerun.backends.cpu.binder import ROWS, Binder
+    from edgerun.backends.cpu.emit import EMITTERS
+
+    binder = Binder(segment, options, weights, isa)
+    for name in segment.inputs:
+        binder.new(name, _width(segment, name), ROWS)
+    for index, node in enumerate(segment.nodes):
+        EMITTERS[node.op](binder, node, index)
+        binder.release(index)
+    return binder
+
+
+def _screened(
+    decode: CpuExecutable, head: Head, options: CompileOptions, shared: _Shared
+) -> Executable:
+    """A decode program with a screened head (``screened.py``)."""
+    from edgerun.backends.cpu.executable import CpuExecutable
+    from edgerun.backends.cpu.screen_program import ScreenProgram, screen_graph
+    from edgerun.backends.cpu.screened import ScreenedExecutable
+    from edgerun.backends.cpu.weights import WeightStore
+
+    def compile_screen(screen: Screen) -> ScreenProgram:
+        graph, store = screen_graph(screen), WeightStore(shared.isa)
+        binder = _bind(graph, options, store, shared.isa)
+        # Only the rearranged weights are needed from here on.
+        graph.constants.clear()
+        store.forget_constants()
+        scan = CpuExecutable(binder, shared.team)
+        return ScreenProgram(screen.bound, head, scan, shared.team, shared.isa)
+
+    return ScreenedExecutable(decode, head, shared.team, compile_screen)
 
 
 def make() -> CpuBackend:

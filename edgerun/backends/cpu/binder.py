@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 
 from edgerun.backends.base import CompileOptions
 from edgerun.backends.cpu.buffers import Buffer, BufferPool
-from edgerun.backends.cpu.weights import WeightStore
+from edgerun.backends.cpu.weights import Prepared, WeightStore
+from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
+from edgerun.kernels.layout import StreamWeight
 from edgerun.kernels.program import FRAME_WORDS, Instruction
 from edgerun.kernels.registry import instruction
 
-# Words of the frame.
-ONE, ROWS, LOGIT_ROWS, ANY_LOGITS = range(4)
+# Words of the frame; attention counts its units in those from ATTENTION on.
+ONE, ROWS, LOGIT_ROWS, ANY_LOGITS, ATTENTION = range(5)
 
 
 @dataclass(slots=True)
@@ -56,6 +58,34 @@ class Rounding:
     padded_k: int
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A bound output head that can be screened: int8 weights, input rounded by block.
+
+    Attributes:
+        instruction: the product.
+        weight: as the bundle stores it.
+        stream: as the kernel reads it.
+        x: its rounded input.
+        out: the logits.
+    """
+
+    instruction: Instruction
+    weight: PackedWeight
+    stream: StreamWeight
+    x: Rounded
+    out: Buffer
+
+    def state(self) -> NDArray[np.float32]:
+        """The current input of the head's first row, float32 ``[K]``."""
+        assert self.x.scales is not None
+        blocks, block = self.weight.blocks, self.weight.block
+        codes = self.x.codes.array[0, : blocks * block].astype(np.float32)
+        state = codes.reshape(blocks, block) * self.x.scales.array[0, :blocks, None]
+        flat: NDArray[np.float32] = state.reshape(-1)
+        return flat
+
+
 @dataclass(slots=True)
 class Binder:
     """State while a segment is bound.
@@ -65,6 +95,10 @@ class Binder:
         options: threads, rows, cache.
         weights: prepared weights, shared with other phases.
         isa: instruction set of the kernels.
+        shared: memory that nodes use one after the other, by a name of their choice.
+        columns: which value a shared buffer holds the columns of.
+        before_run: called before each run, when the batch lies in its buffers.
+        head: the output head, if it is one that can be screened.
     """
 
     graph: Graph
@@ -73,10 +107,14 @@ class Binder:
     isa: str
     instructions: list[Instruction] = field(default_factory=list)
     patches: list[Patch] = field(default_factory=list)
+    before_run: list[Callable[[], None]] = field(default_factory=list)
     keep: list[Any] = field(default_factory=list)
     values: dict[str, Buffer] = field(default_factory=dict)
     rounded: dict[tuple[str, Rounding], Rounded] = field(default_factory=dict)
+    shared: dict[str, Buffer] = field(default_factory=dict)
+    columns: dict[str, str] = field(default_factory=dict)
     counted_by: dict[str, int] = field(default_factory=dict)
+    head: Head | None = None
 
     pool: BufferPool = field(init=False)
     frame: NDArray[np.int64] = field(init=False)
@@ -99,7 +137,8 @@ class Binder:
         self.last_use = {
             name: index for index, node in enumerate(self.graph.nodes) for name in node.inputs
         }
-        self.last_use.update({name: len(self.graph.nodes) for name in self.graph.outputs})
+        end = len(self.graph.nodes)
+        self.last_use.update({name: end for name in (*self.graph.inputs, *self.graph.outputs)})
 
     def emit(
         self,
@@ -125,6 +164,11 @@ class Binder:
         )
         self.instructions.append(made)
         return made
+
+    def prepared(self, node: Node) -> Prepared:
+        """The weight of a linear node in the layout of its kernel."""
+        constant = self.graph.constants[node.inputs[1]]
+        return self.weights.prepare(constant, node.attrs["activations"])
 
     def rows_address(self, counted_by: int) -> int:
         """Address of the number of rows of a value."""

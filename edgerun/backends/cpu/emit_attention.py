@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.backends.cpu.binder import ROWS, Binder, Patch
+from edgerun.backends.cpu.binder import ATTENTION, ROWS, Binder, Patch
 from edgerun.graph.ir import Node
+from edgerun.kernels.attention_units import COUNTS, SINGLE, SPLIT, STACKED, AttentionUnits
 from edgerun.kernels.instructions import Instruction
 from edgerun.kernels.isa import VECTOR_BYTES
+from edgerun.kernels.program import FRAME_WORDS
 from edgerun.state import KVCache
 
-ROWS_TOGETHER = 8  # rows of a prompt that attend to a page at a time
+STACK_ROWS = 8  # rows that attend to a page at a time, of one prompt or with shared pages
 
 
 def rotary_table(
@@ -77,14 +79,14 @@ def emit_rotary(binder: Binder, node: Node, index: int) -> None:
 
 
 def emit_attention(binder: Binder, node: Node, index: int) -> None:
-    """Writes keys and values into the cache, then attends to it."""
+    """Writes keys and values into the cache, attends to it, and combines partial results."""
     q, k, v = (binder.values[name] for name in node.inputs)
     attrs = node.attrs
     head_dim, kv_heads = attrs["head_dim"], attrs["num_kv_heads"]
-    layer, dtype = attrs["layer"], binder.options.cache.dtype
-    lanes = _lanes(binder, head_dim)
+    group = attrs["num_heads"] // kv_heads
+    dtype, lanes = binder.options.cache.dtype, _lanes(binder, head_dim)
+    units, counts = _units(binder, attrs["window"], attrs["num_heads"] * (head_dim + 2))
     common = {
-        "rows": binder.rows_address(ROWS),
         "positions": binder.positions.ctypes.data,
         "sequences": binder.sequences.ctypes.data,
         "keys": 0,
@@ -96,11 +98,13 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
         "kv_heads": kv_heads,
         "page_heads": binder.options.cache.num_layers * kv_heads,
     }
-    cached = f"cache{layer}"
+    cached = f"cache{attrs['layer']}"
     write = binder.emit(
         "cache_write",
         {"dtype": dtype, "head_dim": head_dim, "lanes": lanes},
-        common | {"k": k.address, "k_stride": k.stride, "v": v.address, "v_stride": v.stride},
+        common
+        | {"rows": binder.rows_address(ROWS), "k": k.address, "k_stride": k.stride}
+        | {"v": v.address, "v_stride": v.stride},
         chunks=(ROWS, 1, 1),
         reads={k.key, v.key},
         writes={cached},
@@ -109,29 +113,75 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
     out = binder.new(node.outputs[0], attrs["num_heads"] * head_dim, ROWS)
     scale = np.array([attrs["scale"]], np.float32)
     binder.keep.append(scale)
-    group = attrs["num_heads"] // kv_heads
-    # Decode shares a row's heads among the threads; prefill shares a page among rows.
-    several = binder.options.max_rows > 1
-    params = {"dtype": dtype, "head_dim": head_dim, "group": group, "lanes": lanes}
-    attend = binder.emit(
-        "attention_many" if several else "attention",
-        params | ({"rows": ROWS_TOGETHER} if several else {}),
-        common
-        | {
-            "q": q.address,
-            "q_stride": q.stride,
-            "out": out.address,
-            "out_stride": out.stride,
-            "scale": scale.ctypes.data,
-            "window": attrs["window"],
-        },
-        chunks=(ROWS, 1, ROWS_TOGETHER) if several else (ROWS, kv_heads, 1),
-        reads={q.key, cached},
+    results = {
+        "row_blocks": units.rows.ctypes.data,
+        "partials": units.partials.ctypes.data,
+        "out": out.address,
+        "out_stride": out.stride,
+    }
+    reading = common | results | {"q": q.address, "q_stride": q.stride}
+    reading |= {"scale": scale.ctypes.data, "window": attrs["window"]}
+    shape = {"head_dim": head_dim, "group": group, "lanes": lanes}
+    kinds = [("attention", shape, units.single, SINGLE)]
+    if binder.options.max_rows > 1:
+        kinds.append(("attention_many", shape | {"rows": STACK_ROWS}, units.stacked, STACKED))
+    # Units write different rows, so the two kinds need not wait for each other.
+    parts = [f"{out.key}/{name}" for name, *_ in kinds]
+    for (name, params, table, kind), part in zip(kinds, parts, strict=True):
+        attend = binder.emit(
+            name,
+            params | {"dtype": dtype},
+            reading | {"units": table.ctypes.data},
+            chunks=(counts + kind, kv_heads, 1),
+            reads={q.key, cached},
+            writes={part},
+            label=node.name if kind == SINGLE else f"{node.name}/many",
+        )
+        _patch_cache(binder, attend, attrs["layer"])
+    binder.emit(
+        "attention_combine",
+        shape,
+        results | {"kv_heads": kv_heads},
+        chunks=(counts + SPLIT, kv_heads, 1),
+        reads={*parts},
         writes={out.key},
-        label=node.name,
+        label=f"{node.name}/combine",
     )
-    for made in (write, attend):
-        _patch_cache(binder, made, layer)
+    _patch_cache(binder, write, attrs["layer"])
+
+
+def _units(binder: Binder, window: int, partial_floats: int) -> tuple[AttentionUnits, int]:
+    """The units of layers with this window, and the word of the frame where their counts begin.
+
+    The frame has room for a few windows; layers beyond see units of the whole context, of which
+    those outside their window are empty.
+    """
+    known = [one for one in binder.keep if isinstance(one, AttentionUnits)]
+    last = (FRAME_WORDS - ATTENTION) // COUNTS - 1
+    if len(known) >= last and window not in [one.window for one in known]:
+        window = 0
+    for place, one in enumerate(known):
+        if one.window == window:
+            return one, ATTENTION + COUNTS * place
+    counts = ATTENTION + COUNTS * len(known)
+    fields = {
+        "rows": binder.rows_address(ROWS),
+        "positions": binder.positions.ctypes.data,
+        "sequences": binder.sequences.ctypes.data,
+        "counts": binder.rows_address(counts),
+    }
+    made = AttentionUnits(binder.options.max_rows, STACK_ROWS, window, partial_floats, fields)
+    binder.keep.append(made)
+    binder.before_run.append(made.plan)
+    _patch_table(binder, made.arguments, made.names)
+    return made, counts
+
+
+def _patch_table(binder: Binder, block: NDArray[np.int64], names: tuple[str, ...]) -> None:
+    binder.patches += [
+        Patch(block, names.index("page_table"), lambda cache: cache.page_table.ctypes.data),
+        Patch(block, names.index("pages"), lambda cache: cache.page_table.shape[1]),
+    ]
 
 
 def _patch_cache(binder: Binder, made: Instruction, layer: int) -> None:
@@ -146,10 +196,7 @@ def _patch_cache(binder: Binder, made: Instruction, layer: int) -> None:
 
     for attribute in ("keys", "values", "key_scales", "value_scales"):
         binder.patches.append(Patch(block, index_of(attribute), of_layer(attribute)))
-    binder.patches += [
-        Patch(block, index_of("page_table"), lambda cache: cache.page_table.ctypes.data),
-        Patch(block, index_of("pages"), lambda cache: cache.page_table.shape[1]),
-    ]
+    _patch_table(binder, block, made.fields)
 
 
 def _lanes(binder: Binder, size: int) -> int:

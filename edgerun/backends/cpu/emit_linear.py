@@ -11,10 +11,11 @@ from edgerun.backends.cpu.binder import (
     Rounding,
 )
 from edgerun.backends.cpu.buffers import Buffer
+from edgerun.backends.cpu.emit_lookup import TOKENS, by_lookup, emit_lookup
 from edgerun.backends.cpu.weights import DENSE_LANES, DenseWeight, Prepared
 from edgerun.graph.ir import Node
 from edgerun.kernels.isa import VECTOR_BYTES
-from edgerun.kernels.layout import GROUP
+from edgerun.kernels.layout import GROUP, StreamWeight
 
 CHUNK_BYTES = 128 * 1024
 CHUNKS_A_THREAD = 4
@@ -24,7 +25,7 @@ def rounding(binder: Binder, node: Node) -> Rounding | None:
     """The form in which a node reads its first input; None for the plain float value."""
     if node.op != "linear" or node.attrs["activations"] == "float":
         return None
-    weight = prepared(binder, node)
+    weight = binder.prepared(node)
     if isinstance(weight, DenseWeight):
         return Rounding("round_row", 0, weight.shape[1])
     if node.attrs["activations"] == "int8_block":
@@ -68,7 +69,7 @@ def rounding_fields(form: Rounding, rounded: Rounded) -> dict[str, int]:
 def emit_linear(binder: Binder, node: Node, index: int) -> None:
     """Emits rounding (unless it is there already) and the product."""
     source, _, bias_name, residual = (*node.inputs, "", "")[:4]
-    weight = prepared(binder, node)
+    weight = binder.prepared(node)
     form = rounding(binder, node)
     if form is not None and (source, form) not in binder.rounded:
         _emit_rounding(binder, source, form, node)
@@ -79,40 +80,52 @@ def emit_linear(binder: Binder, node: Node, index: int) -> None:
         out = binder.rename(residual, output)
     else:
         out = binder.new(output, weight.shape[0], counted_by)
-    name, params, extra, reads = _kernel(binder, source, form, weight)
-    codes = weight.values if isinstance(weight, DenseWeight) else weight.codes
-    groups = -(-weight.shape[0] // GROUP)
-    step = _step(groups, codes.nbytes, binder.options.threads)
-    fields = {
+    common = {
         "rows": binder.rows_address(counted_by),
-        "codes": codes.ctypes.data,
         "scales": 0 if isinstance(weight, DenseWeight) else weight.scales.ctypes.data,
         "bias": binder.graph.array(bias_name).ctypes.data if bias_name else 0,
         "out": out.address,
         "n": weight.shape[0],
-        "groups": groups,
-        "step": step,
+        "groups": -(-weight.shape[0] // GROUP),
         "tiles": _tiles(weight),
         "out_stride": out.stride,
         "accumulate": int(in_place),
-    } | extra
-    binder.emit(
-        name,
-        params,
-        fields,
-        chunks=(ANY_LOGITS if counted_by == LOGIT_ROWS else ONE, groups, step),
-        reads=reads | ({out.key} if in_place else set()),
-        writes={out.key},
-        label=node.name,
-    )
+    }
+    _emit_product(binder, node, form, weight, common, out)
     if residual and not in_place:
         _emit_residual(binder, node, out, counted_by)
 
 
-def prepared(binder: Binder, node: Node) -> Prepared:
-    """The weight of a linear node in the layout of its kernel."""
-    constant = binder.graph.constants[node.inputs[1]]
-    return binder.weights.prepare(constant, node.attrs["activations"])
+def _emit_product(
+    binder: Binder,
+    node: Node,
+    form: Rounding | None,
+    weight: Prepared,
+    common: dict[str, int],
+    out: Buffer,
+) -> None:
+    """Emits the product; ``common`` are the fields that all linear kernels share."""
+    source, counted_by = node.inputs[0], binder.counted_by[node.inputs[0]]
+    name, params, extra, reads = _kernel(binder, source, form, weight)
+    codes = weight.values if isinstance(weight, DenseWeight) else weight.codes
+    step = _step(common["groups"], codes.nbytes, binder.options.threads)
+    looked_up = (
+        name == "linear_row" and isinstance(weight, StreamWeight) and by_lookup(binder, weight)
+    )
+    if name == "linear_row":
+        extra["lookup"] = TOKENS * looked_up
+    binder.emit(
+        name,
+        params,
+        common | {"codes": codes.ctypes.data, "step": step} | extra,
+        chunks=(ANY_LOGITS if counted_by == LOGIT_ROWS else ONE, common["groups"], step),
+        reads=reads | ({out.key} if common["accumulate"] else set()),
+        writes={out.key},
+        label=node.name,
+    )
+    if looked_up and form is not None and isinstance(weight, StreamWeight):
+        rounded = binder.rounded[source, form]
+        emit_lookup(binder, node, weight, rounded, out, common, counted_by)
 
 
 def _tiles(weight: Prepared) -> int:

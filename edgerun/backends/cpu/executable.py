@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgerun import trace
-from edgerun.backends.base import NO_VALUES, Values
+from edgerun.backends.base import NO_VALUES, Launches, Values
 from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ROWS, Binder
 from edgerun.errors import BackendError
+from edgerun.kernels.instructions import FENCE
 from edgerun.kernels.program import Program, ThreadTeam
 from edgerun.state import Batch, KVCache
 
@@ -27,12 +29,30 @@ class CpuExecutable:
             [binder.keep, binder.weights, binder.pool.all, binder.graph],
             binder.frame,
         )
+        table = self._program.table
+        self.launches = Launches(instructions=len(table), waits=int(table[:, FENCE].sum()))
         rows = binder.options.max_rows
         self._times = trace.Times("decode" if rows == 1 else "prefill")
         self._steps = self._single_steps() if trace.enabled(trace.TIMES) else []
 
-    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
+    @property
+    def frame(self) -> NDArray[np.int64]:
+        """The quantities that chunk counts depend on."""
+        return self._binder.frame
+
+    def output(self, name: str) -> NDArray[np.float32]:
+        """The first row of an output, float32 ``[width]``; every run overwrites it."""
+        buffer = self._binder.values[name]
+        row: NDArray[np.float32] = buffer.array[0, : buffer.width]
+        return row
+
+    def __call__(
+        self, batch: Batch, cache: KVCache, values: Values = NO_VALUES, *, head: bool = True
+    ) -> Values:
         """Runs the batch; see ``Executable``.
+
+        Without ``head``, nothing that reads selected rows by linear layers runs, and their
+        outputs hold what they held before.
 
         Raises:
             BackendError: the batch has more rows than the program was compiled for.
@@ -50,10 +70,12 @@ class CpuExecutable:
         binder.logit_rows[:wanted] = batch.logit_rows
         binder.frame[ROWS] = rows
         binder.frame[LOGIT_ROWS] = wanted
-        binder.frame[ANY_LOGITS] = wanted > 0
+        binder.frame[ANY_LOGITS] = head and wanted > 0
         for name in binder.graph.inputs:
             buffer = binder.values[name]
             buffer.array[: len(values[name]), : buffer.width] = values[name]
+        for prepare in binder.before_run:
+            prepare()
         self._run()
         counts = {ROWS: rows, LOGIT_ROWS: wanted}
         outputs = {}
@@ -71,7 +93,10 @@ class CpuExecutable:
     def _run(self) -> None:
         """One call for the whole program, or one a step when steps are to be timed."""
         if not self._steps:
+            start = time.perf_counter()
             self._team.run(self._program)
+            self.launches.native_s += time.perf_counter() - start
+            self.launches.runs += 1
         for label, step in self._steps:
             start = time.perf_counter()
             self._team.run(step)

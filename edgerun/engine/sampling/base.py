@@ -16,6 +16,9 @@ of it. Order decides who goes first:
 
 It is the order of Hugging Face's ``generate``; each filter sees the probabilities that the ones
 before it left, renormalised.
+
+A processor that moves only some tokens within the order of likelihood can say which, with
+``@processor(order, moves)``; then a back-end need not compute all logits exactly (``leading.py``).
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.engine.sampling.params import SamplingParams
+from edgerun.kernels.leaders import leaders
 
 
 @dataclass(slots=True)
@@ -60,45 +64,71 @@ class Candidates:
 
     def keep(self, mask: NDArray[np.bool_]) -> Candidates:
         """Returns the candidates where ``mask`` is true; order stays."""
-        chosen = np.flatnonzero(mask)
-        ids = chosen if self.ids is None else self.ids[chosen]
-        return Candidates(self.logits[chosen], ids)
+        return self.take(np.flatnonzero(mask))
 
-    def probabilities(self) -> NDArray[np.float32]:
-        """Softmax of the logits, float32 ``[n]``."""
+    def take(self, chosen: NDArray[np.int64]) -> Candidates:
+        """Returns the candidates at ``chosen``, increasing positions."""
+        return Candidates(self.logits[chosen], chosen if self.ids is None else self.ids[chosen])
+
+    def weights(self) -> NDArray[np.float32]:
+        """Probabilities up to a common factor, float32 ``[n]``; the largest is 1."""
         weights: NDArray[np.float32] = np.exp(self.logits - self.logits.max())
-        weights /= weights.sum(dtype=np.float64)
         return weights
 
 
+TOP_K = 40  # place of the filter that leaves only some leading tokens
 BLOCK = 512
-HEAD = 4096  # tokens to look at before looking at all
+HEAD = 1024  # tokens to look at before looking at all
+BINS = 4096
+BINS_PER_UNIT = 128  # of a logit; the last bin takes whatever lies below
+SLAB = 8192  # keys put into bins at a time: temporary arrays stay in the cache
 
 Processor: TypeAlias = Callable[[Candidates, History], Candidates]
 Factory: TypeAlias = Callable[[SamplingParams], Processor | None]
+Moves: TypeAlias = Callable[[SamplingParams, History], list[int]]
 
 _FACTORIES: dict[int, Factory] = {}
+_MOVES: dict[Factory, Moves] = {}
 
 
-def processor(order: int) -> Callable[[Factory], Factory]:
-    """Registers a factory of processors at a place in the order."""
+def processor(order: int, moves: Moves | None = None) -> Callable[[Factory], Factory]:
+    """Registers a factory of processors at a place in the order.
+
+    Args:
+        order: see above.
+        moves: ids that may end up elsewhere in the order of likelihood, repetitions allowed; all
+            others keep their order, and the likeliest of them stays. None: any may move or go.
+    """
 
     def register(factory: Factory) -> Factory:
         if order in _FACTORIES:
             raise ValueError(f"two sampling processors have order {order}")
         _FACTORIES[order] = factory
+        if moves is not None:
+            _MOVES[factory] = moves
         return factory
 
     return register
 
 
+def moves_none(params: SamplingParams, history: History) -> list[int]:
+    """For processors that keep the order of likelihood and the likeliest token."""
+    return []
+
+
 @functools.cache
-def factories() -> tuple[Factory, ...]:
-    """Imports every file of this folder and returns the factories in order."""
+def ordered() -> tuple[tuple[int, Factory, Moves | None], ...]:
+    """Imports every file of this folder; returns orders, factories and what they move."""
     package = importlib.import_module("edgerun.engine.sampling")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
-    return tuple(_FACTORIES[order] for order in sorted(_FACTORIES))
+    return tuple((order, made, _MOVES.get(made)) for order, made in sorted(_FACTORIES.items()))
+
+
+@functools.cache
+def factories() -> tuple[Factory, ...]:
+    """The factories in order."""
+    return tuple(factory for _, factory, _ in ordered())
 
 
 def place(weights: NDArray[np.float32], mass: float) -> int:
@@ -121,19 +151,40 @@ def place(weights: NDArray[np.float32], mass: float) -> int:
     return min(index, len(weights) - 1)
 
 
-def smallest_nucleus(weights: NDArray[np.float32], mass: float) -> float:
-    """Returns the smallest weight among the fewest largest ones that sum to at least ``mass``.
+def last_of_fewest(
+    keys: NDArray[np.float32], weights: NDArray[np.float32], mass: float
+) -> np.float32:
+    """Returns the smallest key among the fewest largest ones whose weights sum to ``mass``.
 
-    Looks at growing heads instead of sorting all: most nuclei are small.
+    Most such sets are small, so a few leaders are tried first. Otherwise weights are summed by
+    bins of keys, and only the bin in which the sum is reached gets sorted. Sums are float64, so
+    that the result does not depend on the way unless two sets differ by less than its precision.
 
     Args:
+        keys: what to order by, float32 ``[n]``, n at least 1; no NaN, the largest finite.
         weights: not negative, float32 ``[n]``.
-        mass: wanted sum; more than there is gives the smallest weight.
+        mass: wanted sum; more than there is gives the smallest key.
     """
-    size = len(weights)
-    for head in (HEAD, 8 * HEAD, size):
-        top = weights if head >= size else np.partition(weights, size - head)[size - head :]
-        if head >= size or top.sum(dtype=np.float64) > mass:
-            break
-    ordered = np.sort(top)[::-1]
-    return float(ordered[place(ordered, np.nextafter(mass, 0))])
+    chosen = leaders(keys, HEAD)
+    if len(chosen) < len(keys) and weights[chosen].sum(dtype=np.float64) < mass:
+        chosen, mass = _reaching_bin(keys, weights, mass)
+    order = chosen[np.argsort(-keys[chosen])]
+    sums = np.cumsum(weights[order], dtype=np.float64)
+    last: np.float32 = keys[order[min(int(np.searchsorted(sums, mass)), len(order) - 1)]]
+    return last
+
+
+def _reaching_bin(
+    keys: NDArray[np.float32], weights: NDArray[np.float32], mass: float
+) -> tuple[NDArray[np.int64], float]:
+    """Positions in the bin where the sum of weights reaches ``mass``, and what is left for it."""
+    bins, sums, top = np.empty(len(keys), np.uint16), np.zeros(BINS), keys.max()
+    for start in range(0, len(keys), SLAB):
+        part = slice(start, start + SLAB)
+        depth = np.minimum((top - keys[part]) * np.float32(BINS_PER_UNIT), np.float32(BINS - 1))
+        bins[part] = depth
+        sums += np.bincount(depth.astype(np.intp), weights[part], BINS)
+    edges = np.cumsum(sums)
+    reaching = min(int(np.searchsorted(edges, mass)), int(bins.max()))
+    before = float(edges[reaching - 1]) if reaching else 0.0
+    return np.flatnonzero(bins == reaching), mass - before

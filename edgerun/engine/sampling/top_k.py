@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgerun.engine.sampling.base import Candidates, History, Processor, processor
+from edgerun.engine.sampling.base import (
+    TOP_K,
+    Candidates,
+    History,
+    Processor,
+    moves_none,
+    processor,
+)
 from edgerun.engine.sampling.params import SamplingParams
+from edgerun.kernels.leaders import leaders
 
 
-@processor(40)
+@processor(TOP_K, moves_none)
 def top_k(params: SamplingParams) -> Processor | None:
     """Keeps every token at least as likely as the k-th; ties with it stay (as in HF)."""
     count = params.top_k
@@ -19,7 +27,9 @@ def top_k(params: SamplingParams) -> Processor | None:
         size = len(candidates.logits)
         if count >= size:
             return candidates
-        threshold = np.partition(candidates.logits, size - count)[size - count]
-        return candidates.keep(candidates.logits >= threshold)
+        chosen = leaders(candidates.logits, count)
+        keys = candidates.logits[chosen]
+        threshold = np.partition(keys, len(keys) - count)[len(keys) - count]
+        return candidates.take(chosen[keys >= threshold])
 
     return apply

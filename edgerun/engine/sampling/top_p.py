@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from edgerun.engine.sampling.base import (
     Candidates,
     History,
     Processor,
+    last_of_fewest,
+    moves_none,
     processor,
-    smallest_nucleus,
 )
 from edgerun.engine.sampling.params import SamplingParams
 
 
-@processor(50)
+@processor(50, moves_none)
 def top_p(params: SamplingParams) -> Processor | None:
     """Keeps the fewest likeliest tokens that sum to at least p, and ties with the last of them."""
     mass = params.top_p
@@ -20,7 +23,10 @@ def top_p(params: SamplingParams) -> Processor | None:
         return None
 
     def apply(candidates: Candidates, history: History) -> Candidates:
-        weights = candidates.probabilities()
-        return candidates.keep(weights >= smallest_nucleus(weights, mass))
+        weights = candidates.weights()
+        wanted = mass * float(weights.sum(dtype=np.float64))
+        return candidates.keep(
+            candidates.logits >= last_of_fewest(candidates.logits, weights, wanted)
+        )
 
     return apply

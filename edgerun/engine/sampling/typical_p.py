@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from edgerun.engine.sampling.base import HEAD, Candidates, History, Processor, place, processor
+from edgerun.engine.sampling.base import (
+    Candidates,
+    History,
+    Processor,
+    last_of_fewest,
+    processor,
+)
 from edgerun.engine.sampling.params import SamplingParams
+
+# An impossible token counts as very surprising instead of infinitely.
+LOWEST = np.log(np.finfo(np.float32).tiny)
 
 
 @processor(70)
@@ -14,28 +22,19 @@ def typical_p(params: SamplingParams) -> Processor | None:
     """Keeps the tokens nearest in surprise to the entropy that sum to at least p.
 
     Meister et al. 2023, "Locally typical sampling", equation 10; ties with the last token stay.
+    A token's surprise is ``ln(sum of weights) - l`` for logits l relative to the largest, and the
+    entropy is its expectation: their difference is that of l and the expectation of l.
     """
     mass = params.typical_p
     if mass >= 1:
         return None
 
     def apply(candidates: Candidates, history: History) -> Candidates:
-        weights = candidates.probabilities()
-        # An impossible token counts as very surprising instead of infinitely.
-        surprise = -np.log(np.maximum(weights, np.finfo(np.float32).tiny))
-        entropy = np.sum(weights * surprise, dtype=np.float64)
-        distance = np.abs(surprise - np.float32(entropy))
-        return candidates.keep(distance <= _farthest(distance, weights, mass))
+        relative = np.maximum(candidates.logits - candidates.logits.max(), LOWEST)
+        weights = candidates.weights()
+        total = float(weights.sum(dtype=np.float64))
+        expected = float((weights * relative).sum(dtype=np.float64)) / total
+        nearness = -np.abs(relative - np.float32(expected))
+        return candidates.keep(nearness >= last_of_fewest(nearness, weights, mass * total))
 
     return apply
-
-
-def _farthest(distance: NDArray[np.float32], weights: NDArray[np.float32], mass: float) -> float:
-    """Returns the distance at which the nearest tokens reach the wanted mass."""
-    size = len(distance)
-    for head in (HEAD, 8 * HEAD, size):
-        near = np.argpartition(distance, head)[:head] if head < size else np.arange(size)
-        if head >= size or weights[near].sum(dtype=np.float64) > mass:
-            break
-    near = near[np.argsort(distance[near])]
-    return float(distance[near[place(weights[near], np.nextafter(mass, 0))]])

@@ -1,0 +1,126 @@
+"""Ternary linear layers of many rows by table lookup; see ``kernels/lookup.py``."""
+
+from __future__ import annotations
+
+from edgerun.backends.cpu.binder import ONE, Binder, Rounded
+from edgerun.backends.cpu.buffers import Buffer, aligned_zeros
+from edgerun.graph.ir import Node
+from edgerun.kernels.layout import GROUP, StreamWeight
+
+TOKENS = 16  # a block: one vector of int16 sums with AVX2
+CELLS = 65536  # of sums a chunk: with their tables they fit the second-level cache
+SMALLEST_RANGE = 256  # weight rows; tables cost as much as about 80
+CODE_CHUNKS_A_THREAD = 4
+ISAS = ("avx2", "portable")  # where multiplying is slower
+
+
+def by_lookup(binder: Binder, weight: StreamWeight) -> bool:
+    """Whether blocks of rows of a layer whose scales are by row are to be looked up."""
+    return weight.ternary and binder.isa in ISAS and binder.options.max_rows >= TOKENS // 2
+
+
+def emit_lookup(
+    binder: Binder,
+    node: Node,
+    weight: StreamWeight,
+    rounded: Rounded,
+    out: Buffer,
+    common: dict[str, int],
+    counted_by: int,
+) -> None:
+    """Emits the three kernels; ``common`` are the fields that all linear kernels share."""
+    entries = _entries(binder)
+    groups, params = len(weight.codes) // GROUP, {"lanes": weight.lanes, "tokens": TOKENS}
+    step = max(1, groups // (binder.options.threads * CODE_CHUNKS_A_THREAD))
+    binder.emit(
+        "lookup_entries",
+        params,
+        {
+            "codes": weight.codes.ctypes.data,
+            "entries": entries.address,
+            "groups": groups,
+            "tiles": weight.codes.shape[1],
+            "step": step,
+            "rows": common["rows"],
+        },
+        chunks=(ONE, groups, step),
+        reads=set(),
+        writes={entries.key},
+        label=f"{node.name}/entries",
+    )
+    columns = _columns(binder, node, rounded, weight.padded_k, counted_by)
+    ranges = _ranges(groups * GROUP, binder.options.threads)
+    assert rounded.scales is not None
+    reads = {entries.key, columns.key, rounded.scales.key}
+    binder.emit(
+        "lookup_row",
+        params | {"cells": CELLS},
+        common
+        | {
+            "codes": entries.address,
+            "step": -(-groups // ranges),
+            "columns": columns.address,
+            "padded_k": weight.padded_k,
+            "x_scale": rounded.scales.address,
+        },
+        # Twice as many as whole blocks need: the last block may be half full.
+        chunks=(counted_by, 2 * ranges, TOKENS),
+        reads=reads | ({out.key} if common["accumulate"] else set()),
+        writes={out.key},
+        label=f"{node.name}/lookup",
+    )
+
+
+def _ranges(rows: int, threads: int) -> int:
+    """Ranges of weight rows: as few as fit the cache, but enough for all threads."""
+    return max(-(-rows * TOKENS // CELLS), min(threads, rows // SMALLEST_RANGE), 1)
+
+
+def _entries(binder: Binder) -> Buffer:
+    """Memory for the entries of any layer; two take turns, so that one fills while one is read."""
+    used = [key for key in binder.shared if key.startswith("entries")]
+    if len(used) < 2:
+        layers = (node for node in binder.graph.nodes if node.op == "linear")
+        sizes = [
+            weight.codes.size
+            for node in layers
+            if isinstance(weight := binder.prepared(node), StreamWeight) and weight.ternary
+        ]
+        array = aligned_zeros((1, max(sizes)), "uint8")
+        binder.shared[f"entries{len(used)}"] = Buffer(f"entries{len(used)}", array, max(sizes))
+        return binder.shared[f"entries{len(used)}"]
+    taken = binder.shared.pop(used[0])  # the one that waits longest becomes the last
+    binder.shared[used[0]] = taken
+    return taken
+
+
+def _columns(
+    binder: Binder, node: Node, rounded: Rounded, padded_k: int, counted_by: int
+) -> Buffer:
+    """Transposes a rounded value, unless an earlier layer has done so."""
+    source = node.inputs[0]
+    key = f"columns{padded_k}"
+    if binder.columns.get(key) == source:
+        return binder.shared[key]
+    if key not in binder.shared:
+        blocks = -(-binder.options.max_rows // TOKENS)
+        array = aligned_zeros((blocks, padded_k * TOKENS), "int16")
+        binder.shared[key] = Buffer(key, array, padded_k * TOKENS)
+    binder.columns[key] = source
+    columns = binder.shared[key]
+    binder.emit(
+        "lookup_columns",
+        {"tokens": TOKENS},
+        {
+            "rows": binder.rows_address(counted_by),
+            "x": rounded.codes.address,
+            "x_stride": rounded.codes.stride,
+            "columns": columns.address,
+            "padded_k": padded_k,
+        },
+        chunks=(counted_by, 1, TOKENS),
+        reads={rounded.codes.key},
+        writes={columns.key},
+        label=f"{node.name}/columns",
+    )
+    return columns

@@ -1,0 +1,156 @@
+"""What the attention kernels have in common: their arguments, queries, softmax and results.
+
+The pool of ``state/kv_cache.py`` lies as ``[page, layer, kv_head, token, head_dim]`` and its base
+address is that of the layer in page 0; ``page_heads`` heads lie from one page to the next.
+``page_table`` is int32 ``[sequences, pages]``. ``lanes`` is the number of float32 in a vector.
+A *query* is one head of one row; the queries of a unit (``attention_units.py``) that share a
+key/value head are ``[rows, group]``.
+"""
+
+from __future__ import annotations
+
+from numba import float32, njit
+
+from edgerun.kernels.attention_units import (
+    ROW_BLOCK,
+    ROW_BLOCKS,
+    ROW_INTS,
+    ROW_SLOT,
+    UNIT_BLOCK,
+    UNIT_ROW,
+    UNIT_ROWS,
+)
+from edgerun.kernels.simd import load, maximum, reduce_add, reduce_max, splat, store
+from edgerun.kernels.vectormath import exp
+from edgerun.kernels.word import float_at, int_at, set_float, word
+
+PAGE_TOKENS = 64  # as in state/kv_cache.py
+LOWEST = -3.0e38
+CACHE = "keys values key_scales value_scales page_table pages kv_heads page_heads"
+
+# Arguments of ``attention`` and ``attention_many``.
+POSITIONS, SEQUENCES, Q, Q_STRIDE, OUT, OUT_STRIDE = range(6)
+KEYS, VALUES, KEY_SCALES, VALUE_SCALES, PAGE_TABLE, PAGES, KV_HEADS, PAGE_HEADS = range(6, 14)
+SCALE, WINDOW, UNITS, ROW_TABLE, PARTIALS = range(14, 19)
+FIELDS = (
+    "positions sequences q q_stride out out_stride "
+    + CACHE
+    + " scale window units row_blocks partials"
+)
+
+
+@njit
+def visible_from(position, window):  # type: ignore[no-untyped-def]
+    """First position that a row at ``position`` sees; a window of 0 means all."""
+    return 0 if window == 0 else max(0, position - window + 1)
+
+
+@njit
+def slot_of(a, row, page, head):  # type: ignore[no-untyped-def]
+    """Index of a page's first token in the layer's pool, counted in heads."""
+    sequence = int_at(word(a, SEQUENCES), row)
+    stored = int_at(word(a, PAGE_TABLE), sequence * word(a, PAGES) + page)
+    return (stored * word(a, PAGE_HEADS) + head) * PAGE_TOKENS
+
+
+@njit(inline="always")
+def gather(a, unit, head, group, used, q, out, state, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Copies the scaled queries of a unit, and clears ``used`` outputs and states."""
+    factor = splat(float_at(word(a, SCALE), 0), "f32", lanes)
+    zero = splat(float32(0), "f32", lanes)
+    row, count = int_at(unit, UNIT_ROW), int_at(unit, UNIT_ROWS) * group
+    for m in range(used):
+        heads = word(a, Q) + ((row + m // group) * word(a, Q_STRIDE)) * 4
+        source = heads + (head * group + m % group) * head_dim * 4
+        for index in range(0, head_dim * 4, lanes * 4):
+            place = m * head_dim * 4 + index
+            store(out + place, zero)
+            store(q + place, load(source + index, "f32", lanes) * factor if m < count else zero)
+        set_float(state, 2 * m, float32(LOWEST))
+        set_float(state, 2 * m + 1, float32(0))
+
+
+@njit
+def _fill(x, first, last, value):  # type: ignore[no-untyped-def]
+    """Sets float32 elements ``first .. last - 1``."""
+    for index in range(first, last):
+        set_float(x, index, value)
+
+
+@njit(inline="always")
+def _multiply(x, y, factor, lanes):  # type: ignore[no-untyped-def]
+    """``x *= y * factor`` for the float32 of one page."""
+    every = splat(factor, "f32", lanes)
+    for index in range(0, PAGE_TOKENS * 4, lanes * 4):
+        store(x + index, load(x + index, "f32", lanes) * (load(y + index, "f32", lanes) * every))
+
+
+@njit(inline="always")
+def soften(a, slot, p, out, state, first, last, factor, size, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Turns a query's scores of a page into weights and updates its running sums.
+
+    Tokens outside ``first .. last - 1`` get weight zero. A state is the running maximum and the
+    sum of weights (Milakov and Gimelshein 2018); ``out`` is the sum of values under them. Scales
+    of int8 keys and ``factor`` go into the scores, those of values into the weights.
+    """
+    if first >= last:
+        _fill(p, 0, PAGE_TOKENS, float32(0))
+        return
+    if size == 1:
+        _multiply(p, word(a, KEY_SCALES) + slot * 4, factor, lanes)
+    _fill(p, 0, first, float32(LOWEST))
+    _fill(p, last, PAGE_TOKENS, float32(LOWEST))
+    top = splat(float_at(state, 0), "f32", lanes)
+    for index in range(0, last * 4, lanes * 4):
+        top = maximum(top, load(p + index, "f32", lanes))
+    highest = reduce_max(top)
+    top = splat(highest, "f32", lanes)
+    for index in range(0, last * 4, lanes * 4):
+        store(p + index, exp(load(p + index, "f32", lanes) - top))
+    _fill(p, 0, first, float32(0))
+    _fill(p, last, PAGE_TOKENS, float32(0))
+    total = splat(float32(0), "f32", lanes)
+    for index in range(0, last * 4, lanes * 4):
+        total = total + load(p + index, "f32", lanes)
+    _raise(state, out, highest, reduce_add(total), head_dim, lanes)
+    if size == 1:
+        _multiply(p, word(a, VALUE_SCALES) + slot * 4, float32(1), lanes)
+
+
+@njit(inline="always")
+def _raise(state, out, highest, total, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Adds a page's sum of weights; rescales what was summed under a lower maximum."""
+    before = float_at(state, 0)
+    if highest > before:
+        factor = exp(splat(before - highest, "f32", lanes))
+        for index in range(0, head_dim * 4, lanes * 4):
+            store(out + index, load(out + index, "f32", lanes) * factor)
+        set_float(state, 0, highest)
+        total += float_at(state, 1) * reduce_max(factor)
+    else:
+        total += float_at(state, 1)
+    set_float(state, 1, total)
+
+
+@njit(inline="always")
+def scatter(a, unit, head, group, out, state, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Stores the results of a unit: finished ones, or partial ones to be combined."""
+    row = int_at(unit, UNIT_ROW)
+    for m in range(int_at(unit, UNIT_ROWS) * group):
+        source = out + m * head_dim * 4
+        place = word(a, ROW_TABLE) + (row + m // group) * ROW_INTS * 4
+        if int_at(place, ROW_BLOCKS) == 1:
+            target = word(a, OUT) + (row + m // group) * word(a, OUT_STRIDE) * 4
+            target += (head * group + m % group) * head_dim * 4
+            inverse = splat(float32(1) / float_at(state, 2 * m + 1), "f32", lanes)
+            for index in range(0, head_dim * 4, lanes * 4):
+                store(target + index, load(source + index, "f32", lanes) * inverse)
+        else:
+            slot = int_at(place, ROW_SLOT) + int_at(unit, UNIT_BLOCK) - int_at(place, ROW_BLOCK)
+            base = (slot * word(a, KV_HEADS) + head) * group * (head_dim + 2)
+            target = word(a, PARTIALS) + (base + m % group * head_dim) * 4
+            for index in range(0, head_dim * 4, lanes * 4):
+                store(target + index, load(source + index, "f32", lanes))
+            sums = word(a, PARTIALS) + (base + group * head_dim) * 4
+            set_float(sums, 2 * (m % group), float_at(state, 2 * m))
+            set_float(sums, 2 * (m % group) + 1, float_at(state, 2 * m + 1))

@@ -1,0 +1,229 @@
+"""Cuts a batch into units of attention, and puts partial results together.
+
+What units are, and why, is said in ``attention_units.py``.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from numba import float32, njit
+
+from edgerun.kernels.attention_parts import LOWEST, PAGE_TOKENS, visible_from
+from edgerun.kernels.attention_units import (
+    COUNTS,
+    ROW_BLOCK,
+    ROW_BLOCKS,
+    ROW_INTS,
+    ROW_SLOT,
+    SINGLE,
+    SPLIT,
+    STACKED,
+    UNIT_BLOCK,
+    UNIT_END,
+    UNIT_INTS,
+    UNIT_PAGE,
+    UNIT_ROW,
+    UNIT_ROWS,
+)
+from edgerun.kernels.registry import Body, kernel
+from edgerun.kernels.simd import load, splat, store
+from edgerun.kernels.tiles import scratch
+from edgerun.kernels.vectormath import exp
+from edgerun.kernels.word import float_at, int_at, set_int, set_word, word
+
+(ROWS, POSITIONS, SEQUENCES, PAGE_TABLE, PAGES, WINDOW, STACK) = range(7)
+CAPACITY, COUNTERS, SINGLES, STACKEDS, ROW_TABLE = range(7, 12)
+
+
+@kernel(
+    "attention_plan",
+    "rows positions sequences page_table pages window stack capacity counts single stacked"
+    " row_blocks",
+)
+def attention_plan(block: int) -> Body:
+    """Writes the units of a batch and, at ``counts``, how many there are; one chunk.
+
+    A run is the rows of one sequence. ``block`` pages are a unit of a run of at most ``stack``
+    rows; it doubles while a batch would need more than ``capacity`` partial results.
+    """
+
+    def body(a: int, chunk: int) -> None:
+        for index in range(COUNTS):
+            set_word(word(a, COUNTERS), index, 0)
+        rows, size = word(word(a, ROWS), 0), block
+        while _place_rows(a, rows, size) > word(a, CAPACITY):
+            size *= 2
+        row = 0
+        while row < rows:
+            stop = _run_end(a, row, rows)
+            if stop - row > word(a, STACK):
+                _stack_prompt(a, row, stop)
+            else:
+                while stop < rows and _run_end(a, stop, rows) - stop <= word(a, STACK):
+                    stop = _run_end(a, stop, rows)
+                _cut_blocks(a, row, stop, size)
+            row = stop
+
+    return body
+
+
+@njit
+def _run_end(a, row, rows):  # type: ignore[no-untyped-def]
+    """End of the rows that belong to the sequence of ``row``."""
+    sequences, stop = word(a, SEQUENCES), row + 1
+    while stop < rows and int_at(sequences, stop) == int_at(sequences, row):
+        stop += 1
+    return stop
+
+
+@njit
+def _first_page(a, row):  # type: ignore[no-untyped-def]
+    position = int_at(word(a, POSITIONS), row)
+    return visible_from(position, word(a, WINDOW)) // PAGE_TOKENS
+
+
+@njit
+def _end_page(a, row):  # type: ignore[no-untyped-def]
+    return int_at(word(a, POSITIONS), row) // PAGE_TOKENS + 1
+
+
+@njit
+def _place_rows(a, rows, size):  # type: ignore[no-untyped-def]
+    """Says where each row's partial results go; returns how many there are."""
+    slots, row = 0, 0
+    while row < rows:
+        stop = _run_end(a, row, rows)
+        for one in range(row, stop):
+            first, blocks = 0, 1
+            if stop - row <= word(a, STACK):
+                first = _first_page(a, one) // size
+                blocks = (_end_page(a, one) - 1) // size - first + 1
+            place = word(a, ROW_TABLE) + one * ROW_INTS * 4
+            set_int(place, ROW_SLOT, slots)
+            set_int(place, ROW_BLOCK, first)
+            set_int(place, ROW_BLOCKS, blocks)
+            if blocks > 1:
+                slots += blocks
+                set_word(word(a, COUNTERS), SPLIT, rows)
+        row = stop
+    return slots
+
+
+@njit
+def _append(a, row, rows, page, end, block):  # type: ignore[no-untyped-def]
+    kind = SINGLE if rows == 1 else STACKED
+    units = word(a, SINGLES) if rows == 1 else word(a, STACKEDS)
+    count = word(word(a, COUNTERS), kind)
+    unit = units + count * UNIT_INTS * 4
+    set_int(unit, UNIT_ROW, row)
+    set_int(unit, UNIT_ROWS, rows)
+    set_int(unit, UNIT_PAGE, page)
+    set_int(unit, UNIT_END, end)
+    set_int(unit, UNIT_BLOCK, block)
+    set_word(word(a, COUNTERS), kind, count + 1)
+
+
+@njit
+def _stack_prompt(a, row, stop):  # type: ignore[no-untyped-def]
+    """Stacks of rows, each with every page that one of them sees; the longest come first."""
+    stack = word(a, STACK)
+    stacks = (stop - row + stack - 1) // stack
+    for index in range(stacks - 1, -1, -1):
+        first = row + index * stack
+        last = min(first + stack, stop)
+        _append(a, first, last - first, _first_page(a, first), _end_page(a, last - 1), 0)
+
+
+@njit
+def _cut_blocks(a, row, stop, size):  # type: ignore[no-untyped-def]
+    """Units of all blocks of short runs, block by block; neighbours with equal pages share."""
+    blocks = 0
+    for one in range(row, stop):
+        blocks = max(blocks, (_end_page(a, one) - 1) // size + 1)
+    for block in range(blocks):
+        one = row
+        while one < stop:
+            end = one + 1
+            if _has_block(a, one, block, size):
+                while (
+                    end < stop
+                    and end - one < word(a, STACK)
+                    and _share_block(a, end - 1, end, block, size)
+                ):
+                    end += 1
+                page = max(block * size, _first_page(a, one))
+                last = min((block + 1) * size, _end_page(a, end - 1))
+                _append(a, one, end - one, page, last, block)
+            one = end
+
+
+@njit
+def _has_block(a, row, block, size):  # type: ignore[no-untyped-def]
+    return _first_page(a, row) < (block + 1) * size and block * size < _end_page(a, row)
+
+
+@njit
+def _share_block(a, row, other, block, size):  # type: ignore[no-untyped-def]
+    """Whether two neighbours, the first of which sees a block, see the same pages of it."""
+    if not _has_block(a, other, block, size):
+        return False
+    sequence = int_at(word(a, SEQUENCES), row)
+    second = int_at(word(a, SEQUENCES), other)
+    if sequence == second:
+        return True
+    start = max(block * size, _first_page(a, row))
+    end = min((block + 1) * size, _end_page(a, row))
+    if start != max(block * size, _first_page(a, other)):
+        return False
+    if end != min((block + 1) * size, _end_page(a, other)):
+        return False
+    table, pages = word(a, PAGE_TABLE), word(a, PAGES)
+    for page in range(start, end):
+        if int_at(table, sequence * pages + page) != int_at(table, second * pages + page):
+            return False
+    return True
+
+
+@kernel("attention_combine", "row_blocks partials out out_stride kv_heads")
+def attention_combine(head_dim: int, group: int, lanes: int) -> Body:
+    """Adds up the partial results of a row's blocks in order; chunk = row * kv_heads + kv_head.
+
+    A partial result is ``group`` weighted sums of values ``[head_dim]``, then the running maximum
+    and the sum of weights of each; all are brought under the largest maximum. Rows of one block
+    are left alone.
+    """
+    lanes = gcd(head_dim, lanes)
+    size, wide = group * (head_dim + 2) * 4, head_dim * 4
+
+    def body(a: int, chunk: int) -> None:
+        kv_heads = word(a, 4)
+        row, head = chunk // kv_heads, chunk % kv_heads
+        place = word(a, 0) + row * ROW_INTS * 4
+        blocks = int_at(place, ROW_BLOCKS)
+        if blocks == 1:
+            return
+        total = scratch(wide)
+        first = word(a, 1) + (int_at(place, ROW_SLOT) * kv_heads + head) * size
+        for m in range(group):
+            state, step = first + (group * head_dim + 2 * m) * 4, kv_heads * size
+            highest = float32(LOWEST)
+            for block in range(blocks):
+                highest = max(highest, float_at(state + block * step, 0))
+            zero = splat(float32(0), "f32", lanes)
+            weight = zero
+            for index in range(0, wide, lanes * 4):
+                store(total + index, zero)
+            for block in range(blocks):
+                part = first + m * wide + block * step
+                lower = splat(float_at(state + block * step, 0) - highest, "f32", lanes)
+                factor = exp(lower)
+                weight = weight + factor * splat(float_at(state + block * step, 1), "f32", lanes)
+                for index in range(0, wide, lanes * 4):
+                    value = load(part + index, "f32", lanes) * factor
+                    store(total + index, load(total + index, "f32", lanes) + value)
+            out = word(a, 2) + (row * word(a, 3) + (head * group + m) * head_dim) * 4
+            for index in range(0, wide, lanes * 4):
+                store(out + index, load(total + index, "f32", lanes) / weight)
+
+    return body

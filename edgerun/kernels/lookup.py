@@ -1,0 +1,199 @@
+"""Ternary linear layers by table lookup: many tokens at once, without multiplying.
+
+Four ternary weights of a row, which lie in one byte of the stream layout, can add up their four
+activations in 81 ways. All 81 sums are computed once, for ``tokens`` tokens side by side; every
+weight row then needs one addition where multiplying needs four products and their sum. Tables
+for 8 bytes (32 of K: a pass) stay in the caches next to the core. Table lookup for ternary
+weights is what T-MAC does for one token and TeLLMe on an FPGA; here the table is wide instead.
+
+Three kernels work one after the other:
+
+- ``lookup_entries`` turns weight bytes into numbers of table entries, for all rows;
+- ``lookup_columns`` transposes activations to int16 ``[blocks, padded K, tokens]``;
+- ``lookup_row`` builds tables and adds, for one block of tokens and one range of rows.
+
+The integer sums are exact and scaled as in ``linear_row``: results are equal bit for bit.
+"""
+
+from __future__ import annotations
+
+from numba import float32, njit
+
+from edgerun.kernels.linear import (
+    ACCUMULATE,
+    BIAS,
+    COMMON,
+    GROUPS,
+    OUT,
+    OUT_STRIDE,
+    ROWS,
+    SCALES,
+    STEP,
+    TILES,
+    N,
+    finish,
+    lookup_rows,
+)
+from edgerun.kernels.lookup_tiles import (
+    BYTES,
+    LANES,
+    SUMS,
+    add_rows,
+    fill_table,
+    store_planes,
+    transpose_bytes,
+    transpose_totals,
+    widen_rows,
+)
+from edgerun.kernels.registry import Body, kernel
+from edgerun.kernels.simd import (
+    cast,
+    load,
+    load_splat,
+    mask_bits,
+    shift_left,
+    shift_right,
+    splat,
+    store,
+)
+from edgerun.kernels.tiles import scratch
+from edgerun.kernels.word import float_at, int_at, word
+
+PASSES = 7  # passes whose sums fit int16: 7 * 32 * 128 < 2**15
+EIGHT = 8
+ENTRIES, COLUMNS, PADDED_K, X_SCALE = 1, 11, 12, 13
+
+
+@kernel("lookup_entries", "codes entries groups tiles step rows")
+def lookup_entries(lanes: int, tokens: int) -> Body:
+    """Weight bytes ``[4 * groups, tiles * lanes]`` to uint8 ``entries[passes, 4 * groups, 8]``.
+
+    An entry is the base-3 number that a byte's four codes are the digits of. A chunk is ``step``
+    groups of four rows. Nothing is done for a batch that is too small for a block.
+    """
+
+    def body(a: int, chunk: int) -> None:
+        if lookup_rows(word(word(a, 5), 0), tokens) == 0:
+            return
+        groups, tiles = word(a, 2), word(a, 3)
+        plane = groups * 4 * BYTES
+        first = chunk * word(a, 4) * 4
+        last = min(groups * 4, first + word(a, 4) * 4)
+        target = word(a, 1) + first * BYTES
+        for tile in range(tiles):
+            for row in range(first, last):
+                codes = load(word(a, 0) + (row * tiles + tile) * lanes, "u8", lanes)
+                # Codes 1, 2, 3 become digits 0, 1, 2; padding, code 0, meets zeros: any digit.
+                codes = codes - mask_bits(codes | shift_right(codes, 1), 0x55)
+                low, high = mask_bits(codes, 15), shift_right(codes, 4)
+                low = low - shift_right(low, 2)  # d0 + 4 d1 becomes d0 + 3 d1
+                high = high - shift_right(high, 2)
+                entries = low + high + shift_left(high, 3)
+                store_planes(entries, target + (row - first) * BYTES, plane)
+            target += lanes // BYTES * plane
+
+    return body
+
+
+@kernel("lookup_columns", "rows x x_stride columns padded_k")
+def lookup_columns(tokens: int) -> Body:
+    """int8 ``x[rows, x_stride]`` to int16 ``columns[blocks, padded_k, tokens]``.
+
+    A chunk is 16 rows of the batch; those that it lacks count as zero.
+    """
+
+    def body(a: int, chunk: int) -> None:
+        rows, stride, padded_k = word(word(a, 0), 0), word(a, 2), word(a, 4)
+        first = chunk * LANES
+        if first >= lookup_rows(rows, tokens):
+            return
+        source = word(a, 1) + first * stride
+        target = word(a, 3) + (first // tokens * tokens * padded_k + first % tokens) * 2
+        missing = first + LANES > rows
+        spare = scratch(256)
+        for k in range(0, padded_k, LANES):
+            start, step = source + k, stride
+            if missing:
+                for row in range(LANES):
+                    some = splat(0, "i8", LANES)
+                    if first + row < rows:
+                        some = load(source + row * stride + k, "i8", LANES)
+                    store(spare + row * LANES, some)
+                start, step = spare, LANES
+            transpose_bytes(start, step, target + k * tokens * 2, tokens * 2)
+
+    return body
+
+
+@njit
+def _store_totals(a, row, present, first, count, totals, tokens):  # type: ignore[no-untyped-def]
+    """Scales and stores int32 ``totals[count, tokens]`` of the weight rows from ``first`` on."""
+    square = scratch(256)
+    whole = (min(first + count, word(a, N)) - first) // EIGHT * EIGHT
+    stride = word(a, OUT_STRIDE)
+    for n in range(0, whole, EIGHT):
+        scale = load(word(a, SCALES) + (first + n) * 4, "f32", EIGHT)
+        for part in range(0, present, EIGHT):
+            transpose_totals(totals + (n * tokens + part) * 4, tokens * 4, square)
+            for token in range(min(EIGHT, present - part)):
+                target = word(a, OUT) + ((row + part + token) * stride + first + n) * 4
+                value = cast(load(square + token * EIGHT * 4, "i32", EIGHT), "f32")
+                value = value * load_splat(word(a, X_SCALE) + (row + part + token) * 4, EIGHT)
+                value = value * scale
+                if word(a, BIAS) != 0:
+                    value = value + load(word(a, BIAS) + (first + n) * 4, "f32", EIGHT)
+                if word(a, ACCUMULATE) != 0:
+                    value = value + load(target, "f32", EIGHT)
+                store(target, value)
+    for n in range(whole, count):
+        scale_of_row = float_at(word(a, SCALES), first + n)
+        for token in range(present):
+            total = float32(int_at(totals, n * tokens + token))
+            factor = float_at(word(a, X_SCALE), row + token)
+            finish(a, row + token, first + n, total * factor * scale_of_row)
+
+
+@kernel("lookup_row", COMMON + "columns padded_k x_scale")
+def lookup_row(lanes: int, tokens: int, cells: int) -> Body:
+    """``linear_row`` for ternary weights and the first ``lookup_rows`` rows of a batch.
+
+    ``codes`` are the entries of ``lookup_entries``, ``columns`` come from ``lookup_columns``;
+    ``step`` is the number of groups in a range of weight rows; a range times ``tokens`` is at
+    most ``cells``. Chunks count the ranges of the first block, then of the second, and so on.
+    """
+    vectors = tokens // LANES
+    entry = tokens * 2
+    table_bytes = BYTES * SUMS * tokens * 2
+    narrow_bytes, wide_bytes = cells * 2, cells * 4
+
+    def body(a: int, chunk: int) -> None:
+        rows, groups, step = word(word(a, ROWS), 0), word(a, GROUPS), word(a, STEP)
+        ranges = (groups + step - 1) // step
+        row = chunk // ranges * tokens
+        if row >= lookup_rows(rows, tokens):
+            return
+        first = chunk % ranges * step * 4
+        count = min(groups * 4, first + step * 4) - first
+        columns = word(a, COLUMNS) + row * word(a, PADDED_K) * 2
+        table, sums, totals = scratch(table_bytes), scratch(narrow_bytes), scratch(wide_bytes)
+        for index in range(count * vectors):
+            store(sums + index * LANES * 2, splat(0, "i16", LANES))
+            store(totals + index * LANES * 4, splat(0, "i32", LANES))
+        waiting = 0
+        entries = word(a, ENTRIES) + first * BYTES
+        for _tile in range(word(a, TILES)):
+            for start in range(0, lanes, BYTES):
+                for group in range(BYTES):
+                    column = columns + (start + group) * entry
+                    fill_table(column, lanes * entry, table + group * SUMS * entry, tokens)
+                add_rows(entries, sums, table, count, tokens)
+                entries += groups * 4 * BYTES
+                waiting += 1
+                if waiting == PASSES:
+                    widen_rows(sums, totals, count * vectors)
+                    waiting = 0
+            columns += 4 * lanes * entry
+        widen_rows(sums, totals, count * vectors)
+        _store_totals(a, row, min(tokens, rows - row), first, count, totals, tokens)
+
+    return body

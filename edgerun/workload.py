@@ -1,0 +1,53 @@
+"""How much a model has to multiply and to read, from its graph alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from edgerun.graph.ir import Graph, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Work of one call, by what it grows with.
+
+    Attributes:
+        row_macs: multiply-adds of the linear layers for every token row.
+        logit_macs: multiply-adds of those that see only the rows whose logits are wanted.
+        attention_macs: multiply-adds for every token row and token it attends to.
+        layers: attention layers.
+    """
+
+    row_macs: int = 0
+    logit_macs: int = 0
+    attention_macs: int = 0
+    layers: int = 0
+
+    def macs(self, rows: int, logit_rows: int, start: int) -> int:
+        """Multiply-adds of ``rows`` tokens of one sequence that begin at position ``start``.
+
+        Row i attends to ``start + i + 1`` tokens; windows are not taken into account.
+        """
+        seen = rows * start + rows * (rows + 1) // 2
+        return self.row_macs * rows + self.logit_macs * logit_rows + self.attention_macs * seen
+
+
+def workload(graph: Graph) -> Workload:
+    """Counts the multiply-adds of a lowered graph."""
+    selected: set[str] = set()
+    row = logit = attention = layers = 0
+    for node in graph.nodes:
+        late = node.op == "select_rows" or bool(selected.intersection(node.inputs))
+        selected.update(node.outputs if late else ())
+        if node.op == "linear":
+            macs = _linear_macs(graph, node)
+            row, logit = (row, logit + macs) if late else (row + macs, logit)
+        elif node.op == "attention":
+            layers += 1
+            attention += 2 * int(node.attrs["num_heads"]) * int(node.attrs["head_dim"])
+    return Workload(row, logit, attention, layers)
+
+
+def _linear_macs(graph: Graph, node: Node) -> int:
+    return math.prod(int(side) for side in graph.constants[node.inputs[1]].shape)

@@ -1,0 +1,91 @@
+"""Cases of the matrix products: those of the linear kernels, and many batch rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.formats.base import PackedWeight
+from edgerun.kernels import gemm
+from edgerun.kernels.layout import to_stream
+from edgerun.kernels.reference import dense
+from tests.kernels.cases_linear import (
+    BLOCK_FORMS,
+    BOUND,
+    ROW_FORMS,
+    SHAPES,
+    packed_weight,
+    rounded_block,
+    rounded_row,
+    stream_fields,
+    variants,
+)
+from tests.kernels.harness import UNTOUCHED, Call, assert_near, cases_of, random, untouched
+
+# More batch rows than share a piece, more of K than a piece has, rows that fill no tile.
+MANY = [(131, 4480, 19, True), (2, 96, gemm.TOKENS + 5, False)]
+STEP = 16
+
+
+def chunks(groups: int) -> int:
+    """Chunks of a matrix in the cases."""
+    return -(-groups // STEP)
+
+
+def exact_outputs(packed: PackedWeight, rounded: dict[str, Any]) -> NDArray[np.float64]:
+    """The product in float64, from the integers that the kernel sees."""
+    weight = dense(packed).astype(np.float64)
+    x, scales = rounded["x"].astype(np.float64), rounded["x_scale"].reshape(len(rounded["x"]), -1)
+    x *= np.repeat(scales, x.shape[1] // scales.shape[1], axis=1)
+    product: NDArray[np.float64] = x[:, : weight.shape[1]] @ weight.T
+    return product
+
+
+def call_of(
+    packed: PackedWeight,
+    fields: dict[str, Any],
+    params: dict[str, Any],
+    extras: bool,
+    rounded: dict[str, Any],
+) -> Call:
+    """A call with its check against float64."""
+    rows, n = len(rounded["x"]), packed.shape[0]
+    bias, residual, out = random((n,), 5), random((rows, n), 6), untouched((rows, n + 3))
+    out[:, :n] = residual
+    expected = exact_outputs(packed, rounded)
+    if extras:
+        expected = expected + bias + residual
+
+    def check() -> None:
+        assert_near(out[:, :n], expected.astype(np.float32), BOUND)
+        assert (out[:, n:] == UNTOUCHED).all()
+
+    fields = fields | rounded | {"bias": bias if extras else 0, "accumulate": int(extras)}
+    fields |= {"out": out, "out_stride": n + 3, "n": n}
+    return Call(params, fields, rows, check, chunks(fields["groups"]))
+
+
+@cases_of("gemm_row", variant=variants(ROW_FORMS), shape=SHAPES + MANY)
+def gemm_row(variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]) -> Call:
+    isa, lanes, form = variant
+    n, k, rows, extras = shape
+    packed = packed_weight(form, n, k, row_scale=True)
+    weight = to_stream(packed, lanes, row_scale=True)
+    params = {"bits": weight.bits, "lanes": weight.lanes, "isa": isa}
+    rounded = rounded_row(random((rows, packed.shape[1])), weight.padded_k)
+    return call_of(packed, stream_fields(weight, STEP), params, extras, rounded)
+
+
+@cases_of("gemm_block", variant=variants(BLOCK_FORMS), shape=SHAPES + MANY)
+def gemm_block(
+    variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
+) -> Call:
+    isa, lanes, form = variant
+    n, k, rows, extras = shape
+    packed = packed_weight(form, n, k, row_scale=False)
+    weight = to_stream(packed, min(lanes, packed.block), row_scale=False)
+    params = {"bits": weight.bits, "lanes": weight.lanes, "block": packed.block, "isa": isa}
+    rounded = rounded_block(random((rows, packed.shape[1])), weight.padded_k, packed.block)
+    return call_of(packed, stream_fields(weight, STEP), params, extras, rounded)

@@ -1,0 +1,103 @@
+"""What ``doctor --calibrate`` measures, quickly and on small loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgerun import calibration, profile
+from edgerun.calibration import Load, graph_of, loads_of, random_weight, running, thread_counts
+from edgerun.env import read_settings
+from edgerun.profile import MachineProfile, read_profile, write_profile
+
+SMALL = Load("int8_row", 2, 1, (256, 256), 3)
+
+
+@pytest.fixture(autouse=True)
+def quick(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    chosen = read_settings({"EDGERUN_CACHE": str(tmp_path)})
+    monkeypatch.setattr(profile, "settings", lambda: chosen)
+    profile.machine_profile.cache_clear()
+    monkeypatch.setattr(calibration, "SECONDS", 0.0)
+    monkeypatch.setattr(calibration, "PEAK_REPEATS", 2)
+    monkeypatch.setattr(calibration, "INSTRUCTIONS", 5)
+    monkeypatch.setattr(calibration, "FAMILIES", (("int8_row", 2),))  # compiles least
+    monkeypatch.setattr(calibration, "ROW_LAYERS", 2)
+    monkeypatch.setattr(calibration, "BATCH_LAYERS", 1)
+    monkeypatch.setattr(calibration, "DECODING", replace(SMALL, chained=True, shared=False))
+    monkeypatch.setattr(calibration, "measure_bandwidth", lambda threads: 1e9 * threads)
+    monkeypatch.setattr(profile, "measure_bandwidth", lambda threads: 1e9 * threads)
+    yield
+    profile.machine_profile.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("most", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])]
+)
+def test_threads_double(most: int, counts: list[int]) -> None:
+    assert thread_counts(most) == counts
+
+
+def test_everything_is_measured_and_kept() -> None:
+    said: list[str] = []
+    found = calibration.calibrate(1, said.append)
+    assert found == read_profile()
+    assert found.complete
+    assert set(found.bandwidth) == set(found.fork_join_s) == set(found.int8_peak) == {1}
+    assert len(found.rates) == len(calibration.FAMILIES)
+    assert all(set(rates) == {1, calibration.BATCH_ROWS} for rates in found.rates.values())
+    assert min(rate for rates in found.rates.values() for rate in rates.values()) > 0
+    assert found.contended is not None
+    assert found.contended > 0
+    assert any("2-bit weights" in line for line in said)
+
+
+def test_limits_are_measured_only_where_they_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = MachineProfile(bandwidth={1: 3.0}, int8_peak={1: 5.0}, fork_join_s={1: 7.0})
+    write_profile(known)
+    assert calibration.limits(1).int8_peak == {1: 5.0}
+    monkeypatch.setattr(calibration, "measure_peak", lambda threads: 11.0)
+    monkeypatch.setattr(calibration, "measure_fork_join", lambda threads: 13.0)
+    found = calibration.limits(2)
+    assert found.bandwidth == {1: 3.0, 2: 2e9}
+    assert found.int8_peak == {1: 5.0, 2: 11.0}
+    assert found.fork_join_s == {1: 7.0, 2: 13.0}
+
+
+def test_without_another_process_the_contended_speed_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calibration.sys, "executable", "/nowhere/python")
+    assert calibration.measure_contended(1) is None
+
+
+def test_weights_of_one_row_fit_the_cache_whatever_their_bits() -> None:
+    for bits in (2, 4, 8):
+        one, many = loads_of("int8_row", bits)
+        k, n = one.size
+        assert k * n * bits // 8 == calibration.HOT_BYTES
+        assert (one.rows, many.rows) == (1, calibration.BATCH_ROWS)
+
+
+@pytest.mark.parametrize("chained", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_layers_are_chained_and_shared_as_asked(chained: bool, shared: bool) -> None:
+    graph = graph_of(replace(SMALL, chained=chained, shared=shared))
+    assert [node.inputs[0] for node in graph.nodes] == (["x", "y0", "y1"] if chained else ["x"] * 3)
+    assert len(graph.constants) == (1 if shared else 3)
+
+
+def test_a_load_computes_numbers() -> None:
+    with running(replace(SMALL, chained=True), 1) as run:
+        (values,) = run().values()
+    assert np.isfinite(values).all()
+    assert values.any()
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_random_weights_are_whole(bits: int) -> None:
+    weight = random_weight(bits, (64, 8), 0)
+    assert (weight.bits, weight.shape, weight.block) == (bits, (8, 64), calibration.BLOCK)

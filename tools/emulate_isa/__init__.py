@@ -1,0 +1,1 @@
+"""Runs kernels compiled for other x86 processors in the emulator Bochs."""

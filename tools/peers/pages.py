@@ -1,0 +1,87 @@
+"""Writes what a results file says into ``benchmarks.md``, between two marks, and its plots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from peers import figures, models, plots
+from peers.results import Run, runs_of
+
+PAGE = "benchmarks.md"
+FOLDER = "benchmarks"
+BEGIN = "<!-- Written by tools/bench_peers.py --docs from a results file: begin -->"
+END = "<!-- end -->"
+TITLES = {
+    "bitnet-2b-4t": "Shape of BitNet b1.58 2B4T",
+    "llama-3.2-1b": "Shape of Llama 3.2 1B",
+    "default": "The model that comes with edgerun",
+    "tiny": "A tiny model",
+}
+PLOTS: dict[str, tuple[Callable[[Sequence[Run], Path, str], None], str]] = {
+    "context": (plots.context_plot, "Decoding against the length of the context"),
+    "prompt": (plots.prompt_plot, "Prefill against the length of the prompt"),
+    "threads": (plots.threads_plot, "Speed against the number of threads"),
+    "compare": (plots.roofline_plot, "Roofline"),
+}
+
+
+def write(runs: Sequence[Run], docs: Path) -> list[Path]:
+    """Writes the page and the plots; returns their paths.
+
+    Raises:
+        SystemExit: the page has no place for them.
+    """
+    page = docs / PAGE
+    text = page.read_text() if page.exists() else f"{BEGIN}\n{END}\n"
+    if BEGIN not in text or END not in text:
+        raise SystemExit(f"{page} has no lines '{BEGIN}' and '{END}' to write between")
+    before, rest = text.split(BEGIN, 1)
+    _, after = rest.split(END, 1)
+    made = [page]
+    body = "\n\n".join(_sections(runs, docs, made))
+    page.write_text(f"{before}{BEGIN}\n\n{body}\n\n{END}{after}")
+    return made
+
+
+def _sections(runs: Sequence[Run], docs: Path, made: list[Path]) -> Iterator[str]:
+    for preset in models.PRESETS:
+        found = {kind: list(runs_of(runs, kind, preset)) for kind in PLOTS}
+        if not any(found.values()):
+            continue
+        yield f"### {TITLES[preset]}"
+        for run in found["compare"]:
+            yield _compare(run)
+        for kind, (draw, caption) in PLOTS.items():
+            usable = [run for run in found[kind] if _has_samples(run)]
+            if usable:
+                path = docs / FOLDER / f"{preset}-{kind}.png"
+                draw(usable, path, TITLES[preset])
+                made.append(path)
+                yield f"![{caption}]({FOLDER}/{path.name})"
+
+
+def _compare(run: Run) -> str:
+    summed = figures.summary(run)
+    speed = summed["bandwidth_gb_per_s"]
+    note = "" if run["complete"] else " The run did not end; what it had measured counts."
+    return (
+        f"{summed['date']}, {summed['processor']}, {summed['isa']}, {summed['threads']} threads, "
+        f"{summed['rounds']} rounds. Memory {speed['max']:g} GB/s (rounds from {speed['min']:g}), "
+        f"int8 peak {summed['int8_peak_tops']:g} TOPS.{note} {_versions(summed['peers'])}\n\n"
+        f"{figures.table(summed)}"
+    )
+
+
+def _versions(peers: Mapping[str, Mapping[str, Any]]) -> str:
+    found = {
+        name.split(":")[0]: str(peer["version"]).split(";")[0]
+        for name, peer in peers.items()
+        if "version" in peer
+    }
+    return f"Versions: {', '.join(f'{kind} {version}' for kind, version in found.items())}."
+
+
+def _has_samples(run: Run) -> bool:
+    return any(peer.get("samples") for peer in run["peers"].values())
