@@ -8,6 +8,7 @@ are part of the question.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import statistics
 import subprocess
@@ -21,12 +22,12 @@ import numpy as np
 
 from edgerun.backends.base import CompileOptions, Executable, Phase
 from edgerun.backends.registry import make_backend
-from edgerun.formats.base import PackedWeight
+from edgerun.formats.base import PackedWeight, pack_bits
+from edgerun.formats.trits import FAMILY_BITS as TRITS
 from edgerun.graph.ir import Constant, Graph, Node
 from edgerun.profile import (
     MachineProfile,
     family,
-    machine_bandwidth,
     measure_bandwidth,
     read_profile,
     write_profile,
@@ -53,7 +54,7 @@ class Load:
 
     Attributes:
         activations: as in ``graph/ops.py``.
-        bits: of a weight's code.
+        bits: of a weight's code; 1.6 for trits.
         rows: batch rows.
         size: input and output features.
         layers: how many in a row.
@@ -62,7 +63,7 @@ class Load:
     """
 
     activations: str
-    bits: int
+    bits: float
     rows: int
     size: tuple[int, int]
     layers: int
@@ -78,11 +79,14 @@ class Load:
 # One row reads a matrix of 256 kB again and again; many rows are bound by multiplication anyway.
 HOT_BYTES, ROW_LAYERS, BATCH_ROWS, BATCH_SIZE, BATCH_LAYERS = 256 << 10, 64, 128, 1024, 4
 FAMILIES = tuple(
-    (activations, bits) for activations in ("int8_row", "int8_block") for bits in (2, 4, 8)
+    (activations, bits)
+    for activations, each in (("int8_row", (TRITS, 2, 4, 8)), ("int8_block", (2, 4, 8)))
+    for bits in each
 )
 PEAK_STEPS, PEAK_REPEATS = 64, 2000
 # Repeats that make a chunk of some microseconds on a core of today.
 FORK_JOIN_REPEATS, CHUNKS_A_THREAD, INSTRUCTIONS = 16, 4, 300
+TERNARY = ("int8_row", 2)  # what two bits with a scale a row are used for
 DECODING = Load("int8_row", 2, 1, (2048, 2048), 24, chained=True, shared=False)
 
 
@@ -121,15 +125,20 @@ def calibrate(threads: int, progress: Progress = lambda text: None) -> MachinePr
 
 
 def limits(threads: int) -> MachineProfile:
-    """The profile with what limits so many threads: measured now where it is not known yet."""
+    """The profile with what limits so many threads.
+
+    Memory is measured now, and the best ever seen counts, since other programs and a slow
+    moment of the machine can only lower it; the rest is measured where it is not known yet.
+    """
     known = read_profile()
-    machine_bandwidth(threads)
-    if threads not in known.int8_peak or threads not in known.fork_join_s:
-        known = read_profile()
-        peak = {**known.int8_peak, threads: measure_peak(threads)}
-        fork_join = {**known.fork_join_s, threads: measure_fork_join(threads)}
-        write_profile(replace(known, int8_peak=peak, fork_join_s=fork_join))
-    return read_profile()
+    speed = max(measure_bandwidth(threads), known.bandwidth.get(threads, 0.0))
+    known = replace(known, bandwidth={**known.bandwidth, threads: speed})
+    if threads not in known.int8_peak:
+        known = replace(known, int8_peak={**known.int8_peak, threads: measure_peak(threads)})
+    if threads not in known.fork_join_s:
+        costs = {**known.fork_join_s, threads: measure_fork_join(threads)}
+        known = replace(known, fork_join_s=costs)
+    return write_profile(known)
 
 
 def thread_counts(most: int) -> list[int]:
@@ -141,10 +150,10 @@ def thread_counts(most: int) -> list[int]:
     return sorted({most, *(1 << power for power in range(most.bit_length()) if 1 << power < most)})
 
 
-def loads_of(activations: str, bits: int) -> list[Load]:
+def loads_of(activations: str, bits: float) -> list[Load]:
     """What is timed of a kernel family: one row and many."""
     k = BATCH_SIZE
-    n = HOT_BYTES * 8 // bits // k
+    n = int(HOT_BYTES * 8 / bits / k)
     many = Load(activations, bits, BATCH_ROWS, (k, BATCH_SIZE), BATCH_LAYERS)
     return [Load(activations, bits, 1, (k, n), ROW_LAYERS), many]
 
@@ -186,7 +195,8 @@ def measure_fork_join(threads: int) -> float:
     one = FORK_JOIN_REPEATS * INSTRUCTIONS, chunks, 1
     # In turn, so that a slower minute of the machine does not fall on one of them alone.
     times = [(_multiply_time(threads, *many), _multiply_time(threads, *one)) for _ in range(3)]
-    apart, together = (min(column) for column in zip(*times, strict=True))
+    apart = min(first for first, _ in times)
+    together = min(second for _, second in times)
     return max(apart - together, 0.0) / INSTRUCTIONS
 
 
@@ -235,7 +245,7 @@ def running(load: Load, threads: int) -> Iterator[Callable[[], object]]:
     """Compiles a load on the CPU back-end; yields a function that runs it once."""
     backend = make_backend("cpu")
     phase = Phase.DECODE if load.rows == 1 else Phase.PREFILL
-    options = CompileOptions(threads, load.rows, SPEC)
+    options = CompileOptions(threads, load.rows, SPEC, trits=load.bits == TRITS)
     try:
         executable: Executable = backend.compile(graph_of(load), phase, options)
         batch = Batch.of([0] * load.rows, 0, 0, logits="none")
@@ -254,20 +264,27 @@ def graph_of(load: Load) -> Graph:
     for layer in range(load.layers):
         weight = "w0" if load.shared else f"w{layer}"
         if weight not in constants:
-            constants[weight] = random_weight(load.bits, load.size, layer)
+            ternary = (load.activations, math.ceil(load.bits)) == TERNARY
+            bits = math.ceil(load.bits)
+            constants[weight] = random_weight(bits, load.size, layer, ternary=ternary)
         source = f"y{layer - 1}" if load.chained and layer else "x"
         attributes = {"activations": load.activations}
         nodes.append(Node("linear", f"l{layer}", (source, weight), (f"y{layer}",), attributes))
     return Graph(nodes, ["x"], [nodes[-1].outputs[0]], constants)
 
 
-def random_weight(bits: int, size: tuple[int, int], seed: int) -> PackedWeight:
+def random_weight(
+    bits: int, size: tuple[int, int], seed: int, *, ternary: bool = False
+) -> PackedWeight:
     """Random codes ``[N, K]`` whose products keep the size of what they multiply."""
     k, n = size
-    codes = np.random.default_rng(seed).integers(0, 256, (n, k // BLOCK, BLOCK * bits // 8))
+    lowest = 1 if ternary else 0  # of two bits, the ternary codes are 1, 2 and 3
+    shape = (n, k // BLOCK, BLOCK)
+    codes = np.random.default_rng(seed).integers(lowest, 1 << bits, shape, np.uint8)
     scale = k**-0.5 / 2 ** (bits - 1)
     scales = np.full((n, k // BLOCK), scale, np.float32)
-    return PackedWeight(f"int{bits}", (n, k), BLOCK, codes.astype(np.uint8), scales)
+    name = "ternary" if ternary else f"int{bits}"
+    return PackedWeight(name, (n, k), BLOCK, pack_bits(codes, bits), scales)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@
 ``EDGERUN_VALIDATE``   1 reruns each segment on the reference back-end and names what diverges
 ``EDGERUN_BACKEND``    forces one back-end, e.g. ``reference``
 ``EDGERUN_ISA``        forces one instruction set of the CPU kernels, e.g. ``avx2``
+``EDGERUN_PACK``       how ternary weights lie in memory: ``two_bits``, ``trits`` or ``auto``
 ``EDGERUN_CACHE``      folder of compiled kernels and the machine profile
 ``EDGERUN_THREADS``    worker threads, when the caller names no number
 ``EDGERUN_SCREEN``     1 screens the output head where the sampler needs only leading logits
@@ -24,6 +25,9 @@ from edgerun.errors import InputError
 
 MAX_DEBUG = 4
 MAX_THREADS = 1024
+# How ternary weights lie in memory: codes of two bits, trits (``formats/trits.py``), or what the
+# machine profile says is faster.
+PACKS = ("two_bits", "trits", "auto")
 BOOLEANS = {"": False, "0": False, "1": True, "false": False, "true": True}
 
 
@@ -38,6 +42,7 @@ class Settings:
         isa: name of the instruction set to force, or None.
         cache_dir: folder for files that can be computed again; it may not exist yet.
         threads: number of worker threads, or None for one per usable core (``cores.py``).
+        pack: how ternary weights lie in memory (``backends/cpu/packing.py``), or None.
         screen: screen the output head (``backends/cpu/screened.py``).
     """
 
@@ -48,6 +53,7 @@ class Settings:
     cache_dir: Path
     threads: int | None
     screen: bool = False
+    pack: str | None = None
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -64,6 +70,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         cache_dir=_cache_dir(environment.get("EDGERUN_CACHE", "")),
         threads=_integer(environment, "EDGERUN_THREADS", 1, MAX_THREADS),
         screen=_boolean(environment, "EDGERUN_SCREEN"),
+        pack=_choice(environment, "EDGERUN_PACK", PACKS),
     )
 
 
@@ -118,6 +125,13 @@ def _boolean(environment: Mapping[str, str], name: str) -> bool:
     if text not in BOOLEANS:
         raise InputError(f"{name}={text!r} must be 0 or 1")
     return BOOLEANS[text]
+
+
+def _choice(environment: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str | None:
+    text = environment.get(name, "").strip()
+    if text and text not in allowed:
+        raise InputError(f"{name}={text!r} must be one of {', '.join(allowed)}")
+    return text or None
 
 
 def _cache_dir(text: str) -> Path:

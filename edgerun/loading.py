@@ -10,15 +10,18 @@ from typing import Any
 
 from edgerun import env, trace
 from edgerun.backends.base import Backend, CompileOptions, Executable, Phase, Progress
+from edgerun.backends.cpu.packing import Packing, choose_packing
 from edgerun.backends.registry import backend_names, make_backend
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
 from edgerun.errors import BundleError, InputError, UnsupportedError
+from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.model.chat_template import ChatTemplate, template_source
 from edgerun.model.config import eos_ids, read_json_object, sampling_defaults
 from edgerun.model.tokenizer import Tokenizer
 from edgerun.plan import compile_plan, make_plan
+from edgerun.profile import machine_profile
 from edgerun.state import CacheSpec
 from edgerun.state.kv_cache import STORAGE, CacheDType
 from edgerun.workload import Workload, workload
@@ -28,6 +31,7 @@ logger = logging.getLogger(__name__)
 MAX_CONTEXT = 1 << 24
 MAX_SESSIONS = 1024
 MIN_CONTEXT = 512
+SCALE_BYTES = 4
 CACHE_SHARE = 0.5  # of the free memory, for one full context
 TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -46,6 +50,8 @@ class LoadOptions:
         max_sessions: sequences that can be cached at a time.
         chunk_rows: most prompt tokens of one call.
         verify: check the digests of the weight files too.
+        pack: how ternary weights lie in memory, ``"two_bits"``, ``"trits"`` (1.6 bits) or
+            ``"auto"``, the faster; None for what the bundle asks for. Results are the same.
         progress: called with a line of text before slow work.
 
     Raises:
@@ -59,12 +65,15 @@ class LoadOptions:
     max_sessions: int = 4
     chunk_rows: int = DEFAULT_CHUNK_ROWS
     verify: bool = False
+    pack: str | None = None
     progress: Progress = field(default=lambda text: logger.info(text))
 
     def __post_init__(self) -> None:
         """Checks every value."""
         if self.kv_cache not in STORAGE:
             raise InputError(f"kv_cache is {self.kv_cache!r}; expected one of {', '.join(STORAGE)}")
+        if self.pack is not None and self.pack not in env.PACKS:
+            raise InputError(f"pack is {self.pack!r}; expected one of {', '.join(env.PACKS)}")
         _check_whole("threads", self.threads, env.MAX_THREADS)
         env.worker_threads(self.threads)  # refuses more than there are cores
         _check_whole("context", self.context, MAX_CONTEXT)
@@ -155,7 +164,8 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
     context = _context(options.context, config.context_length, spec)
     rows = min(options.chunk_rows, context)
     found = dict.fromkeys((*config.eos_token_ids, *eos_ids(texts[GENERATION_CONFIG])))
-    executables, backends = _compile(bundle.graph, options, spec, rows)
+    packing = packing_of(bundle, options)
+    executables, backends = _compile(bundle.graph, options, spec, rows, packing.trits)
     return Model(
         path=bundle.path,
         digest=bundle.digest,
@@ -195,30 +205,42 @@ def chosen_backends(name: str | None) -> list[Backend]:
 
 
 def streamed_bytes(graph: Graph) -> int:
-    """Bytes of weights that one decode step reads: all constants but rows of the embedding."""
-    used = {
-        name
-        for node in graph.nodes
-        if node.op != "embedding"
-        for name in node.inputs
-        if name in graph.constants
-    }
-    return sum(graph.constants[name].nbytes for name in used)
+    """Bytes of weights that one decode step reads: all constants but rows of the embedding.
+
+    Where activations have a scale a row, so have the weights, whatever the bundle repeats.
+    """
+    used: dict[str, int] = {}
+    for node in graph.nodes:
+        for name in node.inputs if node.op != "embedding" else ():
+            constant = graph.constants.get(name)
+            if isinstance(constant, PackedWeight) and node.attrs.get("activations") == "int8_row":
+                used[name] = constant.codes.nbytes + SCALE_BYTES * constant.shape[0]
+            elif constant is not None:
+                used[name] = constant.nbytes
+    return sum(used.values())
 
 
 def _compile(
-    graph: Graph, options: LoadOptions, spec: CacheSpec, rows: int
+    graph: Graph, options: LoadOptions, spec: CacheSpec, rows: int, trits: bool
 ) -> tuple[Mapping[Phase, Executable], tuple[str, ...]]:
     backends = chosen_backends(options.backend)
     plan = make_plan(graph, backends)
     threads = options.worker_threads
     each = {
-        Phase.PREFILL: CompileOptions(threads, rows, spec, options.progress),
-        Phase.DECODE: CompileOptions(threads, 1, spec, options.progress, _may_screen()),
+        Phase.PREFILL: CompileOptions(threads, rows, spec, options.progress, trits=trits),
+        Phase.DECODE: CompileOptions(threads, 1, spec, options.progress, _may_screen(), trits),
     }
     segments = (segment for phase in plan.segments.values() for segment in phase)
     names = tuple(dict.fromkeys(segment.backend for segment in segments))
     return compile_plan(plan, backends, each), names
+
+
+def packing_of(bundle: Bundle, options: LoadOptions) -> Packing:
+    """How the bundle's ternary weights will lie in memory, and why."""
+    threads = options.worker_threads
+    packing = choose_packing(bundle.manifest.pack, options.pack, machine_profile(), threads)
+    trace.say(trace.PLAN, f"ternary weights as {packing.name}: {packing.reason}")
+    return packing
 
 
 def _may_screen() -> bool:

@@ -98,7 +98,7 @@ NOMINAL = MachineProfile(
 )
 
 
-def family(activations: str, bits: int) -> str:
+def family(activations: str, bits: float) -> str:
     """Name of the kernels that multiply weights of so many bits with such activations."""
     return f"{activations}/{bits}"
 

@@ -72,6 +72,7 @@ def runner(
     max_rows: int = 64,
     context: int = 256,
     sequences: int = 1,
+    trits: bool = False,
 ) -> Iterator[Runner]:
     """Compiles a bundle for one back-end."""
     bundle = open_bundle(folder)
@@ -79,8 +80,8 @@ def runner(
     config = bundle.config
     spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, kv_cache)
     options = {
-        Phase.PREFILL: CompileOptions(threads, max_rows, spec),
-        Phase.DECODE: CompileOptions(threads, 1, spec),
+        Phase.PREFILL: CompileOptions(threads, max_rows, spec, trits=trits),
+        Phase.DECODE: CompileOptions(threads, 1, spec, trits=trits),
     }
     executables = compile_plan(make_plan(bundle.graph, backends), backends, options)
     cache = KVCache(spec, context, sequences)

@@ -11,6 +11,7 @@ import pytest
 from edgerun import calibration, profile
 from edgerun.calibration import Load, graph_of, loads_of, random_weight, running, thread_counts
 from edgerun.env import read_settings
+from edgerun.formats.base import unpack_bits
 from edgerun.profile import MachineProfile, read_profile, write_profile
 
 SMALL = Load("int8_row", 2, 1, (256, 256), 3)
@@ -29,7 +30,6 @@ def quick(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(calibration, "BATCH_LAYERS", 1)
     monkeypatch.setattr(calibration, "DECODING", replace(SMALL, chained=True, shared=False))
     monkeypatch.setattr(calibration, "measure_bandwidth", lambda threads: 1e9 * threads)
-    monkeypatch.setattr(profile, "measure_bandwidth", lambda threads: 1e9 * threads)
     yield
     profile.machine_profile.cache_clear()
 
@@ -55,16 +55,22 @@ def test_everything_is_measured_and_kept() -> None:
     assert any("2-bit weights" in line for line in said)
 
 
-def test_limits_are_measured_only_where_they_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = MachineProfile(bandwidth={1: 3.0}, int8_peak={1: 5.0}, fork_join_s={1: 7.0})
-    write_profile(known)
-    assert calibration.limits(1).int8_peak == {1: 5.0}
+def test_limits_are_measured_where_they_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_profile(MachineProfile(bandwidth={1: 3e9}, int8_peak={1: 5.0}, fork_join_s={1: 7.0}))
     monkeypatch.setattr(calibration, "measure_peak", lambda threads: 11.0)
     monkeypatch.setattr(calibration, "measure_fork_join", lambda threads: 13.0)
     found = calibration.limits(2)
-    assert found.bandwidth == {1: 3.0, 2: 2e9}
+    assert found == read_profile()
+    assert found.bandwidth == {1: 3e9, 2: 2e9}
     assert found.int8_peak == {1: 5.0, 2: 11.0}
     assert found.fork_join_s == {1: 7.0, 2: 13.0}
+
+
+def test_the_best_speed_of_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_profile(MachineProfile(bandwidth={1: 3e9}, int8_peak={1: 5.0}, fork_join_s={1: 7.0}))
+    assert calibration.limits(1).bandwidth == {1: 3e9}  # measured now: 1e9
+    monkeypatch.setattr(calibration, "measure_bandwidth", lambda threads: 4e9)
+    assert calibration.limits(1).bandwidth == {1: 4e9}
 
 
 def test_without_another_process_the_contended_speed_is_unknown(
@@ -101,3 +107,8 @@ def test_a_load_computes_numbers() -> None:
 def test_random_weights_are_whole(bits: int) -> None:
     weight = random_weight(bits, (64, 8), 0)
     assert (weight.bits, weight.shape, weight.block) == (bits, (8, 64), calibration.BLOCK)
+
+
+def test_ternary_weights_have_three_codes() -> None:
+    weight = random_weight(2, (64, 8), 0, ternary=True)
+    assert set(np.unique(unpack_bits(weight.codes, 2))) == {1, 2, 3}

@@ -1,6 +1,6 @@
 """Measures attention alone: decode against memory bandwidth, prefill against the FMA peak.
 
-    python tools/bench_attention.py [--shapes bitnet-2b-4t llama-3.2-1b] [--threads 1 2]
+    python tools/bench_attention.py [--shapes NAME ...] [--threads N ...] [--dtypes NAME ...]
 
 Every layer of the shape is one attention node with a cache of its own, run as the CPU back-end
 runs it, so that the figures hold writing the cache, waiting and combining. Tables go to standard
@@ -23,18 +23,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numba import float32
 
 from edgerun.backends import CompileOptions, Phase, make_backend
 from edgerun.backends.base import Executable
 from edgerun.graph.ir import Graph, Node
+from edgerun.kernels.compiler import compile_object
+from edgerun.kernels.instructions import Instruction
 from edgerun.kernels.isa import VECTOR_BYTES, selected_isa
+from edgerun.kernels.loader import load_object
 from edgerun.kernels.program import Program, ThreadTeam
-from edgerun.kernels.registry import instruction
+from edgerun.kernels.simd import fma, splat, store
+from edgerun.kernels.word import word
 from edgerun.profile import measure_bandwidth
 from edgerun.state import Batch, CacheSpec, KVCache
 
 CACHE_LIMIT_BYTES = 600 << 20
-MIN_SECONDS, MIN_RUNS = 0.15, 5
+MIN_SECONDS, MIN_RUNS = 0.1, 5
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ def graph_of(shape: Shape, layers: int) -> Graph:
 def fill(cache: KVCache) -> None:
     """Puts the same random page everywhere."""
     rng = np.random.default_rng(0)
-    page = rng.standard_normal(cache.keys.shape[1:])
+    page: Any = rng.standard_normal(cache.keys.shape[1:])
     if cache.spec.dtype == "int8":
         page = np.rint(page * 40)
         cache.key_scales[:] = cache.value_scales[:] = 1 / 40
@@ -170,3 +175,84 @@ def prefill(shape: Shape, dtype: Any, tokens: int, threads: int) -> dict[str, fl
         "us_per_layer": took / layers * 1e6,
         "gflop_per_s": 4 * shape.heads * shape.head_dim * pairs * layers / took / 1e9,
     }
+
+
+def fma_peak(threads: int) -> float:
+    """Floating-point operations a second of independent fused multiply-adds in registers."""
+    lanes = VECTOR_BYTES[selected_isa()] // 4
+    rounds, sums = 4096, np.zeros((256, lanes), np.float32)
+
+    def body(a: int, chunk: int) -> None:
+        one = splat(float32(0.5), "f32", lanes)
+        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = s8 = s9 = one
+        for _ in range(rounds):
+            s0, s1 = fma(s0, one, one), fma(s1, one, one)
+            s2, s3 = fma(s2, one, one), fma(s3, one, one)
+            s4, s5 = fma(s4, one, one), fma(s5, one, one)
+            s6, s7 = fma(s6, one, one), fma(s7, one, one)
+            s8, s9 = fma(s8, one, one), fma(s9, one, one)
+        total = s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7 + s8 + s9
+        store(word(a, 0) + chunk * lanes * 4, total)
+
+    arguments: Any = np.array([sums.ctypes.data], np.int64)
+    address = load_object(compile_object(body))
+    step = Instruction(address, arguments, ("sums",), 0, 1, 1, frozenset(), frozenset(), "fma")
+    program = Program([step], [arguments, sums])
+    program.frame[0] = len(sums)
+    team = ThreadTeam(threads)
+    try:
+        return len(sums) * rounds * 10 * 2 * lanes / seconds(lambda: team.run(program))
+    finally:
+        team.close()
+
+
+def measure(options: argparse.Namespace, say: Callable[[str], None]) -> dict[str, Any]:
+    """All figures asked for, by threads, shape and cache type."""
+    result: dict[str, Any] = {}
+    for threads in options.threads:
+        bandwidth, peak = measure_bandwidth(threads), fma_peak(threads)
+        found = result[f"threads={threads}"] = {
+            "bandwidth_gb_per_s": bandwidth / 1e9,
+            "peak_gflop_per_s": peak / 1e9,
+        }
+        say(f"{threads} threads: {bandwidth / 1e9:.1f} GB/s, {peak / 1e9:.0f} GFLOP/s")
+        for name, dtype in ((name, dtype) for name in options.shapes for dtype in options.dtypes):
+            for context in options.contexts:
+                row = decode(SHAPES[name], dtype, context, threads)
+                row["share"] = row["gb_per_s"] * 1e9 / bandwidth
+                found[f"decode {name} {dtype} {context}"] = row
+                say(
+                    f"  decode  {name} {dtype} {context:6}: {row['us_per_layer']:8.1f} us a layer, "
+                    f"{row['gb_per_s']:5.1f} GB/s, {row['share']:.2f}"
+                )
+            for tokens in options.prompts:
+                row = prefill(SHAPES[name], dtype, tokens, threads)
+                row["share"] = row["gflop_per_s"] * 1e9 / peak
+                found[f"prefill {name} {dtype} {tokens}"] = row
+                say(
+                    f"  prefill {name} {dtype} {tokens:6}: {row['us_per_layer']:8.1f} us a layer, "
+                    f"{row['gflop_per_s']:5.1f} GFLOP/s, {row['share']:.2f}"
+                )
+            for shared in (False, True) if options.sequences > 1 else ():
+                row = decode(SHAPES[name], dtype, 2048, threads, options.sequences, shared)
+                kind = "shared" if shared else "separate"
+                found[f"decode {options.sequences} {kind} {name} {dtype} 2048"] = row
+                say(f"  {options.sequences} {kind} of 2048: {row['us_per_layer']:8.1f} us a layer")
+    return result
+
+
+def main() -> None:
+    """Parses arguments, measures, prints."""
+    parser = argparse.ArgumentParser(description="Measures attention alone.")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--dtypes", nargs="+", default=["fp16", "int8"])
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--contexts", nargs="*", type=int, default=[128, 1024, 4096, 16384])
+    parser.add_argument("--prompts", nargs="*", type=int, default=[512, 2048])
+    parser.add_argument("--sequences", type=int, default=8, help="1 leaves shared prefixes out")
+    result = measure(parser.parse_args(), lambda text: print(text, file=sys.stderr, flush=True))
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

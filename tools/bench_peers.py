@@ -73,7 +73,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompt", type=int, default=16, help="tokens before the decode steps")
     parser.add_argument("--decode", type=int, help="decode steps of a sample")
-    parser.add_argument("--prefill", type=int, nargs="+", default=[128, 512], help="tokens")
+    parser.add_argument("--prefill", type=int, nargs="+", help="lengths of the prompts")
     parser.add_argument("--points", type=int, nargs="+", help="lengths for context and prompt")
     parser.add_argument(
         "--quiet",
@@ -101,7 +101,9 @@ def parse_arguments() -> argparse.Namespace:
         parser.error("--work is missing: a folder for the models")
     if arguments.threads < 1 or arguments.rounds < 1:
         parser.error("--threads and --rounds start at 1")
-    arguments.decode = arguments.decode or models.PRESETS[arguments.preset].decode_tokens
+    preset = models.PRESETS[arguments.preset]
+    arguments.decode = arguments.decode or preset.decode_tokens
+    arguments.prefill = arguments.prefill or list(preset.prefill_tokens)
     arguments.points = sorted(arguments.points or POINTS.get(arguments.what, (1,)))
     check_names([*(arguments.peers or []), *(arguments.only or [])], arguments.preset)
     return arguments

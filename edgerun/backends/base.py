@@ -50,6 +50,7 @@ class CompileOptions:
         max_rows: the largest number of rows a batch will have in this phase.
         cache: what the model caches, with the storage type chosen by the caller.
         progress: called with a short text before slow work such as compilation.
+        trits: whether to keep ternary weights in memory at 1.6 bits where that is possible.
         screen: whether logits that the batch does not ask for may be left out (``Batch.leading``).
     """
 
@@ -58,6 +59,7 @@ class CompileOptions:
     cache: CacheSpec
     progress: Progress = field(default=lambda text: None)
     screen: bool = False
+    trits: bool = False
 
 
 class Progress(Protocol):

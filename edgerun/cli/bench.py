@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from edgerun.llm import LLM
 
 PROMPT_TOKENS = 128
+# The likeliest token, whatever the model recommends: sampling is not what is measured.
+PLAIN: dict[str, Any] = {
+    "temperature": 0.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "repetition_penalty": 1.0,
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -93,7 +102,7 @@ def _timed(llm: LLM, ids: list[int], new_tokens: int) -> tuple[Stats, dict[str, 
 
 
 def _asked(new_tokens: int) -> dict[str, Any]:
-    return {"temperature": 0.0, "max_tokens": new_tokens, "ignore_eos": True}
+    return PLAIN | {"max_tokens": new_tokens, "ignore_eos": True}
 
 
 def _ids(llm: LLM, count: int, seed: int) -> list[int]:

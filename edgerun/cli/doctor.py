@@ -74,12 +74,14 @@ def diagnosis() -> dict[str, Any]:
 def _calibrate() -> None:
     from edgerun import env
     from edgerun.calibration import calibrate
+    from edgerun.kernels.isa import selected_isa
 
+    threads, isa = env.worker_threads(None), selected_isa()  # refuse first, then measure
     options.say(
-        "measuring this machine for about half a minute; other programs that run meanwhile make "
-        "it look slower than it is"
+        f"measuring this machine's {isa} kernels with {threads} threads for about half a minute; "
+        "other programs that run meanwhile make it look slower than it is"
     )
-    calibrate(env.worker_threads(None), lambda text: options.say(f"measuring {text}"))
+    calibrate(threads, lambda text: options.say(f"measuring {text}"))
 
 
 def _cores() -> dict[str, Any]:

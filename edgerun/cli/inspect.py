@@ -56,10 +56,19 @@ def describe(bundle: Bundle, *, tensors: bool) -> dict[str, Any]:
         "digest": bundle.digest,
         "model": manifest["model"],
         "formats": formats,
+        "packing": _packing(bundle),
         "files": {name: entry["size"] for name, entry in manifest["files"].items()},
         **{name: manifest[name] for name in ("recipe", "source", "quality", "exporter")},
         **({"tensors": listed} if tensors else {}),
     }
+
+
+def _packing(bundle: Bundle) -> dict[str, str]:
+    """How ternary weights will lie in memory here, and why."""
+    from edgerun.loading import LoadOptions, packing_of
+
+    packing = packing_of(bundle, LoadOptions())
+    return {"asked": bundle.manifest.pack, "here": packing.name, "why": packing.reason}
 
 
 def _tensors(graph: Graph) -> Iterator[dict[str, Any]]:
@@ -96,6 +105,7 @@ def _print(found: dict[str, Any]) -> None:
         for name, entry in found["formats"].items()
     }
     print_pairs("weights", weights)
+    print_pairs("ternary weights in memory", found["packing"])
     print_pairs("files", {name: size(count) for name, count in found["files"].items()})
     for name in ("recipe", "source", "quality", "exporter"):
         if found[name]:

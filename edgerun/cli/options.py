@@ -16,7 +16,7 @@ Model = Annotated[
     typer.Argument(help="Folder of a bundle; the model that comes with edgerun if left out."),
 ]
 Threads = Annotated[
-    int | None, typer.Option("--threads", help="Worker threads; one per core if left out.")
+    int | None, typer.Option("--threads", help="Worker threads; one per fast core if left out.")
 ]
 BackendName = Annotated[
     str | None, typer.Option("--backend", help="Use this back-end alone, e.g. cpu or reference.")

@@ -26,12 +26,12 @@ def plan(
     as_json: options.Json = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
-    from edgerun.loading import chosen_backends, resolve
+    from edgerun.loading import LoadOptions, chosen_backends, packing_of, resolve
     from edgerun.model.bundle import open_bundle
     from edgerun.plan import make_plan
 
-    graph = open_bundle(resolve(model)).graph
-    rows = make_plan(graph, chosen_backends(backend)).explain()
+    bundle = open_bundle(resolve(model))
+    rows = make_plan(bundle.graph, chosen_backends(backend)).explain()
     shown = [asdict(row) for row in rows if explain or row.chosen]
     if as_json:
         print(json.dumps(shown, ensure_ascii=False))
@@ -42,6 +42,8 @@ def plan(
     if explain:
         bases = {row["backend"]: row["basis"] for row in shown if row["basis"]}
         print_pairs("estimates stand on", bases)
+        packing = packing_of(bundle, LoadOptions())
+        print_pairs("ternary weights in memory", {packing.name: packing.reason})
 
 
 def _line(row: Mapping[str, Any]) -> dict[str, str]:

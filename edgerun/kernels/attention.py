@@ -170,9 +170,9 @@ def _score_int8(q, keys, values, p, high, padded, block, tokens, head_dim, size,
 
 
 @njit(inline="always")
-def _weigh(
+def _weigh(  # type: ignore[no-untyped-def]
     p, codes, values, ahead, out, low, high, padded, block, vectors, head_dim, size, dtype, lanes
-):  # type: ignore[no-untyped-def]
+):
     """Adds the weighted values of tokens ``low .. high - 1`` to the outputs of all queries."""
     columns = vectors * lanes
     share = WEIGH_TOKENS * columns * size * block // padded
@@ -197,9 +197,9 @@ def _weigh(
 
 
 @njit(inline="always")
-def _weigh_int8(
+def _weigh_int8(  # type: ignore[no-untyped-def]
     p, codes, values, ahead, out, low, high, padded, block, vectors, head_dim, size, dtype, lanes
-):  # type: ignore[no-untyped-def]
+):
     """``_weigh`` by weights rounded to int16; ``codes`` has room for them and their factors."""
     columns = vectors * lanes
     factors = codes + padded * PAGE_TOKENS * 2

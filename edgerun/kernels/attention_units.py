@@ -57,6 +57,7 @@ class AttentionUnits:
     rows: NDArray[np.int32] = field(init=False)
     partials: NDArray[np.float32] = field(init=False)
     _plan: Callable[[int, int], None] = field(init=False)
+    _address: int = field(init=False)
 
     def __post_init__(self) -> None:
         most = CAPACITY + self.max_rows
@@ -77,8 +78,9 @@ class AttentionUnits:
         self.names = compiled("attention_plan", block=BLOCK_PAGES).fields
         fields = given | self.fields
         self.arguments = np.array([fields[name] for name in self.names], np.int64)
+        self._address = self.arguments.ctypes.data
         self._plan = native("attention_plan", block=BLOCK_PAGES)
 
     def plan(self) -> None:
         """Cuts the batch that the fields point to; writes the numbers of units."""
-        self._plan(self.arguments.ctypes.data, 0)
+        self._plan(self._address, 0)

@@ -1,14 +1,16 @@
 """Products of low-bit weights with many batch rows, at the speed of the multipliers.
 
 ``linear_row`` and ``linear_block`` (``linear.py``) unpack weights anew for every few batch rows,
-which is right for decoding and costs half the speed in prefill. Here a chunk takes its weight
-rows ``width`` at a time and K in pieces, unpacks a piece once to one byte a code, in the first
-cache, and multiplies it by all batch rows. Fields, layouts and chunks are those of ``linear.py``;
-a chunk's ``step`` should be a multiple of ``width / 4`` groups (``gemm_groups``).
+which is right for decoding and costs a third to a half of the speed in prefill. Here a chunk
+takes its weight rows a few vectors at a time and K in pieces, unpacks a piece once to one byte a
+code, in the first cache, and multiplies it by all batch rows. Batch rows are taken in blocks of
+``tokens``; what is left, if less than half a block, is for the linear kernels, which leave out
+the others (their field ``lookup``). Fields and layouts are those of ``linear.py``.
 
 Bounds: ``gemm_row`` is exact up to its scaling and gives the same bits as ``linear_row``.
-``gemm_block`` has exact sums of blocks; the float32 accumulation over B blocks adds at most
-B * 2**-24 of the sum of magnitudes. Results depend neither on the number of batch rows nor on
+``gemm_block`` has exact sums of blocks, added up in order; the float32 accumulation over B blocks
+adds at most B * 2**-24 of the sum of magnitudes. It differs from ``linear_block``, which adds up
+in another order, within that bound. Results depend neither on the number of batch rows nor on
 the split into chunks.
 """
 
@@ -22,9 +24,9 @@ from edgerun.kernels.gemm_tiles import (
     gemm_block_tile,
     gemm_row_tile,
     parts,
-    unpack_rows,
     zero_point,
 )
+from edgerun.kernels.gemm_unpack import unpack_rows
 from edgerun.kernels.isa import VECTOR_BYTES
 from edgerun.kernels.linear import (
     ACCUMULATE,
@@ -44,6 +46,7 @@ from edgerun.kernels.linear import (
     X_SUM,
     N,
     X,
+    lookup_rows,
 )
 from edgerun.kernels.linear import finish as store_one
 from edgerun.kernels.registry import Body, kernel
@@ -52,7 +55,7 @@ from edgerun.kernels.tiles import scratch
 from edgerun.kernels.word import float_at, int_at, set_float, word
 
 VECTORS = 2  # vectors of weight rows in a tile
-TOKENS = 256  # batch rows that share an unpacked piece
+MOST_ROWS = 256  # batch rows that share an unpacked piece
 SLAB = 64  # weight rows that share a piece of the activations in the second cache
 PIECE_BYTES = 16 * 1024  # of unpacked codes: half of a small first cache
 
@@ -62,23 +65,13 @@ def gemm_lanes(isa: str) -> int:
     return VECTOR_BYTES.get(isa, 64)
 
 
-def gemm_groups(isa: str) -> int:
-    """Groups of four weight rows that are multiplied together."""
-    return VECTORS * gemm_lanes(isa) // 16
-
-
-def _tokens(isa: str) -> int:
-    """Batch rows of a tile, as many as the registers hold."""
-    return 8 if gemm_lanes(isa) == 64 else 4
-
-
-def _piece_tiles(bits: int, lanes: int, isa: str, unit: int) -> int:
+def tiles_a_piece(bits: int, lanes: int, isa: str, unit: int) -> int:
     """Vectors of a weight row that are unpacked at a time, a multiple of ``unit``."""
     tile_bytes = VECTORS * gemm_lanes(isa) // 4 * lanes * 8 // bits * parts(bits, isa)
     return PIECE_BYTES // (tile_bytes * unit) * unit
 
 
-@njit
+@njit(inline="always")
 def _clear(address: int, size: int, lanes):  # type: ignore[no-untyped-def]
     for place in range(address, address + size, lanes):
         store(place, splat(0, "i8", lanes))
@@ -95,12 +88,12 @@ def _store_vector(a, row, n, value, lanes):  # type: ignore[no-untyped-def]
     store(place, value)
 
 
-def _unpacking(bits: int, lanes: int, isa: str) -> Any:
+def unpacking(bits: int, lanes: int, isa: str) -> Any:
     """The function that unpacks ``some`` vectors from ``tile`` on of the rows from ``n`` on."""
     step_bytes, rows = VECTORS * gemm_lanes(isa), lanes // 4
     width, part_bits = step_bytes // 4, bits // parts(bits, isa)
 
-    @njit
+    @njit(inline="always")
     def unpack(a, n, tile, some, codes):  # type: ignore[no-untyped-def]
         tiles, limit = word(a, TILES), word(a, GROUPS) * 4 - 1
         source = word(a, CODES) + tile * lanes
@@ -122,25 +115,27 @@ def _unpacking(bits: int, lanes: int, isa: str) -> Any:
     return unpack
 
 
-def _driver(isa: str, piece_tiles: int, multiply: Any, finish: Any, kept_bytes: int) -> Body:
+def driver(
+    isa: str, tokens: int, piece_tiles: int, multiply: Any, finish: Any, kept_bytes: int
+) -> Body:
     """The loops around the tiles.
 
     ``multiply(a, row, count, n, tile, codes, kept, sums)`` adds the products of a piece, from
     ``tile`` on, to the sums of ``width`` weight rows and ``count`` batch rows.
     ``finish(a, row, count, n, last, sums)`` stores them.
     """
-    lanes, tokens = gemm_lanes(isa), _tokens(isa)
+    lanes = gemm_lanes(isa)
     width = VECTORS * lanes // 4
-    slab_bytes = SLAB * TOKENS * 4
+    slab_bytes = SLAB * MOST_ROWS * 4
 
     def body(a: int, chunk: int) -> None:
-        rows, tiles = word(word(a, ROWS), 0), word(a, TILES)
+        rows, tiles = lookup_rows(word(word(a, ROWS), 0), tokens), word(a, TILES)
         first = chunk * word(a, STEP) * 4
         end = min(min(word(a, GROUPS) * 4, first + word(a, STEP) * 4), word(a, N))
         codes, kept = scratch(PIECE_BYTES), scratch(kept_bytes)
         sums = scratch(slab_bytes)
-        for row in range(0, rows, TOKENS):
-            count = min(TOKENS, rows - row)
+        for row in range(0, rows, MOST_ROWS):
+            count = min(MOST_ROWS, rows - row)
             size = (count + tokens - 1) // tokens * tokens * width * 4
             for start in range(first, end, SLAB):
                 last = min(start + SLAB, end)
@@ -156,14 +151,14 @@ def _driver(isa: str, piece_tiles: int, multiply: Any, finish: Any, kept_bytes: 
 
 
 @kernel("gemm_row", COMMON + "x x_stride x_scale x_sum")
-def gemm_row(bits: int, lanes: int, isa: str) -> Body:
+def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
     """One scale a weight row and one an activation row, as ``linear_row``."""
-    wide, tokens, vectors, run = gemm_lanes(isa), _tokens(isa), VECTORS, lanes // 4
+    wide, vectors, run = gemm_lanes(isa), VECTORS, lanes // 4
     width, tile_k = vectors * wide // 4, lanes * 8 // bits
-    piece_tiles = _piece_tiles(bits, lanes, isa, 1)
-    unpack = _unpacking(bits, lanes, isa)
+    piece_tiles = tiles_a_piece(bits, lanes, isa, 1)
+    unpack = unpacking(bits, lanes, isa)
 
-    @njit
+    @njit(inline="always")
     def multiply(a, row, count, n, tile, codes, kept, sums):  # type: ignore[no-untyped-def]
         some, stride = min(piece_tiles, word(a, TILES) - tile), word(a, X_STRIDE)
         unpack(a, n, tile, some, codes)
@@ -184,14 +179,14 @@ def gemm_row(bits: int, lanes: int, isa: str) -> Body:
                 isa,
             )
 
-    return _driver(isa, piece_tiles, multiply, _row_store(bits, width, isa), 64)
+    return driver(isa, tokens, piece_tiles, multiply, row_store(bits, width, isa), 64)
 
 
-def _row_store(bits: int, width: int, isa: str) -> Any:
+def row_store(bits: int, width: int, isa: str) -> Any:
     """The function that scales and stores int32 sums."""
     middle, floats = zero_point(bits, isa), gemm_lanes(isa) // 4
 
-    @njit
+    @njit(inline="always")
     def finish(a, row, count, n, last, sums):  # type: ignore[no-untyped-def]
         for t in range(row, row + count):
             offset = middle * int_at(word(a, X_SUM), t)
@@ -212,14 +207,14 @@ def _row_store(bits: int, width: int, isa: str) -> Any:
 
 
 @kernel("gemm_block", COMMON + "x x_stride x_scale x_sum blocks")
-def gemm_block(bits: int, lanes: int, block: int, isa: str) -> Body:
+def gemm_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body:
     """One scale per block of K for weights and activations alike, as ``linear_block``."""
-    wide, tokens, vectors, run = gemm_lanes(isa), _tokens(isa), VECTORS, lanes // 4
+    wide, vectors, run = gemm_lanes(isa), VECTORS, lanes // 4
     width, tile_k = vectors * wide // 4, lanes * 8 // bits
-    piece_tiles = _piece_tiles(bits, lanes, isa, max(1, block // tile_k))
-    unpack, gather = _unpacking(bits, lanes, isa), _gathering(width)
+    piece_tiles = tiles_a_piece(bits, lanes, isa, max(1, block // tile_k))
+    unpack, gather = unpacking(bits, lanes, isa), gathering(width)
 
-    @njit
+    @njit(inline="always")
     def multiply(a, row, count, n, tile, codes, kept, sums):  # type: ignore[no-untyped-def]
         some, stride = min(piece_tiles, word(a, TILES) - tile), word(a, X_STRIDE)
         first, number = tile * tile_k // block, some * tile_k // block
@@ -249,13 +244,13 @@ def gemm_block(bits: int, lanes: int, block: int, isa: str) -> Body:
             )
 
     kept_bytes = piece_tiles * tile_k // block * width * 4
-    return _driver(isa, piece_tiles, multiply, _block_store(width, isa), kept_bytes)
+    return driver(isa, tokens, piece_tiles, multiply, block_store(width, isa), kept_bytes)
 
 
-def _gathering(width: int) -> Any:
+def gathering(width: int) -> Any:
     """The function that collects the scales of ``number`` blocks of ``width`` rows."""
 
-    @njit
+    @njit(inline="always")
     def gather(a, n, first, number, kept):  # type: ignore[no-untyped-def]
         limit = word(a, GROUPS) * 4 - 1
         for r in range(width):
@@ -266,11 +261,11 @@ def _gathering(width: int) -> Any:
     return gather
 
 
-def _block_store(width: int, isa: str) -> Any:
+def block_store(width: int, isa: str) -> Any:
     """The function that stores float32 sums."""
     floats = gemm_lanes(isa) // 4
 
-    @njit
+    @njit(inline="always")
     def finish(a, row, count, n, last, sums):  # type: ignore[no-untyped-def]
         for t in range(row, row + count):
             if n + width <= last:

@@ -5,9 +5,9 @@ the next dword those of the next row. A broadcast of as many activations of one 
 them all, sums of a row stay in the row's lane, and results are vectors of outputs: nothing is
 added across lanes, and scales apply to whole vectors.
 
-``unpack_rows`` brings weights from the stream layout into that order, one byte a code, by a
-transposition of dwords. The others multiply it by a few tokens: ``gemm_row_tile`` adds int32
-sums to ``sums [tokens, rows]``, ``gemm_block_tile`` scaled float32 sums.
+Codes come from ``unpack_rows`` (``gemm_unpack.py``), one byte each. They are multiplied by a few
+tokens: ``gemm_row_tile`` adds int32 sums to ``sums [tokens, rows]``, ``gemm_block_tile`` scaled
+float32 sums.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from edgerun.kernels.dot import DOTS, DOTS_IN_ORDER, total_type
+from edgerun.kernels.gemm_unpack import address, literals, load_any, prefetch
 from edgerun.kernels.simd import Vec, broadcast, constant, declare, pointer
 
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
@@ -85,112 +86,6 @@ class GemmShape:
         return 1 << (limit.bit_length() - 1)
 
 
-def _literals(*kinds: Any) -> list[Any] | None:
-    values = [getattr(kind, "literal_value", None) for kind in kinds]
-    return None if None in values else values
-
-
-def _constant(value: int) -> Any:
-    return ir.Constant(_I64, value)
-
-
-def _shuffle(builder: Any, a: Any, b: Any, index: list[int]) -> Any:
-    mask = ir.Constant(ir.VectorType(_I32, len(index)), index)
-    return builder.shuffle_vector(a, b, mask)
-
-
-def transpose(builder: Any, vectors: list[Any]) -> list[Any]:
-    """Transposes n vectors of n dwords; n is 4, 8 or 16.
-
-    Within 16 bytes by the unpacking of dwords and quadwords, then blocks of 16 bytes change
-    places: one instruction a vector and step where vectors have up to 32 bytes.
-    """
-    count = len(vectors)
-    parts = range(0, count, 4)
-    low = [part + lane for part in parts for lane in (0, 1)]
-    pairs = [low[i] + count * odd for i in range(0, len(low)) for odd in (0, 1)]
-    high = [index + 2 for index in pairs]
-    quads = [part + lane + count * odd for part in parts for odd in (0, 1) for lane in (0, 1)]
-    rows: list[Any] = [None] * count
-    for first in parts:
-        a, b, c, d = vectors[first : first + 4]
-        for lane, index in ((0, pairs), (2, high)):
-            ab, cd = _shuffle(builder, a, b, index), _shuffle(builder, c, d, index)
-            rows[first + lane] = _shuffle(builder, ab, cd, quads)
-            rows[first + lane + 1] = _shuffle(builder, ab, cd, [index + 2 for index in quads])
-    block = 4
-    while block < count:
-        lanes = range(count)
-        for i in (i for i in lanes if not i & block):
-            a, b = rows[i], rows[i + block]
-            first = [lane + count - block if lane & block else lane for lane in lanes]
-            second = [lane + count if lane & block else lane + block for lane in lanes]
-            rows[i] = _shuffle(builder, a, b, first)
-            rows[i + block] = _shuffle(builder, a, b, second)
-        block *= 2
-    return rows
-
-
-@intrinsic(prefer_literal=True)
-def unpack_rows(typingctx, w, row_bytes, row, last, tiles, out, ahead, step_bytes, bits, lanes):  # type: ignore[no-untyped-def]
-    """Unpacks ``lanes // 4`` rows of ``tiles`` vectors each, from ``row`` on.
-
-    ``w`` is the address of row 0's first vector. Rows beyond ``last`` are read as ``last``.
-    Vectors of codes go to ``out``, ``step_bytes`` apart: for each vector of the rows
-    ``lanes // 4`` steps of the lowest ``bits`` bits, then of the next. What lies ``ahead`` bytes
-    further is fetched for the next time.
-    """
-    values = _literals(step_bytes, bits, lanes)
-    if values is None:
-        return None
-    stride, size, width = values
-    count, planes = width // 4, 8 // size
-
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        start, row_size, first, limit, number, target, ahead = args[:7]
-        rows = []
-        for index in range(count):
-            wanted = builder.add(first, _constant(index))
-            inside = builder.icmp_signed("<", wanted, limit)
-            chosen = builder.select(inside, wanted, limit)
-            rows.append(builder.add(start, builder.mul(chosen, row_size)))
-        dwords, narrow = Vec("i32", count), Vec("u8", width)
-        with cgutils.for_range(builder, number, intp=_I64) as loop:
-            offset = builder.mul(loop.index, _constant(width))
-            vectors = [_load(builder, builder.add(at, offset), dwords.llvm) for at in rows]
-            for at in rows:
-                prefetch(builder, builder.add(builder.add(at, offset), ahead))
-            place = builder.mul(loop.index, _constant(planes * count * stride))
-            place = builder.add(target, place)
-            for step, vector in enumerate(transpose(builder, vectors)):
-                packed = builder.bitcast(vector, narrow.llvm)
-                for plane in range(planes):
-                    codes = packed
-                    if plane:
-                        codes = builder.lshr(codes, constant(narrow, plane * size))
-                    if plane < planes - 1:
-                        codes = builder.and_(codes, constant(narrow, (1 << size) - 1))
-                    at = builder.add(place, _constant((plane * count + step) * stride))
-                    builder.store(codes, pointer(builder, at, narrow.llvm)).align = 1
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 7, step_bytes, bits, lanes), codegen
-
-
-def _load(builder: Any, address: Any, kind: Any) -> Any:
-    value = builder.load(pointer(builder, address, kind))
-    value.align = 1
-    return value
-
-
-def prefetch(builder: Any, address: Any) -> None:
-    """Asks for the cache line of an address, which need not be valid."""
-    kind = ir.IntType(8).as_pointer()
-    function = declare(builder, "llvm.prefetch.p0", ir.VoidType(), kind, _I32, _I32, _I32)
-    read, keep, data = ir.Constant(_I32, 0), ir.Constant(_I32, 3), ir.Constant(_I32, 1)
-    builder.call(function, [builder.inttoptr(address, kind), read, keep, data])
-
-
 class GemmBuilder:
     """Emits steps along K of one tile; keeps the addresses of codes and activations."""
 
@@ -210,8 +105,8 @@ class GemmBuilder:
 
     def _token(self, index: int, last: Any) -> Any:
         """Number of a token; what lies beyond the last one is read as the last."""
-        inside = self.builder.icmp_signed("<", _constant(index), last)
-        return self.builder.select(inside, _constant(index), last)
+        inside = self.builder.icmp_signed("<", address(index), last)
+        return self.builder.select(inside, address(index), last)
 
     def variable(self, kind: Any, value: Any) -> Any:
         """A variable of the function; the optimiser keeps it in a register."""
@@ -232,7 +127,7 @@ class GemmBuilder:
         if count == unroll:
             self._unrolled(count)
             return
-        with cgutils.for_range(self.builder, _constant(count // unroll), intp=_I64):
+        with cgutils.for_range(self.builder, address(count // unroll), intp=_I64):
             self._unrolled(unroll)
 
     def unit(self, count: int, fold: Callable[[int], None]) -> None:
@@ -240,7 +135,7 @@ class GemmBuilder:
         for part in range(self.shape.parts):
             if part:
                 for place in self.x:
-                    back = self.builder.sub(self.builder.load(place), _constant(count * K_STEP))
+                    back = self.builder.sub(self.builder.load(place), address(count * K_STEP))
                     self.builder.store(back, place)
             self.start()
             self.steps(count)
@@ -254,30 +149,30 @@ class GemmBuilder:
         for step in range(count):
             prepared = []
             for vector in range(shape.vectors):
-                offset = _constant(step * shape.step_bytes + vector * shape.lanes)
-                value = _load(builder, builder.add(w, offset), codes)
+                offset = address(step * shape.step_bytes + vector * shape.lanes)
+                value = load_any(builder, builder.add(w, offset), codes)
                 prepared.append(self.dots.prepare(builder, value, shape.lanes, shape.part_bits))
             for t, x in enumerate(xs):
-                value = self._spread(builder.add(x, _constant(step * K_STEP)))
+                value = self._spread(builder.add(x, address(step * K_STEP)))
                 for v in range(shape.vectors):
                     place = self.partials[t * shape.vectors + v]
                     total = self.dots.add(
                         builder, builder.load(place), prepared[v], value, shape.lanes
                     )
                     builder.store(self._in_order(total), place)
-        builder.store(builder.add(w, _constant(count * shape.step_bytes)), self.w)
+        builder.store(builder.add(w, address(count * shape.step_bytes)), self.w)
         for x, place in zip(xs, self.x, strict=True):
-            builder.store(builder.add(x, _constant(count * K_STEP)), place)
+            builder.store(builder.add(x, address(count * K_STEP)), place)
 
-    def _spread(self, address: Any) -> Any:
+    def _spread(self, place: Any) -> Any:
         """The next activations of a token, in every dword."""
         dwords = Vec("i32", self.shape.lanes // 4)
-        value = broadcast(self.builder, _load(self.builder, address, _I32), dwords)
+        value = broadcast(self.builder, load_any(self.builder, place, _I32), dwords)
         return self.builder.bitcast(value, Vec("i8", self.shape.lanes).llvm)
 
     def _prefetch(self, xs: list[Any]) -> None:
         """Fetches what the next tile reads of the activations."""
-        ahead = self.builder.mul(self.x_stride, _constant(self.shape.tokens))
+        ahead = self.builder.mul(self.x_stride, address(self.shape.tokens))
         for x in xs:
             prefetch(self.builder, self.builder.add(x, ahead))
 
@@ -303,7 +198,7 @@ def gemm_row_tile(  # type: ignore[no-untyped-def]
     typingctx, w, x, x_stride, last, count, sums, vectors, tokens, bits, lanes, run, isa
 ):
     """Adds the sums of code times activation over ``count`` codes of K to int32 ``sums``."""
-    values = _literals(vectors, tokens, bits, lanes, run, isa)
+    values = literals(vectors, tokens, bits, lanes, run, isa)
     if values is None:
         return None
     shape = GemmShape(*values)
@@ -314,13 +209,13 @@ def gemm_row_tile(  # type: ignore[no-untyped-def]
 
         def fold(factor: int) -> None:
             for cell in range(len(shape.cells)):
-                at = builder.add(args[5], _constant(cell * shape.lanes))
-                total = tile.fold(cell, _load(builder, at, kind), factor)
+                at = builder.add(args[5], address(cell * shape.lanes))
+                total = tile.fold(cell, load_any(builder, at, kind), factor)
                 builder.store(total, pointer(builder, at, kind)).align = 1
 
         narrow = tile.dots.depth(shape.part_bits) > 0
         unit = shape.unit(shape.run * 8 // shape.bits if narrow else min(shape.run, UNROLL))
-        number = builder.udiv(args[4], _constant(unit * K_STEP))
+        number = builder.udiv(args[4], address(unit * K_STEP))
         with cgutils.for_range(builder, number, intp=_I64):
             if narrow:
                 tile.unit(unit, fold)
@@ -360,7 +255,7 @@ def gemm_block_tile(  # type: ignore[no-untyped-def]
     (int32, sums of the codes) belong to the first token and block, tokens ``x_blocks`` elements
     apart.
     """
-    values = _literals(vectors, tokens, bits, lanes, run, isa, block)
+    values = literals(vectors, tokens, bits, lanes, run, isa, block)
     if values is None:
         return None
     shape, steps = GemmShape(*values[:6]), values[6] // K_STEP
@@ -401,7 +296,7 @@ class _Scaling:
         self.tile, self.sums = tile, sums
         self.scales, x_scale, x_sum, x_blocks = addresses
         builder = tile.builder
-        rows = [builder.shl(builder.mul(t, x_blocks), _constant(2)) for t in tile.tokens]
+        rows = [builder.shl(builder.mul(t, x_blocks), address(2)) for t in tile.tokens]
         self.x_scales = [builder.add(x_scale, row) for row in rows]
         self.x_sums = [builder.add(x_sum, row) for row in rows]
         self.middle = zero_point(tile.shape.bits, tile.shape.isa)
@@ -415,7 +310,7 @@ class _Scaling:
         for start in self.x_sums:
             value = constant(kind, 0)
             if self.middle:
-                count = _load(builder, self._at(start, block), _I32)
+                count = load_any(builder, self._at(start, block), _I32)
                 value = builder.mul(broadcast(builder, count, kind), constant(kind, -self.middle))
             values += [value] * tile.shape.vectors
         return values
@@ -424,22 +319,22 @@ class _Scaling:
         """Scales the integer sums of a block and adds them up."""
         tile, builder, kind = self.tile, self.tile.builder, self.floats.llvm
         shape = tile.shape
-        place = builder.add(self.scales, builder.mul(block, _constant(shape.step_bytes)))
+        place = builder.add(self.scales, builder.mul(block, address(shape.step_bytes)))
         rows = [
-            _load(builder, builder.add(place, _constant(v * shape.lanes)), kind)
+            load_any(builder, builder.add(place, address(v * shape.lanes)), kind)
             for v in range(shape.vectors)
         ]
         name = f"llvm.fmuladd.v{self.floats.lanes}f32"
         fma = declare(builder, name, kind, kind, kind, kind)
         for t, start in enumerate(self.x_scales):
-            scale = broadcast(builder, _load(builder, self._at(start, block), _F32), self.floats)
+            scale = broadcast(builder, load_any(builder, self._at(start, block), _F32), self.floats)
             for v in range(shape.vectors):
                 cell = t * shape.vectors + v
-                at = builder.add(self.sums, _constant(cell * shape.lanes))
+                at = builder.add(self.sums, address(cell * shape.lanes))
                 factor = builder.fmul(rows[v], scale)
                 value = builder.sitofp(totals[cell], kind)
-                total = builder.call(fma, [value, factor, _load(builder, at, kind)])
+                total = builder.call(fma, [value, factor, load_any(builder, at, kind)])
                 builder.store(total, pointer(builder, at, kind)).align = 1
 
     def _at(self, start: Any, block: Any) -> Any:
-        return self.tile.builder.add(start, self.tile.builder.shl(block, _constant(2)))
+        return self.tile.builder.add(start, self.tile.builder.shl(block, address(2)))

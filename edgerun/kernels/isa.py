@@ -10,14 +10,18 @@ from functools import cache
 
 from edgerun.env import settings
 from edgerun.errors import InputError
+from edgerun.kernels.permission import tile_refusal
 
-# Best first. Values: the LLVM features that must all be present, and vector bytes.
+AVX512VNNI = ("avx512f", "avx512bw", "avx512vl", "avx512vnni")
+# Best first. Values: the LLVM features that must all be present, and vector bytes. AMX multiplies
+# matrices and does so for linear layers of many rows; all else then uses AVX-512.
 REQUIRED: Mapping[str, tuple[str, ...]] = {
-    "avx512vnni": ("avx512f", "avx512bw", "avx512vl", "avx512vnni"),
+    "amx": ("amx-tile", "amx-int8", *AVX512VNNI),
+    "avx512vnni": AVX512VNNI,
     "avx2": ("avx2", "fma", "f16c"),
     "portable": (),
 }
-VECTOR_BYTES: Mapping[str, int] = {"avx512vnni": 64, "avx2": 32, "portable": 16}
+VECTOR_BYTES: Mapping[str, int] = {"amx": 64, "avx512vnni": 64, "avx2": 32, "portable": 16}
 
 
 @cache
@@ -34,7 +38,17 @@ def host_features() -> frozenset[str]:
 
 def available_isas() -> list[str]:
     """Names of the instruction sets that can run here, best first."""
-    return [name for name, needed in REQUIRED.items() if host_features().issuperset(needed)]
+    return [name for name in REQUIRED if not obstacle(name)]
+
+
+def obstacle(name: str) -> str:
+    """Why an instruction set cannot run here; empty if it can.
+
+    For AMX this asks the system for permission, where the processor has it.
+    """
+    if missing := [one for one in REQUIRED[name] if one not in host_features()]:
+        return f"this machine lacks {', '.join(missing)}"
+    return tile_refusal() if name == "amx" else ""
 
 
 @cache
@@ -49,7 +63,8 @@ def selected_isa() -> str:
     if not forced:
         return available[0]
     if forced not in available:
+        why = f" ({obstacle(forced)})" if forced in REQUIRED else ""
         raise InputError(
-            f"EDGERUN_ISA is '{forced}', but this machine can run: {', '.join(available)}"
+            f"EDGERUN_ISA is '{forced}', but this machine can run: {', '.join(available)}{why}"
         )
     return forced

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,8 @@ GROUP = 4
 HUGE_PAGE = 2 << 20
 LINE = 64
 SLAB_GROUPS = 64  # groups of rows that a thread rearranges at a time
+SLABS_AT_ONCE = 32
+Done: TypeAlias = Callable[[NDArray[np.uint8]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +72,17 @@ class StreamWeight:
 
 
 def to_stream(
-    packed: PackedWeight, lanes: int, *, row_scale: bool, arena: Arena | None = None
+    packed: PackedWeight,
+    lanes: int,
+    *,
+    row_scale: bool,
+    arena: Arena | None = None,
+    done: Done = lambda _: None,
 ) -> StreamWeight:
     """Rearranges a packed weight; ``row_scale`` demands equal scales along each row.
 
-    The result lies in ``arena``, or in memory of its own.
+    The result lies in ``arena``, or in memory of its own. ``done`` is told which packed codes
+    are not needed any more, so that no large matrix is in memory twice.
     """
     n, k = packed.shape
     bits = packed.bits
@@ -81,7 +91,7 @@ def to_stream(
     tiles, groups = -(-k // unit) * unit // tile, -(-n // GROUP)
     own = arena or Arena(piece=0)
     codes = own.zeros((groups * GROUP, tiles, lanes))
-    ternary = _fill_codes(packed, codes)
+    ternary = _fill_codes(packed, codes, done)
     block = tiles * tile if row_scale else packed.block
     scales = packed.scales[:, :1] if row_scale else packed.scales
     padded = np.zeros((groups * GROUP, tiles * tile // block), np.float32)
@@ -89,7 +99,7 @@ def to_stream(
     return StreamWeight(codes, padded, (n, k), bits, block, lanes, ternary)
 
 
-def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8]) -> bool:
+def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8], done: Done) -> bool:
     """Runs the ``repack`` kernel over all groups, on as many threads as there are cores.
 
     Returns whether the codes are ternary: of two bits, and none is 0, which stands for -2.
@@ -103,7 +113,10 @@ def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8]) -> bool:
     arguments = np.array([*fields, SLAB_GROUPS, zeros.ctypes.data], np.int64)
     function = native("repack", bits=packed.bits, lanes=lanes)
     with ThreadPoolExecutor(usable_cores()) as pool:
-        list(pool.map(lambda chunk: function(arguments.ctypes.data, chunk), range(chunks)))
+        for first in range(0, chunks, SLABS_AT_ONCE):
+            some = range(first, min(chunks, first + SLABS_AT_ONCE))
+            list(pool.map(lambda chunk: function(arguments.ctypes.data, chunk), some))
+            done(rows[some.start * SLAB_GROUPS * GROUP : some.stop * SLAB_GROUPS * GROUP])
     return packed.bits == 2 and not zeros.any()
 
 

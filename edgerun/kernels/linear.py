@@ -52,7 +52,7 @@ def finish(a: int, row: int, n: int, value: float) -> None:
 
 
 @njit
-def _store_integers(a, row, n, apart, sums, tokens, rows, middle):  # type: ignore[no-untyped-def]
+def store_integers(a, row, n, apart, sums, tokens, rows, middle):  # type: ignore[no-untyped-def]
     """Scales and stores int32 ``sums [tokens, rows]``; ``middle`` is the codes' zero point.
 
     The rows are ``n``, ``n + apart``, ``n + 2 * apart``, ...
@@ -78,8 +78,11 @@ def _store_floats(a, row, n, apart, sums, tokens, rows):  # type: ignore[no-unty
 def lookup_rows(rows, tokens):  # type: ignore[no-untyped-def]
     """How many of a batch's rows are done in blocks of ``tokens`` by lookup; 0 means none.
 
-    A block that is not half full costs more than row by row.
+    A block that is not half full costs more than row by row. A negative number stands for blocks
+    of any size: all rows, if there are as many as its magnitude.
     """
+    if tokens < 0:
+        return rows if rows >= -tokens else 0
     return min(rows, (rows + tokens // 2) // max(1, tokens) * tokens)
 
 
@@ -110,21 +113,22 @@ def linear_row(bits: int, lanes: int, isa: str) -> Body:
                     for r in range(0, 4, side):
                         start = w + r * far
                         row_tile(start, far, x, stride, tiles, sums, side, TOKENS, bits, lanes, isa)
-                        _store_integers(a, row, n + r * apart, apart, sums, TOKENS, side, middle)
+                        store_integers(a, row, n + r * apart, apart, sums, TOKENS, side, middle)
                 else:
                     row_tile(w, far, x, stride, tiles, sums, 4, 1, bits, lanes, isa)
-                    _store_integers(a, row, n, apart, sums, 1, 4, middle)
+                    store_integers(a, row, n, apart, sums, 1, 4, middle)
             row += TOKENS if many else 1
 
     return body
 
 
-@kernel("linear_block", COMMON + "x x_stride x_scale x_sum blocks")
+@kernel("linear_block", COMMON + "x x_stride x_scale x_sum blocks lookup")
 def linear_block(bits: int, lanes: int, block: int, isa: str) -> Body:
     """One scale per block of K for weights and activations alike.
 
     ``x`` is int8 ``[rows, x_stride]``; ``x_scale`` float32 ``[rows, blocks]``; ``x_sum`` int32
-    ``[rows, blocks]``, the sum of the block's codes. ``block >= lanes``.
+    ``[rows, blocks]``, the sum of the block's codes. ``block >= lanes``. The first rows are left
+    out if ``gemm.py`` does them, as in ``linear_row``.
     """
     side = 4 if lanes == WIDE else 2
 
@@ -135,7 +139,7 @@ def linear_block(bits: int, lanes: int, block: int, isa: str) -> Body:
         apart = min(word(a, GROUPS), first + word(a, STEP)) - first
         far, scales_far = apart * tiles * lanes, apart * blocks * 4
         sums = scratch(64)
-        row = 0
+        row = lookup_rows(rows, word(a, BLOCKS + 1))
         while row < rows:
             x = word(a, X) + row * stride
             xs, xm = word(a, X_SCALE) + row * blocks * 4, word(a, X_SUM) + row * blocks * 4

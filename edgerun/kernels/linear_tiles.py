@@ -169,7 +169,8 @@ class Offsets:
         self.tile.clear(self.sums, total_type(self.tile.shape.lanes))
 
 
-def _reduce_int(builder: Any, vector: Any) -> Any:
+def reduce_int(builder: Any, vector: Any) -> Any:
+    """Sum of the lanes of an int32 vector."""
     count = vector.type.count
     name = f"llvm.vector.reduce.add.v{count}i32"
     return builder.call(declare(builder, name, ELEMENTS["i32"], vector.type), [vector])
@@ -229,7 +230,7 @@ def row_tile(typingctx, w, w_stride, x, x_stride, tiles, out, rows, tokens, bits
         offsets.subtract(totals)
 
         def lane_sum(value: Any) -> Any:
-            total = _reduce_int(builder, value)
+            total = reduce_int(builder, value)
             return builder.ashr(total, ir.Constant(total.type, shape.bits * shape.paired))
 
         tile.finish(totals, args[5], ELEMENTS["i32"], lane_sum)

@@ -34,11 +34,13 @@ Body: TypeAlias = Callable[[int, int], None]
 Factory: TypeAlias = Callable[..., Body]
 Progress: TypeAlias = Callable[[str], None]
 FAMILIES = (
+    "amx",
     "attention",
     "attention_many",
     "attention_plan",
     "cache_write",
     "elementwise",
+    "gemm",
     "linear",
     "lookup",
     "measure",
@@ -47,6 +49,7 @@ FAMILIES = (
     "repack",
     "screen",
     "stream",
+    "trits",
 )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from edgerun.env import PACKS
 from edgerun.errors import BundleError, UnsupportedError
 from edgerun.graph.ir import Graph
 from edgerun.graph.onnx_reader import read_graph
@@ -125,6 +126,10 @@ def read_manifest(folder: Path) -> Manifest:
         raise UnsupportedError(
             f"{folder} has bundle format {manifest.format_version}, this version reads "
             f"{FORMAT_VERSION}: export the model again or update edgerun"
+        )
+    if manifest.pack not in PACKS:
+        raise BundleError(
+            f"{folder / MANIFEST} says pack '{manifest.pack}'; expected one of {', '.join(PACKS)}"
         )
     _check_model(folder / MANIFEST, manifest.model)
     return manifest

@@ -35,7 +35,10 @@ class ModelConfig(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """``manifest.json``, see docs/bundle.md."""
+    """``manifest.json``, see docs/bundle.md.
+
+    ``pack`` is how ternary weights should lie in memory, one of ``env.PACKS``.
+    """
 
     format: str
     format_version: int
@@ -45,3 +48,4 @@ class Manifest(msgspec.Struct, frozen=True):
     source: dict[str, Any] = {}
     quality: dict[str, Any] = {}
     exporter: dict[str, Any] = {}
+    pack: str = "two_bits"

@@ -203,6 +203,7 @@ def manifest(
     exporter: Mapping[str, Any],
     spec: DecoderSpec,
     recipe: Recipe,
+    pack: str,
     ids: Mapping[str, Any],
     source: Source,
     quality: Mapping[str, Any],
@@ -222,5 +223,6 @@ def manifest(
             "licence": source.licence,
         },
         "quality": dict(quality),
+        "pack": pack,
         "files": dict(sorted(files.items())),
     }

@@ -69,6 +69,14 @@ _Profile = Annotated[
         "that others may not run."
     ),
 ]
+_Pack = Annotated[
+    str,
+    typer.Option(
+        help="How edgerun keeps ternary weights in memory: two_bits, trits (1.6 bits) or auto, "
+        "whichever decodes faster by the profile of the machine that loads the bundle. Results "
+        "and files are the same."
+    ),
+]
 _Verify = Annotated[
     bool, typer.Option("--verify", help="Compare the bundle with the source before it appears.")
 ]
@@ -91,6 +99,7 @@ def export_command(
     head_weights: _HeadWeights = None,
     activations: _Activations = None,
     profile: _Profile = "portable",
+    pack: _Pack = "two_bits",
     verify: _Verify = False,
     force: _Force = False,
     tokenizer: _Tokenizer = None,
@@ -107,6 +116,7 @@ def export_command(
         head_weights=head_weights,
         activations=activations,
         profile=profile,
+        pack=pack,
         tokenizer=tokenizer,
         revision=revision,
         verify=verify,

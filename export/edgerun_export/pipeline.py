@@ -32,7 +32,7 @@ from edgerun_export.external_data import DataWriter
 from edgerun_export.graph_builder import build_model
 from edgerun_export.onnx_graph import OnnxGraph
 from edgerun_export.openvino_ir.install import openvino_version
-from edgerun_export.recipe import Recipe, make_recipe
+from edgerun_export.recipe import Recipe, check_pack, make_recipe
 from edgerun_export.source_weights import SourceWeights
 from edgerun_export.verify import damage, sample_ids, verify
 from edgerun_export.weight_store import MIN_BLOCK, WeightStore
@@ -51,6 +51,7 @@ class ExportOptions:
         head_weights: weight format of the head.
         activations: ``int8`` or ``fp32``.
         profile: which runtimes the graph is written for.
+        pack: how edgerun should keep ternary weights in memory; a hint, which alters no weights.
         tokenizer: a llama2.c tokenizer file, for checkpoints that carry none.
         revision: commit of a hub checkpoint.
         verify: compare the bundle with the source before it appears.
@@ -62,6 +63,7 @@ class ExportOptions:
     head_weights: str | None = None
     activations: str | None = None
     profile: str = "portable"
+    pack: str = "two_bits"
     tokenizer: Path | None = None
     revision: str | None = None
     verify: bool = False
@@ -183,6 +185,7 @@ class _Job:
         head = options.head_weights
         if head is None and self._spec.hidden_size % MIN_BLOCK:
             head = "fp32"  # the only form that rows of any width have
+        check_pack(options.pack, options.weights or default)
         return make_recipe(
             options.weights or default,
             options.group_size,
@@ -291,6 +294,7 @@ class _Job:
             exporter=self._tools,
             spec=self._spec,
             recipe=self._recipe,
+            pack=self._options.pack,
             ids=self._ids,
             source=self._checkpoint.source,
             quality=self._quality,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from edgerun.env import PACKS
 from edgerun.errors import UnsupportedError
 from edgerun.formats import format_named
 
@@ -110,6 +111,20 @@ def make_recipe(
     _check("activations", recipe.activations, ACTIVATIONS)
     _check("profile", recipe.profile, tuple(PROFILES))
     return recipe
+
+
+def check_pack(pack: str, weights: str) -> None:
+    """Checks a hint about how to keep weights in memory.
+
+    Raises:
+        UnsupportedError: it is not offered, or asks for trits of weights that are not ternary.
+    """
+    _check("pack", pack, PACKS)
+    if pack == "trits" and weights != "ternary":
+        raise UnsupportedError(
+            f"--pack trits holds ternary weights only and these are {weights}: "
+            "leave it out, or choose --weights ternary"
+        )
 
 
 def _check(option: str, value: object, allowed: tuple[object, ...]) -> None:

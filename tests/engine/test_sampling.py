@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from typing import Any
 
@@ -12,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from edgerun.engine.sampling import History, SamplingParams, make_sampler
-from edgerun.engine.sampling.base import Candidates, factories, place, smallest_nucleus
+from edgerun.engine.sampling import History, SamplingParams, make_leading, make_sampler
+from edgerun.engine.sampling.base import Candidates, factories, last_of_fewest, place
 from edgerun.errors import BackendError, SamplingError
 
 LOGITS = hnp.arrays(
@@ -183,13 +184,87 @@ def test_place_agrees_with_a_plain_running_sum(weights: np.ndarray, share: float
     assert index == 0 or sums[index - 1] <= mass + 1e-9
 
 
-def test_large_vocabularies_give_the_nucleus_of_a_full_sort() -> None:
-    for spread in (0.3, 3.0):
-        logits = np.random.default_rng(0).standard_normal(50_000).astype(np.float32) * spread
-        weights = Candidates(logits).probabilities()
-        ordered = np.sort(weights)[::-1]
-        wanted = ordered[np.searchsorted(np.cumsum(ordered, dtype=np.float64), 0.9)]
-        assert smallest_nucleus(weights, 0.9) == pytest.approx(float(wanted), rel=1e-3)
+SPREADS = [0.01, 0.3, 3.0, 12.0]
+
+
+@pytest.mark.parametrize("mass", [0.001, 0.5, 0.95, 0.9999])
+@pytest.mark.parametrize("spread", SPREADS)
+def test_large_vocabularies_give_the_nucleus_of_a_full_sort(spread: float, mass: float) -> None:
+    logits = np.random.default_rng(0).standard_normal(50_000).astype(np.float32) * spread
+    weights = Candidates(logits).weights()
+    ordered = np.sort(logits)[::-1]
+    sums = np.cumsum(np.sort(weights)[::-1], dtype=np.float64)
+    wanted = ordered[np.searchsorted(sums, mass * sums[-1])]
+    assert last_of_fewest(logits, weights, mass * sums[-1]) == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+def test_large_vocabularies_give_the_typical_set_of_a_full_sort(spread: float) -> None:
+    logits = np.random.default_rng(1).standard_normal(50_000).astype(np.float32) * spread
+    weights = softmax(logits)
+    surprise = -np.log(weights)
+    distance = np.abs(surprise - (weights * surprise).sum())
+    order = np.argsort(distance)
+    chosen = order[: np.searchsorted(np.cumsum(weights[order]), 0.6) + 1]
+    found = kept(logits, typical_p=0.6)
+    # Single tokens may differ by rounding where distances are nearly equal.
+    assert len(found.symmetric_difference(map(int, chosen))) <= 1e-3 * len(found) + 1
+
+
+def test_equal_and_impossible_keys_are_counted_in_full() -> None:
+    keys = np.full(20_000, -3.0, np.float32)
+    keys[::3] = -np.inf
+    weights = np.exp(keys)
+    assert last_of_fewest(keys, weights, 0.5 * weights.sum()) == -3.0
+    assert last_of_fewest(keys, weights, 2.0 * weights.sum()) == -np.inf
+
+
+def test_large_vocabularies_are_filtered_in_half_a_millisecond_or_so() -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal(128_256).astype(np.float32) * 2
+    logits[rng.integers(0, len(logits), 40)] += np.linspace(4, 16, 40, dtype=np.float32)
+    for params in ({"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.05}, {"typical_p": 0.9}):
+        sample = make_sampler(SamplingParams(seed=0, **params))
+        times = []
+        for _ in range(10):
+            start = time.perf_counter()
+            sample(logits, EMPTY)
+            times.append(time.perf_counter() - start)
+        assert min(times) < 5e-3  # ten times what it takes: other programs may be running
+
+
+LEADING: list[tuple[dict[str, Any], int | None]] = [
+    ({"temperature": 0}, 1),
+    ({"temperature": 0, "top_p": 0.5, "min_p": 0.1, "top_k": 9}, 1),
+    ({"temperature": 0, "typical_p": 0.5}, None),
+    ({"temperature": 0, "typical_p": 0.5, "top_k": 9}, 9),
+    ({}, None),
+    ({"top_p": 0.9}, None),
+    ({"top_k": 256, "top_p": 0.9, "typical_p": 0.5}, 256),
+    ({"top_k": 257}, None),
+]
+
+
+@pytest.mark.parametrize(("params", "count"), LEADING)
+def test_samplers_say_how_many_leading_logits_they_look_at(
+    params: dict[str, Any], count: int | None
+) -> None:
+    leading = make_leading(SamplingParams(**params))
+    assert (leading and leading(EMPTY).count) == count
+
+
+def test_samplers_say_which_tokens_may_move() -> None:
+    history = History([3, 4, 4, 9, 8, 8], prompt_tokens=4)
+
+    def ids(**params: Any) -> list[int]:
+        leading = make_leading(SamplingParams(temperature=0, **params))
+        assert leading is not None
+        return leading(history).ids.tolist()
+
+    assert ids() == []
+    assert ids(repetition_penalty=1.1) == [3, 4, 8, 9]
+    assert ids(presence_penalty=1) == [8]
+    assert ids(frequency_penalty=-1, logit_bias={1: 2.0, 8: 1.0}) == [1, 8]
 
 
 BAD = [

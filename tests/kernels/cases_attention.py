@@ -1,4 +1,7 @@
-"""Cases of attention and of writing its cache: ragged batches, windows, page boundaries."""
+"""Cases of attention and of writing its cache: ragged batches, windows, page boundaries.
+
+Attention as a whole, over contexts of several blocks, is tested in ``tests/backends``.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,17 @@ from typing import Any
 import numpy as np
 
 from edgerun.kernels import reference
+from edgerun.kernels.attention_units import (
+    BLOCK_PAGES,
+    ROW_BLOCK,
+    ROW_BLOCKS,
+    ROW_INTS,
+    ROW_SLOT,
+    SINGLE,
+    SPLIT,
+    STACKED,
+    AttentionUnits,
+)
 from edgerun.state import Batch, CacheSpec, KVCache
 from tests.kernels.harness import (
     F32,
@@ -22,6 +36,8 @@ from tests.kernels.harness import (
 
 # What float32 summation may lose; scores here reach about 10, so exp costs 10 * 2**-23.
 BOUND = 3e-6
+BOUND_INT8 = 5e-4  # queries and weights of single rows are rounded to 16 bits
+PAGE_TOKENS, STACK = 64, 8
 # Batches: (tokens already cached, tokens in the batch) of every sequence.
 DECODE = [((0, 1),), ((63, 1),), ((64, 1), (200, 1), (5, 1))]
 PREFILL = [((0, 5),), ((60, 9), (0, 1), (127, 20)), ((100, 33),)]
@@ -80,10 +96,28 @@ def cache_write(isa: str, dtype: Any, shape: tuple[int, int]) -> Call:
     return Call(params, fields | cache_fields(cache, batch), batch.rows, check)
 
 
+class Counted:
+    """A batch as kernels see it, and its units."""
+
+    def __init__(self, batch: Batch, cache: KVCache, window: int, partial_floats: int = 1) -> None:
+        self.rows = np.array([batch.rows], np.int64)
+        self.counts = np.zeros(3, np.int64)
+        fields = {
+            "rows": self.rows.ctypes.data,
+            "positions": batch.positions.ctypes.data,
+            "sequences": batch.sequences.ctypes.data,
+            "counts": self.counts.ctypes.data,
+        }
+        self.units = AttentionUnits(batch.rows, STACK, window, partial_floats, fields)
+        given = {"page_table": cache.page_table.ctypes.data, "pages": cache.page_table.shape[1]}
+        for name, value in given.items():
+            self.units.arguments[self.units.names.index(name)] = value
+
+
 def attention_call(
     params: dict[str, Any], parts: tuple[tuple[int, int], ...], window: int, kv_heads: int
-) -> tuple[dict[str, Any], Batch, Any]:
-    """Fields, batch and check of a call of either attention kernel."""
+) -> tuple[dict[str, Any], Counted, Any]:
+    """Fields, units and check of a call of either attention kernel."""
     head_dim, group = params["head_dim"], params["group"]
     cache, batch = filled_cache(CacheSpec(1, kv_heads, head_dim, params["dtype"]), parts)
     width = kv_heads * group * head_dim
@@ -103,13 +137,18 @@ def attention_call(
         scale=float(scale[0]),
         window=window,
     )
+    counted = Counted(batch, cache, window)
+    counted.units.plan()
+    assert counted.counts[SPLIT] == 0
 
     def check() -> None:
-        assert_near(out[:, :width], expected, BOUND)
+        single = params["dtype"] == "int8" and "rows" not in params
+        assert_near(out[:, :width], expected, BOUND_INT8 if single else BOUND)
         assert (out[:, width:] == UNTOUCHED).all()
 
     fields = {"q": q, "q_stride": width + 1, "out": out, "out_stride": width + 2, "scale": scale}
-    return fields | cache_fields(cache, batch) | {"window": window}, batch, check
+    fields |= {"row_blocks": counted.units.rows, "partials": 0, "window": window}
+    return fields | cache_fields(cache, batch), counted, check
 
 
 # head_dim, query heads a kv head, kv heads, storage: chosen to meet every register blocking.
@@ -126,8 +165,10 @@ def attention(
 ) -> Call:
     isa, (head_dim, group, kv_heads, dtype) = variant
     params = {"dtype": dtype, "head_dim": head_dim, "group": group, "lanes": float_lanes(isa)}
-    fields, batch, check = attention_call(params, parts, window, kv_heads)
-    return Call(params, fields, batch.rows, check, batch.rows * kv_heads)
+    fields, counted, check = attention_call(params, parts, window, kv_heads)
+    assert counted.counts[STACKED] == 0
+    fields |= {"units": counted.units.single}
+    return Call(params, fields, 0, check, int(counted.counts[SINGLE]) * kv_heads)
 
 
 @cases_of("attention_many", variant=VARIANTS[1:], parts=PREFILL, window=[0, 50])
@@ -136,5 +177,99 @@ def attention_many(
 ) -> Call:
     isa, (head_dim, group, kv_heads, dtype) = variant
     params = {"dtype": dtype, "head_dim": head_dim, "group": group, "lanes": float_lanes(isa)}
-    fields, batch, check = attention_call(params, parts, window, kv_heads)
-    return Call(params | {"rows": 8}, fields, batch.rows, check, -(-batch.rows // 8))
+    params |= {"rows": STACK}
+    fields, counted, check = attention_call(params, parts, window, kv_heads)
+    # A unit of one row is for the other kernel, but this one must manage it too.
+    single, stacked = (int(counted.counts[kind]) for kind in (SINGLE, STACKED))
+    counted.units.stacked[stacked : stacked + single] = counted.units.single[:single]
+    fields |= {"units": counted.units.stacked}
+    return Call(params, fields, 0, check, (single + stacked) * kv_heads)
+
+
+@cases_of("attention_combine", isa=ISAS, shape=[(8, 1, 2), (40, 7, 1), (64, 4, 2)])
+def attention_combine(isa: str, shape: tuple[int, int, int]) -> Call:
+    head_dim, group, kv_heads = shape
+    blocks = [3, 1, 40]  # a row of one block has its result already
+    rows = np.zeros((3, ROW_INTS), np.int32)
+    rows[:, ROW_SLOT], rows[:, ROW_BLOCKS] = [0, 3, 3], blocks
+    partials = random((43, kv_heads, group * (head_dim + 2)))
+    sums = partials[..., : group * head_dim].reshape(43, kv_heads, group, head_dim)
+    states = partials[..., group * head_dim :].reshape(43, kv_heads, group, 2)
+    states[..., 0] *= 20
+    states[..., 1] = np.abs(states[..., 1]) + 1
+    width = kv_heads * group * head_dim
+    out = untouched((3, width + 1))
+
+    def check() -> None:
+        for row, place in ((0, slice(0, 3)), (2, slice(3, 43))):
+            top = states[place, ..., 0].max(axis=0)
+            factors = np.exp(states[place, ..., 0].astype(np.float64) - top)
+            weight = (factors * states[place, ..., 1]).sum(axis=0)
+            expected = (factors[..., None] * sums[place]).sum(axis=0) / weight[..., None]
+            assert_near(out[row, :width], expected.reshape(-1), 1e-6)
+        assert (out[1] == UNTOUCHED).all()
+        assert (out[:, width:] == UNTOUCHED).all()
+
+    fields = {"row_blocks": rows, "partials": partials, "out": out, "out_stride": width + 1}
+    params = {"head_dim": head_dim, "group": group, "lanes": float_lanes(isa)}
+    return Call(params, fields | {"kv_heads": kv_heads}, 0, check, 3 * kv_heads)
+
+
+# Cached tokens of sequences, and how many of them all have in common.
+PLANS = [
+    ([(0, 1)], 0),
+    ([(511, 1)], 0),
+    ([(512, 1)], 0),
+    ([(9000, 1), (3, 1), (700, 3), (600, 40), (1, 1)], 0),
+    ([(1300, 1), (1400, 1), (1030, 1), (2000, 4)] * 3, 1029),
+    ([(200_000, 1)] * 2, 0),
+]
+
+
+@cases_of("attention_plan", plan=PLANS, window=[0, 50, 700])
+def attention_plan(plan: tuple[list[tuple[int, int]], int], window: int) -> Call:
+    parts, common = plan
+    cache = KVCache(CacheSpec(1, 1, 1), max(sum(one) for one in parts), len(parts))
+    batches = []
+    for cached, tokens in parts:
+        sequence = cache.fork(0, common) if batches and common else cache.open()
+        cache.reserve(sequence, cached + tokens)
+        cache.extend(sequence, cached)
+        batches.append(Batch.of([0] * tokens, cached, sequence))
+    batch = Batch.join(batches)
+    counted = Counted(batch, cache, window)
+    units = counted.units
+
+    def check() -> None:
+        tables = cache.page_table[batch.sequences]
+        ends = batch.positions // PAGE_TOKENS + 1
+        starts = np.maximum(batch.positions - window + 1, 0) // PAGE_TOKENS if window else 0 * ends
+        seen = [np.zeros(cache.page_table.shape[1], int) for _ in range(batch.rows)]
+        slots: set[int] = set()
+        for table, count in ((units.single, SINGLE), (units.stacked, STACKED)):
+            for row, rows, page, end, block, *_ in table[: counted.counts[count]].tolist():
+                assert rows == 1 if count == SINGLE else 1 < rows <= STACK
+                # No page is visited that no row of the unit sees.
+                assert page >= starts[row : row + rows].min()
+                assert end <= ends[row : row + rows].max()
+                for one in range(row, row + rows):
+                    last = min(end, ends[one])
+                    first = max(page, starts[one])
+                    assert (tables[one, first:last] == tables[row + rows - 1, first:last]).all()
+                    seen[one][page:end] += 1
+                    info = units.rows[one]
+                    if info[ROW_BLOCKS] > 1:
+                        slot = int(info[ROW_SLOT] + block - info[ROW_BLOCK])
+                        assert slot not in slots
+                        slots.add(slot)
+        for one in range(batch.rows):
+            assert (seen[one][starts[one] : ends[one]] == 1).all()
+        assert len(slots) == sum(int(n) for n in units.rows[:, ROW_BLOCKS] if n > 1)
+        assert slots == set(range(len(slots)))
+        assert counted.counts[SPLIT] == (batch.rows if slots else 0)
+        if common and not window:
+            shared = units.stacked[: counted.counts[STACKED]]
+            assert (shared[:, 1] == STACK).sum() >= common // (PAGE_TOKENS * BLOCK_PAGES)
+
+    fields = dict(zip(units.names, units.arguments.tolist(), strict=True))
+    return Call({"block": BLOCK_PAGES}, fields, 0, check, 1)

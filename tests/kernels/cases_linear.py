@@ -122,6 +122,7 @@ def linear_block(
     weight = to_stream(packed, min(lanes, packed.block), row_scale=False)
     fields, check = expectation(x, packed, extras, "int8_block")
     fields |= stream_fields(weight, 2) | rounded_block(x, weight.padded_k, packed.block)
+    fields["lookup"] = 0
     params = {"bits": weight.bits, "lanes": weight.lanes, "block": packed.block, "isa": isa}
     return Call(params, fields, rows, check, -(-len(weight.codes) // 8))
 

@@ -9,14 +9,17 @@ import pytest
 from edgerun.kernels.program import ThreadTeam
 from edgerun.kernels.registry import kernels
 from tests.kernels import (  # noqa: F401  (importing registers the cases)
+    cases_amx,
     cases_attention,
     cases_elementwise,
+    cases_gemm,
     cases_linear,
     cases_lookup,
     cases_measure,
     cases_memory,
     cases_rounding,
     cases_screen,
+    cases_trits,
 )
 from tests.kernels.harness import CASES, Case, run
 

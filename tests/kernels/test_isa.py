@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from edgerun.kernels.dot import X86
-from edgerun.kernels.isa import REQUIRED, available_isas
+from edgerun.errors import InputError
+from edgerun.kernels import isa as isa_module
+from edgerun.kernels.isa import REQUIRED, available_isas, obstacle, selected_isa
+from edgerun.kernels.permission import ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA, ask_for_tiles
 
 # In a process of its own: LLVM ends the process where it cannot translate something.
 SCRIPT = """
@@ -61,4 +67,68 @@ def test_portable_code_multiplies_bytes_on_arm(cpu: str, instruction: str) -> No
 @pytest.mark.parametrize("isa", REQUIRED)
 def test_instruction_set_runs_here(isa: str) -> None:
     if isa not in available_isas():
-        pytest.skip(f"this machine lacks {', '.join(REQUIRED[isa])}: {isa} kernels did not run")
+        pytest.skip(f"{obstacle(isa)}: {isa} kernels did not run")
+
+
+def fake_syscall(error: int, calls: list[tuple[int, int, int]]) -> Any:
+    def syscall(number: int, first: int, second: int) -> int:
+        calls.append((number, first, second))
+        return error
+
+    return syscall
+
+
+def test_permission_for_tiles_is_asked_for_and_granted() -> None:
+    calls: list[tuple[int, int, int]] = []
+    assert ask_for_tiles(fake_syscall(0, calls)) == ""
+    assert calls == [(158, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(errno.EINVAL, "Linux 5.16 or later"), (errno.EPERM, "refuses AMX tiles: Operation not")],
+)
+def test_a_refusal_of_tiles_says_why(error: int, reason: str) -> None:
+    assert reason in ask_for_tiles(fake_syscall(error, []))
+
+
+def test_tiles_need_a_system_that_knows_the_permission() -> None:
+    assert "Linux on x86-64 only" in ask_for_tiles(None)
+
+
+@pytest.fixture
+def amx_machine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Stands for a processor with AMX under a system that answers as told."""
+
+    def machine(refusal: str, forced: str | None = None) -> None:
+        everything = frozenset(one for needed in REQUIRED.values() for one in needed)
+        monkeypatch.setattr(isa_module, "host_features", lambda: everything)
+        monkeypatch.setattr(isa_module, "tile_refusal", lambda: refusal)
+        chosen = dataclasses.replace(settings(), isa=forced)
+        monkeypatch.setattr(isa_module, "settings", lambda: chosen)
+        selected_isa.cache_clear()
+
+    yield machine
+    selected_isa.cache_clear()
+
+
+def test_amx_is_the_best_where_it_is_permitted(amx_machine: Any) -> None:
+    amx_machine(refusal="")
+    assert selected_isa() == "amx"
+
+
+def test_without_permission_for_tiles_the_next_best_is_used(amx_machine: Any) -> None:
+    amx_machine(refusal="the system refuses AMX tiles")
+    assert selected_isa() == "avx512vnni"
+
+
+def test_forcing_amx_without_permission_says_why_not(amx_machine: Any) -> None:
+    amx_machine(refusal="the system refuses AMX tiles", forced="amx")
+    with pytest.raises(InputError, match=r"can run: avx512vnni, .*\(the system refuses AMX tiles\)"):
+        selected_isa()
+
+
+@pytest.mark.skipif(not X86, reason="Numba writes code for this machine's own architecture")
+def test_amx_multiplies_tiles_and_gives_them_up() -> None:
+    text = assembly("x86_64-unknown-linux-gnu", "sapphirerapids", "amx", 64, "amx_row")
+    assert text.count("tdpbsud") >= 6 and "ldtilecfg" in text and "tilerelease" in text

@@ -175,7 +175,7 @@ def record(
                 call = case.prepare(**case.arguments)
                 harness.run(case.kernel, call, recorder)
             except Exception as error:  # of any kind: the other cases can still run
-                broken.append(Outcome(case, f"not prepared: {error!r}"))
+                broken.append(Outcome(case, f"not prepared: {error!r}"[:160]))
                 continue
             program = recorder.program
             assert program is not None and len(program.instructions) == 1

@@ -53,7 +53,7 @@ PROCESSORS: Mapping[str, Processor] = {
         Processor(  # Bochs 3.0 or later
             "sapphirerapids",
             "sapphire_rapids",
-            ("avx512vnni", "avx2", "portable"),
+            ("amx", "avx512vnni", "avx2", "portable"),
             AMX_STATE,
             features=NO_INDEX_VECTORS,
         ),

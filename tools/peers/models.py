@@ -39,12 +39,14 @@ class Preset:
         ours: variants of our bundle that edgerun runs.
         rivals: other runtimes, ``kind:variant``.
         decode_tokens: steps of a sample, more for a faster model.
+        prefill_tokens: lengths of the prompts.
     """
 
     config: Mapping[str, Any] | None
     ours: tuple[str, ...]
     rivals: tuple[str, ...]
     decode_tokens: int = 64
+    prefill_tokens: tuple[int, ...] = (128, 512)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ PRESETS: dict[str, Preset] = {
         ("as-shipped",),
         (*_GGUF_RIVALS, *(f"{kind}:as-shipped" for kind in ("onnxruntime", "openvino", "genai"))),
         decode_tokens=256,
+        prefill_tokens=(128, 384),  # its context ends at 512, the prompts' of some rivals before
     ),
     "tiny": Preset(TINY, ("int8", "int4"), ("llamacpp:tq2_0", *_TWO_BITS)),
 }

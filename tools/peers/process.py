@@ -123,7 +123,9 @@ class Peer:
 def describe_end(status: int, errors: str) -> str:
     """Says how a process ended, with the last lines it wrote."""
     end = f"killed by {_signal_name(-status)}" if status < 0 else f"ended with status {status}"
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    # Of a traceback only the last line, which is not indented, says what happened.
+    told = [line.rstrip() for line in errors.splitlines() if line.strip()]
+    lines = [line for line in told if not line.startswith((" ", "Traceback"))]
     return ": ".join([end, *(["; ".join(lines[-REASON_LINES:])] if lines else [])])
 
 

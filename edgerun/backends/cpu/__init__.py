@@ -83,7 +83,7 @@ class CpuBackend:
         from edgerun.backends.cpu.executable import CpuExecutable
         from edgerun.backends.cpu.screen_promise import screen_promise
 
-        shared = self._shared_state(options.threads)
+        shared = self._shared_state(options)
         binder = _bind(segment, options, shared.weights, shared.isa)
         executable = CpuExecutable(binder, shared.team)
         if options.screen and phase is Phase.DECODE and binder.head is not None:
@@ -98,22 +98,22 @@ class CpuBackend:
             self._shared.team.close()
             self._shared = None
 
-    def _shared_state(self, threads: int) -> _Shared:
+    def _shared_state(self, options: CompileOptions) -> _Shared:
         if self._shared is None:
-            self._shared = _Shared(threads)
+            self._shared = _Shared(options.threads, options.trits)
         return self._shared
 
 
 class _Shared:
     """What the programs of all phases share: prepared weights and threads."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, trits: bool) -> None:
         from edgerun.backends.cpu.weights import WeightStore
         from edgerun.kernels.isa import selected_isa
         from edgerun.kernels.program import ThreadTeam
 
         self.isa = selected_isa()
-        self.weights = WeightStore(self.isa)
+        self.weights = WeightStore(self.isa, trits=trits)
         self.team = ThreadTeam(threads)
 
 

@@ -81,7 +81,8 @@ class Head:
         assert self.x.scales is not None
         blocks, block = self.weight.blocks, self.weight.block
         codes = self.x.codes.array[0, : blocks * block].astype(np.float32)
-        state = codes.reshape(blocks, block) * self.x.scales.array[0, :blocks, None]
+        with np.errstate(invalid="ignore"):
+            state = codes.reshape(blocks, block) * self.x.scales.array[0, :blocks, None]
         flat: NDArray[np.float32] = state.reshape(-1)
         return flat
 

@@ -11,11 +11,14 @@ from edgerun.backends.cpu.binder import (
     Rounding,
 )
 from edgerun.backends.cpu.buffers import Buffer
+from edgerun.backends.cpu.emit_gemm import BY_GEMM, by_gemm, emit_gemm, gemm_tokens
 from edgerun.backends.cpu.emit_lookup import TOKENS, by_lookup, emit_lookup
+from edgerun.backends.cpu.emit_trits import expand_codes
 from edgerun.backends.cpu.weights import DENSE_LANES, DenseWeight, Prepared
 from edgerun.graph.ir import Node
 from edgerun.kernels.isa import VECTOR_BYTES
-from edgerun.kernels.layout import GROUP, StreamWeight
+from edgerun.kernels.layout import GROUP
+from edgerun.kernels.trit_layout import TritWeight
 
 CHUNK_BYTES = 128 * 1024
 CHUNKS_A_THREAD = 4
@@ -28,6 +31,8 @@ def rounding(binder: Binder, node: Node) -> Rounding | None:
     weight = binder.prepared(node)
     if isinstance(weight, DenseWeight):
         return Rounding("round_row", 0, weight.shape[1])
+    if isinstance(weight, TritWeight):
+        return Rounding("quantize_row", 0, weight.padded_k)
     if node.attrs["activations"] == "int8_block":
         return Rounding("quantize_block", weight.block, weight.padded_k)
     if weight.scales.shape[1] == 1:
@@ -109,11 +114,11 @@ def _emit_product(
     name, params, extra, reads = _kernel(binder, source, form, weight)
     codes = weight.values if isinstance(weight, DenseWeight) else weight.codes
     step = _step(common["groups"], codes.nbytes, binder.options.threads)
-    looked_up = (
-        name == "linear_row" and isinstance(weight, StreamWeight) and by_lookup(binder, weight)
-    )
-    if name == "linear_row":
-        extra["lookup"] = TOKENS * looked_up
+    looked_up = name in ("linear_row", "linear_trits") and by_lookup(binder, weight)
+    in_blocks = name in BY_GEMM or name == "linear_trits"
+    multiplied = in_blocks and not looked_up and by_gemm(binder)
+    if in_blocks:
+        extra["lookup"] = TOKENS * looked_up + gemm_tokens(binder.isa) * multiplied
     binder.emit(
         name,
         params,
@@ -123,7 +128,12 @@ def _emit_product(
         writes={out.key},
         label=node.name,
     )
-    if looked_up and form is not None and isinstance(weight, StreamWeight):
+    if multiplied:
+        single = name, params, common | {"codes": codes.ctypes.data} | extra, reads
+        if isinstance(weight, TritWeight):
+            single = expand_codes(binder, node, weight, single, gemm_tokens(binder.isa))
+        emit_gemm(binder, node, single, out, step)
+    if looked_up and form is not None and not isinstance(weight, DenseWeight):
         rounded = binder.rounded[source, form]
         emit_lookup(binder, node, weight, rounded, out, common, counted_by)
 
@@ -150,6 +160,12 @@ def _kernel(
     fields = {"x": x.address, "x_stride": x.stride}
     if isinstance(weight, DenseWeight):
         return "linear_dense", {"width": DENSE_LANES}, fields, {x.key}
+    if isinstance(weight, TritWeight):
+        assert rounded is not None
+        assert rounded.scales is not None
+        assert rounded.sums is not None
+        fields |= {"x_scale": rounded.scales.address, "x_sum": rounded.sums.address}
+        return "linear_trits", {"lanes": weight.lanes, "isa": binder.isa}, fields, rounded.keys()
     params: dict[str, int | str] = {"bits": weight.bits, "lanes": weight.lanes}
     if rounded is None or rounded.scales is None or rounded.sums is None:
         fields["blocks"] = weight.scales.shape[1]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from edgerun.backends.cpu.binder import ONE, Binder, Rounded
 from edgerun.backends.cpu.buffers import Buffer, aligned_zeros
+from edgerun.backends.cpu.weights import Prepared
 from edgerun.graph.ir import Node
 from edgerun.kernels.layout import GROUP, StreamWeight
+from edgerun.kernels.trit_layout import TritWeight
 
 TOKENS = 16  # a block: one vector of int16 sums with AVX2
 CELLS = 65536  # of sums a chunk: with their tables they fit the second-level cache
@@ -14,40 +18,29 @@ CODE_CHUNKS_A_THREAD = 4
 ISAS = ("avx2", "portable")  # where multiplying is slower
 
 
-def by_lookup(binder: Binder, weight: StreamWeight) -> bool:
+def by_lookup(binder: Binder, weight: Prepared) -> bool:
     """Whether blocks of rows of a layer whose scales are by row are to be looked up."""
-    return weight.ternary and binder.isa in ISAS and binder.options.max_rows >= TOKENS // 2
+    return is_ternary(weight) and binder.isa in ISAS and binder.options.max_rows >= TOKENS // 2
+
+
+def is_ternary(weight: Prepared) -> TypeGuard[StreamWeight | TritWeight]:
+    """Whether a prepared weight is known to be ternary."""
+    return isinstance(weight, TritWeight) or (isinstance(weight, StreamWeight) and weight.ternary)
 
 
 def emit_lookup(
     binder: Binder,
     node: Node,
-    weight: StreamWeight,
+    weight: StreamWeight | TritWeight,
     rounded: Rounded,
     out: Buffer,
     common: dict[str, int],
     counted_by: int,
 ) -> None:
     """Emits the three kernels; ``common`` are the fields that all linear kernels share."""
-    entries = _entries(binder)
+    entries = expansion_memory(binder)
     groups, params = len(weight.codes) // GROUP, {"lanes": weight.lanes, "tokens": TOKENS}
-    step = max(1, groups // (binder.options.threads * CODE_CHUNKS_A_THREAD))
-    binder.emit(
-        "lookup_entries",
-        params,
-        {
-            "codes": weight.codes.ctypes.data,
-            "entries": entries.address,
-            "groups": groups,
-            "tiles": weight.codes.shape[1],
-            "step": step,
-            "rows": common["rows"],
-        },
-        chunks=(ONE, groups, step),
-        reads=set(),
-        writes={entries.key},
-        label=f"{node.name}/entries",
-    )
+    _emit_entries(binder, node, weight, entries, common["rows"])
     columns = _columns(binder, node, rounded, weight.padded_k, counted_by)
     ranges = _ranges(groups * GROUP, binder.options.threads)
     assert rounded.scales is not None
@@ -58,6 +51,7 @@ def emit_lookup(
         common
         | {
             "codes": entries.address,
+            "tiles": _code_tiles(weight),
             "step": -(-groups // ranges),
             "columns": columns.address,
             "padded_k": weight.padded_k,
@@ -71,20 +65,58 @@ def emit_lookup(
     )
 
 
+def _emit_entries(
+    binder: Binder, node: Node, weight: StreamWeight | TritWeight, entries: Buffer, rows: int
+) -> None:
+    groups = len(weight.codes) // GROUP
+    step = max(1, groups // (binder.options.threads * CODE_CHUNKS_A_THREAD))
+    name, params = "lookup_entries", {"lanes": weight.lanes, "tokens": TOKENS}
+    fields = {
+        "entries": entries.address,
+        "groups": groups,
+        "tiles": weight.codes.shape[1],
+        "step": step,
+        "rows": rows,
+    }
+    if isinstance(weight, TritWeight):
+        name, isa = "trit_entries", {"isa": binder.isa}
+        fields |= {"trits": weight.codes.ctypes.data, "code_tiles": weight.code_tiles}
+    else:
+        isa = {}
+        fields |= {"codes": weight.codes.ctypes.data}
+    binder.emit(
+        name,
+        params | isa,
+        fields,
+        chunks=(ONE, groups, step),
+        reads=set(),
+        writes={entries.key},
+        label=f"{node.name}/entries",
+    )
+
+
+def _code_tiles(weight: StreamWeight | TritWeight) -> int:
+    """Vectors of a row of two-bit codes."""
+    return weight.padded_k // (4 * weight.lanes)
+
+
 def _ranges(rows: int, threads: int) -> int:
     """Ranges of weight rows: as few as fit the cache, but enough for all threads."""
     return max(-(-rows * TOKENS // CELLS), min(threads, rows // SMALLEST_RANGE), 1)
 
 
-def _entries(binder: Binder) -> Buffer:
-    """Memory for the entries of any layer; two take turns, so that one fills while one is read."""
+def expansion_memory(binder: Binder) -> Buffer:
+    """Memory for the entries or the two-bit codes of any ternary layer.
+
+    Two take turns, so that one fills while the other is read.
+    """
     used = [key for key in binder.shared if key.startswith("entries")]
     if len(used) < 2:
         layers = (node for node in binder.graph.nodes if node.op == "linear")
         sizes = [
-            weight.codes.size
+            len(weight.codes) * _code_tiles(weight) * weight.lanes
             for node in layers
-            if isinstance(weight := binder.prepared(node), StreamWeight) and weight.ternary
+            if is_ternary(weight := binder.prepared(node))
         ]
         array = aligned_zeros((1, max(sizes)), "uint8")
         binder.shared[f"entries{len(used)}"] = Buffer(f"entries{len(used)}", array, max(sizes))

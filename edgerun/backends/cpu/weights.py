@@ -14,6 +14,7 @@ from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Constant
 from edgerun.kernels.isa import VECTOR_BYTES
 from edgerun.kernels.layout import Arena, StreamWeight, to_stream
+from edgerun.kernels.trit_layout import TritWeight, to_trits
 
 DENSE_LANES = 8
 FLOAT_LANES = 16
@@ -32,15 +33,16 @@ class DenseWeight:
         return self.values.nbytes
 
 
-Prepared: TypeAlias = StreamWeight | DenseWeight
+Prepared: TypeAlias = StreamWeight | TritWeight | DenseWeight
 
 
 class WeightStore:
     """Prepared weights by identity of the constant and the way it is used."""
 
-    def __init__(self, isa: str) -> None:
-        """Prepares weights for one instruction set."""
+    def __init__(self, isa: str, *, trits: bool = False) -> None:
+        """Prepares weights for one instruction set; ``trits`` packs ternary ones tighter."""
         self._isa = isa
+        self._trits = trits
         self._arena = Arena()
         self._prepared: dict[tuple[int, str], tuple[Constant | None, Prepared]] = {}
 
@@ -68,9 +70,20 @@ class WeightStore:
         if not isinstance(constant, PackedWeight):
             return _dense(constant)
         if activations == "int8_row" and has_row_scales(constant):
-            return to_stream(constant, VECTOR_BYTES[self._isa], row_scale=True, arena=self._arena)
+            return self._with_row_scales(constant)
         lanes = FLOAT_LANES if activations == "float" else VECTOR_BYTES[self._isa]
-        return to_stream(constant, min(lanes, constant.block), row_scale=False, arena=self._arena)
+        lanes = min(lanes, constant.block)
+        arena = self._arena
+        return to_stream(constant, lanes, row_scale=False, arena=arena, done=_forget_array)
+
+    def _with_row_scales(self, constant: PackedWeight) -> Prepared:
+        lanes = VECTOR_BYTES[self._isa]
+        if not self._trits or constant.bits != 2:
+            arena = self._arena
+            return to_stream(constant, lanes, row_scale=True, arena=arena, done=_forget_array)
+        # The codes are needed for a moment only, so they get memory of their own.
+        stream = to_stream(constant, lanes, row_scale=True, done=_forget_array)
+        return to_trits(stream, self._arena) if stream.ternary else stream
 
 
 def has_row_scales(weight: PackedWeight) -> bool:

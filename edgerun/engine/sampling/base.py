@@ -26,9 +26,10 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,22 +72,25 @@ class Candidates:
         return Candidates(self.logits[chosen], chosen if self.ids is None else self.ids[chosen])
 
     def weights(self) -> NDArray[np.float32]:
-        """Probabilities up to a common factor, float32 ``[n]``; the largest is 1."""
-        weights: NDArray[np.float32] = np.exp(self.logits - self.logits.max())
+        """Probabilities up to a common factor, float32 ``[n]``, largest 1; scratch memory."""
+        weights: NDArray[np.float32] = scratch("weights", len(self.logits))
+        np.subtract(self.logits, self.logits.max(), out=weights)
+        np.exp(weights, out=weights)
         return weights
 
 
 TOP_K = 40  # place of the filter that leaves only some leading tokens
 BLOCK = 512
 HEAD = 1024  # tokens to look at before looking at all
-BINS = 4096
-BINS_PER_UNIT = 128  # of a logit; the last bin takes whatever lies below
-SLAB = 8192  # keys put into bins at a time: temporary arrays stay in the cache
+BINS = 2048
+BINS_PER_UNIT = 64  # of a logit; the last bin takes whatever lies below
+SLAB = 12_288  # keys put into bins at a time: small arrays need no fresh pages of the system
 
 Processor: TypeAlias = Callable[[Candidates, History], Candidates]
 Factory: TypeAlias = Callable[[SamplingParams], Processor | None]
 Moves: TypeAlias = Callable[[SamplingParams, History], list[int]]
 
+_LOCAL = threading.local()
 _FACTORIES: dict[int, Factory] = {}
 _MOVES: dict[Factory, Moves] = {}
 
@@ -151,6 +155,18 @@ def place(weights: NDArray[np.float32], mass: float) -> int:
     return min(index, len(weights) - 1)
 
 
+def scratch(name: str, size: int, dtype: str = "f4") -> NDArray[Any]:
+    """An uninitialised array that holds until this thread asks for the same name again.
+
+    Fresh arrays as long as a large vocabulary would take their pages from the system each time,
+    which takes longer than the arithmetic.
+    """
+    kept: dict[str, NDArray[Any]] = _LOCAL.__dict__
+    if name not in kept or len(kept[name]) < size:
+        kept[name] = np.empty(size, dtype)
+    return kept[name][:size]
+
+
 def last_of_fewest(
     keys: NDArray[np.float32], weights: NDArray[np.float32], mass: float
 ) -> np.float32:
@@ -178,10 +194,12 @@ def _reaching_bin(
     keys: NDArray[np.float32], weights: NDArray[np.float32], mass: float
 ) -> tuple[NDArray[np.int64], float]:
     """Positions in the bin where the sum of weights reaches ``mass``, and what is left for it."""
-    bins, sums, top = np.empty(len(keys), np.uint16), np.zeros(BINS), keys.max()
+    bins, sums, top = scratch("bins", len(keys), "u2"), np.zeros(BINS), keys.max()
     for start in range(0, len(keys), SLAB):
         part = slice(start, start + SLAB)
-        depth = np.minimum((top - keys[part]) * np.float32(BINS_PER_UNIT), np.float32(BINS - 1))
+        depth = top - keys[part]
+        depth *= np.float32(BINS_PER_UNIT)
+        np.minimum(depth, np.float32(BINS - 1), out=depth)
         bins[part] = depth
         sums += np.bincount(depth.astype(np.intp), weights[part], BINS)
     edges = np.cumsum(sums)

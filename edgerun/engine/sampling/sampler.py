@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.engine.sampling.base import Candidates, History, factories, place
+from edgerun.engine.sampling.base import Candidates, History, factories, place, scratch
 from edgerun.engine.sampling.params import SamplingParams
 from edgerun.errors import BackendError
 
@@ -40,7 +40,9 @@ def make_sampler(params: SamplingParams) -> Sampler:
 
     def sample(logits: NDArray[np.float32], history: History) -> int:
         _check(logits)
-        candidates = Candidates(np.array(logits, np.float32))
+        copied = scratch("logits", len(logits))
+        copied[:] = logits
+        candidates = Candidates(copied)
         for process in processors:
             candidates = process(candidates, history)
         return choose(candidates)
@@ -71,7 +73,7 @@ def _drawer(seed: int | None) -> Callable[[Candidates], int]:
     random = Random(seed).random  # numpy.random would take 20 ms of every start to import
 
     def draw(candidates: Candidates) -> int:
-        weights = np.exp(candidates.logits - candidates.logits.max())
+        weights = candidates.weights()
         index = place(weights, random() * float(weights.sum(dtype=np.float64)))
         if weights[index] == 0:  # rounding carried the sum past the last possible token
             index = int(np.flatnonzero(weights)[-1])

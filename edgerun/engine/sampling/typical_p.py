@@ -10,6 +10,7 @@ from edgerun.engine.sampling.base import (
     Processor,
     last_of_fewest,
     processor,
+    scratch,
 )
 from edgerun.engine.sampling.params import SamplingParams
 
@@ -30,11 +31,16 @@ def typical_p(params: SamplingParams) -> Processor | None:
         return None
 
     def apply(candidates: Candidates, history: History) -> Candidates:
-        relative = np.maximum(candidates.logits - candidates.logits.max(), LOWEST)
-        weights = candidates.weights()
+        size = len(candidates.logits)
+        relative, products = scratch("relative", size), scratch("products", size)
+        np.subtract(candidates.logits, candidates.logits.max(), out=relative)
+        np.maximum(relative, LOWEST, out=relative)
+        weights = np.exp(relative, out=scratch("weights", size))
         total = float(weights.sum(dtype=np.float64))
-        expected = float((weights * relative).sum(dtype=np.float64)) / total
-        nearness = -np.abs(relative - np.float32(expected))
+        np.multiply(weights, relative, out=products)
+        expected = float(products.sum(dtype=np.float64)) / total
+        nearness = np.subtract(relative, np.float32(expected), out=products)
+        np.negative(np.abs(nearness, out=nearness), out=nearness)
         return candidates.keep(nearness >= last_of_fewest(nearness, weights, mass * total))
 
     return apply

@@ -1,0 +1,152 @@
+"""Attention as programs run it, against its definition: split contexts, shared pages, threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from edgerun.backends import CompileOptions, Phase, make_backend
+from edgerun.graph.ir import Graph, Node
+from edgerun.kernels import reference
+from edgerun.kernels.program import ThreadTeam
+from edgerun.state import Batch, CacheSpec, KVCache
+
+# Of the largest value: what float32 sums lose, and what rounding to 16 bits costs with int8.
+BOUNDS = {"fp32": 3e-6, "fp16": 3e-6, "int8": 5e-4}
+HEAD_DIM = 32
+BLOCK_TOKENS = 512
+
+
+def attention(spec, group, window=0):
+    heads = spec.num_kv_heads * group
+    attrs = {
+        "num_heads": heads,
+        "num_kv_heads": spec.num_kv_heads,
+        "head_dim": spec.head_dim,
+        "scale": spec.head_dim**-0.5,
+        "window": window,
+        "layer": 0,
+    }
+    return Node("attention", "attend", ("q", "k", "v"), ("out",), attrs)
+
+
+def projections(spec, group, rows):
+    widths = {"q": group * spec.num_kv_heads, "k": spec.num_kv_heads, "v": spec.num_kv_heads}
+    values = {}
+    for name, heads in widths.items():
+        rng = np.random.default_rng([7, heads])
+        values[name] = rng.standard_normal((rows, heads * spec.head_dim)).astype(np.float32) * 2
+    return values
+
+
+def append(cache, sequence, tokens, seed=0):
+    """Writes random tokens behind those of a sequence."""
+    start = int(cache.lengths[sequence])
+    cache.reserve(sequence, start + tokens)
+    rng = np.random.default_rng(seed)
+    shape = (2, tokens, cache.spec.num_kv_heads, cache.spec.head_dim)
+    cache.write(0, sequence, start, *rng.standard_normal(shape).astype(np.float32) * 2)
+    cache.extend(sequence, start + tokens)
+
+
+def batch_of(cache, parts: Sequence[tuple[int, int]], forked: int = 0):
+    """A batch that appends ``parts[i][1]`` tokens to ``parts[i][0]`` cached ones.
+
+    The first ``forked`` tokens of all sequences are those of the first.
+    """
+    batches = []
+    for number, (cached, tokens) in enumerate(parts):
+        sequence = cache.fork(0, forked) if forked and number else cache.open()
+        append(cache, sequence, cached - int(cache.lengths[sequence]), seed=number)
+        cache.reserve(sequence, cached + tokens)
+        batches.append(Batch.of([0] * tokens, cached, sequence))
+    return Batch.join(batches)
+
+
+def run(spec, group, parts, *, window=0, threads=2, forked=0):
+    """What the CPU back-end computes, and what the definition says."""
+    node = attention(spec, group, window)
+    graph = Graph([node], ["q", "k", "v"], ["out"], {})
+    rows = sum(tokens for _, tokens in parts)
+    cache = KVCache(spec, max(sum(part) for part in parts), len(parts))
+    batch = batch_of(cache, parts, forked)
+    values = projections(spec, group, rows)
+    backend = make_backend("cpu")
+    options = CompileOptions(threads, rows, spec)
+    executable = backend.compile(graph, Phase.PREFILL, options)
+    try:
+        found = executable(batch, cache, values)["out"].copy()
+    finally:
+        executable.close()
+        backend.close()
+    inputs = [values[name] for name in "qkv"]
+    return found, reference.evaluate("attention", inputs, node.attrs, batch, cache)
+
+
+def assert_near(found, expected, bound):
+    error = np.abs(found - expected).max() / np.abs(expected).max()
+    assert error <= bound, f"{error:.2e} of the largest value, allowed {bound:.0e}"
+
+
+# Each length is also the limit of its cache. The suite of kernels has more shapes.
+@pytest.mark.parametrize(
+    ("dtype", "group"), [("fp32", 4), ("fp16", 4), ("int8", 4), ("fp16", 1), ("int8", 8)]
+)
+def test_decoding_equals_the_definition_at_every_length(dtype, group):
+    spec = CacheSpec(1, 2, HEAD_DIM, dtype)
+    for length in [1, 63, 64, 65, BLOCK_TOKENS, BLOCK_TOKENS + 1, 1000, 2500]:
+        found, expected = run(spec, group, [(length - 1, 1)])
+        assert_near(found, expected, BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("dtype", list(BOUNDS))
+@pytest.mark.parametrize("window", [0, 100, 700])
+def test_prompts_drafts_and_single_tokens_mix(dtype, window):
+    spec = CacheSpec(1, 2, HEAD_DIM, dtype)
+    parts = [(999, 1), (64, 1), (1000, 4), (300, 10), (0, 9), (63, 1)]
+    found, expected = run(spec, 4, parts, window=window)
+    assert_near(found, expected, BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("dtype", list(BOUNDS))
+def test_threads_change_no_bit(dtype):
+    spec = CacheSpec(1, 3, HEAD_DIM, dtype)
+    parts = [(1800, 1), (1100, 3), (40, 12)]
+    one, two, three = (run(spec, 4, parts, threads=threads)[0] for threads in (1, 2, 3))
+    np.testing.assert_array_equal(one, two)
+    np.testing.assert_array_equal(one, three)
+
+
+def test_a_token_is_the_same_alone_and_among_strangers():
+    spec = CacheSpec(1, 2, HEAD_DIM, "fp16")
+    together, _ = run(spec, 4, [(1800, 1), (30, 1), (1100, 1)])
+    alone, _ = run(spec, 4, [(1800, 1)])
+    np.testing.assert_array_equal(together[:1], alone)
+
+
+@pytest.mark.parametrize("dtype", list(BOUNDS))
+@pytest.mark.parametrize("forked", [64, BLOCK_TOKENS, 1100])
+def test_a_shared_prefix_changes_nothing_beyond_the_bound(dtype, forked):
+    spec = CacheSpec(1, 2, HEAD_DIM, dtype)
+    parts = [(1200, 1), (1200, 1), (1500, 1), (1130, 4), (1300, 1)] * 2
+    found, expected = run(spec, 4, parts, forked=forked)
+    assert_near(found, expected, BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("forked", [0, 1030])
+def test_pages_in_common_are_visited_once(forked, monkeypatch):
+    counted = []
+    original = ThreadTeam.run
+
+    def spy(team, program):
+        original(team, program)
+        counted.append(program.frame.copy())
+
+    monkeypatch.setattr(ThreadTeam, "run", spy)
+    spec = CacheSpec(1, 1, HEAD_DIM, "fp16")
+    run(spec, 1, [(1200, 1)] * 6, forked=forked)
+    single, stacked = counted[0][4:6].tolist()
+    # Three blocks a sequence: of the first two, one unit serves all six.
+    assert (single, stacked) == ((6, 2) if forked else (18, 0))

@@ -1,0 +1,89 @@
+"""Cases of the products by AMX: on the processor where it has that, everywhere on a model of it.
+
+``python -m tools.emulate_isa --cpu sapphirerapids`` runs them on an emulated processor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgerun.backends.cpu.emit_gemm import AMX_ROWS, gemm_tokens
+from edgerun.kernels.layout import to_stream
+from tests.kernels.cases_gemm import MANY, STEP, exact_outputs
+from tests.kernels.cases_linear import (
+    BOUND,
+    packed_weight,
+    rounded_block,
+    rounded_row,
+    stream_fields,
+)
+from tests.kernels.harness import (
+    ISAS,
+    UNTOUCHED,
+    Call,
+    assert_near,
+    cases_of,
+    random,
+    untouched,
+)
+
+LANES = 64
+UNITS = ["amx_model", *({"amx"} & set(ISAS))]
+# Outputs, inputs, batch rows, and whether there are a bias and a residual: too few rows, less
+# than a tile, part of a second one, more than two, and what the matrix products are tried with.
+SHAPES = [
+    (4, 64, AMX_ROWS - 1, False),
+    (9, 320, AMX_ROWS, True),
+    (70, 704, 21, False),
+    (33, 128, 48, True),
+    MANY[1],
+]
+LONG = MANY[0]  # several pieces; a model of them would take seconds
+ROW_FORMS = [("ternary", 32), ("int8", 32), ("int4", 32)]
+BLOCK_FORMS = [("int4", 16), ("int8", 32), ("int4", 128), ("int2", 128)]
+
+
+def variants(forms: list[tuple[str, int]]) -> list[Any]:
+    """All forms and shapes with AMX, and fewer with its model: compiling takes the time."""
+    made = [(unit, form, shape) for unit in UNITS for form in forms for shape in SHAPES]
+    made = [one for one in made if one[0] == "amx" or one[1] == forms[0]]
+    return made + [("amx", form, LONG) for form in forms if "amx" in UNITS]
+
+
+def call_of(fields: dict[str, Any], params: dict[str, Any], packed: Any, extras: bool) -> Call:
+    """A call with its check against float64; ``fields`` describe weight and activations."""
+    rows, n = len(fields["x"]), packed.shape[0]
+    taken = rows if rows >= AMX_ROWS else 0
+    bias, residual, out = random((n,), 5), random((rows, n), 6), untouched((rows, n + 3))
+    out[:, :n] = residual
+    rounded = {name: fields[name] for name in ("x", "x_scale")}
+    expected = exact_outputs(packed, rounded) + (bias + residual if extras else 0)
+
+    def check() -> None:
+        assert_near(out[:taken, :n], expected[:taken].astype("float32"), BOUND)
+        assert (out[taken:, :n] == residual[taken:]).all()
+        assert (out[:, n:] == UNTOUCHED).all()
+
+    fields = fields | {"bias": bias if extras else 0, "accumulate": int(extras)}
+    fields |= {"out": out, "out_stride": n + 3, "n": n}
+    return Call(params, fields, rows, check, -(-fields["groups"] // STEP))
+
+
+@cases_of("amx_row", variant=variants(ROW_FORMS))
+def amx_row(variant: tuple[str, tuple[str, int], tuple[int, int, int, bool]]) -> Call:
+    isa, form, (n, k, rows, extras) = variant
+    packed = packed_weight(form, n, k, row_scale=True)
+    weight = to_stream(packed, LANES, row_scale=True)
+    rounded = rounded_row(random((rows, packed.shape[1])), weight.padded_k)
+    params = {"bits": weight.bits, "lanes": weight.lanes, "isa": isa, "tokens": gemm_tokens("amx")}
+    return call_of(stream_fields(weight, STEP) | rounded, params, packed, extras)
+
+
+@cases_of("amx_block", variant=variants(BLOCK_FORMS))
+def amx_block(variant: tuple[str, tuple[str, int], tuple[int, int, int, bool]]) -> Call:
+    isa, form, (n, k, rows, extras) = variant
+    packed = packed_weight(form, n, k, row_scale=False)
+    weight = to_stream(packed, min(LANES, packed.block), row_scale=False)
+    rounded = rounded_block(random((rows, packed.shape[1])), weight.padded_k, packed.block)
+    params = {"bits": weight.bits, "lanes": weight.lanes, "block": packed.block, "isa": isa, "tokens": gemm_tokens("amx")}
+    return call_of(stream_fields(weight, STEP) | rounded, params, packed, extras)
