@@ -176,11 +176,12 @@ def _count(count: str, what: str) -> str:
 
 
 def _instructions() -> dict[str, Any]:
-    from edgerun.kernels.isa import available_isas, host_features, selected_isa
+    from edgerun.kernels.isa import available_isas, host_features, obstacle, selected_isa
 
     return {
         "isa": selected_isa(),
         "isas": available_isas(),
+        "amx": obstacle("amx") or "permitted",
         "features": sorted(host_features()),
     }
 

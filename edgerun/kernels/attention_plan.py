@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from numba import float32, njit
+from numba import float32, int64, njit
 
 from edgerun.kernels.attention_parts import LOWEST, PAGE_TOKENS, visible_from
 from edgerun.kernels.attention_units import (
@@ -51,10 +51,11 @@ def attention_plan(block: int) -> Body:
     def body(a: int, chunk: int) -> None:
         for index in range(COUNTS):
             set_word(word(a, COUNTERS), index, 0)
-        rows, size = word(word(a, ROWS), 0), block
+        # int64(0) rather than 0, here and below: Numba compiles a function once more for a literal.
+        rows, size = word(word(a, ROWS), 0), int64(block)
         while _place_rows(a, rows, size) > word(a, CAPACITY):
             size *= 2
-        row = 0
+        row = int64(0)
         while row < rows:
             stop = _run_end(a, row, rows)
             if stop - row > word(a, STACK):
@@ -91,11 +92,11 @@ def _end_page(a, row):  # type: ignore[no-untyped-def]
 @njit
 def _place_rows(a, rows, size):  # type: ignore[no-untyped-def]
     """Says where each row's partial results go; returns how many there are."""
-    slots, row = 0, 0
+    slots, row = int64(0), int64(0)
     while row < rows:
         stop = _run_end(a, row, rows)
         for one in range(row, stop):
-            first, blocks = 0, 1
+            first, blocks = int64(0), int64(1)
             if stop - row <= word(a, STACK):
                 first = _first_page(a, one) // size
                 blocks = (_end_page(a, one) - 1) // size - first + 1
@@ -132,13 +133,13 @@ def _stack_prompt(a, row, stop):  # type: ignore[no-untyped-def]
     for index in range(stacks - 1, -1, -1):
         first = row + index * stack
         last = min(first + stack, stop)
-        _append(a, first, last - first, _first_page(a, first), _end_page(a, last - 1), 0)
+        _append(a, first, last - first, _first_page(a, first), _end_page(a, last - 1), int64(0))
 
 
 @njit
 def _cut_blocks(a, row, stop, size):  # type: ignore[no-untyped-def]
     """Units of all blocks of short runs, block by block; neighbours with equal pages share."""
-    blocks = 0
+    blocks = int64(0)
     for one in range(row, stop):
         blocks = max(blocks, (_end_page(a, one) - 1) // size + 1)
     for block in range(blocks):

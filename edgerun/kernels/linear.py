@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from numba import float32, njit
 
-from edgerun.kernels.linear_tiles import block_tile, row_tile
+from edgerun.kernels.block_tiles import block_tile
+from edgerun.kernels.linear_tiles import row_tile
 from edgerun.kernels.registry import Body, kernel
 from edgerun.kernels.simd import (
     cast,

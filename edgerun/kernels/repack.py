@@ -58,9 +58,20 @@ def _tile8(source, target, lanes):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _without_a_code(v):  # type: ignore[no-untyped-def]
-    """Nonzero where a 2-bit code is 0."""
+def _zero_codes(v):  # type: ignore[no-untyped-def]
+    """Bits that are set where a 2-bit code is 0."""
     return mask_bits(v | shift_right(v, 1), 0x55) ^ splat(0x55, "u8", 16)
+
+
+@njit(inline="always")
+def _any_zero(row, row_bytes):  # type: ignore[no-untyped-def]
+    """Bytes of which some are nonzero if a row of 2-bit codes has a 0."""
+    zeros = splat(0, "u8", 16)
+    for index in range(0, row_bytes - 15, 16):
+        zeros = zeros | _zero_codes(load(row + index, "u8", 16))
+    for index in range(row_bytes // 16 * 16, row_bytes):
+        zeros = zeros | _zero_codes(splat(byte_at(row, index), "u8", 16))
+    return zeros
 
 
 @kernel("repack", "source codes rows row_bytes tiles spare step zeros")
@@ -84,10 +95,7 @@ def repack(bits: int, lanes: int) -> Body:
             for index in range(whole * lanes, row_bytes):
                 store(spare + index - whole * lanes, load(row + index, "u8", 1))
             if bits == 2:
-                for index in range(0, row_bytes - 15, 16):
-                    zeros = zeros | _without_a_code(load(row + index, "u8", 16))
-                for index in range(row_bytes // 16 * 16, row_bytes):
-                    zeros = zeros | _without_a_code(splat(byte_at(row, index), "u8", 16))
+                zeros = zeros | _any_zero(row, row_bytes)
             for tile in range(tiles):
                 start = row + tile * lanes if tile < whole else spare
                 target = word(a, 1) + (number * tiles + tile) * lanes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgerun.kernels.linear_tiles import block_tile
+from edgerun.kernels.block_tiles import block_tile
 from edgerun.kernels.registry import Body, kernel
 from edgerun.kernels.tiles import scratch
 from edgerun.kernels.word import float_at, int_at, set_float, word

@@ -48,6 +48,24 @@ class TritWeight:
         return self.codes.nbytes + self.scales.nbytes
 
 
+class OneMatrix(Arena):
+    """Memory that each matrix takes from the one before, for what is needed for a moment."""
+
+    def __init__(self) -> None:
+        """Makes it without memory; it grows to the size of the largest matrix."""
+        super().__init__(piece=0)
+        self._memory: NDArray[np.uint8] = np.zeros(0, np.uint8)
+
+    def zeros(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+        """A zeroed uint8 array, valid until the next call."""
+        size = int(np.prod(shape))
+        if size > len(self._memory):
+            self._memory = super().zeros((size,))
+        taken = self._memory[:size].reshape(shape)
+        taken.fill(0)
+        return taken
+
+
 def to_trits(weight: StreamWeight, arena: Arena | None = None) -> TritWeight:
     """Repacks a ternary matrix with a scale a row; the result lies in ``arena`` or by itself.
 

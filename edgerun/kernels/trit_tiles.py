@@ -154,9 +154,7 @@ def _add_tile(tile: TileBuilder, digits: Digits, partials: list[Any]) -> None:
             codes = tile.dots.prepare(builder, codes, shape.lanes, shape.bits)
             for t in range(shape.tokens):
                 cell = partials[t * shape.rows + r]
-                total = tile.dots.add(
-                    builder, builder.load(cell), codes, xs[plane][t], shape.lanes
-                )
+                total = tile.dots.add(builder, builder.load(cell), codes, xs[plane][t], shape.lanes)
                 builder.store(total, cell)
 
 

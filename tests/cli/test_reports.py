@@ -107,6 +107,7 @@ def test_doctor_prints_one_object(run: Run) -> None:
     assert found["edgerun"]["version"]
     assert found["back-ends"]["reference"] == "ready"
     assert found["machine"]["isa"] in found["machine"]["isas"]
+    assert ("amx" in found["machine"]["isas"]) == (found["machine"]["amx"] == "permitted")
     assert found["memory"]["total_bytes"] > 0
     cores = found["machine"]
     assert 1 <= cores["performance_cores"] <= cores["physical_cores"] <= cores["logical_cores"]

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from edgerun.backends.cpu.emit_gemm import AMX_ROWS, gemm_tokens
+from edgerun.formats.base import PackedWeight
 from edgerun.kernels.layout import to_stream
+from edgerun.kernels.reference import dense
 from tests.kernels.cases_gemm import MANY, STEP, exact_outputs
 from tests.kernels.cases_linear import (
     BOUND,
@@ -18,6 +22,7 @@ from tests.kernels.cases_linear import (
     stream_fields,
 )
 from tests.kernels.harness import (
+    F32,
     ISAS,
     UNTOUCHED,
     Call,
@@ -50,17 +55,33 @@ def variants(forms: list[tuple[str, int]]) -> list[Any]:
     return made + [("amx", form, LONG) for form in forms if "amx" in UNITS]
 
 
-def call_of(fields: dict[str, Any], params: dict[str, Any], packed: Any, extras: bool) -> Call:
-    """A call with its check against float64; ``fields`` describe weight and activations."""
+def exact_rows(packed: PackedWeight, fields: dict[str, Any], *added: F32) -> F32:
+    """What rows with one scale come to, with the roundings of ``linear_row`` one by one."""
+    scales = packed.scales[:, :1]
+    codes = np.rint(dense(packed) / scales).astype(np.int64)
+    total = fields["x"].astype(np.int64)[:, : codes.shape[1]] @ codes.T
+    value = total.astype(np.float32) * fields["x_scale"].reshape(-1, 1) * scales.T
+    for one in added:
+        value = value + one
+    return value
+
+
+def call_of(
+    fields: dict[str, Any], params: dict[str, Any], packed: PackedWeight, extras: bool
+) -> Call:
+    """A call with its check; ``fields`` describe weight and activations."""
     rows, n = len(fields["x"]), packed.shape[0]
     taken = rows if rows >= AMX_ROWS else 0
     bias, residual, out = random((n,), 5), random((rows, n), 6), untouched((rows, n + 3))
     out[:, :n] = residual
+    added = (bias, residual) if extras else ()
     rounded = {name: fields[name] for name in ("x", "x_scale")}
-    expected = exact_outputs(packed, rounded) + (bias + residual if extras else 0)
+    expected = exact_outputs(packed, rounded) + sum(added)
 
     def check() -> None:
-        assert_near(out[:taken, :n], expected[:taken].astype("float32"), BOUND)
+        assert_near(out[:taken, :n], expected[:taken].astype(np.float32), BOUND)
+        if "block" not in params:
+            assert (out[:taken, :n] == exact_rows(packed, rounded, *added)[:taken]).all()
         assert (out[taken:, :n] == residual[taken:]).all()
         assert (out[:, n:] == UNTOUCHED).all()
 
@@ -75,7 +96,8 @@ def amx_row(variant: tuple[str, tuple[str, int], tuple[int, int, int, bool]]) ->
     packed = packed_weight(form, n, k, row_scale=True)
     weight = to_stream(packed, LANES, row_scale=True)
     rounded = rounded_row(random((rows, packed.shape[1])), weight.padded_k)
-    params = {"bits": weight.bits, "lanes": weight.lanes, "isa": isa, "tokens": gemm_tokens("amx")}
+    params = {"bits": weight.bits, "lanes": weight.lanes}
+    params |= {"isa": isa, "tokens": gemm_tokens("amx")}
     return call_of(stream_fields(weight, STEP) | rounded, params, packed, extras)
 
 
@@ -85,5 +107,11 @@ def amx_block(variant: tuple[str, tuple[str, int], tuple[int, int, int, bool]]) 
     packed = packed_weight(form, n, k, row_scale=False)
     weight = to_stream(packed, min(LANES, packed.block), row_scale=False)
     rounded = rounded_block(random((rows, packed.shape[1])), weight.padded_k, packed.block)
-    params = {"bits": weight.bits, "lanes": weight.lanes, "block": packed.block, "isa": isa, "tokens": gemm_tokens("amx")}
+    params = {
+        "bits": weight.bits,
+        "lanes": weight.lanes,
+        "block": packed.block,
+        "isa": isa,
+        "tokens": gemm_tokens("amx"),
+    }
     return call_of(stream_fields(weight, STEP) | rounded, params, packed, extras)

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from edgerun.kernels.dot import X86
+from edgerun.env import settings
 from edgerun.errors import InputError
 from edgerun.kernels import isa as isa_module
+from edgerun.kernels.dot import X86
 from edgerun.kernels.isa import REQUIRED, available_isas, obstacle, selected_isa
 from edgerun.kernels.permission import ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA, ask_for_tiles
 
@@ -21,6 +22,7 @@ SCRIPT = """
 import sys
 from llvmlite import binding
 from edgerun.kernels import dot, loader
+from edgerun.kernels.amx import amx_row
 from edgerun.kernels.compiler import compile_module
 from edgerun.kernels.linear import linear_block, linear_row
 triple, cpu, isa, lanes = sys.argv[1:]
@@ -28,11 +30,12 @@ dot.X86 = triple.startswith("x86")
 binding.initialize_all_targets()
 binding.initialize_all_asmprinters()
 machine = binding.Target.from_triple(triple).create_target_machine(cpu=cpu, features="", opt=3)
-text = ""
-for body in (
-    linear_row(bits=2, lanes=int(lanes), isa=isa),
-    linear_block(bits=8, lanes=int(lanes), block=64, isa=isa),
-):
+text, constants = "", {"lanes": int(lanes), "isa": isa}
+if isa == "amx":
+    bodies = [amx_row(bits=2, tokens=-4, **constants)]
+else:
+    bodies = [linear_row(bits=2, **constants), linear_block(bits=8, block=64, **constants)]
+for body in bodies:
     module = compile_module(body, 2, loader.target_machine())
     module.triple, module.data_layout = triple, str(machine.target_data)
     text += machine.emit_assembly(module)
@@ -124,11 +127,13 @@ def test_without_permission_for_tiles_the_next_best_is_used(amx_machine: Any) ->
 
 def test_forcing_amx_without_permission_says_why_not(amx_machine: Any) -> None:
     amx_machine(refusal="the system refuses AMX tiles", forced="amx")
-    with pytest.raises(InputError, match=r"can run: avx512vnni, .*\(the system refuses AMX tiles\)"):
+    with pytest.raises(
+        InputError, match=r"can run: avx512vnni, .*\(the system refuses AMX tiles\)"
+    ):
         selected_isa()
 
 
 @pytest.mark.skipif(not X86, reason="Numba writes code for this machine's own architecture")
 def test_amx_multiplies_tiles_and_gives_them_up() -> None:
-    text = assembly("x86_64-unknown-linux-gnu", "sapphirerapids", "amx", 64, "amx_row")
+    text = assembly("x86_64-unknown-linux-gnu", "sapphirerapids", "amx", 64)
     assert text.count("tdpbsud") >= 6 and "ldtilecfg" in text and "tilerelease" in text

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 # A multiple of every kernel's tile, so that a row can be read to the end of its last tile.
 ROW_MULTIPLE = 256
 ALIGNMENT = 64
+# Rows this far apart share few sets of the first-level cache; kernels read several at a time.
+CROWDED = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class BufferPool:
         if waiting:
             return waiting.pop()
         stride = width if exact else -(-width // ROW_MULTIPLE) * ROW_MULTIPLE
+        if dtype == "int8" and not exact and stride % CROWDED == 0:
+            stride += ALIGNMENT
         array = aligned_zeros((self._max_rows, stride), dtype)
         buffer = Buffer(f"buffer{len(self.all)}", array, width)
         self.all.append(buffer)

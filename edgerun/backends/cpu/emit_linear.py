@@ -116,7 +116,9 @@ def _emit_product(
     step = _step(common["groups"], codes.nbytes, binder.options.threads)
     looked_up = name in ("linear_row", "linear_trits") and by_lookup(binder, weight)
     in_blocks = name in BY_GEMM or name == "linear_trits"
-    multiplied = in_blocks and not looked_up and by_gemm(binder)
+    # Of the logits one row is wanted, as a rule: not worth compiling a kernel for many.
+    many = counted_by != LOGIT_ROWS and by_gemm(binder)
+    multiplied = in_blocks and not looked_up and many
     if in_blocks:
         extra["lookup"] = TOKENS * looked_up + gemm_tokens(binder.isa) * multiplied
     binder.emit(

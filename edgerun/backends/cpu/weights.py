@@ -14,7 +14,7 @@ from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Constant
 from edgerun.kernels.isa import VECTOR_BYTES
 from edgerun.kernels.layout import Arena, StreamWeight, to_stream
-from edgerun.kernels.trit_layout import TritWeight, to_trits
+from edgerun.kernels.trit_layout import OneMatrix, TritWeight, to_trits
 
 DENSE_LANES = 8
 FLOAT_LANES = 16
@@ -43,6 +43,7 @@ class WeightStore:
         """Prepares weights for one instruction set; ``trits`` packs ternary ones tighter."""
         self._isa = isa
         self._trits = trits
+        self._codes = OneMatrix()  # on the way to trits
         self._arena = Arena()
         self._prepared: dict[tuple[int, str], tuple[Constant | None, Prepared]] = {}
 
@@ -77,13 +78,14 @@ class WeightStore:
         return to_stream(constant, lanes, row_scale=False, arena=arena, done=_forget_array)
 
     def _with_row_scales(self, constant: PackedWeight) -> Prepared:
-        lanes = VECTOR_BYTES[self._isa]
-        if not self._trits or constant.bits != 2:
-            arena = self._arena
-            return to_stream(constant, lanes, row_scale=True, arena=arena, done=_forget_array)
-        # The codes are needed for a moment only, so they get memory of their own.
-        stream = to_stream(constant, lanes, row_scale=True, done=_forget_array)
-        return to_trits(stream, self._arena) if stream.ternary else stream
+        lanes, arena = VECTOR_BYTES[self._isa], self._arena
+        if self._trits and constant.bits == 2:
+            codes = to_stream(
+                constant, lanes, row_scale=True, arena=self._codes, done=_forget_array
+            )
+            if codes.ternary:
+                return to_trits(codes, arena)
+        return to_stream(constant, lanes, row_scale=True, arena=arena, done=_forget_array)
 
 
 def has_row_scales(weight: PackedWeight) -> bool:
