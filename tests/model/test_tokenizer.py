@@ -96,6 +96,8 @@ def test_templates_have_the_ids_that_tokenizers_gives(name: str, data: st.DataOb
 def test_text_survives_a_round_trip(name: str, text: str) -> None:
     if "▁" in text:  # SentencePiece cannot tell it from a space
         return
+    if name == "spm-first" and text.startswith(" "):  # " a" and "a" have the same ids there
+        return
     tokenizer = TOKENIZERS[name]
     assert tokenizer.decode(tokenizer.encode(text, bos=False)) == text
 
