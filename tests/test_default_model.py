@@ -12,7 +12,8 @@ from edgerun.scoring import score_texts, split_documents
 
 FOLDER = Path(__file__).resolve().parents[1] / "models" / "default"
 MAX_BYTES = 12_000_000
-MAX_BITS_PER_BYTE = 0.80
+MAX_BITS_PER_BYTE = 0.79
+SUBJECTS = ("cat", "dragon", "princess", "robot")
 
 
 def test_the_bundle_is_whole_ternary_and_small():
@@ -35,12 +36,19 @@ def test_greetings_are_answered_alike_everywhere(backend):
     assert reply.text.strip()
 
 
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_a_story_is_about_what_was_asked_for(subject):
+    with load(threads=1) as llm:
+        messages = [{"role": "user", "content": f"Tell me a story about a {subject}."}]
+        reply = llm.chat(messages, temperature=0, max_tokens=80, repetition_penalty=1.0)
+    assert re.search(rf"\b{subject}s?\b", reply.text)
+
+
 def test_held_out_stories_cost_as_many_bits_as_recorded(shared_data):
-    """The record also counts the separator after a story, hence the tolerance."""
     recorded = re.search(r"^bits_per_byte = ([\d.]+)", (FOLDER / "recipe.toml").read_text(), re.M)
     text = (shared_data / "corpora" / "tinystories" / "valid.txt").read_text()
     stories = list(split_documents(text, "<|endoftext|>"))
     with load(threads=1) as llm:
         *_, score = score_texts(llm, stories)
     assert score.bits_per_byte <= MAX_BITS_PER_BYTE
-    assert score.bits_per_byte == pytest.approx(float(recorded[1]), rel=0.03)
+    assert score.bits_per_byte == pytest.approx(float(recorded[1]), rel=0.003)

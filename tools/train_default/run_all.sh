@@ -1,11 +1,12 @@
 #!/bin/sh
-# Repeat the default model: sh run_all.sh DATA OUT UNTIL [THEN_UNTIL]
+# Repeat the default model: sh run_all.sh DATA OUT UNTIL [THEN_UNTIL LAST_UNTIL]
 #   DATA   folder with corpora/ and models/stories260K/ (see README.md)
 #   OUT    folder for everything that is made
 #   UNTIL  when training ends: HH:MM (UTC, today) or seconds since the epoch
 #   THEN_UNTIL  when the second run ends, which goes on from the first by go_on.toml
+#   LAST_UNTIL  when the third run ends, which goes on from the second by end.toml
 set -eu
-data=$1 out=$2 until=$3 then_until=${4:-}
+data=$1 out=$2 until=$3 then_until=${4:-} last_until=${5:-}
 here=$(dirname "$0")
 python=${PYTHON:-python3}
 stories=$data/corpora/tinystories
@@ -24,6 +25,11 @@ mkdir -p "$out"
     --out "$out/tokens"
 "$python" "$here/train.py" --tokens "$out/tokens" --tokenizer "$out/tokenizer" \
     --held-out "$stories/valid.txt" --run "$out/run" --hf "$out/hf" --until "$until"
+go_on() { # FROM TO RECIPE UNTIL
+    "$python" "$here/train.py" --tokens "$out/tokens" --tokenizer "$out/tokenizer" \
+        --held-out "$stories/valid.txt" --run "$2" --hf "$out/hf" \
+        --start-from "$1/checkpoint.pt" --recipe "$here/$3" --until "$4"
+}
 describe() {
     "$python" "$here/describe.py" --text "$out/text" --tokens "$out/tokens" \
         --held-out "$stories/valid.txt" --hf "$out/hf" "$@"
@@ -31,10 +37,9 @@ describe() {
 describe --run "$out/run" --out "$out/recipe.toml"
 if [ -n "$then_until" ]; then
     mv "$out/recipe.toml" "$out/recipe_first.toml"
-    "$python" "$here/train.py" --tokens "$out/tokens" --tokenizer "$out/tokenizer" \
-        --held-out "$stories/valid.txt" --run "$out/run_on" --hf "$out/hf" \
-        --start-from "$out/run/checkpoint.pt" --recipe "$here/go_on.toml" --until "$then_until"
-    describe --run "$out/run_on" --recipe "$here/go_on.toml" \
+    go_on "$out/run" "$out/run_on" go_on.toml "$then_until"
+    go_on "$out/run_on" "$out/run_end" end.toml "$last_until"
+    describe --run "$out/run_end" --recipe "$here/go_on.toml" \
         --earlier "$out/recipe_first.toml" --out "$out/recipe.toml"
 fi
 "$python" "$here/evaluate.py" samples --model "$out/hf" --out "$out/samples.md"
