@@ -9,6 +9,7 @@
 ``EDGERUN_CACHE``      folder of compiled kernels and the machine profile
 ``EDGERUN_THREADS``    worker threads, when the caller names no number
 ``EDGERUN_SCREEN``     1 screens the output head where the sampler needs only leading logits
+``EDGERUN_*_DEVICE``   device of a back-end, e.g. ``EDGERUN_FPGA_DEVICE=cosim``; it joins the plan
 =====================  ==========================================================================
 """
 
@@ -16,8 +17,9 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgerun.cores import cores
@@ -28,6 +30,7 @@ MAX_THREADS = 1024
 # How ternary weights lie in memory: codes of two bits, trits (``formats/trits.py``), or what the
 # machine profile says is faster.
 PACKS = ("two_bits", "trits", "auto")
+DEVICE = re.compile(r"EDGERUN_([A-Z0-9_]+)_DEVICE")
 BOOLEANS = {"": False, "0": False, "1": True, "false": False, "true": True}
 
 
@@ -44,6 +47,7 @@ class Settings:
         threads: number of worker threads, or None for one per usable core (``cores.py``).
         pack: how ternary weights lie in memory (``backends/cpu/packing.py``), or None.
         screen: screen the output head (``backends/cpu/screened.py``).
+        devices: name of the device that a back-end is to use, by the back-end's name.
     """
 
     debug: int
@@ -54,6 +58,7 @@ class Settings:
     threads: int | None
     screen: bool = False
     pack: str | None = None
+    devices: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -71,6 +76,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         threads=_integer(environment, "EDGERUN_THREADS", 1, MAX_THREADS),
         screen=_boolean(environment, "EDGERUN_SCREEN"),
         pack=_choice(environment, "EDGERUN_PACK", PACKS),
+        devices=_devices(environment),
     )
 
 
@@ -132,6 +138,12 @@ def _choice(environment: Mapping[str, str], name: str, allowed: tuple[str, ...])
     if text and text not in allowed:
         raise InputError(f"{name}={text!r} must be one of {', '.join(allowed)}")
     return text or None
+
+
+def _devices(environment: Mapping[str, str]) -> dict[str, str]:
+    """Devices by the name of their back-end."""
+    named = ((DEVICE.fullmatch(name), value.strip()) for name, value in environment.items())
+    return {match[1].lower(): value for match, value in named if match and value}
 
 
 def _cache_dir(text: str) -> Path:

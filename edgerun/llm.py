@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.backends.base import Report
 from edgerun.engine.engine import Engine
 from edgerun.engine.sampling import SamplingParams
 from edgerun.engine.session import Session
@@ -194,6 +195,11 @@ class LLM:
         if not 0 < len(ids) <= self.model.context:
             raise PromptError(f"{len(ids)} tokens; expected 1 to {self.model.context}, the context")
         return self._engine.logits(self._own, ids)
+
+    def reports(self) -> list[Report]:
+        """What the devices of the back-ends in use did so far, where they count it."""
+        found = [reporter.report() for reporter in self.model.reporters]
+        return [report for report in found if report is not None]
 
     def params(self, **sampling: Any) -> SamplingParams:
         """Checks sampling parameters and adds what the model recommends."""

@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from edgerun import env, trace
-from edgerun.backends.base import Backend, CompileOptions, Executable, Phase, Progress
+from edgerun.backends.base import (
+    Backend,
+    CompileOptions,
+    Executable,
+    Phase,
+    Progress,
+    Reports,
+)
 from edgerun.backends.cpu.packing import Packing, choose_packing
-from edgerun.backends.registry import backend_names, make_backend
+from edgerun.backends.registry import find_candidates
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
-from edgerun.errors import BundleError, InputError, UnsupportedError
+from edgerun.errors import BundleError, InputError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph
 from edgerun.model.bundle import Bundle, open_bundle
@@ -43,7 +50,9 @@ class LoadOptions:
     """How to load a model.
 
     Attributes:
-        backend: name of the one back-end to use; None lets the plan choose.
+        backend: name of the one back-end to use, with others for what it leaves to them; None
+            lets the plan choose.
+        device: which device the back-end is to use; None for its own choice.
         threads: worker threads; None for one per usable core.
         context: tokens a sequence may have; None for what the model was made for.
         kv_cache: storage of keys and values, ``"fp32"``, ``"fp16"`` or ``"int8"``.
@@ -59,6 +68,7 @@ class LoadOptions:
     """
 
     backend: str | None = None
+    device: str | None = None
     threads: int | None = None
     context: int | None = None
     kv_cache: CacheDType = "fp16"
@@ -107,6 +117,7 @@ class Model:
         threads: worker threads.
         backends: names of the back-ends in use.
         workload: how much there is to multiply.
+        reporters: back-ends in use that count what their device does.
     """
 
     path: Path
@@ -125,6 +136,7 @@ class Model:
     threads: int = 1
     backends: tuple[str, ...] = ()
     workload: Workload = field(default_factory=Workload)
+    reporters: tuple[Reports, ...] = ()
 
 
 def resolve(path: str | Path | None) -> Path:
@@ -165,7 +177,7 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
     rows = min(options.chunk_rows, context)
     found = dict.fromkeys((*config.eos_token_ids, *eos_ids(texts[GENERATION_CONFIG])))
     packing = packing_of(bundle, options)
-    executables, backends = _compile(bundle.graph, options, spec, rows, packing.trits)
+    executables, used = _compile(bundle.graph, options, spec, rows, packing.trits)
     return Model(
         path=bundle.path,
         digest=bundle.digest,
@@ -181,27 +193,10 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
         max_sessions=options.max_sessions,
         weight_bytes=streamed_bytes(bundle.graph),
         threads=options.worker_threads,
-        backends=backends,
+        backends=tuple(backend.name for backend in used),
         workload=workload(bundle.graph),
+        reporters=tuple(backend for backend in used if isinstance(backend, Reports)),
     )
-
-
-def chosen_backends(name: str | None) -> list[Backend]:
-    """Returns the back-ends to plan with: the named one, or all that this machine can run.
-
-    Raises:
-        InputError: there is none of that name.
-        UnsupportedError: the named one does not run here.
-    """
-    wanted = name or env.settings().backend
-    if wanted is None:
-        made = [make_backend(each) for each in backend_names()]
-        return [backend for backend in made if backend.probe()]
-    backend = make_backend(wanted)
-    support = backend.probe()
-    if not support:
-        raise UnsupportedError(f"the back-end {wanted!r} does not run here: {support.reason}")
-    return [backend]
 
 
 def streamed_bytes(graph: Graph) -> int:
@@ -222,17 +217,17 @@ def streamed_bytes(graph: Graph) -> int:
 
 def _compile(
     graph: Graph, options: LoadOptions, spec: CacheSpec, rows: int, trits: bool
-) -> tuple[Mapping[Phase, Executable], tuple[str, ...]]:
-    backends = chosen_backends(options.backend)
-    plan = make_plan(graph, backends)
+) -> tuple[Mapping[Phase, Executable], tuple[Backend, ...]]:
+    candidates = find_candidates(options.backend, options.device)
+    plan = make_plan(graph, candidates.backends, candidates.preferred)
     threads = options.worker_threads
     each = {
         Phase.PREFILL: CompileOptions(threads, rows, spec, options.progress, trits=trits),
         Phase.DECODE: CompileOptions(threads, 1, spec, options.progress, _may_screen(), trits),
     }
-    segments = (segment for phase in plan.segments.values() for segment in phase)
-    names = tuple(dict.fromkeys(segment.backend for segment in segments))
-    return compile_plan(plan, backends, each), names
+    names = {segment.backend for phase in plan.segments.values() for segment in phase}
+    used = tuple(backend for backend in candidates.backends if backend.name in names)
+    return compile_plan(plan, candidates.backends, each), used
 
 
 def packing_of(bundle: Bundle, options: LoadOptions) -> Packing:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from edgerun import trace
 from edgerun.backends.base import (
     NO_VALUES,
+    Accelerator,
     Backend,
     CompileOptions,
     Executable,
@@ -26,8 +28,9 @@ from edgerun.backends.validate import ValidatingExecutable
 from edgerun.backends.watch import WatchingExecutable
 from edgerun.env import settings
 from edgerun.errors import UnsupportedError
-from edgerun.graph.ir import Graph, Node
+from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.graph.ops import IDS, POSITIONS
+from edgerun.graph.shapes import value_shapes
 from edgerun.state import Batch, KVCache
 
 SWITCH_SECONDS = 5e-5  # handing a value from one back-end to another
@@ -120,19 +123,23 @@ class Placement:
     basis: str = ""
 
 
-def make_plan(graph: Graph, backends: Sequence[Backend]) -> Plan:
+Placed: TypeAlias = "list[tuple[Node, Backend, float]]"
+
+
+def make_plan(graph: Graph, backends: Sequence[Backend], preferred: str | None = None) -> Plan:
     """Chooses the cheapest placement for every phase.
 
     Args:
         graph: lowered.
         backends: candidates whose ``probe`` succeeded; one of them alone forces it.
+        preferred: name of the one that takes every node it supports, whatever that costs.
 
     Raises:
         UnsupportedError: some node runs on none of them.
     """
     segments, refusals = {}, {}
     for phase in Phase:
-        segments[phase], turned_down = _plan_phase(graph, backends, phase)
+        segments[phase], turned_down = _plan_phase(graph, backends, phase, preferred)
         refusals[phase] = (*turned_down, *_not_taken(graph, backends, phase))
     bases = {one.name: one.cost_basis() for one in backends if isinstance(one, Explains)}
     return Plan(segments, refusals, bases)
@@ -145,10 +152,10 @@ def _not_taken(graph: Graph, backends: Sequence[Backend], phase: Phase) -> list[
 
 
 def _plan_phase(
-    graph: Graph, backends: Sequence[Backend], phase: Phase
+    graph: Graph, backends: Sequence[Backend], phase: Phase, preferred: str | None
 ) -> tuple[tuple[Segment, ...], tuple[Refusal, ...]]:
     mixing = [backend for backend in backends if not backend.whole_graph]
-    placed = _cheapest_path(graph, mixing, phase)
+    placed = _cheapest_path(graph, mixing, phase, preferred)
     if placed is not None:
         return _segments(graph, placed), _refusals(graph, backends, phase, placed)
     for backend in backends:
@@ -168,15 +175,14 @@ def _cost(graph: Graph, backend: Backend, node: Node, phase: Phase) -> float:
 
 
 def _cheapest_path(
-    graph: Graph, backends: Sequence[Backend], phase: Phase
-) -> list[tuple[Node, Backend, float]] | None:
+    graph: Graph, backends: Sequence[Backend], phase: Phase, preferred: str | None
+) -> Placed | None:
     """Best back-end for every node, or None when a node has none (Viterbi's algorithm)."""
-    best: dict[str, tuple[float, list[tuple[Node, Backend, float]]]] = {"": (0.0, [])}
+    best: dict[str, tuple[float, Placed]] = {"": (0.0, [])}
     for node in graph.nodes:
-        reached: dict[str, tuple[float, list[tuple[Node, Backend, float]]]] = {}
-        for backend in backends:
-            if not backend.supports(graph, node, phase):
-                continue
+        reached: dict[str, tuple[float, Placed]] = {}
+        able = [backend for backend in backends if backend.supports(graph, node, phase)]
+        for backend in [one for one in able if one.name == preferred] or able:
             cost = _cost(graph, backend, node, phase)
             totals = {
                 name: total + cost + (SWITCH_SECONDS if name not in ("", backend.name) else 0.0)
@@ -191,7 +197,7 @@ def _cheapest_path(
     return min(best.values(), key=lambda entry: entry[0])[1]
 
 
-def _segments(graph: Graph, placed: list[tuple[Node, Backend, float]]) -> tuple[Segment, ...]:
+def _segments(graph: Graph, placed: Placed) -> tuple[Segment, ...]:
     groups: list[tuple[str, list[Node], float]] = []
     for node, backend, cost in placed:
         if not groups or groups[-1][0] != backend.name:
@@ -199,10 +205,13 @@ def _segments(graph: Graph, placed: list[tuple[Node, Backend, float]]) -> tuple[
         name, nodes, seconds = groups[-1]
         nodes.append(node)
         groups[-1] = (name, nodes, seconds + cost)
-    return tuple(Segment(name, _cut(graph, nodes), seconds) for name, nodes, seconds in groups)
+    shapes = value_shapes(graph) if len(groups) > 1 else {}
+    return tuple(
+        Segment(name, _cut(graph, nodes, shapes), seconds) for name, nodes, seconds in groups
+    )
 
 
-def _cut(graph: Graph, nodes: list[Node]) -> Graph:
+def _cut(graph: Graph, nodes: list[Node], shapes: Mapping[str, ValueShape]) -> Graph:
     """The sub-graph of some nodes: inputs are values made outside, outputs those read outside."""
     inside = {node.name for node in nodes}
     made = {output for node in nodes for output in node.outputs}
@@ -216,18 +225,22 @@ def _cut(graph: Graph, nodes: list[Node]) -> Graph:
     ]
     outputs = [name for name in dict.fromkeys([*made]) if name in outside or name in graph.outputs]
     constants = {name: graph.constants[name] for name in read if name in graph.constants}
-    return replace(segment, inputs=inputs, outputs=outputs, constants=constants)
+    known = {name: shapes[name] for name in inputs if name in shapes}
+    return replace(segment, inputs=inputs, outputs=outputs, constants=constants, shapes=known)
 
 
 def _refusals(
     graph: Graph,
     backends: Sequence[Backend],
     phase: Phase,
-    placed: list[tuple[Node, Backend, float]],
+    placed: Placed,
 ) -> tuple[Refusal, ...]:
     used = {backend.name for _, backend, _ in placed}
     found = []
     for backend in backends:
+        if placed and isinstance(backend, Accelerator):
+            found += _left_out(graph, backend, phase, placed)
+            continue
         if backend.name in used:
             continue
         supports = ((node, backend.supports(graph, node, phase)) for node in graph.nodes)
@@ -239,6 +252,23 @@ def _refusals(
             reason = f"slower by estimate: {seconds * 1e3:.2f} ms / {PHASE_ROWS[phase]} rows"
         found.append(Refusal(backend.name, reason))
     return tuple(found)
+
+
+def _left_out(graph: Graph, backend: Backend, phase: Phase, placed: Placed) -> list[Refusal]:
+    """Why nodes are not on a back-end that is made for some of them only, a line a reason."""
+    nodes = [(node, cost) for node, other, cost in placed if other is not backend]
+    supports = [backend.supports(graph, node, phase) for node, _ in nodes]
+    reasons = Counter(support.reason for support in supports if not support)
+    texts = [f"{reason} ({count} nodes)" for reason, count in reasons.items()]
+    able = [entry for entry, support in zip(nodes, supports, strict=True) if support]
+    if able:
+        own = sum(_cost(graph, backend, node, phase) for node, _ in able)
+        others = sum(cost for _, cost in able)
+        texts.append(
+            f"slower by estimate: {own * 1e3:.2f} ms / {PHASE_ROWS[phase]} rows for {len(able)} "
+            f"nodes that take {others * 1e3:.2f} ms elsewhere"
+        )
+    return [Refusal(backend.name, text) for text in texts]
 
 
 class Chain:
@@ -275,11 +305,34 @@ def compile_plan(
     compiled: dict[Phase, Executable] = {}
     for phase, segments in plan.segments.items():
         parts = [
-            _compile(by_name[segment.backend], segment.graph, phase, options[phase])
+            _compile(
+                by_name[segment.backend],
+                segment.graph,
+                phase,
+                _with_fallback(by_name, segment.backend, options[phase]),
+            )
             for segment in segments
         ]
         compiled[phase] = parts[0] if len(parts) == 1 else Chain(parts)
     return compiled
+
+
+def _with_fallback(
+    by_name: Mapping[str, Backend], name: str, options: CompileOptions
+) -> CompileOptions:
+    """Options from which an accelerator learns who stands in for it."""
+    backend = by_name[name]
+    if not isinstance(backend, Accelerator):
+        return options
+    companions = [by_name[one] for one in backend.companions if one in by_name]
+
+    def compile_elsewhere(segment: Graph, phase: Phase) -> Executable:
+        for other in companions:
+            if all(other.supports(segment, node, phase) for node in segment.nodes):
+                return other.compile(segment, phase, options)
+        raise UnsupportedError(f"the back-end '{name}' failed and no other runs what it ran")
+
+    return replace(options, fallback=compile_elsewhere)
 
 
 def _compile(backend: Backend, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:

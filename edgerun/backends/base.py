@@ -7,11 +7,11 @@ is ``reference.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,8 @@ class CompileOptions:
         progress: called with a short text before slow work such as compilation.
         trits: whether to keep ternary weights in memory at 1.6 bits where that is possible.
         screen: whether logits that the batch does not ask for may be left out (``Batch.leading``).
+        fallback: compiles a segment for the back-end that stands in for an ``Accelerator`` whose
+            device fails; None where there is no such back-end.
     """
 
     threads: int
@@ -60,6 +62,7 @@ class CompileOptions:
     progress: Progress = field(default=lambda text: None)
     screen: bool = False
     trits: bool = False
+    fallback: Callable[[Graph, Phase], Executable] | None = None
 
 
 class Progress(Protocol):
@@ -133,6 +136,57 @@ class Offers(Protocol):
 
     def alternatives(self, graph: Graph, phase: Phase) -> Mapping[str, str]:
         """Name of each such way, and what is to be said about it in a line."""
+        ...
+
+
+@runtime_checkable
+class Accelerator(Protocol):
+    """A back-end that runs some nodes of a model and leaves the others to its companions.
+
+    Asked for by name it takes every node that it supports, whatever that costs. Otherwise it
+    takes part in a plan only if a device is named for it (``EDGERUN_<NAME>_DEVICE``).
+
+    Attributes:
+        companions: names of the back-ends that run the rest, and everything if the device fails.
+    """
+
+    companions: tuple[str, ...]
+
+
+@runtime_checkable
+class HasDevices(Protocol):
+    """A back-end that can use one of several devices."""
+
+    def use_device(self, name: str) -> None:
+        """Chooses a device; called before anything else.
+
+        Raises:
+            InputError: there is none of that name; the message lists those there are.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a device did, as a table.
+
+    Attributes:
+        title: what the figures are, and whether they were simulated, measured or modelled.
+        rows: figures by name; all rows have the same names.
+        notes: what else there is to say, a line each.
+    """
+
+    title: str
+    rows: Sequence[Mapping[str, Any]] = ()
+    notes: Sequence[str] = ()
+
+
+@runtime_checkable
+class Reports(Protocol):
+    """A back-end that counts what its device does; not all do."""
+
+    def report(self) -> Report | None:
+        """What was counted since it was made; None before anything ran."""
         ...
 
 

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import importlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from edgerun.errors import InputError
+from edgerun.env import settings
+from edgerun.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from edgerun.backends.base import Backend
+    from edgerun.backends.base import Backend, Support
+
+logger = logging.getLogger(__name__)
 
 # Best first; a module with a function make().
 BUILT_IN = ("cpu", "reference", "onnxruntime")
 ENTRY_POINTS = "edgerun.backends"
+NOT_ASKED = "not asked for: --backend {name}, or name its device in EDGERUN_{upper}_DEVICE"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Back-ends to plan with.
+
+    Attributes:
+        backends: those that run here, best first.
+        preferred: name of the one that takes every node it supports; None to go by cost.
+        absent: why others take no part, by name.
+    """
+
+    backends: tuple[Backend, ...]
+    preferred: str | None = None
+    absent: Mapping[str, str] = field(default_factory=dict)
 
 
 def backend_names() -> list[str]:
@@ -21,12 +43,29 @@ def backend_names() -> list[str]:
     return [*BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINTS))]
 
 
-def make_backend(name: str) -> Backend:
+def make_backend(name: str, device: str | None = None) -> Backend:
     """Makes the back-end called ``name``.
 
+    Args:
+        name: as ``backend_names`` lists it.
+        device: which of its devices to use; None for what the environment names, or its own choice.
+
     Raises:
-        InputError: there is none of that name.
+        InputError: there is none of that name, or it has no such device.
     """
+    backend = _make(name)
+    wanted = device or settings().devices.get(name)
+    if wanted is None:
+        return backend
+    from edgerun.backends.base import HasDevices
+
+    if not isinstance(backend, HasDevices):
+        raise InputError(f"the back-end '{name}' has no devices to choose from, so not {wanted!r}")
+    backend.use_device(wanted)
+    return backend
+
+
+def _make(name: str) -> Backend:
     backend: Backend
     if name in BUILT_IN:
         backend = importlib.import_module(f"edgerun.backends.{name}").make()
@@ -36,3 +75,53 @@ def make_backend(name: str) -> Backend:
             backend = point.load()()
             return backend
     raise InputError(f"no back-end is called '{name}': there are {', '.join(backend_names())}")
+
+
+def find_candidates(name: str | None = None, device: str | None = None) -> Candidates:
+    """Returns the named back-end with its companions, or else all that may take part.
+
+    Other packages' back-ends take part only when they, or a device of theirs, are named: to look
+    for their devices may take long.
+
+    Raises:
+        InputError: there is no back-end or device of that name, or a device of no back-end.
+        UnsupportedError: the named one does not run here.
+    """
+    wanted = name or settings().backend
+    if wanted is None:
+        if device is not None:
+            raise InputError(f"the device {device!r} was named without a back-end: add --backend")
+        return _all_candidates()
+    backend, support = _probed(wanted, device)
+    if not support:
+        raise UnsupportedError(f"the back-end {wanted!r} does not run here: {support.reason}")
+    from edgerun.backends.base import Accelerator
+
+    if not isinstance(backend, Accelerator):
+        return Candidates((backend,))
+    return Candidates((backend, *(_make(one) for one in backend.companions)), wanted)
+
+
+def _all_candidates() -> Candidates:
+    named = [one for one in settings().devices if one not in BUILT_IN]
+    probed = {one: _probed(one, None) for one in (*BUILT_IN, *named)}
+    absent = {one: support.reason for one, (_, support) in probed.items() if not support}
+    for one in set(named).intersection(absent):
+        logger.warning("the back-end '%s' takes no part: %s", one, absent[one])
+    return Candidates(tuple(one for one, support in probed.values() if support), absent=absent)
+
+
+def absent_backends(candidates: Candidates) -> dict[str, str]:
+    """Why back-ends take no part in a plan, by name, those included that nobody asked for."""
+    taking_part = {backend.name for backend in candidates.backends}
+    others = {
+        name: NOT_ASKED.format(name=name, upper=name.upper())
+        for name in backend_names()
+        if name not in BUILT_IN and name not in taking_part
+    }
+    return {**others, **candidates.absent}
+
+
+def _probed(name: str, device: str | None) -> tuple[Backend, Support]:
+    backend = make_backend(name, device)
+    return backend, backend.probe()

@@ -49,6 +49,7 @@ def bench(
     repeat: Annotated[int, typer.Option("--repeat", help="Runs; the median counts.", min=1)] = 3,
     threads: options.Threads = None,
     backend: options.BackendName = None,
+    device: options.Device = None,
     context: Annotated[
         int | None,
         typer.Option(
@@ -65,7 +66,8 @@ def bench(
 
     _check_room(context, new_tokens)
     began = time.perf_counter()
-    loading = {"threads": threads, "backend": backend, "context": context, "kv_cache": kv_cache}
+    loading = {"threads": threads, "backend": backend, "device": device}
+    loading |= {"context": context, "kv_cache": kv_cache}
     with options.load(model, **loading) as llm:
         load_s = time.perf_counter() - began
         prompt = prompt_tokens or max(1, min(PROMPT_TOKENS, llm.model.context - new_tokens))

@@ -33,6 +33,7 @@ def chat(
     stop: options.Stop = None,
     threads: options.Threads = None,
     backend: options.BackendName = None,
+    device: options.Device = None,
     context: options.Context = None,
     kv_cache: options.KVCacheType = "fp16",
     stats: options.ShowStats = False,
@@ -53,7 +54,8 @@ def chat(
         stop=stop or None,
     )
     options.check_sampling(settings)
-    loading = {"threads": threads, "backend": backend, "context": context, "kv_cache": kv_cache}
+    loading = {"threads": threads, "backend": backend, "device": device}
+    loading |= {"context": context, "kv_cache": kv_cache}
     with options.load(model, **loading) as llm:
         if not llm.has_chat_template:
             options.say("this model has no chat format, so it may not answer like a partner")

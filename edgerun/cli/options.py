@@ -19,7 +19,11 @@ Threads = Annotated[
     int | None, typer.Option("--threads", help="Worker threads; one per fast core if left out.")
 ]
 BackendName = Annotated[
-    str | None, typer.Option("--backend", help="Use this back-end alone, e.g. cpu or reference.")
+    str | None, typer.Option("--backend", help="Use this back-end, e.g. cpu or reference.")
+]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", help="Device of the back-end, where it has several, e.g. cosim."),
 ]
 Context = Annotated[
     int | None, typer.Option("--context", help="Tokens of prompt and reply together.")

@@ -39,6 +39,7 @@ def perplexity(
     ] = None,
     threads: options.Threads = None,
     backend: options.BackendName = None,
+    device: options.Device = None,
     context: options.Context = None,
     kv_cache: options.KVCacheType = "fp16",
     as_json: options.Json = False,
@@ -48,7 +49,8 @@ def perplexity(
     from edgerun.scoring import Score, score_texts, split_documents
 
     texts = itertools.islice(split_documents(_read(file), separator), limit)
-    loading = {"threads": threads, "backend": backend, "context": context, "kv_cache": kv_cache}
+    loading = {"threads": threads, "backend": backend, "device": device}
+    loading |= {"context": context, "kv_cache": kv_cache}
     with options.load(model, chunk_rows=CHUNK_ROWS, **loading) as llm:
         began = time.perf_counter()
         score = Score()

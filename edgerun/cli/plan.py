@@ -23,32 +23,56 @@ def plan(
         bool, typer.Option("--explain", help="Show what was turned down too, and why.")
     ] = False,
     backend: options.BackendName = None,
+    device: options.Device = None,
     as_json: options.Json = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
-    from edgerun.loading import LoadOptions, chosen_backends, packing_of, resolve
+    from edgerun.backends.registry import absent_backends, find_candidates
+    from edgerun.loading import LoadOptions, packing_of, resolve
     from edgerun.model.bundle import open_bundle
     from edgerun.plan import make_plan
 
     bundle = open_bundle(resolve(model))
-    rows = make_plan(bundle.graph, chosen_backends(backend)).explain()
+    found = find_candidates(backend, device)
+    rows = make_plan(bundle.graph, found.backends, found.preferred).explain()
     shown = [asdict(row) for row in rows if explain or row.chosen]
     if as_json:
         print(json.dumps(shown, ensure_ascii=False))
         return
     from edgerun.cli.tables import print_pairs, print_rows
 
-    print_rows([_line(row) for row in shown])
+    print_rows([_line(row) for row in _together(shown)])
     if explain:
+        absent = absent_backends(found)
+        if absent:
+            print_pairs("not in the plan", absent)
         bases = {row["backend"]: row["basis"] for row in shown if row["basis"]}
         print_pairs("estimates stand on", bases)
         packing = packing_of(bundle, LoadOptions())
         print_pairs("ternary weights in memory", {packing.name: packing.reason})
 
 
+def _together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Adds up segments of a phase that hold the same ops on the same back-end."""
+    kinds: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        key = (row["phase"], row["backend"], row["reason"], tuple(row["ops"].items()))
+        kinds.setdefault(key, []).append(row)
+    return [
+        {
+            **same[0],
+            "times": len(same),
+            "seconds": sum(row["seconds"] for row in same) if same[0]["chosen"] else None,
+        }
+        for same in kinds.values()
+    ]
+
+
 def _line(row: Mapping[str, Any]) -> dict[str, str]:
     """A placement as a person reads it."""
     ops = ", ".join(f"{count} {op}" for op, count in row["ops"].items())
+    if row["times"] > 1:
+        ops = f"{row['times']} times: {ops}"
     return {
         "phase": row["phase"],
         "back-end": row["backend"] if row["chosen"] else f"not {row['backend']}",

@@ -43,8 +43,18 @@ def streaming(llm: LLM, tokens_per_s: float) -> dict[str, Any]:
 
 def show_stats(llm: LLM, stats: Stats) -> None:
     """Prints a few lines on stderr."""
-    for line in stats_lines(llm, stats):
+    for line in [*stats_lines(llm, stats), *report_lines(llm)]:
         print(line, file=sys.stderr)
+
+
+def report_lines(llm: LLM) -> list[str]:
+    """What devices counted, as tables."""
+    from edgerun.cli.tables import aligned
+
+    lines: list[str] = []
+    for report in llm.reports():
+        lines += [report.title, *(f"  {line}" for line in (*aligned(report.rows), *report.notes))]
+    return lines
 
 
 def stats_lines(llm: LLM, stats: Stats) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -44,6 +45,7 @@ def run(
     ] = False,
     threads: options.Threads = None,
     backend: options.BackendName = None,
+    device: options.Device = None,
     context: options.Context = None,
     kv_cache: options.KVCacheType = "fp16",
     as_json: options.Json = False,
@@ -66,7 +68,8 @@ def run(
     )
     sampling["max_tokens"] = DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens
     options.check_sampling(sampling)
-    loading = {"threads": threads, "backend": backend, "context": context, "kv_cache": kv_cache}
+    loading = {"threads": threads, "backend": backend, "device": device}
+    loading |= {"context": context, "kv_cache": kv_cache}
     if not raw:
         from edgerun.model.chat_template import ChatTemplate
 
@@ -75,7 +78,10 @@ def run(
         stream = _start(llm, text, system, raw, sampling)
         completion = _finish(stream, quiet=as_json)
         if as_json:
-            print(json.dumps(summary(completion), ensure_ascii=False))
+            found = summary(completion)
+            if llm.reports():
+                found["devices"] = [asdict(report) for report in llm.reports()]
+            print(json.dumps(found, ensure_ascii=False))
         elif completion.finish_reason == "context":
             options.say("the reply ends here because the context is full")
         elif completion.finish_reason == "length" and max_tokens is None:

@@ -7,6 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
+def aligned(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lines of a plain table of mappings that share their keys; numbers to the right."""
+    if not rows:
+        return []
+    columns = []
+    for name in rows[0]:
+        texts = [name, *(_text(row[name]) for row in rows)]
+        right = all(isinstance(row[name], int | float) for row in rows)
+        width = max(map(len, texts))
+        columns.append([text.rjust(width) if right else text.ljust(width) for text in texts])
+    return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
+
+
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints mappings that share their keys as a table."""
     if not rows:

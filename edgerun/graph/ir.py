@@ -34,6 +34,19 @@ class Node:
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class ValueShape:
+    """What is known of a value before anything runs.
+
+    Attributes:
+        width: elements a row.
+        selected: whether it has a row for each wanted logit row of the batch, not for each token.
+    """
+
+    width: int
+    selected: bool = False
+
+
 @dataclass(slots=True)
 class Graph:
     """Nodes in topological order.
@@ -44,6 +57,7 @@ class Graph:
         outputs: names read from outside.
         constants: weights and other constants by name; arrays are views of mapped files.
         source: the ONNX file it was read from, for back-ends that run that file.
+        shapes: of the inputs, if this is a part of another graph.
     """
 
     nodes: list[Node]
@@ -51,6 +65,7 @@ class Graph:
     outputs: list[str]
     constants: dict[str, Constant]
     source: Path | None = None
+    shapes: Mapping[str, ValueShape] = field(default_factory=dict)
 
     def producers(self) -> dict[str, Node]:
         """Maps each value to the node that writes it."""

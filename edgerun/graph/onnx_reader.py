@@ -8,7 +8,6 @@ are never copied.
 from __future__ import annotations
 
 import math
-import mmap
 import os
 import stat
 from collections.abc import Collection
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from edgerun.errors import BundleError, UnsupportedError
 from edgerun.graph.ir import Constant, Graph, Node
+from edgerun.graph.mapped_file import MappedFile
 
 DTYPES: dict[int, type[np.generic]] = {
     1: np.float32,
@@ -116,7 +116,7 @@ class _MappedFiles:
                 raise BundleError(f"{location} must be a plain file with a single name")
             if status.st_size == 0:
                 return np.zeros(0, np.uint8)
-            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+            mapped = MappedFile(descriptor)
         finally:
             os.close(descriptor)
         return np.frombuffer(mapped, np.uint8)

@@ -75,9 +75,16 @@ def test_figures_say_bandwidth_and_memory() -> None:
 
     found = figures.summary(make_run())["peers"]["edgerun:int8"]
     assert found["weight_gb_per_s"] == 28.0
-    assert found["bandwidth_share"] == 0.7  # of the best round
+    assert found["bandwidth_share"] == 0.7  # 26, 30, 28 of 40, 40, 40
     assert found["memory_over_weights"] == 1.1
     assert found["other_memory_mb"] == pytest.approx((1500 - 1000 - 200) / 1e6)
+
+
+def test_shares_of_bandwidth_are_taken_round_by_round() -> None:
+    from peers import figures
+
+    # Before the first round 50; after the rounds 40, 20 and 30.
+    assert figures.bandwidth_shares([25.0, 20.0, 15.0], [50.0, 40.0, 20.0, 30.0]) == [0.5, 0.5, 0.5]
 
 
 def test_goals_compare_what_was_asked() -> None:

@@ -76,11 +76,10 @@ def all_ratios(samples: Mapping[str, Samples]) -> dict[str, dict[str, dict[str, 
 
 def summary(run: Mapping[str, Any]) -> dict[str, Any]:
     """Sums up a run for tables and for the line of JSON."""
-    bandwidth = max(run["bandwidth"], default=0.0)
     alive = {name: peer for name, peer in run["peers"].items() if "error" not in peer}
     ratios = all_ratios({name: peer["samples"] for name, peer in alive.items()})
     peers = {
-        name: peer_figures(peer, bandwidth, run["context"]) if name in alive else dict(peer)
+        name: peer_figures(peer, run["bandwidth"], run["context"]) if name in alive else dict(peer)
         for name, peer in run["peers"].items()
     }
     kept = ("kind", "preset", "threads", "rounds", "prompt", "decode", "date", "machine")
@@ -94,22 +93,37 @@ def summary(run: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def peer_figures(peer: Mapping[str, Any], bandwidth: float, context: int) -> dict[str, Any]:
+def bandwidth_shares(used: Sequence[float], bandwidth: Sequence[float]) -> list[float]:
+    """Shares of the speed of memory, round by round, as ratios are.
+
+    Args:
+        used: bytes a second in each round.
+        bandwidth: bytes a second before the first round and after every round; of the two
+            beside a round the better counts, so that a disturbed one cannot flatter the share.
+    """
+    beside = (bandwidth[index : index + 2] or bandwidth for index in range(len(used)))
+    return [value / max(around) for value, around in zip(used, beside, strict=True)]
+
+
+def peer_figures(
+    peer: Mapping[str, Any], bandwidth: Sequence[float], context: int
+) -> dict[str, Any]:
     """Sums up one peer.
 
     Args:
         peer: as ``Entry.described`` returns it.
-        bandwidth: measured bytes a second.
+        bandwidth: measured bytes a second, see ``bandwidth_shares``.
         context: tokens that its cache has room for.
     """
     figures: dict[str, Any] = {
         what: spread(values) for what, values in peer["samples"].items() if values
     }
     if figures.get(DECODE):
-        used = figures[DECODE]["median"] * peer["step_bytes"]
+        used = [rate * peer["step_bytes"] for rate in peer["samples"][DECODE]]
         figures["weight_gb_per_step"] = _short(peer["step_bytes"] / 1e9)
-        figures["weight_gb_per_s"] = _short(used / 1e9)
-        figures["bandwidth_share"] = _short(used / bandwidth) if bandwidth else 0.0
+        figures["weight_gb_per_s"] = _short(median(used) / 1e9)
+        shares = bandwidth_shares(used, bandwidth) if bandwidth else [0.0]
+        figures["bandwidth_share"] = _short(median(shares))
     if "peak_bytes" in peer:
         cached = (peer["kv_bytes_per_token"] or 0) * context
         figures["memory_over_weights"] = _short(peer["rss_bytes"] / peer["weight_bytes"])

@@ -9,7 +9,7 @@ import numpy as np
 from edgerun.backends.base import CompileOptions, Executable, Phase, Support
 from edgerun.env import settings, worker_threads
 from edgerun.formats.base import PackedWeight
-from edgerun.graph.ir import Graph, Node
+from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.profile import MachineProfile, family, machine_profile
 
 if TYPE_CHECKING:
@@ -140,7 +140,10 @@ def _supports_linear(graph: Graph, node: Node) -> Support:
 
 
 def _width(segment: Graph, name: str) -> int:
-    """Width of a value that comes from outside, from the first node that says it."""
+    """Width of a value that comes from outside, from the first node that says it.
+
+    For graphs that were not cut from another one, which would know it.
+    """
     for node in segment.nodes:
         if name in node.inputs[:1] and node.op == "linear":
             return int(segment.constants[node.inputs[1]].shape[1])
@@ -158,12 +161,13 @@ def _width(segment: Graph, name: str) -> int:
 
 def _bind(segment: Graph, options: CompileOptions, weights: WeightStore, isa: str) -> Binder:
     """Binds every node of a segment."""
-    from edgerun.backends.cpu.binder import ROWS, Binder
+    from edgerun.backends.cpu.binder import LOGIT_ROWS, ROWS, Binder
     from edgerun.backends.cpu.emit import EMITTERS
 
     binder = Binder(segment, options, weights, isa)
     for name in segment.inputs:
-        binder.new(name, _width(segment, name), ROWS)
+        shape = segment.shapes.get(name) or ValueShape(_width(segment, name))
+        binder.new(name, shape.width, LOGIT_ROWS if shape.selected else ROWS)
     for index, node in enumerate(segment.nodes):
         EMITTERS[node.op](binder, node, index)
         binder.release(index)

@@ -14,6 +14,7 @@ from edgerun.backends.cpu.buffers import Buffer, BufferPool
 from edgerun.backends.cpu.weights import Prepared, WeightStore
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
+from edgerun.graph.mapped_file import forget_array
 from edgerun.kernels.layout import StreamWeight
 from edgerun.kernels.program import FRAME_WORDS, Instruction
 from edgerun.kernels.registry import instruction
@@ -170,6 +171,14 @@ class Binder:
         """The weight of a linear node in the layout of its kernel."""
         constant = self.graph.constants[node.inputs[1]]
         return self.weights.prepare(constant, node.attrs["activations"])
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        """A small float32 constant, copied: mapped, it might hold two megabytes around it too."""
+        constant = self.graph.array(name)
+        copy = np.array(constant, np.float32)
+        forget_array(constant)
+        self.keep.append(copy)
+        return copy
 
     def rows_address(self, counted_by: int) -> int:
         """Address of the number of rows of a value."""

@@ -14,6 +14,7 @@ from edgerun.backends.cpu.emit_linear import (
     rounding_fields,
     take_rounded,
 )
+from edgerun.backends.cpu.staged import StagedRows, can_stage
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Node
 from edgerun.kernels.isa import VECTOR_BYTES
@@ -24,13 +25,17 @@ FUSED = {"quantize_row": "rms_norm_row", "quantize_block": "rms_norm_block"}
 
 
 def emit_embedding(binder: Binder, node: Node, index: int) -> None:
-    """Reads the rows of the token ids from the mapped table."""
-    table = binder.graph.constants[node.inputs[1]]
+    """Reads the rows of the token ids from the mapped table, or from copies of a large one's."""
+    table, ids = binder.graph.constants[node.inputs[1]], binder.ids
+    if can_stage(table):
+        staged = StagedRows(table, binder.options.max_rows)
+        binder.before_run.append(lambda: staged.fetch(binder.ids[: binder.frame[ROWS]]))
+        table, ids = staged.table, staged.ids
     width = table.shape[1]
     out = binder.new(node.outputs[0], width, ROWS)
     fields = {
         "rows": binder.rows_address(ROWS),
-        "ids": binder.ids.ctypes.data,
+        "ids": ids.ctypes.data,
         "out": out.address,
         "width": width,
         "out_stride": out.stride,
@@ -41,7 +46,7 @@ def emit_embedding(binder: Binder, node: Node, index: int) -> None:
     else:
         name, params = "embedding_dense", {}
         fields |= {"table": table.ctypes.data}
-    binder.keep.append(table)
+    binder.keep += [table, ids]
     binder.emit(
         name,
         params,
@@ -57,9 +62,9 @@ def emit_rms_norm(binder: Binder, node: Node, index: int) -> None:
     """Normalises; rounds in the same pass when every reader wants the same int8 form."""
     source, out_name = node.inputs[0], node.outputs[0]
     x, counted_by = binder.values[source], binder.counted_by[source]
-    weight = np.ascontiguousarray(binder.graph.array(node.inputs[1]), np.float32)
+    weight = binder.vector(node.inputs[1])
     epsilon = np.array([node.attrs["epsilon"]], np.float32)
-    binder.keep += [weight, epsilon]
+    binder.keep.append(epsilon)
     fields = {
         "rows": binder.rows_address(counted_by),
         "x": x.address,

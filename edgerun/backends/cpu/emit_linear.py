@@ -88,7 +88,7 @@ def emit_linear(binder: Binder, node: Node, index: int) -> None:
     common = {
         "rows": binder.rows_address(counted_by),
         "scales": 0 if isinstance(weight, DenseWeight) else weight.scales.ctypes.data,
-        "bias": binder.graph.array(bias_name).ctypes.data if bias_name else 0,
+        "bias": binder.vector(bias_name).ctypes.data if bias_name else 0,
         "out": out.address,
         "n": weight.shape[0],
         "groups": -(-weight.shape[0] // GROUP),

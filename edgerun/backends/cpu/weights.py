@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from edgerun.backends.cpu.buffers import ROW_MULTIPLE, aligned_zeros
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Constant
+from edgerun.graph.mapped_file import forget_array
 from edgerun.kernels.isa import VECTOR_BYTES
 from edgerun.kernels.layout import Arena, StreamWeight, to_stream
 from edgerun.kernels.trit_layout import OneMatrix, TritWeight, to_trits
@@ -75,17 +75,15 @@ class WeightStore:
         lanes = FLOAT_LANES if activations == "float" else VECTOR_BYTES[self._isa]
         lanes = min(lanes, constant.block)
         arena = self._arena
-        return to_stream(constant, lanes, row_scale=False, arena=arena, done=_forget_array)
+        return to_stream(constant, lanes, row_scale=False, arena=arena, done=forget_array)
 
     def _with_row_scales(self, constant: PackedWeight) -> Prepared:
         lanes, arena = VECTOR_BYTES[self._isa], self._arena
         if self._trits and constant.bits == 2:
-            codes = to_stream(
-                constant, lanes, row_scale=True, arena=self._codes, done=_forget_array
-            )
+            codes = to_stream(constant, lanes, row_scale=True, arena=self._codes, done=forget_array)
             if codes.ternary:
                 return to_trits(codes, arena)
-        return to_stream(constant, lanes, row_scale=True, arena=arena, done=_forget_array)
+        return to_stream(constant, lanes, row_scale=True, arena=arena, done=forget_array)
 
 
 def has_row_scales(weight: PackedWeight) -> bool:
@@ -101,29 +99,8 @@ def _dense(matrix: NDArray[Any]) -> DenseWeight:
 
 
 def _forget_pages(constant: Constant) -> None:
-    """Tells the system that the mapped pages of a constant are not needed any more.
-
-    They stay readable; without this the copy and the original would both count as resident.
-    """
     if isinstance(constant, PackedWeight):
-        _forget_array(constant.codes)
-        _forget_array(constant.scales)
+        forget_array(constant.codes)
+        forget_array(constant.scales)
     else:
-        _forget_array(constant)
-
-
-def _forget_array(array: NDArray[Any]) -> None:
-    start, length = array.ctypes.data, array.nbytes
-    owner: Any = array
-    while isinstance(owner, np.ndarray) and owner.base is not None:
-        owner = owner.base
-        if isinstance(owner, memoryview):
-            owner = owner.obj
-    if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
-        return
-    first = np.frombuffer(owner, np.uint8).ctypes.data
-    page = mmap.PAGESIZE
-    # Rounded outwards: a page shared with a neighbour is read again when that is needed.
-    offset = (start - first) // page * page
-    end = min(len(owner), -(-(start - first + length) // page) * page)
-    owner.madvise(mmap.MADV_DONTNEED, offset, end - offset)
+        forget_array(constant)

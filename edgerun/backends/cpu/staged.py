@@ -1,0 +1,75 @@
+"""Rows of a large table, read from its file as they are needed.
+
+A mapped table of embeddings is read a row here and a row there, and each time the system may map
+the two megabytes around the row (a large folio of the page cache): a prompt of ordinary length
+makes most of the table resident. Reading the rows instead costs some microseconds each.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.errors import BackendError
+from edgerun.formats.base import PackedWeight
+from edgerun.graph.ir import Constant
+from edgerun.graph.mapped_file import find_file
+
+LARGE_BYTES = 32 << 20  # smaller tables may as well be resident
+
+
+class StagedRows:
+    """The rows that a run looks up, copied in front of it.
+
+    Attributes:
+        table: the copies as a table of their own; its row i is that of the run's i-th id.
+        ids: int32 ``[max_rows]``, ``0, 1, 2, ...``: what a program looks up in it.
+    """
+
+    def __init__(self, table: Constant, max_rows: int) -> None:
+        """Makes room for ``max_rows`` rows of a table that ``can_stage``."""
+        arrays = (table.codes, table.scales) if isinstance(table, PackedWeight) else (table,)
+        copies = [np.zeros((max_rows, *one.shape[1:]), one.dtype) for one in arrays]
+        self._sources = [find_file(one) for one in arrays]
+        self._copies = [copy.reshape(max_rows, -1).view(np.uint8) for copy in copies]
+        self._size = table.shape[0]
+        self.ids = np.arange(max_rows, dtype=np.int32)
+        self.table: Constant = copies[0]
+        if isinstance(table, PackedWeight):
+            shape = (max_rows, table.shape[1])
+            self.table = replace(table, shape=shape, codes=copies[0], scales=copies[1])
+
+    def fetch(self, ids: NDArray[np.int32]) -> None:
+        """Reads the rows ``ids``.
+
+        Raises:
+            BackendError: an id is outside of the table, or the file has become shorter.
+        """
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self._size:
+            raise BackendError(f"a token id is outside of 0..{self._size - 1}")
+        for source, copies in zip(self._sources, self._copies, strict=True):
+            assert source is not None  # can_stage
+            file, start = source
+            width = copies.shape[1]
+            for row, wanted in zip(copies, ids.tolist(), strict=False):
+                if os.preadv(file.descriptor, [row.data], start + wanted * width) != width:
+                    raise BackendError(
+                        "the file of weights has become shorter since the model was loaded: "
+                        "load it again"
+                    )
+
+
+def can_stage(table: Constant) -> bool:
+    """Whether a table is large, lies in a mapped file, row after row, and may be staged."""
+    if table.nbytes < LARGE_BYTES or not hasattr(os, "preadv"):
+        return False
+    if not isinstance(table, PackedWeight):
+        return table.flags.c_contiguous and find_file(table) is not None
+    # Kernels that look rows up know the middle zero point alone.
+    arrays = (table.codes, table.scales)
+    return table.zeros is None and all(
+        one.flags.c_contiguous and find_file(one) is not None for one in arrays
+    )

@@ -1,0 +1,80 @@
+"""Large tables of embeddings: rows are read from the file, and give the same logits."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgerun.backends.cpu import staged
+from edgerun.backends.cpu.staged import StagedRows, can_stage
+from edgerun.errors import BackendError
+from edgerun.formats.base import PackedWeight
+from edgerun.graph.ir import Constant
+from edgerun.kernels.reference import dense
+from edgerun.model.bundle import open_bundle
+from tests.bundles import bundle_of, runner
+
+IDS = np.array([5, 0, 31, 5], np.int32)
+
+
+def table_of(folder: Path) -> Constant:
+    graph = open_bundle(folder).graph
+    node = next(one for one in graph.nodes if one.op == "embedding")
+    return graph.constants[node.inputs[1]]
+
+
+@pytest.fixture
+def every_table_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged, "LARGE_BYTES", 1)
+
+
+@pytest.mark.usefixtures("every_table_is_large")
+@pytest.mark.parametrize("weights", ["fp32", "int4"])
+def test_staged_rows_are_the_rows_of_the_table(weights: str) -> None:
+    table = table_of(bundle_of("llama", weights=weights))
+    assert can_stage(table)
+    rows = StagedRows(table, max_rows=6)
+    rows.fetch(IDS)
+    np.testing.assert_array_equal(dense(rows.table)[rows.ids[: len(IDS)]], dense(table)[IDS])
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int4"])
+def test_logits_do_not_depend_on_staging(weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = bundle_of("llama", weights=weights)
+    found = []
+    for large in (staged.LARGE_BYTES, 1):
+        monkeypatch.setattr(staged, "LARGE_BYTES", large)
+        with runner(folder, "cpu") as model:
+            found += [model.run(IDS), model.run(IDS[:1])]
+    np.testing.assert_array_equal(found[0], found[2])
+    np.testing.assert_array_equal(found[1], found[3])
+
+
+@pytest.mark.usefixtures("every_table_is_large")
+@pytest.mark.parametrize("bad", [-1, 1 << 30])
+def test_ids_outside_of_the_table_are_refused(bad: int) -> None:
+    rows = StagedRows(table_of(bundle_of("llama", weights="int4")), max_rows=6)
+    with pytest.raises(BackendError, match="outside of 0"):
+        rows.fetch(np.array([1, bad], np.int32))
+
+
+@pytest.mark.usefixtures("every_table_is_large")
+def test_a_file_that_shrank_is_noticed(tmp_path: Path) -> None:
+    data = tmp_path / "model.onnx.data"
+    for file in bundle_of("llama", weights="int4").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    rows = StagedRows(table_of(tmp_path), max_rows=6)
+    os.truncate(data, 1)
+    with pytest.raises(BackendError, match="shorter"):
+        rows.fetch(IDS)
+
+
+def test_small_tables_and_tables_in_memory_stay_where_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = table_of(bundle_of("llama", weights="int4"))
+    assert isinstance(table, PackedWeight)
+    assert not can_stage(table)
+    monkeypatch.setattr(staged, "LARGE_BYTES", 1)
+    assert not can_stage(np.zeros((64, 64), np.float32))
