@@ -272,4 +272,15 @@ def attention_plan(plan: tuple[list[tuple[int, int]], int], window: int) -> Call
             assert (shared[:, 1] == STACK).sum() >= common // (PAGE_TOKENS * BLOCK_PAGES)
 
     fields = dict(zip(units.names, units.arguments.tolist(), strict=True))
+    # Arrays instead of their addresses, for those who run the call in other memory than ours.
+    fields |= {
+        "rows": counted.rows,
+        "positions": batch.positions,
+        "sequences": batch.sequences,
+        "page_table": cache.page_table,
+        "counts": counted.counts,
+        "single": units.single,
+        "stacked": units.stacked,
+        "row_blocks": units.rows,
+    }
     return Call({"block": BLOCK_PAGES}, fields, 0, check, 1)
