@@ -29,7 +29,7 @@ from edgerun.backends import CompileOptions, Phase, make_backend
 from edgerun.backends.base import Executable
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.compiler import compile_object
-from edgerun.kernels.instructions import Instruction
+from edgerun.kernels.instructions import Instruction, Loaded
 from edgerun.kernels.isa import VECTOR_BYTES, selected_isa
 from edgerun.kernels.loader import load_object
 from edgerun.kernels.program import Program, ThreadTeam
@@ -196,7 +196,9 @@ def fma_peak(threads: int) -> float:
 
     arguments: Any = np.array([sums.ctypes.data], np.int64)
     address = load_object(compile_object(body))
-    step = Instruction(address, arguments, ("sums",), 0, 1, 1, frozenset(), frozenset(), "fma")
+    step = Instruction(
+        Loaded(address), arguments, ("sums",), 0, 1, 1, frozenset(), frozenset(), "fma"
+    )
     program = Program([step], [arguments, sums])
     program.frame[0] = len(sums)
     team = ThreadTeam(threads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,26 @@ COUNTER_BYTES = 128
 CHUNKS, DONE = 8, 64
 
 
+class Code(Protocol):
+    """Native code."""
+
+    @property
+    def address(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Native code whose address is known."""
+
+    address: int
+
+
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """One kernel call.
 
     Attributes:
-        function: address of the compiled kernel.
+        code: the kernel, perhaps still to be compiled.
         arguments: int64 block that the kernel reads; kept alive by the program.
         fields: names of the arguments.
         size: index into the frame of the quantity that decides the number of chunks.
@@ -32,7 +47,7 @@ class Instruction:
         label: for traces.
     """
 
-    function: int
+    code: Code
     arguments: NDArray[np.int64]
     fields: tuple[str, ...]
     size: int
@@ -41,6 +56,11 @@ class Instruction:
     reads: frozenset[str]
     writes: frozenset[str]
     label: str
+
+    @property
+    def function(self) -> int:
+        """Address of the compiled kernel; waits for the compiler."""
+        return self.code.address
 
 
 def fences(instructions: Sequence[Instruction]) -> list[bool]:

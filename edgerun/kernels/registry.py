@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.env import settings
+from edgerun.kernels.compile_pool import CompilePool, Job
 from edgerun.kernels.instructions import Instruction
 from edgerun.kernels.loader import host, load_object
 from edgerun.kernels.object_cache import Entry, ObjectCache
@@ -68,12 +69,29 @@ class Kernel:
     make: Factory
 
 
-@dataclass(frozen=True, slots=True)
 class Compiled:
-    """A kernel in memory: the address of its code and the names of its arguments."""
+    """A kernel: the names of its arguments, and its code as soon as somebody wants that.
 
-    address: int
-    fields: tuple[str, ...]
+    Attributes:
+        fields: names of the arguments, in order.
+    """
+
+    __slots__ = ("_address", "_load", "fields")
+
+    def __init__(self, fields: tuple[str, ...], load: Callable[[], int]) -> None:
+        """Takes what will bring the code into memory and return its address."""
+        self.fields = fields
+        self._load: Callable[[], int] | None = load
+        self._address = 0
+
+    @property
+    def address(self) -> int:
+        """Address of the code, which may have to be compiled first."""
+        with _LOCK:
+            if self._load is not None:
+                self._address = self._load()
+                self._load = None  # and the object code that it holds
+            return self._address
 
 
 _KERNELS: dict[str, Kernel] = {}
@@ -115,19 +133,47 @@ def _cache() -> ObjectCache:
     return ObjectCache(settings().cache_dir, code_version())
 
 
-def compiled(name: str, progress: Progress | None = None, **params: Any) -> Compiled:
-    """A kernel for the given constants: from memory, from disk, or newly compiled."""
-
-    def make() -> Entry:
-        if progress is not None:
-            progress(" ".join([name, *(str(value) for value in params.values())]))
+@cache
+def _pool() -> CompilePool:
+    def compile_here(job: Job) -> bytes:
         from edgerun.kernels.compiler import compile_object
 
-        chosen = kernels()[name]
-        return Entry(compile_object(chosen.make(**params)), chosen.fields)
+        return compile_object(kernels()[job.name].make(**job.params))
 
+    return CompilePool(compile_here)
+
+
+def compiled(name: str, progress: Progress | None = None, **params: Any) -> Compiled:
+    """A kernel for the given constants: from memory, from disk, or to be compiled.
+
+    One that must be compiled is queued here, and waited for when its address is asked for: so
+    several can be compiled at a time.
+    """
     parts = [f"{key}={params[key]}" for key in sorted(params)]
-    return cached_object("-".join([name, *parts]), make)
+    key = "-".join([name, *parts])
+    with _LOCK:
+        if key not in _COMPILED:
+            entry = _cache().load(key)
+            _COMPILED[key] = (
+                _queued(key, name, params, progress) if entry is None else _ready(entry)
+            )
+        return _COMPILED[key]
+
+
+def _queued(key: str, name: str, params: dict[str, Any], progress: Progress | None) -> Compiled:
+    fields, job = kernels()[name].fields, Job(name, params)
+    _pool().submit(job)
+
+    def load() -> int:
+        entry = Entry(_pool().finish(job, progress), fields)
+        _cache().save(key, entry)
+        return load_object(entry.code)
+
+    return Compiled(fields, load)
+
+
+def _ready(entry: Entry) -> Compiled:
+    return Compiled(entry.fields, lambda: load_object(entry.code))
 
 
 def cached_object(key: str, make: Callable[[], Entry]) -> Compiled:
@@ -138,7 +184,7 @@ def cached_object(key: str, make: Callable[[], Entry]) -> Compiled:
             if entry is None:
                 entry = make()
                 _cache().save(key, entry)
-            _COMPILED[key] = Compiled(load_object(entry.code), entry.fields)
+            _COMPILED[key] = _ready(entry)
         return _COMPILED[key]
 
 
@@ -182,7 +228,7 @@ def instruction(
         raise KeyError(f"kernel {name} takes {code.fields}, got {tuple(fields)}")
     block: NDArray[np.int64] = np.array([fields[field] for field in code.fields], np.int64)
     return Instruction(
-        function=code.address,
+        code=code,
         arguments=block,
         fields=code.fields,
         size=chunks[0],

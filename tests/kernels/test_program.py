@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgerun.kernels.instructions import Instruction, fences
+from edgerun.kernels.instructions import Instruction, Loaded, fences
 from edgerun.kernels.program import Program, ThreadTeam
 from edgerun.kernels.registry import instruction
 
@@ -23,7 +23,7 @@ WIDTH = 24
 def step(reads: str = "", writes: str = "") -> Instruction:
     """An instruction of which only the buffers matter; a letter names one."""
     empty: NDArray[np.int64] = np.zeros(0, np.int64)
-    return Instruction(0, empty, (), 0, 1, 1, frozenset(reads), frozenset(writes), "")
+    return Instruction(Loaded(0), empty, (), 0, 1, 1, frozenset(reads), frozenset(writes), "")
 
 
 def adding(

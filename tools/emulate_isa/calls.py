@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.kernels.instructions import Instruction
+from edgerun.kernels.instructions import Instruction, Loaded
 from edgerun.kernels.program import Program
 from edgerun.kernels.registry import kernels as registered
 
@@ -164,7 +164,7 @@ def record(
         block = np.array([fields[field] for field in names], np.int64)
         none: frozenset[str] = frozenset()
         number = kernels.number(name, params)
-        return Instruction(number, block, names, size, times, divide, none, none, name)
+        return Instruction(Loaded(number), block, names, size, times, divide, none, none, name)
 
     recorder: Any = Recorder()
     runs: list[Run] = []

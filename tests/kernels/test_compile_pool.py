@@ -1,0 +1,126 @@
+"""Kernels compiled by several processes, and what happens when helpers fail."""
+
+import sys
+import threading
+
+import pytest
+
+from edgerun.kernels import compile_pool
+from edgerun.kernels.compile_pool import CompilePool, Helper, Job
+from edgerun.kernels.compiler import compile_object
+from edgerun.kernels.registry import kernels
+
+
+def jobs(count: int) -> list[Job]:
+    return [Job(f"kernel{index}", {}) for index in range(count)]
+
+
+def code_of(job: Job) -> bytes:
+    return job.name.encode()
+
+
+class FakeHelper:
+    """Answers in this process; the calls of the class attribute decide how."""
+
+    answers = staticmethod(lambda job: b"helped " + code_of(job))
+
+    def __init__(self) -> None:
+        self.alive = True
+
+    def compile(self, job: Job) -> bytes | None:
+        code = type(self).answers(job)
+        self.alive = code is not None
+        return code
+
+    def close(self) -> None:
+        self.alive = False
+
+
+def submitted(pool: CompilePool, count: int) -> list[Job]:
+    made = jobs(count)
+    for job in made:
+        pool.submit(job)
+    return made
+
+
+def test_without_helpers_everything_is_compiled_here_and_told_once() -> None:
+    order: list[str] = []
+
+    def compile_here(job: Job) -> bytes:
+        order.append(job.name)
+        return code_of(job)
+
+    pool, told = CompilePool(compile_here, most=0), []
+    made = submitted(pool, 3)
+    for job in reversed(made):
+        assert pool.finish(job, told.append) == code_of(job)
+    # The one that is wanted comes first.
+    assert order == ["kernel2", "kernel1", "kernel0"]
+    assert told == order
+
+
+def test_helpers_take_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_pool, "Helper", FakeHelper)
+    helped = threading.Event()
+
+    def compile_here(job: Job) -> bytes:
+        helped.wait(10)
+        return code_of(job)
+
+    def answer(job: Job) -> bytes:
+        helped.set()
+        return b"helped " + code_of(job)
+
+    monkeypatch.setattr(FakeHelper, "answers", staticmethod(answer))
+    pool, told = CompilePool(compile_here, most=1), []
+    made = submitted(pool, 4)
+    found = [pool.finish(job, told.append) for job in made]
+    assert any(code.startswith(b"helped") for code in found)
+    assert all(code.endswith(code_of(job)) for code, job in zip(found, made, strict=True))
+    assert sorted(told) == [job.name for job in made]
+
+
+def test_a_helper_that_dies_costs_nothing_but_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_pool, "Helper", FakeHelper)
+    monkeypatch.setattr(FakeHelper, "answers", staticmethod(lambda job: None))
+    pool = CompilePool(code_of, most=2)
+    made = submitted(pool, 5)
+    assert [pool.finish(job) for job in made] == [code_of(job) for job in made]
+
+
+def test_an_error_reaches_whoever_wants_that_kernel() -> None:
+    def compile_here(job: Job) -> bytes:
+        if job.name == "kernel0":
+            raise ValueError("does not compile")
+        return code_of(job)
+
+    pool = CompilePool(compile_here, most=0)
+    bad, good = submitted(pool, 2)
+    assert pool.finish(good) == code_of(good)
+    with pytest.raises(ValueError, match="does not compile"):
+        pool.finish(bad)
+
+
+def test_a_helper_process_makes_the_same_code() -> None:
+    helper = Helper()
+    try:
+        job = Job("gate", {"activation": "relu2", "lanes": 8})
+        code = helper.compile(job)
+        assert code == compile_object(kernels()["gate"].make(**job.params))
+        assert helper.compile(Job("no such kernel", {})) is None
+        assert helper.alive
+    finally:
+        helper.close()
+    assert not helper.alive
+
+
+def test_a_process_that_cannot_start_helps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    helper = Helper()
+    assert not helper.alive
+    assert helper.compile(jobs(1)[0]) is None
+
+
+def test_a_frozen_program_starts_no_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert compile_pool.helpers_allowed() == 0
