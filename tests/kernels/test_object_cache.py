@@ -66,7 +66,7 @@ import sys
 from edgerun.kernels.registry import compiled
 from edgerun.kernels.program import ThreadTeam
 ThreadTeam(1)
-compiled("add", lanes=4)
+compiled("add", lanes=4).address
 print("numba" in sys.modules)
 """
 
