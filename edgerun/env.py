@@ -1,16 +1,17 @@
 """The environment variables that edgerun obeys; no other module reads the environment.
 
-=====================  ==========================================================================
-``EDGERUN_DEBUG``      0 to 4: 1 shows the plan and tracebacks, 2 times per op, 3 shapes, 4 dumps
-``EDGERUN_VALIDATE``   1 reruns each segment on the reference back-end and names what diverges
-``EDGERUN_BACKEND``    forces one back-end, e.g. ``reference``
-``EDGERUN_ISA``        forces one instruction set of the CPU kernels, e.g. ``avx2``
-``EDGERUN_PACK``       how ternary weights lie in memory: ``two_bits``, ``trits`` or ``auto``
-``EDGERUN_CACHE``      folder of compiled kernels and the machine profile
-``EDGERUN_THREADS``    worker threads, when the caller names no number
-``EDGERUN_SCREEN``     1 screens the output head where the sampler needs only leading logits
-``EDGERUN_*_DEVICE``   device of a back-end, e.g. ``EDGERUN_FPGA_DEVICE=cosim``; it joins the plan
-=====================  ==========================================================================
+=======================  ==========================================================================
+``EDGERUN_DEBUG``        0 to 4: 1 shows the plan and tracebacks, 2 times per op, 3 shapes, 4 dumps
+``EDGERUN_VALIDATE``     1 reruns each segment on the reference back-end and names what diverges
+``EDGERUN_BACKEND``      forces one back-end, e.g. ``reference``
+``EDGERUN_ISA``          forces one instruction set of the CPU kernels, e.g. ``avx2``
+``EDGERUN_PACK``         how ternary weights lie in memory: ``two_bits``, ``trits`` or ``auto``
+``EDGERUN_CACHE``        folder of compiled kernels and the machine profile
+``EDGERUN_THREADS``      worker threads, when the caller names no number
+``EDGERUN_PYNQ_PYTHON``  the interpreter of an environment with pynq, for FPGA boards
+``EDGERUN_SCREEN``       1 screens the output head where the sampler needs only leading logits
+``EDGERUN_*_DEVICE``     device of a back-end, e.g. ``EDGERUN_FPGA_DEVICE=cosim``; it joins the plan
+=======================  ==========================================================================
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Settings:
         threads: number of worker threads, or None for one per usable core (``cores.py``).
         pack: how ternary weights lie in memory (``backends/cpu/packing.py``), or None.
         screen: screen the output head (``backends/cpu/screened.py``).
+        pynq_python: interpreter of an environment with pynq, or None.
         devices: name of the device that a back-end is to use, by the back-end's name.
     """
 
@@ -58,6 +60,7 @@ class Settings:
     threads: int | None
     screen: bool = False
     pack: str | None = None
+    pynq_python: Path | None = None
     devices: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -76,6 +79,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         threads=_integer(environment, "EDGERUN_THREADS", 1, MAX_THREADS),
         screen=_boolean(environment, "EDGERUN_SCREEN"),
         pack=_choice(environment, "EDGERUN_PACK", PACKS),
+        pynq_python=_program(environment, "EDGERUN_PYNQ_PYTHON"),
         devices=_devices(environment),
     )
 
@@ -144,6 +148,16 @@ def _devices(environment: Mapping[str, str]) -> dict[str, str]:
     """Devices by the name of their back-end."""
     named = ((DEVICE.fullmatch(name), value.strip()) for name, value in environment.items())
     return {match[1].lower(): value for match, value in named if match and value}
+
+
+def _program(environment: Mapping[str, str], name: str) -> Path | None:
+    text = environment.get(name, "").strip()
+    if not text:
+        return None
+    path = Path(text).expanduser()
+    if "\0" in text or not os.access(path, os.X_OK) or path.is_dir():
+        raise InputError(f"{name}={text!r} is no program that can be run: expected its full path")
+    return path
 
 
 def _cache_dir(text: str) -> Path:

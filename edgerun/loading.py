@@ -227,6 +227,8 @@ def _compile(
     }
     names = {segment.backend for phase in plan.segments.values() for segment in phase}
     used = tuple(backend for backend in candidates.backends if backend.name in names)
+    for backend in set(candidates.backends).difference(used):
+        backend.close()
     return compile_plan(plan, candidates.backends, each), used
 
 

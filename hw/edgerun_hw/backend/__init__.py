@@ -1,0 +1,138 @@
+"""The FPGA back-end: linear layers on the table-lookup overlay, everything else on the CPU."""
+
+from __future__ import annotations
+
+from edgerun.backends.base import CompileOptions, Executable, Phase, Report, Support
+from edgerun.errors import UnsupportedError
+from edgerun.formats.base import PackedWeight
+from edgerun.graph.ir import Graph, Node
+from edgerun_hw.backend.executable import FabricExecutable
+from edgerun_hw.backend.session import Session
+from edgerun_hw.backend.tally import Tally, cycles_report, part_of
+from edgerun_hw.command import MAX_COUNT, TERNARY_TILE, Capabilities
+from edgerun_hw.devices import DEVICES, Device, find_device
+from edgerun_hw.matrix import cut_matrix, has_row_scales
+from edgerun_hw.model import Assumptions, matrix_seconds
+
+ROUNDED = ("int8_row", "int8_block")
+# What is assumed before a device has said anything: the decode configuration for a KV260.
+NOMINAL = Capabilities(
+    ports=4,
+    columns=1,
+    queue_depth=8,
+    max_row_beats=512,
+    row_scale=False,
+    ternary=True,
+    multiples=True,
+    addr_bits=40,
+)
+
+
+class FpgaBackend:
+    """Multiplies by lookup on the overlay; see ``edgerun.backends.base.Backend``.
+
+    Attributes:
+        companions: run the other ops, and everything if the device fails.
+    """
+
+    name = "fpga"
+    whole_graph = False
+    companions = ("cpu",)
+
+    def __init__(self) -> None:
+        """Knows no device yet."""
+        self._device: Device | None = None
+        self._session: Session | None = None
+        self._tallies: list[Tally] = []
+        self._assumptions = Assumptions()
+
+    def use_device(self, name: str) -> None:
+        """Chooses a device by its name in ``devices.py``.
+
+        Raises:
+            InputError: there is none of that name.
+        """
+        self._device = find_device(name)
+
+    def probe(self) -> Support:
+        """Whether a device was named and what it needs is here; opens nothing."""
+        if self._device is None:
+            return Support(False, f"no device was named: --device {', '.join(DEVICES)}")
+        obstacle = self._device.kind.obstacle()
+        return Support(not obstacle, obstacle or self._device.kind.summary)
+
+    def supports(self, graph: Graph, node: Node, phase: Phase) -> Support:
+        """Linear layers of packed weights and rounded activations."""
+        if node.op != "linear":
+            return Support(False, "the fabric runs linear layers only")
+        weight = graph.constants[node.inputs[1]]
+        if not isinstance(weight, PackedWeight):
+            return Support(False, "the weights are not packed to few bits")
+        if weight.zeros is not None:
+            return Support(False, "the weights have stored zero points")
+        if node.attrs["activations"] not in ROUNDED:
+            return Support(False, "the activations are not rounded to int8")
+        if weight.shape[1] > MAX_COUNT * TERNARY_TILE // 3:
+            return Support(False, f"rows of {weight.shape[1]} weights")
+        return Support(True)
+
+    def cost(self, graph: Graph, node: Node, phase: Phase, rows: int) -> float:
+        """Cycles at an assumed clock, from what the device says it can do."""
+        weight = graph.constants[node.inputs[1]]
+        assert isinstance(weight, PackedWeight)
+        capabilities = self._opened().capabilities or NOMINAL
+        block = weight.shape[1] if has_row_scales(weight) else weight.block
+        largest = 1 << (weight.bits - 1) if weight.bits > 2 else 1
+        cut = cut_matrix(weight.shape, largest, block, capabilities)
+        return matrix_seconds(cut, capabilities, rows, self._assumptions)
+
+    def cost_basis(self) -> str:
+        """Says what the estimates of ``cost`` stand on."""
+        can = self._opened().capabilities or NOMINAL
+        return (
+            f"{can.macs_per_cycle} multiply-adds a cycle by its registers, {self._assumptions}; "
+            "modelled, not measured on a board"
+        )
+
+    def compile(self, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:
+        """Writes the weights to the device."""
+        session = self._opened()
+        tally = Tally(phase, part_of(segment))
+        self._tallies.append(tally)
+        return FabricExecutable(segment, phase, session, tally, options)
+
+    def report(self) -> Report | None:
+        """Cycles per token by part, and what became of the device."""
+        if self._session is None:
+            return None
+        session = self._session
+        notes = [f"{session.commands} commands, {session.resets} resets"]
+        if session.failure:
+            notes.append(f"the device is not used any more: {session.failure}")
+        found = cycles_report(session.device.name, session.device.kind.counted, self._tallies)
+        if found is None:
+            return Report(f"FPGA device '{session.device.name}'", (), notes)
+        return Report(found.title, found.rows, [*found.notes, *notes])
+
+    def close(self) -> None:
+        """Gives the device back; the executables must not be called after it."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _opened(self) -> Session:
+        """The session, opened when it is first needed.
+
+        Raises:
+            UnsupportedError: no device was named.
+        """
+        if self._session is None:
+            if self._device is None:
+                raise UnsupportedError(self.probe().reason)
+            self._session = Session(self._device)
+        return self._session
+
+
+def make() -> FpgaBackend:
+    """Makes the back-end."""
+    return FpgaBackend()

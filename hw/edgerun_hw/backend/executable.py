@@ -1,0 +1,173 @@
+"""A segment of linear layers on the fabric, and its stand-in when the fabric fails."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends.base import NO_VALUES, CompileOptions, Executable, Phase, Values
+from edgerun.errors import BackendError
+from edgerun.formats.base import PackedWeight
+from edgerun.graph.ir import Graph, Node
+from edgerun.state import Batch, KVCache
+from edgerun_hw.backend.session import Session
+from edgerun_hw.backend.tally import Tally
+from edgerun_hw.matrix import DeviceMatrix, stack_key
+from edgerun_hw.products import Product, Rounded, round_activations
+
+logger = logging.getLogger(__name__)
+
+F32: TypeAlias = NDArray[np.float32]
+
+
+class FabricExecutable:
+    """Runs linear layers on the device; if that fails, on the back-end that stands in for it."""
+
+    def __init__(
+        self, segment: Graph, phase: Phase, session: Session, tally: Tally, options: CompileOptions
+    ) -> None:
+        """Packs the weights and writes them to the device, unless another phase has done it."""
+        self._segment, self._phase = segment, phase
+        self._session, self._tally = session, tally
+        self._fallback = options.fallback
+        self._stand_in: Executable | None = None
+        self._open = True
+        self._waves = [list(_groups(segment, wave)) for wave in _waves(segment)]
+        self._fits = True
+        session.acquire()
+        for wave in self._waves:
+            for group in wave:
+                group.matrix = session.matrix(group.weights)
+                self._fits &= group.matrix is not None
+
+    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
+        """Runs the layers; see ``Executable``.
+
+        Raises:
+            BackendError: the device failed and no back-end stands in for it.
+        """
+        self._tally.tokens += batch.rows
+        found = self._on_device(values) if self._fits else None
+        if found is not None:
+            return found
+        if self._stand_in is None:
+            if self._fallback is None:
+                raise BackendError(
+                    f"the FPGA device failed ({self._session.failure}) and no other back-end was "
+                    "given to take over"
+                )
+            self._stand_in = self._fallback(self._segment, self._phase)
+        return self._stand_in(batch, cache, values)
+
+    def close(self) -> None:
+        """Closes the device when no other segment uses it."""
+        if not self._open:
+            return
+        self._open = False
+        if self._stand_in is not None:
+            self._stand_in.close()
+        self._session.release()
+
+    def _on_device(self, values: Values) -> Values | None:
+        """The segment's outputs, or None if the device cannot be used."""
+        try:
+            return self._session.attempt(lambda: self._run(values))
+        except MemoryError:
+            logger.warning(
+                "the FPGA device has no memory for the activations of '%s'; the CPU runs it",
+                self._tally.part,
+            )
+            self._fits = False
+            return None
+
+    def _run(self, values: Values) -> Values:
+        """All waves, each after the one that it reads from.
+
+        Raises:
+            OverlayError: the device failed.
+        """
+        known = dict(values)
+        for wave in self._waves:
+            products = self._products(wave, known)
+            self._session.multiplier.multiply(products)
+            for group, product in zip(wave, products, strict=True):
+                ends = np.cumsum([weight.shape[0] for weight in group.weights])
+                outs = np.split(product.out, ends[:-1], axis=1)
+                for node, out in zip(group.nodes, outs, strict=True):
+                    known[node.outputs[0]] = self._finish(node, out, known)
+        self._tally.add(*self._session.spent())
+        return {name: known[name] for name in self._segment.outputs}
+
+    def _products(self, wave: Sequence[_Group], known: dict[str, F32]) -> list[Product]:
+        """What a wave multiplies; groups that read the same value share its rounded form."""
+        rounded: dict[tuple[str, str, int], Rounded] = {}
+        products = []
+        for group in wave:
+            source, activations, block = group.rounding
+            key = (source, activations, block if activations == "int8_block" else 0)
+            if key not in rounded:
+                rounded[key] = round_activations(known[source], activations, block)
+            assert group.matrix is not None
+            products.append(Product(group.matrix, rounded[key]))
+        return products
+
+    def _finish(self, node: Node, out: F32, known: dict[str, F32]) -> F32:
+        """Adds bias and residual, in the order of the CPU's kernels."""
+        _, _, bias, residual = (*node.inputs, "", "")[:4]
+        if bias:
+            out = out + self._segment.array(bias)
+        if residual:
+            out = out + known[residual]
+        return out
+
+
+@dataclass
+class _Group:
+    """Layers of a wave that read the same value and lie on the device as one matrix.
+
+    Attributes:
+        nodes: in the order of the matrix's rows.
+        weights: of the nodes.
+        rounding: the value's name, how it is rounded, and the block.
+        matrix: on the device, or None if it is not there.
+    """
+
+    nodes: list[Node]
+    weights: list[PackedWeight]
+    rounding: tuple[str, str, int]
+    matrix: DeviceMatrix | None = None
+
+
+def _groups(segment: Graph, wave: Sequence[Node]) -> Iterator[_Group]:
+    together: dict[tuple[Any, ...], _Group] = {}
+    for node in wave:
+        weight = _weight(segment, node)
+        rounding = (node.inputs[0], str(node.attrs["activations"]), weight.block)
+        group = together.setdefault((rounding, stack_key(weight)), _Group([], [], rounding))
+        group.nodes.append(node)
+        group.weights.append(weight)
+    yield from together.values()
+
+
+def _weight(segment: Graph, node: Node) -> PackedWeight:
+    weight = segment.constants[node.inputs[1]]
+    assert isinstance(weight, PackedWeight)
+    return weight
+
+
+def _waves(segment: Graph) -> Iterator[list[Node]]:
+    """Runs of nodes that do not read one another's outputs."""
+    wave: list[Node] = []
+    made: set[str] = set()
+    for node in segment.nodes:
+        if made.intersection(node.inputs):
+            yield wave
+            wave, made = [], set()
+        wave.append(node)
+        made.update(node.outputs)
+    yield wave

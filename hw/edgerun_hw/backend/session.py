@@ -1,0 +1,206 @@
+"""One overlay, shared by all programs of a model: opened once, reset once, given up for good.
+
+A failure is any of ``DEVICE_ERRORS``: an error flag, no progress, a wrong identity, results that do
+not add up, a worker that died. The first one is answered by a soft reset and the work is done
+again; after the second nothing is sent to the device any more, one line says so, and the programs
+run elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from edgerun.errors import BackendError
+from edgerun.formats import format_named
+from edgerun.formats.base import PackedWeight
+from edgerun_hw.command import Capabilities
+from edgerun_hw.devices import Device
+from edgerun_hw.matrix import DeviceMatrix, integers_of, stack
+from edgerun_hw.overlay_errors import OverlayError
+from edgerun_hw.port import Counters, Overlay
+from edgerun_hw.products import Multiplier, Product, WrongResultError, round_activations
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+MAX_RESETS = 1
+# A device may also fail below its driver: a simulator's control port, a device file.
+DEVICE_ERRORS = (OverlayError, BackendError, OSError)
+TESTS = (("ternary", 7, 32), ("int8", 11, 16))  # weight format, rows, activations
+
+
+class Session:
+    """The device while a model is loaded.
+
+    Attributes:
+        device: what was asked for.
+        failure: why it is not used any more, or "".
+        resets: how often it was reset after a failure.
+        multiplier: runs products; for use inside ``attempt`` only.
+    """
+
+    def __init__(self, device: Device) -> None:
+        """Opens the device and multiplies two small matrices; a failure is remembered, not raised.
+
+        Raises:
+            InputError: the device's argument is unusable.
+            BackendError: what the device needs before it can be opened cannot be made.
+        """
+        device.prepare()
+        self.device = device
+        self.failure = ""
+        self.resets = 0
+        self._overlay: Overlay | None = None
+        self._multiplier: Multiplier | None = None
+        self._matrices: dict[tuple[int, ...], tuple[list[PackedWeight], DeviceMatrix]] = {}
+        self._users = 0
+        self._counted: Counters | None = None
+        self._open()
+
+    @property
+    def capabilities(self) -> Capabilities | None:
+        """What the overlay can do; None if it never said."""
+        return self._capabilities
+
+    @property
+    def overlay(self) -> Overlay:
+        """The device; only where ``attempt`` calls."""
+        assert self._overlay is not None
+        return self._overlay
+
+    @property
+    def multiplier(self) -> Multiplier:
+        """Runs products; only where ``attempt`` calls."""
+        assert self._multiplier is not None
+        return self._multiplier
+
+    @property
+    def commands(self) -> int:
+        """Commands submitted so far."""
+        return self._multiplier.commands if self._multiplier else 0
+
+    def attempt(self, work: Callable[[], T]) -> T | None:
+        """Returns what ``work`` returns; None if the device failed for good, now or before."""
+        while self._overlay is not None:
+            try:
+                return work()
+            except DEVICE_ERRORS as error:
+                self._recover(error)
+        return None
+
+    def matrix(self, weights: Sequence[PackedWeight]) -> DeviceMatrix | None:
+        """Weights on the device, as one matrix of all their rows.
+
+        None if the device failed or has no room for them.
+        """
+        key = tuple(id(weight) for weight in weights)
+        if key not in self._matrices:
+            try:
+                made = self.attempt(lambda: DeviceMatrix(stack(weights), self.overlay))
+            except MemoryError:
+                placed = sum(matrix.nbytes for _, matrix in self._matrices.values())
+                logger.warning(
+                    "the memory of the FPGA device '%s' is full after %.1f MB of weights; the CPU "
+                    "runs what did not fit",
+                    self.device.name,
+                    placed / 1e6,
+                )
+                return None
+            if made is None:
+                return None
+            self._matrices[key] = list(weights), made
+        return self._matrices[key][1]
+
+    def spent(self) -> tuple[Counters, Counters]:
+        """The device's counters at the last call, or at the start, and now.
+
+        Raises:
+            OverlayError: the device failed.
+        """
+        now = self.overlay.counters()
+        before, self._counted = self._counted or now, now
+        return before, now
+
+    def acquire(self) -> None:
+        """Counts a program that uses the session."""
+        self._users += 1
+
+    def release(self) -> None:
+        """The last program to release it closes the device."""
+        self._users -= 1
+        if self._users <= 0:
+            self.close()
+
+    def close(self) -> None:
+        """Gives the device back; calling it twice is allowed."""
+        overlay, self._overlay, self._multiplier = self._overlay, None, None
+        self._matrices.clear()
+        if overlay is not None:
+            try:
+                overlay.close()
+            except DEVICE_ERRORS as error:
+                logger.debug("closing the device failed: %s", error)
+
+    def _open(self) -> None:
+        self._capabilities: Capabilities | None = None
+        while self._overlay is None and not self.failure:
+            try:
+                self._overlay = self.device.open()
+                self._capabilities = self._overlay.capabilities
+                self._multiplier = Multiplier(self._overlay)
+                self._test()
+            except DEVICE_ERRORS as error:
+                self._recover(error)
+
+    def _recover(self, error: Exception) -> None:
+        """Resets the device, or gives it up when that has been tried."""
+        if self.resets >= MAX_RESETS:
+            self._give_up(error)
+            return
+        self.resets += 1
+        logger.info("the FPGA device '%s' is reset: %s", self.device.name, error)
+        if self._overlay is None:
+            return  # it did not open; that is tried again
+        try:
+            self._overlay.reset()
+            self._test()
+        except DEVICE_ERRORS as second:
+            self._give_up(second)
+
+    def _give_up(self, error: Exception) -> None:
+        logger.warning(
+            "the FPGA device '%s' failed and a reset did not help, so the CPU takes over: %s",
+            self.device.name,
+            error,
+        )
+        self.failure = str(error)
+        self.close()
+
+    def _test(self) -> None:
+        """Multiplies two small matrices of known result.
+
+        Raises:
+            OverlayError: the device failed, or is wrong.
+        """
+        rng = np.random.default_rng(0)
+        for name, rows, k in TESTS:
+            values = rng.standard_normal((rows + 1, k)).astype(np.float32)
+            weight = format_named(name).pack(values[1:], k)
+            matrix = DeviceMatrix(weight, self.overlay)
+            product = Product(matrix, round_activations(values[:1], "int8_row", k))
+            self.multiplier.multiply([product])
+            matrix.free()
+            sums = product.x.codes.astype(np.int32) @ integers_of(weight, 0, rows).T.astype(
+                np.int32
+            )
+            expected = sums.astype(np.float32) * product.x.scales * weight.scales[:, 0]
+            if not np.array_equal(product.out, expected):
+                raise WrongResultError("the device multiplies a small matrix wrongly")
+        self._counted = self.overlay.counters()
+
+
+__all__ = ["Session"]

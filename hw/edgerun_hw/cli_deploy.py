@@ -1,0 +1,265 @@
+"""``edgerun fpga package|deploy|status|rollback|broker``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from edgerun_hw.deploy.client import Target
+    from edgerun_hw.deploy.package import Package
+
+Host = Annotated[
+    str | None,
+    typer.Option("--host", help="Board to reach with ssh, as user@board. Default: this machine."),
+]
+Sysroot = Annotated[
+    Path | None, typer.Option("--sysroot", help="Folder of an emulated board, to try things out.")
+]
+Broker = Annotated[
+    str | None,
+    typer.Option("--broker", help="Command that starts the helper on the board.", hidden=True),
+]
+SshOption = Annotated[
+    list[str] | None,
+    typer.Option("--ssh-option", metavar="NAME=VALUE", help="Option for ssh, as after its -o."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check what can be checked, print the steps, and stop.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command("package")(package_command)
+    app.command("deploy")(deploy_command)
+    app.command("status")(status_command)
+    app.command("rollback")(rollback_command)
+    app.command("broker")(broker_command)
+
+
+def package_command(
+    bitstream: Annotated[
+        Path, typer.Argument(metavar="BIT|XSA", help="What Vivado wrote: a .bit or .xsa file.")
+    ],
+    board: Annotated[str, typer.Option("--board", "-b", help="kv260, ultra96v2 or pynq-z2.")],
+    overlay: Annotated[
+        Path | None,
+        typer.Option(
+            help="Device tree overlay: a .dtbo, or a .dtso to compile with dtc. Default: the file "
+            "of that name beside the bitstream, or the one in hw/boards."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder to write. Default: the name.")
+    ] = None,
+    name: Annotated[
+        str, typer.Option(help="Name of the application on the board.")
+    ] = "edgerun-tlmm",
+    hwh: Annotated[
+        Path | None,
+        typer.Option(
+            help="Hardware description: clocks, port widths, addresses. Default: the one in the "
+            ".xsa or beside the .bit."
+        ),
+    ] = None,
+    shell: Annotated[
+        Path | None, typer.Option(help="A shell.json. Default: one for a design without slots.")
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(help="Address of the overlay's registers, if no .hwh says it: 0xA0000000."),
+    ] = None,
+    sign: Annotated[
+        Path | None, typer.Option(help="Ed25519 private key (PEM) to sign the package with.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing package.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Turns a bitstream into an application that xmutil and this tool can load."""
+    from edgerun_hw.deploy.package import Sources, make_package, write_package
+
+    sources = Sources(
+        bitstream,
+        board,
+        overlay or _overlay(bitstream, board),
+        name,
+        hwh,
+        shell,
+        _address(base),
+        sign,
+    )
+    package, folder = make_package(sources), out or Path(name)
+    write_package(package, folder, force)
+    if as_json:
+        typer.echo(json.dumps({"path": str(folder), **_described(package)}))
+        return
+    from edgerun_hw.deploy.screen import show_package
+
+    show_package(folder, package)
+
+
+def deploy_command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="PACKAGE", help="Folder that `edgerun fpga package` wrote.")
+    ],
+    host: Host = None,
+    sysroot: Sysroot = None,
+    trust: Annotated[
+        Path | None,
+        typer.Option(help="Public keys (PEM); the package must be signed by one of them."),
+    ] = None,
+    dry_run: DryRun = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Load it again even if it is running.")
+    ] = False,
+    as_json: Json = False,
+    broker: Broker = None,
+    ssh_option: SshOption = None,
+) -> None:
+    """Puts an application on a board; whatever goes wrong, the old one runs again."""
+    from edgerun_hw.deploy import client, plan, steps
+    from edgerun_hw.deploy.package import read_package
+    from edgerun_hw.deploy.screen import Screen
+
+    target = _target(host, sysroot, broker, ssh_option)
+    screen = Screen()
+    with screen.waiting(f"checking {folder}"):
+        package = read_package(folder, trust)
+    with client.Board(target) as board:
+        with screen.waiting(f"connecting to {target.name}"):
+            outcome = plan.Outcome(board.hello())
+        todo = plan.deploy_steps(package, folder, board, outcome, screen.progress)
+        if dry_run:
+            screen.dry_run(todo)
+            return
+        plan.check_board(package, outcome.board)
+        if not force and plan.is_running(package, board):
+            screen.say(f"{package.manifest.application} runs on {target.name} already")
+            outcome.done = True
+        else:
+            steps.run(todo, screen.show)
+    if as_json:
+        typer.echo(json.dumps(vars(outcome)))
+
+
+def status_command(
+    host: Host = None,
+    sysroot: Sysroot = None,
+    as_json: Json = False,
+    broker: Broker = None,
+    ssh_option: SshOption = None,
+) -> None:
+    """Shows what runs on a board, what came before, and what was interrupted."""
+    from edgerun_hw.deploy import client
+    from edgerun_hw.deploy.screen import Screen, show_status
+
+    target = _target(host, sysroot, broker, ssh_option)
+    with Screen().waiting(f"asking {target.name}"), client.Board(target) as board:
+        found = {"target": target.name, **board.hello(), **board.ask("status")}
+    found.pop("ok")
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        show_status(found)
+
+
+def rollback_command(
+    host: Host = None,
+    sysroot: Sysroot = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    broker: Broker = None,
+    ssh_option: SshOption = None,
+) -> None:
+    """Goes back to the previous application, or finishes what was interrupted."""
+    from edgerun_hw.deploy import client, plan, steps
+    from edgerun_hw.deploy.screen import Screen
+
+    target = _target(host, sysroot, broker, ssh_option)
+    screen = Screen()
+    with client.Board(target) as board:
+        with screen.waiting(f"connecting to {target.name}"):
+            outcome = plan.Outcome(board.hello())
+        todo = plan.rollback_steps(board, outcome)
+        if dry_run:
+            screen.dry_run(todo)
+            return
+        steps.run(todo, screen.show)
+    if as_json:
+        typer.echo(json.dumps(vars(outcome)))
+
+
+def broker_command(
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path(
+        "edgerun-fpga-broker"
+    ),
+) -> None:
+    """Writes the helper that runs as root on the board, as one file without dependencies.
+
+    Copy it to /usr/local/sbin/edgerun-fpga-broker, owned by root and mode 755, and let your user
+    run it without a password: a line in /etc/sudoers.d/edgerun-fpga,
+    'USER ALL=(root) NOPASSWD: /usr/local/sbin/edgerun-fpga-broker ""'.
+    """
+    from edgerun.errors import StorageError
+    from edgerun_hw.deploy.broker_file import broker_file, digest
+    from edgerun_hw.deploy.screen import Screen
+
+    content = broker_file()
+    try:
+        out.write_bytes(content)
+        out.chmod(0o755)
+    except OSError as error:
+        raise StorageError(f"{out} cannot be written: {error.strerror}") from None
+    Screen().say(f"{out}: {len(content) / 1000:.1f} kB, sha256 {digest(content)}")
+
+
+def _target(
+    host: str | None, sysroot: Path | None, broker: str | None, ssh_option: list[str] | None
+) -> Target:
+    from edgerun.errors import InputError
+    from edgerun_hw.deploy import client
+
+    if host and sysroot:
+        raise InputError("--host and --sysroot exclude each other")
+    if sysroot:
+        return client.sysroot_target(sysroot)
+    command = broker or client.BROKER
+    if host:
+        return client.ssh_target(host, command, ssh_option or ())
+    return client.local_target(command)
+
+
+def _overlay(bitstream: Path, board: str) -> Path:
+    from edgerun_hw.deploy.errors import PackageError
+
+    # In a checkout the boards' own sources lie beside this package; a wheel has none.
+    boards = Path(__file__).parents[1] / "boards"
+    beside = [bitstream.with_suffix(suffix) for suffix in (".dtbo", ".dtso", ".dts")]
+    for file in (*beside, boards / board / "edgerun-tlmm.dtso"):
+        if file.is_file():
+            return file
+    raise PackageError(
+        f"there is no device tree overlay beside {bitstream}: pass --overlay FILE.dtbo or FILE.dtso"
+    )
+
+
+def _address(text: str | None) -> int | None:
+    from edgerun_hw.deploy.errors import PackageError
+
+    try:
+        return None if text is None else int(text, 0)
+    except ValueError:
+        raise PackageError(f"--base {text!r} is no address: write it as 0xA0000000") from None
+
+
+def _described(package: Package) -> dict[str, Any]:
+    from edgerun_hw.deploy.broker.manifest import MANIFEST
+
+    manifest: dict[str, Any] = json.loads(package.files[MANIFEST])
+    digest = package.manifest.digest
+    return {**manifest, "digest": digest, "signed": package.is_signed}

@@ -1,0 +1,242 @@
+"""What lies on the board's disk: applications, which one counts, and the journal.
+
+    lib/firmware/xilinx/<name>/      where xmutil and the kernel find applications
+    lib/firmware/edgerun/incoming/   an upload that is not complete
+    lib/firmware/edgerun/kept/<id>/  complete applications that are not in their place
+    lib/firmware/edgerun/state.json  the application that counts, and the one before it
+    lib/firmware/edgerun/journal.json  there while something is under way, or was when power failed
+
+All of it is on one file system, so that moving a folder is one rename. dfx-mgr searches
+``lib/firmware/xilinx`` and must not find half an application, so nothing incomplete is ever there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .errors import FailureError, ProtocolError, RefusalError
+from .loader import FIRMWARE
+from .manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest, read_manifest
+from .protocol import DIGEST, MAX_FILE_BYTES, parse_object
+from .system import System
+
+HOME = "lib/firmware/edgerun"
+INCOMING, KEPT = f"{HOME}/incoming", f"{HOME}/kept"
+STATE, JOURNAL = f"{HOME}/state.json", f"{HOME}/journal.json"
+MAX_RECORD_BYTES = 4096
+MAX_NAME = 127
+# Stands for the digest of what is loaded but has no folder of its own, such as a part of a design
+# with slots: it can be loaded again by name, not moved.
+ELSEWHERE = "0" * 64
+
+
+@dataclass(frozen=True)
+class Application:
+    """An application on this board: its folder's name, and what identifies its content."""
+
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class State:
+    """What counts: the confirmed application and the one to go back to."""
+
+    active: Application | None = None
+    previous: Application | None = None
+    boot: str = ""
+    since: int = 0
+
+
+@dataclass(frozen=True)
+class Journal:
+    """What is under way.
+
+    Attributes:
+        kind: "deploy" or "rollback".
+        phase: "staging" (nothing that counts is touched), "placing" (folders move) or "loading".
+        new: what it wants to end with.
+        old: what it goes back to; None if nothing was loaded.
+        by: who asked.
+        started: seconds since 1970.
+        boot: the kernel's boot id, which differs once power has failed.
+    """
+
+    kind: str
+    phase: str
+    new: Application
+    old: Application | None
+    by: str
+    started: int
+    boot: str
+
+
+class Store:
+    """The folders above."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+
+    # Records
+
+    def state(self) -> State:
+        """Reads ``state.json``; a damaged one counts as none."""
+        record = self._record(STATE)
+        if record is None:
+            return State()
+        active, previous = _application(record, "active"), _application(record, "previous")
+        return State(active, previous, str(record.get("boot", "")), _int(record.get("since")))
+
+    def write_state(self, state: State) -> None:
+        """Replaces ``state.json``: the moment at which a deployment counts."""
+        self._write(STATE, asdict(state))
+
+    def journal(self) -> Journal | None:
+        """What was under way, or None."""
+        record = self._record(JOURNAL)
+        new = _application(record, "new") if record is not None else None
+        if record is None or new is None:
+            return None
+        return Journal(
+            str(record.get("kind")),
+            str(record.get("phase")),
+            new,
+            _application(record, "old"),
+            str(record.get("by")),
+            _int(record.get("started")),
+            str(record.get("boot", "")),
+        )
+
+    def write_journal(self, journal: Journal) -> None:
+        """Says what is about to happen, before it happens."""
+        self._system.make_folder(HOME)
+        self._write(JOURNAL, asdict(journal))
+
+    def clear_journal(self) -> None:
+        """Says that nothing is under way."""
+        if self._system.exists(JOURNAL):
+            self._system.remove(JOURNAL)
+
+    def _record(self, path: str) -> dict[str, Any] | None:
+        try:
+            return parse_object(self._system.read(path, MAX_RECORD_BYTES))
+        except (OSError, RefusalError, ProtocolError):
+            return None
+
+    def _write(self, path: str, record: Mapping[str, Any]) -> None:
+        self._system.make_folder(HOME)
+        self._system.replace(path, json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
+
+    # Applications
+
+    def manifest(self, name: str) -> Manifest | None:
+        """The manifest of the application in place, or None if it is not one of ours."""
+        try:
+            return read_manifest(self._system.read(f"{FIRMWARE}/{name}/{MANIFEST}", 1 << 14))
+        except (OSError, RefusalError):
+            return None
+
+    def in_place(self, name: str) -> Application | None:
+        """The application whose folder is ``FIRMWARE/name``."""
+        folder = f"{FIRMWARE}/{name}"
+        return Application(name, self.digest(folder)) if self._system.is_folder(folder) else None
+
+    def installed(self) -> list[str]:
+        """Names of the folders with a ``shell.json``, which is what xmutil goes by."""
+        return [
+            name
+            for name in self._system.names(FIRMWARE)
+            if self._system.exists(f"{FIRMWARE}/{name}/shell.json")
+        ]
+
+    def digest(self, folder: str) -> str:
+        """Identifies a folder's content: its manifest, or all of it where there is none."""
+        try:
+            manifest = self._system.read(f"{folder}/{MANIFEST}", MAX_MANIFEST_BYTES)
+            return hashlib.sha256(manifest).hexdigest()
+        except (OSError, RefusalError):
+            pass
+        total = hashlib.sha256()
+        for name in self._system.names(folder):
+            try:
+                content = self._system.read(f"{folder}/{name}", MAX_FILE_BYTES)
+            except (OSError, RefusalError):  # a folder, a link: its name has to do
+                content = b""
+            total.update(f"{name}\0{len(content)}\0".encode() + content)
+        return total.hexdigest()
+
+    def has(self, application: Application) -> bool:
+        """Whether it is here, in its place or kept."""
+        if application.digest == ELSEWHERE:
+            return True
+        kept = self._system.is_folder(_kept(application))
+        return kept or self.in_place(application.name) == application
+
+    def place(self, application: Application) -> None:
+        """Puts an application where it is found, keeping what was there; may be repeated.
+
+        Raises:
+            FailureError: it is neither in its place nor kept.
+        """
+        there = self.in_place(application.name)
+        if there == application or application.digest == ELSEWHERE:
+            return
+        if not self._system.is_folder(_kept(application)):
+            raise FailureError(f"application {application.name} is gone from the board")
+        if there is not None:
+            self.displace(there)
+        self._system.make_folder(FIRMWARE)
+        self._system.rename(_kept(application), f"{FIRMWARE}/{application.name}")
+
+    def displace(self, application: Application) -> None:
+        """Moves an application out of its place and keeps it."""
+        if self.in_place(application.name) != application:
+            return
+        self._system.make_folder(KEPT)
+        if self._system.exists(_kept(application)):
+            self._system.remove(_kept(application))
+        self._system.rename(f"{FIRMWARE}/{application.name}", _kept(application))
+
+    def keep_incoming(self, application: Application) -> None:
+        """Turns the upload into a complete application."""
+        self._system.make_folder(KEPT)
+        if self._system.exists(_kept(application)):
+            self._system.remove(_kept(application))
+        self._system.rename(INCOMING, _kept(application))
+
+    def collect(self) -> None:
+        """Removes uploads and kept applications that nothing refers to."""
+        state = self.state()
+        named = [a for a in (state.active, state.previous) if a is not None]
+        wanted = {_kept(a) for a in named if self.in_place(a.name) != a}
+        for name in self._system.names(KEPT):
+            if f"{KEPT}/{name}" not in wanted:
+                self._system.remove(f"{KEPT}/{name}")
+        if self._system.exists(INCOMING):
+            self._system.remove(INCOMING)
+
+
+def _kept(application: Application) -> str:
+    return f"{KEPT}/{application.digest}"
+
+
+def _application(record: Mapping[str, Any], key: str) -> Application | None:
+    value = record.get(key)
+    if not isinstance(value, dict):
+        return None
+    name, digest = value.get("name"), value.get("digest")
+    if not isinstance(name, str) or not isinstance(digest, str) or not DIGEST.fullmatch(digest):
+        return None
+    # Names of applications that others have put there follow other rules than ours.
+    if not name or len(name) > MAX_NAME or os.path.basename(name) != name or name.startswith("."):
+        return None
+    return Application(name, digest)
+
+
+def _int(value: Any) -> int:
+    return value if type(value) is int else 0

@@ -1,0 +1,224 @@
+"""Changes the application, in steps of which each can be taken back.
+
+What takes a step back is ``undo``, and it starts from the journal alone: whether a step has just
+failed, the other side is gone, or the board has lost its power in the middle makes no difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, replace
+
+from . import settings
+from .errors import BrokerError, FailureError, RefusalError
+from .loader import Loader, check_state, loader_of
+from .manifest import Manifest
+from .store import ELSEWHERE, Application, Journal, State, Store
+from .system import System
+
+BOOT_ID = "proc/sys/kernel/random/boot_id"
+ID_OFFSET, VERSION_OFFSET = 0, 4
+
+
+@dataclass(frozen=True)
+class Undone:
+    """What ``undo`` did.
+
+    Attributes:
+        kind: "deploy" or "rollback", or "boot".
+        result: "kept" (the change had counted already), "restored" or "nothing loaded".
+        running: the application that runs now.
+    """
+
+    kind: str
+    result: str
+    running: Application | None
+
+    def sentence(self) -> str:
+        """For people."""
+        if self.running is None:
+            return "nothing was loaded before, and nothing is loaded now"
+        return f"{self.running.name} ({self.running.digest[:8]}) runs"
+
+
+class Changer:
+    """Loads, checks, confirms, takes back."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self.store = Store(system)
+        self.loader: Loader = loader_of(system)
+
+    @property
+    def boot(self) -> str:
+        """Identifies the time since the board was started."""
+        return self._system.read_text(BOOT_ID)
+
+    def running(self) -> Application | None:
+        """What is loaded, or should be: the confirmed application if the loader cannot tell."""
+        state, name = self.store.state(), self.loader.running()
+        if name is None:
+            return state.active if state.active and self.store.has(state.active) else None
+        return self.store.in_place(name) or Application(name, ELSEWHERE)
+
+    def is_loaded(self) -> bool:
+        """Whether the confirmed application has been loaded since the board was started."""
+        state = self.store.state()
+        if self.loader.name == "xmutil":
+            return state.active is not None and self.loader.running() == state.active.name
+        return state.active is not None and state.boot == self.boot
+
+    def begin(self, kind: str, new: Application, by: str) -> Journal:
+        """Writes down what is about to happen."""
+        now = int(time.time())
+        journal = Journal(kind, "staging", new, self.running(), by, now, self.boot)
+        self.store.write_journal(journal)
+        return journal
+
+    def begin_rollback(self, by: str) -> Journal:
+        """Like ``begin``, with the application before.
+
+        Raises:
+            RefusalError: there is none.
+        """
+        previous = self.store.state().previous
+        if previous is None or not self.store.has(previous):
+            raise RefusalError("there is no previous application on this board to go back to")
+        return self.begin("rollback", previous, by)
+
+    def install(self, journal: Journal) -> Journal:
+        """Puts the new application in its place; the old one is kept."""
+        journal = self._enter(journal, "placing")
+        self.store.place(journal.new)
+        return journal
+
+    def load(self, journal: Journal) -> Journal:
+        """Sets clocks, loads, sets port widths."""
+        journal = self._enter(journal, "loading")
+        self._load(journal.new)
+        return journal
+
+    def verify(self, application: Application) -> dict[str, int]:
+        """Asks the loaded logic who it is.
+
+        Returns:
+            The registers ``id`` and ``version``; none for an application of somebody else.
+
+        Raises:
+            FailureError: it does not operate, or is not what its manifest says.
+        """
+        check_state(self._system)
+        manifest = self._manifest(application)
+        if manifest is None:
+            return {}
+        found = self.registers(manifest)
+        wanted = {"id": manifest.identity, "version": manifest.version}
+        for name, value in wanted.items():
+            if found[name] != value:
+                raise FailureError(
+                    f"the overlay's {name} register is {found[name]:#010x} and not {value:#010x}"
+                )
+        return found
+
+    def registers(self, manifest: Manifest) -> dict[str, int]:
+        """Reads the two registers that every overlay of ours has."""
+        return {
+            "id": self._system.read_word(manifest.base + ID_OFFSET),
+            "version": self._system.read_word(manifest.base + VERSION_OFFSET),
+        }
+
+    def confirm(self, journal: Journal) -> State:
+        """Makes the new application the one that counts."""
+        previous = journal.old if journal.old != journal.new else self.store.state().previous
+        state = State(journal.new, previous, self.boot, int(time.time()))
+        self.store.write_state(state)
+        # It counts now. What is left to do is left over if it fails, and done the next time.
+        with contextlib.suppress(OSError):
+            self.store.clear_journal()
+        self._collect()
+        return state
+
+    def pending(self) -> Journal | None:
+        """What was begun and does not count yet."""
+        journal = self.store.journal()
+        return None if journal is None or self._counts(journal) else journal
+
+    def _counts(self, journal: Journal) -> bool:
+        return self.store.state().active == journal.new != journal.old
+
+    def undo(self) -> Undone | None:
+        """Takes back what the journal says is under way; None if nothing is.
+
+        Raises:
+            FailureError: the application before cannot be loaded; the journal stays, to try again.
+        """
+        journal = self.store.journal()
+        if journal is None:
+            self.store.clear_journal()  # a damaged one says nothing
+            return None
+        if self._counts(journal):
+            undone = Undone(journal.kind, "kept", journal.new)
+        else:
+            running = self._restore(journal)
+            undone = Undone(journal.kind, "restored" if running else "nothing loaded", running)
+        self.store.clear_journal()
+        self._collect()
+        return undone
+
+    def boot_up(self) -> Undone | None:
+        """After a start of the board: takes back what was interrupted, loads what counts."""
+        undone = self.undo()
+        active = self.store.state().active
+        if active is None or self.is_loaded():
+            return undone
+        self.store.place(active)
+        self._load(active)
+        self.verify(active)
+        self.store.write_state(replace(self.store.state(), boot=self.boot))
+        return Undone("boot", "restored", active)
+
+    def _restore(self, journal: Journal) -> Application | None:
+        old = journal.old
+        # Logic keeps running while folders move, and loses everything when power fails.
+        is_untouched = journal.phase in ("staging", "placing") and journal.boot == self.boot
+        if old is None:
+            if not is_untouched:
+                self.loader.unload()
+            self.store.displace(journal.new)
+            return None
+        self.store.place(old)
+        if not is_untouched:
+            self._load(old)
+            self.verify(old)
+            if self.store.state().active == old:
+                self.store.write_state(replace(self.store.state(), boot=self.boot))
+        return old
+
+    def _enter(self, journal: Journal, phase: str) -> Journal:
+        journal = replace(journal, phase=phase)
+        self.store.write_journal(journal)
+        return journal
+
+    def _load(self, application: Application) -> None:
+        manifest = self._manifest(application)
+        with contextlib.suppress(BrokerError):  # what is half loaded need not unload well
+            self.loader.unload()
+        if manifest is None:
+            self.loader.load(application.name)
+            return
+        family = manifest.board.family
+        clocks = settings.clock_updates(family, manifest.clocks)
+        settings.apply(self._system, clocks, family)
+        self.loader.load(application.name)
+        widths = settings.width_updates(family, manifest.port_widths)
+        settings.apply(self._system, widths, family)
+
+    def _manifest(self, application: Application) -> Manifest | None:
+        manifest = self.store.manifest(application.name)
+        return manifest if manifest and manifest.digest == application.digest else None
+
+    def _collect(self) -> None:
+        # Leftovers waste room and hurt nobody: not a reason to fail what has succeeded.
+        with contextlib.suppress(OSError):
+            self.store.collect()

@@ -1,0 +1,32 @@
+"""Packs the helper into one file to install on a board."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from pathlib import Path
+
+FOLDER = Path(__file__).with_name("broker")
+PACKAGE = "edgerun_fpga_broker"
+INSTALLED = "/usr/local/sbin/edgerun-fpga-broker"
+START = f"import sys\nfrom {PACKAGE}.main import main\nsys.exit(main(sys.argv[1:]))\n"
+# -I: neither the caller's environment nor the current folder can add modules.
+FIRST_LINE = b"#!/usr/bin/python3 -I\n"
+EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def broker_file() -> bytes:
+    """An executable Python archive; the same sources give the same bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(zipfile.ZipInfo("__main__.py", EPOCH), START)
+        for source in sorted(FOLDER.glob("*.py")):
+            name = zipfile.ZipInfo(f"{PACKAGE}/{source.name}", EPOCH)
+            archive.writestr(name, source.read_bytes(), zipfile.ZIP_DEFLATED)
+    return FIRST_LINE + buffer.getvalue()
+
+
+def digest(content: bytes) -> str:
+    """For people to compare."""
+    return hashlib.sha256(content).hexdigest()

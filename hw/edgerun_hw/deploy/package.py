@@ -1,0 +1,297 @@
+"""Makes and reads applications: the folder that xmutil and dfx-mgr take, with a manifest.
+
+    <name>/<name>.bit.bin   the bitstream in the FPGA manager's byte order
+    <name>/<name>.dtbo      the device tree overlay
+    <name>/shell.json       what dfx-mgr wants to know
+    <name>/manifest.json    digests, board, part, clocks, registers (``broker/manifest.py``)
+    <name>/manifest.json.sig   optional: Ed25519 signature of manifest.json, 64 bytes
+
+The same inputs give the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from edgerun import __version__
+from edgerun.errors import StorageError
+from edgerun_hw.deploy import bitstream, devicetree, hardware, signature
+from edgerun_hw.deploy.broker import configuration
+from edgerun_hw.deploy.broker.boards import BY_NAME, Board
+from edgerun_hw.deploy.broker.errors import BrokerError
+from edgerun_hw.deploy.broker.manifest import (
+    FORMAT,
+    MANIFEST,
+    MAX_BYTES,
+    MAX_MANIFEST_BYTES,
+    SHELL,
+    SIGNATURE,
+    Manifest,
+    read_manifest,
+)
+from edgerun_hw.deploy.broker.protocol import MAX_FILE_BYTES, NAME, parse_object
+from edgerun_hw.deploy.errors import PackageError
+from edgerun_hw.register_map import ID_VALUE, VERSION_VALUE
+
+DEFAULT_NAME = "edgerun-tlmm"
+DEFAULT_SHELL = b'{\n  "shell_type": "XRT_FLAT",\n  "num_slots": "1"\n}\n'
+SHELL_TYPES = ("XRT_FLAT", "PL_FLAT")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a package is made of.
+
+    Attributes:
+        bitstream: a .bit or .xsa file.
+        board: name of the board that it is for.
+        name: of the application.
+        hwh: hardware description; None takes it out of the .xsa, or finds ``<bitstream>.hwh``.
+        overlay: a .dtbo, or a .dts to compile.
+        shell: a shell.json; None writes one for a design without slots.
+        base: bus address of the registers, if the hardware description does not say.
+        key: file of a private key to sign with.
+    """
+
+    bitstream: Path
+    board: str
+    overlay: Path
+    name: str = DEFAULT_NAME
+    hwh: Path | None = None
+    shell: Path | None = None
+    base: int | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True)
+class Package:
+    """A complete application.
+
+    Attributes:
+        manifest: as read back.
+        files: content by name, the manifest's own included.
+        checksums: how many checksums the bitstream has, all right.
+    """
+
+    manifest: Manifest
+    files: Mapping[str, bytes]
+    checksums: int
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether there is a signature, right or wrong."""
+        return SIGNATURE in self.files
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return sum(map(len, self.files.values()))
+
+
+def make_package(sources: Sources) -> Package:
+    """Reads and checks everything, and puts it together in memory.
+
+    Raises:
+        PackageError: something is broken, or does not fit the board.
+        MissingDependencyError: a .dts needs dtc, a signature needs ``cryptography``.
+    """
+    board = _board(sources.board)
+    if not NAME.fullmatch(sources.name):
+        raise PackageError(f"{sources.name!r} is no name: up to 48 of a-z, 0-9, _ and -")
+    bit, description = _read_design(sources)
+    if not board.accepts_part(bit.part):
+        raise PackageError(
+            f"the bitstream is for {bit.part or 'no part'}, and {board.title} has {board.part}"
+        )
+    found = bitstream.check(bit.data)
+    if not board.accepts_idcode(found.idcode):
+        raise PackageError(
+            f"the bitstream's IDCODE is {found.idcode:#010x}, and {board.title} has "
+            f"{board.idcode:#010x}: its header and its content are of different parts"
+        )
+    design = hardware.read_hwh(description, board.family) if description else hardware.Hardware()
+    if sources.base is not None:
+        design = replace(design, base=sources.base)
+    if design.base is None:
+        raise PackageError(
+            "where the overlay's registers are is not known: pass the .hwh of the same build with "
+            "--hwh, or the address with --base"
+        )
+    files = {
+        f"{sources.name}.bit.bin": bitstream.to_bin(bit.data),
+        f"{sources.name}.dtbo": _overlay(sources),
+        SHELL: _shell(sources.shell),
+    }
+    content = _manifest(sources.name, board, bit, design, files)
+    files[MANIFEST] = content
+    if sources.key is not None:
+        files[SIGNATURE] = signature.sign(content, sources.key)
+    return Package(_parsed(content), files, found.checksums)
+
+
+def write_package(package: Package, out: Path, force: bool = False) -> None:
+    """Writes the folder; it appears complete or not at all.
+
+    Raises:
+        PackageError: there is something already, and ``force`` is not given.
+        StorageError: it cannot be written.
+    """
+    if out.exists() and not force:
+        raise PackageError(f"{out} exists: choose another folder, or replace it with --force")
+    if out.exists() and not (out / MANIFEST).is_file():
+        raise PackageError(f"{out} is not a package, and is not replaced")
+    temporary, old = out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.old")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        for name, data in package.files.items():
+            (temporary / name).write_bytes(data)
+        if out.exists():
+            out.rename(old)
+        temporary.rename(out)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise StorageError(f"{out} cannot be written: {error.strerror}") from None
+
+
+def read_package(folder: Path, keys: Path | None = None) -> Package:
+    """Reads a package back and checks all of it.
+
+    Args:
+        folder: the application's folder.
+        keys: public keys of which one must have signed; None checks no signature.
+
+    Raises:
+        PackageError: it is incomplete, altered, or not signed as it must be.
+    """
+    if not (folder / MANIFEST).is_file():
+        raise PackageError(f"{folder} is no package: make one with `edgerun fpga package`")
+    content = _read(folder / MANIFEST, MAX_MANIFEST_BYTES)
+    manifest = _parsed(content)
+    files = {MANIFEST: content}
+    if (folder / SIGNATURE).exists():
+        files[SIGNATURE] = _read(folder / SIGNATURE, 4096)
+    if keys is not None:
+        if SIGNATURE not in files:
+            raise PackageError(f"{folder} is not signed, and --trust asks for a signature")
+        signature.check_signature(content, files[SIGNATURE], keys)
+    for name, (size, digest) in manifest.files.items():
+        data = _read(folder / name, MAX_FILE_BYTES)
+        if len(data) != size or hashlib.sha256(data).hexdigest() != digest:
+            raise PackageError(
+                f"{folder / name} is not what the manifest says: it is damaged or was changed; "
+                "package it again"
+            )
+        files[name] = data
+    found = _check_content(manifest, files)
+    return Package(manifest, files, found.checksums)
+
+
+def _check_content(manifest: Manifest, files: Mapping[str, bytes]) -> bitstream.Configuration:
+    """Looks into the files: a manifest can be right about files that are wrong."""
+    found = bitstream.check(configuration.swap_words(files[manifest.bitstream]))
+    if not manifest.board.accepts_idcode(found.idcode):
+        raise PackageError(
+            f"the bitstream's IDCODE is {found.idcode:#010x}, and {manifest.board.title} has "
+            f"{manifest.board.idcode:#010x}"
+        )
+    devicetree.check_overlay(files[manifest.overlay], manifest.bitstream)
+    _check_shell(files[SHELL])
+    return found
+
+
+def _board(name: str) -> Board:
+    if name not in BY_NAME:
+        raise PackageError(f"board {name!r} is not known: there are {', '.join(BY_NAME)}")
+    return BY_NAME[name]
+
+
+def _read_design(sources: Sources) -> tuple[bitstream.Bitstream, bytes | None]:
+    content, hwh = _read(sources.bitstream, 2 * MAX_FILE_BYTES), sources.hwh
+    description = None
+    if sources.bitstream.suffix == ".xsa":
+        content, description = hardware.read_xsa(content)
+    elif hwh is None and sources.bitstream.with_suffix(".hwh").is_file():
+        hwh = sources.bitstream.with_suffix(".hwh")
+    if hwh is not None:
+        description = _read(hwh, hardware.MAX_HWH_BYTES)
+    return bitstream.parse_bit(content), description
+
+
+def _overlay(sources: Sources) -> bytes:
+    limit, name = MAX_BYTES[".dtbo"], f"{sources.name}.bit.bin"
+    is_source = sources.overlay.suffix in (".dts", ".dtso")
+    data = _read(sources.overlay, limit)
+    if is_source:
+        data = devicetree.compile_overlay(sources.overlay)
+    devicetree.check_overlay(data, name)
+    return data
+
+
+def _shell(file: Path | None) -> bytes:
+    data = _read(file, MAX_BYTES[SHELL]) if file else DEFAULT_SHELL
+    _check_shell(data)
+    return data
+
+
+def _check_shell(data: bytes) -> None:
+    try:
+        value = parse_object(data, MAX_BYTES[SHELL])
+    except BrokerError as error:
+        raise PackageError(f"{SHELL} is unusable: {error}") from None
+    if value.get("shell_type") not in SHELL_TYPES:
+        raise PackageError(
+            f"{SHELL} has the shell_type {value.get('shell_type')!r}; a design without slots has "
+            f"{' or '.join(SHELL_TYPES)}"
+        )
+
+
+def _manifest(
+    name: str,
+    board: Board,
+    bit: bitstream.Bitstream,
+    design: hardware.Hardware,
+    files: Mapping[str, bytes],
+) -> bytes:
+    record: dict[str, Any] = {
+        "format": FORMAT,
+        "application": name,
+        "board": board.name,
+        "part": bit.part,
+        "design": f"{bit.design} {bit.date} {bit.time}".strip(),
+        "files": {
+            file: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for file, data in files.items()
+        },
+        "clocks": design.clocks,
+        "port_widths": design.port_widths,
+        "registers": {"base": design.base, "id": ID_VALUE, "version": VERSION_VALUE},
+        "tool": f"edgerun {__version__}",
+    }
+    return json.dumps(record, indent=2, sort_keys=True).encode() + b"\n"
+
+
+def _parsed(content: bytes) -> Manifest:
+    try:
+        return read_manifest(content)
+    except BrokerError as error:
+        raise PackageError(str(error)) from None
+
+
+def _read(file: Path, limit: int) -> bytes:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(limit + 1)
+    except OSError as error:
+        raise PackageError(f"{file} cannot be read: {error.strerror}") from None
+    if len(data) > limit:
+        raise PackageError(f"{file} has more than {limit} bytes")
+    return data

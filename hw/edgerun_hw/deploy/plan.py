@@ -1,0 +1,256 @@
+"""What a deployment and a rollback consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgerun_hw.deploy.broker.boards import BY_NAME
+from edgerun_hw.deploy.broker.loader import FIRMWARE
+from edgerun_hw.deploy.broker.manifest import MANIFEST
+from edgerun_hw.deploy.client import Board, person
+from edgerun_hw.deploy.errors import RefusedError
+from edgerun_hw.deploy.package import Package
+from edgerun_hw.deploy.steps import Step
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes that have arrived and those of the whole package."""
+
+
+def short(digest: str) -> str:
+    """Enough of a digest for people."""
+    return digest[:8]
+
+
+def name_of(application: dict[str, Any] | None) -> str:
+    """An application as an answer of the board names it."""
+    if application is None:
+        return "nothing"
+    return f"{application['name']} ({short(application['digest'])})"
+
+
+@dataclass
+class Outcome:
+    """What has been found and done; filled in by the steps, printed by ``--json``."""
+
+    board: dict[str, Any]
+    old: dict[str, Any] | None = None
+    new: dict[str, Any] | None = None
+    registers: dict[str, int] | None = None
+    recovered: str | None = None
+    done: bool = False
+
+
+def is_running(package: Package, board: Board) -> bool:
+    """Whether the board runs exactly this package already."""
+    status = board.ask("status")
+    active = status["active"]
+    return bool(
+        active
+        and active["digest"] == package.manifest.digest
+        and status["is_loaded"]
+        and not status["interrupted"]
+    )
+
+
+def check_board(package: Package, found: dict[str, Any]) -> str:
+    """Compares the board with what the package is for.
+
+    Args:
+        package: to be deployed.
+        found: the board's answer to ``hello``.
+
+    Returns:
+        A few words about the board.
+
+    Raises:
+        RefusedError: it is another board, or takes signed packages only.
+    """
+    wanted = package.manifest.board
+    if found["board"] != wanted.name:
+        known = BY_NAME.get(found["board"] or "")
+        is_a = known.title if known else f"unknown ({', '.join(found['compatible']) or 'nameless'})"
+        raise RefusedError(f"the package is for {wanted.title}, and the board is {is_a}")
+    if found["needs_signature"] and not package.is_signed:
+        raise RefusedError(
+            "the board takes signed packages only, and this one is not: package it with --sign"
+        )
+    return f"{found['model'] or wanted.title}, {found['loader']}, {found['state'] or 'no state'}"
+
+
+def deploy_steps(
+    package: Package, folder: Path, board: Board, outcome: Outcome, progress: Progress
+) -> list[Step]:
+    """The steps that put a package on a board.
+
+    Args:
+        package: complete and checked.
+        folder: where it was read from, for people.
+        board: whose ``hello`` is in ``outcome.board``.
+        outcome: filled in.
+        progress: of the upload.
+    """
+    manifest = package.manifest
+    name = manifest.application
+
+    def lock() -> str:
+        answer = board.ask("begin", application=name, manifest=manifest.digest, by=person())
+        outcome.old, outcome.new = answer["old"], answer["new"]
+        outcome.recovered = answer["recovered"]
+        note = f"; finished what was interrupted: {answer['recovered']}"
+        return f"{name_of(outcome.old)} runs now{note if answer['recovered'] else ''}"
+
+    def upload() -> str:
+        sent = 0
+
+        def advance(size: int) -> None:
+            nonlocal sent
+            sent += size
+            progress(sent, package.size_bytes)
+
+        # The manifest last: what it describes is then there.
+        for file in sorted(package.files, key=lambda file: file == MANIFEST):
+            board.upload(file, package.files[file], advance)
+        return f"{package.size_bytes / 1e6:.2f} MB"
+
+    def seal() -> str:
+        board.ask("seal")
+        return f"{len(manifest.files)} digests, the device's IDCODE" + (
+            ", a trusted signature" if outcome.board["needs_signature"] else ""
+        )
+
+    signed = "signed" if package.is_signed else "not signed"
+    checks = f"{package.checksums} checksums" if package.checksums else "no checksum"
+    summary = f"{name} ({short(manifest.digest)}) for {manifest.board.title}, {checks}, {signed}"
+    return [
+        Step(
+            "package",
+            f"Check {folder}: the manifest, {len(manifest.files)} digests, the bitstream's "
+            f"checksums, its part {manifest.part} and IDCODE, the overlay.",
+            lambda: summary,
+            changes_board=False,
+        ),
+        Step(
+            "board",
+            f"Ask {board.target.name} who it is; it must be {manifest.board.title}.",
+            lambda: check_board(package, outcome.board),
+            changes_board=False,
+        ),
+        Step(
+            "lock",
+            "Take the board's lock, so that no other deployment comes between; finish what an "
+            "interrupted one left; write the journal.",
+            lock,
+            undo=lambda: _abort(board),
+        ),
+        Step(
+            "upload",
+            f"Send {package.size_bytes / 1e6:.2f} MB to a temporary folder on the board.",
+            upload,
+        ),
+        Step(
+            "check",
+            "Have the board compute the digests of what has arrived on its disk, look into the "
+            "bitstream, and check the signature if it trusts keys.",
+            seal,
+        ),
+        *_activation(board, name, outcome, _settings(package)),
+    ]
+
+
+def rollback_steps(board: Board, outcome: Outcome) -> list[Step]:
+    """The steps that make the previous application the running one again."""
+
+    def lock() -> str:
+        answer = board.ask("rollback", by=person())
+        outcome.recovered = answer["recovered"]
+        if answer.get("done"):
+            outcome.done = True
+            return f"took back an interrupted deployment: {answer['recovered']}"
+        outcome.old, outcome.new = answer["old"], answer["new"]
+        return f"from {name_of(outcome.old)} to {name_of(outcome.new)}"
+
+    steps = [
+        Step(
+            "lock",
+            "Take the board's lock; finish what an interrupted deployment left, which may be all "
+            "there is to do; write the journal.",
+            lock,
+            undo=lambda: _abort(board),
+        ),
+        *_activation(board, "the previous application", outcome, ""),
+    ]
+    return [_unless_done(step, outcome) for step in steps]
+
+
+def _activation(board: Board, name: str, outcome: Outcome, settings: str) -> list[Step]:
+    def install() -> str:
+        board.ask("install")
+        return f"/{FIRMWARE}/{name}" if outcome.new and outcome.new["name"] == name else ""
+
+    def load() -> str:
+        return f"FPGA manager: {board.ask('load')['state']}"
+
+    def verify() -> str:
+        outcome.registers = board.ask("verify")["registers"]
+        if not outcome.registers:
+            return "not one of ours: no registers to read"
+        return "ID {id:#010x}, version {version:#010x}".format(**outcome.registers)
+
+    def confirm() -> str:
+        answer = board.ask("confirm")
+        outcome.done = True
+        return f"previous: {name_of(answer['previous'])}"
+
+    return [
+        Step(
+            "install",
+            f"Move it to /{FIRMWARE}; keep what is there for a rollback.",
+            install,
+        ),
+        Step(
+            "load",
+            f"Unload the old one, {settings}load the new one and read the FPGA manager's state, "
+            "which must be operating.",
+            load,
+        ),
+        Step(
+            "verify",
+            "Read the overlay's ID and version registers; they must be what the manifest says.",
+            verify,
+        ),
+        Step(
+            "confirm",
+            "Make it the one that counts and remember the one before. Whatever fails before this, "
+            "a cut connection and lost power included, ends with the old one running.",
+            confirm,
+        ),
+    ]
+
+
+def settings(package: Package) -> dict[str, str]:
+    """Clocks and port widths that a package sets, for people."""
+    manifest = package.manifest
+    clocks = (
+        f"{name} = {clock.source}/{clock.divisors[0]}/{clock.divisors[1]}"
+        for name, clock in sorted(manifest.clocks.items())
+    )
+    widths = (f"{port} {bits} bits" for port, bits in sorted(manifest.port_widths.items()))
+    return {"clocks": ", ".join(clocks), "port widths": ", ".join(widths)}
+
+
+def _settings(package: Package) -> str:
+    return "".join(f"set {what} ({text}), " for what, text in settings(package).items() if text)
+
+
+def _unless_done(step: Step, outcome: Outcome) -> Step:
+    def do() -> str:
+        return "nothing left to do" if outcome.done else step.do()
+
+    return Step(step.name, step.describe, do, step.undo, step.changes_board)
+
+
+def _abort(board: Board) -> None:
+    board.ask("abort")

@@ -1,0 +1,161 @@
+"""What people see: steps on stderr, reports on stdout."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn
+
+from edgerun_hw.deploy.package import Package
+from edgerun_hw.deploy.plan import name_of, settings
+from edgerun_hw.deploy.steps import Step
+
+NAME_WIDTH = 9
+TICK, CROSS, DOT = "[green]✓[/]", "[red]✗[/]", "[dim]·[/]"
+
+
+class Screen:
+    """Shows steps on stderr as they are done."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._bar: Progress | None = None
+
+    def say(self, text: str) -> None:
+        """One line."""
+        self._console.print(escape(text), soft_wrap=True)
+
+    @contextlib.contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """Shows what is waited for, on a terminal only."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with self._console.status(escape(text)):
+            yield
+
+    def show(self, step: Step, result: str | None) -> None:
+        """Shows that a step begins (on a terminal) or is done."""
+        if result is None:
+            self._close_bar()
+            if self._console.is_terminal:
+                self._bar = Progress(
+                    TextColumn(f"  {{task.description:<{NAME_WIDTH}}}"),
+                    BarColumn(bar_width=30),
+                    TextColumn("{task.fields[amount]}"),
+                    console=self._console,
+                    transient=True,
+                )
+                self._bar.start()
+                self._bar.add_task(step.name, total=None, amount="")
+            return
+        self._close_bar()
+        self._console.print(f"{TICK} {step.name:<{NAME_WIDTH}} {escape(result)}", soft_wrap=True)
+
+    def progress(self, done: int, total: int) -> None:
+        """Moves the bar of the step that is being done."""
+        if self._bar is not None:
+            amount = f"{done / 1e6:.1f} of {total / 1e6:.1f} MB"
+            self._bar.update(self._bar.task_ids[0], completed=done, total=total, amount=amount)
+
+    def dry_run(self, steps: Sequence[Step]) -> None:
+        """Does the steps that only look, and prints the others."""
+        for number, step in enumerate(steps, 1):
+            result = None if step.changes_board else step.do()
+            mark = DOT if step.changes_board else TICK
+            self._console.print(f"{mark} {number:>2} [bold]{step.name:<{NAME_WIDTH}}[/]", end="")
+            self._console.print(escape(step.describe), soft_wrap=True)
+            if result:
+                self._console.print(f"{'':>{NAME_WIDTH + 5}}[dim]{escape(result)}[/]")
+        self.say("Nothing was changed.")
+
+    def failed(self, step: Step) -> None:
+        """Shows that a step has failed."""
+        self._close_bar()
+        self._console.print(f"{CROSS} {step.name}")
+
+    def _close_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def show_package(folder: Path, package: Package) -> None:
+    """Prints what a package holds."""
+    manifest = package.manifest
+    checks = package.checksums
+    rows = {
+        "for": f"{manifest.board.title}, {manifest.part}",
+        "bitstream": f"{manifest.files[manifest.bitstream][0] / 1e6:.2f} MB, "
+        + (f"{checks} checksums right" if checks else "made without checksums"),
+        "registers": f"at {manifest.base:#x}, ID {manifest.identity:#010x}, "
+        f"version {manifest.version:#010x}",
+        **{what: text or "left as they are" for what, text in settings(package).items()},
+        "signed": "yes" if package.is_signed else "no",
+        "digest": manifest.digest,
+    }
+    _pairs(f"{folder}: application {manifest.application}", rows)
+
+
+def show_status(found: dict[str, Any]) -> None:
+    """Prints the state of a board."""
+    rows = {
+        "board": found["model"] or found["board"] or "unknown",
+        "logic": f"{found['state'] or 'no FPGA manager'}, through {found['loader']}",
+        "active": _active(found),
+        "previous": name_of(found["previous"]) if found["previous"] else "none",
+        "registers": _registers(found["registers"]),
+        "installed": ", ".join(found["applications"]) or "nothing",
+        "signatures": "required" if found["needs_signature"] else "not required",
+    }
+    if found["locked_by"]:
+        rows["busy"] = f"a deployment is running ({found['locked_by']})"
+    if found["damaged"]:
+        rows["damaged"] = ", ".join("/" + path for path in found["damaged"])
+    _pairs(found["target"], rows)
+    console = Console(highlight=False)
+    interrupted = found["interrupted"]
+    if interrupted:
+        verb = "deployment" if interrupted["kind"] == "deploy" else "rollback"
+        console.print(
+            f"[yellow]A {verb} of {escape(name_of(interrupted['new']))} was interrupted while "
+            f"{escape(interrupted['phase'])}.[/] Run [bold]edgerun fpga rollback[/] to take it "
+            "back; the next deploy does so too.",
+            soft_wrap=True,
+        )
+    elif found["active"] and not found["is_loaded"]:
+        console.print(
+            "[yellow]The active application is not loaded[/], as after a start of the board: run "
+            "the helper with [bold]boot[/] (docs/fpga-deploy.md), or deploy again.",
+            soft_wrap=True,
+        )
+
+
+def _active(found: dict[str, Any]) -> str:
+    if found["active"] is None:
+        running = found["running"]
+        return f"none of ours; {running} is loaded" if running else "none"
+    since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(found["since"] or 0))
+    loaded = "loaded" if found["is_loaded"] else "not loaded"
+    return f"{name_of(found['active'])}, {loaded}, since {since}"
+
+
+def _registers(registers: dict[str, Any] | None) -> str:
+    if registers is None:
+        return "not read"
+    text = f"ID {registers['id']:#010x}, version {registers['version']:#010x}"
+    return text if registers["as_expected"] else f"{text}: NOT what the manifest says"
+
+
+def _pairs(title: str, rows: dict[str, str]) -> None:
+    console = Console(highlight=False)
+    console.print(f"[bold]{escape(title)}[/]", soft_wrap=True)
+    width = max(map(len, rows))
+    for name, text in rows.items():
+        console.print(f"  [dim]{name:<{width}}[/]  {escape(text)}", soft_wrap=True)

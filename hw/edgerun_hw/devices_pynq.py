@@ -1,0 +1,72 @@
+"""Devices behind pynq: a board, and the simulation in a board's place.
+
+pynq pins NumPy below 2, so it mostly lives in an environment of its own, where a worker process
+runs the driver (``client.py``). Where pynq can be imported here, it is used here.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from edgerun.env import settings
+from edgerun.errors import InputError
+from edgerun_hw.client import WorkerClient
+from edgerun_hw.geometry import Geometry
+from edgerun_hw.port import Overlay
+from edgerun_hw.worker_devices import SEPARATOR
+
+BITSTREAM_SUFFIXES = (".bit", ".xsa")
+
+
+def obstacle() -> str:
+    """Why no device behind pynq can be used here, or ""."""
+    if find_spec("pynq") or settings().pynq_python:
+        return ""
+    return "needs pynq: set EDGERUN_PYNQ_PYTHON to the Python of an environment that has it"
+
+
+def check_bitfile(argument: str) -> Path:
+    """Returns the bitstream that ``argument`` names.
+
+    Raises:
+        InputError: there is no such file, or pynq could not read it.
+    """
+    if not argument:
+        raise InputError("the device 'pynq' needs a bitstream: --device pynq:/path/to/overlay.bit")
+    path = Path(argument).expanduser().resolve()
+    if path.suffix not in BITSTREAM_SUFFIXES:
+        raise InputError(f"{path} is no bitstream: expected {' or '.join(BITSTREAM_SUFFIXES)}")
+    for needed in (path, path.with_suffix(".hwh")):
+        if not needed.is_file() and not (needed != path and path.suffix == ".xsa"):
+            raise InputError(f"{needed} is missing: pynq needs the bitstream and its .hwh together")
+    return path
+
+
+def open_board(argument: str) -> Overlay:
+    """Loads a bitstream through pynq and returns its driver.
+
+    Raises:
+        InputError: the bitstream is missing.
+        OverlayError: the board does not load it, or it is not the overlay.
+    """
+    bitfile = check_bitfile(argument)
+    if find_spec("pynq"):
+        from edgerun_hw.pynq_driver import load_overlay
+
+        return load_overlay(str(bitfile))
+    return _worker(f"pynq:{bitfile}")
+
+
+def open_simulation(preset: str, geometry: Geometry) -> Overlay:
+    """The RTL below stock pynq, in a worker: all of a board's path but the board."""
+    from edgerun_hw.simulate.build import build, overlay_design
+
+    return _worker(f"pynq-cosim:{preset}{SEPARATOR}{build(overlay_design(geometry))}")
+
+
+def _worker(device: str) -> Overlay:
+    python = settings().pynq_python
+    if python is None:
+        raise InputError(obstacle() or "set EDGERUN_PYNQ_PYTHON to a Python that has pynq")
+    return WorkerClient(python, device)

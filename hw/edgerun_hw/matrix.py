@@ -1,0 +1,300 @@
+"""A packed weight on the device: how it is cut into commands, and what its results mean.
+
+A command multiplies by integers alone. A matrix whose rows have one scale runs over the whole of K
+at once; one with scales per block of K is cut into one command per block, because the scales
+differ. Either way the device returns int32 sums and the host scales them in float32.
+
+* Ternary weights go three to a code (``LookupMode.TERNARY``).
+* Wider ones are multiples of an activation (``LookupMode.MULTIPLES``): up to 13 in magnitude with
+  one digit, eight bits with two (``split_int8``), in two rows of the device's matrix each.
+
+Rows are cut to what the accumulators hold. ``DeviceMatrix.check`` compares every result with the
+column sums of its weights (Huang and Abraham 1984, algorithm-based fault tolerance), so that a
+wrong sum is noticed and not believed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.formats.base import PackedWeight, unpack_bits, zero_points
+from edgerun.formats.lookup import (
+    LookupMode,
+    join_int8,
+    pack_multiples,
+    pack_ternary,
+    row_beats,
+    split_int8,
+    unpack_results,
+)
+from edgerun_hw.command import Capabilities, Command
+from edgerun_hw.port import Buffer, Overlay
+
+I8: TypeAlias = NDArray[np.int8]
+I32: TypeAlias = NDArray[np.int32]
+F32: TypeAlias = NDArray[np.float32]
+RESULTS_PER_CYCLE = 4
+# Of the RTL, checked against the simulator: a tile's tables take this long to fill, and a command
+# more costs about this much.
+FILL_CYCLES = 15
+COMMAND_CYCLES = 32
+MAX_TERNARY = 1
+MAX_DIGIT = 13
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a matrix ``[N, K]`` is cut into commands.
+
+    Attributes:
+        shape: ``(N, K)``.
+        mode: what a code stands for.
+        digits: rows of the device's matrix for each row: 1, or 2 for split weights.
+        block: weights of a row that one command sees, K if it is all of them.
+        piece_rows: most rows N of a command.
+        tail_rows: rows of the last command, cut off so that little is left to drain when the last
+            lookup is done; 0 for what is left over.
+    """
+
+    shape: tuple[int, int]
+    mode: LookupMode
+    digits: int
+    block: int
+    piece_rows: int
+    tail_rows: int = 0
+
+    @property
+    def blocks(self) -> int:
+        """Commands along K."""
+        return -(-self.shape[1] // self.block)
+
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        """First row and row after the last, of each command along N."""
+        rows, body = self.shape[0], self.shape[0] - self.tail_rows
+        for first in range(0, body, self.piece_rows):
+            yield first, min(body, first + self.piece_rows)
+        if body < rows:
+            yield body, rows
+
+    def columns(self, block: int) -> tuple[int, int]:
+        """First activation and the one after the last of a block."""
+        return block * self.block, min(self.shape[1], (block + 1) * self.block)
+
+
+def cut_matrix(shape: tuple[int, int], largest: int, block: int, capabilities: Capabilities) -> Cut:
+    """Chooses mode and sizes.
+
+    Args:
+        shape: ``(N, K)``.
+        largest: magnitude of the largest integer weight.
+        block: weights of a row that share a scale; K for all of them.
+        capabilities: of the overlay.
+    """
+    digits = 1 if largest <= MAX_DIGIT else 2
+    ternary = largest <= MAX_TERNARY and capabilities.ternary
+    mode = LookupMode.TERNARY if ternary else LookupMode.MULTIPLES
+    rows = capabilities.max_row_beats * capabilities.rows_per_beat // digits
+    tail = _tail_rows(shape, mode, capabilities) if block >= shape[1] and digits == 1 else 0
+    return Cut(shape, mode, digits, min(block, shape[1]), rows, tail)
+
+
+def _tail_rows(shape: tuple[int, int], mode: LookupMode, can: Capabilities) -> int:
+    """Rows to cut off for a last command of their own; 0 where that gains nothing.
+
+    While the last command looks up, the one before it drains, so the last one must be long enough
+    for that, and no shorter than filling tables takes.
+    """
+    beats, tiles = -(-shape[0] // can.rows_per_beat), mode.tiles(shape[1])
+    last = beats % can.max_row_beats or can.max_row_beats  # beats of the last command otherwise
+    drain = can.rows_per_beat * can.columns / RESULTS_PER_CYCLE  # cycles a beat
+    tail = beats * drain / (tiles + drain)
+    if beats - tail > can.max_row_beats:  # the command before it is a whole one
+        tail = can.max_row_beats * drain / tiles
+    tail = min(max(FILL_CYCLES, math.ceil(tail)), can.max_row_beats)
+    gain = (last - tail) * drain - COMMAND_CYCLES
+    too_short = last < tail and beats > last
+    worth_it = gain > 0 and last >= 2 * tail
+    return tail * can.rows_per_beat if too_short or worth_it else 0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One command's weights.
+
+    Attributes:
+        block: which block of K.
+        first: first row of the matrix.
+        rows: rows of the matrix.
+        row_beats: beats of the device's rows.
+        tiles: groups of activations.
+        weights: device address for each port.
+        sums: int32 ``[K of the block]``, sums of the device's rows, for the check.
+    """
+
+    block: int
+    first: int
+    rows: int
+    row_beats: int
+    tiles: int
+    weights: tuple[int, ...]
+    sums: I32
+
+
+class DeviceMatrix:
+    """A weight in the device's memory.
+
+    Attributes:
+        cut: how it is cut into commands.
+        pieces: its commands' weights, block by block, each block's rows in order.
+        scales: float32 ``[N, 1]``, or ``[N, blocks]`` with scales per block.
+    """
+
+    def __init__(self, weight: PackedWeight, overlay: Overlay) -> None:
+        """Packs the weight and writes it to the device.
+
+        Raises:
+            MemoryError: the device has no room for it.
+            OverlayError: the device failed.
+        """
+        n, k = weight.shape
+        one_scale = has_row_scales(weight)
+        self.scales: F32 = weight.scales[:, :1] if one_scale else weight.scales
+        self._ports = overlay.capabilities.ports
+        largest = largest_integer(weight)
+        self.cut = cut_matrix(
+            weight.shape, largest, k if one_scale else weight.block, overlay.capabilities
+        )
+        self._buffers: list[Buffer] = []
+        by_rows = [self._place(weight, first, last, overlay) for first, last in self.cut.pieces()]
+        # Block by block, so that a row's sums are added up in the order of K.
+        self.pieces = [piece for same_block in zip(*by_rows, strict=True) for piece in same_block]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weights on the device."""
+        return sum(buffer.array.nbytes for buffer in self._buffers)
+
+    def command(self, piece: Piece, columns: int, x: int, y: int) -> Command:
+        """The command that multiplies ``columns`` packed activation columns by a piece."""
+        return Command(
+            x=x,
+            y=y,
+            weights=piece.weights,
+            row_beats=piece.row_beats,
+            tiles=piece.tiles,
+            columns=columns,
+            multiples=self.cut.mode is LookupMode.MULTIPLES,
+        )
+
+    def results(self, piece: Piece, words: I32, columns: int) -> I32:
+        """The device's rows of a piece, int32 ``[columns, rows * digits]``."""
+        return unpack_results(words, piece.rows * self.cut.digits, columns, self._ports)
+
+    def check(self, piece: Piece, results: I32, activations: I32) -> bool:
+        """Whether results add up to what the weights' column sums say, modulo 2**32.
+
+        Args:
+            piece: what was multiplied.
+            results: as ``results`` gives them.
+            activations: int32 ``[columns, K of the block]``.
+        """
+        expected = activations @ piece.sums
+        return bool((results.sum(axis=1, dtype=np.int32) == expected).all())
+
+    def joined(self, results: I32) -> I32:
+        """Sums of whole weights, int32 ``[columns, rows]``."""
+        return join_int8(results) if self.cut.digits == 2 else results
+
+    def free(self) -> None:
+        """Gives the device's memory back."""
+        while self._buffers:
+            self._buffers.pop().free()
+
+    def _place(self, weight: PackedWeight, first: int, last: int, overlay: Overlay) -> list[Piece]:
+        """Writes some rows, in one buffer, and returns their pieces by block."""
+        cut, integers = self.cut, integers_of(weight, first, last)
+        pack = pack_ternary if cut.mode is LookupMode.TERNARY else pack_multiples
+        device_rows = split_int8(integers) if cut.digits == 2 else integers
+        spans = [cut.columns(block) for block in range(cut.blocks)]
+        parts = [np.ascontiguousarray(device_rows[:, start:stop]) for start, stop in spans]
+        packed = [pack(part, self._ports) for part in parts]
+        buffer = overlay.allocate(sum(one.nbytes for one in packed))
+        self._buffers.append(buffer)
+        pieces, offset = [], 0
+        for block, (one, part) in enumerate(zip(packed, parts, strict=True)):
+            buffer.array[offset : offset + one.nbytes] = one.reshape(-1)
+            port_bytes = one.nbytes // self._ports
+            start = buffer.address + offset
+            pieces.append(
+                Piece(
+                    block=block,
+                    first=first,
+                    rows=last - first,
+                    row_beats=row_beats(len(part), self._ports),
+                    tiles=one.shape[1],
+                    weights=tuple(start + port * port_bytes for port in range(self._ports)),
+                    sums=part.sum(axis=0, dtype=np.int32),
+                )
+            )
+            offset += one.nbytes
+        buffer.flush()
+        return pieces
+
+
+def stack_key(weight: PackedWeight) -> tuple[int, int, int, bool]:
+    """What weights must have in common to be one matrix on the device."""
+    return weight.shape[1], weight.bits, weight.block, has_row_scales(weight)
+
+
+def stack(weights: Sequence[PackedWeight]) -> PackedWeight:
+    """One weight of all the rows; the weights have the same ``stack_key``."""
+    if len(weights) == 1:
+        return weights[0]
+    first = weights[0]
+    codes = np.concatenate([weight.codes for weight in weights])
+    scales = np.concatenate([weight.scales for weight in weights])
+    return PackedWeight(first.format, (len(codes), first.shape[1]), first.block, codes, scales)
+
+
+def has_row_scales(weight: PackedWeight) -> bool:
+    """Whether all blocks of each row share one scale."""
+    return bool((weight.scales == weight.scales[:, :1]).all())
+
+
+def integers_of(weight: PackedWeight, first: int, last: int) -> I8:
+    """Codes minus zero points of some rows, int8 ``[last - first, K]``."""
+    codes = unpack_bits(weight.codes[first:last], weight.bits)
+    if weight.bits == 8:  # -128 to 127, whatever the type in between
+        return (codes ^ np.uint8(128)).view(np.int8).reshape(len(codes), -1)[:, : weight.shape[1]]
+    integers = codes.view(np.int8) - zero_points(weight).astype(np.int8)[..., None]
+    return integers.reshape(len(codes), -1)[:, : weight.shape[1]]
+
+
+def largest_integer(weight: PackedWeight) -> int:
+    """Magnitude of the largest integer weight that occurs, or may occur where only width tells."""
+    if weight.bits > 2:
+        return 1 << (weight.bits - 1)
+    if weight.shape[1] % weight.block:  # the last block's padding does not count
+        return max(1, int(-integers_of(weight, 0, weight.shape[0]).min(initial=0)))
+    # Of two-bit codes only 0 is not ternary, and few matrices have it.
+    pairs = np.array([any(byte >> bit & 3 == 0 for bit in range(0, 8, 2)) for byte in range(256)])
+    return 2 if pairs[weight.codes].any() else 1
+
+
+__all__ = [
+    "Cut",
+    "DeviceMatrix",
+    "Piece",
+    "cut_matrix",
+    "has_row_scales",
+    "integers_of",
+    "largest_integer",
+    "stack",
+    "stack_key",
+]

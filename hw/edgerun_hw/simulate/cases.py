@@ -1,0 +1,270 @@
+"""Random commands, run on the simulated overlay and compared bit by bit with the definition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.formats.lookup import (
+    BEAT_BYTES,
+    PORT_ROWS,
+    LookupMode,
+    pack_activations,
+    pack_multiples,
+    pack_scales,
+    pack_ternary,
+    result_words,
+)
+from edgerun_hw import register_map as regs
+from edgerun_hw.command import Command, expected_cycles
+from edgerun_hw.definition import run_command
+from edgerun_hw.geometry import Geometry
+from edgerun_hw.simulate.simulator import SimulatedBuffer, Simulator
+
+LARGEST_WEIGHT = {LookupMode.TERNARY: 1, LookupMode.MULTIPLES: 13}
+GUARD_BYTES = 64
+GUARD = 0xA5
+GUARD_WORD = 0xA5A5A5A5
+# A command may take this many times what it would with ideal memory.
+PATIENCE = 64
+MAX_LOOKUPS = 6000  # of a random case
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command with random operands.
+
+    Attributes:
+        mode: what a weight code stands for.
+        rows: N of the matrix.
+        K: weights of a row.
+        columns: activation columns.
+        scale: whether results are scaled to float32.
+        fill: ``random`` or ``extreme``: operands all of the largest magnitude.
+        seed: of the operands.
+    """
+
+    mode: LookupMode
+    rows: int
+    K: int
+    columns: int
+    scale: bool
+    fill: str
+    seed: int
+
+    def __str__(self) -> str:
+        scale = " scaled" if self.scale else ""
+        return (
+            f"{self.mode.name.lower()} {self.rows}x{self.K}, {self.columns} columns{scale}, "
+            f"{self.fill}, seed {self.seed}"
+        )
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What lies in memory for a command, and what must lie there afterwards.
+
+    Attributes:
+        weights: uint8 ``[ports, tiles, row_beats, 16]``.
+        activations: int8 ``[tiles, columns, 16]``.
+        scales: float32, or None.
+        expected: uint32 words of the results.
+    """
+
+    weights: NDArray[np.uint8]
+    activations: NDArray[np.int8]
+    scales: NDArray[np.float32] | None
+    expected: NDArray[np.uint32]
+
+
+def random_case(rng: np.random.Generator, geometry: Geometry, max_lookups: int) -> Case:
+    """Draws a case, small ones and those at the edges of what is allowed more often.
+
+    Args:
+        rng: where to draw from.
+        geometry: of the overlay.
+        max_lookups: about how many cycles it may take at most.
+    """
+    mode = LookupMode(int(rng.integers(2)))
+    beats = _log_uniform(rng, min(geometry.nb_max, max_lookups))
+    if rng.random() < 0.1:
+        beats = min(geometry.nb_max, max_lookups)
+    tiles = _log_uniform(rng, max(1, max_lookups // beats))
+    rows = beats * geometry.rows_per_beat - int(rng.integers(geometry.rows_per_beat))
+    K = tiles * mode.activations_per_tile - int(rng.integers(mode.activations_per_tile))
+    columns = int(rng.integers(1, geometry.columns + 1))
+    scale = geometry.row_scale and bool(rng.random() < 0.5)
+    fill = "extreme" if rng.random() < 0.1 else "random"
+    return Case(mode, rows, K, columns, scale, fill, int(rng.integers(1 << 31)))
+
+
+def _log_uniform(rng: np.random.Generator, most: int) -> int:
+    return min(most, int(np.exp(rng.uniform(0, np.log(most + 1)))))
+
+
+def make_operands(case: Case, geometry: Geometry) -> Operands:
+    """Makes a case's operands and computes its results by the definition."""
+    rng = np.random.default_rng(case.seed)
+    largest = LARGEST_WEIGHT[case.mode]
+    weights = rng.integers(-largest, largest + 1, (case.rows, case.K)).astype(np.int8)
+    activations = rng.integers(-128, 128, (case.columns, case.K)).astype(np.int8)
+    if case.fill == "extreme":
+        weights = np.where(rng.integers(2, size=(case.rows, 1)) > 0, largest, -largest)
+        weights = np.broadcast_to(weights, (case.rows, case.K)).astype(np.int8)
+        activations[:] = -128
+    scales = None
+    if case.scale:
+        scales = pack_scales(_random_scales(rng, case.rows), geometry.ports)
+    pack = pack_ternary if case.mode is LookupMode.TERNARY else pack_multiples
+    packed = pack(weights, geometry.ports)
+    beats = pack_activations(activations, case.mode)
+    return Operands(packed, beats, scales, run_command(case.mode, packed, beats, scales))
+
+
+def _random_scales(rng: np.random.Generator, rows: int) -> NDArray[np.float32]:
+    """Finite float32 of all exponents and both signs, zeros and subnormal numbers among them."""
+    bits = rng.integers(0, 1 << 32, rows, dtype=np.uint64).astype(np.uint32)
+    ordinary = rng.random(rows) < 0.7
+    exponents = rng.integers(100, 140, rows).astype(np.uint32)
+    bits = np.where(ordinary, (bits & 0x807FFFFF) | exponents << 23, bits).astype(np.uint32)
+    infinite = (bits >> 23 & 0xFF) == 0xFF
+    return np.where(infinite, bits ^ np.uint32(1 << 30), bits).astype(np.uint32).view(np.float32)
+
+
+@dataclass
+class Placed:
+    """A command whose operands are in a simulator's memory.
+
+    ``used`` of the ``expected`` words are results, the rest fills the last beat up.
+    """
+
+    command: Command
+    expected: NDArray[np.uint32]
+    used: int
+    results: SimulatedBuffer
+    buffers: list[SimulatedBuffer]
+
+    def difference(self) -> str:
+        """Says in what the results differ from the definition; empty when they are equal."""
+        nbytes = self.expected.nbytes
+        if not (self.results.array[nbytes:] == GUARD).all():
+            return "something was written behind the results"
+        words = self.results.array[:nbytes].view(np.uint32)
+        unequal = words != self.expected
+        # What fills the last beat up may be written as zero or not be written.
+        unequal[self.used :] &= words[self.used :] != GUARD_WORD
+        wrong = np.flatnonzero(unequal)
+        if not wrong.size:
+            return ""
+        first = int(wrong[0])
+        return (
+            f"{wrong.size} of {words.size} words differ, the first is word {first}: "
+            f"{words[first]:#010x} instead of {self.expected[first]:#010x}"
+        )
+
+    def free(self) -> None:
+        """Frees the buffers."""
+        for buffer in self.buffers:
+            buffer.free()
+
+
+def place(simulator: Simulator, mode: LookupMode, operands: Operands) -> Placed:
+    """Puts operands into memory of their own, results' memory filled with a pattern."""
+    ports, tiles, beats, _ = operands.weights.shape
+    inputs = [*operands.weights, operands.activations]
+    if operands.scales is not None:
+        inputs.append(operands.scales)
+    buffers = [_copy(simulator, array) for array in inputs]
+    results = simulator.allocate(operands.expected.nbytes + GUARD_BYTES)
+    results.array[:] = GUARD
+    command = Command(
+        x=buffers[ports].address,
+        y=results.address,
+        weights=tuple(buffer.address for buffer in buffers[:ports]),
+        row_beats=beats,
+        tiles=tiles,
+        columns=operands.activations.shape[1],
+        multiples=mode is LookupMode.MULTIPLES,
+        scales=None if operands.scales is None else buffers[-1].address,
+    )
+    used = beats * command.columns * ports * PORT_ROWS
+    return Placed(command, operands.expected, used, results, [*buffers, results])
+
+
+def _copy(simulator: Simulator, array: NDArray[np.generic]) -> SimulatedBuffer:
+    data = np.ascontiguousarray(array).view(np.uint8).ravel()
+    buffer = simulator.allocate(-(-data.size // BEAT_BYTES) * BEAT_BYTES)
+    buffer.array[: data.size] = data
+    return buffer
+
+
+def push(simulator: Simulator, command: Command, tag: int = 0) -> None:
+    """Stages and pushes a command, one register after another, without the driver."""
+    words = {
+        regs.CMD_MODE: command.mode_word,
+        regs.CMD_ROW_BEATS: command.row_beats,
+        regs.CMD_TILES: command.tiles,
+        regs.CMD_COLUMNS: command.columns,
+        regs.CMD_TAG: tag,
+    }
+    addresses = {regs.CMD_X: command.x, regs.CMD_Y: command.y, regs.CMD_S: command.scales or 0}
+    addresses.update(zip(regs.CMD_W, command.weights, strict=False))
+    for offset, address in addresses.items():
+        words[offset] = address & 0xFFFFFFFF
+        words[offset + 4] = address >> 32
+    for offset, word in words.items():
+        simulator.write(offset, word)
+    simulator.write(regs.CMD_PUSH, 1)
+
+
+def run_cases(simulator: Simulator, cases: Sequence[Case]) -> list[str]:
+    """Runs cases back to back, as many queued at a time as the overlay takes.
+
+    Returns:
+        One sentence for each case that went wrong, and one for each other thing that did.
+    """
+    geometry = simulator.geometry
+    failures: list[str] = []
+    for start in range(0, len(cases), geometry.queue_depth):
+        group = cases[start : start + geometry.queue_depth]
+        placed = [place(simulator, case.mode, make_operands(case, geometry)) for case in group]
+        before = simulator.read(regs.COMPLETED)
+        for tag, item in enumerate(placed):
+            push(simulator, item.command, tag)
+        cycles = sum(expected_cycles(item.command, geometry.rows_per_beat) for item in placed)
+        target = (before + len(group)) & 0xFFFFFFFF
+        done = simulator.run_until(regs.COMPLETED, 0xFFFFFFFF, target, PATIENCE * cycles)
+        for case, item in zip(group, placed, strict=True):
+            if difference := item.difference():
+                failures.append(f"{case}: {difference}")
+            item.free()
+        failures += _complaints(simulator, done)
+        if not done:
+            break
+    return failures
+
+
+def _complaints(simulator: Simulator, done: bool) -> list[str]:
+    complaints = [f"AXI: {text}" for text in simulator.violations()]
+    simulator.clear_violations()
+    if error := simulator.read(regs.ERROR):
+        complaints.append(f"ERROR is {error:#x}, tag {simulator.read(regs.ERROR_TAG)}")
+    if not done:
+        complaints.append(f"the overlay hangs: STATUS {simulator.read(regs.STATUS):#x}")
+    elif outstanding := simulator.statistics().outstanding:
+        complaints.append(f"{outstanding} bursts are under way after the last command")
+    return complaints
+
+
+def operand_bytes(case: Case, geometry: Geometry) -> int:
+    """Bytes that a case's command must move, padding included."""
+    beats = geometry.row_beats(case.rows)
+    tiles = case.mode.tiles(case.K)
+    weights = geometry.ports * tiles * beats * BEAT_BYTES
+    activations = tiles * case.columns * BEAT_BYTES
+    results = 4 * result_words(case.rows, case.columns, geometry.ports)
+    scales = beats * PORT_ROWS * geometry.ports * 4 if case.scale else 0
+    return weights + activations + results + scales

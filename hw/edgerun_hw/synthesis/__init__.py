@@ -1,0 +1,1 @@
+"""What the RTL costs and how fast it is, estimated without vendor tools."""

@@ -1,0 +1,145 @@
+// Takes the staged command into the queue: checks it, works out its sizes, copies it.
+//
+// The command's words pass by one a cycle, so there is one comparator for each kind of check and
+// the products are made serially, without a multiplier. The registers hold writes back meanwhile
+// (28 cycles at most), so the staged words stand still.
+module tlmm_intake #(
+    parameter int PORTS = 1,
+    parameter int COLUMNS = 1,
+    parameter int NB_MAX = 512,
+    parameter bit ROW_SCALE = 1'b0,
+    parameter int ADDR_BITS = 40
+) (
+    input  logic        clk,
+    input  logic        rst,
+    input  logic        push,
+    input  logic        full,
+    output logic        busy,
+    // the staged words
+    output logic [4:0]  word_index,
+    input  logic [31:0] word,
+    // the queue's free slot; words 4 to 7 become the sizes
+    output logic        copy,
+    output logic [31:0] copy_data,
+    output logic        commit,      // the slot is complete
+    output logic        commit_bad,  // and must be dropped
+    output logic        overflow
+);
+  // A word's index is bits 6..2 of its register's offset: 16 to 31, then 0 to 7.
+  localparam logic [4:0] MODE = 5'(tlmm_pkg::REG_CMD_MODE >> 2);
+  localparam logic [4:0] ROW_BEATS = 5'(tlmm_pkg::REG_CMD_ROW_BEATS >> 2);
+  localparam logic [4:0] TILES = 5'(tlmm_pkg::REG_CMD_TILES >> 2);
+  localparam logic [4:0] ACTIVE_COLUMNS = 5'(tlmm_pkg::REG_CMD_COLUMNS >> 2);
+  localparam logic [4:0] TAG = 5'(tlmm_pkg::REG_CMD_TAG >> 2);
+  localparam logic [4:0] X_LO = 5'(tlmm_pkg::REG_CMD_X_LO >> 2);
+  localparam logic [4:0] S_LO = 5'(tlmm_pkg::REG_CMD_S_LO >> 2);
+  localparam logic [4:0] Y_LO = 5'(tlmm_pkg::REG_CMD_Y_LO >> 2);
+  localparam logic [4:0] W0_LO = 5'(tlmm_pkg::REG_CMD_W0_LO >> 2);
+  localparam logic [4:0] LAST = 5'd7;
+
+  localparam int ROWS = PORTS * tlmm_pkg::PORT_ROWS;
+  localparam int X_BITS = 24;                                // tiles * columns
+  localparam int S_BITS = $clog2(NB_MAX * ROWS + 1);         // rows
+  localparam int Y_BITS = S_BITS + $clog2(COLUMNS + 1);      // rows * columns
+  localparam int W_BITS = 16 + $clog2(NB_MAX + 1);           // row beats * tiles
+
+  typedef enum logic [1:0] {IDLE, WALK, REPORT} state_t;
+  state_t state;
+  logic was_full, bad, word_bad;
+
+  always_ff @(posedge clk) begin
+    if (rst) begin
+      state <= IDLE;
+    end else begin
+      case (state)
+        IDLE: if (push) state <= WALK;
+        WALK: if (word_index == LAST) state <= REPORT;
+        default: state <= IDLE;
+      endcase
+    end
+    if (state == IDLE) begin
+      word_index <= MODE;
+      was_full <= full;
+      bad <= 1'b0;
+    end else begin
+      // The tag comes past once more, for the report of a command that is refused.
+      word_index <= word_index == LAST ? TAG : word_index + 1'b1;
+      bad <= bad || word_bad;
+    end
+  end
+
+  assign busy = state != IDLE;
+  // In a full queue the next slot belongs to a command that still runs.
+  assign copy = state == WALK && !was_full;
+  assign commit = state == REPORT && !was_full;
+  assign commit_bad = bad;
+  assign overflow = state == REPORT && was_full;
+
+  // ---- checks
+  logic scale, misaligned, beyond;
+  assign misaligned = word[3:0] != '0;
+  assign beyond = (word >> (ADDR_BITS - 32)) != '0;
+
+  always_comb begin
+    word_bad = 1'b0;
+    case (word_index)
+      MODE: word_bad = word[tlmm_pkg::CMD_MODE_SCALE_BIT] && !ROW_SCALE;
+      ROW_BEATS: word_bad = word == '0 || word > 32'(NB_MAX);
+      TILES: word_bad = word == '0 || word[31:16] != '0;
+      ACTIVE_COLUMNS: word_bad = word == '0 || word > 32'(COLUMNS);
+      X_LO, Y_LO: word_bad = misaligned;
+      X_LO + 5'd1, Y_LO + 5'd1: word_bad = beyond;
+      S_LO: word_bad = scale && misaligned;
+      S_LO + 5'd1: word_bad = scale && beyond;
+      default: begin
+        for (int p = 0; p < PORTS; p++) begin
+          if (word_index == W0_LO + 5'(2 * p)) word_bad = misaligned;
+          if (word_index == W0_LO + 5'(2 * p + 1)) word_bad = beyond;
+        end
+      end
+    endcase
+    if (state != WALK) word_bad = 1'b0;
+  end
+
+  // ---- sizes: the factors are known at TAG, and 16 words later the products are
+  logic [15:0] tiles, row_beats_left, columns_left;
+  logic [S_BITS-1:0] rows;
+  logic [W_BITS-1:0] w_beats;
+  logic [X_BITS-1:0] x_beats;
+  logic [Y_BITS-1:0] y_results;
+
+  // Sums instead of a product: synthesis must not take a DSP for it.
+  function automatic logic [S_BITS-1:0] rows_of(input logic [S_BITS-1:0] row_beats);
+    rows_of = '0;
+    for (int i = 0; i < 5; i++) if (ROWS[i]) rows_of = rows_of + (row_beats << i);
+  endfunction
+
+  always_ff @(posedge clk) begin
+    if (word_index == MODE) scale <= word[tlmm_pkg::CMD_MODE_SCALE_BIT] && ROW_SCALE;
+    if (word_index == TILES) tiles <= word[15:0];
+    if (word_index == ROW_BEATS) rows <= rows_of(word[S_BITS-1:0]);
+    if (word_index == ROW_BEATS) row_beats_left <= word[15:0];
+    else if (word_index != TILES && word_index != ACTIVE_COLUMNS)
+      row_beats_left <= row_beats_left << 1;
+    columns_left <= word_index == ACTIVE_COLUMNS ? word[15:0] : columns_left << 1;
+    if (word_index == ACTIVE_COLUMNS) begin
+      w_beats <= '0;
+      x_beats <= '0;
+      y_results <= '0;
+    end else if (word_index >= TAG || word_index < 5'd4) begin
+      w_beats <= (w_beats << 1) + (row_beats_left[15] ? W_BITS'(tiles) : '0);
+      x_beats <= (x_beats << 1) + (columns_left[15] ? X_BITS'(tiles) : '0);
+      y_results <= (y_results << 1) + (columns_left[15] ? Y_BITS'(rows) : '0);
+    end
+  end
+
+  always_comb begin
+    case (word_index)
+      5'd4: copy_data = 32'(w_beats);
+      5'd5: copy_data = 32'(x_beats);
+      5'd6: copy_data = scale ? (32'(rows) + 32'd3) >> 2 : '0;
+      5'd7: copy_data = 32'(y_results);
+      default: copy_data = word;
+    endcase
+  end
+endmodule

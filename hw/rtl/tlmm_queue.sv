@@ -1,0 +1,110 @@
+// The command queue: slots of 32 words in one block RAM, filled by the intake and emptied by the
+// loader. A command holds its slot until it is complete, so the slots are also what limits how
+// many commands may be pushed ahead, and where the tag of a command in error is found.
+module tlmm_queue #(
+    parameter int PORTS = 1,
+    parameter int COLUMNS = 1,
+    parameter int NB_MAX = 512,
+    parameter bit ROW_SCALE = 1'b0,
+    parameter int ADDR_BITS = 40,
+    parameter int DEPTH = 8,  // a power of two
+    parameter int SLOT_BITS = $clog2(DEPTH),
+    parameter int UNITS = PORTS + 5
+) (
+    input  logic                 clk,
+    input  logic                 rst,
+    input  logic                 stop,
+    // staged command
+    input  logic                 push,
+    output logic                 busy,        // the staged words are being read
+    output logic [4:0]           staged_index,
+    input  logic [31:0]          staged_word,
+    // units
+    input  logic [UNITS-1:0]     wanted,
+    output logic [UNITS-1:0]     load,
+    output logic [1:0]           load_step,
+    output logic [31:0]          load_data,
+    output logic [SLOT_BITS-1:0] load_slot,
+    input  logic [SLOT_BITS-1:0] tag_slot,
+    input  logic                 completed,   // by the writer
+    // state
+    output logic [SLOT_BITS-1:0] oldest_slot,
+    output logic [SLOT_BITS:0]   level,
+    output logic                 full,
+    output logic                 ev_submitted,
+    output logic                 ev_completed,
+    output logic                 bad_length,
+    output logic                 overflow
+);
+  (* ram_style = "block" *) logic [31:0] words[DEPTH*32];
+  logic [SLOT_BITS:0] oldest, newest;
+  logic [DEPTH-1:0] dropped;
+  logic [SLOT_BITS-1:0] read_slot;
+  logic [4:0] read_word;
+  logic [31:0] copy_data;
+  logic copy, commit, commit_bad, drop;
+
+  tlmm_intake #(
+      .PORTS(PORTS),
+      .COLUMNS(COLUMNS),
+      .NB_MAX(NB_MAX),
+      .ROW_SCALE(ROW_SCALE),
+      .ADDR_BITS(ADDR_BITS)
+  ) intake (
+      .clk,
+      .rst,
+      .push,
+      .full,
+      .busy,
+      .word_index(staged_index),
+      .word(staged_word),
+      .copy,
+      .copy_data,
+      .commit,
+      .commit_bad,
+      .overflow
+  );
+
+  tlmm_loader #(
+      .PORTS(PORTS),
+      .DEPTH(DEPTH)
+  ) loader (
+      .clk,
+      .rst,
+      .stop,
+      .oldest,
+      .newest,
+      .dropped,
+      .wanted,
+      .load,
+      .load_step,
+      .load_slot,
+      .drop,
+      .read_word,
+      .read_slot,
+      .tag_slot
+  );
+
+  always_ff @(posedge clk) begin
+    if (copy) words[{newest[SLOT_BITS-1:0], staged_index}] <= copy_data;
+    load_data <= words[{read_slot, read_word}];
+  end
+
+  assign ev_submitted = commit;
+  assign ev_completed = completed || drop;
+  assign bad_length = commit && commit_bad;
+  assign level = newest - oldest;
+  assign full = level[SLOT_BITS];
+  assign oldest_slot = oldest[SLOT_BITS-1:0];
+
+  always_ff @(posedge clk) begin
+    if (rst) begin
+      oldest <= '0;
+      newest <= '0;
+    end else begin
+      if (commit) newest <= newest + 1'b1;
+      if (ev_completed) oldest <= oldest + 1'b1;
+    end
+    if (commit) dropped[newest[SLOT_BITS-1:0]] <= commit_bad;
+  end
+endmodule

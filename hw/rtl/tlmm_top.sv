@@ -1,0 +1,472 @@
+// The table-lookup overlay: command queue, memory masters and the engine between them.
+//
+//   AXI4-Lite - registers - queue -+-> weight readers (one per port) --w--+
+//                                  +-> activations, scales (data port) -x,s-> engine
+//                                  +-> writer (data port) <-------y--------+
+//
+// A command's way: software stages and pushes it; the queue hands every unit its part as soon as
+// the unit can take it; the engine works as data come; the writer's last response completes it.
+// docs/fpga-registers.md describes the registers.
+module tlmm_top #(
+    parameter int PORTS = 1,        // weight ports, 1 to 4
+    parameter int COLUMNS = 1,      // activation columns per weight beat
+    parameter int NB_MAX = 512,     // row beats of the accumulators
+    parameter bit ROW_SCALE = 1'b0, // results can be scaled to float32
+    parameter int QUEUE_DEPTH = 8,  // a power of two, 2 to 128
+    parameter int ADDR_BITS = 40,   // 32 to 64
+    parameter int W_BURST = 64,     // beats of a weight burst
+    parameter int W_DEPTH = 512     // beats that a weight port buffers
+) (
+    input  logic                       aclk,
+    input  logic                       aresetn,
+    output logic                       irq,
+    // control
+    input  logic [11:0]                s_axi_control_awaddr,
+    input  logic                       s_axi_control_awvalid,
+    output logic                       s_axi_control_awready,
+    input  logic [31:0]                s_axi_control_wdata,
+    input  logic [3:0]                 s_axi_control_wstrb,
+    input  logic                       s_axi_control_wvalid,
+    output logic                       s_axi_control_wready,
+    output logic [1:0]                 s_axi_control_bresp,
+    output logic                       s_axi_control_bvalid,
+    input  logic                       s_axi_control_bready,
+    input  logic [11:0]                s_axi_control_araddr,
+    input  logic                       s_axi_control_arvalid,
+    output logic                       s_axi_control_arready,
+    output logic [31:0]                s_axi_control_rdata,
+    output logic [1:0]                 s_axi_control_rresp,
+    output logic                       s_axi_control_rvalid,
+    input  logic                       s_axi_control_rready,
+    // weights: the ports side by side, port 0 lowest; always 16-byte INCR bursts
+    output logic [PORTS*ADDR_BITS-1:0] m_axi_w_araddr,
+    output logic [PORTS*8-1:0]         m_axi_w_arlen,
+    output logic [PORTS-1:0]           m_axi_w_arvalid,
+    input  logic [PORTS-1:0]           m_axi_w_arready,
+    input  logic [PORTS*128-1:0]       m_axi_w_rdata,
+    input  logic [PORTS*2-1:0]         m_axi_w_rresp,
+    input  logic [PORTS-1:0]           m_axi_w_rlast,
+    input  logic [PORTS-1:0]           m_axi_w_rvalid,
+    output logic [PORTS-1:0]           m_axi_w_rready,
+    // data: activations and scales in, results out
+    output logic [ADDR_BITS-1:0]       m_axi_d_araddr,
+    output logic [7:0]                 m_axi_d_arlen,
+    output logic                       m_axi_d_arvalid,
+    input  logic                       m_axi_d_arready,
+    input  logic [127:0]               m_axi_d_rdata,
+    input  logic [1:0]                 m_axi_d_rresp,
+    input  logic                       m_axi_d_rlast,
+    input  logic                       m_axi_d_rvalid,
+    output logic                       m_axi_d_rready,
+    output logic [ADDR_BITS-1:0]       m_axi_d_awaddr,
+    output logic [7:0]                 m_axi_d_awlen,
+    output logic                       m_axi_d_awvalid,
+    input  logic                       m_axi_d_awready,
+    output logic [127:0]               m_axi_d_wdata,
+    output logic [15:0]                m_axi_d_wstrb,
+    output logic                       m_axi_d_wlast,
+    output logic                       m_axi_d_wvalid,
+    input  logic                       m_axi_d_wready,
+    input  logic [1:0]                 m_axi_d_bresp,
+    input  logic                       m_axi_d_bvalid,
+    output logic                       m_axi_d_bready
+);
+  localparam int SLOT_BITS = $clog2(QUEUE_DEPTH);
+  localparam int ROWS = PORTS * tlmm_pkg::PORT_ROWS;
+  localparam int S_COUNT_BITS = $clog2(NB_MAX * ROWS + 1);
+  localparam int Y_COUNT_BITS = S_COUNT_BITS + $clog2(COLUMNS + 1);
+
+  // The units that the queue serves, in the order of tlmm_loader.
+  localparam int ACTIVATIONS = 0;
+  localparam int WEIGHTS = 1;
+  localparam int SCALES = PORTS + 1;
+  localparam int ENGINE = PORTS + 2;
+  localparam int WRITER = PORTS + 3;
+  localparam int TAG = PORTS + 4;
+  localparam int UNITS = PORTS + 5;
+  // The units that meet errors: the readers, then the writer.
+  localparam int SOURCES = PORTS + 3;
+
+  logic clk;
+  assign clk = aclk;
+
+  // ---- reset, and what stops the masters
+  logic clear, draining, resetting, reset_request, halted, stop, bus_idle, bus_quiet;
+  logic [PORTS:0] reads_idle;  // the data port's as the last
+  logic writer_idle, queue_busy;
+
+  assign stop = halted || draining;
+  assign bus_idle = &reads_idle && writer_idle && !queue_busy;
+  assign bus_quiet = !(|m_axi_w_rvalid) && !m_axi_d_rvalid && !m_axi_d_bvalid;
+
+  tlmm_reset reset (
+      .clk,
+      .aresetn,
+      .request(reset_request),
+      .bus_idle(bus_idle && bus_quiet),
+      .draining,
+      .resetting,
+      .clear
+  );
+
+  // ---- registers and queue
+  logic push, full, ev_submitted, ev_completed, bad_length, overflow;
+  logic [4:0] staged_index;
+  logic [31:0] staged_word, load_data, watchdog_limit, error_tag, counter_value;
+  logic [SLOT_BITS:0] level;
+  logic [SLOT_BITS-1:0] load_slot, oldest_slot, tag_slot;
+  logic [UNITS-1:0] wanted, load;
+  logic [1:0] load_step;
+  logic [6:0] errors, error_acknowledge;
+  logic [3:0] counter_visit;
+  logic error_raised, written;
+
+  tlmm_registers #(
+      .PORTS(PORTS),
+      .COLUMNS(COLUMNS),
+      .NB_MAX(NB_MAX),
+      .ROW_SCALE(ROW_SCALE),
+      .ADDR_BITS(ADDR_BITS),
+      .QUEUE_DEPTH(QUEUE_DEPTH)
+  ) registers (
+      .clk,
+      .aresetn,
+      .awaddr(s_axi_control_awaddr),
+      .awvalid(s_axi_control_awvalid),
+      .awready(s_axi_control_awready),
+      .wdata(s_axi_control_wdata),
+      .wstrb(s_axi_control_wstrb),
+      .wvalid(s_axi_control_wvalid),
+      .wready(s_axi_control_wready),
+      .bresp(s_axi_control_bresp),
+      .bvalid(s_axi_control_bvalid),
+      .bready(s_axi_control_bready),
+      .araddr(s_axi_control_araddr),
+      .arvalid(s_axi_control_arvalid),
+      .arready(s_axi_control_arready),
+      .rdata(s_axi_control_rdata),
+      .rresp(s_axi_control_rresp),
+      .rvalid(s_axi_control_rvalid),
+      .rready(s_axi_control_rready),
+      .irq,
+      .clear,
+      .resetting,
+      .reset_request,
+      .push,
+      .queue_busy,
+      .staged_index,
+      .staged_word,
+      .level,
+      .full,
+      .ev_completed,
+      .errors,
+      .error_raised,
+      .error_tag,
+      .error_acknowledge,
+      .watchdog_limit,
+      .counter_visit,
+      .counter_value
+  );
+
+  tlmm_queue #(
+      .PORTS(PORTS),
+      .COLUMNS(COLUMNS),
+      .NB_MAX(NB_MAX),
+      .ROW_SCALE(ROW_SCALE),
+      .ADDR_BITS(ADDR_BITS),
+      .DEPTH(QUEUE_DEPTH)
+  ) queue (
+      .clk,
+      .rst(clear),
+      .stop,
+      .push,
+      .busy(queue_busy),
+      .staged_index,
+      .staged_word,
+      .wanted,
+      .load,
+      .load_step,
+      .load_data,
+      .load_slot,
+      .tag_slot,
+      // Once an error is known no result is known to be right.
+      .completed(written && !halted),
+      .oldest_slot,
+      .level,
+      .full,
+      .ev_submitted,
+      .ev_completed,
+      .bad_length,
+      .overflow
+  );
+
+  // ---- errors, watchdog, counters
+  logic [SOURCES-1:0] underrun, overrun, bad_response;
+  logic [SOURCES-1:0][SLOT_BITS-1:0] source_slot;
+  logic watchdog, progress, tag_wanted;
+  logic ev_lookup, ev_stall_weights, ev_stall_tables, ev_stall_output;
+  logic [PORTS:0] read_beats;
+  logic [2:0] read_amount;
+  logic write_beat;
+
+  tlmm_errors #(
+      .SOURCES(SOURCES),
+      .SLOT_BITS(SLOT_BITS)
+  ) error_flags (
+      .clk,
+      .rst(clear),
+      .underrun,
+      .overrun,
+      .bad_response,
+      .source_slot,
+      .watchdog,
+      .oldest_slot,
+      .bad_length,
+      .overflow,
+      .rejected_tag(staged_word),
+      .acknowledge(error_acknowledge),
+      .tag_wanted,
+      .tag_slot,
+      .tag_load(load[TAG] && load_step == 2'd0),
+      .tag_data(load_data),
+      .flags(errors),
+      .raised(error_raised),
+      .halted,
+      .tag(error_tag)
+  );
+
+  assign read_beats = {m_axi_d_rvalid && m_axi_d_rready, m_axi_w_rvalid & m_axi_w_rready};
+  assign write_beat = m_axi_d_wvalid && m_axi_d_wready;
+  always_comb begin
+    read_amount = '0;
+    for (int i = 0; i <= PORTS; i++) read_amount = read_amount + 3'(read_beats[i]);
+  end
+
+  // Registered: the watchdog must not lengthen the paths that it watches.
+  always_ff @(posedge clk)
+    progress <= |read_beats || write_beat || ev_lookup || (m_axi_d_bvalid && m_axi_d_bready);
+
+  tlmm_watchdog dog (
+      .clk,
+      .rst(clear),
+      .watching((level != '0 && !halted) || draining),
+      .progress,
+      .limit(watchdog_limit),
+      .expired(watchdog)
+  );
+
+  // In the order of their offsets: {bit 7, bits 4 to 2} of the register's address.
+  tlmm_counters #(
+      .USED(16'hff06)
+  ) counters (
+      .clk,
+      .rst(clear),
+      .pulses({
+        write_beat,
+        1'b0,
+        ev_stall_output,
+        ev_stall_tables,
+        ev_stall_weights,
+        ev_lookup,
+        level != '0,
+        1'b1,
+        5'b0,
+        ev_completed,
+        ev_submitted,
+        1'b0
+      }),
+      .amount(read_amount),
+      .visit(counter_visit),
+      .value(counter_value)
+  );
+
+  // ---- weights: the engine takes a beat of all ports at once
+  logic [PORTS-1:0] port_valid;
+  logic w_valid, w_ready;
+  logic [PORTS*128-1:0] w_data;
+
+  assign w_valid = &port_valid;
+
+  for (genvar p = 0; p < PORTS; p++) begin : g_port
+    logic burst_end;
+    tlmm_reader #(
+        .ADDR_BITS(ADDR_BITS),
+        .COUNT_BITS(16 + $clog2(NB_MAX + 1)),
+        .SLOT_BITS(SLOT_BITS),
+        .BURST(W_BURST),
+        .DEPTH(W_DEPTH)
+    ) weights (
+        .clk,
+        .rst(clear),
+        .stop,
+        .drain(draining),
+        .load_ready(wanted[WEIGHTS+p]),
+        .load(load[WEIGHTS+p]),
+        .load_step,
+        .load_data,
+        .load_slot,
+        .araddr(m_axi_w_araddr[p*ADDR_BITS+:ADDR_BITS]),
+        .arlen(m_axi_w_arlen[p*8+:8]),
+        .arvalid(m_axi_w_arvalid[p]),
+        .arready(m_axi_w_arready[p]),
+        .rdata(m_axi_w_rdata[p*128+:128]),
+        .rresp(m_axi_w_rresp[p*2+:2]),
+        .rlast(m_axi_w_rlast[p]),
+        .rvalid(m_axi_w_rvalid[p]),
+        .rready(m_axi_w_rready[p]),
+        .data_valid(port_valid[p]),
+        .data(w_data[p*128+:128]),
+        .data_ready(w_valid && w_ready),
+        .idle(reads_idle[p]),
+        .burst_end,
+        .underrun(underrun[p]),
+        .overrun(overrun[p]),
+        .bad_response(bad_response[p]),
+        .error_slot(source_slot[p])
+    );
+    logic unused;
+    assign unused = burst_end;
+  end
+
+  // ---- the data port
+  logic x_valid, x_ready, s_valid, s_ready, y_valid, y_ready, y_last;
+  logic [127:0] x_data, s_data, y_data;
+
+  tlmm_data_reads #(
+      .ADDR_BITS(ADDR_BITS),
+      .S_COUNT_BITS(S_COUNT_BITS),
+      .SLOT_BITS(SLOT_BITS),
+      .ROW_SCALE(ROW_SCALE)
+  ) data_reads (
+      .clk,
+      .rst(clear),
+      .stop,
+      .drain(draining),
+      .load_ready({wanted[SCALES], wanted[ACTIVATIONS]}),
+      .load({load[SCALES], load[ACTIVATIONS]}),
+      .load_step,
+      .load_data,
+      .load_slot,
+      .araddr(m_axi_d_araddr),
+      .arlen(m_axi_d_arlen),
+      .arvalid(m_axi_d_arvalid),
+      .arready(m_axi_d_arready),
+      .rdata(m_axi_d_rdata),
+      .rresp(m_axi_d_rresp),
+      .rlast(m_axi_d_rlast),
+      .rvalid(m_axi_d_rvalid),
+      .rready(m_axi_d_rready),
+      .x_valid,
+      .x_data,
+      .x_ready,
+      .s_valid,
+      .s_data,
+      .s_ready,
+      .idle(reads_idle[PORTS]),
+      .underrun(underrun[PORTS+:2]),
+      .overrun(overrun[PORTS+:2]),
+      .bad_response(bad_response[PORTS+:2]),
+      .error_slot(source_slot[PORTS+:2])
+  );
+
+  tlmm_writer #(
+      .ADDR_BITS(ADDR_BITS),
+      .COUNT_BITS(Y_COUNT_BITS),
+      .SLOT_BITS(SLOT_BITS)
+  ) writer (
+      .clk,
+      .rst(clear),
+      .stop,
+      .drain(draining),
+      .load_ready(wanted[WRITER]),
+      .load(load[WRITER]),
+      .load_step,
+      .load_data,
+      .load_slot,
+      .data_valid(y_valid),
+      .data_ready(y_ready),
+      .data(y_data),
+      .awaddr(m_axi_d_awaddr),
+      .awlen(m_axi_d_awlen),
+      .awvalid(m_axi_d_awvalid),
+      .awready(m_axi_d_awready),
+      .wdata(m_axi_d_wdata),
+      .wstrb(m_axi_d_wstrb),
+      .wlast(m_axi_d_wlast),
+      .wvalid(m_axi_d_wvalid),
+      .wready(m_axi_d_wready),
+      .bresp(m_axi_d_bresp),
+      .bvalid(m_axi_d_bvalid),
+      .bready(m_axi_d_bready),
+      .idle(writer_idle),
+      .completed(written),
+      .bad_response(bad_response[SOURCES-1]),
+      .error_slot(source_slot[SOURCES-1])
+  );
+  assign underrun[SOURCES-1] = 1'b0;
+  assign overrun[SOURCES-1] = 1'b0;
+
+  // ---- the engine and its command
+  logic cmd_valid, cmd_ready, cmd_mode, cmd_scale, engine_busy;
+  logic [15:0] cmd_row_beats, cmd_tiles;
+  logic [7:0] cmd_columns;
+
+  assign wanted[ENGINE] = !cmd_valid;
+  assign wanted[TAG] = tag_wanted;
+
+  always_ff @(posedge clk) begin
+    if (clear) cmd_valid <= 1'b0;
+    else if (load[ENGINE] && load_step == 2'd3) cmd_valid <= 1'b1;
+    else if (cmd_ready) cmd_valid <= 1'b0;
+    if (load[ENGINE]) begin
+      case (load_step)
+        2'd0: begin
+          cmd_mode <= load_data[tlmm_pkg::CMD_MODE_MULTIPLES_BIT];
+          cmd_scale <= load_data[tlmm_pkg::CMD_MODE_SCALE_BIT];
+        end
+        2'd1: cmd_row_beats <= load_data[15:0];
+        2'd2: cmd_tiles <= load_data[15:0];
+        default: cmd_columns <= load_data[7:0];
+      endcase
+    end
+  end
+
+  tlmm_engine #(
+      .PORTS(PORTS),
+      .COLUMNS(COLUMNS),
+      .NB_MAX(NB_MAX),
+      .ROW_SCALE(ROW_SCALE)
+  ) engine (
+      .clk,
+      .rst(clear),
+      .cmd_valid,
+      .cmd_ready,
+      .cmd_mode,
+      .cmd_scale,
+      .cmd_row_beats,
+      .cmd_tiles,
+      .cmd_columns,
+      .x_valid,
+      .x_ready,
+      .x_data,
+      .w_valid,
+      .w_ready,
+      .w_data,
+      .s_valid,
+      .s_ready,
+      .s_data,
+      .y_valid,
+      .y_ready,
+      .y_data,
+      .y_last,
+      .busy(engine_busy),
+      .ev_lookup,
+      .ev_stall_weights,
+      .ev_stall_tables,
+      .ev_stall_output
+  );
+
+  // The writer counts results itself; a command ends by its last response, not by the engine.
+  logic unused;
+  assign unused = &{1'b0, y_last, engine_busy};
+endmodule

@@ -1,0 +1,432 @@
+"""The helper: what it writes where, whom it trusts, and that it is one file by itself."""
+
+import os
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from edgerun_hw.deploy.broker import ed25519, settings
+from edgerun_hw.deploy.broker.boards import BOARDS, BY_NAME, identify
+from edgerun_hw.deploy.broker.errors import BusyError, FailureError, RefusalError
+from edgerun_hw.deploy.broker.loader import Sysfs, Xmutil
+from edgerun_hw.deploy.broker.manifest import MANIFEST, SIGNATURE
+from edgerun_hw.deploy.broker.session import LOCK
+from edgerun_hw.deploy.broker.system import System
+from edgerun_hw.deploy.broker_file import broker_file
+from edgerun_hw.deploy.emulator import Faults, example_bit, make_root, set_faults
+from edgerun_hw.deploy.sample import sample_package
+from tests.hw.deploy.harness import (
+    Quick,
+    ask,
+    board,
+    check_tidy,
+    converse,
+    deploy,
+    deployment,
+    digest_of,
+    running,
+)
+
+
+class Recorder(System):
+    """Answers from a dictionary, and writes down what is written, in order."""
+
+    def __init__(self, root: Path, answers: dict[str, str] | None = None) -> None:
+        super().__init__(root)
+        self.writes: list[tuple[str, object]] = []
+        self.words: dict[int, int] = {}
+        self._answers = answers or {}
+
+    def write_attribute(self, path: str, data: bytes) -> None:
+        self.writes.append((path, data))
+
+    def make_node(self, path: str) -> None:
+        self.writes.append(("mkdir", path))
+
+    def read_text(self, path: str) -> str:
+        return self._answers.get(path, "")
+
+    def read_word(self, address: int) -> int:
+        return self.words.get(address, 0xFFFF_FFFF)
+
+    def write_word(self, address: int, value: int) -> None:
+        self.writes.append((hex(address), hex(value)))
+        self.words[address] = value
+
+    def run(self, *command: str) -> str:
+        self.writes.append(("run", command))
+        return self._answers.get(" ".join(command), "")
+
+    def sleep(self, seconds: float) -> None:
+        pass
+
+
+def test_sysfs_writes_flags_then_firmware_then_overlay(tmp_path: Path) -> None:
+    folder = tmp_path / "lib/firmware/xilinx/a"
+    folder.mkdir(parents=True)
+    (folder / "a.dtbo").write_bytes(b"overlay")
+    manager, node = "sys/class/fpga_manager/fpga0", "sys/kernel/config/device-tree/overlays/edgerun"
+    search = "sys/module/firmware_class/parameters/path"
+    system = Recorder(tmp_path, {f"{manager}/state": "operating", f"{node}/status": "applied"})
+    Sysfs(system).load("a")
+    assert system.writes == [
+        (search, b"/lib/firmware/xilinx/a"),
+        (f"{manager}/flags", b"0"),
+        (f"{manager}/firmware", b"a.bit.bin"),
+        ("mkdir", node),
+        (f"{node}/dtbo", b"overlay"),
+        (search, b"\n"),
+    ]
+
+
+OLD_LIST = """
+Accelerator          Accel_type     Base                 Base_type      #slots(PL+AIE)  Active_slot
+
+k26-starter-kits     XRT_FLAT       k26-starter-kits     XRT_FLAT       (0+0)           0,
+edgerun-tlmm         XRT_FLAT       edgerun-tlmm         XRT_FLAT       (0+0)           -1
+"""
+NEW_LIST = """ID accelType   Base        slotLoc Accelerator
+-- ----------- ----------- ------- -----------
+ 1 XRT_FLAT    k26-star... -1      k26-starter-kits
+ 2 XRT_FLAT    edgerun-... 0       edgerun-tlmm
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(OLD_LIST, "k26-starter-kits"), (NEW_LIST, "edgerun-tlmm"), ("", None), ("garbage", None)],
+)
+def test_lists_of_old_and_new_xmutil_are_understood(
+    tmp_path: Path, text: str, expected: str | None
+) -> None:
+    assert Xmutil(Recorder(tmp_path, {"/usr/bin/xmutil listapps": text})).running() == expected
+
+
+def test_xmutil_that_says_nothing_is_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(FailureError, match="has not loaded a: it says nothing"):
+        Xmutil(Recorder(tmp_path)).load("a")
+
+
+def test_clock_and_width_registers_of_zynq_ultrascale(tmp_path: Path) -> None:
+    system = Recorder(tmp_path)
+    clocks = {"pl1": settings.Clock("RPLL", (6, 2))}
+    settings.apply(system, settings.clock_updates("zynqmp", clocks), "zynqmp")
+    widths = {"S_AXI_HP0_FPD": 128, "M_AXI_HPM1_FPD": 32}
+    settings.apply(system, settings.width_updates("zynqmp", widths), "zynqmp")
+    # PL1_REF_CTRL: CLKACT, DIVISOR1 = 2, DIVISOR0 = 6, SRCSEL = 2; other bits as they were.
+    assert system.writes == [
+        ("0xff5e00c4", hex(0xFFFF_FFFF & ~0x013F3F07 | 0x0102_0602)),
+        ("0xfd615000", hex(0xFFFF_F3FF)),
+        ("0xfd380000", hex(0xFFFF_FFFC)),
+        ("0xfd380014", hex(0xFFFF_FFFC)),
+    ]
+
+
+def test_clock_registers_of_zynq_7000_are_unlocked_and_locked(tmp_path: Path) -> None:
+    system = Recorder(tmp_path)
+    clocks = {"pl0": settings.Clock("IO", (5, 2))}
+    settings.apply(system, settings.clock_updates("zynq7", clocks), "zynq7")
+    assert system.writes == [
+        ("0xf8000008", hex(0xDF0D)),
+        ("0xf8000170", hex(0xFFFF_FFFF & ~0x03F03F30 | 0x0020_0500)),
+        ("0xf8000004", hex(0x767B)),
+    ]
+
+
+def test_clocks_that_stay_as_they_are_fail_the_deployment(
+    tmp_path: Path, repo_root: Path, first
+) -> None:
+    hwh = (repo_root / "hw/edgerun_hw/tlmm.hwh").read_bytes()
+    clocked = sample_package(example_bit(BY_NAME["kv260"], 7), hwh=hwh)
+    root = board(tmp_path / "board", True, first)
+    set_faults(root, Faults(logic="stuck"))
+    result = deploy(root, clocked)
+    assert result.error and "does not let clocks" in result.error["message"].replace("\n", " ")
+    assert running(root) == digest_of(first)
+    set_faults(root, Faults())
+    assert deploy(root, clocked).is_confirmed
+
+
+@pytest.mark.parametrize("one", BOARDS, ids=lambda one: one.name)
+def test_every_board_takes_its_own_application_only(tmp_path: Path, one) -> None:
+    make_root(tmp_path, one.name, xmutil=one.name == "kv260")
+    for other in BOARDS:
+        files = sample_package(example_bit(other), board=other.name)
+        result = deploy(tmp_path, files)
+        assert result.is_confirmed == (other == one)
+        assert other == one or result.error == {
+            "code": "refused",
+            "message": f"the application is for {other.title}, this is {one.title}",
+        }
+    assert identify(("unknown",)) is None
+
+
+def test_boards_agree_with_those_that_are_built_for(repo_root: Path) -> None:
+    tomllib = pytest.importorskip("tomllib")
+    folders = sorted((repo_root / "hw" / "boards").glob("*/board.toml"))
+    assert {file.parent.name for file in folders} <= set(BY_NAME)
+    for file in folders:
+        found, ours = tomllib.loads(file.read_text()), BY_NAME[file.parent.name]
+        assert ours.accepts_part(found["bitstream_part"])
+        assert all(identify((name,)) == ours for name in found["compatible"])
+        assert ours.has_window(found["control"]["address"], found["control"]["bytes"])
+        assert ours.family.startswith(found["family"])
+
+
+def test_board_that_trusts_keys_takes_signed_applications_only(tmp_path: Path, first) -> None:
+    pytest.importorskip("cryptography")
+    from tests.hw.deploy.test_package import keys
+
+    private, public = keys(tmp_path)
+    from edgerun_hw.deploy.signature import sign
+
+    root = board(tmp_path / "board")
+    (root / "etc/edgerun/fpga-keys.pem").write_bytes(public.read_bytes())
+    result = deploy(root, first)
+    assert result.error and "this one is not signed" in result.error["message"]
+    signature = sign(first[MANIFEST], private)
+    wrong = bytes([signature[0] ^ 1]) + signature[1:]
+    result = deploy(root, {**first, SIGNATURE: wrong})
+    assert result.error and "signed by none of the 1 keys" in result.error["message"]
+    assert deploy(root, {**first, SIGNATURE: signature}).is_confirmed
+    (root / "etc/edgerun/fpga-keys.pem").write_bytes(b"nonsense")
+    result = deploy(root, {**first, SIGNATURE: signature})
+    assert result.error and "trusted keys" in result.error["message"]
+    assert running(root) == digest_of(first)
+
+
+def test_signatures_are_judged_as_cryptography_judges_them() -> None:
+    module = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
+    from cryptography.exceptions import InvalidSignature
+
+    generator = __import__("random").Random(4)
+    for size in (0, 1, 100, 1000):
+        key = module.Ed25519PrivateKey.from_private_bytes(generator.randbytes(32))
+        public, message = key.public_key().public_bytes_raw(), generator.randbytes(size)
+        signature = key.sign(message)
+        assert ed25519.verify(public, message, signature)
+        for _ in range(8):
+            parts = [bytearray(public), bytearray(message), bytearray(signature)]
+            part = generator.choice([part for part in parts if part])
+            part[generator.randrange(len(part))] ^= 1 << generator.randrange(8)
+            try:
+                theirs = module.Ed25519PublicKey.from_public_bytes(bytes(parts[0]))
+                theirs.verify(bytes(parts[2]), bytes(parts[1]))
+                expected = True
+            except (InvalidSignature, ValueError):
+                expected = False
+            assert ed25519.verify(*map(bytes, (parts[0], parts[1], parts[2]))) == expected
+
+
+def test_signature_of_rfc_8032() -> None:
+    """Section 7.1, test 2."""
+    key = bytes.fromhex("3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c")
+    signature = bytes.fromhex(
+        "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da"
+        "085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00"
+    )
+    assert ed25519.verify(key, b"\x72", signature)
+    order = ed25519.ORDER + int.from_bytes(signature[32:], "little")
+    malleable = signature[:32] + order.to_bytes(32, "little")
+    assert not ed25519.verify(key, b"\x72", malleable)
+
+
+def test_links_in_the_firmware_folder_lead_nowhere(tmp_path: Path, first, second) -> None:
+    root = board(tmp_path / "board", True, first)
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "precious").write_text("precious")
+    place = root / "lib/firmware/xilinx/edgerun-tlmm"
+    for file in place.iterdir():
+        file.unlink()
+    place.rmdir()
+    place.symlink_to(victim)
+    deploy(root, second)
+    incoming = root / "lib/firmware/edgerun/incoming"
+    incoming.symlink_to(victim)
+    deploy(root, second)
+    assert [file.name for file in victim.iterdir()] == ["precious"]
+
+
+def test_second_deployment_waits_outside(tmp_path: Path, first, second) -> None:
+    root = board(tmp_path / "board", True, first)
+    system = Quick(root)
+    with system.locked(LOCK, "somebody@there, process 1, since today"):
+        result = deploy(root, second)
+        assert result.error == {
+            "code": "busy",
+            "message": "another deployment is running (somebody@there, process 1, since today): "
+            "wait until it is done",
+        }
+        assert ask(root, "status")["locked_by"].startswith("somebody@there")
+    assert ask(root, "status")["locked_by"] is None
+    assert deploy(root, second).is_confirmed
+
+
+def test_lock_of_a_killed_process_does_not_hold(tmp_path: Path) -> None:
+    root = board(tmp_path / "board")
+    (root / LOCK).write_text("a process that is dead")
+    assert ask(root, "status")["locked_by"] is None
+    with (
+        Quick(root).locked(LOCK, "me"),
+        pytest.raises(BusyError, match="me"),
+        Quick(root).locked(LOCK, "you"),
+    ):
+        pass
+
+
+def test_silence_ends_the_conversation_and_takes_back(tmp_path: Path, first, second) -> None:
+    root = board(tmp_path / "board", True, first)
+    command = [sys.executable, "-m", "edgerun_hw.deploy.emulator", "serve", str(root)]
+    helper = subprocess.Popen(
+        [*command, "--patience", "0.3"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert helper.stdin and helper.stdout
+    import json
+
+    for op, data, fields in deployment(second)[:-1]:
+        helper.stdin.write(json.dumps({"op": op, **fields}).encode() + b"\n" + data)
+        helper.stdin.flush()
+    helper.wait(20)
+    assert len(helper.stdout.readlines()) == len(deployment(second)) - 1
+    helper.stdin.close()
+    helper.stdout.close()
+    assert running(root) == digest_of(first)
+    check_tidy(root)
+
+
+@pytest.mark.parametrize("number", [15, 1, 2], ids=["TERM", "HUP", "INT"])
+def test_signal_ends_the_conversation_and_takes_back(
+    tmp_path: Path, number: int, first, second
+) -> None:
+    import json
+
+    root = board(tmp_path / "board", True, first)
+    command = [sys.executable, "-m", "edgerun_hw.deploy.emulator", "serve", str(root)]
+    helper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert helper.stdin and helper.stdout
+    for op, data, fields in deployment(second)[:-2]:  # the new one is loaded
+        helper.stdin.write(json.dumps({"op": op, **fields}).encode() + b"\n" + data)
+        helper.stdin.flush()
+        helper.stdout.readline()
+    assert running(root) == digest_of(second)
+    helper.send_signal(number)
+    helper.wait(20)
+    helper.stdin.close()
+    helper.stdout.close()
+    assert running(root) == digest_of(first)
+
+
+def test_application_of_somebody_else_is_gone_back_to(tmp_path: Path, first) -> None:
+    root = board(tmp_path / "board")
+    other = root / "lib/firmware/xilinx/k26-starter-kits"
+    other.mkdir()
+    (other / "kits.bit.bin").write_bytes(first["edgerun-tlmm.bit.bin"])
+    (other / "shell.json").write_text("{}")
+    Quick(root).run("/usr/bin/xmutil", "loadapp", other.name)
+    assert ask(root, "status")["running"] == other.name
+    set_faults(root, Faults(logic="dead", only=digest_of(first)))
+    assert deploy(root, first).error
+    assert ask(root, "status")["running"] == other.name
+    assert deploy(root, first).is_confirmed
+    from tests.hw.deploy.harness import ROLLBACK
+
+    assert converse(root, ROLLBACK).is_confirmed
+    assert ask(root, "status")["running"] == other.name
+
+
+def test_damaged_records_are_reported_and_do_not_stop_a_deployment(
+    tmp_path: Path, first, second
+) -> None:
+    root = board(tmp_path / "board", True, first)
+    for name in ("state.json", "journal.json"):
+        (root / "lib/firmware/edgerun" / name).write_text('{"active": [')
+    assert ask(root, "status")["damaged"] == [
+        "lib/firmware/edgerun/state.json",
+        "lib/firmware/edgerun/journal.json",
+    ]
+    assert deploy(root, second).is_confirmed
+    assert running(root) == digest_of(second)
+    assert ask(root, "status")["damaged"] == []
+
+
+def test_system_refuses_links_and_long_files(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "pipe")
+    system = System(tmp_path)
+    assert system.read("file", 5) == b"12345"
+    with pytest.raises(RefusalError, match="more than 4"):
+        system.read("file", 4)
+    with pytest.raises(OSError):
+        system.read("link", 5)
+    with pytest.raises(RefusalError, match="not a file"):
+        system.read("pipe", 5)
+
+
+def test_replaced_file_is_all_old_or_all_new(tmp_path: Path) -> None:
+    system = System(tmp_path)
+    system.replace("file", b"one")
+    (tmp_path / "file.new").write_bytes(b"left over")
+    system.replace("file", b"two")
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"two"
+
+
+def test_helper_is_one_reproducible_file_that_needs_the_standard_library_only(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "edgerun-fpga-broker"
+    content = broker_file()
+    assert content == broker_file() and content.startswith(b"#!/usr/bin/python3 -I\n")
+    file.write_bytes(content)
+    # -S: without site-packages there is no NumPy to import by accident.
+    command = [sys.executable, "-I", "-S", str(file)]
+    done = subprocess.run([*command, "version"], capture_output=True, text=True, check=True)
+    assert done.stdout == "protocol 1\n"
+    done = subprocess.run([*command, "--sysroot", "/tmp"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("usage")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_helper_file_answers_as_root(tmp_path: Path) -> None:
+    file = tmp_path / "edgerun-fpga-broker"
+    file.write_bytes(broker_file())
+    file.chmod(stat.S_IRWXU)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(file)],
+        input=b'{"op": "hello", "protocol": 1}\nnonsense\n{"op": "status"}\n',
+        capture_output=True,
+        timeout=20,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2 and b'"ok": true' in lines[0] and b"protocol" in lines[1]
+
+
+def test_helper_reads_words_of_the_bus(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    memory = tmp_path / "dev" / "mem"
+    memory.write_bytes(bytes(8192))
+    system = System(tmp_path)
+    system.write_word(4096 + 8, 0x1234_5678)
+    assert memory.read_bytes()[4104:4108] == bytes.fromhex("78563412")
+    assert system.read_word(4104) == 0x1234_5678
+
+
+def test_program_runs_without_shell_environment_or_patience(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("SECRET", "secret")
+    system = System(tmp_path)
+    assert "secret" not in system.run("/usr/bin/env")
+    assert system.run("/bin/echo", "$HOME;id") == "$HOME;id"
+    with pytest.raises(FailureError, match="false failed: exit code 1"):
+        system.run("/bin/false")
+    monkeypatch.setattr("edgerun_hw.deploy.broker.system.COMMAND_S", 0.1)
+    began = time.monotonic()
+    with pytest.raises(FailureError, match="took more than"):
+        system.run("/bin/sleep", "10")
+    assert time.monotonic() - began < 5

@@ -1,0 +1,213 @@
+"""The commands as a person types them, on an emulated board."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from edgerun.cli import main as cli
+from edgerun_hw.deploy.broker.boards import BY_NAME
+from edgerun_hw.deploy.emulator import Faults, example_bit, make_root, power_cycle, set_faults
+from edgerun_hw.deploy.sample import sample_overlay
+from tests.hw.deploy.harness import running, without_faults
+
+KV260 = BY_NAME["kv260"]
+POINT = EntryPoint("fpga", "edgerun_hw.cli:register", cli.ENTRY_POINTS)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs the command line; returns exit code, stdout and stderr."""
+    monkeypatch.setattr(cli, "_added_commands", lambda: [POINT])
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = cli.main(["fpga", *map(str, arguments)])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch) -> Path:
+    """A folder with an emulated board and two packages, which is also the current folder."""
+    monkeypatch.chdir(tmp_path)
+    make_root(tmp_path / "board")
+    for seed, name in enumerate(("one", "two")):
+        (tmp_path / f"{name}.bit").write_bytes(example_bit(KV260, seed, 80_000))
+        (tmp_path / f"{name}.dtbo").write_bytes(sample_overlay())
+    return tmp_path
+
+
+def package(run, name: str, *more: object) -> str:
+    arguments = ("package", f"{name}.bit", "-b", "kv260", "--base", "0xA0000000", "-o", name)
+    code, out, err = run(*arguments, "--json", *more)
+    assert code == 0, err
+    return json.loads(out)["digest"]
+
+
+def test_from_bitstream_to_board_and_back(run, place: Path) -> None:
+    first, second = package(run, "one"), package(run, "two")
+    assert first != second
+    code, out, err = run("deploy", "one", "--sysroot", "board")
+    assert (code, out) == (0, "") and "✓ verify    ID 0x544c4d4d, version 0x00010000" in err
+    code, out, _ = run("deploy", "two", "--sysroot", "board", "--json")
+    assert code == 0 and json.loads(out)["old"]["digest"] == first
+    assert running(place / "board") == second
+    code, out, _ = run("status", "--sysroot", "board")
+    assert code == 0 and f"edgerun-tlmm ({second[:8]}), loaded, since 20" in out
+    code, out, _ = run("rollback", "--sysroot", "board", "--json")
+    assert code == 0 and json.loads(out)["done"] and running(place / "board") == first
+    code, out, _ = run("status", "--sysroot", "board", "--json")
+    found = json.loads(out)
+    assert found["active"]["digest"] == first and found["previous"]["digest"] == second
+    code, _, err = run("deploy", "one", "--sysroot", "board")
+    assert code == 0 and "runs on emulated board board already" in err
+    code, _, err = run("deploy", "one", "--sysroot", "board", "--force")
+    assert code == 0 and "confirm" in err
+
+
+def test_dry_run_prints_every_step_and_changes_nothing(run, place: Path) -> None:
+    package(run, "one")
+    code, out, err = run("deploy", "one", "--sysroot", "board", "--dry-run")
+    assert (code, out) == (0, "")
+    steps = ["package", "board", "lock", "upload", "check", "install", "load", "verify", "confirm"]
+    assert [f"{i:>2} {step:<9}" in err for i, step in enumerate(steps, 1)] == [True] * len(steps)
+    assert "Nothing was changed." in err and running(place / "board") is None
+    assert not (place / "board/lib/firmware/edgerun").exists()
+    code, _, err = run("rollback", "--sysroot", "board", "--dry-run")
+    assert code == 0 and "Nothing was changed." in err
+
+
+def test_failure_on_the_board_is_one_sentence_and_exit_code_1(run, place: Path) -> None:
+    first, second = package(run, "one"), package(run, "two")
+    assert run("deploy", "one", "--sysroot", "board")[0] == 0
+    for logic, words in {
+        "error": "xmutil has not loaded edgerun-tlmm: edgerun-tlmm: load failed",
+        "dead": "the overlay's id register is 0xffffffff and not 0x544c4d4d",
+    }.items():
+        set_faults(place / "board", Faults(logic=logic, only=second))
+        code, _, err = run("deploy", "two", "--sysroot", "board")
+        last = err.splitlines()[-1]
+        assert code == 1
+        assert last == f"edgerun: {words}; taken back: edgerun-tlmm ({first[:8]}) runs"
+        assert running(place / "board") == first
+
+
+def test_refusals_are_one_sentence_and_exit_code_2(run, place: Path) -> None:
+    package(run, "one")
+    make_root(place / "other", "ultra96v2")
+    for arguments, words in {
+        ("deploy", "one", "--sysroot", "other"): "is for AMD Kria KV260, and the board is Avnet",
+        ("deploy", "none", "--sysroot", "board"): "none is no package",
+        ("deploy", "one", "--sysroot", "nowhere"): "nowhere is no emulated board: make one with",
+        ("deploy", "one", "--host", "-oProxyCommand=id"): "is no host",
+        ("deploy", "one", "--host", "a", "--sysroot", "b"): "exclude each other",
+        ("deploy", "one", "--sysroot", "board", "--trust", "no.pem"): "is not signed",
+        ("rollback", "--sysroot", "board"): "no previous application on this board",
+        ("package", "one.bit", "-b", "kv260", "-o", "x"): "pass the .hwh of the same build",
+        ("package", "one.bit", "-b", "pynq-z2"): "TUL PYNQ-Z2 has xc7z020clg400",
+        ("package", "two.dtbo", "-b", "kv260"): "has no .bit header",
+        ("package", "one.bit", "-b", "kv260", "--base", "here"): "is no address",
+    }.items():
+        code, out, err = run(*arguments)
+        assert (code, out) == (2, ""), arguments
+        assert words in err and len(err.splitlines()) == 1, err
+
+
+def test_altered_package_does_not_reach_the_board(run, place: Path) -> None:
+    package(run, "one")
+    file = place / "one" / "edgerun-tlmm.bit.bin"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x01")
+    code, _, err = run("deploy", "one", "--sysroot", "board")
+    assert code == 2 and "is not what the manifest says" in err
+    assert not (place / "board/lib/firmware/edgerun").exists()
+
+
+def test_status_tells_of_an_interrupted_deployment_and_rollback_mends_it(run, place: Path) -> None:
+    first = package(run, "one")
+    package(run, "two")
+    assert run("deploy", "one", "--sysroot", "board")[0] == 0
+    set_faults(place / "board", Faults(at=26))
+    code, _, err = run("deploy", "two", "--sysroot", "board")
+    assert code == 1 and "was cut during" in err and len(err.splitlines()[-1]) < 250
+    without_faults(place / "board")
+    code, out, _ = run("status", "--sysroot", "board")
+    assert code == 0 and "was interrupted while" in out and "edgerun fpga rollback" in out
+    code, _, err = run("rollback", "--sysroot", "board")
+    assert code == 0 and "took back an interrupted deployment" in err
+    assert running(place / "board") == first
+    assert "interrupted" not in run("status", "--sysroot", "board")[1]
+
+
+def test_status_after_a_start_without_the_service(run, place: Path) -> None:
+    package(run, "one")
+    assert run("deploy", "one", "--sysroot", "board")[0] == 0
+    power_cycle(place / "board")
+    code, out, _ = run("status", "--sysroot", "board")
+    assert code == 0 and "The active application is not loaded" in out
+    assert run("deploy", "one", "--sysroot", "board")[0] == 0
+
+
+def test_signed_package_is_checked_before_and_on_the_board(run, place: Path) -> None:
+    pytest.importorskip("cryptography")
+    from tests.hw.deploy.test_package import keys
+
+    private, public = keys(place)
+    package(run, "one", "--sign", private)
+    package(run, "two")
+    (place / "board/etc/edgerun/fpga-keys.pem").write_bytes(public.read_bytes())
+    code, _, err = run("deploy", "one", "--sysroot", "board", "--trust", public)
+    assert code == 0 and "a trusted signature" in err
+    code, _, err = run("deploy", "two", "--sysroot", "board")
+    assert code == 2 and "package it with --sign" in err
+
+
+def test_helper_is_written_and_named(run, place: Path) -> None:
+    code, _, err = run("broker", "-o", "helper")
+    assert code == 0 and "sha256" in err
+    assert os.access(place / "helper", os.X_OK)
+
+
+def test_missing_ssh_and_missing_helper_are_said_plainly(run, place: Path, monkeypatch) -> None:
+    code, _, err = run("status", "--broker", "/nowhere/edgerun-fpga-broker")
+    assert code == 2 and "is not installed" in err
+    code, _, err = run("status", "--broker", f"{sys.executable} -c print('Welcome')")
+    assert code == 1 and "a login script there may print something" in err
+
+
+def test_ctrl_c_takes_back(run, place: Path) -> None:
+    first = package(run, "one")
+    package(run, "two")
+    assert run("deploy", "one", "--sysroot", "board")[0] == 0
+    script = (
+        "import sys, time, edgerun.cli.main as m\n"
+        "from importlib.metadata import EntryPoint\n"
+        "from edgerun_hw.deploy import client\n"
+        "m._added_commands = lambda: [EntryPoint('fpga', 'edgerun_hw.cli:register', 'x')]\n"
+        "ask = client.Board.ask\n"
+        "def slow(board, op, **fields):\n"
+        "    answer = ask(board, op, **fields)\n"
+        "    if op == 'load':\n"
+        "        print('loaded', flush=True)\n"
+        "        time.sleep(30)\n"
+        "    return answer\n"
+        "client.Board.ask = slow\n"
+        "sys.exit(m.main(['fpga', 'deploy', 'two', '--sysroot', 'board']))\n"
+    )
+    tool = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert tool.stdout is not None and tool.stdout.readline() == "loaded\n"
+    time.sleep(0.1)
+    tool.send_signal(signal.SIGINT)
+    _, err = tool.communicate(timeout=30)
+    assert tool.returncode == 130 and err.endswith("edgerun: interrupted\n")
+    assert running(place / "board") == first

@@ -1,0 +1,206 @@
+"""Runs commands on the engine alone (``hw/tb/engine.cpp``), without memory and registers."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.formats.lookup import (
+    LookupMode,
+    pack_activations,
+    pack_multiples,
+    pack_scales,
+    pack_ternary,
+)
+from edgerun_hw.definition import run_command
+from edgerun_hw.geometry import Geometry
+from edgerun_hw.simulate.toolchain import find_compiler, find_verilator
+from edgerun_hw.sources import digest, hardware_folder
+
+ENGINE_SOURCES = (
+    *("pkg", "engine", "accumulate", "addsub", "codes", "commands", "credit", "delay", "drain"),
+    *("entries", "fifo", "fill", "lanes", "lookup", "loop", "multiply", "normalise", "output"),
+    *("pack", "ram", "scale", "scales", "select", "table"),
+)
+ALWAYS = 256  # of 256
+
+
+@dataclass(frozen=True)
+class Command:
+    """Packed operands of a command.
+
+    Attributes:
+        mode: ternary or multiples.
+        weights: uint8 ``[ports, tiles, row_beats, 16]``.
+        activations: int8 ``[tiles, columns, 16]``.
+        scales: float32 ``[row_beats * rows_per_beat]``, whole beats of four, or None.
+    """
+
+    mode: LookupMode
+    weights: NDArray[np.uint8]
+    activations: NDArray[np.int8]
+    scales: NDArray[np.float32] | None = None
+
+    @cached_property
+    def expected(self) -> NDArray[np.uint32]:
+        """What the definition gives."""
+        return run_command(self.mode, self.weights, self.activations, self.scales)
+
+    @property
+    def fields(self) -> list[int]:
+        """Mode, scale, row beats, tiles, columns."""
+        _, tiles, row_beats, _ = self.weights.shape
+        scaled = int(self.scales is not None)
+        return [int(self.mode), scaled, row_beats, tiles, self.activations.shape[1]]
+
+    @property
+    def beats(self) -> NDArray[np.uint8]:
+        """Weights as the engine takes them: ``[tiles, row_beats, ports, 16]``."""
+        return np.ascontiguousarray(self.weights.transpose(1, 2, 0, 3))
+
+
+@dataclass(frozen=True)
+class Case:
+    """Commands one after another, and how often each stream moves, of 256 cycles."""
+
+    commands: list[Command]
+    seed: int = 1
+    x: int = ALWAYS
+    w: int = ALWAYS
+    s: int = ALWAYS
+    y: int = ALWAYS
+    reset_at: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """Cycles of a case; ``lookup_span`` is from the first beat of weights to the last."""
+
+    cycles: int
+    lookup_span: int
+    lookups: int
+    stall_weights: int
+    stall_tables: int
+    stall_output: int
+    faults: int
+
+
+def random_command(
+    random: np.random.Generator,
+    geometry: Geometry,
+    *,
+    rows: int,
+    K: int,
+    columns: int,
+    mode: LookupMode,
+    scaled: bool,
+) -> Command:
+    """A command on random operands, the extreme ones among them."""
+    limit, pack = {
+        LookupMode.TERNARY: (1, pack_ternary),
+        LookupMode.MULTIPLES: (13, pack_multiples),
+    }[mode]
+    weights = random.integers(-limit, limit + 1, (rows, K), np.int8)
+    activations = random.integers(-128, 128, (columns, K)).astype(np.int8)
+    if random.random() < 0.2:
+        weights[:], activations[:] = limit, -128
+    scales = None
+    if scaled:
+        exponents = random.integers(-150, 128, rows)
+        scales = np.ldexp(random.uniform(-2, 2, rows), exponents).astype(np.float32)
+        scales[~np.isfinite(scales)] = np.float32(-3.4e38)
+        scales = pack_scales(scales, geometry.ports)
+    packed = pack_activations(activations, mode)
+    return Command(mode, pack(weights, geometry.ports), packed, scales)
+
+
+class EngineBench:
+    """The compiled bench of one geometry."""
+
+    def __init__(self, geometry: Geometry, cache: Path) -> None:
+        self.geometry = geometry
+        self._cache = cache
+        self._binary = self._build()
+
+    def run(self, cases: list[Case]) -> list[Report]:
+        """Runs the cases; compares every word of the results with the definition.
+
+        Raises:
+            AssertionError: a result differs, or the bench saw the engine break a rule.
+        """
+        with_words = [_words(case) for case in cases]
+        (self._cache / "in").write_bytes(b"".join(words.tobytes() for words in with_words))
+        command = [str(self._binary), str(self._cache / "in"), str(self._cache / "out")]
+        subprocess.run(command, check=True, timeout=600)
+        found = np.fromfile(self._cache / "out", np.uint32)
+        reports = []
+        for number, case in enumerate(cases):
+            report, found = _check(case, found, f"case {number}")
+            reports.append(report)
+        assert not found.size
+        return reports
+
+    def _build(self) -> Path:
+        verilator, compiler = find_verilator(), find_compiler()
+        rtl = [hardware_folder("rtl") / f"tlmm_{name}.sv" for name in ENGINE_SOURCES]
+        bench = hardware_folder("tb") / "engine.cpp"
+        parameters = self.geometry.parameters()
+        folder = self._cache / digest([*rtl, bench], sorted(parameters.items()))
+        binary = folder / "engine"
+        if binary.exists():
+            return binary
+        folder.mkdir(parents=True, exist_ok=True)
+        names = ("PORTS", "COLUMNS", "NB_MAX", "ROW_SCALE")
+        arguments = [f"-G{name}={parameters[name]}" for name in names]
+        arguments += ["--top-module", "tlmm_engine", "--Mdir", str(folder)]
+        # Unset values are random, so that none of them may matter.
+        arguments += ["--x-initial", "unique", "--x-assign", "unique"]
+        command = verilator.command("--cc", "-Wall", "-O3", "--quiet", *arguments, *map(str, rtl))
+        subprocess.run(command, check=True)
+        sources = [*sorted(folder.glob("*.cpp")), bench]
+        sources += [verilator.include / f"verilated{part}.cpp" for part in ("", "_threads")]
+        whole = folder / "whole.cc"
+        whole.write_text("".join(f'#include "{source}"\n' for source in sources))
+        includes = [f"-I{path}" for path in (folder, verilator.include)]
+        options = ["-std=c++17", "-O1", f"-DPORTS={self.geometry.ports}", "-w", "-pthread"]
+        command = [compiler.path, *options, *includes, str(whole), "-o", str(binary)]
+        subprocess.run(command, check=True)
+        return binary
+
+
+def _words(case: Case) -> NDArray[np.uint32]:
+    commands = case.commands
+    x = [command.activations.tobytes() for command in commands]
+    w = [command.beats.tobytes() for command in commands]
+    s = [command.scales.tobytes() for command in commands if command.scales is not None]
+    y = sum(command.expected.size for command in commands)
+    ports = commands[0].weights.shape[0]
+    beats = [len(b"".join(part)) // 16 for part in (x, w, s)]
+    beats[1] //= ports
+    work = sum(beats) + y
+    slowest = max(1, min(case.x, case.w, case.s, case.y))
+    most_cycles = 2000 + 60 * work * ALWAYS // slowest
+    head = [case.seed, case.x, case.w, case.s, case.y, case.reset_at, most_cycles]
+    head += [len(commands), *beats, y // 4]
+    head += [field for command in commands for field in command.fields]
+    data = np.frombuffer(b"".join(x + w + s), np.uint32)
+    return np.concatenate([np.array(head, np.uint32), data])
+
+
+def _check(case: Case, found: NDArray[np.uint32], name: str) -> tuple[Report, NDArray[np.uint32]]:
+    expected = np.concatenate([command.expected for command in case.commands])
+    lasts = np.zeros(expected.size // 4, np.uint32)
+    ends = np.cumsum([command.expected.size // 4 for command in case.commands])
+    lasts[ends - 1] = 1
+    report = Report(*map(int, found[:7]))
+    words, rest = found[7 : 7 + expected.size], found[7 + expected.size :]
+    what = f"{name}: {report}, {[command.fields for command in case.commands]}"
+    assert report.faults == 0, what
+    assert (words == expected).all(), f"{what}, word {np.flatnonzero(words != expected)[:8]}"
+    assert (rest[: lasts.size] == lasts).all(), what
+    return report, rest[lasts.size :]

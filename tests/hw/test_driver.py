@@ -1,0 +1,407 @@
+"""The driver: exact register transactions, and what it does when the overlay misbehaves."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from edgerun.formats.lookup import LookupMode
+from edgerun_hw import register_map as regs
+from edgerun_hw.command import Capabilities, Command, check_command, expected_cycles, sizes
+from edgerun_hw.driver import Tlmm, read_capabilities
+from edgerun_hw.fake import FakeDevice, Faults
+from edgerun_hw.geometry import PRESETS
+from edgerun_hw.overlay_errors import (
+    CommandError,
+    OverlayError,
+    OverlayTimeoutError,
+    WrongOverlayError,
+)
+from edgerun_hw.port import Ticket
+from tests.hw.problems import random_problem
+
+R, W, WAIT = "read", "write", "wait"
+GEOMETRY = 1 | 1 << 4 | 5 << 12 | 5 << 16 | 3 << 20 | 2 << 24  # queue depth 2
+LIMITS = 64 | 0 << 16 | 1 << 17 | 1 << 18 | 40 << 24
+IDENTIFY = [
+    (R, regs.ID, 0x544C4D4D),
+    (R, regs.VERSION, 0x00010000),
+    (R, regs.GEOMETRY, GEOMETRY),
+    (R, regs.LIMITS, LIMITS),
+]
+RESET = [
+    (W, regs.CONTROL, 1),
+    (R, regs.CONTROL, 0),
+    (W, regs.ERROR, 0x7F),
+    (W, regs.IRQ, 0x3),
+    (W, regs.CONTROL, 2),
+]
+COMMAND = Command(
+    x=0x1_2345_6780, y=0x10, weights=(0xAB_0000_0010,), row_beats=3, tiles=7, multiples=True
+)
+STAGE = [
+    (W, 0x040, 1),
+    (W, 0x044, 3),
+    (W, 0x048, 7),
+    (W, 0x04C, 1),
+    (W, 0x050, 0),
+    (W, 0x054, 0x2345_6780),
+    (W, 0x058, 0x1),
+    (W, 0x064, 0x10),
+    (W, 0x068, 0),
+    (W, 0x070, 0x10),
+    (W, 0x074, 0xAB),
+    (W, 0x090, 1),
+]
+COLLECT_NOTHING = [(W, regs.IRQ, 3), (R, regs.COMPLETED, 0), (R, regs.ERROR, 0)]
+
+
+class RecordedPort:
+    """Expects exactly these transactions, in this order; ends by `done`."""
+
+    def __init__(self, transactions: Iterable[tuple]) -> None:
+        self._expected = deque(transactions)
+
+    def read(self, offset: int) -> int:
+        kind, expected, value = self._expected.popleft()
+        assert (R, offset) == (kind, expected)
+        return value
+
+    def write(self, offset: int, value: int) -> None:
+        assert (W, offset, value) == self._expected.popleft()
+
+    def wait(self, cycles: int) -> None:
+        assert (WAIT, cycles) == self._expected.popleft()
+
+    def allocate(self, nbytes: int):
+        raise MemoryError
+
+    def close(self) -> None:
+        assert self._expected.popleft() == "close"
+
+    def then(self, *transactions: tuple | str) -> None:
+        assert not self._expected, f"left: {self._expected}"
+        self._expected.extend(transactions)
+
+    def done(self) -> None:
+        assert not self._expected, f"left: {self._expected}"
+
+
+def _started() -> tuple[RecordedPort, Tlmm]:
+    port = RecordedPort([*IDENTIFY, *RESET])
+    return port, Tlmm(port)
+
+
+def test_start_identifies_and_resets():
+    port, overlay = _started()
+    port.done()
+    assert overlay.capabilities == Capabilities(
+        ports=1,
+        columns=1,
+        queue_depth=2,
+        max_row_beats=64,
+        row_scale=False,
+        ternary=True,
+        multiples=True,
+        addr_bits=40,
+    )
+
+
+def test_watchdog_is_written_when_given():
+    port = RecordedPort([*IDENTIFY, *RESET, (W, regs.WATCHDOG, 1000)])
+    Tlmm(port, watchdog_cycles=1000)
+    port.done()
+
+
+def test_submit_writes_every_register_once_then_only_what_changed():
+    port, overlay = _started()
+    port.then(*STAGE)
+    assert overlay.submit(COMMAND) == Ticket(0, 0)
+    port.then((W, 0x050, 1), (W, 0x058, 0x2), (W, 0x090, 1))
+    assert overlay.submit(replace(COMMAND, x=0x2_2345_6780)) == Ticket(0, 1)
+    port.done()
+
+
+def test_scale_address_is_written_only_with_scales():
+    scaled = LIMITS | 1 << 16
+    port = RecordedPort([*IDENTIFY[:3], (R, regs.LIMITS, scaled), *RESET])
+    overlay = Tlmm(port)
+    port.then((W, 0x040, 3), *STAGE[1:9], (W, 0x05C, 0x5000), (W, 0x060, 1), *STAGE[9:])
+    overlay.submit(replace(COMMAND, scales=0x1_0000_5000))
+    port.done()
+
+
+def test_wait_polls_until_the_command_is_counted():
+    port, overlay = _started()
+    port.then(*STAGE)
+    ticket = overlay.submit(COMMAND)
+    hint = expected_cycles(COMMAND, 5) // 4
+    complete = [(W, regs.IRQ, 3), (R, regs.COMPLETED, 1), (R, regs.ERROR, 0)]
+    port.then(*COLLECT_NOTHING, (WAIT, hint), *complete)
+    overlay.wait(ticket)
+    overlay.wait(ticket)  # known: no transaction
+    port.done()
+
+
+def test_full_queue_waits_for_room():
+    port, overlay = _started()
+    port.then(*STAGE, (W, 0x050, 1), (W, 0x090, 1))
+    overlay.submit(COMMAND)
+    overlay.submit(COMMAND)
+    hint = expected_cycles(COMMAND, 5) // 4
+    port.then(
+        *COLLECT_NOTHING,
+        (WAIT, hint),
+        (W, regs.IRQ, 3),
+        (R, regs.COMPLETED, 1),
+        (R, regs.ERROR, 0),
+        (W, 0x050, 2),
+        (W, 0x090, 1),
+    )
+    assert overlay.submit(COMMAND) == Ticket(0, 2)
+    port.done()
+
+
+def test_completed_count_wraps():
+    port, overlay = _started()
+    overlay._completed = overlay._submitted = 2**32 - 1
+    port.then(*STAGE[:4], (W, 0x050, 2**32 - 1), *STAGE[5:], (W, 0x050, 0), (W, 0x090, 1))
+    overlay.submit(COMMAND)
+    ticket = overlay.submit(COMMAND)
+    port.then((W, regs.IRQ, 3), (R, regs.COMPLETED, 1), (R, regs.ERROR, 0))
+    overlay.wait(ticket)
+    port.done()
+
+
+def test_error_flags_become_a_typed_error_with_the_tag_and_stay():
+    port, overlay = _started()
+    port.then(*STAGE)
+    ticket = overlay.submit(COMMAND)
+    port.then(
+        (W, regs.IRQ, 3), (R, regs.COMPLETED, 0), (R, regs.ERROR, 0x12), (R, regs.ERROR_TAG, 0)
+    )
+    with pytest.raises(CommandError, match="underrun, write_response at command 0") as info:
+        overlay.wait(ticket)
+    assert (info.value.tag, info.value.flags) == (0, ("underrun", "write_response"))
+    for use in (lambda: overlay.wait(ticket), lambda: overlay.submit(COMMAND)):
+        with pytest.raises(CommandError):
+            use()  # no transaction
+    port.then(*RESET)
+    overlay.reset()
+    with pytest.raises(CommandError, match="dropped by a reset"):
+        overlay.wait(ticket)
+    port.then(*STAGE)  # nothing is taken to have survived the reset
+    assert overlay.submit(COMMAND) == Ticket(1, 0)
+    port.then("close")
+    overlay.close()
+    port.done()
+
+
+def test_more_completions_than_commands_is_an_error():
+    port, overlay = _started()
+    port.then(*STAGE)
+    ticket = overlay.submit(COMMAND)
+    port.then((W, regs.IRQ, 3), (R, regs.COMPLETED, 5), (R, regs.ERROR, 0))
+    with pytest.raises(OverlayError, match="another process"):
+        overlay.wait(ticket)
+
+
+def test_counters_are_read_one_by_one():
+    port, overlay = _started()
+    port.then(*[(R, regs.CYCLES + 4 * i, i) for i in range(8)])
+    counters = overlay.counters()
+    assert (counters.cycles, counters.lookups, counters.write_beats) == (0, 2, 7)
+
+
+def test_unsubmitted_ticket_is_the_callers_mistake():
+    _, overlay = _started()
+    with pytest.raises(ValueError, match="not submitted"):
+        overlay.wait(Ticket(0, 0))
+
+
+# Identity.
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "message"),
+    [
+        (0, 0xFFFF_FFFF, "ID register reads 0xffffffff"),
+        (0, 0, "another bitstream is loaded, or none"),
+        (1, 0x0002_0103, "version 2.1.3; this driver needs 1.x"),
+        (2, GEOMETRY & ~0xF000, "0 tables"),
+        (2, GEOMETRY ^ 0x10000, "rows per port"),
+        (2, GEOMETRY ^ 0x100000, "weights per code"),
+        (2, GEOMETRY & ~0xF, "ports is 0"),
+        (2, GEOMETRY & ~0xFF0, "columns is 0"),
+        (2, GEOMETRY & 0xFF_FFFF, "queue_depth is 0"),
+        (2, GEOMETRY | 0xF, "impossibly"),
+        (3, LIMITS & ~0xFFFF, "max_row_beats is 0"),
+        (3, LIMITS & 0xFF_FFFF, "impossibly"),
+        (3, LIMITS | 0xFF000000, "impossibly"),
+    ],
+)
+def test_wrong_overlay_is_refused_before_anything_is_written(index, value, message):
+    reads = list(IDENTIFY)
+    reads[index] = (R, reads[index][1], value)
+    with pytest.raises(WrongOverlayError, match=message):
+        Tlmm(RecordedPort(reads))
+
+
+def test_later_minor_version_is_accepted():
+    reads = [IDENTIFY[0], (R, regs.VERSION, 0x0001_0203), *IDENTIFY[2:]]
+    assert read_capabilities(RecordedPort(reads)).ports == 1
+
+
+# Commands that cannot run.
+
+CAN = Capabilities(2, 3, 8, 64, False, True, True, 40)
+GOOD = Command(x=0, y=0x1000, weights=(0x2000, 0x3000), row_beats=64, tiles=2, columns=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"row_beats": 0}, "row_beats is 0"),
+        ({"row_beats": 65}, "row_beats is 65; this overlay takes 1 to 64"),
+        ({"tiles": 0}, "tiles is 0"),
+        ({"tiles": 0x10000}, "tiles is 65536"),
+        ({"columns": 4}, "columns is 4"),
+        ({"weights": (0x2000,)}, "1 weight addresses"),
+        ({"scales": 0}, "row scales"),
+        ({"x": 8}, "address of x, 0x8"),
+        ({"y": -16}, "address of y"),
+        ({"weights": (0x2000, (1 << 40) - 2032)}, "address of weights"),
+    ],
+)
+def test_impossible_command_is_refused(changes, message):
+    check_command(GOOD, CAN)
+    with pytest.raises(ValueError, match=message):
+        check_command(replace(GOOD, **changes), CAN)
+
+
+@pytest.mark.parametrize("mode", ["ternary", "multiples"])
+def test_mode_that_was_not_built_is_refused(mode):
+    can = replace(CAN, **{mode: False})
+    with pytest.raises(ValueError, match=mode):
+        check_command(replace(GOOD, multiples=mode == "multiples"), can)
+
+
+def test_sizes_are_whole_beats():
+    need = sizes(replace(GOOD, row_beats=3, scales=0), 5)
+    assert (need.x, need.y, need.weights, need.scales) == (2 * 3 * 16, 192, 2 * 3 * 16, 64)
+
+
+# Behaviour on a software overlay.
+
+
+@pytest.mark.parametrize("preset", ["tiny", "tiny-prefill", "decode-300"])
+@pytest.mark.parametrize("mode", list(LookupMode))
+def test_commands_give_the_right_answer(preset, mode):
+    device = FakeDevice(PRESETS[preset])
+    overlay = Tlmm(device)
+    problems = [random_problem(overlay, seed, mode) for seed in range(20)]
+    overlay.wait(overlay.submit_all([command for command, _ in problems]))
+    assert all(right() for _, right in problems)
+
+
+def test_submit_all_refuses_everything_when_one_is_impossible():
+    device = FakeDevice()
+    overlay = Tlmm(device)
+    command, _ = random_problem(overlay)
+    with pytest.raises(ValueError, match="tiles"):
+        overlay.submit_all([command, replace(command, tiles=0)])
+    assert device.read(regs.SUBMITTED) == 0
+    with pytest.raises(ValueError, match="no commands"):
+        overlay.submit_all([])
+
+
+def test_wedged_overlay_is_named_by_its_watchdog_and_works_after_a_reset():
+    device = FakeDevice(faults=Faults(wedged={2}))
+    overlay = Tlmm(device, watchdog_cycles=5000)
+    command, right = random_problem(overlay)
+    ticket = overlay.submit_all([command] * 4)
+    with pytest.raises(CommandError, match="watchdog at command 2") as info:
+        overlay.wait(ticket)
+    assert info.value.tag == 2
+    overlay.reset()
+    overlay.wait(overlay.submit(command))
+    assert right()
+
+
+def test_silently_wedged_overlay_times_out_in_bounded_cycles():
+    device = FakeDevice(faults=Faults(wedged={0}, silent=True))
+    overlay = Tlmm(device, timeout_cycles=100_000)
+    command, _ = random_problem(overlay)
+    with pytest.raises(OverlayTimeoutError, match="no progress for .* with 1 commands pending"):
+        overlay.wait(overlay.submit(command))
+    assert device.read(regs.CYCLES) < 400_000
+
+
+def test_reset_that_sticks_times_out():
+    device = FakeDevice(faults=Faults(reset_sticks=True))
+    with pytest.raises(OverlayTimeoutError, match="does not come out of its reset"):
+        Tlmm(device, timeout_cycles=10_000)
+
+
+def test_device_that_disappears_is_an_error_and_not_a_hang():
+    device = FakeDevice()
+    overlay = Tlmm(device)
+    command, _ = random_problem(overlay)
+    ticket = overlay.submit(command)
+    device.faults.gone = True
+    with pytest.raises(OverlayError):
+        overlay.wait(ticket)
+
+
+def test_memory_that_is_not_there_is_a_read_error():
+    device = FakeDevice()
+    overlay = Tlmm(device)
+    command, _ = random_problem(overlay)
+    with pytest.raises(CommandError, match="read_response"):
+        overlay.wait(overlay.submit(replace(command, x=0x10)))
+    overlay.reset()
+    with pytest.raises(CommandError, match="write_response"):
+        overlay.wait(overlay.submit(replace(command, y=0x10)))
+
+
+@pytest.mark.parametrize("flag", [regs.ERROR_OVERRUN, regs.ERROR_BAD_LENGTH])
+def test_error_in_the_middle_of_a_queue(flag):
+    device = FakeDevice(faults=Faults(errors={3: flag}))
+    overlay = Tlmm(device)
+    command, right = random_problem(overlay)
+    with pytest.raises(CommandError) as info:
+        overlay.wait(overlay.submit_all([command] * 6))
+    assert info.value.tag == 3
+    overlay.reset()
+    overlay.wait(overlay.submit_all([command] * 6))
+    assert right()
+
+
+def test_software_overlay_finds_a_forgotten_flush_and_a_full_queue():
+    device = FakeDevice()
+    buffer = device.allocate(16)
+    buffer.array[:] = 7
+    assert not device.memory[:16].any()
+    for _ in range(device.geometry.queue_depth + 1):
+        device.write(regs.CMD_ROW_BEATS, 0xFFFF)
+        device.write(regs.CMD_TILES, 0xFFFF)
+        device.write(regs.CMD_PUSH, 1)
+    assert regs.ERROR_QUEUE_OVERFLOW.of(device.read(regs.ERROR))
+    assert regs.STATUS_QUEUE_FULL.of(device.read(regs.STATUS))
+
+
+def test_software_memory_is_given_back_in_whole():
+    device = FakeDevice(memory_bytes=1 << 20)
+    buffers = [device.allocate(n) for n in (1, 4097, 100_000)]
+    with pytest.raises(MemoryError):
+        device.allocate(1 << 20)
+    for buffer in (buffers[1], buffers[0], buffers[2]):
+        buffer.free()
+        buffer.free()
+    assert device.allocated_bytes == 0
+    device.allocate(1 << 20).free()
+    with pytest.raises(ValueError, match="freed"):
+        buffers[0].flush()

@@ -1,0 +1,171 @@
+"""Matrices on the device: what is cut, what comes back, and how close to the definition it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgerun.formats.base import PackedWeight
+from edgerun.formats.lookup import LookupMode
+from edgerun.kernels import reference
+from edgerun_hw.geometry import PRESETS, Geometry
+from edgerun_hw.matrix import DeviceMatrix, cut_matrix, integers_of, largest_integer
+from edgerun_hw.model import capabilities_of
+from edgerun_hw.products import Multiplier, Product, WrongResultError, round_activations
+from tests.hw.devices import fake_overlay, normal, random_weight
+
+TINY = capabilities_of(PRESETS["tiny"])
+SHAPES = [(1, 16), (5, 32), (37, 64), (130, 96), (421, 160)]
+FORMATS = ["ternary", "int2", "int4", "int8"]
+# Cuts large matrices along N, and columns into whole and partial groups.
+SMALL = Geometry(ports=2, columns=3, nb_max=16, queue_depth=2)
+
+
+def expected_bound(
+    x: np.ndarray, weight: PackedWeight, activations: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """The definition in float64 and the error that ``products.py`` promises."""
+    rounded = reference.rounded_activations(x, activations, weight.block).astype(np.float64)
+    dense = reference.dense(weight).astype(np.float64)
+    magnitudes = np.abs(rounded) @ np.abs(dense).T
+    # Each of the scales' products is rounded in the definition's float32 operands too.
+    return rounded @ dense.T, (weight.blocks + 4) * 2.0**-24 * magnitudes
+
+
+@pytest.mark.parametrize("activations", ["int8_row", "int8_block"])
+@pytest.mark.parametrize("row_scales", [True, False])
+@pytest.mark.parametrize("name", FORMATS)
+def test_products_are_within_their_bound_of_the_definition(name, row_scales, activations):
+    rng = np.random.default_rng([FORMATS.index(name), row_scales])
+    overlay = fake_overlay(SMALL)
+    multiplier = Multiplier(overlay)
+    for index, shape in enumerate(SHAPES):
+        weight = random_weight(rng, name, shape, 16, row_scales=row_scales)
+        if activations == "int8_block" and row_scales:
+            weight = random_weight(rng, name, shape, 32 if shape[1] % 32 == 0 else 16)
+        x = normal(rng, 1 + index, shape[1])
+        product = Product(DeviceMatrix(weight, overlay), round_activations(x, activations, 16))
+        if activations == "int8_block":
+            product = Product(product.matrix, round_activations(x, activations, weight.block))
+        multiplier.multiply([product])
+        exact, bound = expected_bound(x, weight, activations)
+        assert (np.abs(product.out - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_one_scale_a_row_gives_the_bits_of_the_cpu_kernels_formula(name):
+    rng = np.random.default_rng(1)
+    overlay = fake_overlay(SMALL)
+    weight = random_weight(rng, name, (117, 96), 32, row_scales=True)
+    x = normal(rng, 7, 96)
+    product = Product(DeviceMatrix(weight, overlay), round_activations(x, "int8_row", 0))
+    Multiplier(overlay).multiply([product])
+    codes, scale = reference.quantize_row(x)
+    sums = codes.astype(np.int32) @ integers_of(weight, 0, 117).astype(np.int32).T
+    expected = (sums.astype(np.float32) * scale[:, None]) * weight.scales[:, 0]
+    np.testing.assert_array_equal(product.out, expected)
+
+
+def test_matrices_that_share_their_input_share_it_on_the_device():
+    rng = np.random.default_rng(2)
+    overlay = fake_overlay("tiny-prefill")
+    x = round_activations(normal(rng, 5, 64), "int8_row", 0)
+    weights = [random_weight(rng, "ternary", (n, 64), 64, row_scales=True) for n in (30, 20, 10)]
+    products = [Product(DeviceMatrix(weight, overlay), x) for weight in weights]
+    multiplier = Multiplier(overlay)
+    multiplier.multiply(products)
+    tiles, groups = 5, 2
+    assert multiplier._x is not None
+    assert multiplier._x.array.nbytes == tiles * 16 * 5
+    assert multiplier.commands == len(products) * groups
+    for product, weight in zip(products, weights, strict=True):
+        alone = Product(DeviceMatrix(weight, overlay), x)
+        Multiplier(overlay).multiply([alone])
+        np.testing.assert_array_equal(product.out, alone.out)
+
+
+@pytest.mark.parametrize(
+    ("largest", "mode", "digits"),
+    [
+        (1, LookupMode.TERNARY, 1),
+        (2, LookupMode.MULTIPLES, 1),
+        (8, LookupMode.MULTIPLES, 1),
+        (13, LookupMode.MULTIPLES, 1),
+        (14, LookupMode.MULTIPLES, 2),
+        (128, LookupMode.MULTIPLES, 2),
+    ],
+)
+def test_weights_take_the_fewest_codes_that_hold_them(largest, mode, digits):
+    cut = cut_matrix((1000, 100), largest, 32, TINY)
+    assert (cut.mode, cut.digits) == (mode, digits)
+    pieces = list(cut.pieces())
+    assert pieces[0][0] == 0 and pieces[-1][1] == 1000
+    assert all(a[1] == b[0] for a, b in zip(pieces, pieces[1:], strict=False))
+    limit = TINY.max_row_beats * TINY.rows_per_beat
+    assert all((last - first) * digits <= limit for first, last in pieces)
+    assert [cut.columns(block) for block in range(cut.blocks)][-1] == (96, 100)
+
+
+def test_the_padding_of_a_last_block_does_not_make_ternary_weights_wide():
+    rng = np.random.default_rng(3)
+    weight = random_weight(rng, "ternary", (10, 32), 32)
+    assert largest_integer(weight) == 1
+    shorter = PackedWeight("ternary", (10, 20), 32, weight.codes.copy(), weight.scales)
+    shorter.codes[:, 0, 5:] = 0
+    assert largest_integer(shorter) == 1
+    shorter.codes[3, 0, 0] &= 0xFC
+    assert largest_integer(shorter) == 2
+
+
+def test_no_rows_are_no_work():
+    rng = np.random.default_rng(4)
+    overlay = fake_overlay()
+    weight = random_weight(rng, "int8", (12, 32), 16)
+    product = Product(
+        DeviceMatrix(weight, overlay), round_activations(normal(rng, 0, 32), "int8_block", 16)
+    )
+    multiplier = Multiplier(overlay)
+    multiplier.multiply([product])
+    assert product.out.shape == (0, 12)
+    assert multiplier.commands == 0
+
+
+def test_what_is_not_a_number_is_not_turned_into_one():
+    rng = np.random.default_rng(5)
+    overlay = fake_overlay()
+    weight = random_weight(rng, "ternary", (12, 32), 32, row_scales=True)
+    x = normal(rng, 2, 32)
+    x[1, 3] = np.nan
+    product = Product(DeviceMatrix(weight, overlay), round_activations(x, "int8_row", 0))
+    Multiplier(overlay).multiply([product])
+    assert np.isfinite(product.out[0]).all()
+    assert np.isnan(product.out[1]).all()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_wrong_sum_is_noticed(seed):
+    rng = np.random.default_rng(seed)
+    overlay = fake_overlay(SMALL)
+    weight = random_weight(rng, FORMATS[seed % 4], (50, 48), 16, row_scales=seed % 3 == 0)
+    matrix = DeviceMatrix(weight, overlay)
+    x = round_activations(normal(rng, 4, 48), "int8_row", 0)
+    Multiplier(overlay).multiply([Product(matrix, x)])
+    device = overlay.port
+    done = device._accepted  # type: ignore[attr-defined]
+    device.faults.altered = [done + int(rng.integers(len(matrix.pieces)))]  # type: ignore[attr-defined]
+    with pytest.raises(WrongResultError, match="do not add up"):
+        Multiplier(overlay).multiply([Product(matrix, x)])
+
+
+def test_memory_is_given_back():
+    rng = np.random.default_rng(6)
+    overlay = fake_overlay()
+    device = overlay.port
+    before = device.allocated_bytes  # type: ignore[attr-defined]
+    matrix = DeviceMatrix(random_weight(rng, "int8", (400, 64), 16), overlay)
+    multiplier = Multiplier(overlay)
+    multiplier.multiply([Product(matrix, round_activations(normal(rng, 3, 64), "int8_row", 0))])
+    assert matrix.nbytes > 400 * 64
+    matrix.free()
+    multiplier.free()
+    assert device.allocated_bytes == before  # type: ignore[attr-defined]

