@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,24 @@ def test_variables_are_read() -> None:
         ("EDGERUN_THREADS", "٣"),
         ("EDGERUN_VALIDATE", "maybe"),
         ("EDGERUN_CACHE", "a\0b"),
+        ("EDGERUN_PYNQ_PYTHON", "/no/such/python"),
+        ("EDGERUN_PYNQ_PYTHON", "/"),
+        ("EDGERUN_PYNQ_PYTHON", "a\0b"),
     ],
 )
 def test_what_a_variable_cannot_mean_is_an_error_that_names_it(name: str, value: str) -> None:
     with pytest.raises(InputError, match=name):
         read_settings({name: value})
+
+
+def test_devices_are_named_by_back_end() -> None:
+    settings = read_settings(
+        {"EDGERUN_FPGA_DEVICE": " cosim ", "EDGERUN_X_DEVICE": "", "OTHER": "1"}
+    )
+    assert settings.devices == {"fpga": "cosim"}
+
+
+def test_interpreter_is_a_path_to_a_program() -> None:
+    settings = read_settings({"EDGERUN_PYNQ_PYTHON": f" {sys.executable} "})
+    assert settings.pynq_python == Path(sys.executable)
+    assert read_settings({}).pynq_python is None

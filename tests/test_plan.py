@@ -135,3 +135,48 @@ def test_explain_says_what_estimates_stand_on():
         "a": "measured yesterday",
         "b": "",
     }
+
+
+class Accelerating(Fake):
+    """Runs odd nodes only; leaves the rest, and failures, to its companions."""
+
+    companions = ("absent", "b")
+
+    def __init__(self, costs):
+        super().__init__("a", costs, lambda node: int(node.name[1:]) % 2 == 1)
+
+    def compile(self, segment, phase, options):
+        assert options.fallback is not None
+        return options.fallback(segment, phase)
+
+
+def test_a_preferred_back_end_takes_what_it_supports_whatever_it_costs():
+    backends = [Accelerating([9.0] * 5), Fake("b", [0.0] * 5)]
+    plan = make_plan(chain_graph(5), backends, "a")
+    assert placement(plan) == ["b", "a", "b", "a", "b"]
+    assert [one.reason for one in plan.refusals[Phase.DECODE]] == ["a cannot (3 nodes)"]
+    assert placement(make_plan(chain_graph(5), backends)) == ["b"] * 5
+
+
+def test_an_accelerator_left_out_is_compared_where_it_could_run():
+    plan = make_plan(chain_graph(4), [Accelerating([1e-3] * 4), Fake("b", [1e-4] * 4)])
+    reasons = [one.reason for one in plan.refusals[Phase.DECODE]]
+    assert reasons[0] == "a cannot (2 nodes)"
+    assert "slower by estimate: 2.00 ms / 1 rows for 2 nodes that take 0.20 ms" in reasons[1]
+
+
+def test_an_accelerator_learns_who_stands_in_for_it():
+    backends = [Accelerating([0.0] * 3), Fake("b", [0.0] * 3)]
+    plan = make_plan(chain_graph(3), backends, "a")
+    spec = CacheSpec(1, 1, 8)
+    compiled = compile_plan(plan, backends, dict.fromkeys(Phase, CompileOptions(1, 4, spec)))
+    result = compiled[Phase.DECODE](Batch.of([5], 0, 0), KVCache(spec, 64))
+    np.testing.assert_array_equal(result["v2"], [8])
+
+
+def test_without_a_companion_nobody_stands_in():
+    backends = [Accelerating([0.0] * 3), Fake("c", [0.0] * 3)]
+    plan = make_plan(chain_graph(3), backends, "a")
+    spec = CacheSpec(1, 1, 8)
+    with pytest.raises(UnsupportedError, match="'a' failed and no other"):
+        compile_plan(plan, backends, dict.fromkeys(Phase, CompileOptions(1, 4, spec)))

@@ -141,18 +141,23 @@ def bench(
     """Runs the command; the parameters are the options."""
     from edgerun.cli.tables import print_rows
     from edgerun_hw.devices import geometry_named
-    from edgerun_hw.model import LABEL, Assumptions, comparison
+    from edgerun_hw.model import LABEL, SHAPES, Assumptions, comparison, token_table
 
     name = geometry or "decode-300"
     chosen = geometry_named(name)
     assumptions = Assumptions(clock_mhz=clock)
     measured = _measure(chosen) if simulate else []
     modelled = comparison(chosen, assumptions, context=context)
+    terms = {
+        model: token_table(shape, chosen, assumptions, context=context)
+        for model, shape in SHAPES.items()
+    }
     if as_json:
         found = {
             "geometry": name,
             "simulated": measured,
             "modelled": modelled,
+            "terms": terms,
             "assumptions": asdict(assumptions),
             "context": context,
         }
@@ -163,6 +168,9 @@ def bench(
         print_rows(measured)
     print(f"geometry {name}, {context} tokens of context; {LABEL}: {assumptions}")
     print_rows(modelled)
+    for model, rows in terms.items():
+        print(f"{model}: every term of a token ({LABEL})")
+        print_rows(rows)
 
 
 def doctor(as_json: _Json = False) -> None:

@@ -32,14 +32,23 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check what can be checked, print the steps, and stop.")
 ]
 
+BROKER_HELP = """Write the helper that runs as root on a board, as one file.
+
+It belongs in /usr/local/sbin, owned by root and of mode 755; a line in /etc/sudoers.d lets your \
+user start it. docs/fpga-deploy.md has the commands.
+"""
+
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    app.command("package")(package_command)
-    app.command("deploy")(deploy_command)
-    app.command("status")(status_command)
-    app.command("rollback")(rollback_command)
-    app.command("broker")(broker_command)
+    for name, command, text in (
+        ("package", package_command, "Turn a bitstream into an application for a board."),
+        ("deploy", deploy_command, "Put an application on a board; on any failure the old runs."),
+        ("status", status_command, "Show what runs on a board, and what was interrupted."),
+        ("rollback", rollback_command, "Go back to the application before."),
+        ("broker", broker_command, BROKER_HELP),
+    ):
+        app.command(name, help=text)(command)
 
 
 def package_command(
@@ -142,7 +151,8 @@ def deploy_command(
             screen.say(f"{package.manifest.application} runs on {target.name} already")
             outcome.done = True
         else:
-            steps.run(todo, screen.show)
+            with screen:
+                steps.run(todo, screen.show)
     if as_json:
         typer.echo(json.dumps(vars(outcome)))
 
@@ -189,7 +199,8 @@ def rollback_command(
         if dry_run:
             screen.dry_run(todo)
             return
-        steps.run(todo, screen.show)
+        with screen:
+            steps.run(todo, screen.show, lambda: outcome.done)
     if as_json:
         typer.echo(json.dumps(vars(outcome)))
 
@@ -199,12 +210,7 @@ def broker_command(
         "edgerun-fpga-broker"
     ),
 ) -> None:
-    """Writes the helper that runs as root on the board, as one file without dependencies.
-
-    Copy it to /usr/local/sbin/edgerun-fpga-broker, owned by root and mode 755, and let your user
-    run it without a password: a line in /etc/sudoers.d/edgerun-fpga,
-    'USER ALL=(root) NOPASSWD: /usr/local/sbin/edgerun-fpga-broker ""'.
-    """
+    """Writes the helper that runs as root on the board."""
     from edgerun.errors import StorageError
     from edgerun_hw.deploy.broker_file import broker_file, digest
     from edgerun_hw.deploy.screen import Screen

@@ -156,6 +156,18 @@ def _open_pynq(argument: str) -> Overlay:
     return devices_pynq.open_board(argument)
 
 
+def _prepare_pynq_remote(argument: str) -> None:
+    from edgerun_hw import devices_pynq
+
+    devices_pynq.split_remote(argument)
+
+
+def _open_pynq_remote(argument: str) -> Overlay:
+    from edgerun_hw import devices_pynq
+
+    return devices_pynq.open_remote(argument)
+
+
 def _no_pynq_cosim() -> str:
     return _no_verilator() or _no_pynq()
 
@@ -192,6 +204,14 @@ DEVICES: Mapping[str, DeviceKind] = MappingProxyType(
             _no_pynq,
             _prepare_pynq,
             _open_pynq,
+        ),
+        "pynq-remote": DeviceKind(
+            "a board at another host, through PYNQ.remote",
+            "HOST,BITSTREAM",
+            "measured",
+            _no_pynq,
+            _prepare_pynq_remote,
+            _open_pynq_remote,
         ),
         "pynq-cosim": DeviceKind(
             "the overlay's RTL in a board's place below pynq",

@@ -38,7 +38,8 @@ def check_bitfile(argument: str) -> Path:
     if path.suffix not in BITSTREAM_SUFFIXES:
         raise InputError(f"{path} is no bitstream: expected {' or '.join(BITSTREAM_SUFFIXES)}")
     for needed in (path, path.with_suffix(".hwh")):
-        if not needed.is_file() and not (needed != path and path.suffix == ".xsa"):
+        inside = path.suffix == ".xsa" and needed != path
+        if not needed.is_file() and not inside:
             raise InputError(f"{needed} is missing: pynq needs the bitstream and its .hwh together")
     return path
 
@@ -56,6 +57,34 @@ def open_board(argument: str) -> Overlay:
 
         return load_overlay(str(bitfile))
     return _worker(f"pynq:{bitfile}")
+
+
+def split_remote(argument: str) -> tuple[str, Path]:
+    """Returns the host and the bitstream of ``HOST,BITSTREAM``.
+
+    Raises:
+        InputError: one of them is missing.
+    """
+    host, _, bitfile = argument.partition(",")
+    if not host or not bitfile or SEPARATOR in host:
+        raise InputError(
+            "the device 'pynq-remote' needs a host and a bitstream: "
+            "--device pynq-remote:192.168.2.99,/path/to/overlay.bit"
+        )
+    return host, check_bitfile(bitfile)
+
+
+def open_remote(argument: str) -> Overlay:
+    """A board that PYNQ.remote serves at another host.
+
+    The connection is neither encrypted nor authenticated: only for networks that are trusted.
+
+    Raises:
+        InputError: the bitstream is missing.
+        OverlayError: the host does not answer, or the board does not load it.
+    """
+    host, bitfile = split_remote(argument)
+    return _worker(f"remote:{host}{SEPARATOR}{bitfile}")
 
 
 def open_simulation(preset: str, geometry: Geometry) -> Overlay:

@@ -1,179 +1,27 @@
-"""How long matrices take on the overlay, and tokens per second that follow. Modelled, no board.
+"""Tokens per second of whole models on the overlay. Modelled, no board.
 
-``command_cycles`` is held against the simulator (``tests/hw/test_model.py``). What a model says of
-a whole token is *modelled*: cycles times an assumed clock, memory traffic over an assumed share of
-an assumed bandwidth, and assumptions about the processor beside it. ``token_terms`` lists every
-term, so that nobody has to believe the sum.
+A modelled figure is cycles (``timing.py``, held against the simulator) times an assumed clock,
+memory traffic over an assumed share of an assumed bandwidth, and assumptions about the processor
+beside it. ``token_terms`` lists every term, so that nobody has to believe the sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from edgerun.formats.lookup import BEAT_BYTES, row_beats
-from edgerun_hw.command import RESULT_BYTES, Capabilities
+from edgerun_hw.command import Capabilities
 from edgerun_hw.geometry import Geometry
-from edgerun_hw.matrix import FILL_CYCLES, RESULTS_PER_CYCLE, Cut, cut_matrix
+from edgerun_hw.matrix import cut_matrix
+from edgerun_hw.timing import Assumptions, capabilities_of, matrix_work
 
+# What edgerun's Python takes in place of ``host_us`` on a desktop processor, measured there; a
+# board's cores are slower. Until the host's part is native, this decides what a board would do.
+PYTHON_HOST_US = 150.0
 LABEL = "modelled: cycles x assumed clock, no board"
-# Of the RTL, checked against the simulator: from submitting the first of some commands to its first
-# lookup, and from the last result to completion, together.
-START_CYCLES = 70
-
-
-@dataclass(frozen=True)
-class Assumptions:
-    """What is not known without a board.
-
-    Attributes:
-        clock_mhz: of the overlay.
-        memory_gb_per_s: of the data bus: a KV260 has 64 bits of DDR4-2400.
-        efficiency: share of it that weight streams get: 0.93 in the DDR model of ``simulate``
-            (refresh, bank conflicts, four ports), with 64-beat bursts.
-        launch_us: from deciding to run a layer's matrices to their first cycle, and from the last
-            result to the processor's seeing it. Register writes over AXI4-Lite and an interrupt.
-        attention_gb_per_s: at which the processor reads keys and values.
-        host_us: rounding, packing, scaling and norms on the processor, for each step that follows
-            another (four a layer).
-    """
-
-    clock_mhz: float = 300.0
-    memory_gb_per_s: float = 19.2
-    efficiency: float = 0.93
-    launch_us: float = 5.0
-    attention_gb_per_s: float = 6.0
-    host_us: float = 5.0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.clock_mhz:g} MHz assumed, {self.efficiency:.0%} of "
-            f"{self.memory_gb_per_s:g} GB/s assumed"
-        )
-
-    @property
-    def stream_bytes_per_s(self) -> float:
-        """Of weights."""
-        return self.memory_gb_per_s * 1e9 * self.efficiency
-
-
-@dataclass(frozen=True)
-class Work:
-    """What the commands of a matrix need, one after the other without gaps.
-
-    Attributes:
-        cycles: from the first lookup to the last, memory not limiting.
-        exposed: cycles before and after: the start, and the drain of the last results.
-        weight_bytes: read.
-        other_bytes: activations read and results written.
-        commands: submitted.
-    """
-
-    cycles: int = 0
-    exposed: int = 0
-    weight_bytes: int = 0
-    other_bytes: int = 0
-    commands: int = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Of all memory traffic."""
-        return self.weight_bytes + self.other_bytes
-
-    def seconds(self, assumptions: Assumptions) -> float:
-        """The longer of looking up and streaming, and what neither can hide."""
-        hertz = assumptions.clock_mhz * 1e6
-        streaming = self.nbytes / assumptions.stream_bytes_per_s
-        return max(self.cycles / hertz, streaming) + self.exposed / hertz
-
-    def limit(self, assumptions: Assumptions) -> str:
-        """What decides: ``"cycles"`` or ``"memory"``."""
-        streaming = self.nbytes / assumptions.stream_bytes_per_s
-        return "memory" if streaming > self.cycles / (assumptions.clock_mhz * 1e6) else "cycles"
-
-
-def command_cycles(tiles: int, beats: int) -> int:
-    """Cycles of a command's lookups, memory not limiting.
-
-    A tile takes as many as it has row beats, or as its successor's tables take to fill.
-    """
-    return tiles * max(beats, FILL_CYCLES)
-
-
-def sequence_cycles(
-    commands: Iterable[tuple[int, int, int]], rows_per_beat: int
-) -> tuple[int, int]:
-    """When commands that follow one another have looked up and drained, in cycles.
-
-    A command's results leave, four a cycle, while the next one looks up; there are two halves of
-    accumulators, so the one after that waits for them.
-
-    Args:
-        commands: tiles, row beats and columns of each.
-        rows_per_beat: of the overlay.
-
-    Returns:
-        The cycle of the last lookup, and that of the last result.
-    """
-    looked_up = drained = drained_before = 0
-    for tiles, beats, columns in commands:
-        looked_up = max(looked_up, drained_before) + command_cycles(tiles, beats)
-        drain = -(-beats * columns * rows_per_beat // RESULTS_PER_CYCLE)
-        drained_before, drained = drained, max(looked_up, drained) + drain
-    return looked_up, drained
-
-
-def matrix_work(cut: Cut, can: Capabilities, rows: int) -> Work:
-    """What a matrix times ``rows`` activation rows needs."""
-    full, left = divmod(rows, can.columns)
-    groups = [can.columns] * min(full, 2) + [left] * bool(left)
-    # All full groups after the first take the same time.
-    first = sequence_cycles(_commands(cut, can, groups[:1]), can.rows_per_beat)[0]
-    ends = sequence_cycles(_commands(cut, can, groups), can.rows_per_beat)
-    second = sequence_cycles(_commands(cut, can, groups[:2]), can.rows_per_beat)[0]
-    shapes = list(_commands(cut, can, [1]))
-    weights = sum(tiles * beats for tiles, beats, _ in shapes) * BEAT_BYTES * can.ports
-    inputs = sum(tiles for tiles, _, _ in shapes) * BEAT_BYTES
-    outputs = sum(beats for _, beats, _ in shapes) * can.rows_per_beat * RESULT_BYTES
-    times = full + bool(left)
-    return Work(
-        cycles=ends[0] + max(0, full - 2) * (second - first),
-        exposed=ends[1] - ends[0] + START_CYCLES if rows else 0,
-        weight_bytes=weights * times,
-        other_bytes=(inputs + outputs) * rows,
-        commands=len(shapes) * times,
-    )
-
-
-def _commands(cut: Cut, can: Capabilities, groups: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Tiles, row beats and columns of each command, for groups of so many columns."""
-    for columns in groups:
-        for block in range(cut.blocks):
-            first, last = cut.columns(block)
-            for start, stop in cut.pieces():
-                beats = row_beats((stop - start) * cut.digits, can.ports)
-                yield cut.mode.tiles(last - first), beats, columns
-
-
-def matrix_seconds(cut: Cut, can: Capabilities, rows: int, assumptions: Assumptions) -> float:
-    """Estimated time of one matrix, launch included."""
-    return matrix_work(cut, can, rows).seconds(assumptions) + assumptions.launch_us * 1e-6
-
-
-def capabilities_of(geometry: Geometry) -> Capabilities:
-    """What an overlay of this geometry says about itself."""
-    return Capabilities(
-        ports=geometry.ports,
-        columns=geometry.columns,
-        queue_depth=geometry.queue_depth,
-        max_row_beats=geometry.nb_max,
-        row_scale=geometry.row_scale,
-        ternary=True,
-        multiples=True,
-        addr_bits=geometry.addr_bits,
-    )
 
 
 @dataclass(frozen=True)
@@ -310,7 +158,10 @@ def token_terms(
     launches = shape.layers * len(shape.steps()) + 1
     commands = f"{launches} times {assumptions.launch_us:g} us, assumed"
     terms.append(Term("launches", launches * assumptions.launch_us * 1e-6, basis=commands))
-    host = f"{launches} times {assumptions.host_us:g} us, assumed: norms, rounding, scaling"
+    host = (
+        f"{launches} times {assumptions.host_us:g} us, native code assumed: norms, rounding, "
+        f"scaling; Python takes {PYTHON_HOST_US:g} us on a desktop, more on a board"
+    )
     terms.append(Term("processor", launches * assumptions.host_us * 1e-6, basis=host))
     return terms
 
@@ -332,8 +183,8 @@ def _fabric_term(
         work.seconds(assumptions) * layers,
         (work.cycles + work.exposed) * layers,
         work.nbytes * layers,
-        f"{layers} times {work.cycles} cycles or {work.nbytes / 1e6:.2f} MB, of which "
-        f"{work.limit(assumptions)} decide, and {work.exposed} cycles of start and drain",
+        f"{layers} times the longer of {work.cycles} cycles and {work.nbytes / 1e6:.2f} MB "
+        f"({work.limit(assumptions)}), and {work.exposed} cycles of start and drain",
     )
 
 
@@ -376,47 +227,78 @@ def _row(term: Term, total: float) -> dict[str, Any]:
 def comparison(
     geometry: Geometry, assumptions: Assumptions, *, context: int = 1024
 ) -> list[dict[str, Any]]:
-    """Tokens per second of every shape, head and way of attention, a row each."""
-    return [
-        {
-            "model": name,
-            "head": head,
-            "attention": attention,
-            "tokens/s": round(
+    """Tokens per second of every shape, head and way of attention, a row each.
+
+    The last column has the host's share as Python takes it on a desktop, in place of what native
+    code is assumed to take.
+    """
+    with_python = replace(assumptions, host_us=PYTHON_HOST_US)
+    rows = []
+    for name, shape in SHAPES.items():
+        for head, attention in itertools.product(HEADS, ATTENTIONS):
+            rates = [
                 tokens_per_second(
                     token_terms(
-                        shape,
-                        geometry,
-                        assumptions,
-                        context=context,
-                        head=head,
-                        attention=attention,
+                        shape, geometry, chosen, context=context, head=head, attention=attention
                     )
-                ),
-                1,
-            ),
-        }
-        for name, shape in SHAPES.items()
-        for head in HEADS
-        for attention in ATTENTIONS
-    ]
+                )
+                for chosen in (assumptions, with_python)
+            ]
+            rows.append(
+                {
+                    "model": name,
+                    "head": head,
+                    "attention": attention,
+                    "tokens/s": round(rates[0], 1),
+                    "tokens/s, Python host": round(rates[1], 1),
+                }
+            )
+    return rows
+
+
+def prefill_rates(
+    geometries: Mapping[str, Geometry], assumptions: Assumptions, *, tokens: int = 128
+) -> list[dict[str, Any]]:
+    """Prompt tokens per second of the fabric alone, a row for each shape and geometry.
+
+    A bound: attention and the processor's share are left out, because they run beside the fabric or
+    not at all like decoding's. The head multiplies one row.
+    """
+    rows = []
+    for name, shape in SHAPES.items():
+        for label, geometry in geometries.items():
+            can = capabilities_of(geometry)
+            steps = [
+                matrix_work(cut_matrix(matrix, 1, matrix[1], can), can, tokens)
+                for matrix in shape.steps().values()
+            ]
+            seconds = shape.layers * sum(work.seconds(assumptions) for work in steps)
+            cycles = sum(work.cycles + work.exposed for work in steps)
+            macs = tokens * sum(n * k for n, k in shape.steps().values())
+            rows.append(
+                {
+                    "model": name,
+                    "geometry": label,
+                    "prompt": tokens,
+                    "tokens/s, fabric alone": round(tokens / seconds, 1),
+                    "multiply-adds a cycle": round(macs / cycles, 1),
+                    "limited by": steps[0].limit(assumptions),
+                }
+            )
+    return rows
 
 
 __all__ = [
     "ATTENTIONS",
     "HEADS",
     "LABEL",
+    "PYTHON_HOST_US",
     "SHAPES",
     "Assumptions",
     "ModelShape",
     "Term",
-    "Work",
-    "capabilities_of",
-    "command_cycles",
     "comparison",
-    "matrix_seconds",
-    "matrix_work",
-    "sequence_cycles",
+    "prefill_rates",
     "token_table",
     "token_terms",
     "tokens_per_second",

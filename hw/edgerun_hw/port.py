@@ -21,7 +21,8 @@ class Buffer(Protocol):
     """Memory that both the processor and the device can reach.
 
     They need not see each other's writes: ``flush`` after writing ``array`` and before the device
-    reads, ``invalidate`` after the device wrote and before reading ``array``.
+    reads, ``invalidate`` after the device wrote and before reading ``array``. Nor are they kept
+    apart: what was flushed must not be changed until the commands that read it are complete.
 
     Attributes:
         array: uint8 [nbytes], what the processor sees.

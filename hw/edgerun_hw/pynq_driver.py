@@ -33,10 +33,12 @@ class PynqMemory:
     def __init__(self, buffer: Any) -> None:
         self._buffer = buffer
         self._address = int(buffer.device_address)
-        self._array: NDArray[np.uint8] = np.asarray(buffer)
+        self._array: NDArray[np.uint8] | None = np.asarray(buffer)
 
     @property
     def array(self) -> NDArray[np.uint8]:
+        if self._array is None:
+            raise ValueError("this buffer was freed")
         return self._array
 
     @property
@@ -50,7 +52,10 @@ class PynqMemory:
         self._buffer.invalidate()
 
     def free(self) -> None:
-        self._buffer.freebuffer()
+        # pynq unmaps the memory at once: whoever still reads an array would crash.
+        if self._array is not None:
+            self._array = None
+            self._buffer.freebuffer()
 
 
 class TlmmIP(pynq.DefaultIP):  # type: ignore[misc]  # pynq has no types
@@ -81,7 +86,8 @@ class TlmmIP(pynq.DefaultIP):  # type: ignore[misc]  # pynq has no types
             MemoryError: there is not that much.
         """
         try:
-            buffer = pynq.allocate((nbytes,), np.uint8, target=self.device)
+            # Without `cacheable` a board maps it uncached, and reading results is slow.
+            buffer = pynq.allocate((nbytes,), np.uint8, target=self.device, cacheable=1)
             buffer[:] = 0
             buffer.flush()
             return PynqMemory(buffer)

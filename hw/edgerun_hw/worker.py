@@ -304,9 +304,16 @@ def main(arguments: Sequence[str]) -> int:
     with socket.socket(fileno=int(file)) as connection:
         try:
             overlay = open_device(device)
+        except ImportError as error:
+            return _refuse(connection, _failed("worker", f"{sys.executable}: {error}"))
         except Exception as error:
-            number, _ = msg.decode(connection.recv(msg.MAX_MESSAGE_BYTES))
-            connection.send(msg.encode(_describe(error), number))
-            return 1
+            return _refuse(connection, _describe(error))
         Worker(overlay, connection).serve()
     return 0
+
+
+def _refuse(connection: socket.socket, failed: msg.Failed) -> int:
+    """Answers the first request with what is wrong; returns the exit status."""
+    number, _ = msg.decode(connection.recv(msg.MAX_MESSAGE_BYTES))
+    connection.send(msg.encode(failed, number))
+    return 1

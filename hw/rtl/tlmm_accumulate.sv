@@ -8,7 +8,7 @@ module tlmm_accumulate #(
 ) (
     input logic clk,
 
-    input logic [$clog2(NB_MAX)-1:0] read_beat,   // cycle 3 of a beat
+    input logic [$clog2(NB_MAX)-1:0] read_beat,   // cycle 2 of a beat
     input logic                      first_tile,  // cycle 4
     input logic [ SUM_BITS*ROWS-1:0] sums,        // cycle 5
     input logic [          ROWS-1:0] negate,      // cycle 5
@@ -18,7 +18,7 @@ module tlmm_accumulate #(
     input  logic                                  result_write,  // cycle 6
     input  logic [            $clog2(NB_MAX)-1:0] result_tail,
     input  logic [            $clog2(NB_MAX)-1:0] result_head,
-    output logic [tlmm_pkg::RESULT_BITS*ROWS-1:0] result
+    output logic [tlmm_pkg::RESULT_BITS*ROWS-1:0] result         // two cycles later
 );
   localparam int BITS = tlmm_pkg::RESULT_BITS;
 
@@ -36,8 +36,8 @@ module tlmm_accumulate #(
       .read_data(stored)
   );
 
-  // The first tile overwrites, so there is no clearing. The reset of this register does it, where
-  // a choice in front of the adder would cost logic.
+  // The first tile overwrites, so that there is no clearing. A register's reset does it; a choice
+  // in front of the adder would cost logic.
   always_ff @(posedge clk) begin
     if (first_tile) old <= '0;
     else old <= stored;

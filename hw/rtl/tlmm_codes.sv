@@ -29,16 +29,15 @@ module tlmm_codes #(
     logic [1:0] differ_04_early;
 
     for (genvar t = 0; t < TABLES; t++) begin : g_table
-      logic [3:0] magnitude;
-      always_ff @(posedge clk) {signs[t], magnitude} <= w_data[LSB+CODE_BITS*t+:CODE_BITS];
       tlmm_delay #(
           .WIDTH (4),
-          .CYCLES(t == TABLES - 1 ? 2 : 0)
+          .CYCLES(t == TABLES - 1 ? 3 : 1)
       ) delay_magnitude (
           .clk,
-          .in (magnitude),
+          .in (w_data[LSB+CODE_BITS*t+:4]),
           .out(magnitudes[4*(ROWS*t+r)+:4])
       );
+      always_ff @(posedge clk) signs[t] <= w_data[LSB+CODE_BITS*t+4];
     end
 
     always_ff @(posedge clk) begin

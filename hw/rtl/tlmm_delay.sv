@@ -1,7 +1,7 @@
 // Delays a value by a number of cycles. No reset: tools make it a shift register in a LUT.
 module tlmm_delay #(
     parameter int WIDTH  = 1,
-    parameter int CYCLES = 1
+    parameter int CYCLES = 1   // 1 or more
 ) (
     input  logic             clk,
     input  logic [WIDTH-1:0] in,
@@ -9,9 +9,7 @@ module tlmm_delay #(
 );
   logic [WIDTH*CYCLES-1:0] line;
 
-  if (CYCLES == 0) begin : g_none
-    assign out = in;
-  end else if (CYCLES == 1) begin : g_one
+  if (CYCLES == 1) begin : g_one
     always_ff @(posedge clk) line <= in;
     assign out = line;
   end else begin : g_many

@@ -136,7 +136,7 @@ module tlmm_engine #(
 
   tlmm_lookup #(
       .NB_BITS(NB_BITS),
-      .SETTLE_CYCLES(4)  // accumulators are read in cycle 3 and written at the end of cycle 6
+      .SETTLE_CYCLES(5)  // accumulators are read in cycle 2 and written at the end of cycle 6
   ) lookup (
       .clk,
       .rst,
@@ -160,7 +160,7 @@ module tlmm_engine #(
   );
 
   logic half_1, half_3, first_tile_4, valid_6, last_tile_6;
-  logic [NB_BITS-1:0] beat_3, beat_6;
+  logic [NB_BITS-1:0] beat_2, beat_6;
   logic [6:1] valid_line;
 
   tlmm_delay #(
@@ -179,18 +179,18 @@ module tlmm_engine #(
   );
   tlmm_delay #(
       .WIDTH (NB_BITS),
-      .CYCLES(3)
-  ) delay_beat_3 (
+      .CYCLES(2)
+  ) delay_beat_2 (
       .clk,
       .in (beat),
-      .out(beat_3)
+      .out(beat_2)
   );
   tlmm_delay #(
       .WIDTH (NB_BITS),
-      .CYCLES(3)
+      .CYCLES(4)
   ) delay_beat_6 (
       .clk,
-      .in (beat_3),
+      .in (beat_2),
       .out(beat_6)
   );
   tlmm_delay #(
@@ -290,7 +290,7 @@ module tlmm_engine #(
         .NB_MAX(NB_MAX)
     ) accumulate (
         .clk,
-        .read_beat(beat_3),
+        .read_beat(beat_2),
         .first_tile(first_tile_4),
         .sums,
         .negate,

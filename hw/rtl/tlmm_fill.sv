@@ -27,7 +27,6 @@ module tlmm_fill #(
 );
   localparam int BITS = tlmm_pkg::TABLES * tlmm_pkg::ENTRY_BITS;
   localparam int COLUMN_BITS = COLUMNS > 1 ? $clog2(COLUMNS) : 1;
-  localparam logic [3:0] LAST_STEP = 4'(tlmm_pkg::MAX_MAGNITUDE);
 
   // ---- command
   logic active, multiples, start, last_tile, last_column;
@@ -81,57 +80,64 @@ module tlmm_fill #(
   // A table is a running sum: entries follow one another such that each differs from the one
   // before by one activation, which takes one adder per table. In ternary mode the entry of
   // magnitude 9 * t0 + 3 * t1 + t2 is t0 * first + t1 * second + t2 * third; in multiples mode
-  // that of magnitude e is e * first.
-  typedef struct packed {
-    logic [3:0] magnitude;  // of the entry that is written in this step
-    logic [1:0] choice;     // the activation on the way to the next one
-    logic       negate;
-  } step_t;
+  // that of magnitude e is e * first, and the walk goes through them in order.
+  localparam logic [3:0] LAST_TERNARY = 4'd9;
+  localparam logic [3:0] LAST_MULTIPLE = 4'(tlmm_pkg::MAX_MAGNITUDE);
+  localparam logic [1:0] FIRST = 2'd0, SECOND = 2'd1, THIRD = 2'd2;
 
-  function automatic step_t ternary_step(input logic [3:0] number);
-    case (number)
-      4'd0: ternary_step = {4'd0, 2'd2, 1'b0};
-      4'd1: ternary_step = {4'd1, 2'd1, 1'b0};
-      4'd2: ternary_step = {4'd4, 2'd2, 1'b1};
-      4'd3: ternary_step = {4'd3, 2'd2, 1'b1};
-      4'd4: ternary_step = {4'd2, 2'd0, 1'b0};
-      4'd5: ternary_step = {4'd11, 2'd2, 1'b0};
-      4'd6: ternary_step = {4'd12, 2'd2, 1'b0};
-      4'd7: ternary_step = {4'd13, 2'd1, 1'b1};
-      4'd8: ternary_step = {4'd10, 2'd1, 1'b1};
-      4'd9: ternary_step = {4'd7, 2'd2, 1'b1};
-      4'd10: ternary_step = {4'd6, 2'd2, 1'b1};
-      4'd11: ternary_step = {4'd5, 2'd1, 1'b0};
-      4'd12: ternary_step = {4'd8, 2'd2, 1'b0};
-      default: ternary_step = {4'd9, 2'd2, 1'b0};  // the last one; no next entry
+  // From a magnitude to the next one: by which activation, whether it is subtracted, and where to.
+  function automatic logic [6:0] ternary_step(input logic [3:0] from);
+    case (from)
+      4'd0: ternary_step = {THIRD, 1'b0, 4'd1};
+      4'd1: ternary_step = {SECOND, 1'b0, 4'd4};
+      4'd4: ternary_step = {THIRD, 1'b1, 4'd3};
+      4'd3: ternary_step = {THIRD, 1'b1, 4'd2};
+      4'd2: ternary_step = {FIRST, 1'b0, 4'd11};
+      4'd11: ternary_step = {THIRD, 1'b0, 4'd12};
+      4'd12: ternary_step = {THIRD, 1'b0, 4'd13};
+      4'd13: ternary_step = {SECOND, 1'b1, 4'd10};
+      4'd10: ternary_step = {SECOND, 1'b1, 4'd7};
+      4'd7: ternary_step = {THIRD, 1'b1, 4'd6};
+      4'd6: ternary_step = {THIRD, 1'b1, 4'd5};
+      4'd5: ternary_step = {SECOND, 1'b0, 4'd8};
+      4'd8: ternary_step = {THIRD, 1'b0, LAST_TERNARY};
+      default: ternary_step = {THIRD, 1'b0, 4'd0};  // from the last one back to the start
     endcase
   endfunction
 
-  logic [3:0] number;
-  logic filling, fill_half, read_half, just_released;
-  logic [1:0] fulls;
-  step_t now;
+  logic filling, fill_half, read_half, last_entry, negate;
+  logic [1:0] fulls, choice;
+  logic [3:0] magnitude, next_magnitude;
 
-  assign now = multiples ? step_t'({number, 2'd0, 1'b0}) : ternary_step(number);
-  assign filling = loaded && !fulls[fill_half] && !just_released;
-  assign done = filling && number == LAST_STEP;
+  assign done = filling && last_entry;
   assign full = fulls[read_half];
   assign half = read_half;
 
+  always_comb begin
+    next_magnitude = 4'd0;  // where a walk starts
+    if (filling) next_magnitude = multiples ? magnitude + 4'd1 : 4'(ternary_step(magnitude));
+  end
+
+  // The step away from the next magnitude is looked up as that is entered: adders wait for it.
+  always_ff @(posedge clk) begin
+    magnitude        <= next_magnitude;
+    last_entry       <= next_magnitude == (multiples ? LAST_MULTIPLE : LAST_TERNARY);
+    {choice, negate} <= multiples ? {FIRST, 1'b0} : 3'(ternary_step(next_magnitude) >> 4);
+  end
+
   always_ff @(posedge clk) begin
     if (rst) begin
-      number    <= '0;
+      filling   <= 1'b0;
       fill_half <= 1'b0;
       read_half <= 1'b0;
       fulls     <= '0;
     end else begin
-      if (filling) number <= done ? '0 : number + 4'd1;
+      filling <= filling ? !done : loaded && !fulls[fill_half];
       if (done) fulls[fill_half] <= 1'b1;
       if (done) fill_half <= !fill_half;
       if (release_half) fulls[read_half] <= 1'b0;
       if (release_half) read_half <= !read_half;
     end
-    just_released <= release_half;
   end
 
   // ---- write port, a cycle later, for the sake of its fan-out
@@ -147,15 +153,15 @@ module tlmm_fill #(
         .multiples,
         .x_data,
         .step(filling),
-        .choice(now.choice),
-        .negate(now.negate),
+        .choice,
+        .negate,
         .entries(entries[BITS*m+:BITS])
     );
   end
 
   always_ff @(posedge clk) begin
     write         <= filling && !rst;
-    write_address <= {fill_half, now.magnitude};
+    write_address <= {fill_half, magnitude};
     write_entries <= entries;
   end
 

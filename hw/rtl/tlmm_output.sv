@@ -11,7 +11,7 @@ module tlmm_output #(
     input logic clk,
     input logic rst,
 
-    input  logic [COLUMNS*GROUPS*128-1:0] groups,         // results of a row beat
+    input  logic [COLUMNS*GROUPS*128-1:0] groups,         // results of a row beat, a cycle late
     input  logic                          unit_valid,     // see tlmm_drain
     input  logic                          unit_scaled,
     input  logic [    COLUMNS*GROUPS-1:0] unit_select,
@@ -27,9 +27,11 @@ module tlmm_output #(
     output logic [127:0] y_data,
     output logic         y_last
 );
-  // ---- words of the unit, two cycles on
+  // ---- words of the unit, three cycles on
   logic [127:0] words;
-  logic [1:0] valid_line, phase, word;
+  logic [2:0] valid_line;
+  logic [1:0] phase, word;
+  logic [COLUMNS*GROUPS-1:0] select;
   logic valid, scaled, complete, last, padding;
   logic [31:0] scale;
 
@@ -38,19 +40,20 @@ module tlmm_output #(
   ) choose (
       .clk,
       .groups,
-      .select(unit_select),
+      .select(select),
       .words
   );
+  always_ff @(posedge clk) select <= unit_select;
   tlmm_delay #(
       .WIDTH (40),
-      .CYCLES(2)
+      .CYCLES(3)
   ) delay_unit (
       .clk,
       .in ({unit_scaled, unit_phase, unit_complete, unit_last, unit_word, unit_select == '0, unit_scale}),
       .out({scaled, phase, complete, last, word, padding, scale})
   );
-  always_ff @(posedge clk) valid_line <= rst ? '0 : {valid_line[0], unit_valid};
-  assign valid = valid_line[1];
+  always_ff @(posedge clk) valid_line <= rst ? '0 : {valid_line[1:0], unit_valid};
+  assign valid = valid_line[2];
 
   // ---- scaled ones take a detour; tlmm_drain keeps others from overtaking them
   logic pack_valid, pack_complete, pack_last;

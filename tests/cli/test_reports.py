@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from edgerun.cli.tables import size
+from edgerun.backends.base import Report
+from edgerun.cli.report import report_lines
+from edgerun.cli.tables import aligned, size
 from edgerun.profile import MachineProfile
 from edgerun.workload import Workload
 from tests import fakes
@@ -149,3 +151,16 @@ def test_doctor_shows_a_calibrated_machine(run: Run, monkeypatch: pytest.MonkeyP
 )
 def test_sizes_are_for_people(count: float, text: str) -> None:
     assert size(count) == text
+
+
+def test_a_plain_table_has_its_numbers_to_the_right() -> None:
+    rows = [{"part": "o", "cycles": 7}, {"part": "gate/up", "cycles": 1234}]
+    assert aligned(rows) == ["part     cycles", "o             7", "gate/up    1234"]
+    assert aligned([]) == []
+
+
+def test_reports_of_devices_are_shown_as_tables() -> None:
+    report = Report("cycles", [{"part": "o", "cycles": 7}], ["a note"])
+    llm: Any = SimpleNamespace(reports=lambda: [report])
+    lines = report_lines(llm)
+    assert lines == ["cycles", "  part  cycles", "  o          7", "  a note"]

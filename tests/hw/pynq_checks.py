@@ -103,6 +103,21 @@ def allocate_gives_device_memory(folder):
     assert device.port.allocated_bytes == 0
 
 
+def freed_memory_is_given_back_once(folder):
+    device, overlay = _overlay(folder, FakeDevice)
+    memory = overlay.tlmm.allocate(5000)
+    assert (memory.array.size, device.port.allocated_bytes) == (5000, 8192)
+    memory.free()
+    memory.free()
+    assert device.port.allocated_bytes == 0
+    try:
+        memory.array[0] = 1
+    except ValueError as error:
+        assert "freed" in str(error)
+    else:
+        raise AssertionError("no error")
+
+
 def commands_give_the_right_answer(folder):
     bitfile = prepare(PRESETS["tiny"], Path(folder))
     device = SimulatedDevice(_make_port)

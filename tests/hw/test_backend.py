@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -84,6 +85,20 @@ def test_what_is_not_a_packed_linear_is_left_to_others():
     assert "linear layers only" in fpga().supports(graph, other, Phase.DECODE).reason
 
 
+def test_an_overlay_without_a_mode_gets_no_weights_for_it():
+    overlay = fake_overlay()
+    overlay._capabilities = replace(overlay.capabilities, multiples=False)
+    session = SimpleNamespace(capabilities=overlay.capabilities)
+    backend = fpga()
+    backend._session = session  # type: ignore[assignment]
+    rng = np.random.default_rng(0)
+    for name, able in (("ternary", True), ("int4", False), ("int8", False)):
+        graph, node = linear(random_weight(rng, name, (20, 64), 32))
+        support = backend.supports(graph, node, Phase.DECODE)
+        assert support.ok == able
+        assert able or "no mode for weights" in support.reason
+
+
 @pytest.mark.parametrize("name", ["ternary", "int2", "int4", "int8"])
 @pytest.mark.parametrize("activations", ["int8_row", "int8_block"])
 @pytest.mark.parametrize("rows", [1, 5])
@@ -159,6 +174,14 @@ def test_a_device_in_the_environment_lets_it_take_part_by_cost(environment):
     assert any("slower by estimate" in reason and "36 nodes" in reason for reason in reasons)
     for backend in found.backends:
         backend.close()
+
+
+def test_the_environment_alone_can_ask_for_it(environment):
+    environment(EDGERUN_BACKEND="fpga", EDGERUN_FPGA_DEVICE="fake:tiny")
+    found = find_candidates()
+    assert found.preferred == "fpga"
+    assert "fake:tiny" in str(found.backends[0]._device)
+    assert "EDGERUN_FPGA_DEVICE" in absent_backends(find_candidates("cpu"))["fpga"]
 
 
 def test_without_a_device_it_takes_no_part_and_costs_nothing(environment):

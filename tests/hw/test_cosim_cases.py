@@ -1,6 +1,6 @@
 """The verilated overlay against the NumPy definition: a seeded share of the random cases.
 
-All of them: ``python -m edgerun_hw.simulate.fuzz --cases 2000``.
+All of them: ``python -m edgerun_hw.simulate.fuzz --cases 2000 --mishaps 10``.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ DECODE = PRESETS["decode-300"]
 
 
 def chosen() -> list[Setting]:
-    return list(settings(CASES, SEED, GEOMETRIES, max_lookups=2000))
+    return list(settings(CASES, SEED, GEOMETRIES, max_lookups=2000, mishaps=5))
 
 
 @pytest.mark.parametrize(
     "setting", chosen(), ids=lambda setting: f"{setting.geometry}-{setting.seed}"
 )
-def test_random_commands_are_bit_exact(setting: Setting) -> None:
+def test_random_commands_are_bit_exact_and_mishaps_harmless(setting: Setting) -> None:
     assert run_setting(setting).failures == ()
 
 
@@ -82,4 +82,4 @@ def test_random_cases_reach_nearly_every_line() -> None:
     files = summarise(cover(20, names=("tiny",)))
     covered, everything = (sum(file.lines[i] for file in files) for i in (0, 1))
     assert {file.name for file in files} >= {"tlmm_top.sv", "tlmm_engine.sv", "tlmm_reader.sv"}
-    assert covered >= 0.9 * everything
+    assert covered >= 0.97 * everything

@@ -10,8 +10,8 @@ from edgerun.formats.lookup import LookupMode
 from edgerun.kernels import reference
 from edgerun_hw.geometry import PRESETS, Geometry
 from edgerun_hw.matrix import DeviceMatrix, cut_matrix, integers_of, largest_integer
-from edgerun_hw.model import capabilities_of
 from edgerun_hw.products import Multiplier, Product, WrongResultError, round_activations
+from edgerun_hw.timing import capabilities_of
 from tests.hw.devices import fake_overlay, normal, random_weight
 
 TINY = capabilities_of(PRESETS["tiny"])

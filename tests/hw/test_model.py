@@ -14,19 +14,22 @@ from edgerun_hw.model import (
     HEADS,
     LABEL,
     SHAPES,
-    Assumptions,
-    capabilities_of,
-    command_cycles,
     comparison,
-    matrix_seconds,
-    matrix_work,
-    sequence_cycles,
+    prefill_rates,
     token_table,
     token_terms,
     tokens_per_second,
 )
 from edgerun_hw.port import Counters
 from edgerun_hw.products import Multiplier, Product, round_activations
+from edgerun_hw.timing import (
+    Assumptions,
+    capabilities_of,
+    command_cycles,
+    matrix_seconds,
+    matrix_work,
+    sequence_cycles,
+)
 from tests.hw.devices import normal, random_weight
 
 KV260 = PRESETS["decode-300"]
@@ -72,7 +75,16 @@ def test_more_of_anything_is_not_slower():
 def test_the_comparison_covers_every_choice():
     rows = comparison(KV260, Assumptions())
     assert len(rows) == len(SHAPES) * len(HEADS) * 2
-    assert all(row["tokens/s"] > 0 for row in rows)
+    assert all(row["tokens/s"] > row["tokens/s, Python host"] > 0 for row in rows)
+
+
+def test_columns_speed_up_prompts():
+    geometries = {name: PRESETS[name] for name in ("decode-300", "prefill-1500")}
+    rows = prefill_rates(geometries, Assumptions())
+    rates = {(row["model"], row["geometry"]): row["tokens/s, fabric alone"] for row in rows}
+    for name in SHAPES:
+        assert rates[name, "prefill-1500"] > 4 * rates[name, "decode-300"]
+    assert all(row["multiply-adds a cycle"] > 1300 for row in rows[1::2])
 
 
 def test_columns_share_a_weight_stream():

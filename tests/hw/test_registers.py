@@ -97,7 +97,7 @@ def test_field_extracts_its_bits():
 
 def test_board_files_import_nothing_of_edgerun():
     code = (
-        "import sys; import edgerun_hw.driver, edgerun_hw.overlay_errors\n"
+        "import sys; import edgerun_hw.driver, edgerun_hw.worker, edgerun_hw.worker_devices\n"
         "bad = [m for m in sys.modules if m == 'edgerun' or m.startswith('edgerun.')]\n"
         "sys.exit(repr(bad) if bad else 0)"
     )

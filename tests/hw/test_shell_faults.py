@@ -12,6 +12,7 @@ from tests.hw.commands import (
     DATA_PORT,
     LIMIT,
     Make,
+    RawCommand,
     assert_works,
     complete,
     make_command,
@@ -74,20 +75,37 @@ def test_an_error_of_memory_stops_the_queue_until_a_reset(
     assert_works(simulator, rng)
 
 
+def address_of(command: RawCommand, register: int) -> int:
+    return command.registers[register] | command.registers[register + 4] << 32
+
+
 def test_the_tag_is_that_of_the_command_whose_data_failed(
     overlay: Make, rng: np.random.Generator
 ) -> None:
     simulator = overlay()
     commands = [make_command(simulator, rng, row_beats=64, tiles=9, tag=20 + n) for n in range(3)]
     # The second command's weights are fetched, and fail, while the first is computed.
-    second = commands[1].registers
-    first = second[regs.CMD_W[1]] | second[regs.CMD_W[1] + 4] << 32
-    fault = Fault(FaultKind.READ_RESPONSE, 1, first=first, last=first + 16)
-    simulator.add_fault(fault)
+    first = address_of(commands[1], regs.CMD_W[1])
+    simulator.add_fault(Fault(FaultKind.READ_RESPONSE, 1, first=first, last=first + 16))
     push_all(simulator, commands)
     assert wait_for_error(simulator) == regs.ERROR_READ_RESPONSE.mask
     assert simulator.read(regs.ERROR_TAG) == 21
     assert simulator.read(regs.COMPLETED) <= 1
+
+
+def test_the_first_of_several_errors_gives_the_tag(overlay: Make, rng: np.random.Generator) -> None:
+    simulator = overlay()
+    commands = [make_command(simulator, rng, row_beats=32, tiles=3, tag=20 + n) for n in range(2)]
+    # The last burst of the first command, and the one behind it, which is of the second.
+    for address in (
+        address_of(commands[0], regs.CMD_W[0]) + 16 * (32 * 3 - 1),
+        address_of(commands[1], regs.CMD_W[0]),
+    ):
+        fault = Fault(FaultKind.READ_RESPONSE, 0, first=address, last=address + 16)
+        simulator.add_fault(fault)
+    push_all(simulator, commands)
+    assert wait_for_error(simulator) == regs.ERROR_READ_RESPONSE.mask
+    assert simulator.read(regs.ERROR_TAG) == 20
 
 
 def test_memory_that_is_not_there_is_an_error(overlay: Make, rng: np.random.Generator) -> None:
@@ -98,6 +116,7 @@ def test_memory_that_is_not_there_is_an_error(overlay: Make, rng: np.random.Gene
     command.push(simulator)
     assert wait_for_error(simulator) == regs.ERROR_WRITE_RESPONSE.mask
     assert simulator.read(regs.ERROR_TAG) == 3
+    assert simulator.read(regs.COMPLETED) == 0
     assert soft_reset(simulator)
     assert_works(simulator, rng)
 

@@ -41,7 +41,7 @@ def test_the_software_device_gives_the_cpus_tokens(device):
 
 @pytest.mark.fpga
 @pytest.mark.timeout(600)  # the simulator is compiled first
-@pytest.mark.parametrize("device", ["cosim", "cosim:decode-75", "cosim:tiny-prefill"])
+@pytest.mark.parametrize("device", ["cosim", "cosim:decode-300,ddr", "cosim:tiny-prefill"])
 def test_the_simulated_overlay_gives_the_cpus_tokens(device):
     with load(backend="fpga", device=device) as llm:
         for prompt in PROMPTS[: 1 + 2 * (device == "cosim")]:

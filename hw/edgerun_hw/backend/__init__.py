@@ -12,9 +12,10 @@ from edgerun_hw.backend.tally import Tally, cycles_report, part_of
 from edgerun_hw.command import MAX_COUNT, TERNARY_TILE, Capabilities
 from edgerun_hw.devices import DEVICES, Device, find_device
 from edgerun_hw.matrix import cut_matrix, has_row_scales
-from edgerun_hw.model import Assumptions, matrix_seconds
+from edgerun_hw.timing import Assumptions, matrix_seconds
 
 ROUNDED = ("int8_row", "int8_block")
+TERNARY_BITS = 2
 # What is assumed before a device has said anything: the decode configuration for a KV260.
 NOMINAL = Capabilities(
     ports=4,
@@ -74,6 +75,9 @@ class FpgaBackend:
             return Support(False, "the activations are not rounded to int8")
         if weight.shape[1] > MAX_COUNT * TERNARY_TILE // 3:
             return Support(False, f"rows of {weight.shape[1]} weights")
+        can = self._opened().capabilities or NOMINAL
+        if not can.multiples and not (can.ternary and weight.bits == TERNARY_BITS):
+            return Support(False, f"this overlay has no mode for weights of {weight.bits} bits")
         return Support(True)
 
     def cost(self, graph: Graph, node: Node, phase: Phase, rows: int) -> float:

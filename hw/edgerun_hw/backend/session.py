@@ -188,6 +188,8 @@ class Session:
         """
         rng = np.random.default_rng(0)
         for name, rows, k in TESTS:
+            if name != "ternary" and not self.overlay.capabilities.multiples:
+                continue
             values = rng.standard_normal((rows + 1, k)).astype(np.float32)
             weight = format_named(name).pack(values[1:], k)
             matrix = DeviceMatrix(weight, self.overlay)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import re
 import select
 import socket
@@ -25,15 +26,16 @@ from edgerun_hw.deploy.errors import BoardError, RefusedError
 
 PATIENCE_S = 150.0
 MAX_ANSWER_BYTES = 1 << 20
+# A socket's path has at most 107 bytes; ssh adds 40 of %C, and 18 more while it makes it.
+MAX_SOCKET_FOLDER = 48
 HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:%\[\]-]*")
+HINT = ": install the helper on the board, see `edgerun fpga broker --help`"
 BROKER = f"sudo -n {INSTALLED}"
 SSH_OPTIONS = {
     "BatchMode": "yes",  # a question for a password would hang unseen
     "ConnectTimeout": "15",
     "ServerAliveInterval": "10",
     "ServerAliveCountMax": "3",
-    "ControlMaster": "auto",
-    "ControlPersist": "30",
 }
 
 
@@ -53,8 +55,9 @@ class Target:
 
 
 def local_target(broker: str = BROKER) -> Target:
-    """The board that this program runs on."""
-    return Target("this board", tuple(broker.split()))
+    """The board that this program runs on; root needs no sudo."""
+    command = INSTALLED if broker == BROKER and os.geteuid() == 0 else broker
+    return Target("this board", tuple(command.split()))
 
 
 def sysroot_target(folder: Path) -> Target:
@@ -85,12 +88,23 @@ def ssh_target(host: str, broker: str = BROKER, options: Sequence[str] = ()) -> 
     """
     if not HOST.fullmatch(host):
         raise InputError(f"{host!r} is no host: write it as for ssh, user@board")
-    folder = env.settings().cache_dir / "ssh"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    settings = [f"{name}={value}" for name, value in SSH_OPTIONS.items()]
-    settings += [f"ControlPath={folder}/%C", *options]
+    # Of an option given twice ssh takes the first: the caller's come before ours.
+    ours = {**SSH_OPTIONS, **_shared_connection()}
+    settings = [*options, *(f"{name}={value}" for name, value in ours.items())]
     flags = [part for setting in settings for part in ("-o", setting)]
     return Target(host, ("ssh", "-T", *flags, "--", host, broker), is_remote=True)
+
+
+def _shared_connection() -> dict[str, str]:
+    """Lets commands that follow one another use one connection, if its socket can have a name."""
+    folder = env.settings().cache_dir / "ssh"
+    if len(str(folder)) > MAX_SOCKET_FOLDER:
+        return {}
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return {}
+    return {"ControlMaster": "auto", "ControlPersist": "30", "ControlPath": f"{folder}/%C"}
 
 
 def person() -> str:
@@ -124,7 +138,8 @@ class Board:
             )
         except FileNotFoundError:
             self._messages.close()
-            raise InputError(f"{target.command[0]} is not installed") from None
+            hint = HINT if target.command[0] == INSTALLED else ""
+            raise InputError(f"{target.command[0]} is not installed{hint}") from None
         self._buffer = b""
 
     def __enter__(self) -> Board:
@@ -232,7 +247,7 @@ class Board:
                 "takes back what was under way; `edgerun fpga status` shows what runs"
             )
         missing = INSTALLED in last and ("not found" in last or "No such file" in last)
-        hint = ": install the helper there, see `edgerun fpga broker --help`" if missing else ""
+        hint = HINT if missing else ""
         return f"{self.target.name} cannot be reached: {last}{hint}"
 
 

@@ -24,6 +24,11 @@ def short(digest: str) -> str:
     return digest[:8]
 
 
+def plural(count: int, noun: str) -> str:
+    """A count and what is counted."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def name_of(application: dict[str, Any] | None) -> str:
     """An application as an answer of the board names it."""
     if application is None:
@@ -122,7 +127,7 @@ def deploy_steps(
         )
 
     signed = "signed" if package.is_signed else "not signed"
-    checks = f"{package.checksums} checksums" if package.checksums else "no checksum"
+    checks = plural(package.checksums, "checksum") if package.checksums else "no checksum"
     summary = f"{name} ({short(manifest.digest)}) for {manifest.board.title}, {checks}, {signed}"
     return [
         Step(
@@ -156,7 +161,7 @@ def deploy_steps(
             "bitstream, and check the signature if it trusts keys.",
             seal,
         ),
-        *_activation(board, name, outcome, _settings(package)),
+        *_activation(board, outcome, _settings(package)),
     ]
 
 
@@ -172,7 +177,7 @@ def rollback_steps(board: Board, outcome: Outcome) -> list[Step]:
         outcome.old, outcome.new = answer["old"], answer["new"]
         return f"from {name_of(outcome.old)} to {name_of(outcome.new)}"
 
-    steps = [
+    return [
         Step(
             "lock",
             "Take the board's lock; finish what an interrupted deployment left, which may be all "
@@ -180,15 +185,14 @@ def rollback_steps(board: Board, outcome: Outcome) -> list[Step]:
             lock,
             undo=lambda: _abort(board),
         ),
-        *_activation(board, "the previous application", outcome, ""),
+        *_activation(board, outcome, ""),
     ]
-    return [_unless_done(step, outcome) for step in steps]
 
 
-def _activation(board: Board, name: str, outcome: Outcome, settings: str) -> list[Step]:
+def _activation(board: Board, outcome: Outcome, settings: str) -> list[Step]:
     def install() -> str:
         board.ask("install")
-        return f"/{FIRMWARE}/{name}" if outcome.new and outcome.new["name"] == name else ""
+        return f"/{FIRMWARE}/{outcome.new['name']}" if outcome.new else ""
 
     def load() -> str:
         return f"FPGA manager: {board.ask('load')['state']}"
@@ -243,13 +247,6 @@ def settings(package: Package) -> dict[str, str]:
 
 def _settings(package: Package) -> str:
     return "".join(f"set {what} ({text}), " for what, text in settings(package).items() if text)
-
-
-def _unless_done(step: Step, outcome: Outcome) -> Step:
-    def do() -> str:
-        return "nothing left to do" if outcome.done else step.do()
-
-    return Step(step.name, step.describe, do, step.undo, step.changes_board)
 
 
 def _abort(board: Board) -> None:

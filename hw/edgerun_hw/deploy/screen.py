@@ -13,19 +13,29 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
 from edgerun_hw.deploy.package import Package
-from edgerun_hw.deploy.plan import name_of, settings
+from edgerun_hw.deploy.plan import name_of, plural, settings
 from edgerun_hw.deploy.steps import Step
 
 NAME_WIDTH = 9
+PHASES = {"staging": "uploading", "placing": "moving folders", "loading": "loading"}
 TICK, CROSS, DOT = "[green]✓[/]", "[red]✗[/]", "[dim]·[/]"
 
 
 class Screen:
-    """Shows steps on stderr as they are done."""
+    """Shows steps on stderr as they are done; a context manager that marks the one that fails."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
+        self._current: Step | None = None
+
+    def __enter__(self) -> Screen:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._close_bar()
+        if kind is not None and self._current is not None:
+            self._console.print(f"{CROSS} {self._current.name}")
 
     def say(self, text: str) -> None:
         """One line."""
@@ -42,6 +52,7 @@ class Screen:
 
     def show(self, step: Step, result: str | None) -> None:
         """Shows that a step begins (on a terminal) or is done."""
+        self._current = step if result is None else None
         if result is None:
             self._close_bar()
             if self._console.is_terminal:
@@ -75,11 +86,6 @@ class Screen:
                 self._console.print(f"{'':>{NAME_WIDTH + 5}}[dim]{escape(result)}[/]")
         self.say("Nothing was changed.")
 
-    def failed(self, step: Step) -> None:
-        """Shows that a step has failed."""
-        self._close_bar()
-        self._console.print(f"{CROSS} {step.name}")
-
     def _close_bar(self) -> None:
         if self._bar is not None:
             self._bar.stop()
@@ -93,7 +99,7 @@ def show_package(folder: Path, package: Package) -> None:
     rows = {
         "for": f"{manifest.board.title}, {manifest.part}",
         "bitstream": f"{manifest.files[manifest.bitstream][0] / 1e6:.2f} MB, "
-        + (f"{checks} checksums right" if checks else "made without checksums"),
+        + (f"{plural(checks, 'checksum')} right" if checks else "made without checksums"),
         "registers": f"at {manifest.base:#x}, ID {manifest.identity:#010x}, "
         f"version {manifest.version:#010x}",
         **{what: text or "left as they are" for what, text in settings(package).items()},
@@ -123,10 +129,11 @@ def show_status(found: dict[str, Any]) -> None:
     interrupted = found["interrupted"]
     if interrupted:
         verb = "deployment" if interrupted["kind"] == "deploy" else "rollback"
+        phase = PHASES.get(interrupted["phase"], "under way")
         console.print(
             f"[yellow]A {verb} of {escape(name_of(interrupted['new']))} was interrupted while "
-            f"{escape(interrupted['phase'])}.[/] Run [bold]edgerun fpga rollback[/] to take it "
-            "back; the next deploy does so too.",
+            f"{phase}.[/] Run [bold]edgerun fpga rollback[/] to take it back; the next deploy "
+            "does so too.",
             soft_wrap=True,
         )
     elif found["active"] and not found["is_loaded"]:

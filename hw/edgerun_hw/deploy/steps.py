@@ -28,16 +28,23 @@ class Step:
     changes_board: bool = True
 
 
-def run(steps: Sequence[Step], show: Callable[[Step, str | None], None]) -> None:
+def run(
+    steps: Sequence[Step],
+    show: Callable[[Step, str | None], None],
+    is_done: Callable[[], bool] = lambda: False,
+) -> None:
     """Does the steps in order; when one fails, takes back those before it, last one first.
 
     Args:
         steps: what to do.
         show: called with a step and None before it, and with what it returned after it.
+        is_done: whether the steps that are left have nothing to do.
     """
     done: list[Step] = []
     try:
         for step in steps:
+            if is_done():
+                break
             show(step, None)
             result = step.do()
             done.append(step)

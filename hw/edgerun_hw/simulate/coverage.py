@@ -26,6 +26,8 @@ from edgerun_hw.simulate.simulator import SimulationError, Simulator
 POINT = re.compile(r"^C '(?P<fields>.*)' (?P<count>\d+)$")
 KINDS = {"v_line": "lines", "v_branch": "branches", "v_toggle": "toggles"}
 GEOMETRIES = ("tiny", "tiny-prefill")
+MAX_LOOKUPS = 2000
+MISHAPS = 20  # after every batch of cases
 
 Key = tuple[str, str, str, str]  # file, kind, line and column, what
 
@@ -112,7 +114,7 @@ def _share(covered: int, everything: int) -> str:
 
 
 def cover(cases: int, seed: int = 0, names: Sequence[str] = GEOMETRIES) -> Counter[Key]:
-    """Runs random cases with coverage switched on and sums up what they reached.
+    """Runs random cases and mishaps with coverage switched on and sums up what they reached.
 
     Raises:
         EdgerunError: a simulator cannot be made, or a case fails.
@@ -120,7 +122,7 @@ def cover(cases: int, seed: int = 0, names: Sequence[str] = GEOMETRIES) -> Count
     points: Counter[Key] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "coverage.dat"
-        for setting in settings(cases, seed, names, max_lookups=2000):
+        for setting in settings(cases, seed, names, MAX_LOOKUPS, MISHAPS):
 
             def make(setting: Setting, geometry: Geometry, file: Path = file) -> Simulator:
                 return _Recording(geometry, setting, file)

@@ -1,6 +1,6 @@
 """Runs random commands on the simulated overlay, in several geometries, memories and paces.
 
-    python -m edgerun_hw.simulate.fuzz --cases 2000
+    python -m edgerun_hw.simulate.fuzz --cases 2000 --mishaps 10
 
 Everything follows from ``--seed``: the same numbers give the same cases.
 """
@@ -19,6 +19,7 @@ from edgerun.errors import EdgerunError
 from edgerun_hw.geometry import PRESETS, Geometry
 from edgerun_hw.simulate.cases import MAX_LOOKUPS, random_case, run_cases
 from edgerun_hw.simulate.memory import DDR_PRESETS
+from edgerun_hw.simulate.mishaps import run_mishaps
 from edgerun_hw.simulate.simulator import Simulator
 
 # Name of a geometry and its share of the cases.
@@ -48,6 +49,7 @@ class Setting:
         seed: of simulator and cases.
         cases: how many.
         max_lookups: about how many cycles of lookups a case may have.
+        mishaps: how many mishaps follow the cases (``mishaps.py``).
     """
 
     geometry: str
@@ -58,6 +60,7 @@ class Setting:
     seed: int
     cases: int
     max_lookups: int = MAX_LOOKUPS
+    mishaps: int = 0
 
     def __str__(self) -> str:
         return (
@@ -84,9 +87,16 @@ class Outcome:
 
 
 def settings(
-    cases: int, seed: int, names: Sequence[str] = tuple(SHARES), max_lookups: int = MAX_LOOKUPS
+    cases: int,
+    seed: int,
+    names: Sequence[str] = tuple(SHARES),
+    max_lookups: int = MAX_LOOKUPS,
+    mishaps: int = 0,
 ) -> Iterator[Setting]:
-    """Divides ``cases`` among geometries and draws surroundings for every ``BATCH`` of them."""
+    """Divides ``cases`` among geometries and draws surroundings for every ``BATCH`` of them.
+
+    Each batch is followed by ``mishaps`` mishaps.
+    """
     total = sum(SHARES.get(name, 0.1) for name in names)
     left = cases
     for place, name in enumerate(names):
@@ -104,6 +114,7 @@ def settings(
                 seed=int(rng.integers(1 << 31)),
                 cases=min(BATCH, share - start),
                 max_lookups=max_lookups,
+                mishaps=mishaps,
             )
 
 
@@ -125,6 +136,8 @@ def run_setting(
     with (make or make_simulator)(setting, geometry) as simulator:
         start = time.perf_counter()
         failures = run_cases(simulator, cases)
+        if not failures:
+            failures = run_mishaps(simulator, setting.mishaps, setting.seed)
         seconds = time.perf_counter() - start
         return Outcome(setting, simulator.cycles, seconds, tuple(failures))
 
@@ -154,10 +167,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="only this one; may be given several times",
     )
     parser.add_argument("--max-lookups", type=int, default=MAX_LOOKUPS, help="cycles of a case")
+    parser.add_argument("--mishaps", type=int, default=0, help="faults and resets a batch")
     asked = parser.parse_args(arguments)
     names = tuple(asked.geometry or SHARES)
+    chosen = settings(asked.cases, asked.seed, names, asked.max_lookups, asked.mishaps)
     try:
-        failed = _run(settings(asked.cases, asked.seed, names, asked.max_lookups))
+        failed = _run(chosen)
     except EdgerunError as error:
         _say(str(error))
         return 1
@@ -169,11 +184,12 @@ class _Plain(argparse.RawDescriptionHelpFormatter):
 
 
 def _run(chosen: Iterator[Setting]) -> int:
-    cases = cycles = failed = 0
+    cases = mishaps = cycles = failed = 0
     seconds = 0.0
     for setting in chosen:
         outcome = run_setting(setting)
         cases += setting.cases
+        mishaps += setting.mishaps
         cycles += outcome.cycles
         seconds += outcome.seconds
         failed += bool(outcome.failures)
@@ -182,7 +198,8 @@ def _run(chosen: Iterator[Setting]) -> int:
         for failure in outcome.failures:
             _say(f"    {failure}")
     verdict = f"{failed} batches failed" if failed else "all bit-exact"
-    _say(f"{cases} cases, {cycles / 1e6:.1f} Mcycles in {seconds:.0f} s: {verdict}")
+    done = f"{cases} cases" + (f", {mishaps} mishaps" if mishaps else "")
+    _say(f"{done}, {cycles / 1e6:.1f} Mcycles in {seconds:.0f} s: {verdict}")
     return failed
 
 

@@ -75,7 +75,7 @@ def _plain(cell: dict[str, Any], port: str, clock: list[Any]) -> bool:
     """Whether a cell is a register that does nothing but wait a cycle."""
     connections, parameters = cell["connections"], cell["parameters"]
     never_reset = connections.get("LSR", ["0"]) in (["0"], []) and parameters["LSRMUX"] == "LSR"
-    always_enabled = parameters["CEMUX"] == "1" or connections.get("CE") == ["1"]
+    always_enabled = parameters["CEMUX"].strip() == "1" or connections.get("CE") == ["1"]
     return bool(
         cell["type"] == REGISTER
         and port == "DI"

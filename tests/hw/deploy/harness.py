@@ -70,12 +70,12 @@ class Quick(EmulatedSystem):
         pass
 
 
-def deployment(files: Files) -> list[tuple[str, bytes, dict[str, Any]]]:
-    """The requests of a deployment."""
+def deployment(files: Files, sent: Files | None = None) -> list[tuple[str, bytes, dict[str, Any]]]:
+    """The requests of a deployment; ``sent`` are files that were changed on their way."""
     steps: list[tuple[str, bytes, dict[str, Any]]] = [
         ("begin", b"", {"application": DEFAULT_NAME, "manifest": digest_of(files), "by": "test"})
     ]
-    for name, data in files.items():
+    for name, data in {**files, **(sent or {})}.items():
         steps.append(("put", b"", {"file": name, "size": len(data)}))
         steps.append(("chunk", data, {"size": len(data)}))
     return steps + [(op, b"", {}) for op in ("seal", *CHANGE)]

@@ -1,5 +1,6 @@
 """Bitstreams are read, checked and converted; broken ones are refused."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -115,3 +116,16 @@ def test_stream_that_ends_without_desync_is_refused() -> None:
     data = bitstream.parse_bit(BIT).data
     with pytest.raises(PackageError, match="DESYNC"):
         bitstream.check(data[: -4 * 6])
+
+
+@pytest.mark.pynq
+def test_conversion_agrees_with_pynq(tmp_path: Path) -> None:
+    (tmp_path / "x.bit").write_bytes(BIT)
+    code = (
+        "import sys; from pynq.pl_server.embedded_device import bit2bin;"
+        "sys.stdout.buffer.write(bit2bin(open(sys.argv[1], 'rb').read()))"
+    )
+    python = os.environ["EDGERUN_PYNQ_PYTHON"]
+    command = [python, "-c", code, str(tmp_path / "x.bit")]
+    done = subprocess.run(command, capture_output=True, check=True, cwd=tmp_path)
+    assert done.stdout == bitstream.to_bin(bitstream.parse_bit(BIT).data)

@@ -19,6 +19,7 @@ from tests.hw.deploy.harness import (
     converse,
     copies,
     deploy,
+    deployment,
     digest_of,
     running,
     without_faults,
@@ -162,8 +163,6 @@ def test_logic_that_does_not_work_is_taken_back(
 
 @LOADERS
 def test_connection_cut_after_every_request(tmp_path: Path, xmutil: bool, first, second) -> None:
-    from tests.hw.deploy.harness import deployment
-
     steps = deployment(second)
     copy = copies(board(tmp_path / "board", xmutil, first))
     for count in range(1, len(steps)):
@@ -193,4 +192,38 @@ def test_going_back_that_fails_keeps_the_journal_for_another_try(
     assert ask(root, "status")["interrupted"]["new"]["digest"] == digest_of(second)
     answer = ask(root, "rollback", by="test")
     assert answer["done"] and running(root) == digest_of(first)
+    check_tidy(root)
+
+
+def test_everything_is_on_the_disk_before_it_is_renamed(tmp_path: Path, first, second) -> None:
+    """What a power failure could leave half-written never has a name that counts."""
+    root = board(tmp_path / "board", True, first)
+    unsaved: set[str] = set()
+    renames = 0
+    for action, _, rest in (line.partition(" ") for line in deploy(root, second).actions):
+        if action in ("create", "write"):
+            unsaved.add(rest)
+        elif action == "sync":
+            unsaved.discard(rest)
+        elif action == "rename":
+            source = rest.partition(" -> ")[0]
+            assert not [path for path in unsaved if path.startswith(source)], rest
+            renames += 1
+    assert renames >= 6 and not unsaved
+
+
+@pytest.mark.parametrize(
+    "count", [pytest.param(30, id="share"), pytest.param(500, id="all", marks=pytest.mark.slow)]
+)
+def test_files_altered_on_their_way_are_refused_by_the_board(
+    tmp_path: Path, count: int, first, second
+) -> None:
+    root, generator = board(tmp_path / "board", True, first), random.Random(count)
+    for _ in range(count):
+        name = generator.choice(sorted(second))
+        data = bytearray(second[name])
+        data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
+        result = converse(root, deployment(second, {name: bytes(data)}))
+        assert result.error is not None and result.error["code"] == "refused"
+        assert running(root) == digest_of(first)
     check_tidy(root)

@@ -1,4 +1,4 @@
-"""Deploying through a real sshd: one of our own, on the loopback interface of a namespace."""
+"""Deploying through a real sshd: one of our own, on the loopback interface."""
 
 import getpass
 import os
@@ -43,6 +43,8 @@ class Server:
             "UserKnownHostsFile": self.folder / "known",
             "StrictHostKeyChecking": "yes",
             "GlobalKnownHostsFile": "/dev/null",
+            "ControlMaster": "auto",
+            "ControlPersist": "30",
             "ControlPath": self.folder / "m",
         }
         command = f"{sys.executable} -m edgerun_hw.deploy.emulator serve {root}"
@@ -137,7 +139,17 @@ def test_missing_helper_is_named_with_what_to_do(server: Server, tmp_path: Path)
         there.hello()
 
 
-@pytest.mark.parametrize("op", ["begin", "put", "seal", "install", "load", "verify"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        "put",
+        "load",
+        *(
+            pytest.param(op, marks=pytest.mark.slow)
+            for op in ("begin", "seal", "install", "verify")
+        ),
+    ],
+)
 def test_cut_connection_leaves_the_old_application(
     server: Server, tmp_path: Path, monkeypatch, op: str, first, second
 ) -> None:

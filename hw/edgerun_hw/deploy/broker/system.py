@@ -124,11 +124,19 @@ class System:
             return []
 
     def make_folder(self, path: str) -> None:
-        """Makes a folder and those above it."""
-        if not self.is_folder(path):
-            self.about_to("mkdir", path)
-            self.path(path).mkdir(parents=True, exist_ok=True)
-            self._sync_folder(path)
+        """Makes a folder and those above it.
+
+        Raises:
+            OSError: there is something else of that name, such as a link.
+        """
+        if self.is_folder(path):
+            return
+        parent = os.path.dirname(path)
+        if parent:
+            self.make_folder(parent)
+        self.about_to("mkdir", path)
+        os.mkdir(self.path(path))
+        self._sync_folder(parent)
 
     def create(self, path: str) -> NewFile:
         """Starts a new file."""

@@ -1,0 +1,90 @@
+"""Widths and kinds of rows of every value of a graph, before anything runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgerun.backends import Phase, make_backend
+from edgerun.backends.base import CompileOptions
+from edgerun.graph.ir import Graph, Node, ValueShape
+from edgerun.graph.shapes import value_shapes
+from edgerun.loading import resolve
+from edgerun.model.bundle import open_bundle
+from edgerun.plan import compile_plan, make_plan
+from edgerun.state import Batch, CacheSpec, KVCache
+
+
+def test_every_value_of_the_default_model_has_its_shape():
+    bundle = open_bundle(resolve(None))
+    graph, config = bundle.graph, bundle.config
+    shapes = value_shapes(graph)
+    assert set(shapes) == {output for node in graph.nodes for output in node.outputs}
+    assert shapes["logits"] == ValueShape(config.vocab_size, selected=True)
+    by_op = {node.op: shapes[node.outputs[0]] for node in reversed(graph.nodes)}
+    assert by_op["embedding"] == ValueShape(config.hidden_size)
+    assert by_op["attention"] == ValueShape(config.num_heads * config.head_dim)
+    assert by_op["gate"] == ValueShape(config.intermediate_size)
+    assert by_op["select_rows"] == ValueShape(config.hidden_size, selected=True)
+
+
+def test_unknown_ops_and_inputs_are_left_out():
+    nodes = [Node("step", "a", ("x",), ("y",)), Node("add", "b", ("y", "y"), ("z",))]
+    assert value_shapes(Graph(nodes, ["x"], ["z"], {})) == {}
+    known = Graph(nodes, ["x"], ["z"], {}, shapes={"y": ValueShape(3)})
+    assert value_shapes(known)["z"] == ValueShape(3)
+
+
+class Only:
+    """A CPU back-end for some ops, under another name."""
+
+    whole_graph = False
+
+    def __init__(self, name, ops):
+        self.name, self._ops, self._inner = name, ops, make_backend("cpu")
+
+    def supports(self, graph, node, phase):
+        able = node.op in self._ops
+        return type(self._inner.probe())(able, "" if able else "not mine")
+
+    def cost(self, graph, node, phase, rows):
+        return 0.0
+
+    def compile(self, segment, phase, options):
+        return self._inner.compile(segment, phase, options)
+
+    def close(self):
+        self._inner.close()
+
+
+@pytest.mark.parametrize("first", [("linear",), ("rotary", "gate"), ("attention", "rms_norm")])
+def test_segments_cut_anywhere_compute_what_the_whole_does(first):
+    """Rows that want no logits, inputs of any op, values that only wanted rows have."""
+    bundle = open_bundle(resolve(None))
+    config, ops = bundle.config, {node.op for node in bundle.graph.nodes}
+    spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, "fp32")
+    batches = [([5, 9, 300, 7], "all"), ([11, 12, 13], "last"), ([4, 8], "none")]
+
+    def run(backends):
+        plan = make_plan(bundle.graph, backends)
+        options = dict.fromkeys(Phase, CompileOptions(1, 16, spec))
+        executable = compile_plan(plan, backends, options)[Phase.PREFILL]
+        cache = KVCache(spec, 64, len(batches))
+        opened = [cache.open() for _ in batches]
+        for (ids, _), sequence in zip(batches, opened, strict=True):
+            cache.reserve(sequence, len(ids))
+        parts = [
+            Batch.of(ids, 0, sequence, logits=wanted)
+            for (ids, wanted), sequence in zip(batches, opened, strict=True)
+        ]
+        logits = executable(Batch.join(parts), cache)["logits"].copy()
+        executable.close()
+        for backend in backends:
+            backend.close()
+        return logits, len(plan.segments[Phase.PREFILL])
+
+    whole, _ = run([make_backend("cpu")])
+    cut, segments = run([Only("some", first), Only("others", ops - set(first))])
+    assert segments > 10
+    assert whole.shape == cut.shape == (5, config.vocab_size)
+    np.testing.assert_allclose(cut, whole, atol=1e-4)

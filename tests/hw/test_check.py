@@ -1,0 +1,290 @@
+"""``edgerun fpga check``, ``build``, ``bench`` and ``doctor``: tables, codes, what is missing."""
+
+import json
+import os
+import stat
+
+import pytest
+import typer
+from typer.main import get_command
+
+from edgerun.cli import main
+from edgerun.errors import BackendError, MissingDependencyError
+from edgerun_hw import checks, cli_check, diagnosis
+from edgerun_hw.checks import Outcome, Plan, run_checks
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command as ``edgerun fpga`` does; returns exit code, stdout and stderr."""
+    app = typer.Typer(pretty_exceptions_enable=False)
+    cli_check.register(app)
+    group = get_command(app)
+
+    def invoke(*arguments):
+        code = 0
+        try:
+            with group.make_context("edgerun fpga", list(map(str, arguments))) as context:
+                group.invoke(context)
+        except Exception as error:
+            code = main._report(error)
+        return (code, *capsys.readouterr())
+
+    return invoke
+
+
+@pytest.fixture
+def only(monkeypatch):
+    """Leaves the given checks alone in the registry."""
+
+    def replace(**functions):
+        monkeypatch.setattr(checks, "CHECKS", functions)
+
+    return replace
+
+
+def passing(plan):
+    yield Outcome("", "this", "passed", "all well", {"count": 3})
+
+
+def failing(plan):
+    yield Outcome("", "first", "passed", "well")
+    raise BackendError("the tool died")
+
+
+def lacking(plan):
+    raise MissingDependencyError("yosys is not installed: pip install 'edgerun[fpga]'")
+    yield
+
+
+# ---- check
+
+
+def test_every_part_of_the_issue_is_checked():
+    expected = ["generated files", "lint", "co-simulation", "resources", "fit", "place and route"]
+    assert list(checks.CHECKS) == expected
+
+
+def test_a_check_that_breaks_has_failed_and_the_others_still_run(only):
+    only(broken=failing, good=passing)
+    outcomes = list(run_checks(Plan()))
+    assert [(o.check, o.result) for o in outcomes] == [
+        ("broken", "passed"),
+        ("broken", "failed"),
+        ("good", "passed"),
+    ]
+    assert outcomes[1].figure == "the tool died"
+
+
+def test_what_is_not_installed_is_skipped_with_the_command_that_installs_it(only):
+    only(resources=lacking)
+    (outcome,) = run_checks(Plan())
+    assert outcome.result == "skipped" and "pip install" in outcome.figure
+
+
+def test_one_table_on_stdout_and_progress_on_stderr(run, only):
+    only(good=passing)
+    code, out, err = run("check")
+    assert code == 0
+    assert out.splitlines()[0].split("\t") == ["check", "of", "result", "found", "s"]
+    assert "all well" in out and "good" in err
+
+
+def test_any_failure_makes_the_exit_code_1(run, only):
+    only(good=passing, broken=failing)
+    code, out, err = run("check")
+    assert code == 1
+    assert "1 of 3 checks failed" in err
+
+
+def test_json_is_one_object_with_the_values(run, only):
+    only(good=passing)
+    code, out, _ = run("check", "--json")
+    found = json.loads(out)
+    assert found["passed"] is True
+    assert found["checks"][0]["values"] == {"count": 3}
+
+
+def test_unknown_geometry_is_refused_before_work_begins(run, only):
+    only(broken=failing)
+    code, out, err = run("check", "--geometry", "decode-7")
+    assert code == 2 and out == ""
+    assert "decode-7" in err and "decode-75" in err
+
+
+def test_stale_generated_file_is_named(monkeypatch, tmp_path):
+    from edgerun_hw import registers
+
+    monkeypatch.setattr(registers, "stale_files", lambda: [tmp_path / "tlmm_pkg.sv"])
+    (outcome,) = checks.CHECKS["generated files"](Plan())
+    assert outcome.result == "failed" and "tlmm_pkg.sv" in outcome.figure
+
+
+def test_what_takes_minutes_is_not_done_unasked():
+    for name in ("fit", "place and route"):
+        (outcome,) = checks.CHECKS[name](Plan())
+        assert outcome.result == "skipped" and "--full" in outcome.figure
+
+
+def test_too_many_luts_fail(monkeypatch):
+    from edgerun_hw.synthesis import xilinx
+
+    cells = {"LUT6": 4001, "FDRE": 1}
+    monkeypatch.setattr(xilinx, "estimate", lambda *given: xilinx.summarise(cells))
+    (outcome,) = checks.CHECKS["resources"](Plan(geometries=("decode-300",)))
+    assert outcome.result == "failed"
+    (outcome,) = checks.CHECKS["resources"](Plan(geometries=("prefill-1500",)))
+    assert outcome.result == "passed"
+
+
+def test_a_multiplier_fails(monkeypatch):
+    from edgerun_hw.synthesis import xilinx
+
+    cells = {"LUT6": 1, "DSP48E2": 1}
+    monkeypatch.setattr(xilinx, "estimate", lambda *given: xilinx.summarise(cells))
+    (outcome,) = checks.CHECKS["resources"](Plan(geometries=("decode-75",)))
+    assert outcome.result == "failed"
+
+
+@pytest.mark.fpga
+@pytest.mark.timeout(300)
+def test_lint_has_no_warnings_in_any_preset():
+    from edgerun_hw.geometry import PRESETS
+
+    for outcome in checks.CHECKS["lint"](Plan(geometries=tuple(PRESETS))):
+        assert outcome.result == "passed", outcome.figure
+
+
+@pytest.mark.fpga
+@pytest.mark.timeout(600)
+def test_cosimulation_compares_as_many_commands_as_asked():
+    outcomes = list(checks.CHECKS["co-simulation"](Plan(cases=20, seed=5)))
+    assert [outcome.result for outcome in outcomes] == ["passed", "passed"], outcomes
+    assert sum(outcome.values["cases"] for outcome in outcomes) == 20
+
+
+# ---- build
+
+
+def test_build_without_vivado_says_what_to_run(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, out, err = run("build", "--board", "kv260", "-o", tmp_path / "b")
+    assert code == 0 and out == ""
+    assert f"vivado -mode batch -nojournal -source {tmp_path / 'b' / 'build.tcl'}" in err
+    assert "edgerun fpga package" in err
+    assert (tmp_path / "b" / "settings.tcl").is_file()
+
+
+def vivado(folder, code):
+    program = folder / "vivado"
+    program.write_text(f'#!/bin/sh\necho "$@" > "{folder}/arguments"\nexit {code}\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+
+
+def test_build_runs_vivado_where_there_is_one(run, tmp_path, monkeypatch):
+    vivado(tmp_path, 0)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    code, _, _ = run("build", "--board", "ultra96v2", "-o", tmp_path / "b")
+    assert code == 0
+    assert (tmp_path / "arguments").read_text().startswith("-mode batch")
+
+
+def test_failure_of_vivado_is_a_failure(run, tmp_path, monkeypatch):
+    vivado(tmp_path, 1)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    code, _, err = run("build", "--board", "kv260", "-o", tmp_path / "b")
+    assert code == 1 and "Vivado ended with code 1" in err
+
+
+def test_build_refuses_what_cannot_be(run, tmp_path):
+    assert run("build", "--board", "kv261")[0] == 2
+    arguments = ("build", "--board", "pynq-z2", "--geometry", "prefill-1500", "-o", tmp_path / "b")
+    code, _, err = run(*arguments)
+    assert code == 2 and "4 ports" in err
+    assert not (tmp_path / "b").exists()
+
+
+# ---- bench
+
+
+def test_bench_labels_what_is_modelled(run):
+    code, out, _ = run("bench", "--no-simulate", "--clock", "250")
+    assert code == 0
+    assert "modelled" in out and "250 MHz assumed" in out and "no board" in out
+
+
+def test_bench_json_holds_the_assumptions(run):
+    code, out, _ = run("bench", "--no-simulate", "--json", "--context", "512")
+    found = json.loads(out)
+    assert found["assumptions"]["clock_mhz"] == 250
+    assert found["context"] == 512 and found["simulated"] == []
+    assert {row["model"] for row in found["modelled"]} >= {"bitnet-0.73b", "bitnet-2b-4t"}
+
+
+# ---- doctor
+
+
+def board_root(root, *, compatible="xlnx,zynqmp-sk-kv260-rev1", state="operating", cma=1 << 20):
+    """A file system as a board shows it."""
+    files = {
+        "proc/device-tree/model": "KV260 rev1\0",
+        "proc/device-tree/compatible": f"{compatible}\0xlnx,zynqmp\0",
+        "proc/meminfo": f"MemTotal: 4000000 kB\nCmaTotal:       {cma} kB\n",
+        "sys/class/fpga_manager/fpga0/state": f"{state}\n",
+        "sys/class/fpga_manager/fpga0/firmware": "",
+        "dev/mem": "",
+    }
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def found(root, what):
+    return next(item for item in diagnosis.diagnose(root) if item.what == what)
+
+
+def test_doctor_recognises_a_board(tmp_path):
+    root = board_root(tmp_path)
+    assert "kv260 (xck26-sfvc784-2LV-c)" in found(root, "model").found
+    assert found(root, "FPGA manager").state == "ready"
+    assert found(root, "applications").state == "missing"
+    (root / "lib/firmware/xilinx/edgerun-tlmm").mkdir(parents=True)
+    assert found(root, "applications").found == "edgerun-tlmm"
+
+
+def test_doctor_names_what_a_board_lacks(tmp_path):
+    root = board_root(tmp_path, compatible="acme,toaster", state="write error", cma=64 * 1024)
+    assert found(root, "model").state == "missing"
+    assert found(root, "FPGA manager").state == "broken"
+    memory = found(root, "contiguous memory")
+    assert memory.state == "missing" and "cma=512M" in memory.advice
+
+
+def test_doctor_without_a_board_says_what_to_use_instead(tmp_path):
+    item = found(tmp_path, "programmable logic")
+    assert item.state == "not needed here" and "cosim" in item.advice
+
+
+def test_every_missing_thing_comes_with_advice(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    items = diagnosis.diagnose(board_root(tmp_path / "root", compatible="acme,toaster"))
+    assert all(item.advice for item in items if item.state in ("missing", "broken"))
+    assert any(item.what == "C++ compiler" and item.state == "missing" for item in items)
+
+
+def test_broken_pynq_environment_is_quoted(tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "ImportError: numpy 2 is too new" >&2\nexit 1\n')
+    python.chmod(0o755)
+    settings = type("Settings", (), {"pynq_python": python})
+    monkeypatch.setattr(diagnosis.env, "settings", settings)
+    item = found(tmp_path, "environment")
+    assert item.state == "broken" and "numpy 2 is too new" in item.advice
+
+
+def test_doctor_prints_a_table_or_json(run):
+    code, out, _ = run("doctor")
+    assert code == 0 and out.splitlines()[0].startswith("part\twhat\tstate")
+    code, out, _ = run("doctor", "--json")
+    assert {"tools", "devices"} <= {item["part"] for item in json.loads(out)}
