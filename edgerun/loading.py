@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from edgerun.backends.registry import find_candidates
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
 from edgerun.errors import BundleError, InputError
 from edgerun.formats.base import PackedWeight
+from edgerun.formats.trits import FAMILY_BITS
 from edgerun.graph.ir import Graph
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.model.chat_template import ChatTemplate, template_source
@@ -191,7 +193,7 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
         sampling_defaults=sampling_defaults(texts[GENERATION_CONFIG]),
         chunk_rows=rows,
         max_sessions=options.max_sessions,
-        weight_bytes=streamed_bytes(bundle.graph),
+        weight_bytes=streamed_bytes(bundle.graph, trits=packing.trits),
         threads=options.worker_threads,
         backends=tuple(backend.name for backend in used),
         workload=workload(bundle.graph),
@@ -199,17 +201,21 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
     )
 
 
-def streamed_bytes(graph: Graph) -> int:
+def streamed_bytes(graph: Graph, *, trits: bool = False) -> int:
     """Bytes of weights that one decode step reads: all constants but rows of the embedding.
 
-    Where activations have a scale a row, so have the weights, whatever the bundle repeats.
+    Where activations have a scale a row, so have the weights, whatever the bundle repeats, and
+    ternary ones may lie in memory as ``trits``.
     """
     used: dict[str, int] = {}
     for node in graph.nodes:
         for name in node.inputs if node.op != "embedding" else ():
             constant = graph.constants.get(name)
             if isinstance(constant, PackedWeight) and node.attrs.get("activations") == "int8_row":
-                used[name] = constant.codes.nbytes + SCALE_BYTES * constant.shape[0]
+                packed = trits and constant.format == "ternary"
+                bits = FAMILY_BITS if packed else constant.bits
+                codes = math.ceil(constant.codes.nbytes * bits / constant.bits)
+                used[name] = codes + SCALE_BYTES * constant.shape[0]
             elif constant is not None:
                 used[name] = constant.nbytes
     return sum(used.values())

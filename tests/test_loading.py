@@ -13,7 +13,9 @@ import pytest
 import edgerun
 from edgerun.cli.main import main
 from edgerun.errors import BundleError, InputError
-from edgerun.model.bundle import MANIFEST
+from edgerun.formats.base import PackedWeight
+from edgerun.loading import streamed_bytes
+from edgerun.model.bundle import MANIFEST, open_bundle
 from tests.bundles import bundle_of
 
 
@@ -40,6 +42,17 @@ def test_a_loaded_model_knows_its_bundle() -> None:
     assert len(model.digest) == 64
     assert (model.context, model.threads, model.backends) == (32, 1, ("reference",))
     assert 0 < model.weight_bytes <= (folder / "model.onnx.data").stat().st_size * 1.1
+
+
+def test_trits_are_counted_as_what_they_take() -> None:
+    graph = open_bundle(bundle_of("bitnet-master")).graph
+    ternary = sum(
+        one.codes.nbytes
+        for one in graph.constants.values()
+        if isinstance(one, PackedWeight) and one.format == "ternary"
+    )
+    saved = streamed_bytes(graph) - streamed_bytes(graph, trits=True)
+    assert saved == pytest.approx(ternary * (1 - 1.6 / 2), rel=0.01)
 
 
 def test_a_context_beyond_the_models_is_refused() -> None:

@@ -59,6 +59,7 @@ def bench(
         ),
     ] = None,
     kv_cache: options.KVCacheType = "fp16",
+    pack: options.Pack = None,
     as_json: options.Json = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
@@ -67,7 +68,7 @@ def bench(
     _check_room(context, new_tokens)
     began = time.perf_counter()
     loading = {"threads": threads, "backend": backend, "device": device}
-    loading |= {"context": context, "kv_cache": kv_cache}
+    loading |= {"context": context, "kv_cache": kv_cache, "pack": pack}
     with options.load(model, **loading) as llm:
         load_s = time.perf_counter() - began
         prompt = prompt_tokens or max(1, min(PROMPT_TOKENS, llm.model.context - new_tokens))

@@ -36,6 +36,7 @@ def chat(
     device: options.Device = None,
     context: options.Context = None,
     kv_cache: options.KVCacheType = "fp16",
+    pack: options.Pack = None,
     stats: options.ShowStats = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
@@ -55,7 +56,7 @@ def chat(
     )
     options.check_sampling(settings)
     loading = {"threads": threads, "backend": backend, "device": device}
-    loading |= {"context": context, "kv_cache": kv_cache}
+    loading |= {"context": context, "kv_cache": kv_cache, "pack": pack}
     with options.load(model, **loading) as llm:
         if not llm.has_chat_template:
             options.say("this model has no chat format, so it may not answer like a partner")

@@ -31,6 +31,14 @@ Context = Annotated[
 KVCacheType = Annotated[
     str, typer.Option("--kv-cache", help="Storage of keys and values: fp32, fp16 or int8.")
 ]
+Pack = Annotated[
+    str | None,
+    typer.Option(
+        "--pack",
+        help="Ternary weights in memory: two_bits, trits (1.6 bits) or auto, the faster; "
+        "what the bundle asks for if left out.",
+    ),
+]
 MaxTokens = Annotated[
     int | None, typer.Option("-n", "--max-tokens", help="Most tokens to generate.")
 ]

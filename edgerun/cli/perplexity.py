@@ -42,6 +42,7 @@ def perplexity(
     device: options.Device = None,
     context: options.Context = None,
     kv_cache: options.KVCacheType = "fp16",
+    pack: options.Pack = None,
     as_json: options.Json = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
@@ -50,7 +51,7 @@ def perplexity(
 
     texts = itertools.islice(split_documents(_read(file), separator), limit)
     loading = {"threads": threads, "backend": backend, "device": device}
-    loading |= {"context": context, "kv_cache": kv_cache}
+    loading |= {"context": context, "kv_cache": kv_cache, "pack": pack}
     with options.load(model, chunk_rows=CHUNK_ROWS, **loading) as llm:
         began = time.perf_counter()
         score = Score()

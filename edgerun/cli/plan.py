@@ -35,6 +35,8 @@ def plan(
     bundle = open_bundle(resolve(model))
     found = find_candidates(backend, device)
     rows = make_plan(bundle.graph, found.backends, found.preferred).explain()
+    for one in found.backends:
+        one.close()
     shown = [asdict(row) for row in rows if explain or row.chosen]
     if as_json:
         print(json.dumps(shown, ensure_ascii=False))

@@ -48,6 +48,7 @@ def run(
     device: options.Device = None,
     context: options.Context = None,
     kv_cache: options.KVCacheType = "fp16",
+    pack: options.Pack = None,
     as_json: options.Json = False,
     stats: options.ShowStats = False,
 ) -> None:
@@ -69,7 +70,7 @@ def run(
     sampling["max_tokens"] = DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens
     options.check_sampling(sampling)
     loading = {"threads": threads, "backend": backend, "device": device}
-    loading |= {"context": context, "kv_cache": kv_cache}
+    loading |= {"context": context, "kv_cache": kv_cache, "pack": pack}
     if not raw:
         from edgerun.model.chat_template import ChatTemplate
 
