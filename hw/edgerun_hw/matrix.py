@@ -42,8 +42,12 @@ F32: TypeAlias = NDArray[np.float32]
 RESULTS_PER_CYCLE = 4
 # Of the RTL, checked against the simulator: a tile's tables take this long to fill, and a command
 # more costs about this much.
-FILL_CYCLES = 15
+FILL_CYCLES = 16
 COMMAND_CYCLES = 32
+# Where the ports' weights begin decides whether they meet in one bank of the memory: rows of 8 KiB
+# over 8 banks come round every 64 KiB, so the ports start two banks apart.
+BANKS_BYTES = 64 << 10
+PORT_STEP = 16 << 10
 MAX_TERNARY = 1
 MAX_DIGIT = 13
 
@@ -171,7 +175,12 @@ class DeviceMatrix:
             weight.shape, largest, k if one_scale else weight.block, overlay.capabilities
         )
         self._buffers: list[Buffer] = []
-        by_rows = [self._place(weight, first, last, overlay) for first, last in self.cut.pieces()]
+        try:
+            pieces = self.cut.pieces()
+            by_rows = [self._place(weight, first, last, overlay) for first, last in pieces]
+        except MemoryError:
+            self.free()
+            raise
         # Block by block, so that a row's sums are added up in the order of K.
         self.pieces = [piece for same_block in zip(*by_rows, strict=True) for piece in same_block]
 
@@ -224,13 +233,15 @@ class DeviceMatrix:
         spans = [cut.columns(block) for block in range(cut.blocks)]
         parts = [np.ascontiguousarray(device_rows[:, start:stop]) for start, stop in spans]
         packed = [pack(part, self._ports) for part in parts]
-        buffer = overlay.allocate(sum(one.nbytes for one in packed))
+        offsets, nbytes = _layout([one.nbytes // self._ports for one in packed], self._ports)
+        buffer = overlay.allocate(nbytes + BANKS_BYTES)
         self._buffers.append(buffer)
-        pieces, offset = [], 0
+        base = -buffer.address % BANKS_BYTES
+        pieces = []
         for block, (one, part) in enumerate(zip(packed, parts, strict=True)):
-            buffer.array[offset : offset + one.nbytes] = one.reshape(-1)
-            port_bytes = one.nbytes // self._ports
-            start = buffer.address + offset
+            starts = [base + offset for offset in offsets[block]]
+            for start, port in zip(starts, one, strict=True):
+                buffer.array[start : start + port.nbytes] = port.reshape(-1)
             pieces.append(
                 Piece(
                     block=block,
@@ -238,13 +249,30 @@ class DeviceMatrix:
                     rows=last - first,
                     row_beats=row_beats(len(part), self._ports),
                     tiles=one.shape[1],
-                    weights=tuple(start + port * port_bytes for port in range(self._ports)),
+                    weights=tuple(buffer.address + start for start in starts),
                     sums=part.sum(axis=0, dtype=np.int32),
                 )
             )
-            offset += one.nbytes
         buffer.flush()
         return pieces
+
+
+def _layout(port_bytes: Sequence[int], ports: int) -> tuple[list[list[int]], int]:
+    """Offsets of each block's ports' weights from a multiple of ``BANKS_BYTES``, and the end.
+
+    Weights too short for it to matter follow one another.
+    """
+    offsets: list[list[int]] = []
+    end = 0
+    for nbytes in port_bytes:
+        starts = []
+        for port in range(ports):
+            if nbytes >= PORT_STEP:
+                end += (port * PORT_STEP - end) % BANKS_BYTES
+            starts.append(end)
+            end += nbytes
+        offsets.append(starts)
+    return offsets, end
 
 
 def stack_key(weight: PackedWeight) -> tuple[int, int, int, bool]:

@@ -16,11 +16,8 @@ from typing import Any
 from edgerun_hw.command import Capabilities
 from edgerun_hw.geometry import Geometry
 from edgerun_hw.matrix import cut_matrix
-from edgerun_hw.timing import Assumptions, capabilities_of, matrix_work
+from edgerun_hw.timing import PYTHON_HOST_US, Assumptions, capabilities_of, matrix_work
 
-# What edgerun's Python takes in place of ``host_us`` on a desktop processor, measured there; a
-# board's cores are slower. Until the host's part is native, this decides what a board would do.
-PYTHON_HOST_US = 150.0
 LABEL = "modelled: cycles x assumed clock, no board"
 
 

@@ -5,22 +5,22 @@
 // differ, the sum has the sign of the first, and only the accumulator adds or subtracts. That
 // leaves every adder one inverted operand, which a LUT in front of a carry chain has room for.
 module tlmm_codes #(
-    parameter int PORTS = 1
+    parameter int PORTS = 1,
+    parameter int ROWS  = tlmm_pkg::PORT_ROWS * PORTS
 ) (
-    input  logic                                                       clk,
-    input  logic [                        8*tlmm_pkg::BEAT_BYTES*PORTS-1:0] w_data,
-    output logic [4*tlmm_pkg::TABLES*tlmm_pkg::PORT_ROWS*PORTS-1:0] magnitudes,  // cycle 1, of the last table 3; [table][row]
-    output logic [                   tlmm_pkg::PORT_ROWS*PORTS-1:0] differ_01,   // cycle 2
-    output logic [                   tlmm_pkg::PORT_ROWS*PORTS-1:0] differ_23,   // cycle 2
-    output logic [                   tlmm_pkg::PORT_ROWS*PORTS-1:0] differ_02,   // cycle 3
-    output logic [                   tlmm_pkg::PORT_ROWS*PORTS-1:0] differ_04,   // cycle 4
-    output logic [                   tlmm_pkg::PORT_ROWS*PORTS-1:0] negate       // cycle 5
+    input  logic                                    clk,
+    input  logic [8*tlmm_pkg::BEAT_BYTES*PORTS-1:0] w_data,
+    output logic [     4*tlmm_pkg::TABLES*ROWS-1:0] magnitudes,  // [table][row]; cycle 1, last 3
+    output logic [                        ROWS-1:0] differ_01,   // cycle 2
+    output logic [                        ROWS-1:0] differ_23,   // cycle 2
+    output logic [                        ROWS-1:0] differ_02,   // cycle 3
+    output logic [                        ROWS-1:0] differ_04,   // cycle 4
+    output logic [                        ROWS-1:0] negate       // cycle 5
 );
   localparam int TABLES = tlmm_pkg::TABLES;
   localparam int PORT_ROWS = tlmm_pkg::PORT_ROWS;
   localparam int CODE_BITS = tlmm_pkg::CODE_BITS;
   localparam int PORT_BITS = 8 * tlmm_pkg::BEAT_BYTES;
-  localparam int ROWS = PORT_ROWS * PORTS;
 
   for (genvar r = 0; r < ROWS; r++) begin : g_row
     localparam int LSB = PORT_BITS * (r / PORT_ROWS) + CODE_BITS * TABLES * (r % PORT_ROWS);

@@ -82,6 +82,9 @@ module tlmm_commands #(
       .level(drain_level)
   );
 
+  logic ended_before;  // a cycle late: the result stream's path ends here
+  always_ff @(posedge clk) ended_before <= ended && !rst;
+
   // The queue in front of the drain and the one behind it bound how many there can be.
   tlmm_credit #(
       .MOST(63)
@@ -89,7 +92,7 @@ module tlmm_commands #(
       .clk,
       .rst,
       .give(accept),
-      .take(ended),
+      .take(ended_before),
       .available(busy)
   );
 

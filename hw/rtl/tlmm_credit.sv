@@ -1,14 +1,14 @@
 // Counts tokens: free slots, or filled ones. `available` is a register; it may be used to take a
 // token in every cycle in which it is high.
 module tlmm_credit #(
-  parameter int MOST    = 16,
-  parameter int INITIAL = 0
+    parameter int MOST    = 16,
+    parameter int INITIAL = 0
 ) (
-  input  logic clk,
-  input  logic rst,
-  input  logic give,
-  input  logic take,
-  output logic available
+    input  logic clk,
+    input  logic rst,
+    input  logic give,
+    input  logic take,
+    output logic available
 );
   localparam int BITS = $clog2(MOST + 1);
 

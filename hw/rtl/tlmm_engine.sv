@@ -159,91 +159,44 @@ module tlmm_engine #(
       .wait_weights
   );
 
+  // ---- a beat on its way, and the queue of results
   logic half_1, half_3, first_tile_4, valid_6, last_tile_6;
-  logic [NB_BITS-1:0] beat_2, beat_6;
-  logic [6:1] valid_line;
-
-  tlmm_delay #(
-      .CYCLES(1)
-  ) delay_half_1 (
-      .clk,
-      .in (table_half),
-      .out(half_1)
-  );
-  tlmm_delay #(
-      .CYCLES(2)
-  ) delay_half_3 (
-      .clk,
-      .in (half_1),
-      .out(half_3)
-  );
-  tlmm_delay #(
-      .WIDTH (NB_BITS),
-      .CYCLES(2)
-  ) delay_beat_2 (
-      .clk,
-      .in (beat),
-      .out(beat_2)
-  );
-  tlmm_delay #(
-      .WIDTH (NB_BITS),
-      .CYCLES(4)
-  ) delay_beat_6 (
-      .clk,
-      .in (beat_2),
-      .out(beat_6)
-  );
-  tlmm_delay #(
-      .CYCLES(4)
-  ) delay_first (
-      .clk,
-      .in (first_tile),
-      .out(first_tile_4)
-  );
-  tlmm_delay #(
-      .CYCLES(6)
-  ) delay_last (
-      .clk,
-      .in (last_tile),
-      .out(last_tile_6)
-  );
-  always_ff @(posedge clk) valid_line <= rst ? '0 : {valid_line[5:1], take};
-  assign valid_6 = valid_line[6];
-
-  // ---- queue of results: a slot for every beat of a last tile
   logic result_write, result_pop, result_available;
-  logic [NB_BITS-1:0] result_head, result_tail;
+  logic [NB_BITS-1:0] beat_2, beat_6, result_head, result_tail;
 
   assign result_write = valid_6 && last_tile_6;
 
-  tlmm_credit #(
-      .MOST(NB_MAX),
-      .INITIAL(NB_MAX)
-  ) result_slots (
+  tlmm_pipeline #(
+      .NB_BITS(NB_BITS)
+  ) pipeline (
       .clk,
       .rst,
-      .give(result_pop),
-      .take(take && last_tile),
-      .available(result_room)
+      .take,
+      .half(table_half),
+      .beat,
+      .first_tile,
+      .last_tile,
+      .half_1,
+      .half_3,
+      .beat_2,
+      .first_tile_4,
+      .beat_6,
+      .valid_6,
+      .last_tile_6
   );
-  tlmm_credit #(
-      .MOST(NB_MAX)
+  tlmm_results #(
+      .NB_MAX(NB_MAX)
   ) results (
       .clk,
       .rst,
-      .give(result_write),
-      .take(result_pop),
+      .reserve(take && last_tile),
+      .room(result_room),
+      .write(result_write),
+      .tail(result_tail),
+      .pop(result_pop),
+      .head(result_head),
       .available(result_available)
   );
-  always_ff @(posedge clk) begin
-    if (rst) begin
-      result_head <= '0;
-      result_tail <= '0;
-    end else begin
-      if (result_write) result_tail <= result_tail + NB_BITS'(1);
-      if (result_pop) result_head <= result_head + NB_BITS'(1);
-    end
-  end
 
   // ---- lanes and accumulators
   logic [4*TABLES*ROWS-1:0] magnitudes;
@@ -407,7 +360,8 @@ module tlmm_engine #(
     );
   end else begin : g_no_scale
     logic unused;
-    assign unused = &{1'b0, s_valid, s_data, scale_active, scales_pop, scales_end, scale_row, scaled_passed};
+    assign unused = &{1'b0, s_valid, s_data, scale_active, scales_pop, scales_end, scale_row,
+                      scaled_passed};
     assign s_ready = 1'b0;
     assign scales_ready = 1'b0;
     assign unit_scale = '0;

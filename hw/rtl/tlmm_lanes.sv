@@ -1,6 +1,6 @@
 // The lanes of one activation column: its tables, and for every row of a beat the sum of the five
-// entries that the row's codes name. A new beat every cycle. The last table is read two cycles after
-// the others, when its entry is needed: delaying its codes costs less than delaying entries.
+// entries that the row's codes name. A new beat every cycle. The last table is read two cycles
+// after the others, when its entry is needed: delaying codes costs less than delaying entries.
 module tlmm_lanes #(
     parameter int ROWS = 5,
     parameter int SUM_BITS = 15
@@ -18,7 +18,7 @@ module tlmm_lanes #(
     input  logic [                   ROWS-1:0] differ_23,   // cycle 2
     input  logic [                   ROWS-1:0] differ_02,   // cycle 3
     input  logic [                   ROWS-1:0] differ_04,   // cycle 4
-    output logic [          SUM_BITS*ROWS-1:0] sums         // cycle 5; of the sign of table 0's code
+    output logic [          SUM_BITS*ROWS-1:0] sums         // cycle 5; signed as code 0
 );
   localparam int TABLES = tlmm_pkg::TABLES;
   localparam int BITS = tlmm_pkg::ENTRY_BITS;

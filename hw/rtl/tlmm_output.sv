@@ -49,7 +49,8 @@ module tlmm_output #(
       .CYCLES(3)
   ) delay_unit (
       .clk,
-      .in ({unit_scaled, unit_phase, unit_complete, unit_last, unit_word, unit_select == '0, unit_scale}),
+      .in ({unit_scaled, unit_phase, unit_complete, unit_last, unit_word, unit_select == '0,
+            unit_scale}),
       .out({scaled, phase, complete, last, word, padding, scale})
   );
   always_ff @(posedge clk) valid_line <= rst ? '0 : {valid_line[1:0], unit_valid};

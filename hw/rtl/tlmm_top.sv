@@ -72,9 +72,6 @@ module tlmm_top #(
     output logic                       m_axi_d_bready
 );
   localparam int SLOT_BITS = $clog2(QUEUE_DEPTH);
-  localparam int ROWS = PORTS * tlmm_pkg::PORT_ROWS;
-  localparam int S_COUNT_BITS = $clog2(NB_MAX * ROWS + 1);
-  localparam int Y_COUNT_BITS = S_COUNT_BITS + $clog2(COLUMNS + 1);
 
   // The units that the queue serves, in the order of tlmm_loader.
   localparam int ACTIVATIONS = 0;
@@ -84,7 +81,7 @@ module tlmm_top #(
   localparam int WRITER = PORTS + 3;
   localparam int TAG = PORTS + 4;
   localparam int UNITS = PORTS + 5;
-  // The units that meet errors: the readers, then the writer.
+  // The memory masters, which meet errors: weight readers, activations, scales, writer.
   localparam int SOURCES = PORTS + 3;
 
   logic clk;
@@ -92,11 +89,10 @@ module tlmm_top #(
 
   // ---- reset, and what stops the masters
   logic clear, draining, resetting, reset_request, halted, stop, bus_idle, bus_quiet;
-  logic [PORTS:0] reads_idle;  // the data port's as the last
-  logic writer_idle, queue_busy;
+  logic masters_idle, queue_busy;
 
   assign stop = halted || draining;
-  assign bus_idle = &reads_idle && writer_idle && !queue_busy;
+  assign bus_idle = masters_idle && !queue_busy;
   assign bus_quiet = !(|m_axi_w_rvalid) && !m_axi_d_rvalid && !m_axi_d_bvalid;
 
   tlmm_reset reset (
@@ -203,11 +199,8 @@ module tlmm_top #(
   // ---- errors, watchdog, counters
   logic [SOURCES-1:0] underrun, overrun, bad_response;
   logic [SOURCES-1:0][SLOT_BITS-1:0] source_slot;
-  logic watchdog, progress, tag_wanted;
+  logic watchdog;
   logic ev_lookup, ev_stall_weights, ev_stall_tables, ev_stall_output;
-  logic [PORTS:0] read_beats;
-  logic [2:0] read_amount;
-  logic write_beat;
 
   tlmm_errors #(
       .SOURCES(SOURCES),
@@ -225,7 +218,7 @@ module tlmm_top #(
       .overflow,
       .rejected_tag(staged_word),
       .acknowledge(error_acknowledge),
-      .tag_wanted,
+      .tag_wanted(wanted[TAG]),
       .tag_slot,
       .tag_load(load[TAG] && load_step == 2'd0),
       .tag_data(load_data),
@@ -235,201 +228,128 @@ module tlmm_top #(
       .tag(error_tag)
   );
 
-  assign read_beats = {m_axi_d_rvalid && m_axi_d_rready, m_axi_w_rvalid & m_axi_w_rready};
-  assign write_beat = m_axi_d_wvalid && m_axi_d_wready;
-  always_comb begin
-    read_amount = '0;
-    for (int i = 0; i <= PORTS; i++) read_amount = read_amount + 3'(read_beats[i]);
-  end
-
-  // Registered: the watchdog must not lengthen the paths that it watches.
-  always_ff @(posedge clk)
-    progress <= |read_beats || write_beat || ev_lookup || (m_axi_d_bvalid && m_axi_d_bready);
-
-  tlmm_watchdog dog (
+  tlmm_activity #(
+      .PORTS(PORTS)
+  ) activity (
       .clk,
       .rst(clear),
+      .busy(level != '0),
       .watching((level != '0 && !halted) || draining),
-      .progress,
-      .limit(watchdog_limit),
-      .expired(watchdog)
+      .watchdog_limit,
+      .read_beats({m_axi_d_rvalid && m_axi_d_rready, m_axi_w_rvalid & m_axi_w_rready}),
+      .write_beat(m_axi_d_wvalid && m_axi_d_wready),
+      .response(m_axi_d_bvalid && m_axi_d_bready),
+      .ev_submitted,
+      .ev_completed,
+      .ev_lookup,
+      .ev_stall_weights,
+      .ev_stall_tables,
+      .ev_stall_output,
+      .watchdog,
+      .counter_visit,
+      .counter_value
   );
 
-  // In the order of their offsets: {bit 7, bits 4 to 2} of the register's address.
-  tlmm_counters #(
-      .USED(16'hff06)
-  ) counters (
-      .clk,
-      .rst(clear),
-      .pulses({
-        write_beat,
-        1'b0,
-        ev_stall_output,
-        ev_stall_tables,
-        ev_stall_weights,
-        ev_lookup,
-        level != '0,
-        1'b1,
-        5'b0,
-        ev_completed,
-        ev_submitted,
-        1'b0
-      }),
-      .amount(read_amount),
-      .visit(counter_visit),
-      .value(counter_value)
-  );
-
-  // ---- weights: the engine takes a beat of all ports at once
-  logic [PORTS-1:0] port_valid;
-  logic w_valid, w_ready;
+  // ---- memory masters
+  logic w_valid, w_ready, x_valid, x_ready, s_valid, s_ready, y_valid, y_ready, y_last;
   logic [PORTS*128-1:0] w_data;
-
-  assign w_valid = &port_valid;
-
-  for (genvar p = 0; p < PORTS; p++) begin : g_port
-    logic burst_end;
-    tlmm_reader #(
-        .ADDR_BITS(ADDR_BITS),
-        .COUNT_BITS(16 + $clog2(NB_MAX + 1)),
-        .SLOT_BITS(SLOT_BITS),
-        .BURST(W_BURST),
-        .DEPTH(W_DEPTH)
-    ) weights (
-        .clk,
-        .rst(clear),
-        .stop,
-        .drain(draining),
-        .load_ready(wanted[WEIGHTS+p]),
-        .load(load[WEIGHTS+p]),
-        .load_step,
-        .load_data,
-        .load_slot,
-        .araddr(m_axi_w_araddr[p*ADDR_BITS+:ADDR_BITS]),
-        .arlen(m_axi_w_arlen[p*8+:8]),
-        .arvalid(m_axi_w_arvalid[p]),
-        .arready(m_axi_w_arready[p]),
-        .rdata(m_axi_w_rdata[p*128+:128]),
-        .rresp(m_axi_w_rresp[p*2+:2]),
-        .rlast(m_axi_w_rlast[p]),
-        .rvalid(m_axi_w_rvalid[p]),
-        .rready(m_axi_w_rready[p]),
-        .data_valid(port_valid[p]),
-        .data(w_data[p*128+:128]),
-        .data_ready(w_valid && w_ready),
-        .idle(reads_idle[p]),
-        .burst_end,
-        .underrun(underrun[p]),
-        .overrun(overrun[p]),
-        .bad_response(bad_response[p]),
-        .error_slot(source_slot[p])
-    );
-    logic unused;
-    assign unused = burst_end;
-  end
-
-  // ---- the data port
-  logic x_valid, x_ready, s_valid, s_ready, y_valid, y_ready, y_last;
   logic [127:0] x_data, s_data, y_data;
+  logic [SOURCES-1:0] source_wanted, source_load;
 
-  tlmm_data_reads #(
+  // The queue's units in the order of the sources: weights, activations, scales, writer.
+  assign source_load = {load[WRITER], load[SCALES], load[ACTIVATIONS], load[WEIGHTS+:PORTS]};
+  assign {wanted[WRITER], wanted[SCALES], wanted[ACTIVATIONS], wanted[WEIGHTS+:PORTS]} =
+      source_wanted;
+
+  tlmm_masters #(
+      .PORTS(PORTS),
+      .COLUMNS(COLUMNS),
+      .NB_MAX(NB_MAX),
+      .ROW_SCALE(ROW_SCALE),
       .ADDR_BITS(ADDR_BITS),
-      .S_COUNT_BITS(S_COUNT_BITS),
       .SLOT_BITS(SLOT_BITS),
-      .ROW_SCALE(ROW_SCALE)
-  ) data_reads (
+      .W_BURST(W_BURST),
+      .W_DEPTH(W_DEPTH)
+  ) masters (
       .clk,
       .rst(clear),
       .stop,
       .drain(draining),
-      .load_ready({wanted[SCALES], wanted[ACTIVATIONS]}),
-      .load({load[SCALES], load[ACTIVATIONS]}),
+      .wanted(source_wanted),
+      .load(source_load),
       .load_step,
       .load_data,
       .load_slot,
-      .araddr(m_axi_d_araddr),
-      .arlen(m_axi_d_arlen),
-      .arvalid(m_axi_d_arvalid),
-      .arready(m_axi_d_arready),
-      .rdata(m_axi_d_rdata),
-      .rresp(m_axi_d_rresp),
-      .rlast(m_axi_d_rlast),
-      .rvalid(m_axi_d_rvalid),
-      .rready(m_axi_d_rready),
+      .w_valid,
+      .w_ready,
+      .w_data,
       .x_valid,
-      .x_data,
       .x_ready,
+      .x_data,
       .s_valid,
-      .s_data,
       .s_ready,
-      .idle(reads_idle[PORTS]),
-      .underrun(underrun[PORTS+:2]),
-      .overrun(overrun[PORTS+:2]),
-      .bad_response(bad_response[PORTS+:2]),
-      .error_slot(source_slot[PORTS+:2])
-  );
-
-  tlmm_writer #(
-      .ADDR_BITS(ADDR_BITS),
-      .COUNT_BITS(Y_COUNT_BITS),
-      .SLOT_BITS(SLOT_BITS)
-  ) writer (
-      .clk,
-      .rst(clear),
-      .stop,
-      .drain(draining),
-      .load_ready(wanted[WRITER]),
-      .load(load[WRITER]),
-      .load_step,
-      .load_data,
-      .load_slot,
-      .data_valid(y_valid),
-      .data_ready(y_ready),
-      .data(y_data),
-      .awaddr(m_axi_d_awaddr),
-      .awlen(m_axi_d_awlen),
-      .awvalid(m_axi_d_awvalid),
-      .awready(m_axi_d_awready),
-      .wdata(m_axi_d_wdata),
-      .wstrb(m_axi_d_wstrb),
-      .wlast(m_axi_d_wlast),
-      .wvalid(m_axi_d_wvalid),
-      .wready(m_axi_d_wready),
-      .bresp(m_axi_d_bresp),
-      .bvalid(m_axi_d_bvalid),
-      .bready(m_axi_d_bready),
-      .idle(writer_idle),
+      .s_data,
+      .y_valid,
+      .y_ready,
+      .y_data,
+      .idle(masters_idle),
       .completed(written),
-      .bad_response(bad_response[SOURCES-1]),
-      .error_slot(source_slot[SOURCES-1])
+      .underrun,
+      .overrun,
+      .bad_response,
+      .error_slot(source_slot),
+      .m_axi_w_araddr,
+      .m_axi_w_arlen,
+      .m_axi_w_arvalid,
+      .m_axi_w_arready,
+      .m_axi_w_rdata,
+      .m_axi_w_rresp,
+      .m_axi_w_rlast,
+      .m_axi_w_rvalid,
+      .m_axi_w_rready,
+      .m_axi_d_araddr,
+      .m_axi_d_arlen,
+      .m_axi_d_arvalid,
+      .m_axi_d_arready,
+      .m_axi_d_rdata,
+      .m_axi_d_rresp,
+      .m_axi_d_rlast,
+      .m_axi_d_rvalid,
+      .m_axi_d_rready,
+      .m_axi_d_awaddr,
+      .m_axi_d_awlen,
+      .m_axi_d_awvalid,
+      .m_axi_d_awready,
+      .m_axi_d_wdata,
+      .m_axi_d_wstrb,
+      .m_axi_d_wlast,
+      .m_axi_d_wvalid,
+      .m_axi_d_wready,
+      .m_axi_d_bresp,
+      .m_axi_d_bvalid,
+      .m_axi_d_bready
   );
-  assign underrun[SOURCES-1] = 1'b0;
-  assign overrun[SOURCES-1] = 1'b0;
 
   // ---- the engine and its command
   logic cmd_valid, cmd_ready, cmd_mode, cmd_scale, engine_busy;
   logic [15:0] cmd_row_beats, cmd_tiles;
   logic [7:0] cmd_columns;
 
-  assign wanted[ENGINE] = !cmd_valid;
-  assign wanted[TAG] = tag_wanted;
-
-  always_ff @(posedge clk) begin
-    if (clear) cmd_valid <= 1'b0;
-    else if (load[ENGINE] && load_step == 2'd3) cmd_valid <= 1'b1;
-    else if (cmd_ready) cmd_valid <= 1'b0;
-    if (load[ENGINE]) begin
-      case (load_step)
-        2'd0: begin
-          cmd_mode <= load_data[tlmm_pkg::CMD_MODE_MULTIPLES_BIT];
-          cmd_scale <= load_data[tlmm_pkg::CMD_MODE_SCALE_BIT];
-        end
-        2'd1: cmd_row_beats <= load_data[15:0];
-        2'd2: cmd_tiles <= load_data[15:0];
-        default: cmd_columns <= load_data[7:0];
-      endcase
-    end
-  end
+  tlmm_order order (
+      .clk,
+      .rst(clear),
+      .wanted(wanted[ENGINE]),
+      .load(load[ENGINE]),
+      .load_step,
+      .load_data,
+      .cmd_valid,
+      .cmd_ready,
+      .cmd_mode,
+      .cmd_scale,
+      .cmd_row_beats,
+      .cmd_tiles,
+      .cmd_columns
+  );
 
   tlmm_engine #(
       .PORTS(PORTS),

@@ -66,7 +66,10 @@ struct Report {
 class Bench {
  public:
   Bench(const Case& c, const uint32_t* data)
-      : c_(c), chances_{c.seed | 1}, commands_(data), top_(new Vtlmm_engine(&context_)) {
+      : c_(c), chances_{c.seed | 1}, commands_(data) {
+    context_.randReset(2);  // nothing may depend on what a register or memory starts with
+    context_.randSeed(static_cast<int>(c.seed & 0x7fffffff));
+    top_.reset(new Vtlmm_engine(&context_));
     const uint32_t* x = data + 5 * c.commands;
     const uint32_t* w = x + kBeatWords * c.x_beats;
     const uint32_t* s = w + kBeatWords * kPorts * c.w_beats;

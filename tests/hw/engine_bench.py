@@ -25,7 +25,7 @@ from edgerun_hw.sources import digest, hardware_folder
 ENGINE_SOURCES = (
     *("pkg", "engine", "accumulate", "addsub", "codes", "commands", "credit", "delay", "drain"),
     *("entries", "fifo", "fill", "lanes", "lookup", "loop", "multiply", "normalise", "output"),
-    *("pack", "ram", "scale", "scales", "select", "table"),
+    *("pack", "pipeline", "ram", "results", "scale", "scales", "select", "table"),
 )
 ALWAYS = 256  # of 256
 

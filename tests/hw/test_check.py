@@ -146,6 +146,33 @@ def test_a_multiplier_fails(monkeypatch):
     assert outcome.result == "failed"
 
 
+def test_overlay_that_does_not_fit_its_board_fails(monkeypatch):
+    from edgerun_hw.synthesis import xilinx
+
+    asked = []
+
+    def estimate(geometry, module, family):
+        asked.append((geometry.addr_bits, module, family))
+        return xilinx.summarise({"LUT6": 60_000, "RAMB36E2": 100})
+
+    monkeypatch.setattr(xilinx, "estimate", estimate)
+    outcomes = list(checks.CHECKS["fit"](Plan(full=True)))
+    results = {outcome.subject.split(", ")[1]: outcome.result for outcome in outcomes}
+    assert results == {"kv260": "passed", "pynq-z2": "failed", "ultra96v2": "passed"}
+    assert (32, "tlmm_top", "xc7") in asked and (40, "tlmm_top", "xcup") in asked
+
+
+def test_clock_below_the_goal_fails(monkeypatch):
+    from edgerun_hw.synthesis import ecp5
+
+    numbers = {"lut": 1, "ff": 1, "bram": 1, "registered_bram": 1, "dsp": 0, "bitstream_bytes": 9}
+    for mhz, result in [(199.9, "failed"), (200.0, "passed")]:
+        placed = ecp5.Placed(mhz, 200.0, 8, 1, bitstream="x", **numbers)
+        monkeypatch.setattr(ecp5, "place_and_route", lambda geometry, found=placed: found)
+        (outcome,) = checks.CHECKS["place and route"](Plan(full=True))
+        assert outcome.result == result
+
+
 @pytest.mark.fpga
 @pytest.mark.timeout(300)
 def test_lint_has_no_warnings_in_any_preset():

@@ -1,4 +1,4 @@
-"""Runs cocotb's test bench of the whole overlay (``hw/tb/cocotb_bench``) with Verilator."""
+"""Runs cocotb's test benches (``hw/tb/cocotb_bench``) with Verilator."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from edgerun_hw.sources import hardware_folder, rtl_files
 pytestmark = pytest.mark.fpga
 
 GEOMETRY = "tiny-prefill"
+# Module, its bench, the tests in that.
+BENCHES = [("tlmm_top", "bench_top", 4), ("tlmm_registers", "bench_control", 2)]
 # The wheel's makefile was configured without a compiler and lacks these.
 MAKE_VARIABLES = {
     "CFG_CXXFLAGS_PCH_I": "-include",
@@ -26,7 +28,10 @@ MAKE_VARIABLES = {
 
 
 @pytest.mark.timeout(300)
-def test_cocotb_bench_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("top", "module", "tests"), BENCHES)
+def test_cocotb_bench_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top: str, module: str, tests: int
+) -> None:
     runner_module = pytest.importorskip("cocotb_tools.runner")
     for tool in ("perl", "make"):
         if shutil.which(tool) is None:
@@ -44,18 +49,18 @@ def test_cocotb_bench_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     runner = runner_module.get_runner("verilator")
     runner.build(
         sources=rtl_files(),
-        hdl_toplevel="tlmm_top",
+        hdl_toplevel=top,
         parameters=PRESETS[GEOMETRY].parameters(),
         build_args=["-Wno-lint", "-Wno-style", "-Wno-fatal", "-O3", "--x-initial", "unique"],
         build_dir=tmp_path / "build",
         timescale=("1ns", "1ps"),
     )
     results = runner.test(
-        hdl_toplevel="tlmm_top",
-        test_module="bench_top",
+        hdl_toplevel=top,
+        test_module=module,
         build_dir=tmp_path / "build",
         test_dir=tmp_path,
         results_xml=str(tmp_path / "results.xml"),
     )
     ran, failed = runner_module.get_results(results)
-    assert (ran, failed) == (4, 0)
+    assert (ran, failed) == (tests, 0)

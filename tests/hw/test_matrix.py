@@ -8,6 +8,8 @@ import pytest
 from edgerun.formats.base import PackedWeight
 from edgerun.formats.lookup import LookupMode
 from edgerun.kernels import reference
+from edgerun_hw.driver import Tlmm
+from edgerun_hw.fake import FakeDevice
 from edgerun_hw.geometry import PRESETS, Geometry
 from edgerun_hw.matrix import DeviceMatrix, cut_matrix, integers_of, largest_integer
 from edgerun_hw.products import Multiplier, Product, WrongResultError, round_activations
@@ -169,3 +171,27 @@ def test_memory_is_given_back():
     matrix.free()
     multiplier.free()
     assert device.allocated_bytes == before  # type: ignore[attr-defined]
+
+
+def test_a_matrix_that_does_not_fit_leaves_nothing_behind():
+    overlay = Tlmm(FakeDevice(PRESETS["tiny"], memory_bytes=1 << 14))
+    weight = random_weight(np.random.default_rng(7), "ternary", (1600, 64), 64)
+    with pytest.raises(MemoryError):
+        DeviceMatrix(weight, overlay)
+    assert overlay.port.allocated_bytes == 0  # type: ignore[attr-defined]
+
+
+def test_the_ports_of_long_weights_begin_in_different_banks():
+    overlay = fake_overlay("decode-300")
+    matrix = DeviceMatrix(
+        random_weight(np.random.default_rng(8), "ternary", (1200, 512), 64), overlay
+    )
+    long = DeviceMatrix(
+        random_weight(np.random.default_rng(8), "ternary", (1200, 512), 64, row_scales=True),
+        overlay,
+    )
+    for piece in long.pieces[:1]:
+        banks = [address % (64 << 10) for address in piece.weights]
+        assert banks == [port * (16 << 10) for port in range(4)]
+    assert long.nbytes < long.pieces[0].tiles * 60 * 64 + 5 * (64 << 10)
+    assert all(address % 16 == 0 for piece in matrix.pieces for address in piece.weights)

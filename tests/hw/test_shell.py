@@ -223,6 +223,20 @@ def test_a_push_into_a_full_queue_is_lost_and_said(overlay: Make, rng: np.random
     assert simulator.read(regs.STATUS) == 1
 
 
+def test_a_lost_push_leaves_the_queued_commands_alone(
+    overlay: Make, rng: np.random.Generator
+) -> None:
+    simulator = overlay()
+    simulator.write(regs.WATCHDOG, 5_000)
+    simulator.add_fault(Fault(FaultKind.SILENCE, 0, value=Channel.R))
+    for tag in range(GEOMETRY.queue_depth + 1):
+        make_command(simulator, rng, tag=10 + tag).push(simulator)
+    simulator.write(regs.ERROR, regs.ERROR_QUEUE_OVERFLOW.mask)
+    assert simulator.run_until(regs.ERROR, 0x7F, regs.ERROR_WATCHDOG.mask, LIMIT)
+    # It is the oldest command that is stuck, and its slot still says its tag.
+    assert simulator.run_until(regs.ERROR_TAG, 0xFFFFFFFF, 10, limit=100)
+
+
 def test_the_queue_is_used_round_and_round(overlay: Make, rng: np.random.Generator) -> None:
     simulator = overlay()
     command = make_command(simulator, rng, mode=LookupMode.MULTIPLES, columns=2)

@@ -108,6 +108,19 @@ def test_the_first_of_several_errors_gives_the_tag(overlay: Make, rng: np.random
     assert simulator.read(regs.ERROR_TAG) == 20
 
 
+def test_nothing_counts_as_complete_behind_a_failed_write(
+    overlay: Make, rng: np.random.Generator
+) -> None:
+    simulator = overlay()
+    simulator.add_fault(Fault(FaultKind.WRITE_RESPONSE, DATA_PORT))
+    # Both responses wait, and come back to back.
+    simulator.add_fault(Fault(FaultKind.SILENCE, DATA_PORT, value=Channel.B, cycles=2_000))
+    push_all(simulator, [make_command(simulator, rng, row_beats=1, tag=n) for n in (8, 9)])
+    assert wait_for_error(simulator) == regs.ERROR_WRITE_RESPONSE.mask
+    assert simulator.read(regs.ERROR_TAG) == 8
+    assert simulator.read(regs.COMPLETED) == 0
+
+
 def test_memory_that_is_not_there_is_an_error(overlay: Make, rng: np.random.Generator) -> None:
     simulator = overlay()
     command = make_command(simulator, rng, tag=3)
@@ -163,17 +176,23 @@ def test_a_memory_that_falls_silent_is_noticed_and_survived(
     assert_works(simulator, rng)
 
 
-def test_the_watchdog_also_watches_a_reset(overlay: Make, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("failed", [False, True], ids=["running", "failed"])
+def test_the_watchdog_also_watches_a_reset(
+    overlay: Make, rng: np.random.Generator, failed: bool
+) -> None:
     simulator = overlay()
     simulator.write(regs.WATCHDOG, PATIENCE)
     simulator.add_fault(Fault(FaultKind.SILENCE, 0, value=Channel.R))
+    if failed:
+        simulator.add_fault(Fault(FaultKind.READ_RESPONSE, 1))
     make_command(simulator, rng).push(simulator)
     simulator.step(100)
     simulator.write(regs.CONTROL, 1)
     simulator.step(PATIENCE // 2)
-    assert simulator.read(regs.ERROR) == 0
+    before = regs.ERROR_READ_RESPONSE.mask if failed else 0
+    assert simulator.read(regs.ERROR) == before
     simulator.step(PATIENCE)
-    assert simulator.read(regs.ERROR) == regs.ERROR_WATCHDOG.mask
+    assert simulator.read(regs.ERROR) == regs.ERROR_WATCHDOG.mask | before
     simulator.clear_faults()
     assert simulator.run_until(regs.CONTROL, 1, 0, LIMIT)
     assert_works(simulator, rng)

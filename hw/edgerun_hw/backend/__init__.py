@@ -12,7 +12,7 @@ from edgerun_hw.backend.tally import Tally, cycles_report, part_of
 from edgerun_hw.command import MAX_COUNT, TERNARY_TILE, Capabilities
 from edgerun_hw.devices import DEVICES, Device, find_device
 from edgerun_hw.matrix import cut_matrix, has_row_scales
-from edgerun_hw.timing import Assumptions, matrix_seconds
+from edgerun_hw.timing import PYTHON_HOST_US, Assumptions, matrix_seconds
 
 ROUNDED = ("int8_row", "int8_block")
 TERNARY_BITS = 2
@@ -45,7 +45,7 @@ class FpgaBackend:
         self._device: Device | None = None
         self._session: Session | None = None
         self._tallies: list[Tally] = []
-        self._assumptions = Assumptions()
+        self._assumptions = Assumptions(host_us=PYTHON_HOST_US)
 
     def use_device(self, name: str) -> None:
         """Chooses a device by its name in ``devices.py``.
@@ -94,8 +94,8 @@ class FpgaBackend:
         """Says what the estimates of ``cost`` stand on."""
         can = self._opened().capabilities or NOMINAL
         return (
-            f"{can.macs_per_cycle} multiply-adds a cycle by its registers, {self._assumptions}; "
-            "modelled, not measured on a board"
+            f"{can.macs_per_cycle} multiply-adds a cycle by its registers, {self._assumptions}, "
+            f"{PYTHON_HOST_US:g} us a command in Python; modelled, not measured on a board"
         )
 
     def compile(self, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:

@@ -59,6 +59,8 @@ class Session:
         self._matrices: dict[tuple[int, ...], tuple[list[PackedWeight], DeviceMatrix]] = {}
         self._users = 0
         self._counted: Counters | None = None
+        self._commands = 0
+        self._full = False
         self._open()
 
     @property
@@ -81,7 +83,7 @@ class Session:
     @property
     def commands(self) -> int:
         """Commands submitted so far."""
-        return self._multiplier.commands if self._multiplier else 0
+        return self._commands + (self._multiplier.commands if self._multiplier else 0)
 
     def attempt(self, work: Callable[[], T]) -> T | None:
         """Returns what ``work`` returns; None if the device failed for good, now or before."""
@@ -102,13 +104,7 @@ class Session:
             try:
                 made = self.attempt(lambda: DeviceMatrix(stack(weights), self.overlay))
             except MemoryError:
-                placed = sum(matrix.nbytes for _, matrix in self._matrices.values())
-                logger.warning(
-                    "the memory of the FPGA device '%s' is full after %.1f MB of weights; the CPU "
-                    "runs what did not fit",
-                    self.device.name,
-                    placed / 1e6,
-                )
+                self._say_full()
                 return None
             if made is None:
                 return None
@@ -137,6 +133,7 @@ class Session:
 
     def close(self) -> None:
         """Gives the device back; calling it twice is allowed."""
+        self._commands = self.commands
         overlay, self._overlay, self._multiplier = self._overlay, None, None
         self._matrices.clear()
         if overlay is not None:
@@ -144,6 +141,19 @@ class Session:
                 overlay.close()
             except DEVICE_ERRORS as error:
                 logger.debug("closing the device failed: %s", error)
+
+    def _say_full(self) -> None:
+        """Says once that the device has no room for more weights."""
+        if self._full:
+            return
+        self._full = True
+        placed = sum(matrix.nbytes for _, matrix in self._matrices.values())
+        logger.warning(
+            "the memory of the FPGA device '%s' is full after %.1f MB of weights; the CPU runs "
+            "what does not fit",
+            self.device.name,
+            placed / 1e6,
+        )
 
     def _open(self) -> None:
         self._capabilities: Capabilities | None = None

@@ -98,8 +98,10 @@ class Variant:
 
     @property
     def optimisation(self) -> str:
-        """Option of the compiler; code that counts lines is large and seldom runs for long."""
-        return "-O0" if self.coverage else "-O2"
+        """Option of the compiler; code that also records is large and seldom runs for long."""
+        if self.coverage:
+            return "-O0"
+        return "-O2" if self.trace == "none" else "-O1"
 
     @property
     def runtime_sources(self) -> tuple[str, ...]:

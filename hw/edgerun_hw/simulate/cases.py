@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,13 +17,14 @@ from edgerun.formats.lookup import (
     pack_multiples,
     pack_scales,
     pack_ternary,
-    result_words,
 )
 from edgerun_hw import register_map as regs
 from edgerun_hw.command import Command, expected_cycles
 from edgerun_hw.definition import run_command
 from edgerun_hw.geometry import Geometry
-from edgerun_hw.simulate.simulator import SimulatedBuffer, Simulator
+from edgerun_hw.simulate.addresses import PAGE_BYTES
+from edgerun_hw.simulate.buffers import SimulatedBuffer
+from edgerun_hw.simulate.simulator import Simulator
 
 LARGEST_WEIGHT = {LookupMode.TERNARY: 1, LookupMode.MULTIPLES: 13}
 GUARD_BYTES = 64
@@ -134,71 +136,119 @@ def _random_scales(rng: np.random.Generator, rows: int) -> NDArray[np.float32]:
     return np.where(infinite, bits ^ np.uint32(1 << 30), bits).astype(np.uint32).view(np.float32)
 
 
-@dataclass
+@dataclass(frozen=True)
+class Region:
+    """A part of a buffer that begins anywhere a beat may."""
+
+    buffer: SimulatedBuffer
+    offset: int
+    nbytes: int
+
+    @property
+    def address(self) -> int:
+        """What the overlay calls the first byte."""
+        return self.buffer.address + self.offset
+
+    @property
+    def array(self) -> NDArray[np.uint8]:
+        """The bytes, uint8 [nbytes]."""
+        return self.buffer.array[self.offset : self.offset + self.nbytes]
+
+
+@dataclass(frozen=True)
 class Placed:
     """A command whose operands are in a simulator's memory.
 
     ``used`` of the ``expected`` words are results, the rest fills the last beat up.
+    ``inputs_crc`` is of the operands' bytes, which nobody may write.
     """
 
     command: Command
     expected: NDArray[np.uint32]
     used: int
-    results: SimulatedBuffer
-    buffers: list[SimulatedBuffer]
+    results: Region
+    inputs: tuple[Region, ...]
+    inputs_crc: int
 
     def difference(self) -> str:
         """Says in what the results differ from the definition; empty when they are equal."""
-        nbytes = self.expected.nbytes
-        if not (self.results.array[nbytes:] == GUARD).all():
-            return "something was written behind the results"
-        words = self.results.array[:nbytes].view(np.uint32)
+        first, end = self.results.offset, self.results.offset + self.results.nbytes
+        around = self.results.buffer.array
+        if not ((around[:first] == GUARD).all() and (around[end:] == GUARD).all()):
+            return "something was written before or behind the results"
+        if _crc(self.inputs) != self.inputs_crc:
+            return "something was written into the operands"
+        words = self.results.array.view(np.uint32)
         unequal = words != self.expected
         # What fills the last beat up may be written as zero or not be written.
         unequal[self.used :] &= words[self.used :] != GUARD_WORD
         wrong = np.flatnonzero(unequal)
         if not wrong.size:
             return ""
-        first = int(wrong[0])
+        place = int(wrong[0])
         return (
-            f"{wrong.size} of {words.size} words differ, the first is word {first}: "
-            f"{words[first]:#010x} instead of {self.expected[first]:#010x}"
+            f"{wrong.size} of {words.size} words differ, the first is word {place}: "
+            f"{words[place]:#010x} instead of {self.expected[place]:#010x}"
         )
 
     def free(self) -> None:
         """Frees the buffers."""
-        for buffer in self.buffers:
-            buffer.free()
+        for region in (*self.inputs, self.results):
+            region.buffer.free()
 
 
-def place(simulator: Simulator, mode: LookupMode, operands: Operands) -> Placed:
-    """Puts operands into memory of their own, results' memory filled with a pattern."""
+def place(
+    simulator: Simulator, mode: LookupMode, operands: Operands, seed: int | None = None
+) -> Placed:
+    """Puts operands into memory of their own, results' memory filled with a pattern.
+
+    Args:
+        simulator: whose memory.
+        mode: of the command.
+        operands: what to put there.
+        seed: of the addresses within a page; None begins all at a page's start.
+    """
     ports, tiles, beats, _ = operands.weights.shape
-    inputs = [*operands.weights, operands.activations]
+    arrays = [*operands.weights, operands.activations]
     if operands.scales is not None:
-        inputs.append(operands.scales)
-    buffers = [_copy(simulator, array) for array in inputs]
-    results = simulator.allocate(operands.expected.nbytes + GUARD_BYTES)
-    results.array[:] = GUARD
+        arrays.append(operands.scales)
+    rng = None if seed is None else np.random.default_rng(seed)
+    inputs = []
+    for array in arrays:
+        data = np.ascontiguousarray(array).view(np.uint8).ravel()
+        region = _region(simulator, -(-data.size // BEAT_BYTES) * BEAT_BYTES, 0, rng)
+        region.array[: data.size] = data
+        inputs.append(region)
+    results = _region(simulator, operands.expected.nbytes, GUARD_BYTES, rng)
+    results.buffer.array[:] = GUARD
+    columns = operands.activations.shape[1]
     command = Command(
-        x=buffers[ports].address,
+        x=inputs[ports].address,
         y=results.address,
-        weights=tuple(buffer.address for buffer in buffers[:ports]),
+        weights=tuple(region.address for region in inputs[:ports]),
         row_beats=beats,
         tiles=tiles,
-        columns=operands.activations.shape[1],
+        columns=columns,
         multiples=mode is LookupMode.MULTIPLES,
-        scales=None if operands.scales is None else buffers[-1].address,
+        scales=None if operands.scales is None else inputs[-1].address,
     )
-    used = beats * command.columns * ports * PORT_ROWS
-    return Placed(command, operands.expected, used, results, [*buffers, results])
+    used = beats * columns * ports * PORT_ROWS
+    return Placed(command, operands.expected, used, results, tuple(inputs), _crc(inputs))
 
 
-def _copy(simulator: Simulator, array: NDArray[np.generic]) -> SimulatedBuffer:
-    data = np.ascontiguousarray(array).view(np.uint8).ravel()
-    buffer = simulator.allocate(-(-data.size // BEAT_BYTES) * BEAT_BYTES)
-    buffer.array[: data.size] = data
-    return buffer
+def _region(
+    simulator: Simulator, nbytes: int, guard: int, rng: np.random.Generator | None
+) -> Region:
+    offset = 0 if rng is None else BEAT_BYTES * int(rng.integers(PAGE_BYTES // BEAT_BYTES))
+    # Nothing is mapped behind operands: reading too far is an error.
+    return Region(simulator.allocate(offset + nbytes + guard), offset, nbytes)
+
+
+def _crc(regions: Sequence[Region]) -> int:
+    crc = 0
+    for region in regions:
+        crc = zlib.crc32(region.buffer.array.data, crc)
+    return crc
 
 
 def push(simulator: Simulator, command: Command, tag: int = 0) -> None:
@@ -230,7 +280,10 @@ def run_cases(simulator: Simulator, cases: Sequence[Case]) -> list[str]:
     failures: list[str] = []
     for start in range(0, len(cases), geometry.queue_depth):
         group = cases[start : start + geometry.queue_depth]
-        placed = [place(simulator, case.mode, make_operands(case, geometry)) for case in group]
+        placed = [
+            place(simulator, case.mode, make_operands(case, geometry), seed=case.seed)
+            for case in group
+        ]
         before = simulator.read(regs.COMPLETED)
         for tag, item in enumerate(placed):
             push(simulator, item.command, tag)
@@ -257,14 +310,3 @@ def _complaints(simulator: Simulator, done: bool) -> list[str]:
     elif outstanding := simulator.statistics().outstanding:
         complaints.append(f"{outstanding} bursts are under way after the last command")
     return complaints
-
-
-def operand_bytes(case: Case, geometry: Geometry) -> int:
-    """Bytes that a case's command must move, padding included."""
-    beats = geometry.row_beats(case.rows)
-    tiles = case.mode.tiles(case.K)
-    weights = geometry.ports * tiles * beats * BEAT_BYTES
-    activations = tiles * case.columns * BEAT_BYTES
-    results = 4 * result_words(case.rows, case.columns, geometry.ports)
-    scales = beats * PORT_ROWS * geometry.ports * 4 if case.scale else 0
-    return weights + activations + results + scales

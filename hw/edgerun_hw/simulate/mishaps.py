@@ -71,18 +71,23 @@ def run_mishap(simulator: Simulator, rng: np.random.Generator) -> list[str]:
 def _push_some(simulator: Simulator, rng: np.random.Generator, count: int) -> None:
     for tag in range(count):
         case = random_case(rng, simulator.geometry, MAX_LOOKUPS)
+        operands = make_operands(case, simulator.geometry)
         # Their buffers stay mapped: what is under way may still use them.
-        push(
-            simulator,
-            place(simulator, case.mode, make_operands(case, simulator.geometry)).command,
-            tag,
-        )
+        push(simulator, place(simulator, case.mode, operands, case.seed).command, tag)
 
 
 def _reset_at_any_moment(simulator: Simulator, rng: np.random.Generator) -> str:
     _push_some(simulator, rng, int(rng.integers(1, 4)))
     simulator.step(int(rng.integers(600)))
     return ""
+
+
+def _hard_reset(simulator: Simulator, rng: np.random.Generator) -> str:
+    _reset_at_any_moment(simulator, rng)
+    simulator.power_on_reset(int(rng.integers(1, 20)))
+    watchdog = simulator.read(regs.WATCHDOG)
+    simulator.write(regs.WATCHDOG, WATCHDOG_CYCLES)
+    return "" if watchdog == regs.WATCHDOG_RESET else f"WATCHDOG is {watchdog:#x} after aresetn"
 
 
 def _fault(simulator: Simulator, rng: np.random.Generator) -> str:
@@ -189,6 +194,7 @@ def _interrupt(simulator: Simulator, rng: np.random.Generator) -> str:
 
 MISHAPS: tuple[Mishap, ...] = (
     _reset_at_any_moment,
+    _hard_reset,
     _fault,
     _silence,
     _bad_commands,

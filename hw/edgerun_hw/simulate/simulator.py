@@ -10,18 +10,15 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import threading
-import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-
-import numpy as np
-from numpy.typing import NDArray
 
 from edgerun.errors import BackendError, StorageError
 from edgerun_hw.geometry import Geometry
 from edgerun_hw.simulate import library as lib
 from edgerun_hw.simulate.addresses import AddressSpace
+from edgerun_hw.simulate.buffers import SimulatedBuffer
 from edgerun_hw.simulate.build import Design, Progress, Variant, build, overlay_design
 from edgerun_hw.simulate.faults import Fault
 from edgerun_hw.simulate.memory import DdrConfig
@@ -40,37 +37,6 @@ ADDRESS_LIMIT = 1 << 64
 
 class SimulationError(BackendError):
     """The simulated overlay did not answer its control port, or broke a rule of AXI."""
-
-
-class SimulatedBuffer:
-    """Memory of a ``Simulator``; see ``port.Buffer``. Both sides see the same bytes at once."""
-
-    def __init__(self, owner: Simulator, address: int, nbytes: int) -> None:
-        self._owner = weakref.ref(owner)
-        self._array: NDArray[np.uint8] = np.zeros(nbytes, np.uint8)
-        self._address = address
-
-    @property
-    def array(self) -> NDArray[np.uint8]:
-        """The bytes, uint8 [nbytes]."""
-        return self._array
-
-    @property
-    def address(self) -> int:
-        """What the overlay calls the first byte."""
-        return self._address
-
-    def flush(self) -> None:
-        """Does nothing: there is no cache between the two sides."""
-
-    def invalidate(self) -> None:
-        """Does nothing: there is no cache between the two sides."""
-
-    def free(self) -> None:
-        """Gives the address range back; the overlay's accesses to it are then errors."""
-        owner = self._owner()
-        if owner is not None:
-            owner.release(self)
 
 
 class Simulator:
@@ -177,12 +143,10 @@ class Simulator:
         if nbytes < 1:
             raise ValueError(f"a buffer must have at least one byte, not {nbytes}")
         with self._lock:
-            padded = -(-nbytes // lib.BEAT_BYTES) * lib.BEAT_BYTES
-            address = self._addresses.take(padded)
-            buffer = SimulatedBuffer(self, address, nbytes=padded)
-            buffer._array = buffer._array[:nbytes]
+            address = self._addresses.take(nbytes)
+            buffer = SimulatedBuffer(self, address, nbytes)
             host = buffer.array.ctypes.data
-            self._library.edgerun_map(self._open, address, padded, host)
+            self._library.edgerun_map(self._open, address, buffer.mapped_bytes, host)
             self._buffers[address] = buffer
         return buffer
 

