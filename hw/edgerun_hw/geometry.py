@@ -37,8 +37,8 @@ class Geometry:
             "ports": (1, MAX_PORTS),
             "columns": (1, 16),
             "nb_max": (16, 1 << 15),
-            "queue_depth": (1, 128),
-            "addr_bits": (16, 64),
+            "queue_depth": (2, 128),
+            "addr_bits": (32, 64),
         }
         for name, (least, most) in limits.items():
             value = getattr(self, name)

@@ -21,15 +21,29 @@ module tlmm_activity #(
     output logic [31:0]    counter_value
 );
   logic [2:0] read_amount;
+  logic [15:0] pulses;
   logic progress;
 
-  always_comb begin
-    read_amount = '0;
-    for (int i = 0; i <= PORTS; i++) read_amount = read_amount + 3'(read_beats[i]);
+  // All registered: what watches must not lengthen the paths that it watches.
+  always_ff @(posedge clk) begin
+    progress <= |read_beats || write_beat || response || ev_lookup;
+    read_amount <= 3'($countones(read_beats));
+    // A counter's index is {bit 7, bits 4 to 2} of its register's offset.
+    pulses <= {
+      write_beat,
+      1'b0,  // READ_BEATS, which grows by `read_amount`
+      ev_stall_output,
+      ev_stall_tables,
+      ev_stall_weights,
+      ev_lookup,
+      busy,
+      1'b1,  // CYCLES
+      5'b0,
+      ev_completed,
+      ev_submitted,
+      1'b0
+    };
   end
-
-  // Registered: the watchdog must not lengthen the paths that it watches.
-  always_ff @(posedge clk) progress <= |read_beats || write_beat || response || ev_lookup;
 
   tlmm_watchdog dog (
       .clk,
@@ -39,23 +53,6 @@ module tlmm_activity #(
       .limit(watchdog_limit),
       .expired(watchdog)
   );
-
-  // A counter's index is {bit 7, bits 4 to 2} of its register's offset.
-  logic [15:0] pulses;
-  assign pulses = {
-    write_beat,
-    1'b0,  // READ_BEATS, which grows by `read_amount`
-    ev_stall_output,
-    ev_stall_tables,
-    ev_stall_weights,
-    ev_lookup,
-    busy,
-    1'b1,  // CYCLES
-    5'b0,
-    ev_completed,
-    ev_submitted,
-    1'b0
-  };
 
   tlmm_counters #(
       .USED(16'hff06),

@@ -51,14 +51,16 @@ module tlmm_drain #(
   logic [COLUMN_BITS-1:0] column;
   logic [NB_BITS-1:0] beat;
 
-  assign cmd_ready = !active || done;
+  // A cycle is lost between commands; taking the next one in the last cycle of this one would make
+  // a path from the queues at the end of the engine to those at its start.
+  assign cmd_ready = !active;
   assign start = cmd_valid && cmd_ready;
   assign step_column = go && !padding && last_unit;
   assign result_pop = step_column && last_column;
 
   always_ff @(posedge clk) begin
-    if (rst) active <= 1'b0;
-    else if (cmd_ready) active <= cmd_valid;
+    if (rst || done) active <= 1'b0;
+    else if (start) active <= 1'b1;
     if (start) scaled <= ROW_SCALE && cmd_scale;
   end
 

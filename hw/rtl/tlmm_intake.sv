@@ -2,7 +2,7 @@
 //
 // The command's words pass by one a cycle, so there is one comparator for each kind of check and
 // the products are made serially, without a multiplier. The registers hold writes back meanwhile
-// (28 cycles at most), so the staged words stand still.
+// (27 cycles), so the staged words stand still.
 module tlmm_intake #(
     parameter int PORTS = 1,
     parameter int COLUMNS = 1,
@@ -16,14 +16,17 @@ module tlmm_intake #(
     input  logic        full,
     output logic        busy,
     // the staged words
-    output logic [4:0]  word_index,
-    input  logic [31:0] word,
+    output logic [4:0]  staged_index,
+    input  logic [31:0] staged_word,  // a cycle after its index
     // the queue's free slot; words 4 to 7 become the sizes
     output logic        copy,
+    output logic [4:0]  copy_index,
     output logic [31:0] copy_data,
+    output logic        accepted,    // there is a slot for it
     output logic        commit,      // the slot is complete
     output logic        commit_bad,  // and must be dropped
-    output logic        overflow
+    output logic        overflow,
+    output logic [31:0] tag          // with these three
 );
   // A word's index is bits 6..2 of its register's offset: 16 to 31, then 0 to 7.
   localparam logic [4:0] MODE = 5'(tlmm_pkg::REG_CMD_MODE >> 2);
@@ -45,7 +48,10 @@ module tlmm_intake #(
 
   typedef enum logic [1:0] {IDLE, WALK, REPORT} state_t;
   state_t state;
-  logic was_full, bad, word_bad;
+  // The word in hand is that of the index of a cycle before.
+  logic [4:0] index;
+  logic [31:0] word;
+  logic in_hand, was_full, bad, word_bad;
 
   always_ff @(posedge clk) begin
     if (rst) begin
@@ -53,55 +59,74 @@ module tlmm_intake #(
     end else begin
       case (state)
         IDLE: if (push) state <= WALK;
-        WALK: if (word_index == LAST) state <= REPORT;
+        WALK: if (index == LAST && in_hand) state <= REPORT;
         default: state <= IDLE;
       endcase
     end
+    in_hand <= state == WALK;
+    index <= staged_index;
     if (state == IDLE) begin
-      word_index <= MODE;
+      staged_index <= MODE;
       was_full <= full;
       bad <= 1'b0;
     end else begin
       // The tag comes past once more, for the report of a command that is refused.
-      word_index <= word_index == LAST ? TAG : word_index + 1'b1;
-      bad <= bad || word_bad;
+      staged_index <= staged_index == LAST ? TAG : staged_index + 1'b1;
+      bad <= bad || (judging && word_bad);
     end
   end
 
+  assign word = staged_word;
   assign busy = state != IDLE;
   // In a full queue the next slot belongs to a command that still runs.
-  assign copy = state == WALK && !was_full;
+  assign copy = state == WALK && in_hand && !was_full;
+  assign copy_index = index;
+  assign accepted = state == IDLE && push && !full;
   assign commit = state == REPORT && !was_full;
   assign commit_bad = bad;
   assign overflow = state == REPORT && was_full;
+  assign tag = word;
 
-  // ---- checks
-  logic scale, misaligned, beyond;
-  assign misaligned = word[3:0] != '0;
-  assign beyond = (word >> (ADDR_BITS - 32)) != '0;
+  // ---- checks, in two steps: what a word is like, then whether its register may be like that.
+  // The sizes that end the walk are not checked, so the verdict is there in time.
+  logic [4:0] judged;
+  logic judging, wants_scale, scale;
+  logic is_zero, is_wide, is_misaligned, is_beyond, exceeds_rows, exceeds_columns;
+
+  always_ff @(posedge clk) begin
+    judging <= in_hand;
+    judged <= index;
+    is_zero <= word == '0;
+    is_wide <= word[31:16] != '0;
+    is_misaligned <= word[3:0] != '0;
+    is_beyond <= (word >> (ADDR_BITS - 32)) != '0;
+    exceeds_rows <= word > 32'(NB_MAX);
+    exceeds_columns <= word > 32'(COLUMNS);
+  end
 
   always_comb begin
     word_bad = 1'b0;
-    case (word_index)
-      MODE: word_bad = word[tlmm_pkg::CMD_MODE_SCALE_BIT] && !ROW_SCALE;
-      ROW_BEATS: word_bad = word == '0 || word > 32'(NB_MAX);
-      TILES: word_bad = word == '0 || word[31:16] != '0;
-      ACTIVE_COLUMNS: word_bad = word == '0 || word > 32'(COLUMNS);
-      X_LO, Y_LO: word_bad = misaligned;
-      X_LO + 5'd1, Y_LO + 5'd1: word_bad = beyond;
-      S_LO: word_bad = scale && misaligned;
-      S_LO + 5'd1: word_bad = scale && beyond;
+    case (judged)
+      MODE: word_bad = wants_scale && !ROW_SCALE;
+      ROW_BEATS: word_bad = is_zero || exceeds_rows;
+      TILES: word_bad = is_zero || is_wide;
+      ACTIVE_COLUMNS: word_bad = is_zero || exceeds_columns;
+      X_LO, Y_LO: word_bad = is_misaligned;
+      X_LO + 5'd1, Y_LO + 5'd1: word_bad = is_beyond;
+      S_LO: word_bad = scale && is_misaligned;
+      S_LO + 5'd1: word_bad = scale && is_beyond;
       default: begin
         for (int p = 0; p < PORTS; p++) begin
-          if (word_index == W0_LO + 5'(2 * p)) word_bad = misaligned;
-          if (word_index == W0_LO + 5'(2 * p + 1)) word_bad = beyond;
+          if (judged == W0_LO + 5'(2 * p)) word_bad = is_misaligned;
+          if (judged == W0_LO + 5'(2 * p + 1)) word_bad = is_beyond;
         end
       end
     endcase
-    if (state != WALK) word_bad = 1'b0;
   end
 
   // ---- sizes: the factors are known at TAG, and 16 words later the products are
+  assign scale = wants_scale && ROW_SCALE;
+
   logic [15:0] tiles, row_beats_left, columns_left;
   logic [S_BITS-1:0] rows;
   logic [W_BITS-1:0] w_beats;
@@ -115,18 +140,18 @@ module tlmm_intake #(
   endfunction
 
   always_ff @(posedge clk) begin
-    if (word_index == MODE) scale <= word[tlmm_pkg::CMD_MODE_SCALE_BIT] && ROW_SCALE;
-    if (word_index == TILES) tiles <= word[15:0];
-    if (word_index == ROW_BEATS) rows <= rows_of(word[S_BITS-1:0]);
-    if (word_index == ROW_BEATS) row_beats_left <= word[15:0];
-    else if (word_index != TILES && word_index != ACTIVE_COLUMNS)
+    if (index == MODE) wants_scale <= word[tlmm_pkg::CMD_MODE_SCALE_BIT];
+    if (index == TILES) tiles <= word[15:0];
+    if (index == ROW_BEATS) rows <= rows_of(word[S_BITS-1:0]);
+    if (index == ROW_BEATS) row_beats_left <= word[15:0];
+    else if (index != TILES && index != ACTIVE_COLUMNS)
       row_beats_left <= row_beats_left << 1;
-    columns_left <= word_index == ACTIVE_COLUMNS ? word[15:0] : columns_left << 1;
-    if (word_index == ACTIVE_COLUMNS) begin
+    columns_left <= index == ACTIVE_COLUMNS ? word[15:0] : columns_left << 1;
+    if (index == ACTIVE_COLUMNS) begin
       w_beats <= '0;
       x_beats <= '0;
       y_results <= '0;
-    end else if (word_index >= TAG || word_index < 5'd4) begin
+    end else if (index >= TAG || index < 5'd4) begin
       w_beats <= (w_beats << 1) + (row_beats_left[15] ? W_BITS'(tiles) : '0);
       x_beats <= (x_beats << 1) + (columns_left[15] ? X_BITS'(tiles) : '0);
       y_results <= (y_results << 1) + (columns_left[15] ? Y_BITS'(rows) : '0);
@@ -134,7 +159,7 @@ module tlmm_intake #(
   end
 
   always_comb begin
-    case (word_index)
+    case (index)
       5'd4: copy_data = 32'(w_beats);
       5'd5: copy_data = 32'(x_beats);
       5'd6: copy_data = scale ? (32'(rows) + 32'd3) >> 2 : '0;

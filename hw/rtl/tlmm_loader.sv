@@ -22,7 +22,7 @@ module tlmm_loader #(
     output logic [1:0]           load_step,
     output logic [SLOT_BITS-1:0] load_slot,
     output logic                 drop,         // a dropped command is done with
-    // the queue's RAM, whose word comes a cycle later
+    // the queue's RAM, whose word comes two cycles later
     output logic [4:0]           read_word,
     output logic [SLOT_BITS-1:0] read_slot,
     input  logic [SLOT_BITS-1:0] tag_slot
@@ -36,20 +36,47 @@ module tlmm_loader #(
   localparam int TAG = PORTS + 4;
   localparam int UNIT_BITS = $clog2(UNITS);
 
-  logic [UNIT_BITS-1:0] unit;
+  logic [UNIT_BITS-1:0] unit;  // whose turn it is
   logic [UNITS-1:0][SLOT_BITS:0] position;  // each unit's next command; that of TAG is idle
-  logic [SLOT_BITS:0] here;
+  logic [UNITS-1:0] can_start, can_skip, abreast;
   logic [1:0] step;
-  logic loading, is_writer, is_tag, is_dropped, lagging, pending, start, skip, advance;
+  logic [SLOT_BITS-1:0] slot;  // being handed out
+  logic loading, is_writer, is_tag, lagging, held, start, skip, advance;
 
-  assign here = position[unit];
+  // ---- what each unit could do, worked out a cycle ahead of its turn. A unit's own position does
+  // not change between its turns, so nothing here is out of date when it counts.
+  for (genvar i = 0; i < UNITS; i++) begin : g_unit
+    if (i == TAG) begin : g_tag
+      always_ff @(posedge clk) begin
+        position[i] <= '0;
+        can_start[i] <= !rst && wanted[i];
+        can_skip[i] <= 1'b0;
+        abreast[i] <= 1'b0;
+      end
+    end else begin : g_follower
+      logic [SLOT_BITS:0] here;
+      logic pending, is_dropped, may_drop;
+      assign here = position[i];
+      assign pending = !rst && !stop && here != newest;
+      assign is_dropped = dropped[here[SLOT_BITS-1:0]];
+      // Commands complete in order: the writer passes a dropped one when it is the oldest.
+      assign may_drop = i != WRITER || here == oldest;
+      always_ff @(posedge clk) begin
+        can_start[i] <= pending && !is_dropped && wanted[i];
+        can_skip[i] <= pending && is_dropped && may_drop;
+        abreast[i] <= here == position[WRITER];
+        if (rst) position[i] <= '0;
+        else if (advance && unit == UNIT_BITS'(i)) position[i] <= here + 1'b1;
+      end
+    end
+  end
+
+  // ---- turns
   assign is_writer = unit == UNIT_BITS'(WRITER);
   assign is_tag = unit == UNIT_BITS'(TAG);
-  assign is_dropped = dropped[here[SLOT_BITS-1:0]];
-  assign pending = !is_tag && here != newest && !stop && !(is_writer && lagging);
-  // Commands complete in order: the writer passes a dropped one when it is the oldest.
-  assign skip = !loading && pending && is_dropped && (!is_writer || here == oldest);
-  assign start = !loading && wanted[unit] && (is_tag || (pending && !is_dropped));
+  assign held = loading || (is_writer && lagging);
+  assign start = can_start[unit] && !held;
+  assign skip = can_skip[unit] && !held;
   assign advance = skip || (start && !is_tag);
   assign drop = skip && is_writer;
 
@@ -66,14 +93,7 @@ module tlmm_loader #(
       if (loading ? step == 2'd3 : !start) unit <= is_tag ? '0 : unit + 1'b1;
       // Of this turn: somebody has not taken the command that is the writer's next.
       if (!loading && is_tag) lagging <= 1'b0;
-      else if (!loading && !advance && here == position[WRITER]) lagging <= 1'b1;
-    end
-  end
-
-  for (genvar i = 0; i < UNITS; i++) begin : g_position
-    always_ff @(posedge clk) begin
-      if (rst) position[i] <= '0;
-      else if (advance && unit == UNIT_BITS'(i)) position[i] <= position[i] + 1'b1;
+      else if (!loading && !advance && abreast[unit]) lagging <= 1'b1;
     end
   end
 
@@ -100,15 +120,21 @@ module tlmm_loader #(
   always_comb begin
     read_word = first_word + 5'(step);
     if (step == 2'd2 && unit != UNIT_BITS'(ENGINE)) read_word = size_word;
-    read_slot = here[SLOT_BITS-1:0];
+    read_slot = position[unit][SLOT_BITS-1:0];
     if (is_tag) read_slot = tag_slot;
-    if (loading) read_slot = load_slot;
+    if (loading) read_slot = slot;
   end
 
-  // The RAM takes a cycle, and so do the strobes.
+  // The RAM takes two cycles, and so do the strobes.
+  logic [UNITS-1:0] load_next;
+  logic [1:0] step_next;
+
   always_ff @(posedge clk) begin
-    load <= rst || !(start || loading) ? '0 : UNITS'(1) << unit;
-    load_step <= step;
-    if (start) load_slot <= read_slot;
+    load_next <= rst || !(start || loading) ? '0 : UNITS'(1) << unit;
+    load <= rst ? '0 : load_next;
+    step_next <= step;
+    load_step <= step_next;
+    if (start) slot <= read_slot;
+    load_slot <= slot;
   end
 endmodule

@@ -34,14 +34,15 @@ module tlmm_queue #(
     output logic                 ev_submitted,
     output logic                 ev_completed,
     output logic                 bad_length,
-    output logic                 overflow
+    output logic                 overflow,
+    output logic [31:0]          rejected_tag  // with bad_length and overflow
 );
   (* ram_style = "block" *) logic [31:0] words[DEPTH*32];
   logic [SLOT_BITS:0] oldest, newest;
   logic [DEPTH-1:0] dropped;
   logic [SLOT_BITS-1:0] read_slot;
-  logic [4:0] read_word;
-  logic [31:0] copy_data;
+  logic [4:0] read_word, copy_index;
+  logic [31:0] copy_data, word;
   logic copy, commit, commit_bad, drop;
 
   tlmm_intake #(
@@ -56,13 +57,16 @@ module tlmm_queue #(
       .push,
       .full,
       .busy,
-      .word_index(staged_index),
-      .word(staged_word),
+      .staged_index,
+      .staged_word,
       .copy,
+      .copy_index,
       .copy_data,
+      .accepted(ev_submitted),
       .commit,
       .commit_bad,
-      .overflow
+      .overflow,
+      .tag(rejected_tag)
   );
 
   tlmm_loader #(
@@ -86,11 +90,12 @@ module tlmm_queue #(
   );
 
   always_ff @(posedge clk) begin
-    if (copy) words[{newest[SLOT_BITS-1:0], staged_index}] <= copy_data;
-    load_data <= words[{read_slot, read_word}];
+    if (copy) words[{newest[SLOT_BITS-1:0], copy_index}] <= copy_data;
+    // Twice registered: a block RAM is slow to come out.
+    word <= words[{read_slot, read_word}];
+    load_data <= word;
   end
 
-  assign ev_submitted = commit;
   assign ev_completed = completed || drop;
   assign bad_length = commit && commit_bad;
   assign level = newest - oldest;

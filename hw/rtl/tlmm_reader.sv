@@ -77,10 +77,10 @@ module tlmm_reader #(
       state <= IDLE;
     end else begin
       case (state)
-        IDLE: if (load && load_step == 2'd2 && load_data != '0) state <= MEASURE;
-        MEASURE: state <= RESERVE;
+        IDLE: if (load && load_step == 2'd2) state <= MEASURE;
+        MEASURE: state <= remaining == '0 ? IDLE : RESERVE;
         RESERVE: if (go) state <= ASK;
-        default: if (arready) state <= remaining == '0 ? IDLE : MEASURE;
+        default: if (arready) state <= MEASURE;
       endcase
     end
     if (load && load_step == 2'd0) begin

@@ -57,7 +57,7 @@ module tlmm_registers #(
   logic [11:0] write_address, read_address;
   logic [31:0] write_data, read_data;
   logic [3:0] write_strobes;
-  logic address_held, data_held, read_held, hold, write, read, read_ready;
+  logic address_held, data_held, read_held, hold, hold_write, write, read, read_ready;
 
   assign awready = !address_held;
   assign wready = !data_held;
@@ -65,9 +65,11 @@ module tlmm_registers #(
   assign bresp = 2'b00;
   assign rresp = 2'b00;
   // Accesses wait for the few cycles in which the queue reads the staged words, which must not
-  // change then, and in which a reset clears everything: software never sees half of it.
+  // change then, and in which a reset clears everything: software never sees half of it. Writes
+  // may learn of it a cycle late: after a push it takes two cycles until the next one is here.
   assign hold = queue_busy || clear;
-  assign write = address_held && data_held && !hold && (!bvalid || bready);
+  always_ff @(posedge clk) hold_write <= hold;
+  assign write = address_held && data_held && !hold_write && (!bvalid || bready);
   assign read = read_held && read_ready && (!rvalid || rready);
 
   always_ff @(posedge clk) begin
@@ -158,7 +160,7 @@ module tlmm_registers #(
 
   // ---- reads
   logic [31:0] geometry, limits, status;
-  logic is_counter;
+  logic is_counter, fetched;
 
   // SUBMITTED, COMPLETED (bit 7 clear) and the event counters: 4 bits tell them apart.
   assign is_counter = read_address[11:2] == tlmm_pkg::REG_SUBMITTED[11:2]
@@ -217,8 +219,10 @@ module tlmm_registers #(
     if (is_counter) read_data = counter_value;
   end
 
-  // Not in the cycle of a push either: what is read after it must count it.
-  assign read_ready = !hold && !push
+  // The staged word takes a cycle to come, in which the queue must not have been reading. And not
+  // in the cycle of a push: what is read after it must count it.
+  always_ff @(posedge clk) fetched <= read_held && !queue_busy && !read;
+  assign read_ready = fetched && !hold && !push
       && (!is_counter || counter_visit == {read_address[7], read_address[4:2]});
 
   logic unused;

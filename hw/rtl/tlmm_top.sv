@@ -108,7 +108,8 @@ module tlmm_top #(
   // ---- registers and queue
   logic push, full, ev_submitted, ev_completed, bad_length, overflow;
   logic [4:0] staged_index;
-  logic [31:0] staged_word, load_data, watchdog_limit, error_tag, counter_value;
+  logic [31:0] staged_word, load_data, watchdog_limit;
+  logic [31:0] error_tag, rejected_tag, counter_value;
   logic [SLOT_BITS:0] level;
   logic [SLOT_BITS-1:0] load_slot, oldest_slot, tag_slot;
   logic [UNITS-1:0] wanted, load;
@@ -193,7 +194,8 @@ module tlmm_top #(
       .ev_submitted,
       .ev_completed,
       .bad_length,
-      .overflow
+      .overflow,
+      .rejected_tag
   );
 
   // ---- errors, watchdog, counters
@@ -216,7 +218,7 @@ module tlmm_top #(
       .oldest_slot,
       .bad_length,
       .overflow,
-      .rejected_tag(staged_word),
+      .rejected_tag,
       .acknowledge(error_acknowledge),
       .tag_wanted(wanted[TAG]),
       .tag_slot,

@@ -25,6 +25,7 @@ struct Counters {
   uint64_t cycles;
   uint64_t read_bursts[8], read_beats[8];
   uint64_t write_bursts, write_beats;
+  uint64_t faults;
   DdrCounters ddr;
 };
 
@@ -40,7 +41,7 @@ thread_local std::string last_message;
 
 }  // namespace
 
-EXPORT int edgerun_abi() { return 1; }
+EXPORT int edgerun_abi() { return 2; }
 
 EXPORT const char* edgerun_message() { return last_message.c_str(); }
 
@@ -127,6 +128,7 @@ EXPORT void edgerun_counters(const Harness* harness, Counters* counters) {
   }
   counters->write_bursts = harness->write.counters().bursts;
   counters->write_beats = harness->write.counters().beats;
+  counters->faults = harness->around.faults_committed;
   counters->ddr = harness->around.ddr.counters();
 }
 

@@ -19,6 +19,7 @@ struct Surroundings {
   MemoryMap memory;
   Ddr ddr;
   Faults faults;
+  uint64_t faults_committed = 0;
   Violations violations;
   uint64_t cycle = 0;
   uint32_t max_burst = 64;
@@ -98,6 +99,7 @@ class ReadPort {
     for (Fault& fault : around.faults) {
       if (fault.of_reads() && fault.hits(static_cast<int32_t>(index_), address, 16ull * beats)) {
         apply(around, fault, burst);
+        ++around.faults_committed;
       }
     }
     bursts_.push(burst);

@@ -85,6 +85,7 @@ class WritePort {
     for (Fault& fault : around.faults) {
       if (!fault.of_writes()) continue;
       if (!fault.hits(static_cast<int32_t>(index_), address, 16ull * beats)) continue;
+      ++around.faults_committed;
       if (fault.kind == FAULT_WRITE_RESPONSE) {
         burst.response = fault.value;
       } else {

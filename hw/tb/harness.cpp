@@ -176,6 +176,7 @@ void Harness::clear_counters() {
   for (ReadPort& port : read) port.clear_counters();
   write.clear_counters();
   around.ddr.clear_counters();
+  around.faults_committed = 0;
   counted_since = around.cycle;
 }
 

@@ -50,7 +50,8 @@ def test_decode_reaches_its_peak_with_ideal_memory() -> None:
 
 
 def test_decode_takes_what_the_modelled_memory_gives() -> None:
-    found = measure_matrix(DECODE, 2560, 2560, DDR_PRESETS["kv260"])
+    # Several, because the last one's drain leaves the memory idle.
+    found = measure_matrix(DECODE, 2560, 2560, DDR_PRESETS["kv260"], products=4)
     assert found.exact
     assert found.ddr_efficiency is not None
     assert found.ddr_efficiency >= 0.9

@@ -27,9 +27,14 @@ GEOMETRIES = {
 FILL_CYCLES = 16  # of a tile's tables, after a beat of activations per column
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("engine")
+
+
 @pytest.fixture(scope="module", params=list(GEOMETRIES))
-def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> EngineBench:
-    return EngineBench(GEOMETRIES[request.param], tmp_path_factory.mktemp("engine"))
+def bench(request: pytest.FixtureRequest, folder: Path) -> EngineBench:
+    return EngineBench(GEOMETRIES[request.param], folder)
 
 
 def some_command(random: np.random.Generator, geometry: Geometry) -> Command:
@@ -105,11 +110,11 @@ def test_commands_beyond_the_queues_wait(bench: EngineBench) -> None:
     bench.run([Case([one] * 120, y=3)])
 
 
-def test_peak_rate(tmp_path: Path) -> None:
+def test_peak_rate(folder: Path) -> None:
     """0.95 of the peak on one matrix of 2560 x 2560, its results included; more in a chain."""
-    geometry = Geometry(ports=4, columns=1, nb_max=128)
+    geometry = GEOMETRIES["four ports"]
     square = matrix(geometry, 2560, 2560)
-    single, chain = EngineBench(geometry, tmp_path).run([Case([square]), Case([square] * 3)])
+    single, chain = EngineBench(geometry, folder).run([Case([square]), Case([square] * 3)])
     macs = 2560 * 2560
     assert macs / single.cycles >= 0.95 * geometry.macs_per_cycle
     assert 3 * macs / chain.cycles >= 0.98 * geometry.macs_per_cycle

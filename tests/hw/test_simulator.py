@@ -136,6 +136,7 @@ def test_faults_hit_what_they_name(make: Make, fault: Fault, errors: int) -> Non
     prepare(simulator)
     assert run(simulator)
     assert simulator.read(ERRORS) == errors
+    assert simulator.statistics().faults == (fault.count if errors else 0)
 
 
 @fpga

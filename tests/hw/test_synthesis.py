@@ -316,12 +316,15 @@ def test_wrapper_is_accepted_by_yosys(tmp_path):
     tools.run_tool("yosys", ["-q", "-s", "run.ys"], tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.fpga
-@pytest.mark.timeout(600)
-def test_engine_is_placed_on_an_ecp5_at_the_clock_we_want():
-    found = ecp5.place_and_route(PRESETS["tiny"])
+@pytest.mark.timeout(1800)
+def test_engine_is_placed_on_an_ecp5_near_the_clock_we_want():
+    """The goal is 200 MHz, which ``edgerun fpga check --full`` holds it to; this is the alarm."""
+    found = ecp5.place_and_route(PRESETS["decode-75"])
     assert found.dsp == 0
-    assert found.fmax_mhz >= 200
+    assert found.registered_bram == found.bram
+    assert found.fmax_mhz >= 190
     assert found.bitstream_bytes > 100_000
     assert json.dumps(found.critical_path)
 

@@ -179,16 +179,16 @@ class Placed:
         if _crc(self.inputs) != self.inputs_crc:
             return "something was written into the operands"
         words = self.results.array.view(np.uint32)
-        unequal = words != self.expected
-        # What fills the last beat up may be written as zero or not be written.
-        unequal[self.used :] &= words[self.used :] != GUARD_WORD
-        wrong = np.flatnonzero(unequal)
+        # What fills the last beat up is not written.
+        wanted = self.expected.copy()
+        wanted[self.used :] = GUARD_WORD
+        wrong = np.flatnonzero(words != wanted)
         if not wrong.size:
             return ""
         place = int(wrong[0])
         return (
             f"{wrong.size} of {words.size} words differ, the first is word {place}: "
-            f"{words[place]:#010x} instead of {self.expected[place]:#010x}"
+            f"{words[place]:#010x} instead of {wanted[place]:#010x}"
         )
 
     def free(self) -> None:

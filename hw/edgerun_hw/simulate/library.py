@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edgerun_hw.simulate.memory import DdrConfig
 
-ABI = 1
+ABI = 2
 MAX_PORTS = 8
 BEAT_BYTES = 16
 IDEAL_LATENCY_CYCLES = 8.0  # of memory without a model of DRAM
@@ -100,6 +100,7 @@ class Counters(Structure):
         ("read_beats", c_uint64 * MAX_PORTS),
         ("write_bursts", c_uint64),
         ("write_beats", c_uint64),
+        ("faults", c_uint64),
         ("ddr", DdrCounters),
     ]
 

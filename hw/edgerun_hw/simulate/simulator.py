@@ -297,6 +297,7 @@ class Simulator:
             write_beats=counters.write_beats,
             outstanding=outstanding,
             violations=violations,
+            faults=counters.faults,
             ddr=DdrStatistics(**ddr),
         )
 

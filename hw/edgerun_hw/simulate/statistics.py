@@ -42,6 +42,7 @@ class Statistics:
         write_beats: of the data port.
         outstanding: bursts that memory has accepted and not finished now.
         violations: how often the overlay broke a rule of AXI; ``Simulator.violations`` has texts.
+        faults: bursts that a fault was committed on.
         ddr: counters of the DRAM.
     """
 
@@ -52,6 +53,7 @@ class Statistics:
     write_beats: int
     outstanding: int
     violations: int
+    faults: int
     ddr: DdrStatistics
 
     @property
