@@ -5,7 +5,6 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-
 # Folders of the checkout, and where installed packages look for them.
 FOLDERS = {
     "models/default/bundle": "edgerun/_default_model",

@@ -21,7 +21,7 @@ MOST_LUT_SITES_300 = 4000
 DEFAULT_GEOMETRIES = ("decode-75", "decode-300", "prefill-1500")
 LINT_LIMIT_S = 120.0
 ASK = "takes minutes: ask for it with --full"
-PLACED = ("decode-75",)
+PLACED, PLACE_SEEDS = ("decode-75",), (1, 2, 3)
 COSIMULATED = ("tiny", "tiny-prefill")
 
 
@@ -213,11 +213,18 @@ def place(plan: Plan) -> Iterator[Outcome]:
     from edgerun_hw.synthesis.ecp5 import place_and_route
 
     for name in PLACED:
-        plan.progress(f"place and route of {name}")
-        found = place_and_route(PRESETS[name])
+        tried = []
+        # One placement of the same netlist is a tenth faster than another.
+        for seed in PLACE_SEEDS:
+            plan.progress(f"place and route of {name}, seed {seed}")
+            tried.append(place_and_route(PRESETS[name], seed=seed))
+            if tried[-1].fmax_mhz >= tried[-1].goal_mhz:
+                break
+        found = max(tried, key=lambda placed: placed.fmax_mhz)
         figure = (
-            f"{found.fmax_mhz:.0f} MHz on an ECP5-85K of speed grade {found.speed_grade} "
-            f"(goal {found.goal_mhz:.0f}), {found.lut} LUT4, {found.bitstream_bytes} byte bitstream"
+            f"{found.fmax_mhz:.1f} MHz (goal {found.goal_mhz:.0f}) on an ECP5-85K of speed grade "
+            f"{found.speed_grade}, best of {len(tried)} seeds, {found.lut} LUT4, "
+            f"bitstream of {found.bitstream_bytes} bytes"
         )
-        fast = found.fmax_mhz >= found.goal_mhz
-        yield Outcome("", name, verdict(fast), figure, asdict(found))
+        values = {**asdict(found), "seeds_mhz": {p.seed: p.fmax_mhz for p in tried}}
+        yield Outcome("", name, verdict(found.fmax_mhz >= found.goal_mhz), figure, values)

@@ -8,10 +8,11 @@ module tlmm_watchdog (
     output logic        expired    // one cycle, and again every `limit` cycles
 );
   logic [31:0] left;
-  logic restart;
+  logic restart, at_end;
 
-  assign expired = watching && !progress && left == 32'd0 && limit != 32'd0;
-  assign restart = rst || !watching || progress || expired;
+  assign at_end = watching && !progress && left == 32'd0 && limit != 32'd0;
+  assign restart = rst || !watching || progress || at_end;
 
+  always_ff @(posedge clk) expired <= at_end && !rst;
   always_ff @(posedge clk) left <= restart ? limit : left - {31'b0, left != 32'd0};
 endmodule

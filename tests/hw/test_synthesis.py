@@ -320,11 +320,14 @@ def test_wrapper_is_accepted_by_yosys(tmp_path):
 @pytest.mark.fpga
 @pytest.mark.timeout(1800)
 def test_engine_is_placed_on_an_ecp5_near_the_clock_we_want():
-    """The goal is 200 MHz, which ``edgerun fpga check --full`` holds it to; this is the alarm."""
+    """The goal is 200 MHz, which ``edgerun fpga check --full`` holds it to; this is the alarm.
+
+    One placement of the same netlist is a tenth faster than another.
+    """
     found = ecp5.place_and_route(PRESETS["decode-75"])
     assert found.dsp == 0
     assert found.registered_bram == found.bram
-    assert found.fmax_mhz >= 190
+    assert found.fmax_mhz >= 185
     assert found.bitstream_bytes > 100_000
     assert json.dumps(found.critical_path)
 
