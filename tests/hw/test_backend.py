@@ -214,7 +214,11 @@ def test_a_device_that_cannot_be_used_is_said_and_left_out(environment, monkeypa
         (["--backend", "fpga"], "no device was named"),
         (["--backend", "fpga", "--device", "cosmi"], "did you mean 'cosim'?"),
         (["--backend", "fpga", "--device", "fake:huge"], "no geometry is called 'huge'"),
-        (["--backend", "fpga", "--device", "cosim:tiny,sram"], "no memory called 'sram'"),
+        pytest.param(
+            ["--backend", "fpga", "--device", "cosim:tiny,sram"],
+            "no memory called 'sram'",
+            marks=pytest.mark.fpga,
+        ),
         (["--backend", "cpu", "--device", "fake"], "has no devices"),
         (["--device", "fake"], "add --backend"),
     ],
