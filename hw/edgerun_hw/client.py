@@ -334,8 +334,10 @@ def _start(
             stderr=log,
         )
     except OSError as error:
+        # What is missing need not be the interpreter: a process also wants os.devnull.
+        what = error.filename if error.filename not in (None, str(python)) else "it"
         raise WorkerError(
-            f"the interpreter {python} cannot be run ({error.strerror}): "
+            f"the interpreter {python} cannot be run ({what}: {error.strerror}): "
             "set EDGERUN_PYNQ_PYTHON to the Python that has pynq"
         ) from error
 

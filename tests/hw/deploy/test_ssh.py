@@ -42,7 +42,7 @@ class Server:
             "IdentitiesOnly": "yes",
             "UserKnownHostsFile": self.folder / "known",
             "StrictHostKeyChecking": "yes",
-            "GlobalKnownHostsFile": "/dev/null",
+            "GlobalKnownHostsFile": self.folder / "nobody",
             "ControlMaster": "auto",
             "ControlPersist": "30",
             "ControlPath": self.folder / "m",
