@@ -301,6 +301,7 @@ def test_engine_needs_no_multiplier_and_few_luts():
 
 @pytest.mark.fpga
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_resources_follow_the_geometry():
     small, large = (xilinx.estimate(Geometry(ports=p, columns=1, nb_max=64)) for p in (1, 2))
     assert small.lut_sites < large.lut_sites < 2 * small.lut_sites
