@@ -20,13 +20,14 @@ from edgerun.formats.lookup import (
 )
 from edgerun_hw import register_map as regs
 from edgerun_hw.command import Command, expected_cycles
-from edgerun_hw.definition import run_command
+from edgerun_hw.definition import EXACT_FLOAT, run_command
 from edgerun_hw.geometry import Geometry
 from edgerun_hw.simulate.addresses import PAGE_BYTES
 from edgerun_hw.simulate.buffers import SimulatedBuffer
 from edgerun_hw.simulate.simulator import Simulator
 
 LARGEST_WEIGHT = {LookupMode.TERNARY: 1, LookupMode.MULTIPLES: 13}
+LARGEST_ACTIVATION = 128
 GUARD_BYTES = 64
 GUARD = 0xA5
 GUARD_WORD = 0xA5A5A5A5
@@ -98,7 +99,9 @@ def random_case(rng: np.random.Generator, geometry: Geometry, max_lookups: int) 
     rows = beats * geometry.rows_per_beat - int(rng.integers(geometry.rows_per_beat))
     K = tiles * mode.activations_per_tile - int(rng.integers(mode.activations_per_tile))
     columns = int(rng.integers(1, geometry.columns + 1))
-    scale = geometry.row_scale and bool(rng.random() < 0.5)
+    # The overlay scales only sums that float32 can hold.
+    fits = LARGEST_WEIGHT[mode] * LARGEST_ACTIVATION * K < EXACT_FLOAT
+    scale = geometry.row_scale and bool(rng.random() < 0.5) and fits
     fill = "extreme" if rng.random() < 0.1 else "random"
     return Case(mode, rows, K, columns, scale, fill, int(rng.integers(1 << 31)))
 
