@@ -83,14 +83,20 @@ def run(
             if llm.reports():
                 found["devices"] = [asdict(report) for report in llm.reports()]
             print(json.dumps(found, ensure_ascii=False))
-        elif completion.finish_reason == "context":
-            options.say("the reply ends here because the context is full")
-        elif completion.finish_reason == "length" and max_tokens is None:
-            options.say(f"the reply ends here after {DEFAULT_MAX_TOKENS} tokens; -n sets the limit")
+        else:
+            _say_why_it_ended(completion, limited=max_tokens is not None)
         if stats:
             from edgerun.cli.report import show_stats
 
             show_stats(llm, completion.stats)
+
+
+def _say_why_it_ended(completion: Completion, *, limited: bool) -> None:
+    """Tells of an end that the user may not expect; ``limited`` if they set a number of tokens."""
+    if completion.finish_reason == "context":
+        options.say("the reply ends here because the context is full")
+    elif completion.finish_reason == "length" and not limited:
+        options.say(f"the reply ends here after {DEFAULT_MAX_TOKENS} tokens; -n sets the limit")
 
 
 def summary(completion: Completion) -> dict[str, Any]:

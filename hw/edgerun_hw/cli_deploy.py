@@ -242,11 +242,12 @@ def _target(
 
 def _overlay(bitstream: Path, board: str) -> Path:
     from edgerun_hw.deploy.errors import PackageError
+    from edgerun_hw.sources import hardware_folder
 
-    # In a checkout the boards' own sources lie beside this package; a wheel has none.
-    boards = Path(__file__).parents[1] / "boards"
+    if not bitstream.is_file():
+        raise PackageError(f"{bitstream} is no file: name the .bit or .xsa that Vivado wrote")
     beside = [bitstream.with_suffix(suffix) for suffix in (".dtbo", ".dtso", ".dts")]
-    for file in (*beside, boards / board / "edgerun-tlmm.dtso"):
+    for file in (*beside, hardware_folder("boards") / board / "edgerun-tlmm.dtso"):
         if file.is_file():
             return file
     raise PackageError(

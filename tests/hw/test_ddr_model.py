@@ -48,11 +48,11 @@ class Result:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory):
-    library = tmp_path_factory.mktemp("ddr") / "ddr.so"
+    built = tmp_path_factory.mktemp("ddr") / "ddr.so"
     source = hardware_folder("tb") / "ddr_bench.cpp"
     command = [find_compiler().path, "-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([*command, "-shared", "-fPIC", "-o", library, source], check=True)
-    run = ctypes.CDLL(str(library)).ddr_bench
+    subprocess.run([*command, "-shared", "-fPIC", "-o", built, source], check=True)
+    run = ctypes.CDLL(str(built)).ddr_bench
     run.restype = c_double
     run.argtypes = [POINTER(DdrOptions), POINTER(Stream), c_uint32, c_uint64, POINTER(DdrCounters)]
 

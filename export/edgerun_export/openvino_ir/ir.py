@@ -87,11 +87,17 @@ def name_nodes(model: Any) -> None:
 
 def _serialised(model: Any, path: Path) -> Any:
     """The XML as OpenVINO writes it; its constants go nowhere."""
+    # By a link of our own, for OpenVINO deletes both of its files when it cannot write one:
+    # given /dev/null itself, a full disk and root's rights, it takes that from the machine.
+    nowhere = path.with_suffix(".nowhere")
+    nowhere.symlink_to(os.devnull)
     try:
-        openvino.serialize(model, path, os.devnull)
+        openvino.serialize(model, path, nowhere)
         return ElementTree.parse(path)
     except (RuntimeError, ElementTree.ParseError) as error:
         raise _reason(path) from error
+    finally:
+        nowhere.unlink(missing_ok=True)
 
 
 def _reason(path: Path) -> OSError:

@@ -122,6 +122,13 @@ def test_refusals_are_one_sentence_and_exit_code_2(run, place: Path) -> None:
         assert words in err.splitlines()[-1] and len(err.splitlines()) <= 2, err
 
 
+def test_a_bitstream_that_is_not_there_is_what_the_message_is_about(run, place: Path) -> None:
+    code, out, err = run("package", "three.bit", "-b", "kv260", "-o", "three")
+    assert (code, out) == (2, "")
+    assert "three.bit is no file" in err
+    assert not (place / "three").exists()
+
+
 def test_altered_package_does_not_reach_the_board(run, place: Path) -> None:
     package(run, "one")
     file = place / "one" / "edgerun-tlmm.bit.bin"
