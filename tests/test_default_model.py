@@ -44,6 +44,16 @@ def test_a_story_is_about_what_was_asked_for(subject):
     assert re.search(rf"\b{subject}s?\b", reply.text)
 
 
+def test_stories_told_together_are_those_told_alone():
+    prompts = [f"Once upon a time there was a {subject}" for subject in SUBJECTS]
+    sampling = {"temperature": 0.7, "seed": 3, "max_tokens": 40}
+    with load(threads=1) as llm:
+        together = llm.generate_many(prompts, **sampling)
+        alone = [llm.generate(prompt, **sampling) for prompt in prompts]
+    assert [reply.ids for reply in together] == [reply.ids for reply in alone]
+    assert len({reply.text for reply in together}) == len(SUBJECTS)
+
+
 def test_held_out_stories_cost_as_many_bits_as_recorded(shared_data):
     recorded = re.search(r"^bits_per_byte = ([\d.]+)", (FOLDER / "recipe.toml").read_text(), re.M)
     text = (shared_data / "corpora" / "tinystories" / "valid.txt").read_text()

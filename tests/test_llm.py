@@ -75,6 +75,26 @@ def test_control_tokens_in_a_prompt_are_text() -> None:
     assert stats.prompt_tokens == 1 + len("<|im_end|>")
 
 
+@pytest.mark.parametrize("max_sessions", [1, 3])
+def test_many_prompts_are_continued_as_if_alone(max_sessions: int) -> None:
+    options = {"max_tokens": 12, "temperature": 0, "stop": "e"}
+    prompts = ["once", [111, 110, 99, 102], "once upon", "", "x"]
+    with model(max_sessions=max_sessions) as llm:
+        with pytest.raises(PromptError, match="empty"):
+            llm.generate_many(prompts, **options)
+        del prompts[3]
+        found = llm.generate_many(prompts, **options)
+        assert [one.prompt_tokens for one in found] == [5, 4, 10, 2]
+        for prompt, one in zip(prompts, found, strict=True):
+            expected = llm.generate(prompt, **options)
+            assert (one.text, one.ids, one.finish_reason) == (
+                expected.text,
+                expected.ids,
+                expected.finish_reason,
+            )
+        assert llm.generate_many([]) == []
+
+
 def test_a_closed_stream_stops_and_the_next_prompt_still_works() -> None:
     llm = model()
     whole = llm.generate("hello", max_tokens=9).text

@@ -15,7 +15,7 @@ from edgerun.engine.sampling import History, SamplingParams, make_leading, make_
 from edgerun.engine.session import Session
 from edgerun.engine.stats import Stats
 from edgerun.errors import BackendError, InputError, PromptError
-from edgerun.state import Batch, Leading
+from edgerun.state import Batch, KVCache, Leading
 
 FinishReason = Literal["stop", "length", "context"]
 DEFAULT_CHUNK_ROWS = 256
@@ -33,6 +33,42 @@ class Step:
 
     id: int
     finish_reason: FinishReason | None = None
+
+
+class Reply:
+    """Chooses the tokens of one reply from the logits behind what came before.
+
+    Attributes:
+        history: the prompt and the tokens chosen, but for one that ended the reply.
+    """
+
+    def __init__(
+        self, prompt: list[int], params: SamplingParams, context: int, eos_ids: frozenset[int]
+    ) -> None:
+        """Begins a reply to ``prompt`` in a sequence of at most ``context`` tokens."""
+        self.history = History(prompt, len(prompt))
+        self._sample, self._leading = make_sampler(params), make_leading(params)
+        self._stops = frozenset(params.stop_ids)
+        if not params.ignore_eos:
+            self._stops |= eos_ids
+        room = context - len(prompt)
+        self._left = min(room, params.max_tokens or room)
+        self._limited: FinishReason = "length" if self._left == params.max_tokens else "context"
+
+    def next(self, logits: NDArray[np.float32], stats: Stats) -> Step:
+        """Chooses a token by its logits ``[vocab]``."""
+        token = self._sample(logits, self.history)
+        stats.mark(first=len(self.history.ids) == self.history.prompt_tokens)
+        self._left -= 1
+        reason = "stop" if token in self._stops else None if self._left else self._limited
+        stats.completion_tokens += token not in self._stops
+        if reason is None:
+            self.history.ids.append(token)
+        return Step(token, reason)
+
+    def leading(self) -> Leading | None:
+        """Which logits matter for the next token; None for all."""
+        return self._leading(self.history) if self._leading else None
 
 
 class Engine:
@@ -86,33 +122,26 @@ class Engine:
                 for one token.
             BackendError: the model computed NaN, or failed.
         """
-        prompt = [int(id_) for id_ in prompt_ids]
-        self._check_prompt(prompt, session.cache.context)
-        return self._generate(session, prompt, params, Stats() if stats is None else stats)
+        self.check_prompt(prompt_ids, session.cache.context)
+        return self._generate(session, prompt_ids, params, Stats() if stats is None else stats)
 
     def _generate(
-        self, session: Session, prompt: list[int], params: SamplingParams, stats: Stats
+        self, session: Session, prompt: Sequence[int], params: SamplingParams, stats: Stats
     ) -> Iterator[Step]:
         turn = session.begin()
-        sample, leading = make_sampler(params), make_leading(params)
-        stops = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
-        room = session.cache.context - len(prompt)
-        limit = min(room, params.max_tokens or room)
-        ended: FinishReason = "length" if limit == params.max_tokens else "context"
-        logits = self._prefill(session, prompt, stats)
-        history = History(prompt, len(prompt))
-        for count in range(1, limit + 1):
-            token = sample(logits, history)
-            self._mark(stats, first=count == 1)
-            reason = "stop" if token in stops else ended if count == limit else None
-            stats.completion_tokens += token not in stops
-            yield Step(token, reason)
-            if reason:
-                return
+        reply = self.reply(prompt, params, session.cache.context)
+        step = reply.next(self._prefill(session, reply.history.ids, stats), stats)
+        while step.finish_reason is None:
+            yield step
             session.check(turn)
-            history.ids.append(token)
-            wanted = leading(history) if leading else None
-            logits = self._decode(session, token, stats, wanted)
+            stats.decode_steps += 1
+            logits = self.extend(session, [step.id], "last", reply.leading())
+            step = reply.next(logits[0], stats)
+        yield step
+
+    def reply(self, prompt: Sequence[int], params: SamplingParams, context: int) -> Reply:
+        """Begins a reply to a prompt, in a sequence of at most ``context`` tokens."""
+        return Reply([int(id_) for id_ in prompt], params, context, self.eos_ids)
 
     def logits(self, session: Session, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
         """Yields the logits of every row of a sequence, chunk by chunk, from an empty session.
@@ -121,7 +150,7 @@ class Engine:
         """
         session.clear()
         for start in range(0, len(ids), self.chunk_rows):
-            yield self._run(session, list(ids[start : start + self.chunk_rows]), "all")
+            yield self.extend(session, list(ids[start : start + self.chunk_rows]), "all")
 
     def _prefill(self, session: Session, prompt: list[int], stats: Stats) -> NDArray[np.float32]:
         kept = session.rewind(prompt)
@@ -131,42 +160,52 @@ class Engine:
         for start in range(kept, len(prompt), self.chunk_rows):
             chunk = prompt[start : start + self.chunk_rows]
             wanted = "last" if start + len(chunk) == len(prompt) else "none"
-            last = self._run(session, chunk, wanted)
+            last = self.extend(session, chunk, wanted)
         stats.prefill_s += time.perf_counter() - began
         row: NDArray[np.float32] = last[0]
         return row
 
-    def _decode(
-        self, session: Session, token: int, stats: Stats, leading: Leading | None
-    ) -> NDArray[np.float32]:
-        stats.decode_steps += 1
-        row: NDArray[np.float32] = self._run(session, [token], "last", leading)[0]
-        return row
-
-    def _run(
+    def extend(
         self, session: Session, ids: list[int], wanted: str, leading: Leading | None = None
     ) -> NDArray[np.float32]:
+        """Appends ids to a session.
+
+        Returns:
+            Logits of the rows ``wanted`` (see ``Batch.of``), float32 ``[n, vocab]``, valid until
+            the next call.
+        """
         start = len(session.ids)
         session.cache.reserve(session.sequence, start + len(ids))
-        phase = Phase.DECODE if len(ids) == 1 else Phase.PREFILL
         batch = Batch.of(ids, start, session.sequence, logits=wanted, leading=leading)
-        logits = self._executables[phase](batch, session.cache)["logits"]
+        logits = self.forward(batch, session.cache)
+        session.appended(ids)
+        return logits
+
+    def forward(self, batch: Batch, cache: KVCache) -> NDArray[np.float32]:
+        """Computes a batch for which the cache has room.
+
+        Returns:
+            Logits of the rows that it wants, float32 ``[n, vocab]``, valid until the next call.
+
+        Raises:
+            BackendError: the model failed.
+        """
+        phase = Phase.DECODE if batch.rows == 1 else Phase.PREFILL
+        logits: NDArray[np.float32] = self._executables[phase](batch, cache)["logits"]
         if logits.shape != (len(batch.logit_rows), self.vocab_size):
             raise BackendError(
                 f"the model returned logits of shape {logits.shape}; expected "
                 f"({len(batch.logit_rows)}, {self.vocab_size})"
             )
-        session.appended(ids)
         return logits
 
-    def _mark(self, stats: Stats, *, first: bool) -> None:
-        elapsed = time.perf_counter() - stats.started
-        if first:
-            stats.first_token_s = elapsed
-        stats.decode_s = elapsed - stats.first_token_s
+    def check_prompt(self, prompt: Sequence[int], context: int) -> None:
+        """Makes sure that a reply to a prompt can begin.
 
-    def _check_prompt(self, prompt: list[int], context: int) -> None:
-        if not prompt:
+        Raises:
+            PromptError: see ``generate``.
+        """
+        if len(prompt) == 0:
             raise PromptError("the prompt is empty: pass at least one token")
         if len(prompt) >= context:
             raise PromptError(

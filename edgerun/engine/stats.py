@@ -30,6 +30,13 @@ class Stats:
     first_token_s: float = 0.0
     started: float = field(default_factory=time.perf_counter)
 
+    def mark(self, *, first: bool) -> None:
+        """Takes the time of a token."""
+        elapsed = time.perf_counter() - self.started
+        if first:
+            self.first_token_s = elapsed
+        self.decode_s = elapsed - self.first_token_s
+
     @property
     def prefill_tokens_per_s(self) -> float:
         """Prompt tokens computed, not reused, a second; 0 before any."""

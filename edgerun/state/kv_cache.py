@@ -80,6 +80,11 @@ class KVCache:
         self._free_pages = list(range(num_pages - 1, -1, -1))
         self._free_sequences = list(range(max_sequences - 1, -1, -1))
 
+    @property
+    def free_sequences(self) -> int:
+        """How many more sequences can be opened."""
+        return len(self._free_sequences)
+
     def open(self) -> int:
         """Takes a free sequence number; its length is 0.
 
