@@ -81,7 +81,7 @@ class Candidates:
 
 TOP_K = 40  # place of the filter that leaves only some leading tokens
 BLOCK = 512
-HEAD = 1024  # tokens to look at before looking at all
+HEADS = (64, 1024)  # how many tokens to look at before looking at all: sorting takes its time
 BINS = 2048
 BINS_PER_UNIT = 64  # of a logit; the last bin takes whatever lies below
 SLAB = 12_288  # keys put into bins at a time: small arrays need no fresh pages of the system
@@ -130,9 +130,9 @@ def ordered() -> tuple[tuple[int, Factory, Moves | None], ...]:
 
 
 @functools.cache
-def factories() -> tuple[Factory, ...]:
-    """The factories in order."""
-    return tuple(factory for _, factory, _ in ordered())
+def factories(*, greedy: bool = False) -> tuple[Factory, ...]:
+    """The factories in order; for ``greedy`` choice those that can change the likeliest token."""
+    return tuple(made for _, made, moves in ordered() if not (greedy and moves is moves_none))
 
 
 def place(weights: NDArray[np.float32], mass: float) -> int:
@@ -145,13 +145,15 @@ def place(weights: NDArray[np.float32], mass: float) -> int:
         weights: not negative, float32 ``[n]``, n at least 1.
         mass: in the units of the weights.
     """
-    whole = len(weights) // BLOCK * BLOCK
-    sums = weights[:whole].reshape(-1, BLOCK).sum(axis=1, dtype=np.float64)
-    edges = np.cumsum(np.append(sums, weights[whole:].sum(dtype=np.float64)))
-    block = min(int(np.searchsorted(edges, mass, side="right")), len(edges) - 1)
-    before = edges[block - 1] if block else 0.0
+    block, before = 0, 0.0
+    if len(weights) > BLOCK:
+        whole = len(weights) // BLOCK * BLOCK
+        sums = weights[:whole].reshape(-1, BLOCK).sum(axis=1, dtype=np.float64)
+        edges = np.cumsum(np.append(sums, weights[whole:].sum(dtype=np.float64)))
+        block = min(int(edges.searchsorted(mass, side="right")), len(edges) - 1)
+        before = edges[block - 1] if block else 0.0
     inside = before + np.cumsum(weights[block * BLOCK : (block + 1) * BLOCK], dtype=np.float64)
-    index = block * BLOCK + int(np.searchsorted(inside, mass, side="right"))
+    index = block * BLOCK + int(inside.searchsorted(mass, side="right"))
     return min(index, len(weights) - 1)
 
 
@@ -172,17 +174,21 @@ def last_of_fewest(
 ) -> np.float32:
     """Returns the smallest key among the fewest largest ones whose weights sum to ``mass``.
 
-    Most such sets are small, so a few leaders are tried first. Otherwise weights are summed by
-    bins of keys, and only the bin in which the sum is reached gets sorted. Sums are float64, so
-    that the result does not depend on the way unless two sets differ by less than its precision.
+    Most such sets are small, so a few leaders are tried first, then more. Otherwise weights are
+    summed by bins of keys, and only the bin in which the sum is reached gets sorted. Sums are
+    float64, so that the result does not depend on the way unless two sets differ by less than its
+    precision.
 
     Args:
         keys: what to order by, float32 ``[n]``, n at least 1; no NaN, the largest finite.
         weights: not negative, float32 ``[n]``.
         mass: wanted sum; more than there is gives the smallest key.
     """
-    chosen = leaders(keys, HEAD)
-    if len(chosen) < len(keys) and weights[chosen].sum(dtype=np.float64) < mass:
+    for head in HEADS:
+        chosen = leaders(keys, head)
+        if len(chosen) == len(keys) or weights[chosen].sum(dtype=np.float64) >= mass:
+            break
+    else:
         chosen, mass = _reaching_bin(keys, weights, mass)
     order = chosen[np.argsort(-keys[chosen])]
     sums = np.cumsum(weights[order], dtype=np.float64)

@@ -32,11 +32,12 @@ def make_sampler(params: SamplingParams) -> Sampler:
         >>> sample(np.array([0.1, 2.0, 0.3], np.float32), History([]))
         1
     """
-    made = (factory(params) for factory in factories())
+    greedy = params.temperature == 0
+    made = (factory(params) for factory in factories(greedy=greedy))
     processors = [process for process in made if process is not None]
-    choose = _likeliest if params.temperature == 0 else _drawer(params.seed)
-    if not processors and params.temperature == 0:
+    if greedy and not processors:
         return _greedy
+    choose = _likeliest if greedy else _drawer(params.seed)
 
     def sample(logits: NDArray[np.float32], history: History) -> int:
         _check(logits)
