@@ -205,6 +205,7 @@ def _shuffle(builder: Any, value: Any, index: range) -> Any:
 DOTS: dict[str, Dots] = {
     "amx": VnniDots(),  # outside of ``amx.py``
     "avx512vnni": VnniDots(),
+    "avxvnni": VnniDots(),
     "avx2": Avx2Dots(),
     "portable": PortableDots(),
     "vnni_model": VnniModel(),

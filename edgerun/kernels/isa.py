@@ -13,15 +13,24 @@ from edgerun.errors import InputError
 from edgerun.kernels.permission import tile_refusal
 
 AVX512VNNI = ("avx512f", "avx512bw", "avx512vl", "avx512vnni")
+AVX2 = ("avx2", "fma", "f16c")
 # Best first. Values: the LLVM features that must all be present, and vector bytes. AMX multiplies
-# matrices and does so for linear layers of many rows; all else then uses AVX-512.
+# matrices and does so for linear layers of many rows; all else then uses AVX-512. AVX-VNNI is
+# AVX2 with the dot product of AVX-512's VNNI, which laptops have had since Alder Lake.
 REQUIRED: Mapping[str, tuple[str, ...]] = {
     "amx": ("amx-tile", "amx-int8", *AVX512VNNI),
     "avx512vnni": AVX512VNNI,
-    "avx2": ("avx2", "fma", "f16c"),
+    "avxvnni": ("avxvnni", *AVX2),
+    "avx2": AVX2,
     "portable": (),
 }
-VECTOR_BYTES: Mapping[str, int] = {"amx": 64, "avx512vnni": 64, "avx2": 32, "portable": 16}
+VECTOR_BYTES: Mapping[str, int] = {
+    "amx": 64,
+    "avx512vnni": 64,
+    "avxvnni": 32,
+    "avx2": 32,
+    "portable": 16,
+}
 
 
 @cache

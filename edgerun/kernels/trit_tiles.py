@@ -30,7 +30,7 @@ QUARTER = 16  # bytes in 128 bits
 # Names of the instructions by vector bytes: look up bytes in 16, narrow words to bytes.
 _LOOK_UP = {32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}
 _NARROW = {32: "llvm.x86.avx2.packuswb", 64: "llvm.x86.avx512.packuswb.512"}
-HAVING_THEM = ("amx", "avx2", "avx512vnni")
+HAVING_THEM = ("amx", "avx2", "avx512vnni", "avxvnni")
 
 
 class Digits:

@@ -61,6 +61,15 @@ def test_avx512vnni_uses_its_dot_product_on_whole_registers() -> None:
     assert sum("vpdpbusd" in line and "zmm" in line for line in text.splitlines()) > 50
 
 
+@pytest.mark.skipif(not X86, reason="Numba writes code for this machine's own architecture")
+def test_avxvnni_uses_its_dot_product_without_avx512() -> None:
+    text = assembly("x86_64-unknown-linux-gnu", "alderlake", "avxvnni", 32)
+    products = [line for line in text.splitlines() if "vpdpbusd" in line]
+    assert len(products) > 50
+    assert all("{vex}" in line and "ymm" in line for line in products)
+    assert "zmm" not in text
+
+
 @pytest.mark.parametrize(("cpu", "instruction"), [("neoverse-n1", "sdot"), ("cortex-a72", "smull")])
 def test_portable_code_multiplies_bytes_on_arm(cpu: str, instruction: str) -> None:
     text = assembly("aarch64-unknown-linux-gnu", cpu, "portable", 16)

@@ -57,6 +57,9 @@ PROCESSORS: Mapping[str, Processor] = {
             AMX_STATE,
             features=NO_INDEX_VECTORS,
         ),
+        Processor(  # Bochs 3.0 or later
+            "arrowlake", "arrow_lake", ("avxvnni", "avx2", "portable"), AVX_STATE
+        ),
         Processor("haswell", "corei7_haswell_4770", ("avx2", "portable"), AVX_STATE),
         Processor("nehalem", "corei5_lynnfield_750", ("portable",), SSE_STATE),
     )
