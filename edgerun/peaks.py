@@ -63,7 +63,7 @@ def _lookup_peak(threads: int) -> float:
     from edgerun.kernels.lookup_tiles import BYTES, SUMS
 
     chunks = CHUNKS * threads
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "entries": np.zeros((PEAK_ROWS, BYTES), np.uint8),
         "sums": np.zeros((chunks, PEAK_ROWS, TOKENS), np.int16),
         "table": np.zeros((BYTES, SUMS, TOKENS), np.int16),
@@ -79,7 +79,7 @@ def _amx_peak(threads: int) -> float:
     from edgerun.kernels.measure import DEPTH, SUMS_BYTES, TILE_PRODUCTS
 
     chunks, repeats = CHUNKS * threads, AMX_REPEATS * PEAK_REPEATS
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "codes": np.ones((TILE_PRODUCTS // 32,), np.uint8),
         "x": np.ones((32, DEPTH), np.int8),
         "out": np.zeros((chunks, SUMS_BYTES), np.uint8),
