@@ -52,7 +52,7 @@ def product(kernel: str, packed: PackedWeight, x: F32, lanes: int, params: dict[
 def in_order(packed: PackedWeight, x: F32) -> F32:
     """Exact sums of blocks, scaled and added up in order."""
     block = packed.block
-    q, scales = reference.quantize_block(np.pad(x, [(0, 0), (0, -K % block)]), block)
+    q, scales = reference.quantize_block(np.pad(x, [(0, 0), (0, -x.shape[1] % block)]), block)
     weights = (
         reference.dense(packed) / np.repeat(packed.scales, block, axis=1)[:, : packed.shape[1]]
     )
