@@ -129,8 +129,8 @@ def calibrate(threads: int, progress: Progress = lambda text: None) -> MachinePr
 def limits(threads: int) -> MachineProfile:
     """The profile with what limits so many threads.
 
-    Memory and peaks are measured now, and the best ever seen counts, since other programs and a
-    slow moment of the machine can only lower it; the rest is measured where it is not known yet.
+    Measured now, and the best ever seen counts, since other programs and a slow moment of the
+    machine only make it look slower than it is.
     """
     known = read_profile()
     speed = max(measure_bandwidth(threads), known.bandwidth.get(threads, 0.0))
@@ -138,10 +138,15 @@ def limits(threads: int) -> MachineProfile:
     for path, by_threads in measure_peaks([threads]).items():
         best = peaks.setdefault(path, {})
         best[threads] = max(by_threads[threads], best.get(threads, 0.0))
-    known = replace(known, bandwidth={**known.bandwidth, threads: speed}, peaks=peaks)
-    if threads not in known.fork_join_s:
-        costs = {**known.fork_join_s, threads: measure_fork_join(threads)}
-        known = replace(known, fork_join_s=costs)
+    # Nothing costs nothing: a zero is an error of measurement.
+    costs = [measure_fork_join(threads), known.fork_join_s.get(threads, 0.0)]
+    cost = min((one for one in costs if one > 0), default=0.0)
+    known = replace(
+        known,
+        bandwidth={**known.bandwidth, threads: speed},
+        peaks=peaks,
+        fork_join_s={**known.fork_join_s, threads: cost},
+    )
     return write_profile(known)
 
 

@@ -6,6 +6,7 @@ linear layers take can do, whatever surrounds their innermost operation.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ PEAK_STEPS, PEAK_REPEATS = 64, 2000
 PEAK_ROWS = 64  # whose sums lie in the first cache beside the tables
 CHUNKS, AMX_REPEATS = 8, 8  # chunks of a peak a thread, and how much longer tiles are busy
 # Repeats that make a chunk of some microseconds on a core of today.
-FORK_JOIN_REPEATS, CHUNKS_A_THREAD, INSTRUCTIONS = 16, 4, 300
+FORK_JOIN_REPEATS, CHUNKS_A_THREAD, INSTRUCTIONS, FORK_JOIN_ROUNDS = 16, 4, 300, 3
 
 
 def measure_fork_join(threads: int) -> float:
@@ -33,11 +34,12 @@ def measure_fork_join(threads: int) -> float:
     chunks = CHUNKS_A_THREAD * threads
     many = FORK_JOIN_REPEATS, chunks, INSTRUCTIONS
     one = FORK_JOIN_REPEATS * INSTRUCTIONS, chunks, 1
-    # In turn, so that a slower minute of the machine does not fall on one of them alone.
-    times = [(_multiply_time(threads, *many), _multiply_time(threads, *one)) for _ in range(3)]
-    apart = min(first for first, _ in times)
-    together = min(second for _, second in times)
-    return max(apart - together, 0.0) / INSTRUCTIONS
+    # In turn, so that a slower moment of the machine does not fall on one of them alone.
+    lost = [
+        _multiply_time(threads, *many) - _multiply_time(threads, *one)
+        for _ in range(FORK_JOIN_ROUNDS)
+    ]
+    return max(statistics.median(lost), 0.0) / INSTRUCTIONS
 
 
 def measure_peaks(counts: Sequence[int]) -> dict[str, dict[int, float]]:

@@ -66,6 +66,17 @@ def test_the_path_of_a_rate_is_what_the_program_takes() -> None:
     assert paths == {1: "multiply", calibration.BATCH_ROWS: "lookup"}
 
 
+@pytest.mark.parametrize(
+    ("known", "now", "kept"), [(7.0, 5.0, 5.0), (7.0, 9.0, 7.0), (0.0, 9.0, 9.0), (7.0, 0.0, 7.0)]
+)
+def test_the_smallest_cost_counts_unless_it_is_none(
+    monkeypatch: pytest.MonkeyPatch, known: float, now: float, kept: float
+) -> None:
+    write_profile(MachineProfile(bandwidth={1: 3e9}, fork_join_s={1: known}))
+    monkeypatch.setattr(calibration, "measure_fork_join", lambda threads: now)
+    assert calibration.limits(1).fork_join_s == {1: kept}
+
+
 def test_limits_are_measured_where_they_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"multiply": {1: 5.0, 2: 17.0}, "lookup": {1: 6.0}}
     write_profile(MachineProfile(bandwidth={1: 3e9}, peaks=known, fork_join_s={1: 7.0}))

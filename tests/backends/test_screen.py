@@ -87,7 +87,7 @@ def check_leading(pair: Heads, state: np.ndarray, counts: Iterable[int]) -> None
 def test_ten_thousand_states_give_the_ids_of_the_full_head(
     recorded: tuple[PackedWeight, np.ndarray],
 ) -> None:
-    """The greedy one for all; leading sets for a seeded share, below for all."""
+    """The greedy one for all; leading sets for a seeded share, in the next test for all."""
     weight, states = recorded
     rng = np.random.default_rng(0)
     with heads(weight) as pair:
@@ -113,8 +113,8 @@ def test_ten_thousand_states_give_every_leading_set_of_the_full_head(
             check_leading(pair, state, COUNTS)
         record = pair.screened.record
     assert len(states) == RECORDED
-    # 256 of 4096 leave more than a quarter of the rows now and then, and take the full head.
-    assert record.proved > 3 * RECORDED
+    # 256 of 4096 leave more than a quarter of the rows, as a rule, and take the full head.
+    assert record.proved > 2.5 * RECORDED
     assert not record.off
 
 
