@@ -50,13 +50,11 @@ def transposed(builder: Any, four: list[Any]) -> list[Any]:
     a, b, c, d = four
     if a.type.count == 1:
         return [_joined(builder, _joined(builder, a, b), _joined(builder, c, d))]
-    low = [_in_parts(builder, *pair, (0, 4, 1, 5)) for pair in ((a, b), (c, d))]
-    high = [_in_parts(builder, *pair, (2, 6, 3, 7)) for pair in ((a, b), (c, d))]
-    columns = [
-        _in_parts(builder, *pair, order)
-        for pair in (low, high)
-        for order in ((0, 1, 4, 5), (2, 3, 6, 7))
-    ]
+    columns = []
+    for pairs in ((0, 4, 1, 5), (2, 6, 3, 7)):
+        left, right = (_in_parts(builder, one, other, pairs) for one, other in ((a, b), (c, d)))
+        columns.append(_in_parts(builder, left, right, (0, 1, 4, 5)))
+        columns.append(_in_parts(builder, left, right, (2, 3, 6, 7)))
     return [
         _shuffle(builder, column, column, range(part * FOUR, (part + 1) * FOUR))
         for part in range(a.type.count // FOUR)
@@ -67,9 +65,9 @@ def transposed(builder: Any, four: list[Any]) -> list[Any]:
 def _add_up(builder: Any, left: Any, right: Any) -> Any:
     """Sums of neighbouring 4 bytes, in every 16 bytes two of ``left`` and two of ``right``."""
     words = ir.VectorType(ir.IntType(32), left.type.count * left.type.element.width // 32)
-    both = [builder.bitcast(one, words) for one in (left, right)]
+    a, b = (builder.bitcast(one, words) for one in (left, right))
     even, odd = (
-        builder.bitcast(_in_parts(builder, *both, order), left.type)
+        builder.bitcast(_in_parts(builder, a, b, order), left.type)
         for order in ((0, 2, 4, 6), (1, 3, 5, 7))
     )
     return builder.add(even, odd)
