@@ -99,7 +99,9 @@ class MachineProfile:
         rows that fill no block are left to; of all paths if none is named. None if not measured.
         """
         wanted = {*(paths or (*self.peaks, *self._rate_paths())), MULTIPLY}
-        found = [self.peaks[path].get(threads, 0.0) for path in wanted if path in self.peaks]
+        known = [self.peaks[path] for path in wanted if threads in self.peaks.get(path, {})]
+        # More threads can do no less: a smaller figure is that of a slow moment.
+        found = [rate for peak in known for count, rate in peak.items() if count <= threads]
         if threads == self.threads:
             found += [rate for rate, path in self._measured() if path in wanted]
         return max(found, default=0.0) or None

@@ -121,6 +121,7 @@ def test_the_peak_is_the_fastest_that_was_seen_of_the_paths_taken() -> None:
     assert slower.peak(2, ["multiply"]) == 90e9
     assert slower.peak(2, ["lookup"]) == 500e9
     assert MachineProfile().peak(1) is None
+    assert MachineProfile(peaks={"multiply": {1: 7e9, 2: 5e9, 4: 9e9}}).peak(2) == 7e9
 
 
 OLD = (
