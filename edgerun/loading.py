@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,18 +17,17 @@ from edgerun.backends.base import (
     Progress,
     Reports,
 )
+from edgerun.backends.cpu.families import weight_bytes
 from edgerun.backends.cpu.packing import Packing, choose_packing
 from edgerun.backends.registry import find_candidates
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
 from edgerun.errors import BundleError, InputError
-from edgerun.formats.base import PackedWeight
-from edgerun.formats.trits import FAMILY_BITS
 from edgerun.graph.ir import Graph
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.model.chat_template import ChatTemplate, template_source
 from edgerun.model.config import eos_ids, read_json_object, sampling_defaults
 from edgerun.model.tokenizer import Tokenizer
-from edgerun.plan import compile_plan, make_plan
+from edgerun.plan import compile_plan, expect, make_plan
 from edgerun.profile import machine_profile
 from edgerun.state import CacheSpec
 from edgerun.state.kv_cache import STORAGE, CacheDType
@@ -40,7 +38,6 @@ logger = logging.getLogger(__name__)
 MAX_CONTEXT = 1 << 24
 MAX_SESSIONS = 1024
 MIN_CONTEXT = 512
-SCALE_BYTES = 4
 CACHE_SHARE = 0.5  # of the free memory, for one full context
 TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -204,20 +201,15 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
 def streamed_bytes(graph: Graph, *, trits: bool = False) -> int:
     """Bytes of weights that one decode step reads: all constants but rows of the embedding.
 
-    Where activations have a scale a row, so have the weights, whatever the bundle repeats, and
-    ternary ones may lie in memory as ``trits``.
+    As they lie in memory, see ``weight_bytes`` of the CPU back-end.
     """
     used: dict[str, int] = {}
     for node in graph.nodes:
         for name in node.inputs if node.op != "embedding" else ():
             constant = graph.constants.get(name)
-            if isinstance(constant, PackedWeight) and node.attrs.get("activations") == "int8_row":
-                packed = trits and constant.format == "ternary"
-                bits = FAMILY_BITS if packed else constant.bits
-                codes = math.ceil(constant.codes.nbytes * bits / constant.bits)
-                used[name] = codes + SCALE_BYTES * constant.shape[0]
-            elif constant is not None:
-                used[name] = constant.nbytes
+            if constant is not None:
+                activations = str(node.attrs.get("activations", ""))
+                used[name] = weight_bytes(constant, activations, trits=trits)
     return sum(used.values())
 
 
@@ -225,8 +217,9 @@ def _compile(
     graph: Graph, options: LoadOptions, spec: CacheSpec, rows: int, trits: bool
 ) -> tuple[Mapping[Phase, Executable], tuple[Backend, ...]]:
     candidates = find_candidates(options.backend, options.device)
-    plan = make_plan(graph, candidates.backends, candidates.preferred)
     threads = options.worker_threads
+    expect(candidates.backends, threads, trits=trits)
+    plan = make_plan(graph, candidates.backends, candidates.preferred)
     each = {
         Phase.PREFILL: CompileOptions(threads, rows, spec, options.progress, trits=trits),
         Phase.DECODE: CompileOptions(threads, 1, spec, options.progress, _may_screen(), trits),

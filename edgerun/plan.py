@@ -19,9 +19,11 @@ from edgerun.backends.base import (
     Backend,
     CompileOptions,
     Executable,
+    Expects,
     Explains,
     Offers,
     Phase,
+    Support,
     Values,
 )
 from edgerun.backends.validate import ValidatingExecutable
@@ -32,9 +34,11 @@ from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.graph.ops import IDS, POSITIONS
 from edgerun.graph.shapes import value_shapes
 from edgerun.state import Batch, KVCache
+from edgerun.workload import logit_nodes
 
 SWITCH_SECONDS = 5e-5  # handing a value from one back-end to another
 PHASE_ROWS = {Phase.PREFILL: 128, Phase.DECODE: 1}
+LOGIT_ROWS = 1  # of a chunk of a prompt, as a rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,25 @@ class Placement:
 Placed: TypeAlias = "list[tuple[Node, Backend, float]]"
 
 
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A graph in a phase; ``late`` are the nodes that see only rows whose logits are wanted."""
+
+    graph: Graph
+    phase: Phase
+    late: frozenset[str]
+
+    def able(self, backend: Backend, node: Node) -> Support:
+        """Whether a back-end can run a node."""
+        return backend.supports(self.graph, node, self.phase)
+
+    def cost(self, backend: Backend, node: Node) -> float:
+        """Seconds that a back-end estimates for a node."""
+        rows = PHASE_ROWS[self.phase]
+        rows = min(rows, LOGIT_ROWS) if node.name in self.late else rows
+        return backend.cost(self.graph, node, self.phase, rows)
+
+
 def make_plan(graph: Graph, backends: Sequence[Backend], preferred: str | None = None) -> Plan:
     """Chooses the cheapest placement for every phase.
 
@@ -138,11 +161,20 @@ def make_plan(graph: Graph, backends: Sequence[Backend], preferred: str | None =
         UnsupportedError: some node runs on none of them.
     """
     segments, refusals = {}, {}
+    late = frozenset(logit_nodes(graph))
     for phase in Phase:
-        segments[phase], turned_down = _plan_phase(graph, backends, phase, preferred)
+        task = _Task(graph, phase, late)
+        segments[phase], turned_down = _plan_phase(task, backends, preferred)
         refusals[phase] = (*turned_down, *_not_taken(graph, backends, phase))
     bases = {one.name: one.cost_basis() for one in backends if isinstance(one, Explains)}
     return Plan(segments, refusals, bases)
+
+
+def expect(backends: Sequence[Backend], threads: int, *, trits: bool) -> None:
+    """Tells the back-ends whose estimates depend on it how they will be compiled."""
+    for one in backends:
+        if isinstance(one, Expects):
+            one.expect(threads, trits)
 
 
 def _not_taken(graph: Graph, backends: Sequence[Backend], phase: Phase) -> list[Refusal]:
@@ -152,38 +184,32 @@ def _not_taken(graph: Graph, backends: Sequence[Backend], phase: Phase) -> list[
 
 
 def _plan_phase(
-    graph: Graph, backends: Sequence[Backend], phase: Phase, preferred: str | None
+    task: _Task, backends: Sequence[Backend], preferred: str | None
 ) -> tuple[tuple[Segment, ...], tuple[Refusal, ...]]:
+    graph = task.graph
     mixing = [backend for backend in backends if not backend.whole_graph]
-    placed = _cheapest_path(graph, mixing, phase, preferred)
+    placed = _cheapest_path(task, mixing, preferred)
     if placed is not None:
-        return _segments(graph, placed), _refusals(graph, backends, phase, placed)
+        return _segments(graph, placed), _refusals(task, backends, placed)
     for backend in backends:
-        runs = (backend.supports(graph, node, phase) for node in graph.nodes)
-        if backend.whole_graph and all(runs):
-            seconds = sum(_cost(graph, backend, node, phase) for node in graph.nodes)
-            refused = _refusals(graph, mixing, phase, [])
-            return (Segment(backend.name, graph, seconds),), refused
-    reasons = [f"{one.backend}: {one.reason}" for one in _refusals(graph, backends, phase, [])]
-    raise UnsupportedError(
-        f"no back-end runs this model's {phase.value}: {'; '.join(reasons) or 'none was given'}"
-    )
-
-
-def _cost(graph: Graph, backend: Backend, node: Node, phase: Phase) -> float:
-    return backend.cost(graph, node, phase, PHASE_ROWS[phase])
+        if backend.whole_graph and all(task.able(backend, node) for node in graph.nodes):
+            seconds = sum(task.cost(backend, node) for node in graph.nodes)
+            return (Segment(backend.name, graph, seconds),), _refusals(task, mixing, [])
+    reasons = [f"{one.backend}: {one.reason}" for one in _refusals(task, backends, [])]
+    said = "; ".join(reasons) or "none was given"
+    raise UnsupportedError(f"no back-end runs this model's {task.phase.value}: {said}")
 
 
 def _cheapest_path(
-    graph: Graph, backends: Sequence[Backend], phase: Phase, preferred: str | None
+    task: _Task, backends: Sequence[Backend], preferred: str | None
 ) -> Placed | None:
     """Best back-end for every node, or None when a node has none (Viterbi's algorithm)."""
     best: dict[str, tuple[float, Placed]] = {"": (0.0, [])}
-    for node in graph.nodes:
+    for node in task.graph.nodes:
         reached: dict[str, tuple[float, Placed]] = {}
-        able = [backend for backend in backends if backend.supports(graph, node, phase)]
+        able = [backend for backend in backends if task.able(backend, node)]
         for backend in [one for one in able if one.name == preferred] or able:
-            cost = _cost(graph, backend, node, phase)
+            cost = task.cost(backend, node)
             totals = {
                 name: total + cost + (SWITCH_SECONDS if name not in ("", backend.name) else 0.0)
                 for name, (total, _) in best.items()
@@ -229,44 +255,39 @@ def _cut(graph: Graph, nodes: list[Node], shapes: Mapping[str, ValueShape]) -> G
     return replace(segment, inputs=inputs, outputs=outputs, constants=constants, shapes=known)
 
 
-def _refusals(
-    graph: Graph,
-    backends: Sequence[Backend],
-    phase: Phase,
-    placed: Placed,
-) -> tuple[Refusal, ...]:
+def _refusals(task: _Task, backends: Sequence[Backend], placed: Placed) -> tuple[Refusal, ...]:
     used = {backend.name for _, backend, _ in placed}
     found = []
     for backend in backends:
         if placed and isinstance(backend, Accelerator):
-            found += _left_out(graph, backend, phase, placed)
+            found += _left_out(task, backend, placed)
             continue
         if backend.name in used:
             continue
-        supports = ((node, backend.supports(graph, node, phase)) for node in graph.nodes)
+        supports = ((node, task.able(backend, node)) for node in task.graph.nodes)
         unable = next(((node, one) for node, one in supports if not one), None)
         if unable is not None:
             reason = f"{unable[0].name}: {unable[1].reason}"
         else:
-            seconds = sum(_cost(graph, backend, node, phase) for node in graph.nodes)
-            reason = f"slower by estimate: {seconds * 1e3:.2f} ms / {PHASE_ROWS[phase]} rows"
+            seconds = sum(task.cost(backend, node) for node in task.graph.nodes)
+            reason = f"slower by estimate: {seconds * 1e3:.2f} ms / {PHASE_ROWS[task.phase]} rows"
         found.append(Refusal(backend.name, reason))
     return tuple(found)
 
 
-def _left_out(graph: Graph, backend: Backend, phase: Phase, placed: Placed) -> list[Refusal]:
+def _left_out(task: _Task, backend: Backend, placed: Placed) -> list[Refusal]:
     """Why nodes are not on a back-end that is made for some of them only, a line a reason."""
     nodes = [(node, cost) for node, other, cost in placed if other is not backend]
-    supports = [backend.supports(graph, node, phase) for node, _ in nodes]
+    supports = [task.able(backend, node) for node, _ in nodes]
     reasons = Counter(support.reason for support in supports if not support)
     texts = [f"{reason} ({count} nodes)" for reason, count in reasons.items()]
     able = [entry for entry, support in zip(nodes, supports, strict=True) if support]
     if able:
-        own = sum(_cost(graph, backend, node, phase) for node, _ in able)
+        own = sum(task.cost(backend, node) for node, _ in able)
         others = sum(cost for _, cost in able)
         texts.append(
-            f"slower by estimate: {own * 1e3:.2f} ms / {PHASE_ROWS[phase]} rows for {len(able)} "
-            f"nodes that take {others * 1e3:.2f} ms elsewhere"
+            f"slower by estimate: {own * 1e3:.2f} ms / {PHASE_ROWS[task.phase]} rows for "
+            f"{len(able)} nodes that take {others * 1e3:.2f} ms elsewhere"
         )
     return [Refusal(backend.name, text) for text in texts]
 

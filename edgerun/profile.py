@@ -6,7 +6,8 @@ bench`` holds what it reaches against it. ``edgerun doctor --calibrate`` (``cali
 measures all of it; the speed of memory alone is also measured when something first asks for it.
 
 The file lies in the cache folder and holds a profile per machine: model of the processor, cores,
-and version of the kernels, since other kernels have other speeds.
+and version of the kernels, since other kernels have other speeds. A file of another ``FORMAT`` or
+one that is damaged counts as none, ``absence`` says so, and the next measurement replaces it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cache
@@ -41,7 +42,10 @@ MIN_PASSES = 3
 # Places read side by side, and how far ahead lines are asked for (0: by the processor alone).
 WAYS = ((1, 0), (2, 0), (4, 0), (8, 0), (1, 4096), (4, 2048))
 FILE = "machine.json"
+FORMAT = 2  # of the file; 1 had no number, one peak and families by bits
 PROFILES_KEPT = 8
+MULTIPLY = "multiply"  # the path of kernels that multiply with the instruction set's vectors
+CALIBRATE = "`edgerun doctor --calibrate` measures"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +55,11 @@ class MachineProfile:
     Attributes:
         measured: date of the latest measurement, ``YYYY-MM-DD``.
         bandwidth: bytes a second that so many threads read from memory.
-        rates: int8 multiply-adds a second by kernel family (``family``) and batch rows, with
+        rates: multiply-adds a second by kernel family (``family``) and batch rows, with
             ``threads`` threads and weights in the cache.
-        int8_peak: multiply-adds a second of the multipliers alone, by threads.
+        paths: how each of ``rates`` came about: by ``"multiply"``, ``"lookup"`` or ``"amx"``.
+        peaks: multiply-adds a second that each path can do at most, by threads: its innermost
+            operation alone, on registers and the first level of the cache.
         fork_join_s: what an instruction of a program costs besides its kernel, by threads.
         contended: speed of decoding while another process keeps one core busy, idle is 1.
         threads: with which ``rates`` and ``contended`` were measured.
@@ -62,7 +68,8 @@ class MachineProfile:
     measured: str = ""
     bandwidth: Mapping[int, float] = field(default_factory=dict)
     rates: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    int8_peak: Mapping[int, float] = field(default_factory=dict)
+    paths: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    peaks: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     fork_join_s: Mapping[int, float] = field(default_factory=dict)
     contended: float | None = None
     threads: int = 1
@@ -85,11 +92,27 @@ class MachineProfile:
         """Seconds an instruction costs besides its kernel."""
         return _nearest(self.fork_join_s or NOMINAL.fork_join_s, threads)
 
-    def peak(self, threads: int) -> float | None:
-        """The fastest multiplication seen with so many threads, multiply-adds a second."""
-        seen = [rate for by_rows in self.rates.values() for rate in by_rows.values()]
-        alone = [self.int8_peak[threads]] if threads in self.int8_peak else []
-        return max([*alone, *(seen if threads == self.threads else [])], default=None)
+    def peak(self, threads: int, paths: Collection[str] = ()) -> float | None:
+        """What kernels of some paths can do at most with so many threads, multiply-adds a second.
+
+        The fastest peak, or kernel ever measured, of the paths and of plain multiplication, which
+        rows that fill no block are left to; of all paths if none is named. None if not measured.
+        """
+        wanted = {*(paths or (*self.peaks, *self._rate_paths())), MULTIPLY}
+        known = [self.peaks[path] for path in wanted if threads in self.peaks.get(path, {})]
+        # More threads can do no less: a smaller figure is that of a slow moment.
+        found = [rate for peak in known for count, rate in peak.items() if count <= threads]
+        if threads == self.threads:
+            found += [rate for rate, path in self._measured() if path in wanted]
+        return max(found, default=0.0) or None
+
+    def _measured(self) -> Iterator[tuple[float, str]]:
+        for name, by_rows in self.rates.items():
+            for rows, rate in by_rows.items():
+                yield rate, self.paths.get(name, {}).get(rows, MULTIPLY)
+
+    def _rate_paths(self) -> set[str]:
+        return {path for _, path in self._measured()}
 
 
 # What planning assumes where nothing was measured: a small desktop processor.
@@ -98,9 +121,21 @@ NOMINAL = MachineProfile(
 )
 
 
-def family(activations: str, bits: float) -> str:
-    """Name of the kernels that multiply weights of so many bits with such activations."""
-    return f"{activations}/{bits}"
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What the file holds: profiles by ``machine_key``."""
+
+    format: int
+    profiles: Mapping[str, MachineProfile]
+
+
+def family(activations: str, weights: str) -> str:
+    """Name of the kernels that multiply such weights with such activations.
+
+    >>> family("int8_row", "ternary")
+    'int8_row/ternary'
+    """
+    return f"{activations}/{weights}"
 
 
 @cache
@@ -111,7 +146,20 @@ def machine_profile() -> MachineProfile:
 
 def read_profile() -> MachineProfile:
     """Reads what is known of this machine; an empty profile where nothing is."""
-    return _read().get(machine_key(), MachineProfile())
+    return _read()[0].get(machine_key(), MachineProfile())
+
+
+def absence() -> str:
+    """Why nothing is known of this machine, in a sentence; empty if something is, or no file is."""
+    profiles, fault = _read()
+    if fault:
+        return f"{path()} {fault}, so it is ignored; {CALIBRATE} this machine anew"
+    if profiles and machine_key() not in profiles:
+        return (
+            f"{path()} has profiles of other machines or other versions of the kernels only; "
+            f"{CALIBRATE} this machine"
+        )
+    return ""
 
 
 def write_profile(profile: MachineProfile) -> MachineProfile:
@@ -122,12 +170,12 @@ def write_profile(profile: MachineProfile) -> MachineProfile:
     """
     today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     dated = replace(profile, measured=today)
-    others = [item for item in _read().items() if item[0] != machine_key()]
+    others = [item for item in _read()[0].items() if item[0] != machine_key()]
     kept = dict([*others[-(PROFILES_KEPT - 1) :], (machine_key(), dated)])
     with contextlib.suppress(OSError):
         path().parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path().parent, delete=False) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(kept)))
+            file.write(msgspec.json.format(msgspec.json.encode(_File(FORMAT, kept))))
         os.replace(file.name, path())
     machine_profile.cache_clear()
     return dated
@@ -231,11 +279,19 @@ def processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _read() -> dict[str, MachineProfile]:
+def _read() -> tuple[Mapping[str, MachineProfile], str]:
+    """The profiles of the file, and what is wrong with it if they cannot be used."""
     try:
-        return msgspec.json.decode(path().read_bytes(), type=dict[str, MachineProfile])
-    except (OSError, msgspec.MsgspecError):
-        return {}
+        content = path().read_bytes()
+    except OSError:
+        return {}, ""
+    try:
+        found = msgspec.json.decode(content, type=_File)
+    except msgspec.MsgspecError:
+        return {}, "is damaged or of an older version of edgerun"
+    if found.format != FORMAT:
+        return {}, f"has format {found.format}, this version of edgerun reads {FORMAT}"
+    return found.profiles, ""
 
 
 def _nearest(known: Mapping[int, float], number: int) -> float:

@@ -35,18 +35,27 @@ class Workload:
 
 def workload(graph: Graph) -> Workload:
     """Counts the multiply-adds of a lowered graph."""
-    selected: set[str] = set()
+    late = logit_nodes(graph)
     row = logit = attention = layers = 0
     for node in graph.nodes:
-        late = node.op == "select_rows" or bool(selected.intersection(node.inputs))
-        selected.update(node.outputs if late else ())
         if node.op == "linear":
             macs = _linear_macs(graph, node)
-            row, logit = (row, logit + macs) if late else (row + macs, logit)
+            row, logit = (row, logit + macs) if node.name in late else (row + macs, logit)
         elif node.op == "attention":
             layers += 1
             attention += 2 * int(node.attrs["num_heads"]) * int(node.attrs["head_dim"])
     return Workload(row, logit, attention, layers)
+
+
+def logit_nodes(graph: Graph) -> set[str]:
+    """Names of the nodes that see only the rows whose logits are wanted."""
+    selected: set[str] = set()
+    found = set()
+    for node in graph.nodes:
+        if node.op == "select_rows" or selected.intersection(node.inputs):
+            selected.update(node.outputs)
+            found.add(node.name)
+    return found
 
 
 def _linear_macs(graph: Graph, node: Node) -> int:

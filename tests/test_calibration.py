@@ -8,13 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgerun import calibration, profile
-from edgerun.calibration import Load, graph_of, loads_of, random_weight, running, thread_counts
+from edgerun import calibration, peaks, profile, timing
+from edgerun.backends.cpu.families import WEIGHT_BITS, paths_of
+from edgerun.calibration import Load, compiled, graph_of, loads_of, random_weight, thread_counts
 from edgerun.env import read_settings
-from edgerun.formats.base import unpack_bits
+from edgerun.formats.base import PackedWeight, unpack_bits
+from edgerun.kernels.isa import selected_isa
 from edgerun.profile import MachineProfile, read_profile, write_profile
 
-SMALL = Load("int8_row", 2, 1, (256, 256), 3)
+SMALL = Load("int8_row", "ternary", 1, (256, 256), 3)
 
 
 @pytest.fixture(autouse=True)
@@ -22,10 +24,10 @@ def quick(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     chosen = read_settings({"EDGERUN_CACHE": str(tmp_path)})
     monkeypatch.setattr(profile, "settings", lambda: chosen)
     profile.machine_profile.cache_clear()
-    monkeypatch.setattr(calibration, "SECONDS", 0.0)
-    monkeypatch.setattr(calibration, "PEAK_REPEATS", 2)
-    monkeypatch.setattr(calibration, "INSTRUCTIONS", 5)
-    monkeypatch.setattr(calibration, "FAMILIES", (("int8_row", 2),))  # compiles least
+    monkeypatch.setattr(timing, "SECONDS", 0.0)
+    monkeypatch.setattr(peaks, "PEAK_REPEATS", 2)
+    monkeypatch.setattr(peaks, "INSTRUCTIONS", 5)
+    monkeypatch.setattr(calibration, "FAMILIES", (("int8_row", "ternary"),))  # compiles least
     monkeypatch.setattr(calibration, "ROW_LAYERS", 2)
     monkeypatch.setattr(calibration, "BATCH_LAYERS", 1)
     monkeypatch.setattr(calibration, "DECODING", replace(SMALL, chained=True, shared=False))
@@ -46,28 +48,50 @@ def test_everything_is_measured_and_kept() -> None:
     found = calibration.calibrate(1, said.append)
     assert found == read_profile()
     assert found.complete
-    assert set(found.bandwidth) == set(found.fork_join_s) == set(found.int8_peak) == {1}
+    assert set(found.bandwidth) == set(found.fork_join_s) == {1}
+    assert set(found.peaks) == set(paths_of(selected_isa()))
+    assert all(by_threads[1] > 0 for by_threads in found.peaks.values())
     assert len(found.rates) == len(calibration.FAMILIES)
     assert all(set(rates) == {1, calibration.BATCH_ROWS} for rates in found.rates.values())
     assert min(rate for rates in found.rates.values() for rate in rates.values()) > 0
     assert found.contended is not None
     assert found.contended > 0
-    assert any("2-bit weights" in line for line in said)
+    assert any("ternary weights" in line for line in said)
+
+
+@pytest.mark.skipif(selected_isa() not in ("avx2", "portable"), reason="nothing is looked up here")
+def test_the_path_of_a_rate_is_what_the_program_takes() -> None:
+    calibration.calibrate(1)
+    paths = read_profile().paths["int8_row/ternary"]
+    assert paths == {1: "multiply", calibration.BATCH_ROWS: "lookup"}
+
+
+@pytest.mark.parametrize(
+    ("known", "now", "kept"), [(7.0, 5.0, 5.0), (7.0, 9.0, 7.0), (0.0, 9.0, 9.0), (7.0, 0.0, 7.0)]
+)
+def test_the_smallest_cost_counts_unless_it_is_none(
+    monkeypatch: pytest.MonkeyPatch, known: float, now: float, kept: float
+) -> None:
+    write_profile(MachineProfile(bandwidth={1: 3e9}, fork_join_s={1: known}))
+    monkeypatch.setattr(calibration, "measure_fork_join", lambda threads: now)
+    assert calibration.limits(1).fork_join_s == {1: kept}
 
 
 def test_limits_are_measured_where_they_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    write_profile(MachineProfile(bandwidth={1: 3e9}, int8_peak={1: 5.0}, fork_join_s={1: 7.0}))
-    monkeypatch.setattr(calibration, "measure_peak", lambda threads: 11.0)
+    known = {"multiply": {1: 5.0, 2: 17.0}, "lookup": {1: 6.0}}
+    write_profile(MachineProfile(bandwidth={1: 3e9}, peaks=known, fork_join_s={1: 7.0}))
+    now = {"multiply": {2: 11.0}, "lookup": {2: 12.0}}
+    monkeypatch.setattr(calibration, "measure_peaks", lambda counts: now)
     monkeypatch.setattr(calibration, "measure_fork_join", lambda threads: 13.0)
     found = calibration.limits(2)
     assert found == read_profile()
     assert found.bandwidth == {1: 3e9, 2: 2e9}
-    assert found.int8_peak == {1: 5.0, 2: 11.0}
+    assert found.peaks == {"multiply": {1: 5.0, 2: 17.0}, "lookup": {1: 6.0, 2: 12.0}}
     assert found.fork_join_s == {1: 7.0, 2: 13.0}
 
 
 def test_the_best_speed_of_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    write_profile(MachineProfile(bandwidth={1: 3e9}, int8_peak={1: 5.0}, fork_join_s={1: 7.0}))
+    write_profile(MachineProfile(bandwidth={1: 3e9}, fork_join_s={1: 7.0}))
     assert calibration.limits(1).bandwidth == {1: 3e9}  # measured now: 1e9
     monkeypatch.setattr(calibration, "measure_bandwidth", lambda threads: 4e9)
     assert calibration.limits(1).bandwidth == {1: 4e9}
@@ -81,10 +105,10 @@ def test_without_another_process_the_contended_speed_is_unknown(
 
 
 def test_weights_of_one_row_fit_the_cache_whatever_their_bits() -> None:
-    for bits in (2, 4, 8):
-        one, many = loads_of("int8_row", bits)
+    for weights, bits in WEIGHT_BITS.items():
+        one, many = loads_of("int8_row", weights)
         k, n = one.size
-        assert k * n * bits // 8 == calibration.HOT_BYTES
+        assert k * n * bits / 8 == pytest.approx(calibration.HOT_BYTES, rel=1e-3)
         assert (one.rows, many.rows) == (1, calibration.BATCH_ROWS)
 
 
@@ -97,18 +121,29 @@ def test_layers_are_chained_and_shared_as_asked(chained: bool, shared: bool) -> 
 
 
 def test_a_load_computes_numbers() -> None:
-    with running(replace(SMALL, chained=True), 1) as run:
+    with compiled(replace(SMALL, chained=True), 1) as (_, run):
         (values,) = run().values()
     assert np.isfinite(values).all()
     assert values.any()
 
 
-@pytest.mark.parametrize("bits", [2, 4, 8])
-def test_random_weights_are_whole(bits: int) -> None:
-    weight = random_weight(bits, (64, 8), 0)
-    assert (weight.bits, weight.shape, weight.block) == (bits, (8, 64), calibration.BLOCK)
+@pytest.mark.parametrize("name", ["int2", "int4", "int8"])
+def test_random_weights_are_whole(name: str) -> None:
+    weight = random_weight(name, (64, 8), 0)
+    assert isinstance(weight, PackedWeight)
+    assert f"int{weight.bits}" == weight.format == name
+    assert (weight.shape, weight.block) == ((8, 64), calibration.BLOCK)
 
 
-def test_ternary_weights_have_three_codes() -> None:
-    weight = random_weight(2, (64, 8), 0, ternary=True)
+@pytest.mark.parametrize("name", ["ternary", "trits"])
+def test_ternary_weights_have_three_codes(name: str) -> None:
+    weight = random_weight(name, (64, 8), 0)
+    assert isinstance(weight, PackedWeight)
+    assert weight.format == "ternary"
     assert set(np.unique(unpack_bits(weight.codes, 2))) == {1, 2, 3}
+
+
+def test_float_weights_are_dense() -> None:
+    weight = random_weight("float32", (64, 8), 0)
+    assert isinstance(weight, np.ndarray)
+    assert (weight.shape, weight.dtype) == ((8, 64), np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -153,6 +154,26 @@ def test_prompts_are_used_whole_or_refused_with_both_counts(length: int) -> None
             llm.generate(text)
 
 
+def test_a_context_of_one_token_says_what_it_takes() -> None:
+    with pytest.raises(PromptError, match="a context of 2 or more"):
+        model(context=1).generate([7])
+    with pytest.raises(PromptError, match="a context of 2 or more"):
+        "".join(model(context=1).session().send("hi"))
+    assert model(context=2).generate([7]).finish_reason == "context"
+
+
+def test_an_instruction_set_that_is_not_there_is_refused_before_anything_runs() -> None:
+    script = "import edgerun; edgerun.load()"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "EDGERUN_ISA": "mmx"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "InputError: EDGERUN_ISA is 'mmx', but this machine can run: " in done.stderr
+
+
 def test_chat_renders_the_template() -> None:
     llm = model()
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]
@@ -258,6 +279,8 @@ def test_nan_logits_are_a_backend_error_and_not_a_reply() -> None:
     [
         ({"kv_cache": "fp8"}, "kv_cache is 'fp8'; expected one of fp32, fp16, int8"),
         ({"threads": 0}, "threads is 0"),
+        ({"threads": 1000}, "threads is 1000, but this process may use only"),
+        ({"context": 0}, "context is 0"),
         ({"context": -1}, "context is -1"),
         ({"thread": 1}, "did you mean 'threads'"),
     ],

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import edgerun
+from edgerun.backends.base import Counts, Phase
 from edgerun.cli.main import main
 from edgerun.errors import BundleError, InputError
 from edgerun.formats.base import PackedWeight
@@ -115,3 +116,13 @@ def test_reports_describe_a_bundle(command: list[str], capsys: pytest.CaptureFix
         assert ("tensors" in found) == ("--tensors" in command)
     assert main([command[0], folder, *command[1:], *backend]) == 0
     assert capsys.readouterr().out
+
+
+def test_a_token_is_one_native_call() -> None:
+    with edgerun.load(bundle_of("llama"), backend="cpu", threads=1) as llm:
+        stats = llm.generate([5, 6, 7], max_tokens=9, ignore_eos=True).stats
+        assert stats.decode_steps == 8
+        for phase, runs in ((Phase.PREFILL, 1), (Phase.DECODE, 8)):
+            executable = llm.model.executables[phase]
+            assert isinstance(executable, Counts)
+            assert executable.launches.runs == runs

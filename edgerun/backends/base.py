@@ -106,12 +106,14 @@ class Launches:
         waits: of those, how many all threads wait for before they go on.
         runs: so far.
         native_s: seconds inside native programs so far; the rest of a call is Python.
+        paths: how the kernels get at their products, as the machine profile names it.
     """
 
     instructions: int = 0
     waits: int = 0
     runs: int = 0
     native_s: float = 0.0
+    paths: tuple[str, ...] = ()
 
 
 @runtime_checkable
@@ -127,6 +129,15 @@ class Explains(Protocol):
 
     def cost_basis(self) -> str:
         """What ``cost`` stands on, in a line: measurements or assumptions."""
+        ...
+
+
+@runtime_checkable
+class Expects(Protocol):
+    """A back-end whose estimates depend on how it will be compiled; not all do."""
+
+    def expect(self, threads: int, trits: bool) -> None:
+        """Says before planning what ``CompileOptions`` will say."""
         ...
 
 

@@ -60,7 +60,7 @@ def summary(llm: LLM, runs: list[Run], load_s: float) -> dict[str, Any]:
     model, threads = llm.model, llm.model.threads
     profile = limits(threads)
     decode = median(run.decode.decode_tokens_per_s for run in runs)
-    multiply = profile.peak(threads)
+    multiply = profile.peak(threads, [path for one in launches(llm).values() for path in one.paths])
     return {
         "edgerun": __version__,
         "model": str(model.path),
@@ -117,10 +117,13 @@ def phase_figures(llm: LLM, phase: str, work: Work, profile: MachineProfile) -> 
     """A phase against what the machine can do.
 
     ``gb_per_s`` counts weights and cached keys and values; ``tops`` two operations for each
-    multiply-add of linear layers and attention.
+    multiply-add of linear layers and attention. The peak is that of the paths that the phase's
+    kernels take, see ``MachineProfile.peak``.
     """
     seconds, threads = max(work.seconds, 1e-9), llm.model.threads
-    peak = profile.peak(threads)
+    counted = launches(llm).get(phase)
+    paths = counted.paths if counted else ()
+    peak = profile.peak(threads, paths)
     speed = work.read_bytes / seconds
     return {
         "tokens": work.tokens,
@@ -129,8 +132,10 @@ def phase_figures(llm: LLM, phase: str, work: Work, profile: MachineProfile) -> 
         "gb_per_s": round(speed / 1e9, 3),
         "share_of_memory_limit": round(speed / profile.read_speed(threads), 4),
         "tops": round(2e-12 * work.macs / seconds, 5),
+        "paths": list(paths),
+        "int8_peak_tops": round(2e-12 * peak, 4) if peak else None,
         "share_of_int8_peak": round(work.macs / seconds / peak, 4) if peak else None,
-        "launch": launch(llm, launches(llm).get(phase), work, profile.instruction_s(threads)),
+        "launch": launch(llm, counted, work, profile.instruction_s(threads)),
     }
 
 
@@ -193,7 +198,7 @@ def as_text(found: dict[str, Any]) -> str:
             f"{found['new_tokens']} tokens, context up to {found['context_tokens']}",
         ),
         f"limits   {found['memory_limit_gb_per_s']:.1f} GB/s from memory, "
-        f"{found['int8_peak_tops'] or 0:.3f} TOPS int8, both measured with these threads",
+        f"{_peaks(found)} TOPS int8, measured with these threads",
         *(_launch_line(phase, part["launch"]) for phase, part in found["phases"].items()),
         f"weights  {size(found['weight_bytes'])} a token",
         f"memory   {size(used['resident_bytes'])} resident, {size(used['peak_bytes'])} at most: "
@@ -202,6 +207,15 @@ def as_text(found: dict[str, Any]) -> str:
         f"threads  {found['threads']}, back-ends {', '.join(found['backends'])}",
     ]
     return "\n".join(line for line in lines if line)
+
+
+def _peaks(found: dict[str, Any]) -> str:
+    """The peak of each phase, and the paths that have it."""
+    texts = [
+        f"{phase} {part['int8_peak_tops'] or 0:.3f} ({', '.join(part['paths']) or 'all paths'})"
+        for phase, part in found["phases"].items()
+    ]
+    return ", ".join(texts)
 
 
 def _phase_line(found: dict[str, Any], phase: str, what: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
@@ -98,28 +99,36 @@ def _cores() -> dict[str, Any]:
 
 def _profile() -> dict[str, Any]:
     """What was measured of this machine; figures that were not are None or left out."""
-    from edgerun.profile import machine_profile, path
+    from edgerun.profile import absence, machine_profile, path
 
     known, billion = machine_profile(), 1e9
     return {
         "file": str(path()),
         "measured": known.measured or None,
         "complete": known.complete,
+        "note": absence(),
         "threads": known.threads,
         "read_gb_per_s": {
             str(count): round(speed / billion, 2) for count, speed in known.bandwidth.items()
         },
-        "int8_peak_tops": {
-            str(count): round(2e-12 * peak, 4) for count, peak in known.int8_peak.items()
-        },
-        "kernel_tops": {
-            name: {str(rows): round(2e-12 * rate, 4) for rows, rate in by_rows.items()}
-            for name, by_rows in known.rates.items()
+        "int8_peak_tops": _tops(known.peaks),
+        "kernel_tops": _tops(known.rates),
+        "kernel_paths": {
+            name: {str(rows): path for rows, path in by_rows.items()}
+            for name, by_rows in known.paths.items()
         },
         "fork_join_us": {
             str(count): round(seconds * 1e6, 3) for count, seconds in known.fork_join_s.items()
         },
         "contended": None if known.contended is None else round(known.contended, 3),
+    }
+
+
+def _tops(rates: Mapping[str, Mapping[int, float]]) -> dict[str, dict[str, float]]:
+    """Multiply-adds a second as TOPS, by names and numbers."""
+    return {
+        name: {str(number): round(2e-12 * rate, 4) for number, rate in by_number.items()}
+        for name, by_number in rates.items()
     }
 
 
@@ -139,7 +148,7 @@ def _profile_rows(profile: dict[str, Any]) -> list[dict[str, str]]:
     """The profile as a person reads it."""
     if not profile["complete"]:
         note = "only in part: " if profile["measured"] else "not yet: "
-        measured = f"{note}`edgerun doctor --calibrate` does it"
+        measured = profile["note"] or f"{note}`edgerun doctor --calibrate` does it"
     else:
         measured = f"{profile['measured']}, {profile['threads']} threads where none are named"
     rows = {"measured": measured}
@@ -147,8 +156,9 @@ def _profile_rows(profile: dict[str, Any]) -> list[dict[str, str]]:
         rows[f"memory read with {_threads(count)}"] = f"{speed} GB/s"
     for count, microseconds in profile["fork_join_us"].items():
         rows[f"starting an instruction with {_threads(count)}"] = f"{microseconds} us"
-    for count, tops in profile["int8_peak_tops"].items():
-        rows[f"int8 multiplication with {_threads(count)}"] = f"{tops:.3f} TOPS"
+    for path, by_threads in profile["int8_peak_tops"].items():
+        for count, tops in by_threads.items():
+            rows[f"int8 peak by {path} with {_threads(count)}"] = f"{tops:.3f} TOPS"
     if profile["contended"] is not None:
         rows["decoding while another process takes a core"] = (
             f"{profile['contended']:.2f} of the idle speed (wanted: {CONTENDED_GOAL} or more)"
@@ -158,10 +168,12 @@ def _profile_rows(profile: dict[str, Any]) -> list[dict[str, str]]:
 
 def _kernel_rows(profile: dict[str, Any]) -> list[dict[str, str]]:
     """Speed of every kernel family by batch rows."""
+    paths = profile["kernel_paths"]
     return [
         {
-            "activations/weight bits": name,
+            "activations/weights": name,
             **{f"TOPS at {_count(rows, 'row')}": f"{tops:.3f}" for rows, tops in by_rows.items()},
+            "blocks of rows by": ", ".join(dict.fromkeys(paths.get(name, {}).values())),
         }
         for name, by_rows in profile["kernel_tops"].items()
     ]

@@ -30,10 +30,11 @@ def plan(
     from edgerun.backends.registry import absent_backends, find_candidates
     from edgerun.loading import LoadOptions, packing_of, resolve
     from edgerun.model.bundle import open_bundle
-    from edgerun.plan import make_plan
+    from edgerun.plan import expect, make_plan
 
-    bundle = open_bundle(resolve(model))
-    found = find_candidates(backend, device)
+    bundle, defaults = open_bundle(resolve(model)), LoadOptions()
+    found, packing = find_candidates(backend, device), packing_of(bundle, defaults)
+    expect(found.backends, defaults.worker_threads, trits=packing.trits)
     rows = make_plan(bundle.graph, found.backends, found.preferred).explain()
     for one in found.backends:
         one.close()
@@ -50,7 +51,6 @@ def plan(
             print_pairs("not in the plan", absent)
         bases = {row["backend"]: row["basis"] for row in shown if row["basis"]}
         print_pairs("estimates stand on", bases)
-        packing = packing_of(bundle, LoadOptions())
         print_pairs("ternary weights in memory", {packing.name: packing.reason})
 
 

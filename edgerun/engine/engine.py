@@ -207,6 +207,11 @@ class Engine:
         """
         if len(prompt) == 0:
             raise PromptError("the prompt is empty: pass at least one token")
+        if context < 2:
+            raise PromptError(
+                "the context is 1 token, which leaves no room for a prompt and a reply: load the "
+                "model with a context of 2 or more"
+            )
         if len(prompt) >= context:
             raise PromptError(
                 f"the prompt has {len(prompt)} tokens and the context is {context}, one of which "

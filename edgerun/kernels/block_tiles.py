@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -10,9 +9,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from edgerun.kernels.cells import FOUR, NARROW, gather_lanes, merge_cells, padded, transposed
 from edgerun.kernels.dot import total_type
 from edgerun.kernels.linear_tiles import Offsets, Shape, TileBuilder, literals
-from edgerun.kernels.simd import ELEMENTS, Vec, broadcast, constant, declare
+from edgerun.kernels.simd import ELEMENTS, Vec, constant, declare, pointer
 
 _I64 = ir.IntType(64)
 _F32 = ir.FloatType()
@@ -57,13 +57,12 @@ def block_tile(  # type: ignore[no-untyped-def]
             sums.factors.load_many()
             count = sums.factors.blocks_at_once // sums.blocks_a_unit
             with cgutils.for_range(builder, ir.Constant(_I64, count), intp=_I64) as loop:
-                first = builder.mul(loop.index, ir.Constant(_I64, sums.blocks_a_unit))
-                sums.add_unit(lambda block: sums.factors.loaded(first, block))
+                sums.add_unit(builder.mul(loop.index, ir.Constant(_I64, sums.blocks_a_unit)))
         rest = builder.udiv(builder.urem(args[8], at_once), ir.Constant(_I64, sums.blocks_a_unit))
         with cgutils.for_range(builder, rest, intp=_I64):
-            sums.add_unit(lambda block: sums.factors.load_one())
-        sums.factors.subtract_zero_points(sums.sums)
-        tile.finish(sums.sums, args[9], _F32, lambda value: _reduce_float(builder, value))
+            sums.factors.load_some(sums.blocks_a_unit)
+            sums.add_unit(ir.Constant(_I64, 0))
+        sums.store(args[9])
         return context.get_dummy_value()
 
     addresses = [types.intp] * 10
@@ -71,10 +70,11 @@ def block_tile(  # type: ignore[no-untyped-def]
 
 
 class _Factors:
-    """Scales of a block: weight scale times activation scale, for every cell of a tile.
+    """What turns the integer sums of a block into floats, for every cell of a tile.
 
-    They are computed for as many blocks at once as a vector has float32, and kept on the stack,
-    from where a broadcast costs nothing but a load. What is left over goes one by one.
+    Scales are weight scale times activation scale; offsets are what the zero points of the codes
+    amount to. They are computed for as many blocks at once as a vector has float32, transposed,
+    and kept on the stack, block by block. What is left over goes a few blocks at a time.
     """
 
     def __init__(self, tile: TileBuilder, addresses: list[Any]) -> None:
@@ -82,68 +82,84 @@ class _Factors:
         scales, self.scales_stride, x_scale, x_sum, blocks = addresses
         self.row_bytes = tile.builder.shl(blocks, ir.Constant(_I64, 2))
         self.places = [tile.variable(_I64, place) for place in (scales, x_scale, x_sum)]
-        self.vec = Vec("f32", self.blocks_at_once)
-        self.zeros = tile.zeros(self.vec, len(tile.shape.cells) * (tile.shape.bits != 8))
-        self.kept = tile.zeros(self.vec, len(tile.shape.cells))
+        self.cells = padded(tile.shape.cells)
+        bits = tile.shape.bits
+        self.middle = 0 if bits == 8 else bits - 1  # as a power of two
+        self.kept_scales = self._kept(_F32)
+        self.kept_offsets = self._kept(ELEMENTS["i32"]) if self.middle else None
 
     def load_many(self) -> None:
-        """Computes the factors of the next blocks and what their zero points amount to."""
-        self._load(self.vec.llvm, Vec("i32", self.blocks_at_once).llvm, lambda factor: factor)
-        self._advance(self.blocks_at_once)
+        """Computes what belongs to the next ``blocks_at_once`` blocks."""
+        self._load(self.blocks_at_once)
 
-    def loaded(self, first: Any, block: int) -> list[Any]:
-        """Factors of one of the blocks that ``load_many`` saw, by cell."""
-        builder = self.tile.builder
-        offset = builder.shl(builder.add(first, ir.Constant(_I64, block)), ir.Constant(_I64, 2))
-        starts = [builder.ptrtoint(place, _I64) for place in self.kept]
-        return [
-            broadcast(builder, self.tile.vector(builder.add(start, offset), _F32), self.vec)
-            for start in starts
-        ]
+    def load_some(self, count: int) -> None:
+        """Computes what belongs to the next few blocks."""
+        for index in range(count):
+            self._load(1, index)
 
-    def load_one(self) -> list[Any]:
-        """Factors of the next block, by cell."""
-        zero, builder = constant(self.vec, 0), self.tile.builder
-        lane = ir.Constant(ELEMENTS["i32"], 0)
-        factors = self._load(
-            _F32, ELEMENTS["i32"], lambda value: builder.insert_element(zero, value, lane)
-        )
-        self._advance(1)
-        return [broadcast(builder, factor, self.vec) for factor in factors]
+    def scale(self, block: Any) -> Any:
+        """Scales of the cells in a block, counted from the last load: float32 ``[cells]``."""
+        return self._at_block(self.kept_scales, block, _F32)
 
-    def subtract_zero_points(self, sums: list[Any]) -> None:
-        """Corrects the sums for codes that are not centred."""
-        builder = self.tile.builder
-        middle = constant(self.vec, -(1 << (self.tile.shape.bits - 1)))
-        for total, zero in zip(sums, self.zeros, strict=False):
-            _accumulate(builder, total, builder.load(zero), middle, self.vec)
+    def offset(self, block: Any) -> Any | None:
+        """What to subtract from the sums of the cells likewise, int32; None for nothing."""
+        if self.kept_offsets is None:
+            return None
+        return self._at_block(self.kept_offsets, block, ELEMENTS["i32"])
 
-    def _load(self, floats: Any, integers: Any, widen: Callable[[Any], Any]) -> list[Any]:
+    def _load(self, count: int, block: int = 0) -> None:
         tile, builder = self.tile, self.tile.builder
-        rows = [self._at(0, r, self.scales_stride, floats) for r in range(tile.shape.rows)]
-        scales = [self._at(1, t, self.row_bytes, floats) for t in range(tile.shape.tokens)]
-        factors = [builder.fmul(rows[r], scales[t]) for t, r in tile.shape.cells]
-        for place, factor in zip(self.kept, factors, strict=True):
-            builder.store(widen(factor), place)
-        if self.zeros:
-            whole = [self._at(2, t, self.row_bytes, integers) for t in range(tile.shape.tokens)]
-            totals = [widen(builder.sitofp(value, floats)) for value in whole]
-            for (t, _), zero, place in zip(tile.shape.cells, self.zeros, self.kept, strict=True):
-                _accumulate(builder, zero, builder.load(place), totals[t], self.vec)
-        return factors
+        rows = [self._read(0, r, self.scales_stride, _F32, count) for r in range(tile.shape.rows)]
+        scales = [self._read(1, t, self.row_bytes, _F32, count) for t in range(tile.shape.tokens)]
+        self._keep(
+            self.kept_scales, [builder.fmul(rows[r], scales[t]) for t, r in self.cells], block
+        )
+        if self.kept_offsets is not None:
+            kind = ELEMENTS["i32"]
+            sums = [self._read(2, t, self.row_bytes, kind, count) for t in range(tile.shape.tokens)]
+            shift = constant(Vec("i32", count), self.middle)
+            offsets = [builder.shl(value, shift) for value in sums]
+            self._keep(self.kept_offsets, [offsets[t] for t, _ in self.cells], block)
+        for place in self.places:
+            tile.advance(place, 4 * count)
 
-    def _at(self, place: int, index: int, stride: Any, kind: Any) -> Any:
+    def _read(self, place: int, index: int, stride: Any, kind: Any, count: int) -> Any:
         builder = self.tile.builder
         offset = builder.mul(stride, ir.Constant(_I64, index))
-        return self.tile.vector(builder.add(builder.load(self.places[place]), offset), kind)
+        address = builder.add(builder.load(self.places[place]), offset)
+        return self.tile.vector(address, ir.VectorType(kind, count))
 
-    def _advance(self, blocks: int) -> None:
-        for place in self.places:
-            self.tile.advance(place, 4 * blocks)
+    def _keep(self, kept: Any, vectors: list[Any], block: int) -> None:
+        """Stores vectors ``[blocks]``, one a cell, as vectors ``[cells]``, one a block."""
+        builder = self.tile.builder
+        for first in range(0, len(self.cells), FOUR):
+            four = vectors[first : first + FOUR]
+            for index, row in enumerate(transposed(builder, four)):
+                address = self._place(kept, ir.Constant(_I64, block + index), first)
+                builder.store(row, pointer(builder, address, row.type)).align = 1
+
+    def _kept(self, kind: Any) -> Any:
+        count = self.blocks_at_once * len(self.cells)
+        return self.tile.variable(
+            ir.VectorType(kind, count), ir.Constant(ir.VectorType(kind, count), ir.Undefined)
+        )
+
+    def _place(self, kept: Any, block: Any, cell: int) -> Any:
+        builder = self.tile.builder
+        start = builder.ptrtoint(kept, _I64)
+        offset = builder.mul(block, ir.Constant(_I64, 4 * len(self.cells)))
+        return builder.add(builder.add(start, offset), ir.Constant(_I64, 4 * cell))
+
+    def _at_block(self, kept: Any, block: Any, kind: Any) -> Any:
+        return self.tile.vector(self._place(kept, block, 0), ir.VectorType(kind, len(self.cells)))
 
 
 class _BlockSums:
-    """Integer sums of a block and float32 sums over blocks."""
+    """Integer sums of a block, and float32 sums over blocks: a vector with a lane for each cell.
+
+    Every block's sum is exact, then scaled and added in the order of the blocks, as the matrix
+    products do (``gemm_tiles.py``, ``amx.py``): whatever path a row takes, its bits are the same.
+    """
 
     def __init__(self, tile: TileBuilder, block: int, factors: _Factors) -> None:
         self.tile, self.factors = tile, factors
@@ -151,46 +167,72 @@ class _BlockSums:
         self.planes_a_block = block // lanes
         self.tiles_a_unit = max(1, self.planes_a_block // tile.shape.planes)
         self.blocks_a_unit = max(1, tile.shape.planes // self.planes_a_block)
-        self.sums = tile.zeros(factors.vec, cells)
+        self.vec = Vec("f32", len(factors.cells))
+        self.sums = tile.zeros(self.vec, 1)[0]
         self.totals = tile.zeros(total_type(lanes), cells)
         self.partials = tile.zeros(tile.dots.partial(lanes), cells)
         self.offsets = Offsets(tile)
+        self.depth = tile.dots.depth(tile.shape.bits)
 
-    def add_unit(self, factors_of: Callable[[int], list[Any]]) -> None:
-        """Adds a whole number of tiles that is also a whole number of blocks."""
+    def add_unit(self, first: Any) -> None:
+        """Adds a whole number of tiles that is also a whole number of blocks.
+
+        ``first`` is the number of the first block since factors were loaded.
+        """
+        builder = self.tile.builder
         done = waiting = 0
-        depth = self.tile.dots.depth(self.tile.shape.bits)
         for _tile in range(self.tiles_a_unit):
             vectors = self.tile.weights()
             for plane in range(self.tile.shape.planes):
                 self.offsets.add(self.tile.multiply(self.partials, vectors, plane))
                 done, waiting = done + 1, waiting + 1
-                ended = done % self.planes_a_block == 0
-                if ended or waiting == depth:
+                if done % self.planes_a_block == 0:
+                    block = ir.Constant(_I64, done // self.planes_a_block - 1)
+                    self._end_block(builder.add(first, block), waiting)
+                    waiting = 0
+                elif waiting == self.depth:
                     self.tile.fold(self.totals, self.partials)
                     waiting = 0
-                if ended:
-                    self._scale(factors_of(done // self.planes_a_block - 1))
 
-    def _scale(self, factors: list[Any]) -> None:
-        builder, vec = self.tile.builder, self.factors.vec
+    def store(self, out: Any) -> None:
+        """Stores the float32 sums of the cells."""
+        builder, shape = self.tile.builder, self.tile.shape
+        order = ir.Constant(
+            ir.VectorType(ir.IntType(32), len(shape.cells)), list(range(len(shape.cells)))
+        )
+        sums = builder.load(self.sums)
+        cells = builder.shuffle_vector(sums, sums, order)
+        builder.store(cells, pointer(builder, out, cells.type)).align = 4
+
+    def _end_block(self, block: Any, waiting: int) -> None:
+        builder, factors = self.tile.builder, self.factors
+        sums = self._block_sums(waiting)
+        offset = factors.offset(block)
+        if offset is not None:
+            sums = builder.sub(sums, offset)
+        name = f"llvm.fmuladd.v{self.vec.lanes}f32"
+        kind = self.vec.llvm
+        fma = declare(builder, name, kind, kind, kind, kind)
+        value = builder.sitofp(sums, kind)
+        total = builder.call(fma, [value, factors.scale(block), builder.load(self.sums)])
+        builder.store(total, self.sums)
+
+    def _block_sums(self, waiting: int) -> Any:
+        """The integer sums of the cells in the block that ends here, int32 ``[cells]``."""
+        tile, builder, lanes = self.tile, self.tile.builder, self.tile.shape.lanes
+        whole = waiting == self.planes_a_block
+        if whole and not self.offsets.needed and self.depth >= NARROW * waiting:
+            # Narrow sums have room for those of other lanes: fewer have to be widened.
+            vectors = [builder.load(partial) for partial in self.partials]
+            tile.clear(self.partials, tile.dots.partial(lanes))
+            zero = constant(total_type(lanes), 0)
+            merged = [
+                tile.dots.fold(builder, zero, value, lanes)
+                for value in merge_cells(builder, padded(vectors))
+            ]
+            return gather_lanes(builder, merged)
+        tile.fold(self.totals, self.partials)
         self.offsets.subtract(self.totals)
-        for total, place, factor in zip(self.totals, self.sums, factors, strict=True):
-            value = builder.sitofp(builder.load(total), vec.llvm)
-            _accumulate(builder, place, value, factor, vec)
-        self.tile.clear(self.totals, total_type(self.tile.shape.lanes))
-
-
-def _accumulate(builder: Any, place: Any, a: Any, b: Any, vec: Vec) -> None:
-    """``place += a * b``."""
-    name = f"llvm.fmuladd.v{vec.lanes}f32"
-    function = declare(builder, name, vec.llvm, vec.llvm, vec.llvm, vec.llvm)
-    builder.store(builder.call(function, [a, b, builder.load(place)]), place)
-
-
-def _reduce_float(builder: Any, vector: Any) -> Any:
-    name = f"llvm.vector.reduce.fadd.v{vector.type.count}f32"
-    start = ir.Constant(_F32, -0.0)
-    call = builder.call(declare(builder, name, _F32, _F32, vector.type), [start, vector])
-    call.fastmath.add("reassoc")
-    return call
+        vectors = [builder.load(total) for total in self.totals]
+        tile.clear(self.totals, total_type(lanes))
+        return gather_lanes(builder, merge_cells(builder, padded(vectors)))

@@ -7,11 +7,11 @@ code, in the first cache, and multiplies it by all batch rows. Batch rows are ta
 ``tokens``; what is left, if less than half a block, is for the linear kernels, which leave out
 the others (their field ``lookup``). Fields and layouts are those of ``linear.py``.
 
-Bounds: ``gemm_row`` is exact up to its scaling and gives the same bits as ``linear_row``.
-``gemm_block`` has exact sums of blocks, added up in order; the float32 accumulation over B blocks
-adds at most B * 2**-24 of the sum of magnitudes. It differs from ``linear_block``, which adds up
-in another order, within that bound. Results depend neither on the number of batch rows nor on
-the split into chunks.
+Bounds: ``gemm_row`` is exact up to its scaling. ``gemm_block`` has exact sums of blocks, scaled and
+added up in order; the float32 accumulation over B blocks adds at most B * 2**-24 of the sum of
+magnitudes. Both do the float operations of ``linear_row`` and ``linear_block`` in the same order:
+results have the same bits, and depend neither on the number of batch rows nor on the split into
+chunks.
 """
 
 from __future__ import annotations

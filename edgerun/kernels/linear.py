@@ -6,8 +6,8 @@ arrive as int8 with scales (``quantize.py``) or as float32. Batch rows are taken
 time, so that a weight is unpacked once for several of them; the rest one by one, which is what
 decoding does.
 
-Bounds: integer dot products are exact; the float32 accumulation over B blocks adds at most
-B * 2**-24 of the sum of magnitudes.
+Bounds: integer dot products are exact; blocks are scaled and added up in their order, and the
+float32 accumulation over B of them adds at most B * 2**-24 of the sum of magnitudes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""A kernel that does no useful work: ``calibration`` times it to know the machine.
+"""Kernels that do no useful work: ``calibration`` times them to know the machine.
 
-It keeps the multipliers of an instruction set busy from registers and the first level of the
-cache.
+Each keeps one way to get at products busy from registers and the first level of the cache: the
+multipliers of an instruction set, the table lookup of ``lookup.py``, the matrix unit of ``amx.py``.
+What surrounds these operations in the kernels that do the work only costs time, so these are
+bounds.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from edgerun.kernels.amx_tiles import LINE, SIDE, SPINNERS, STEP_BYTES, TOKENS, UNITS, WIDTH
 from edgerun.kernels.dot import DOTS
+from edgerun.kernels.lookup_tiles import add_rows
 from edgerun.kernels.registry import Body, kernel
 from edgerun.kernels.simd import Vec, pointer
 from edgerun.kernels.word import word
@@ -21,6 +25,9 @@ from edgerun.kernels.word import word
 CODES = 4  # vectors of codes, kept in registers
 PLACES = 2  # vectors of activations a step, each read from the cache
 PRODUCTS = CODES * PLACES
+DEPTH = LINE  # of K in a tile
+TILE_PRODUCTS = TOKENS * WIDTH * DEPTH
+SUMS_BYTES = TOKENS * STEP_BYTES
 _I64 = ir.IntType(64)
 _BITS = 2  # the cheapest codes: nothing to correct
 
@@ -81,5 +88,39 @@ def multiply_peak(lanes: int, isa: str) -> Body:
         out = word(a, 4) + chunk * PRODUCTS * lanes
         for _repeat in range(word(a, 3)):
             _products(word(a, 0), word(a, 1), word(a, 2), out, lanes, isa)
+
+    return body
+
+
+@kernel("lookup_peak", "entries sums table count repeats")
+def lookup_peak(tokens: int) -> Body:
+    """Adds table entries as ``lookup_row`` does, from the cache.
+
+    ``entries`` is uint8 ``[count, 8]``, ``table`` int16 ``[8, 81, tokens]``, ``sums`` int16
+    ``[count, tokens]`` a chunk, which wrap around. An entry stands for four multiply-adds a
+    token: a chunk is ``count * repeats * 32 * tokens`` of them.
+    """
+
+    def body(a: int, chunk: int) -> None:
+        sums = word(a, 1) + chunk * word(a, 3) * tokens * 2
+        for _repeat in range(word(a, 4)):
+            add_rows(word(a, 0), sums, word(a, 2), word(a, 3), tokens)
+
+    return body
+
+
+@kernel("amx_peak", "codes x out repeats")
+def amx_peak(isa: str) -> Body:
+    """Multiplies tiles as ``amx_row`` does, all from registers.
+
+    ``codes`` is uint8 ``[16, 32, 4]``, ``x`` int8 ``[32, 64]``, ``out`` int32 ``[32, 32]`` a
+    chunk, which wraps around. A chunk is ``repeats * 32 * 32 * 64`` multiply-adds.
+    """
+    (configure, _, release), spin = UNITS[isa], SPINNERS[isa]
+
+    def body(a: int, chunk: int) -> None:
+        configure(SIDE, DEPTH)
+        spin(word(a, 0), word(a, 1), word(a, 3), word(a, 2) + chunk * SUMS_BYTES)
+        release()
 
     return body

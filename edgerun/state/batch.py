@@ -71,12 +71,12 @@ class Batch:
         """
         tokens = np.asarray(ids, dtype=np.int32)
         rows = len(tokens)
-        wanted = {"last": np.arange(rows - 1, rows), "all": np.arange(rows), "none": np.arange(0)}
+        first = {"last": rows - 1, "all": 0, "none": rows}[logits]
         return cls(
             ids=tokens,
             positions=np.arange(start, start + rows, dtype=np.int32),
             sequences=np.full(rows, sequence, dtype=np.int32),
-            logit_rows=wanted[logits].astype(np.int32),
+            logit_rows=np.arange(first, rows, dtype=np.int32),
             leading=leading,
         )
 

@@ -63,7 +63,7 @@ def test_weights_that_are_not_ternary_stay_as_they_are(repacked):
 
 
 def profile(codes: float, trits: float, bandwidth: float = 20e9) -> MachineProfile:
-    rates = {"int8_row/2": {1: codes, 128: 1.0}, "int8_row/1.6": {1: trits, 128: 1.0}}
+    rates = {"int8_row/ternary": {1: codes, 128: 1.0}, "int8_row/trits": {1: trits, 128: 1.0}}
     return MachineProfile(bandwidth={1: bandwidth, 2: 30e9}, rates=rates, threads=2)
 
 

@@ -7,6 +7,7 @@ stdout; checkpoints and what cannot be written are in ``test_bad_export.py``.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from edgerun.cli import main as cli
 from tests.bundles import bundle_of
 from tests.cli.conftest import Shell, check_refusal
 
@@ -154,6 +156,32 @@ def test_a_prompt_longer_than_the_context(shell: Shell, bundle: Path) -> None:
     assert "shorten the prompt" in line
 
 
+# The tokenizer takes a character each and puts one token before them.
+@pytest.mark.parametrize(("context", "fits"), [(9, True), (8, False), (7, False)])
+def test_a_prompt_around_the_end_of_the_context(
+    shell: Shell, bundle: Path, capsys: pytest.CaptureFixture[str], context: int, fits: bool
+) -> None:
+    command = [str(one) for one in ask(bundle, "-p", "x" * 8, "--context", context)]
+    if fits:
+        assert cli.main(command) == 0
+        assert "the reply ends here because the context is full" in capsys.readouterr().err
+    else:
+        line = shell.refuses(*command)
+        assert f"the prompt has 8 tokens and the context is {context}, one of which must" in line
+
+
+def test_a_context_of_one_token(
+    shell: Shell, bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "the context is 1 token, which leaves no room for a prompt and a reply"
+    assert words in shell.refuses(*ask(bundle, "--context", "1"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hi\n"), "utf-8"))
+    cli.main(["chat", str(bundle), "--backend", "reference", "--context", "1"])
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err
+
+
 @pytest.mark.parametrize(
     ("stdin", "words"),
     [
@@ -244,7 +272,9 @@ def test_the_settings_of_other_commands(shell: Shell, bundle: Path, tmp_path: Pa
     assert "cannot read" in shell.refuses("perplexity", *model, tmp_path / "missing", "--json")
 
 
-@pytest.mark.parametrize("command", [("bench",), ("doctor",), ("doctor", "--calibrate")])
+@pytest.mark.parametrize(
+    "command", [("run",), ("chat",), ("bench",), ("doctor",), ("doctor", "--calibrate")]
+)
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
@@ -256,11 +286,12 @@ def test_the_settings_of_other_commands(shell: Shell, bundle: Path, tmp_path: Pa
 def test_variables_that_this_machine_cannot_follow(
     bundle: Path, tmp_path: Path, command: tuple[str, ...], variables: dict[str, str], words: str
 ) -> None:
-    where = [str(bundle)] if command[0] == "bench" else []
+    where = [] if command[0] == "doctor" else [str(bundle)]
     script = "import sys; from edgerun.cli.main import main; sys.exit(main())"
     done = subprocess.run(
         [sys.executable, "-c", script, *command, *where],
         env={**os.environ, "EDGERUN_CACHE": str(tmp_path / "cache"), **variables},
+        input="hi",
         capture_output=True,
         text=True,
         check=False,

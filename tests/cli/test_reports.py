@@ -38,6 +38,7 @@ def test_bench_holds_each_phase_against_the_limits(run: Run) -> None:
         assert part["share_of_memory_limit"] >= 0
         assert part["share_of_int8_peak"] >= 0
         assert part["launch"] is None  # the fake model does not count
+        assert (part["paths"], part["int8_peak_tops"]) == ([], found["int8_peak_tops"])
     used = found["memory"]
     assert used["peak_bytes"] >= used["kv_bytes"] > 0
     assert found["int8_peak_tops"] > 0
@@ -120,8 +121,9 @@ def test_doctor_shows_a_calibrated_machine(run: Run, monkeypatch: pytest.MonkeyP
     known = MachineProfile(
         measured="2026-01-01",
         bandwidth={1: 10e9, 2: 20e9},
-        rates={"int8_row/2": {1: 50e9, 128: 100e9}},
-        int8_peak={2: 150e9},
+        rates={"int8_row/ternary": {1: 50e9, 128: 100e9}},
+        paths={"int8_row/ternary": {1: "multiply", 128: "lookup"}},
+        peaks={"multiply": {2: 150e9}},
         fork_join_s={2: 3e-7},
         contended=0.61,
         threads=2,
@@ -139,10 +141,17 @@ def test_doctor_shows_a_calibrated_machine(run: Run, monkeypatch: pytest.MonkeyP
     assert len(calls) == 1
     found = json.loads(result.out)["profile"]
     assert found["read_gb_per_s"] == {"1": 10.0, "2": 20.0}
-    assert found["kernel_tops"] == {"int8_row/2": {"1": 0.1, "128": 0.2}}
+    assert found["kernel_tops"] == {"int8_row/ternary": {"1": 0.1, "128": 0.2}}
+    assert found["kernel_paths"] == {"int8_row/ternary": {"1": "multiply", "128": "lookup"}}
+    assert found["int8_peak_tops"] == {"multiply": {"2": 0.3}}
     assert (found["complete"], found["contended"]) == (True, 0.61)
     shown = run("doctor").out
-    for words in ("0.61 of the idle speed", "0.300 TOPS", "memory read with 2 threads"):
+    for words in (
+        "0.61 of the idle speed",
+        "peak by multiply",
+        "0.300 TOPS",
+        "memory read with 2 threads",
+    ):
         assert words in shown
 
 

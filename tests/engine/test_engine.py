@@ -120,6 +120,13 @@ def test_a_prompt_is_used_whole_or_refused_around_the_context(length: int) -> No
             run.generate(kept, [7] * length, GREEDY)
 
 
+def test_a_context_of_one_token_has_no_room_for_a_reply() -> None:
+    with pytest.raises(PromptError, match="the context is 1 token, .* a context of 2 or more"):
+        engine().generate(session(1), [7], GREEDY)
+    steps = list(engine().generate(session(2), [7], GREEDY))
+    assert [step.finish_reason for step in steps] == ["context"]
+
+
 @pytest.mark.parametrize("prompt", [[], [-1], [fakes.VOCAB]])
 def test_unusable_prompts_are_refused_before_anything_runs(prompt: list[int]) -> None:
     executable = fakes.FakeExecutable()

@@ -1,4 +1,4 @@
-"""Cases of the kernel that is only there to be timed."""
+"""Cases of the kernels that are only there to be timed."""
 
 from __future__ import annotations
 
@@ -28,3 +28,35 @@ def multiply_peak(isa: str) -> Call:
 
     fields = {"codes": codes, "x": x, "steps": steps, "repeats": repeats, "out": sums}
     return Call({"lanes": lanes, "isa": isa}, fields, 0, check, chunks)
+
+
+@cases_of("lookup_peak", tokens=[16, 32])
+def lookup_peak(tokens: int) -> Call:
+    count, repeats, chunks = 5, 3, 2
+    rng = np.random.default_rng(0)
+    entries = rng.integers(0, 81, (count, 8)).astype(np.uint8)
+    table = rng.integers(-100, 101, (8, 81, tokens)).astype(np.int16)
+    sums = np.zeros((chunks, count, tokens), np.int16)
+
+    def check() -> None:
+        total = repeats * table[np.arange(8), entries].sum(axis=1)
+        np.testing.assert_array_equal(sums, [total] * chunks)
+
+    fields = {"entries": entries, "sums": sums, "table": table, "count": count}
+    return Call({"tokens": tokens}, fields | {"repeats": repeats}, 0, check, chunks)
+
+
+@cases_of("amx_peak", isa=["amx_model", *({"amx"} & set(ISAS))])
+def amx_peak(isa: str) -> Call:
+    repeats, chunks = 3, 2
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 256, (16, 32, 4)).astype(np.uint8)
+    x = rng.integers(-127, 128, (32, 64)).astype(np.int8)
+    out = np.zeros((chunks, 32, 32), np.int32)
+
+    def check() -> None:
+        weights = codes.transpose(0, 2, 1).reshape(64, 32).astype(np.int64)
+        np.testing.assert_array_equal(out, [repeats * (x @ weights)] * chunks)
+
+    fields = {"codes": codes, "x": x, "out": out, "repeats": repeats}
+    return Call({"isa": isa}, fields, 0, check, chunks)

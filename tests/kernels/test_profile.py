@@ -64,8 +64,9 @@ def test_folder_that_cannot_be_written_is_no_error(
 
 FULL = MachineProfile(
     bandwidth={1: 10e9, 2: 18e9},
-    rates={"int8_row/2": {1: 50e9, 128: 200e9}, "int8_block/8": {1: 30e9, 128: 90e9}},
-    int8_peak={2: 300e9},
+    rates={"int8_row/ternary": {1: 50e9, 128: 400e9}, "int8_block/int8": {1: 30e9, 128: 90e9}},
+    paths={"int8_row/ternary": {1: "multiply", 128: "lookup"}},
+    peaks={"multiply": {2: 300e9}, "lookup": {2: 350e9}},
     fork_join_s={1: 1e-7, 2: 5e-7},
     contended=0.6,
     threads=2,
@@ -84,7 +85,7 @@ def test_profiles_of_other_machines_stay(folder: Path, monkeypatch: pytest.Monke
     for key in keys:
         monkeypatch.setattr(profile, "machine_key", lambda key=key: key)
         profile.write_profile(FULL)
-    assert list(profile._read()) == keys[-profile.PROFILES_KEPT :]
+    assert list(profile._read()[0]) == keys[-profile.PROFILES_KEPT :]
 
 
 def test_other_kernels_are_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,25 +98,64 @@ def test_other_kernels_are_another_machine(monkeypatch: pytest.MonkeyPatch) -> N
     profile.machine_key.cache_clear()
 
 
-@pytest.mark.parametrize(("rows", "rate"), [(1, 50e9), (4, 50e9), (64, 200e9), (512, 200e9)])
+@pytest.mark.parametrize(("rows", "rate"), [(1, 50e9), (4, 50e9), (64, 400e9), (512, 400e9)])
 def test_the_nearest_measured_number_of_rows_counts(rows: int, rate: float) -> None:
-    assert FULL.rate("int8_row/2", rows) == rate
+    assert FULL.rate("int8_row/ternary", rows) == rate
 
 
 def test_what_was_not_measured_is_assumed_slow() -> None:
-    assert FULL.rate("float/32", 128) == 90e9
-    assert MachineProfile().rate("int8_row/2", 1) == profile.NOMINAL.rates[""][1]
+    assert FULL.rate("float/float32", 128) == 90e9
+    assert MachineProfile().rate("int8_row/ternary", 1) == profile.NOMINAL.rates[""][1]
     assert MachineProfile().read_speed(4) == profile.NOMINAL.bandwidth[1]
     assert FULL.read_speed(8) == 18e9
     assert FULL.instruction_s(1) == 1e-7
 
 
-def test_the_peak_is_the_fastest_that_was_seen() -> None:
-    assert FULL.peak(2) == 300e9
+def test_the_peak_is_the_fastest_that_was_seen_of_the_paths_taken() -> None:
+    assert FULL.peak(2, ["multiply"]) == 300e9
+    assert FULL.peak(2, ["lookup"]) == 400e9  # a kernel was faster than what should limit it
+    assert FULL.peak(2, ["amx"]) == 300e9  # not measured
+    assert FULL.peak(2) == 400e9
     assert FULL.peak(1) is None
-    faster = replace(FULL, int8_peak={2: 100e9})
-    assert faster.peak(2) == 200e9
+    slower = replace(FULL, peaks={"multiply": {2: 40e9}, "lookup": {2: 500e9}})
+    assert slower.peak(2, ["multiply"]) == 90e9
+    assert slower.peak(2, ["lookup"]) == 500e9
     assert MachineProfile().peak(1) is None
+    assert MachineProfile(peaks={"multiply": {1: 7e9, 2: 5e9, 4: 9e9}}).peak(2) == 7e9
+
+
+OLD = (
+    '{"%s": {"bandwidth": {"1": 9e9}, "int8_peak": {"1": 1.0}, "rates": {"int8_row/2": {"1": 1}}}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (OLD, "is damaged or of an older version of edgerun, so it is ignored"),
+        ("{", "is damaged or of an older version of edgerun, so it is ignored"),
+        ('{"format": 3, "profiles": {}}', "has format 3, this version of edgerun reads 2"),
+        (
+            '{"format": 2, "profiles": {"x": {}}}',
+            "has profiles of other machines or other versions",
+        ),
+        ('{"format": 2, "profiles": {}}', ""),
+        (None, ""),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_ignored_with_a_sentence(
+    folder: Path, text: str | None, words: str
+) -> None:
+    if text is not None:
+        folder.mkdir()
+        (folder / profile.FILE).write_text(text.replace("%s", profile.machine_key()))
+    assert profile.read_profile() == MachineProfile()
+    assert words in profile.absence()
+    assert bool(profile.absence()) == bool(words)
+    assert ("--calibrate" in profile.absence()) == bool(words)
+    profile.write_profile(FULL)
+    assert profile.absence() == ""
+    assert profile.read_profile().rates == FULL.rates
 
 
 def test_only_a_whole_profile_is_complete() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from edgerun.backends.base import CompileOptions, Executable, Phase, Support
 from edgerun.env import settings, worker_threads
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node, ValueShape
-from edgerun.profile import MachineProfile, family, machine_profile
+from edgerun.profile import CALIBRATE, MachineProfile, absence, machine_profile
 
 if TYPE_CHECKING:
     from edgerun.backends.cpu.binder import Binder, Head
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from edgerun.backends.cpu.screen_weights import Screen
     from edgerun.backends.cpu.weights import WeightStore
 
-FLOAT_BITS = 32
 MIN_BLOCK, MAX_BLOCK = 16, 256
 OPS = ("embedding", "rms_norm", "linear", "rotary", "attention", "gate", "add", "select_rows")
 
@@ -32,6 +30,8 @@ class CpuBackend:
 
     def __init__(self) -> None:
         self._shared: _Shared | None = None
+        self._threads: int | None = None
+        self._trits = False
 
     def probe(self) -> Support:
         """Needs Numba, which is a dependency, and an instruction set it can use."""
@@ -49,24 +49,31 @@ class CpuBackend:
             return Support(False, f"head_dim {node.attrs['head_dim']} is odd")
         return Support(True)
 
+    def expect(self, threads: int, trits: bool) -> None:
+        """Lets estimates count with so many threads, and ternary weights of 1.6 bits."""
+        self._threads, self._trits = threads, trits
+
     def cost(self, graph: Graph, node: Node, phase: Phase, rows: int) -> float:
         """The larger of the times to stream the weights and to multiply, and what starting costs.
 
-        Speeds are those of the machine profile, or nominal where it does not know.
+        Bytes and speed are those of the weights as they will lie in memory. Speeds come from the
+        machine profile, or are nominal where it does not know.
         """
-        profile, threads = machine_profile(), worker_threads(None)
+        from edgerun.backends.cpu.families import family_of, weight_bytes
+
+        profile, threads = machine_profile(), worker_threads(self._threads)
         start = profile.instruction_s(threads)
         if node.op != "linear":
             return start * (1 + rows / 16)
-        weight = graph.constants[node.inputs[1]]
-        bits = weight.bits if isinstance(weight, PackedWeight) else FLOAT_BITS
-        rate = profile.rate(family(node.attrs["activations"], bits), rows)
-        multiply = float(np.prod(weight.shape)) * rows / rate
-        return max(weight.nbytes / profile.read_speed(threads), multiply) + start
+        weight, activations = graph.constants[node.inputs[1]], node.attrs["activations"]
+        rate = profile.rate(family_of(weight, activations, trits=self._trits), rows)
+        multiply = math.prod(weight.shape) * rows / (rate * threads / profile.threads)
+        read = weight_bytes(weight, activations, trits=self._trits) / profile.read_speed(threads)
+        return max(read, multiply) + start
 
     def cost_basis(self) -> str:
         """Says what the estimates of ``cost`` stand on."""
-        return basis(machine_profile(), worker_threads(None))
+        return basis(machine_profile(), worker_threads(self._threads))
 
     def alternatives(self, graph: Graph, phase: Phase) -> dict[str, str]:
         """The screened head, and what it could save."""
@@ -120,10 +127,10 @@ class _Shared:
 def basis(profile: MachineProfile, threads: int) -> str:
     """What estimates with a profile stand on, in a line."""
     if not profile.bandwidth:
-        return "nominal speeds; `edgerun doctor --calibrate` measures this machine's"
+        return f"nominal speeds; {absence() or f'{CALIBRATE} those of this machine'}"
     speed = f"memory measured {profile.measured}, {profile.read_speed(threads) / 1e9:.1f} GB/s"
     if not profile.complete:
-        return f"{speed}; nominal multiplication, `edgerun doctor --calibrate` measures it"
+        return f"{speed}; nominal multiplication, {CALIBRATE} it"
     peak = max(max(by_rows.values()) for by_rows in profile.rates.values())
     return f"{speed}; multiplication measured, up to {peak / 1e9:.0f} G multiply-adds/s"
 

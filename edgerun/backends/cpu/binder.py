@@ -101,6 +101,7 @@ class Binder:
         columns: which value a shared buffer holds the columns of.
         before_run: called before each run, when the batch lies in its buffers.
         head: the output head, if it is one that can be screened.
+        kernels: names of those in use.
     """
 
     graph: Graph
@@ -117,6 +118,7 @@ class Binder:
     columns: dict[str, str] = field(default_factory=dict)
     counted_by: dict[str, int] = field(default_factory=dict)
     head: Head | None = None
+    kernels: set[str] = field(default_factory=set)
 
     pool: BufferPool = field(init=False)
     frame: NDArray[np.int64] = field(init=False)
@@ -165,6 +167,7 @@ class Binder:
             progress=self.options.progress,
         )
         self.instructions.append(made)
+        self.kernels.add(name)
         return made
 
     def prepared(self, node: Node) -> Prepared:

@@ -80,13 +80,54 @@ def emit_rotary(binder: Binder, node: Node, index: int) -> None:
 
 def emit_attention(binder: Binder, node: Node, index: int) -> None:
     """Writes keys and values into the cache, attends to it, and combines partial results."""
-    q, k, v = (binder.values[name] for name in node.inputs)
     attrs = node.attrs
-    head_dim, kv_heads = attrs["head_dim"], attrs["num_kv_heads"]
-    group = attrs["num_heads"] // kv_heads
-    dtype, lanes = binder.options.cache.dtype, _lanes(binder, head_dim)
-    units, counts = _units(binder, attrs["window"], attrs["num_heads"] * (head_dim + 2))
-    common = {
+    partial_floats = attrs["num_heads"] * (attrs["head_dim"] + 2)
+    units, counts = _units(binder, attrs["window"], partial_floats)
+    cached = f"cache{attrs['layer']}"
+    _emit_write(binder, node, cached)
+    out = binder.new(node.outputs[0], attrs["num_heads"] * attrs["head_dim"], ROWS)
+    shape = {
+        "head_dim": attrs["head_dim"],
+        "group": attrs["num_heads"] // attrs["num_kv_heads"],
+        "lanes": _lanes(binder, attrs["head_dim"]),
+    }
+    results = {
+        "row_blocks": units.rows.ctypes.data,
+        "partials": units.partials.ctypes.data,
+        "out": out.address,
+        "out_stride": out.stride,
+    }
+    kinds = [("attention", shape, units.single, SINGLE)]
+    if binder.options.max_rows > 1:
+        kinds.append(("attention_many", shape | {"rows": STACK_ROWS}, units.stacked, STACKED))
+    parts = [
+        _emit_reading(
+            binder,
+            node,
+            (name, params),
+            results | {"units": table.ctypes.data},
+            counts + kind,
+            reads={cached},
+            # Units write different rows, so the two kinds need not wait for each other.
+            writes=f"{out.key}/{name}",
+        )
+        for name, params, table, kind in kinds
+    ]
+    binder.emit(
+        "attention_combine",
+        shape,
+        results | {"kv_heads": attrs["num_kv_heads"]},
+        chunks=(counts + SPLIT, attrs["num_kv_heads"], 1),
+        reads={*parts},
+        writes={out.key},
+        label=f"{node.name}/combine",
+    )
+
+
+def _cache_fields(binder: Binder, node: Node) -> dict[str, int]:
+    """What kernels that use the cache have in common; ``_patch_cache`` fills in the zeros."""
+    kv_heads = node.attrs["num_kv_heads"]
+    return {
         "positions": binder.positions.ctypes.data,
         "sequences": binder.sequences.ctypes.data,
         "keys": 0,
@@ -98,11 +139,20 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
         "kv_heads": kv_heads,
         "page_heads": binder.options.cache.num_layers * kv_heads,
     }
-    cached = f"cache{attrs['layer']}"
+
+
+def _emit_write(binder: Binder, node: Node, cached: str) -> None:
+    """Emits the writing of keys and values into the cache, which counts as a buffer."""
+    _, k, v = (binder.values[name] for name in node.inputs)
+    head_dim = node.attrs["head_dim"]
     write = binder.emit(
         "cache_write",
-        {"dtype": dtype, "head_dim": head_dim, "lanes": lanes},
-        common
+        {
+            "dtype": binder.options.cache.dtype,
+            "head_dim": head_dim,
+            "lanes": _lanes(binder, head_dim),
+        },
+        _cache_fields(binder, node)
         | {"rows": binder.rows_address(ROWS), "k": k.address, "k_stride": k.stride}
         | {"v": v.address, "v_stride": v.stride},
         chunks=(ROWS, 1, 1),
@@ -110,44 +160,38 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
         writes={cached},
         label=f"{node.name}/write",
     )
-    out = binder.new(node.outputs[0], attrs["num_heads"] * head_dim, ROWS)
+    _patch_cache(binder, write, node.attrs["layer"])
+
+
+def _emit_reading(
+    binder: Binder,
+    node: Node,
+    kernel: tuple[str, dict[str, int]],
+    fields: dict[str, int],
+    counted_by: int,
+    *,
+    reads: set[str],
+    writes: str,
+) -> str:
+    """Emits attention for one kind of units; returns the buffer that it writes."""
+    (name, params), attrs = kernel, node.attrs
+    q = binder.values[node.inputs[0]]
     scale = np.array([attrs["scale"]], np.float32)
     binder.keep.append(scale)
-    results = {
-        "row_blocks": units.rows.ctypes.data,
-        "partials": units.partials.ctypes.data,
-        "out": out.address,
-        "out_stride": out.stride,
-    }
-    reading = common | results | {"q": q.address, "q_stride": q.stride}
-    reading |= {"scale": scale.ctypes.data, "window": attrs["window"]}
-    shape = {"head_dim": head_dim, "group": group, "lanes": lanes}
-    kinds = [("attention", shape, units.single, SINGLE)]
-    if binder.options.max_rows > 1:
-        kinds.append(("attention_many", shape | {"rows": STACK_ROWS}, units.stacked, STACKED))
-    # Units write different rows, so the two kinds need not wait for each other.
-    parts = [f"{out.key}/{name}" for name, *_ in kinds]
-    for (name, params, table, kind), part in zip(kinds, parts, strict=True):
-        attend = binder.emit(
-            name,
-            params | {"dtype": dtype},
-            reading | {"units": table.ctypes.data},
-            chunks=(counts + kind, kv_heads, 1),
-            reads={q.key, cached},
-            writes={part},
-            label=node.name if kind == SINGLE else f"{node.name}/many",
-        )
-        _patch_cache(binder, attend, attrs["layer"])
-    binder.emit(
-        "attention_combine",
-        shape,
-        results | {"kv_heads": kv_heads},
-        chunks=(counts + SPLIT, kv_heads, 1),
-        reads={*parts},
-        writes={out.key},
-        label=f"{node.name}/combine",
+    attend = binder.emit(
+        name,
+        params | {"dtype": binder.options.cache.dtype},
+        _cache_fields(binder, node)
+        | fields
+        | {"q": q.address, "q_stride": q.stride}
+        | {"scale": scale.ctypes.data, "window": attrs["window"]},
+        chunks=(counted_by, attrs["num_kv_heads"], 1),
+        reads={q.key} | reads,
+        writes={writes},
+        label=node.name if name == "attention" else f"{node.name}/many",
     )
-    _patch_cache(binder, write, attrs["layer"])
+    _patch_cache(binder, attend, attrs["layer"])
+    return writes
 
 
 def _units(binder: Binder, window: int, partial_floats: int) -> tuple[AttentionUnits, int]:

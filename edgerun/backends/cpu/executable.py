@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from edgerun import trace
 from edgerun.backends.base import NO_VALUES, Launches, Values
 from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ROWS, Binder
+from edgerun.backends.cpu.families import paths_taken
 from edgerun.errors import BackendError
 from edgerun.kernels.instructions import FENCE
 from edgerun.kernels.program import Program, ThreadTeam
@@ -30,7 +31,11 @@ class CpuExecutable:
             binder.frame,
         )
         table = self._program.table
-        self.launches = Launches(instructions=len(table), waits=int(table[:, FENCE].sum()))
+        self.launches = Launches(
+            instructions=len(table),
+            waits=int(table[:, FENCE].sum()),
+            paths=paths_taken(binder.kernels),
+        )
         rows = binder.options.max_rows
         self._times = trace.Times("decode" if rows == 1 else "prefill")
         self._steps = self._single_steps() if trace.enabled(trace.TIMES) else []

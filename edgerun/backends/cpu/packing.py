@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edgerun.backends.cpu.families import WEIGHT_BITS
 from edgerun.env import settings
-from edgerun.formats.trits import FAMILY_BITS
 from edgerun.profile import MachineProfile, family
 
-TWO_BITS = 2
 GAIN = 1.05  # estimated speed from which trits are chosen: estimates err by some percent
 CALIBRATE = "`edgerun doctor --calibrate` measures it"
 
@@ -56,7 +55,7 @@ def choose_packing(hint: str, asked: str | None, profile: MachineProfile, thread
 
 
 def _faster(profile: MachineProfile, threads: int) -> Packing:
-    speeds = [_speed(bits, profile, threads) for bits in (TWO_BITS, FAMILY_BITS)]
+    speeds = [_speed(name, profile, threads) for name in ("ternary", "trits")]
     codes, trits = speeds
     if codes is None or trits is None:
         missing = "memory" if not profile.bandwidth else "unpacking of trits"
@@ -65,10 +64,10 @@ def _faster(profile: MachineProfile, threads: int) -> Packing:
     return Packing(trits >= GAIN * codes, f"{found}, by the machine profile")
 
 
-def _speed(bits: float, profile: MachineProfile, threads: int) -> float | None:
+def _speed(weights: str, profile: MachineProfile, threads: int) -> float | None:
     """Weights a second that memory and the cores let through in decoding; None if not measured."""
-    rates = profile.rates.get(family("int8_row", bits))
+    rates = profile.rates.get(family("int8_row", weights))
     if not rates or not profile.bandwidth:
         return None
     multiplied = rates[min(rates)] * threads / profile.threads
-    return min(profile.read_speed(threads) * 8 / bits, multiplied)
+    return min(profile.read_speed(threads) * 8 / WEIGHT_BITS[weights], multiplied)

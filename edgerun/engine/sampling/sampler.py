@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from random import Random
 from typing import TypeAlias
@@ -52,14 +53,18 @@ def make_sampler(params: SamplingParams) -> Sampler:
 
 
 def _greedy(logits: NDArray[np.float32], history: History) -> int:
-    _check(logits)
-    return int(np.argmax(logits))
+    chosen = int(logits.argmax())  # the first NaN, if there is one
+    _check_highest(float(logits[chosen]))
+    return chosen
 
 
 def _check(logits: NDArray[np.float32]) -> None:
     # max propagates NaN, so one pass finds NaN, infinity and "all tokens impossible".
-    highest = float(np.max(logits))
-    if not np.isfinite(highest):
+    _check_highest(float(logits.max()))
+
+
+def _check_highest(highest: float) -> None:
+    if not math.isfinite(highest):
         raise BackendError(
             f"the model computed logits whose maximum is {highest}; check the weights, "
             "or run with EDGERUN_VALIDATE=1 to find the operation"

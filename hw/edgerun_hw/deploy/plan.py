@@ -97,11 +97,46 @@ def deploy_steps(
         outcome: filled in.
         progress: of the upload.
     """
+    return [
+        *_checking(package, folder, board, outcome),
+        *_sending(package, board, outcome, progress),
+        *_activation(board, outcome, _settings(package)),
+    ]
+
+
+def _checking(package: Package, folder: Path, board: Board, outcome: Outcome) -> list[Step]:
+    """The steps that only look, at the package and at the board."""
     manifest = package.manifest
-    name = manifest.application
+    signed = "signed" if package.is_signed else "not signed"
+    checks = plural(package.checksums, "checksum") if package.checksums else "no checksum"
+    summary = (
+        f"{manifest.application} ({short(manifest.digest)}) for {manifest.board.title}, {checks}, "
+        f"{signed}"
+    )
+    return [
+        Step(
+            "package",
+            f"Check {folder}: the manifest, {len(manifest.files)} digests, the bitstream's "
+            f"checksums, its part {manifest.part} and IDCODE, the overlay.",
+            lambda: summary,
+            changes_board=False,
+        ),
+        Step(
+            "board",
+            f"Ask {board.target.name} who it is; it must be {manifest.board.title}.",
+            lambda: check_board(package, outcome.board),
+            changes_board=False,
+        ),
+    ]
+
+
+def _sending(package: Package, board: Board, outcome: Outcome, progress: Progress) -> list[Step]:
+    """The steps that lock the board, send the package and have it checked there."""
+    manifest = package.manifest
 
     def lock() -> str:
-        answer = board.ask("begin", application=name, manifest=manifest.digest, by=person())
+        name, digest = manifest.application, manifest.digest
+        answer = board.ask("begin", application=name, manifest=digest, by=person())
         outcome.old, outcome.new = answer["old"], answer["new"]
         outcome.recovered = answer["recovered"]
         note = f"; finished what was interrupted: {answer['recovered']}"
@@ -126,23 +161,7 @@ def deploy_steps(
             ", a trusted signature" if outcome.board["needs_signature"] else ""
         )
 
-    signed = "signed" if package.is_signed else "not signed"
-    checks = plural(package.checksums, "checksum") if package.checksums else "no checksum"
-    summary = f"{name} ({short(manifest.digest)}) for {manifest.board.title}, {checks}, {signed}"
     return [
-        Step(
-            "package",
-            f"Check {folder}: the manifest, {len(manifest.files)} digests, the bitstream's "
-            f"checksums, its part {manifest.part} and IDCODE, the overlay.",
-            lambda: summary,
-            changes_board=False,
-        ),
-        Step(
-            "board",
-            f"Ask {board.target.name} who it is; it must be {manifest.board.title}.",
-            lambda: check_board(package, outcome.board),
-            changes_board=False,
-        ),
         Step(
             "lock",
             "Take the board's lock, so that no other deployment comes between; finish what an "
@@ -161,7 +180,6 @@ def deploy_steps(
             "bitstream, and check the signature if it trusts keys.",
             seal,
         ),
-        *_activation(board, outcome, _settings(package)),
     ]
 
 

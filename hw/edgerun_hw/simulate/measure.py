@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edgerun.formats.lookup import LookupMode
@@ -92,16 +92,8 @@ def measure_matrix(
         raise ValueError(
             f"a product needs n, k and products of at least 1 and 1 to {geometry.columns} columns"
         )
-    parts = [min(geometry.max_rows, n - first) for first in range(0, n, geometry.max_rows)]
     with Simulator(geometry, memory=memory, seed=seed, progress=progress) as simulator:
-        placed = []
-        for product in range(products):
-            for rows in parts:
-                case = Case(mode, rows, k, columns, False, "random", seed + product)
-                placed.append(place(simulator, mode, make_operands(case, geometry)))
-        simulator.write(regs.CONTROL, regs.CONTROL_SOFT_RESET.mask)  # clears the counters
-        simulator.run_until(regs.CONTROL, regs.CONTROL_SOFT_RESET.mask, 0, 10_000)
-        simulator.clear_statistics()
+        placed = _place_all(simulator, (n, k), columns, mode, range(seed, seed + products))
         cycles = _run(simulator, placed)
         counters = {
             name: simulator.read(regs.OFFSETS[name.upper()])
@@ -127,6 +119,30 @@ def measure_matrix(
         exact=not any(item.difference() for item in placed),
         **counters,
     )
+
+
+def _place_all(
+    simulator: Simulator,
+    shape: tuple[int, int],
+    columns: int,
+    mode: LookupMode,
+    seeds: Sequence[int],
+) -> list[Placed]:
+    """Puts the operands of a product for each seed into memory, in commands of so many rows.
+
+    Counters and statistics start anew afterwards.
+    """
+    (n, k), geometry = shape, simulator.geometry
+    parts = [min(geometry.max_rows, n - first) for first in range(0, n, geometry.max_rows)]
+    placed = []
+    for seed in seeds:
+        for rows in parts:
+            case = Case(mode, rows, k, columns, False, "random", seed)
+            placed.append(place(simulator, mode, make_operands(case, geometry)))
+    simulator.write(regs.CONTROL, regs.CONTROL_SOFT_RESET.mask)  # clears the counters
+    simulator.run_until(regs.CONTROL, regs.CONTROL_SOFT_RESET.mask, 0, 10_000)
+    simulator.clear_statistics()
+    return placed
 
 
 def _run(simulator: Simulator, placed: list[Placed]) -> int:

@@ -1,0 +1,82 @@
+"""Which kernels a linear layer goes through: their family, their path, the bytes they read.
+
+A family is what the machine profile has a speed for: how the activations arrive, and how the
+weights lie in memory. A path is how a kernel gets at its products, and each has a peak of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+from edgerun.formats.base import PackedWeight
+from edgerun.formats.trits import FAMILY_BITS
+from edgerun.profile import MULTIPLY, family
+
+LOOKUP, AMX = "lookup", "amx"
+# Of the kernels that do not multiply with the instruction set's ordinary vectors.
+PATHS: Mapping[str, str] = {"lookup_row": LOOKUP, "amx_row": AMX, "amx_block": AMX}
+# Bits of a weight, by its name in a family.
+WEIGHT_BITS: Mapping[str, float] = {
+    "trits": FAMILY_BITS,
+    "ternary": 2,
+    "int2": 2,
+    "int4": 4,
+    "int8": 8,
+    "float32": 32,
+}
+SCALE_BYTES = 4
+ROWS_LOOKED_AT = 16  # for their scales: all of them would be read from disk
+
+Constant: TypeAlias = PackedWeight | NDArray[Any]
+
+
+def paths_of(isa: str) -> tuple[str, ...]:
+    """The paths that an instruction set has."""
+    from edgerun.backends.cpu.emit_lookup import ISAS
+
+    return (MULTIPLY, *(LOOKUP,) * (isa in ISAS), *(AMX,) * (isa == AMX))
+
+
+def paths_taken(kernels: Iterable[str]) -> tuple[str, ...]:
+    """The paths of a program, from the names of its kernels."""
+    return tuple(sorted({PATHS.get(name, MULTIPLY) for name in kernels}))
+
+
+def family_of(weight: Constant, activations: str, *, trits: bool) -> str:
+    """Name of the kernel family of a linear layer in the machine profile.
+
+    Args:
+        weight: as the bundle stores it.
+        activations: how they are to be rounded, see ``graph/ops.py``.
+        trits: whether ternary weights are packed at 1.6 bits.
+    """
+    if not isinstance(weight, PackedWeight):
+        return family("float", "float32")
+    if activations == "int8_row" and not _one_scale_a_row(weight):
+        activations = "int8_block"
+    if activations == "int8_row" and weight.format == "ternary":
+        return family(activations, "trits" if trits else "ternary")
+    return family(activations, f"int{weight.bits}")
+
+
+def weight_bytes(weight: Constant, activations: str, *, trits: bool) -> int:
+    """Bytes that one pass over a weight reads, as it will lie in memory.
+
+    Where all blocks of a row share a scale it is read once, whatever the bundle repeats.
+    """
+    if not isinstance(weight, PackedWeight):
+        return weight.nbytes
+    if activations != "int8_row" or not _one_scale_a_row(weight):
+        return weight.nbytes
+    bits = FAMILY_BITS if trits and weight.format == "ternary" else weight.bits
+    return math.ceil(weight.codes.nbytes * bits / weight.bits) + SCALE_BYTES * weight.shape[0]
+
+
+def _one_scale_a_row(weight: PackedWeight) -> bool:
+    """Whether all blocks of a row seem to share a scale."""
+    some = weight.scales[:ROWS_LOOKED_AT]
+    return bool((some == some[:, :1]).all())

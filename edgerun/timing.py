@@ -1,0 +1,30 @@
+"""How long something takes: the best of several runs, or their median."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+SECONDS = 0.25  # for each figure
+MIN_RUNS = 3
+
+
+def best_time(run: Callable[[], object]) -> float:
+    """The shortest of several runs in seconds."""
+    return min(_times(run))
+
+
+def median_time(run: Callable[[], object]) -> float:
+    """The median of several runs in seconds."""
+    return statistics.median(_times(run))
+
+
+def _times(run: Callable[[], object]) -> list[float]:
+    found: list[float] = []
+    end = time.perf_counter() + SECONDS
+    while len(found) < MIN_RUNS or time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - start)
+    return found

@@ -1,0 +1,141 @@
+"""What the CPU back-end's estimates count: the bytes and the speed of what will really run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import edgerun.backends.cpu as cpu
+from edgerun.backends.base import Expects, Phase
+from edgerun.backends.cpu.families import family_of, paths_of, paths_taken, weight_bytes
+from edgerun.calibration import random_weight
+from edgerun.formats.base import PackedWeight
+from edgerun.graph.ir import Constant, Graph, Node
+from edgerun.plan import PHASE_ROWS, expect, make_plan
+from edgerun.profile import MachineProfile
+
+# Multiplication so fast that only memory counts, or the other way round; instructions are free.
+MEMORY = MachineProfile(bandwidth={1: 1e9}, rates={"x": {1: 1e30}}, fork_join_s={1: 1e-30})
+RATES = {
+    "int8_row/ternary": {1: 1e9, 128: 8e9},
+    "int8_row/trits": {1: 2e9, 128: 16e9},
+    "int8_block/int4": {1: 4e9, 128: 32e9},
+    "float/float32": {1: 5e9, 128: 5e9},
+}
+CORES = MachineProfile(bandwidth={1: 1e30}, rates=RATES, fork_join_s={1: 1e-30})
+K, N = 256, 64
+
+
+def linear(weight: Constant, activations: str) -> Graph:
+    node = Node("linear", "layer", ("x", "w"), ("y",), {"activations": activations})
+    return Graph([node], ["x"], ["y"], {"w": weight})
+
+
+def cost(
+    monkeypatch: pytest.MonkeyPatch,
+    profile: MachineProfile,
+    graph: Graph,
+    rows: int,
+    *,
+    trits: bool = False,
+    threads: int = 1,
+) -> float:
+    monkeypatch.setattr(cpu, "machine_profile", lambda: profile)
+    backend = cpu.make()
+    expect([backend], threads, trits=trits)
+    return backend.cost(graph, graph.nodes[0], Phase.DECODE, rows)
+
+
+@pytest.mark.parametrize(
+    ("weights", "activations", "trits", "bits", "scales"),
+    [
+        ("ternary", "int8_row", False, 2, N),
+        ("ternary", "int8_row", True, 1.6, N),
+        ("ternary", "int8_block", True, 2, N * K // 32),
+        ("int4", "int8_row", True, 4, N),
+        ("int4", "int8_block", False, 4, N * K // 32),
+        ("float32", "float", True, 32, 0),
+    ],
+)
+def test_the_bytes_are_those_that_will_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+    weights: str,
+    activations: str,
+    trits: bool,
+    bits: float,
+    scales: int,
+) -> None:
+    graph = linear(random_weight(weights, (K, N), 0), activations)
+    expected = K * N * bits / 8 + 4 * scales
+    found = cost(monkeypatch, MEMORY, graph, 1, trits=trits)
+    assert found * 1e9 == pytest.approx(expected, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("weights", "activations", "trits", "family"),
+    [
+        ("ternary", "int8_row", False, "int8_row/ternary"),
+        ("ternary", "int8_row", True, "int8_row/trits"),
+        ("ternary", "int8_block", True, "int8_block/int2"),
+        ("int2", "int8_row", True, "int8_row/int2"),
+        ("int4", "float", False, "float/int4"),
+        ("float32", "int8_row", False, "float/float32"),
+    ],
+)
+def test_the_family_is_that_of_the_kernels(
+    weights: str, activations: str, trits: bool, family: str
+) -> None:
+    weight = random_weight(weights, (K, N), 0)
+    assert family_of(weight, activations, trits=trits) == family
+
+
+def test_scales_that_differ_within_a_row_are_blocks() -> None:
+    weight = random_weight("ternary", (K, N), 0)
+    assert isinstance(weight, PackedWeight)
+    weight.scales[:, 1] *= 2
+    assert family_of(weight, "int8_row", trits=True) == "int8_block/int2"
+    assert weight_bytes(weight, "int8_row", trits=True) == weight.nbytes
+
+
+@pytest.mark.parametrize("rows", [1, 128])
+@pytest.mark.parametrize("trits", [False, True])
+def test_the_speed_is_that_of_the_packing_and_the_rows(
+    monkeypatch: pytest.MonkeyPatch, rows: int, trits: bool
+) -> None:
+    graph = linear(random_weight("ternary", (K, N), 0), "int8_row")
+    rate = RATES["int8_row/trits" if trits else "int8_row/ternary"][rows]
+    found = cost(monkeypatch, CORES, graph, rows, trits=trits)
+    assert found == pytest.approx(K * N * rows / rate)
+    assert cost(monkeypatch, CORES, graph, rows, trits=trits, threads=2) == pytest.approx(found / 2)
+
+
+def test_the_head_of_a_prompt_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[tuple[Phase, str], int] = {}
+
+    class Asked(cpu.CpuBackend):
+        def cost(self, graph: Graph, node: Node, phase: Phase, rows: int) -> float:
+            asked[phase, node.name] = rows
+            return 1.0
+
+    weight: Any = np.ones((K, K), np.float32)
+    attributes = {"activations": "float"}
+    nodes = [
+        Node("linear", "body", ("x", "w"), ("h",), attributes),
+        Node("select_rows", "select", ("h",), ("s",)),
+        Node("linear", "head", ("s", "w"), ("logits",), attributes),
+    ]
+    make_plan(Graph(nodes, ["x"], ["logits"], {"w": weight}), [Asked()])
+    assert asked[Phase.PREFILL, "body"] == PHASE_ROWS[Phase.PREFILL]
+    assert asked[Phase.PREFILL, "head"] == 1
+    assert {rows for (phase, _), rows in asked.items() if phase is Phase.DECODE} == {1}
+
+
+def test_paths_come_from_the_instruction_set_and_from_the_kernels() -> None:
+    assert paths_of("avx2") == paths_of("portable") == ("multiply", "lookup")
+    assert paths_of("avx512vnni") == ("multiply",)
+    assert paths_of("amx") == ("multiply", "amx")
+    assert paths_taken(["rms_norm", "linear_row", "lookup_row"]) == ("lookup", "multiply")
+    assert paths_taken(["amx_block", "linear_block"]) == ("amx", "multiply")
+    assert isinstance(cpu.make(), Expects)

@@ -1,0 +1,100 @@
+"""A row has the same bits whichever kernel computes it, alone or among others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgerun.formats.base import PackedWeight
+from edgerun.kernels import reference
+from edgerun.kernels.layout import to_stream
+from edgerun.kernels.program import ThreadTeam
+from tests.kernels.cases_linear import (
+    VECTORS,
+    packed_weight,
+    rounded_block,
+    stream_fields,
+)
+from tests.kernels.harness import F32, ISAS, Call, random, run
+
+N, K, ROWS = 37, 640, 21
+STEP = 16
+FORMS = [("int4", 32), ("int8", 32), ("int4", 16), ("int2", 128), ("int8", 128), ("int4", 256)]
+BEST = VECTORS[0]
+VARIANTS = [(*one, form) for one in VECTORS for form in (FORMS if one == BEST else FORMS[:2])]
+# Products of two float32 fit float64, and so a sum in float64 is rounded but twice: where a
+# fused operation would round once, the results differ hardly ever.
+ALMOST_ALL = 0.999
+
+
+@pytest.fixture(scope="module")
+def x() -> F32:
+    return random((ROWS, K))
+
+
+def product(kernel: str, packed: PackedWeight, x: F32, lanes: int, params: dict[str, Any]) -> F32:
+    """``x`` times the weight by one kernel, ``[rows, N]``."""
+    weight = to_stream(packed, min(lanes, packed.block), row_scale=False)
+    out = np.zeros((len(x), N), np.float32)
+    fields = stream_fields(weight, STEP) | rounded_block(x, weight.padded_k, packed.block)
+    fields |= {"bias": 0, "accumulate": 0, "out": out, "out_stride": N, "n": N, "lookup": 0}
+    if kernel != "linear_block":
+        del fields["lookup"]
+    params = {"bits": weight.bits, "lanes": weight.lanes, "block": packed.block, **params}
+    team = ThreadTeam(1)
+    run(kernel, Call(params, fields, len(x), lambda: None, -(-fields["groups"] // STEP)), team)
+    team.close()
+    return out
+
+
+def in_order(packed: PackedWeight, x: F32) -> F32:
+    """Exact sums of blocks, scaled and added up in order."""
+    block = packed.block
+    q, scales = reference.quantize_block(np.pad(x, [(0, 0), (0, -x.shape[1] % block)]), block)
+    weights = (
+        reference.dense(packed) / np.repeat(packed.scales, block, axis=1)[:, : packed.shape[1]]
+    )
+    weights = np.rint(weights).reshape(N, -1, block)
+    total = np.zeros((len(x), N), np.float32)
+    for index in range(packed.blocks):
+        sums = q.reshape(len(x), -1, block)[:, index].astype(np.float64) @ weights[:, index].T
+        factors = scales[:, index, None] * packed.scales[None, :, index]
+        total = (sums * factors + total).astype(np.float32)
+    return total
+
+
+@pytest.mark.parametrize(("isa", "lanes", "form"), VARIANTS, ids=str)
+def test_one_row_and_many_have_the_same_bits(
+    isa: str, lanes: int, form: tuple[str, int], x: F32
+) -> None:
+    packed = packed_weight(form, N, K, row_scale=False)
+    x = x[:, : packed.shape[1]]
+    every = product("linear_block", packed, x, lanes, {"isa": isa})
+    for row in (0, ROWS - 1):
+        alone = product("linear_block", packed, x[row : row + 1], lanes, {"isa": isa})
+        np.testing.assert_array_equal(alone[0], every[row])
+    many = product("gemm_block", packed, x[:20], lanes, {"isa": isa, "tokens": 4})
+    np.testing.assert_array_equal(many, every[:20])
+
+
+@pytest.mark.parametrize("form", FORMS[:4], ids=str)
+@pytest.mark.parametrize("isa", ["amx_model", *({"amx"} & set(ISAS))])
+def test_tiles_have_the_bits_of_one_row(isa: str, form: tuple[str, int], x: F32) -> None:
+    packed = packed_weight(form, N, K, row_scale=False)
+    model = isa == "amx_model"
+    every = product("linear_block", packed, x, 64, {"isa": "vnni_model" if model else isa})
+    tiles = product("amx_block", packed, x, 64, {"isa": isa, "tokens": -4})
+    np.testing.assert_array_equal(tiles, every)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_blocks_are_added_up_in_order(form: tuple[str, int], x: F32) -> None:
+    packed = packed_weight(form, N, K, row_scale=False)
+    x = np.pad(x, [(0, 0), (0, packed.shape[1] - K)])
+    isa, lanes = BEST
+    found = product("linear_block", packed, x, lanes, {"isa": isa})
+    if isa == "portable":
+        pytest.skip("without fused operations every product is rounded too")
+    assert (found == in_order(packed, x)).mean() >= ALMOST_ALL
