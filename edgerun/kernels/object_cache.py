@@ -54,8 +54,8 @@ class ObjectCache:
             return None
         return Entry(code, tuple(described["fields"]))
 
-    def save(self, name: str, entry: Entry) -> None:
-        """Writes an entry; warns once where that is not possible."""
+    def save(self, name: str, entry: Entry, *, warn: bool = True) -> None:
+        """Writes an entry; warns once where that is not possible, unless it is of little use."""
         digest = hashlib.sha256(entry.code).hexdigest()
         header = json.dumps({"sha256": digest, "fields": entry.fields}).encode()
         try:
@@ -69,7 +69,7 @@ class ObjectCache:
                     os.unlink(file.name)
                     raise
         except OSError as error:
-            if not self._warned:
+            if warn and not self._warned:
                 self._warned = True
                 logger.warning(
                     "compiled kernels cannot be kept in %s (%s): every start will compile them; "

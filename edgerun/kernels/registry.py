@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,6 +30,7 @@ from edgerun.kernels.compile_pool import CompilePool, Job
 from edgerun.kernels.instructions import Instruction
 from edgerun.kernels.loader import host, load_object
 from edgerun.kernels.object_cache import Entry, ObjectCache
+from edgerun.kernels.processor import identity
 
 Body: TypeAlias = Callable[[int, int], None]
 Factory: TypeAlias = Callable[..., Body]
@@ -123,9 +124,23 @@ def code_version() -> str:
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
-    for part in (*host(), version("numba"), version("llvmlite")):
-        digest.update(part.encode() + b"\0")
+    known = identity()
+    processor = "\0".join(host()).encode() if known is None else known
+    for part in (processor, _version("numba"), _version("llvmlite")):
+        digest.update(part + b"\0")
     return digest.hexdigest()[:16]
+
+
+def _version(package: str) -> bytes:
+    """What tells versions of a package apart, without importing it or parsing its metadata."""
+    found = find_spec(package)
+    if found is not None and found.origin is not None:
+        file = Path(found.origin).with_name("_version.py")
+        if file.is_file():
+            return file.read_bytes()
+    from importlib.metadata import version
+
+    return version(package).encode()
 
 
 @cache
@@ -186,6 +201,15 @@ def cached_object(key: str, make: Callable[[], Entry]) -> Compiled:
                 _cache().save(key, entry)
             _COMPILED[key] = _ready(entry)
         return _COMPILED[key]
+
+
+def remembered(name: str, make: Callable[[], bytes]) -> bytes:
+    """What depends on nothing but ``code_version``: from disk, or made and kept there."""
+    entry = _cache().load(name)
+    if entry is None:
+        entry = Entry(make(), ())
+        _cache().save(name, entry, warn=False)
+    return entry.code
 
 
 def native(name: str, **params: Any) -> Callable[[int, int], None]:
