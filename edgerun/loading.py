@@ -30,7 +30,7 @@ from edgerun.model.chat_template import ChatTemplate, template_source
 from edgerun.model.config import eos_ids, read_json_object, sampling_defaults
 from edgerun.model.tokenizer import Tokenizer
 from edgerun.plan import compile_plan, make_plan
-from edgerun.profile import machine_profile
+from edgerun.profile import available_memory, machine_profile
 from edgerun.state import CacheSpec
 from edgerun.state.kv_cache import STORAGE, CacheDType
 from edgerun.workload import Workload, workload
@@ -279,11 +279,11 @@ def _context(asked: int | None, trained: int, spec: CacheSpec) -> int:
     """
     if asked is not None and asked > trained:
         raise InputError(f"context is {asked}; this model was made for at most {trained} tokens")
-    wanted = asked or trained
-    import psutil
-
-    affordable = int(psutil.virtual_memory().available * CACHE_SHARE) // spec.bytes_per_token
-    if asked is None and affordable < wanted:
+    if asked is not None:
+        return asked
+    wanted = trained
+    affordable = int(available_memory() * CACHE_SHARE) // spec.bytes_per_token
+    if affordable < wanted:
         wanted = max(MIN_CONTEXT, affordable)
         logger.warning(
             "the context is limited to %d of %d tokens by the free memory; choose one with "

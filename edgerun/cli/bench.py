@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgerun.cli import options
+from edgerun.cli.declare import for_typer
 
 if TYPE_CHECKING:
     from edgerun.cli.bench_report import Run
@@ -29,7 +30,7 @@ PLAIN: dict[str, Any] = {
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("bench", help="Measure the speed of a model.")(bench)
+    app.command("bench", help="Measure the speed of a model.")(for_typer(bench))
 
 
 def bench(

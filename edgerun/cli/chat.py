@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from edgerun.cli import options
+from edgerun.cli.declare import for_typer, option
 
 if TYPE_CHECKING:
+    import typer
+
     from edgerun.cli.terminal import ReadLine
     from edgerun.engine.stats import Stats
     from edgerun.llm import LLM, ChatSession
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("chat", help="Hold a conversation.")(chat)
+    app.command("chat", help="Hold a conversation.")(for_typer(chat))
 
 
 def chat(
     model: options.Model = None,
-    system: Annotated[str | None, typer.Option("--system", help="System message.")] = None,
+    system: Annotated[str | None, option("--system", help="System message.")] = None,
     max_tokens: options.MaxTokens = None,
     temperature: options.Temperature = None,
     top_k: options.TopK = None,

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from edgerun.cli import options
+from edgerun.cli.declare import for_typer
 
 PACKAGES = ("numpy", "numba", "llvmlite", "onnx", "onnxruntime", "tokenizers", "minijinja")
 CONTENDED_GOAL = 0.45
@@ -20,7 +21,7 @@ OPTIONAL = ("openvino", "openvino-genai", "numba-cuda", "safetensors", "gguf", "
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("doctor", help="Show what this machine has, and what is missing.")(doctor)
+    app.command("doctor", help="Show what this machine has, and what is missing.")(for_typer(doctor))
 
 
 def doctor(

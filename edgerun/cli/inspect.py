@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgerun.cli import options
+from edgerun.cli.declare import for_typer
 
 if TYPE_CHECKING:
     from edgerun.graph.ir import Constant, Graph
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("inspect", help="Show what is in a bundle.")(inspect)
+    app.command("inspect", help="Show what is in a bundle.")(for_typer(inspect))
 
 
 def inspect(

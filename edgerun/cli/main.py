@@ -10,19 +10,22 @@ group ``edgerun.commands``: a function that takes the typer application.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
+from edgerun.cli.declare import read
+
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     import typer
 
 ENTRY_POINTS = "edgerun.commands"
 COMMANDS = ("run", "chat", "bench", "plan", "inspect", "perplexity", "doctor")
+WITHOUT_TYPER = ("run", "chat")  # those that somebody waits for
 INTERRUPTED = 130
 READER_GONE = 141
 
@@ -91,6 +94,12 @@ def _dispatch(arguments: list[str]) -> int:
         names = [command]
     else:
         return _unknown(command)
+    if command in WITHOUT_TYPER:
+        function = getattr(import_module(f"edgerun.cli.{command}"), command)
+        given = read(function, arguments[1:])
+        if given is not None:
+            function(**given)
+            return 0
     from typer.main import get_command
 
     # Not `application(...)()`: that turns interrupts and broken pipes into errors of its own.
@@ -98,6 +107,13 @@ def _dispatch(arguments: list[str]) -> int:
     with group.make_context("edgerun", arguments or ["--help"]) as context:
         group.invoke(context)
     return 0
+
+
+def entry_points(group: str) -> Iterable[EntryPoint]:
+    """What other packages announce; imported when needed, for that takes 30 ms."""
+    from importlib import metadata
+
+    return metadata.entry_points(group=group)
 
 
 def _added_commands() -> list[EntryPoint]:
@@ -109,6 +125,8 @@ def _command_names() -> list[str]:
 
 
 def _unknown(command: str) -> int:
+    import difflib
+
     names = _command_names()
     close = difflib.get_close_matches(command, names, 1)
     hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names)}"

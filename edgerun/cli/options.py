@@ -6,62 +6,62 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from edgerun.cli.declare import Argument, option
 
 if TYPE_CHECKING:
     from edgerun.llm import LLM
 
 Model = Annotated[
     Path | None,
-    typer.Argument(help="Folder of a bundle; the model that comes with edgerun if left out."),
+    Argument(help="Folder of a bundle; the model that comes with edgerun if left out."),
 ]
 Threads = Annotated[
-    int | None, typer.Option("--threads", help="Worker threads; one per fast core if left out.")
+    int | None, option("--threads", help="Worker threads; one per fast core if left out.")
 ]
 BackendName = Annotated[
-    str | None, typer.Option("--backend", help="Use this back-end, e.g. cpu or reference.")
+    str | None, option("--backend", help="Use this back-end, e.g. cpu or reference.")
 ]
 Device = Annotated[
     str | None,
-    typer.Option("--device", help="Device of the back-end, where it has several, e.g. cosim."),
+    option("--device", help="Device of the back-end, where it has several, e.g. cosim."),
 ]
 Context = Annotated[
-    int | None, typer.Option("--context", help="Tokens of prompt and reply together.")
+    int | None, option("--context", help="Tokens of prompt and reply together.")
 ]
 KVCacheType = Annotated[
-    str, typer.Option("--kv-cache", help="Storage of keys and values: fp32, fp16 or int8.")
+    str, option("--kv-cache", help="Storage of keys and values: fp32, fp16 or int8.")
 ]
 Pack = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--pack",
         help="Ternary weights in memory: two_bits, trits (1.6 bits) or auto, the faster; "
         "what the bundle asks for if left out.",
     ),
 ]
 MaxTokens = Annotated[
-    int | None, typer.Option("-n", "--max-tokens", help="Most tokens to generate.")
+    int | None, option("-n", "--max-tokens", help="Most tokens to generate.")
 ]
 Temperature = Annotated[
-    float | None, typer.Option("--temperature", help="0 takes the likeliest token every time.")
+    float | None, option("--temperature", help="0 takes the likeliest token every time.")
 ]
-TopK = Annotated[int | None, typer.Option("--top-k", help="Keep the k likeliest tokens.")]
+TopK = Annotated[int | None, option("--top-k", help="Keep the k likeliest tokens.")]
 TopP = Annotated[
-    float | None, typer.Option("--top-p", help="Keep the likeliest tokens up to this probability.")
+    float | None, option("--top-p", help="Keep the likeliest tokens up to this probability.")
 ]
 MinP = Annotated[
     float | None,
-    typer.Option("--min-p", help="Drop tokens less likely than this share of the top."),
+    option("--min-p", help="Drop tokens less likely than this share of the top."),
 ]
 RepetitionPenalty = Annotated[
-    float | None, typer.Option("--repetition-penalty", help="Above 1 discourages repetition.")
+    float | None, option("--repetition-penalty", help="Above 1 discourages repetition.")
 ]
-Seed = Annotated[int | None, typer.Option("--seed", help="Makes the choice repeatable.")]
+Seed = Annotated[int | None, option("--seed", help="Makes the choice repeatable.")]
 Stop = Annotated[
-    list[str] | None, typer.Option("--stop", help="End the reply at this text; can be repeated.")
+    list[str] | None, option("--stop", help="End the reply at this text; can be repeated.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
-ShowStats = Annotated[bool, typer.Option("--stats", help="Show speed and memory on stderr.")]
+Json = Annotated[bool, option("--json", help="Print one JSON object instead.")]
+ShowStats = Annotated[bool, option("--stats", help="Show speed and memory on stderr.")]
 
 
 def say(text: str) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgerun.cli import options
+from edgerun.cli.declare import for_typer
 
 if TYPE_CHECKING:
     from edgerun.scoring import Score
@@ -21,7 +22,7 @@ CHUNK_ROWS = 64  # logits of every row are kept for one chunk
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("perplexity", help="Measure bits per byte and perplexity of a text.")(perplexity)
+    app.command("perplexity", help="Measure bits per byte and perplexity of a text.")(for_typer(perplexity))
 
 
 def perplexity(

@@ -10,11 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from edgerun.cli import options
+from edgerun.cli.declare import for_typer
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("plan", help="Show which part of a model runs where.")(plan)
+    app.command("plan", help="Show which part of a model runs where.")(for_typer(plan))
 
 
 def plan(

@@ -7,11 +7,12 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from edgerun.cli import options
+from edgerun.cli.declare import for_typer, option
 
 if TYPE_CHECKING:
+    import typer
+
     from edgerun.llm import LLM, Completion, TextStream
 
 MAX_STDIN_BYTES = 64 << 20
@@ -20,14 +21,14 @@ DEFAULT_MAX_TOKENS = 512
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("run", help="Answer or continue one prompt.")(run)
+    app.command("run", help="Answer or continue one prompt.")(for_typer(run))
 
 
 def run(
     model: options.Model = None,
     prompt: Annotated[
         str | None,
-        typer.Option("-p", "--prompt", help="The prompt; stdin is read if left out or '-'."),
+        option("-p", "--prompt", help="The prompt; stdin is read if left out or '-'."),
     ] = None,
     max_tokens: options.MaxTokens = None,
     temperature: options.Temperature = None,
@@ -38,10 +39,10 @@ def run(
     seed: options.Seed = None,
     stop: options.Stop = None,
     system: Annotated[
-        str | None, typer.Option("--system", help="System message for a model with a chat format.")
+        str | None, option("--system", help="System message for a model with a chat format.")
     ] = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat format.")
+        bool, option("--raw", help="Continue the prompt as it is, without the chat format.")
     ] = False,
     threads: options.Threads = None,
     backend: options.BackendName = None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from edgerun.errors import BundleError, UnsupportedError
 from edgerun.graph.ir import Constant, Graph, Node
 from edgerun.graph.mapped_file import MappedFile
+from edgerun.graph.onnx_fields import MODEL, TYPE_NAMES
+from edgerun.graph.protobuf import Message, read_message
 
 DTYPES: dict[int, type[np.generic]] = {
     1: np.float32,
@@ -33,6 +35,7 @@ DTYPES: dict[int, type[np.generic]] = {
     11: np.float64,
 }
 DEFAULT_DOMAINS = ("", "ai.onnx")
+EXTERNAL = 1  # TensorProto.DataLocation
 MAX_MODEL_BYTES = 2**31 - 1  # a protobuf message cannot be larger
 
 
@@ -48,29 +51,29 @@ def read_graph(path: Path, known: Collection[tuple[int, int]] = ()) -> Graph:
         BundleError: the file is missing, no ONNX model, truncated, or points outside its folder.
         UnsupportedError: a tensor has an element type that no kernel reads.
     """
-    from google.protobuf.message import DecodeError
-    from onnx import ModelProto
-
     try:
         data = path.read_bytes()
     except OSError as error:
         raise BundleError(f"cannot read {path}: {error.strerror}") from error
-    model = ModelProto()
     try:
-        model.ParseFromString(data)
-    except DecodeError as error:
+        graph = read_message(data, MODEL).get("graph", {})
+    except ValueError as error:
         raise BundleError(f"{path} is no ONNX model or is damaged: {error}") from error
-    if not model.graph.output:
+    if "output" not in graph:
         raise BundleError(f"{path} is no ONNX model: it has no outputs")
     files = _MappedFiles(path.parent, known)
     constants: dict[str, Constant] = {
-        tensor.name: _tensor(tensor, files) for tensor in model.graph.initializer if tensor.name
+        tensor["name"]: _tensor(tensor, files)
+        for tensor in graph.get("initializer", ())
+        if tensor.get("name")
     }
-    names = set(constants)
+    inputs, outputs = (
+        [value.get("name", "") for value in graph.get(name, ())] for name in ("input", "output")
+    )
     return Graph(
-        nodes=[_node(proto, index) for index, proto in enumerate(model.graph.node)],
-        inputs=[value.name for value in model.graph.input if value.name not in names],
-        outputs=[value.name for value in model.graph.output],
+        nodes=[_node(proto, index) for index, proto in enumerate(graph.get("node", ()))],
+        inputs=[name for name in inputs if name not in constants],
+        outputs=outputs,
         constants=constants,
         source=path,
     )
@@ -122,86 +125,90 @@ class _MappedFiles:
         return np.frombuffer(mapped, np.uint8)
 
 
-def _type_name(tensor: Any) -> str:
-    from onnx import TensorProto
-
-    known: dict[int, str] = {number: name for name, number in TensorProto.DataType.items()}
-    return known.get(tensor.data_type, str(tensor.data_type)).lower()
+def _type_name(number: int) -> str:
+    return TYPE_NAMES[number] if 0 <= number < len(TYPE_NAMES) else str(number)
 
 
-def _tensor(tensor: Any, files: _MappedFiles) -> NDArray[Any]:
-    dtype = DTYPES.get(tensor.data_type)
+def _tensor(tensor: Message, files: _MappedFiles) -> NDArray[Any]:
+    name, kind = tensor["name"], tensor.get("data_type", 0)
+    dtype = DTYPES.get(kind)
     if dtype is None:
         raise UnsupportedError(
-            f"tensor '{tensor.name}' has the element type {_type_name(tensor)}, supported are "
+            f"tensor '{name}' has the element type {_type_name(kind)}, supported are "
             f"{', '.join(kind.__name__ for kind in DTYPES.values())}"
         )
-    shape = tuple(tensor.dims)
+    shape = tuple(tensor.get("dims", ()))
     if any(size < 0 for size in shape):
-        raise BundleError(f"tensor '{tensor.name}' has the impossible shape {shape}")
+        raise BundleError(f"tensor '{name}' has the impossible shape {shape}")
     length = math.prod(shape) * np.dtype(dtype).itemsize
-    if tensor.data_location == 1:
+    if tensor.get("data_location") == EXTERNAL:
         raw: Any = _external(tensor, files, length)
-    elif tensor.HasField("raw_data"):
-        raw = np.frombuffer(tensor.raw_data, np.uint8)
+    elif "raw_data" in tensor:
+        raw = np.frombuffer(tensor["raw_data"], np.uint8)
     else:
         return _typed(tensor, dtype, shape)
     if len(raw) != length:
         raise BundleError(
-            f"tensor '{tensor.name}' of shape {shape} needs {length} bytes and has {len(raw)}"
+            f"tensor '{name}' of shape {shape} needs {length} bytes and has {len(raw)}"
         )
     values: NDArray[Any] = raw.view(dtype).reshape(shape)
     return values
 
 
-def _external(tensor: Any, files: _MappedFiles, length: int) -> NDArray[np.uint8]:
-    entries = {entry.key: entry.value for entry in tensor.external_data}
+def _external(tensor: Message, files: _MappedFiles, length: int) -> NDArray[np.uint8]:
+    name, entries = tensor["name"], _entries(tensor.get("external_data", ()))
     try:
         offset = int(entries.get("offset", "0"))
         stated = int(entries.get("length", str(length)))
     except ValueError as error:
-        raise BundleError(f"tensor '{tensor.name}' has a broken data range: {error}") from error
+        raise BundleError(f"tensor '{name}' has a broken data range: {error}") from error
     if stated != length:
-        raise BundleError(
-            f"tensor '{tensor.name}' needs {length} bytes, its data range has {stated}"
-        )
-    return files.view(entries.get("location", ""), offset, length, tensor.name)
+        raise BundleError(f"tensor '{name}' needs {length} bytes, its data range has {stated}")
+    return files.view(entries.get("location", ""), offset, length, name)
 
 
-def _typed(tensor: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
+def _entries(entries: Iterable[Message]) -> dict[str, str]:
+    return {entry.get("key", ""): entry.get("value", "") for entry in entries}
+
+
+def _typed(tensor: Message, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
     fields: dict[type[np.generic], str] = {
         np.float32: "float_data",
         np.int64: "int64_data",
         np.float64: "double_data",
     }
-    values = getattr(tensor, fields.get(dtype, "int32_data"))
+    values = tensor.get(fields.get(dtype, "int32_data"), ())
     if len(values) != math.prod(shape):
-        raise BundleError(f"tensor '{tensor.name}' of shape {shape} holds {len(values)} elements")
+        raise BundleError(
+            f"tensor '{tensor['name']}' of shape {shape} holds {len(values)} elements"
+        )
     return np.array(values).astype(dtype).reshape(shape)
 
 
-def _node(proto: Any, index: int) -> Node:
-    domain = "" if proto.domain in DEFAULT_DOMAINS else f"{proto.domain}."
-    attributes = {attribute.name: _attribute(attribute) for attribute in proto.attribute}
-    for entry in proto.metadata_props:
-        attributes[entry.key] = entry.value
+def _node(proto: Message, index: int) -> Node:
+    domain = proto.get("domain", "")
+    prefix = "" if domain in DEFAULT_DOMAINS else f"{domain}."
+    attributes = {one.get("name", ""): _attribute(one) for one in proto.get("attribute", ())}
     return Node(
-        op=domain + proto.op_type,
-        name=proto.name or f"node_{index}",
-        inputs=tuple(proto.input),
-        outputs=tuple(proto.output),
-        attrs=attributes,
+        op=prefix + proto.get("op_type", ""),
+        name=proto.get("name") or f"node_{index}",
+        inputs=tuple(proto.get("input", ())),
+        outputs=tuple(proto.get("output", ())),
+        attrs={**attributes, **_entries(proto.get("metadata_props", ()))},
     )
 
 
-def _attribute(attribute: Any) -> Any:
+# By AttributeProto.AttributeType.
+ATTRIBUTES: dict[int, Callable[[Message], Any]] = {
+    1: lambda attribute: attribute.get("f", 0.0),
+    2: lambda attribute: attribute.get("i", 0),
+    3: lambda attribute: attribute.get("s", b"").decode("utf-8", "replace"),
+    6: lambda attribute: tuple(attribute.get("floats", ())),
+    7: lambda attribute: tuple(attribute.get("ints", ())),
+}
+
+
+def _attribute(attribute: Message) -> Any:
     """Value of a scalar, string or list attribute; None for tensors and subgraphs."""
-    readers: dict[int, Any] = {
-        1: lambda: attribute.f,
-        2: lambda: attribute.i,
-        3: lambda: attribute.s.decode("utf-8", "replace"),
-        6: lambda: tuple(attribute.floats),
-        7: lambda: tuple(attribute.ints),
-    }
-    reader = readers.get(attribute.type)
-    return reader() if reader else None
+    reader = ATTRIBUTES.get(attribute.get("type", 0))
+    return reader(attribute) if reader else None
