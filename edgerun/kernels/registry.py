@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.env import settings
-from edgerun.kernels.compile_pool import CompilePool, Job
+from edgerun.kernels.compile_pool import CompilePool, Job, compiler_is_here
 from edgerun.kernels.instructions import Instruction
 from edgerun.kernels.loader import host, load_object
 from edgerun.kernels.object_cache import Entry, ObjectCache
@@ -35,6 +36,7 @@ from edgerun.kernels.processor import identity
 Body: TypeAlias = Callable[[int, int], None]
 Factory: TypeAlias = Callable[..., Body]
 Progress: TypeAlias = Callable[[str], None]
+FIELDS = "kernel-fields"  # what a file in the cache is called
 FAMILIES = (
     "amx",
     "attention",
@@ -151,9 +153,9 @@ def _cache() -> ObjectCache:
 @cache
 def _pool() -> CompilePool:
     def compile_here(job: Job) -> bytes:
-        from edgerun.kernels.compiler import compile_object
+        from edgerun.kernels.compiler import compile_named
 
-        return compile_object(kernels()[job.name].make(**job.params))
+        return compile_named(job.name, job.params)
 
     return CompilePool(compile_here)
 
@@ -176,7 +178,7 @@ def compiled(name: str, progress: Progress | None = None, **params: Any) -> Comp
 
 
 def _queued(key: str, name: str, params: dict[str, Any], progress: Progress | None) -> Compiled:
-    fields, job = kernels()[name].fields, Job(name, params)
+    fields, job = _fields()[name], Job(name, params)
     _pool().submit(job)
 
     def load() -> int:
@@ -191,16 +193,19 @@ def _ready(entry: Entry) -> Compiled:
     return Compiled(entry.fields, lambda: load_object(entry.code))
 
 
-def cached_object(key: str, make: Callable[[], Entry]) -> Compiled:
-    """Object code by a name that is unique among all code; ``make`` compiles what is missing."""
-    with _LOCK:
-        if key not in _COMPILED:
-            entry = _cache().load(key)
-            if entry is None:
-                entry = make()
-                _cache().save(key, entry)
-            _COMPILED[key] = _ready(entry)
-        return _COMPILED[key]
+@cache
+def _fields() -> dict[str, tuple[str, ...]]:
+    """Names of the arguments of everything that can be compiled."""
+
+    def ask() -> bytes:
+        known = None if compiler_is_here() else _pool().fields()
+        if known is None:
+            from edgerun.kernels.compiler import fields_of_all
+
+            known = fields_of_all()
+        return json.dumps(known).encode()
+
+    return {name: tuple(names) for name, names in json.loads(remembered(FIELDS, ask)).items()}
 
 
 def remembered(name: str, make: Callable[[], bytes]) -> bytes:

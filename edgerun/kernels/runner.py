@@ -134,3 +134,7 @@ def worker(control: int, idle: int, last: int) -> int:
             else:
                 pause()
     return last
+
+
+# By name: the function, its arguments, and whether it returns a number.
+FUNCTIONS = {"runner-master": (master, 6, False), "runner-worker": (worker, 3, True)}
