@@ -7,6 +7,7 @@ means the same without it; ``read`` leaves everything else to typer, and with it
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Sequence
@@ -41,8 +42,12 @@ def option(*names: str, help: str) -> Option:
 
 
 def for_typer(command: Callable[..., None]) -> Callable[..., None]:
-    """Puts typer's declarations in the place of those of this module; returns the command."""
+    """The same command, with typer's declarations in the place of those of this module."""
     import typer
+
+    @functools.wraps(command)
+    def declared_anew(**given: Any) -> None:
+        command(**given)
 
     def translated(hint: Any) -> Any:
         if get_origin(hint) is not Annotated:
@@ -54,8 +59,13 @@ def for_typer(command: Callable[..., None]) -> Callable[..., None]:
             return Annotated[kind, typer.Argument(help=declared.help)]
         return hint
 
-    command.__annotations__ = {name: translated(hint) for name, hint in _hints(command).items()}
-    return command
+    signature = inspect.signature(command, eval_str=True)
+    parameters = [
+        one.replace(annotation=translated(one.annotation)) for one in signature.parameters.values()
+    ]
+    declared_anew.__annotations__ = {one.name: one.annotation for one in parameters}
+    vars(declared_anew)["__signature__"] = signature.replace(parameters=parameters)
+    return declared_anew
 
 
 def read(command: Callable[..., None], words: Sequence[str]) -> dict[str, Any] | None:

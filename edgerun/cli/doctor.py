@@ -21,7 +21,9 @@ OPTIONAL = ("openvino", "openvino-genai", "numba-cuda", "safetensors", "gguf", "
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("doctor", help="Show what this machine has, and what is missing.")(for_typer(doctor))
+    app.command("doctor", help="Show what this machine has, and what is missing.")(
+        for_typer(doctor)
+    )
 
 
 def doctor(

@@ -25,9 +25,7 @@ Device = Annotated[
     str | None,
     option("--device", help="Device of the back-end, where it has several, e.g. cosim."),
 ]
-Context = Annotated[
-    int | None, option("--context", help="Tokens of prompt and reply together.")
-]
+Context = Annotated[int | None, option("--context", help="Tokens of prompt and reply together.")]
 KVCacheType = Annotated[
     str, option("--kv-cache", help="Storage of keys and values: fp32, fp16 or int8.")
 ]
@@ -39,9 +37,7 @@ Pack = Annotated[
         "what the bundle asks for if left out.",
     ),
 ]
-MaxTokens = Annotated[
-    int | None, option("-n", "--max-tokens", help="Most tokens to generate.")
-]
+MaxTokens = Annotated[int | None, option("-n", "--max-tokens", help="Most tokens to generate.")]
 Temperature = Annotated[
     float | None, option("--temperature", help="0 takes the likeliest token every time.")
 ]

@@ -22,7 +22,9 @@ CHUNK_ROWS = 64  # logits of every row are kept for one chunk
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("perplexity", help="Measure bits per byte and perplexity of a text.")(for_typer(perplexity))
+    app.command("perplexity", help="Measure bits per byte and perplexity of a text.")(
+        for_typer(perplexity)
+    )
 
 
 def perplexity(

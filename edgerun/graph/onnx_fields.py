@@ -45,7 +45,31 @@ GRAPH = {
 MODEL = {7: Field("graph", "message", False, GRAPH)}
 # Names of TensorProto.DataType, from 0 on.
 TYPE_NAMES = (
-    "undefined float uint8 int8 uint16 int16 int32 int64 string bool float16 double uint32 uint64 "
-    "complex64 complex128 bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz uint4 "
-    "int4 float4e2m1 float8e8m0 uint2 int2"
-).split()
+    "undefined",
+    "float",
+    "uint8",
+    "int8",
+    "uint16",
+    "int16",
+    "int32",
+    "int64",
+    "string",
+    "bool",
+    "float16",
+    "double",
+    "uint32",
+    "uint64",
+    "complex64",
+    "complex128",
+    "bfloat16",
+    "float8e4m3fn",
+    "float8e4m3fnuz",
+    "float8e5m2",
+    "float8e5m2fnuz",
+    "uint4",
+    "int4",
+    "float4e2m1",
+    "float8e8m0",
+    "uint2",
+    "int2",
+)

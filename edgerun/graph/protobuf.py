@@ -117,9 +117,7 @@ def _add(found: Message, field: Field, data: bytes, start: int, end: int) -> Non
         found[field.name] = value
 
 
-def _add_number(
-    found: Message, field: Field, wire: int, data: bytes, start: int, end: int
-) -> None:
+def _add_number(found: Message, field: Field, wire: int, data: bytes, start: int, end: int) -> None:
     """Adds a number or a list of them; what cannot be one in this place is skipped."""
     if field.kind not in WIRE:
         return

@@ -124,7 +124,7 @@ def read_image(data: bytes, entry: str) -> Image:
         return _read(data, entry)
     except UnknownObjectError:
         raise
-    except (struct.error, IndexError, ValueError) as error:
+    except (struct.error, IndexError, ValueError, OverflowError) as error:
         raise UnknownObjectError(f"the object file is broken: {error}") from error
 
 
