@@ -11,8 +11,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,6 +54,8 @@ class ObjectCache:
 
     def save(self, name: str, entry: Entry, *, warn: bool = True) -> None:
         """Writes an entry; warns once where that is not possible, unless it is of little use."""
+        import tempfile  # with what it imports, 10 ms of a start
+
         digest = hashlib.sha256(entry.code).hexdigest()
         header = json.dumps({"sha256": digest, "fields": entry.fields}).encode()
         try:
@@ -81,6 +81,8 @@ class ObjectCache:
     def _make_folder(self) -> None:
         if self.folder.is_dir():
             return
+        import shutil
+
         self.folder.mkdir(parents=True, exist_ok=True)
         others = [path for path in self.root.glob(PREFIX + "*") if path != self.folder]
         others.sort(key=_modified, reverse=True)
