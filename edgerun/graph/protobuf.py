@@ -101,11 +101,11 @@ def _extent(data: bytes, place: int, wire: int) -> tuple[int, int]:
 
 def _add(found: Message, field: Field, data: bytes, start: int, end: int) -> None:
     """Adds a text, bytes or a message."""
-    value: Any = data[start:end]
-    if field.kind == "text":
-        value = value.decode()
-    elif field.kind == "message":
+    value: Any
+    if field.kind == "message":
         value = _message(data, start, end, field.fields)
+    else:
+        value = data[start:end].decode() if field.kind == "text" else data[start:end]
     if field.repeated:
         if field.name in found:
             found[field.name].append(value)
@@ -151,6 +151,9 @@ def _packed(data: bytes, start: int, end: int, kind: str) -> array[Any]:
         if (end - start) % values.itemsize:
             raise WireError("a list of numbers ends inside one")
         values.frombytes(data[start:end])
+        return values
+    if data[start:end].isascii():  # numbers of one byte
+        values.extend(data[start:end])
         return values
     while start < end:
         value, start = _varint(data, start)

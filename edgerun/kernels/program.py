@@ -73,6 +73,7 @@ class ThreadTeam:
         self._closed = False
         self._workers: list[threading.Thread] = []
         self._program: Program | None = None
+        self._master: Callable[..., Any]
         # Requested now and waited for when something is to run, so that both are compiled while
         # other kernels are.
         for name in ("runner-master", "runner-worker"):
@@ -92,7 +93,7 @@ class ThreadTeam:
                 self._run += 1
                 if self._sleeping:
                     self._asleep.notify_all()
-            _native("runner-master", 6, result=False)(
+            self._master(
                 self._control.ctypes.data,
                 program.table.ctypes.data,
                 len(program.table),
@@ -137,6 +138,7 @@ class ThreadTeam:
     def _start(self) -> None:
         if self._closed:
             raise RuntimeError("the thread team is closed")
+        self._master = _native("runner-master", 6, result=False)
         work = _native("runner-worker", 3, result=True)
         self._workers = [
             threading.Thread(
