@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -328,6 +327,8 @@ class ChatSession:
 
 
 def _suggest(name: str, known: Sequence[str]) -> str:
+    import difflib
+
     close = difflib.get_close_matches(name, known, 1)
     return f": did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
 

@@ -272,11 +272,13 @@ def _context(asked: int | None, trained: int, spec: CacheSpec) -> int:
     """
     if asked is not None and asked > trained:
         raise InputError(f"context is {asked}; this model was made for at most {trained} tokens")
-    wanted = asked or trained
+    if asked is not None:
+        return asked
     import psutil
 
+    wanted = trained
     affordable = int(psutil.virtual_memory().available * CACHE_SHARE) // spec.bytes_per_token
-    if asked is None and affordable < wanted:
+    if affordable < wanted:
         wanted = max(MIN_CONTEXT, affordable)
         logger.warning(
             "the context is limited to %d of %d tokens by the free memory; choose one with "

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from edgerun.env import settings
 from edgerun.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from edgerun.backends.base import Backend, Support
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class Candidates:
 
 def backend_names() -> list[str]:
     """Names of all back-ends, present or not, best first."""
-    return [*BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINTS))]
+    return [*BUILT_IN, *(point.name for point in _added_backends())]
 
 
 def make_backend(name: str, device: str | None = None) -> Backend:
@@ -70,11 +71,17 @@ def _make(name: str) -> Backend:
     if name in BUILT_IN:
         backend = importlib.import_module(f"edgerun.backends.{name}").make()
         return backend
-    for point in entry_points(group=ENTRY_POINTS):
+    for point in _added_backends():
         if point.name == name:
             backend = point.load()()
             return backend
     raise InputError(f"no back-end is called '{name}': there are {', '.join(backend_names())}")
+
+
+def _added_backends() -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points  # takes 30 ms to import
+
+    return entry_points(group=ENTRY_POINTS)
 
 
 def find_candidates(name: str | None = None, device: str | None = None) -> Candidates:

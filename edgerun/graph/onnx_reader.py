@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from edgerun.errors import BundleError, UnsupportedError
 from edgerun.graph.ir import Constant, Graph, Node
 from edgerun.graph.mapped_file import MappedFile
+from edgerun.graph.onnx_schema import onnx_messages
 
 DTYPES: dict[int, type[np.generic]] = {
     1: np.float32,
@@ -49,13 +50,12 @@ def read_graph(path: Path, known: Collection[tuple[int, int]] = ()) -> Graph:
         UnsupportedError: a tensor has an element type that no kernel reads.
     """
     from google.protobuf.message import DecodeError
-    from onnx import ModelProto
 
     try:
         data = path.read_bytes()
     except OSError as error:
         raise BundleError(f"cannot read {path}: {error.strerror}") from error
-    model = ModelProto()
+    model = onnx_messages().ModelProto()
     try:
         model.ParseFromString(data)
     except DecodeError as error:
@@ -123,9 +123,8 @@ class _MappedFiles:
 
 
 def _type_name(tensor: Any) -> str:
-    from onnx import TensorProto
-
-    known: dict[int, str] = {number: name for name, number in TensorProto.DataType.items()}
+    kinds = onnx_messages().TensorProto.DataType
+    known: dict[int, str] = {number: name for name, number in kinds.items()}
     return known.get(tensor.data_type, str(tensor.data_type)).lower()
 
 

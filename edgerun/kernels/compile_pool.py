@@ -1,13 +1,15 @@
-"""Compiles several kernels at a time, in this process and in helpers.
+"""Compiles several kernels at a time, in helper processes.
 
-Numba compiles one function at a time in a process. A first run needs some twenty kernels, so
-those that wait are shared with helper processes, which are started when more than one waits and
-end when there is nothing to do. Whoever needs a kernel compiles what waits until that one is
-there; without helpers, or with broken ones, everything is compiled here.
+Numba compiles one function at a time in a process, and takes 120 MB and a second to import. A
+first run needs some twenty kernels, so helpers, which end when there is nothing to do, compile
+them, and this process stays as small as in a later run. Where Numba is here already, this process
+takes its share and helpers only what waits beside that. Without helpers, or with broken ones,
+everything is compiled here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import subprocess
@@ -16,13 +18,15 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from edgerun.cores import cores
 
+Fields: TypeAlias = dict[str, list[str]]
+
 logger = logging.getLogger(__name__)
 
-MOST_HELPERS = 3  # each takes 150 MB while it lives
+MOST_HELPERS = 4  # each takes 150 MB while it lives
 IDLE_S = 1.0
 HELPER = (
     "import sys; sys.path[:] = sys.argv[1:]; "
@@ -60,10 +64,15 @@ class Job:
 
 
 def helpers_allowed() -> int:
-    """Helper processes that may run beside this one."""
+    """Helper processes that may compile at a time."""
     if not sys.executable or getattr(sys, "frozen", False):  # there is no interpreter to start
         return 0
-    return min(cores().usable - 1, MOST_HELPERS)
+    return min(cores().usable, MOST_HELPERS)
+
+
+def compiler_is_here() -> bool:
+    """Whether this process has paid for Numba already."""
+    return "numba" in sys.modules
 
 
 @dataclass(slots=True)
@@ -72,26 +81,41 @@ class CompilePool:
 
     Attributes:
         compile_here: compiles a job in this process.
-        most: helpers at a time.
+        most: helpers at a time, this process counting as one while it compiles.
+        prefers_here: whether this process is to take its share.
     """
 
     compile_here: Callable[[Job], bytes]
     most: int = field(default_factory=helpers_allowed)
+    prefers_here: Callable[[], bool] = compiler_is_here
     _waiting: deque[Job] = field(default_factory=deque)
     _helpers: int = 0
+    _fields: Fields | None = None
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def submit(self, job: Job) -> None:
         """Queues a job."""
         with self._changed:
             self._waiting.append(job)
-            if len(self._waiting) > 1 and self._helpers < self.most:
-                self._helpers += 1
-                threading.Thread(target=self._serve, daemon=True).start()
+            here = self.prefers_here()
+            if len(self._waiting) > here and self._helpers < self.most - here:
+                self._start_helper()
             self._changed.notify_all()
 
+    def fields(self) -> Fields | None:
+        """Names of the arguments of all kernels as a helper knows them; None if none answers."""
+        with self._changed:
+            if self._fields is None and not self._helpers and self.most:
+                self._start_helper()
+            self._changed.wait_for(lambda: self._fields is not None or not self._helpers)
+            return self._fields
+
+    def _start_helper(self) -> None:
+        self._helpers += 1
+        threading.Thread(target=self._serve, daemon=True).start()
+
     def finish(self, job: Job, progress: Callable[[str], None] | None = None) -> bytes:
-        """Returns a job's object code; compiles meanwhile, first of all that job.
+        """Returns a job's object code; this process compiles only if it prefers to, or must.
 
         Args:
             job: submitted before.
@@ -102,16 +126,13 @@ class CompilePool:
         """
         while True:
             with self._changed:
-                while not job.done and not self._waiting:
+                while not job.done and (chosen := self._for_here(job)) is None:
                     _tell(job, progress)
                     self._changed.wait()
                 if job.done:
                     break
-                if job in self._waiting:
-                    chosen = job
-                    self._waiting.remove(job)
-                else:
-                    chosen = self._waiting.popleft()
+                assert chosen is not None
+                self._waiting.remove(chosen)
             _tell(chosen, progress)
             self._compile(chosen)
         _tell(job, progress)
@@ -119,6 +140,12 @@ class CompilePool:
             assert job.error is not None
             raise job.error
         return job.code
+
+    def _for_here(self, wanted: Job) -> Job | None:
+        """What this process should compile now while it wants a job: that one, if it waits."""
+        others = self._helpers and not self.prefers_here()
+        able = [one for one in self._waiting if one.local or not others]
+        return wanted if wanted in able else next(iter(able), None)
 
     def _compile(self, job: Job) -> None:
         code, error = None, None
@@ -137,7 +164,11 @@ class CompilePool:
         """Passes jobs to one helper until none has come for a while."""
         helper = Helper()
         try:
-            while (job := self._next()) is not None:
+            known = helper.fields()
+            with self._changed:
+                self._fields = known or self._fields
+                self._changed.notify_all()
+            while known is not None and (job := self._next()) is not None:
                 code = helper.compile(job)
                 with self._changed:
                     if code is None:
@@ -150,6 +181,7 @@ class CompilePool:
         finally:
             with self._changed:
                 self._helpers -= 1
+                self._changed.notify_all()
             helper.close()
 
     def _next(self) -> Job | None:
@@ -186,6 +218,17 @@ class Helper:
     def alive(self) -> bool:
         """Whether it answers."""
         return self._process is not None
+
+    def fields(self) -> Fields | None:
+        """Names of every kernel's arguments: its first answer; None if it does not come."""
+        process = self._process
+        if process is not None:
+            assert process.stdout is not None
+            with contextlib.suppress(OSError, ValueError):
+                known: Fields = json.loads(process.stdout.readline())
+                return known
+            self.close()
+        return None
 
     def compile(self, job: Job) -> bytes | None:
         """Object code of a job, or None if the helper cannot do it."""

@@ -28,6 +28,31 @@ define {kind} @{entry}({args}) {{
 """
 
 
+def compile_named(name: str, params: dict[str, Any]) -> bytes:
+    """Object code of a registered kernel, or of a function of ``runner.py``, by its name.
+
+    Raises:
+        KeyError: there is none of that name.
+    """
+    from edgerun.kernels.registry import kernels
+    from edgerun.kernels.runner import FUNCTIONS
+
+    if name in FUNCTIONS:
+        body, arguments, result = FUNCTIONS[name]
+        return compile_object(body, arguments, result=result)
+    return compile_object(kernels()[name].make(**params))
+
+
+def fields_of_all() -> dict[str, list[str]]:
+    """Names of the arguments of everything that ``compile_named`` knows."""
+    from edgerun.kernels.registry import kernels
+    from edgerun.kernels.runner import FUNCTIONS
+
+    return {name: [] for name in FUNCTIONS} | {
+        name: list(one.fields) for name, one in kernels().items()
+    }
+
+
 def compile_object(body: Callable[..., Any], arguments: int = 2, *, result: bool = False) -> bytes:
     """Object code of ``body`` for this machine.
 

@@ -11,6 +11,8 @@ from functools import cache
 from edgerun.env import settings
 from edgerun.errors import InputError
 from edgerun.kernels.permission import tile_refusal
+from edgerun.kernels.processor import identity
+from edgerun.kernels.registry import remembered
 
 AVX512VNNI = ("avx512f", "avx512bw", "avx512vl", "avx512vnni")
 AVX2 = ("avx2", "fma", "f16c")
@@ -35,14 +37,22 @@ VECTOR_BYTES: Mapping[str, int] = {
 
 @cache
 def host_features() -> frozenset[str]:
-    """LLVM names of the features this machine has."""
+    """LLVM names of the features this machine has.
+
+    LLVM is asked once, and again when the processor says something else (``processor.py``).
+    """
+    text = _ask_llvm() if identity() is None else remembered("host-features", _ask_llvm)
+    return frozenset(text.decode().split())
+
+
+def _ask_llvm() -> bytes:
     from llvmlite import binding
 
     try:
         features = binding.get_host_cpu_features()
     except RuntimeError:  # LLVM cannot tell on this platform
-        return frozenset()
-    return frozenset(name for name, present in features.items() if present)
+        return b""
+    return " ".join(sorted(name for name, present in features.items() if present)).encode()
 
 
 def available_isas() -> list[str]:

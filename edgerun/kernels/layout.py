@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -30,6 +29,7 @@ HUGE_PAGE = 2 << 20
 LINE = 64
 SLAB_GROUPS = 64  # groups of rows that a thread rearranges at a time
 SLABS_AT_ONCE = 32
+SHARED_BYTES = 1 << 20  # of a matrix that several threads rearrange
 Done: TypeAlias = Callable[[NDArray[np.uint8]], None]
 
 
@@ -112,12 +112,32 @@ def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8], done: Done) -> b
     fields = [rows.ctypes.data, codes.ctypes.data, *rows.shape, tiles, spare.ctypes.data]
     arguments = np.array([*fields, SLAB_GROUPS, zeros.ctypes.data], np.int64)
     function = native("repack", bits=packed.bits, lanes=lanes)
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        for first in range(0, chunks, SLABS_AT_ONCE):
-            some = range(first, min(chunks, first + SLABS_AT_ONCE))
-            list(pool.map(lambda chunk: function(arguments.ctypes.data, chunk), some))
-            done(rows[some.start * SLAB_GROUPS * GROUP : some.stop * SLAB_GROUPS * GROUP])
+    for first in range(0, chunks, SLABS_AT_ONCE):
+        some = range(first, min(chunks, first + SLABS_AT_ONCE))
+        on_all_cores(function, arguments, some, rows.nbytes)
+        done(rows[some.start * SLAB_GROUPS * GROUP : some.stop * SLAB_GROUPS * GROUP])
     return packed.bits == 2 and not zeros.any()
+
+
+def on_all_cores(
+    function: Callable[[int, int], None],
+    arguments: NDArray[np.int64],
+    chunks: Iterable[int],
+    nbytes: int,
+) -> None:
+    """Calls a kernel for every chunk, on as many threads as there are cores if that pays.
+
+    ``nbytes`` is the size of the matrix: a small one is done before threads have started.
+    """
+    address = arguments.ctypes.data
+    if nbytes < SHARED_BYTES:
+        for chunk in chunks:
+            function(address, chunk)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        list(pool.map(lambda chunk: function(address, chunk), chunks))
 
 
 class Arena:

@@ -1,11 +1,19 @@
-"""Loads object code into the process; needs llvmlite's binding and no Numba."""
+"""Loads object code into the process, without Numba and where possible without LLVM.
+
+LLVM's library is 170 MB, most of which is read from the disk when the first object is loaded;
+it is left to compilers, and to machines whose object files ``elf.py`` does not understand.
+"""
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from typing import Any
 
-from llvmlite import binding
+from edgerun.kernels.code_memory import library_address, place
+from edgerun.kernels.elf import UnknownObjectError, read_image
+
+logger = logging.getLogger(__name__)
 
 ENTRY = "edgerun_entry"
 
@@ -14,9 +22,34 @@ ENTRY = "edgerun_entry"
 _ENGINES: list[Any] = []
 
 
+def load_object(data: bytes) -> int:
+    """Links an object made by ``compile_object``; returns the address of its entry."""
+    try:
+        image = read_image(data, ENTRY)
+        start = place(len(image.content), lambda address: image.at(address, library_address))
+        return start + image.entry
+    except (UnknownObjectError, OSError) as error:
+        logger.debug("LLVM is to load a kernel: %s", error)
+        return load_by_llvm(data)
+
+
+def load_by_llvm(data: bytes) -> int:
+    """Like ``load_object``, for any kind of object file that LLVM writes."""
+    from llvmlite import binding
+
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), target_machine())
+    engine.add_object_file(binding.ObjectFileRef.from_data(data))
+    engine.finalize_object()
+    address = int(engine.get_function_address(ENTRY))
+    _ENGINES.append(engine)
+    return address
+
+
 @cache
 def host() -> tuple[str, str, str]:
-    """Target triple, CPU name and feature list of this machine."""
+    """Target triple, CPU name and feature list of this machine, as LLVM sees it."""
+    from llvmlite import binding
+
     triple = binding.get_process_triple()
     try:
         features = binding.get_host_cpu_features().flatten()
@@ -27,6 +60,8 @@ def host() -> tuple[str, str, str]:
 
 def target_machine(cpu: str | None = None, features: str | None = None) -> Any:
     """An LLVM target machine for this process's architecture."""
+    from llvmlite import binding
+
     _initialize()
     triple, host_cpu, host_features = host()
     return binding.Target.from_triple(triple).create_target_machine(
@@ -38,17 +73,9 @@ def target_machine(cpu: str | None = None, features: str | None = None) -> Any:
     )
 
 
-def load_object(data: bytes) -> int:
-    """Links an object made by ``compile_object``; returns the address of its entry."""
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), target_machine())
-    engine.add_object_file(binding.ObjectFileRef.from_data(data))
-    engine.finalize_object()
-    address = int(engine.get_function_address(ENTRY))
-    _ENGINES.append(engine)
-    return address
-
-
 @cache
 def _initialize() -> None:
+    from llvmlite import binding
+
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()

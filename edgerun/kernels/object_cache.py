@@ -11,8 +11,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,8 +52,10 @@ class ObjectCache:
             return None
         return Entry(code, tuple(described["fields"]))
 
-    def save(self, name: str, entry: Entry) -> None:
-        """Writes an entry; warns once where that is not possible."""
+    def save(self, name: str, entry: Entry, *, warn: bool = True) -> None:
+        """Writes an entry; warns once where that is not possible, unless it is of little use."""
+        import tempfile  # with what it imports, 10 ms of a start
+
         digest = hashlib.sha256(entry.code).hexdigest()
         header = json.dumps({"sha256": digest, "fields": entry.fields}).encode()
         try:
@@ -69,7 +69,7 @@ class ObjectCache:
                     os.unlink(file.name)
                     raise
         except OSError as error:
-            if not self._warned:
+            if warn and not self._warned:
                 self._warned = True
                 logger.warning(
                     "compiled kernels cannot be kept in %s (%s): every start will compile them; "
@@ -81,6 +81,8 @@ class ObjectCache:
     def _make_folder(self) -> None:
         if self.folder.is_dir():
             return
+        import shutil
+
         self.folder.mkdir(parents=True, exist_ok=True)
         others = [path for path in self.root.glob(PREFIX + "*") if path != self.folder]
         others.sort(key=_modified, reverse=True)

@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.kernels.instructions import COLUMNS, COUNTER_BYTES, Instruction, fences
-from edgerun.kernels.object_cache import Entry
-from edgerun.kernels.registry import cached_object
+from edgerun.kernels.registry import compiled
 
 __all__ = ["FRAME_WORDS", "Instruction", "Program", "ThreadTeam", "fences"]
 
@@ -74,8 +73,11 @@ class ThreadTeam:
         self._closed = False
         self._workers: list[threading.Thread] = []
         self._program: Program | None = None
-        self._master = _native("master", 6, result=False)
-        self._worker = _native("worker", 3, result=True)
+        self._master: Callable[..., Any]
+        # Requested now and waited for when something is to run, so that both are compiled while
+        # other kernels are.
+        for name in ("runner-master", "runner-worker"):
+            compiled(name)
         self._reset()
         _TEAMS.add(self)
 
@@ -136,18 +138,22 @@ class ThreadTeam:
     def _start(self) -> None:
         if self._closed:
             raise RuntimeError("the thread team is closed")
+        self._master = _native("runner-master", 6, result=False)
+        work = _native("runner-worker", 3, result=True)
         self._workers = [
-            threading.Thread(target=self._work, args=(index,), daemon=True, name=f"edgerun-{index}")
+            threading.Thread(
+                target=self._work, args=(work, index), daemon=True, name=f"edgerun-{index}"
+            )
             for index in range(1, self.threads)
         ]
         for worker in self._workers:
             worker.start()
 
-    def _work(self, index: int) -> None:
+    def _work(self, work: Callable[[int, int, int], int], index: int) -> None:
         control, idle = self._control.ctypes.data, self._idle[index].ctypes.data
         last = 0
         while True:
-            last = self._worker(control, idle, last)
+            last = work(control, idle, last)
             with self._asleep:
                 self._sleeping += 1
                 while self._run <= last and not self._closed:
@@ -167,14 +173,7 @@ def _lines(count: int, words: int) -> NDArray[np.int64]:
 @cache
 def _native(name: str, arguments: int, *, result: bool) -> Callable[..., Any]:
     """A function of ``runner.py`` as ctypes calls it: without the interpreter's lock."""
-
-    def make() -> Entry:
-        from edgerun.kernels import runner
-        from edgerun.kernels.compiler import compile_object
-
-        return Entry(compile_object(getattr(runner, name), arguments, result=result), ())
-
-    address = cached_object(f"runner-{name}", make).address
+    address = compiled(name).address
     kind = ctypes.CFUNCTYPE(ctypes.c_int64 if result else None, *[ctypes.c_int64] * arguments)
     return kind(address)
 

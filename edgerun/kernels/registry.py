@@ -14,11 +14,12 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,14 +27,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.env import settings
-from edgerun.kernels.compile_pool import CompilePool, Job
+from edgerun.kernels.compile_pool import CompilePool, Job, compiler_is_here
 from edgerun.kernels.instructions import Instruction
 from edgerun.kernels.loader import host, load_object
 from edgerun.kernels.object_cache import Entry, ObjectCache
+from edgerun.kernels.processor import identity
 
 Body: TypeAlias = Callable[[int, int], None]
 Factory: TypeAlias = Callable[..., Body]
 Progress: TypeAlias = Callable[[str], None]
+FIELDS = "kernel-fields"  # what a file in the cache is called
 FAMILIES = (
     "amx",
     "attention",
@@ -123,9 +126,23 @@ def code_version() -> str:
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
-    for part in (*host(), version("numba"), version("llvmlite")):
-        digest.update(part.encode() + b"\0")
+    known = identity()
+    processor = "\0".join(host()).encode() if known is None else known
+    for part in (processor, _version("numba"), _version("llvmlite")):
+        digest.update(part + b"\0")
     return digest.hexdigest()[:16]
+
+
+def _version(package: str) -> bytes:
+    """What tells versions of a package apart, without importing it or parsing its metadata."""
+    found = find_spec(package)
+    if found is not None and found.origin is not None:
+        file = Path(found.origin).with_name("_version.py")
+        if file.is_file():
+            return file.read_bytes()
+    from importlib.metadata import version
+
+    return version(package).encode()
 
 
 @cache
@@ -136,9 +153,9 @@ def _cache() -> ObjectCache:
 @cache
 def _pool() -> CompilePool:
     def compile_here(job: Job) -> bytes:
-        from edgerun.kernels.compiler import compile_object
+        from edgerun.kernels.compiler import compile_named
 
-        return compile_object(kernels()[job.name].make(**job.params))
+        return compile_named(job.name, job.params)
 
     return CompilePool(compile_here)
 
@@ -161,7 +178,7 @@ def compiled(name: str, progress: Progress | None = None, **params: Any) -> Comp
 
 
 def _queued(key: str, name: str, params: dict[str, Any], progress: Progress | None) -> Compiled:
-    fields, job = kernels()[name].fields, Job(name, params)
+    fields, job = _fields()[name], Job(name, params)
     _pool().submit(job)
 
     def load() -> int:
@@ -176,16 +193,28 @@ def _ready(entry: Entry) -> Compiled:
     return Compiled(entry.fields, lambda: load_object(entry.code))
 
 
-def cached_object(key: str, make: Callable[[], Entry]) -> Compiled:
-    """Object code by a name that is unique among all code; ``make`` compiles what is missing."""
-    with _LOCK:
-        if key not in _COMPILED:
-            entry = _cache().load(key)
-            if entry is None:
-                entry = make()
-                _cache().save(key, entry)
-            _COMPILED[key] = _ready(entry)
-        return _COMPILED[key]
+@cache
+def _fields() -> dict[str, tuple[str, ...]]:
+    """Names of the arguments of everything that can be compiled."""
+
+    def ask() -> bytes:
+        known = None if compiler_is_here() else _pool().fields()
+        if known is None:
+            from edgerun.kernels.compiler import fields_of_all
+
+            known = fields_of_all()
+        return json.dumps(known).encode()
+
+    return {name: tuple(names) for name, names in json.loads(remembered(FIELDS, ask)).items()}
+
+
+def remembered(name: str, make: Callable[[], bytes]) -> bytes:
+    """What depends on nothing but ``code_version``: from disk, or made and kept there."""
+    entry = _cache().load(name)
+    if entry is None:
+        entry = Entry(make(), ())
+        _cache().save(name, entry, warn=False)
+    return entry.code
 
 
 def native(name: str, **params: Any) -> Callable[[int, int], None]:

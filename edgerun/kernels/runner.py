@@ -9,6 +9,9 @@ run's tag, so an old thread never takes a chunk of a run it did not join.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from numba import njit
 
 from edgerun.kernels.instructions import (
@@ -134,3 +137,10 @@ def worker(control: int, idle: int, last: int) -> int:
             else:
                 pause()
     return last
+
+
+# By name: the function, its arguments, and whether it returns a number.
+FUNCTIONS: dict[str, tuple[Callable[..., Any], int, bool]] = {
+    "runner-master": (master, 6, False),
+    "runner-worker": (worker, 3, True),
+}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.env import usable_cores
 from edgerun.formats.trits import DIGITS
-from edgerun.kernels.layout import GROUP, SLAB_GROUPS, Arena, StreamWeight
+from edgerun.kernels.layout import GROUP, SLAB_GROUPS, Arena, StreamWeight, on_all_cores
 from edgerun.kernels.registry import native
 
 PLANES = 4  # of two-bit codes in a byte
@@ -78,6 +76,5 @@ def to_trits(weight: StreamWeight, arena: Arena | None = None) -> TritWeight:
     arguments = np.array([*fields, SLAB_GROUPS], np.int64)
     function = native("trit_pack", lanes=lanes)
     chunks = range(-(-rows // GROUP // SLAB_GROUPS))
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        list(pool.map(lambda chunk: function(arguments.ctypes.data, chunk), chunks))
+    on_all_cores(function, arguments, chunks, weight.codes.nbytes)
     return TritWeight(codes, weight.scales, weight.shape, lanes)

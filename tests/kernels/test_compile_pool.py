@@ -27,6 +27,9 @@ class FakeHelper:
     def __init__(self) -> None:
         self.alive = True
 
+    def fields(self) -> dict[str, list[str]]:
+        return {"kernel0": ["rows"]}
+
     def compile(self, job: Job) -> bytes | None:
         code = type(self).answers(job)
         self.alive = code is not None
@@ -72,7 +75,7 @@ def test_helpers_take_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         return b"helped " + code_of(job)
 
     monkeypatch.setattr(FakeHelper, "answers", staticmethod(answer))
-    pool, told = CompilePool(compile_here, most=1), []
+    pool, told = CompilePool(compile_here, most=2), []
     made = submitted(pool, 4)
     found = [pool.finish(job, told.append) for job in made]
     assert any(code.startswith(b"helped") for code in found)
@@ -80,12 +83,33 @@ def test_helpers_take_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(told) == [job.name for job in made]
 
 
-def test_a_helper_that_dies_costs_nothing_but_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("here", [True, False])
+def test_a_helper_that_dies_costs_nothing_but_time(
+    here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compile_pool, "Helper", FakeHelper)
     monkeypatch.setattr(FakeHelper, "answers", staticmethod(lambda job: None))
-    pool = CompilePool(code_of, most=2)
+    pool = CompilePool(code_of, most=2, prefers_here=lambda: here)
     made = submitted(pool, 5)
     assert [pool.finish(job) for job in made] == [code_of(job) for job in made]
+
+
+def test_without_a_compiler_here_helpers_do_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_pool, "Helper", FakeHelper)
+    monkeypatch.setattr(FakeHelper, "answers", staticmethod(lambda job: b"helped " + code_of(job)))
+    pool, told = CompilePool(code_of, most=1, prefers_here=lambda: False), []
+    assert pool.fields() == {"kernel0": ["rows"]}
+    for job in submitted(pool, 5):
+        assert pool.finish(job, told.append) == b"helped " + code_of(job)
+    assert told == [job.name for job in jobs(5)]
+
+
+def test_helpers_that_cannot_start_know_no_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    pool = CompilePool(code_of, most=1, prefers_here=lambda: False)
+    assert pool.fields() is None
+    assert CompilePool(code_of, most=0).fields() is None
+    assert [pool.finish(job) for job in submitted(pool, 3)] == [code_of(job) for job in jobs(3)]
 
 
 def test_an_error_reaches_whoever_wants_that_kernel() -> None:
@@ -104,6 +128,10 @@ def test_an_error_reaches_whoever_wants_that_kernel() -> None:
 def test_a_helper_process_makes_the_same_code() -> None:
     helper = Helper()
     try:
+        known = helper.fields()
+        assert known is not None
+        assert known["gate"] == list(kernels()["gate"].fields)
+        assert known["runner-master"] == []
         job = Job("gate", {"activation": "relu2", "lanes": 8})
         code = helper.compile(job)
         assert code == compile_object(kernels()["gate"].make(**job.params))

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.cpu.binder import ATTENTION, ROWS, Binder, Patch
+from edgerun.backends.cpu.rotary_tables import RotaryTables
 from edgerun.graph.ir import Node
 from edgerun.kernels.attention_units import COUNTS, SINGLE, SPLIT, STACKED, AttentionUnits
 from edgerun.kernels.instructions import Instruction
@@ -16,28 +17,6 @@ from edgerun.kernels.program import FRAME_WORDS
 from edgerun.state import KVCache
 
 STACK_ROWS = 8  # rows that attend to a page at a time, of one prompt or with shared pages
-
-
-def rotary_table(
-    inv_freq: NDArray[np.float32], positions: int, factor: float
-) -> NDArray[np.float32]:
-    """Cosines, then sines, of every position: float32 ``[positions, 2 * len(inv_freq)]``."""
-    angles = np.arange(positions, dtype=np.float32)[:, None] * inv_freq.astype(np.float32)
-    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1) * np.float32(factor)
-
-
-class RotaryTables:
-    """Tables for the context of whichever cache is bound; equal ones are shared."""
-
-    def __init__(self) -> None:
-        self._tables: dict[tuple[str, float, int], NDArray[np.float32]] = {}
-
-    def address(self, name: str, inv_freq: NDArray[np.float32], factor: float, context: int) -> int:
-        """Address of the table for a context length."""
-        key = (name, factor, context)
-        if key not in self._tables:
-            self._tables[key] = rotary_table(inv_freq, context, factor)
-        return int(self._tables[key].ctypes.data)
 
 
 def emit_rotary(binder: Binder, node: Node, index: int) -> None:
@@ -53,6 +32,8 @@ def emit_rotary(binder: Binder, node: Node, index: int) -> None:
     if tables is None:
         tables = RotaryTables()
         binder.keep.append(tables)
+        reach = tables.reach
+        binder.before_run.append(lambda: reach(binder.positions[: binder.frame[ROWS]]))
     shared = tables
     fields = {
         "rows": binder.rows_address(ROWS),
