@@ -41,6 +41,7 @@ def chat(
 ) -> None:
     """Runs the command; the parameters are the options."""
     from edgerun.cli.terminal import reader
+    from edgerun.errors import PromptError
     from edgerun.model.chat_template import ChatTemplate
 
     ChatTemplate.prepare()
@@ -63,6 +64,8 @@ def chat(
         conversation = Conversation(llm, settings, show_stats=stats)
         conversation.session.system = system or ""
         conversation.hold(reader())
+        if conversation.unanswered and not sys.stdin.isatty():  # a script looks at the exit code
+            raise PromptError(f"{conversation.unanswered} of the messages got no reply, see above")
 
 
 class Conversation:
@@ -74,6 +77,7 @@ class Conversation:
         settings: sampling parameters that were set.
         last: timings of the last reply.
         done: whether to quit.
+        unanswered: messages that were refused.
     """
 
     def __init__(self, llm: LLM, settings: dict[str, Any], *, show_stats: bool = False) -> None:
@@ -82,6 +86,7 @@ class Conversation:
         self.settings = settings
         self.last: Stats | None = None
         self.done = False
+        self.unanswered = 0
         self._show_stats = show_stats
 
     def hold(self, read: ReadLine) -> None:
@@ -108,6 +113,7 @@ class Conversation:
                 self.answer(text)
         except EdgerunError as error:
             options.say(str(error))
+            self.unanswered += not text.startswith("/")
         except KeyboardInterrupt:
             print(" [stopped]", file=sys.stderr, flush=True)
 

@@ -22,6 +22,14 @@ def test_every_line_of_a_pipe_is_answered(run: Run) -> None:
     assert [len(line) for line in result.out.splitlines()] == [4, 4]
 
 
+def test_a_message_without_a_reply_is_an_error_at_the_end_of_a_pipe(run: Run) -> None:
+    result = run("chat", "-n", "4", stdin=b"x" * 600 + b"\nhello\n")
+    assert result.code == 2
+    assert [len(line) for line in result.out.splitlines()] == [4]
+    assert "tokens and the context is 512" in result.err
+    assert result.err.splitlines()[-1].endswith("1 of the messages got no reply, see above")
+
+
 def test_a_backslash_goes_on_in_the_next_line() -> None:
     import io
 
