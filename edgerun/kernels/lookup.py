@@ -37,13 +37,13 @@ from edgerun.kernels.linear import (
 from edgerun.kernels.lookup_tiles import (
     BYTES,
     LANES,
+    PAIR,
     SUMS,
     add_rows,
     fill_table,
     store_planes,
     transpose_bytes,
     transpose_totals,
-    widen_rows,
 )
 from edgerun.kernels.registry import Body, kernel
 from edgerun.kernels.simd import (
@@ -59,7 +59,7 @@ from edgerun.kernels.simd import (
 from edgerun.kernels.tiles import scratch
 from edgerun.kernels.word import float_at, int_at, word
 
-PASSES = 7  # passes whose sums fit int16: 7 * 32 * 128 < 2**15
+PASSES = 8  # passes whose sums fit int16: 8 * 32 * 127 < 2**15
 EIGHT = 8
 ENTRIES, COLUMNS, PADDED_K, X_SCALE = 1, 11, 12, 13
 
@@ -161,9 +161,9 @@ def lookup_row(lanes: int, tokens: int, cells: int) -> Body:
     ``step`` is the number of groups in a range of weight rows; a range times ``tokens`` is at
     most ``cells``. Chunks count the ranges of the first block, then of the second, and so on.
     """
-    vectors = tokens // LANES
-    entry = tokens * 2
-    table_bytes = BYTES * SUMS * tokens * 2
+    entry, passes_a_tile = tokens * 2, lanes // BYTES  # an even number, like PASSES
+    pair_bytes = PAIR * SUMS * entry
+    table_bytes = BYTES // PAIR * pair_bytes
     narrow_bytes, wide_bytes = cells * 2, cells * 4
 
     def body(a: int, chunk: int) -> None:
@@ -176,24 +176,25 @@ def lookup_row(lanes: int, tokens: int, cells: int) -> Body:
         count = min(groups * 4, first + step * 4) - first
         columns = word(a, COLUMNS) + row * word(a, PADDED_K) * 2
         table, sums, totals = scratch(table_bytes), scratch(narrow_bytes), scratch(wide_bytes)
-        for index in range(count * vectors):
-            store(sums + index * LANES * 2, splat(0, "i16", LANES))
-            store(totals + index * LANES * 4, splat(0, "i32", LANES))
-        waiting = 0
+        for index in range(0, count * tokens, LANES):
+            store(totals + index * 4, splat(0, "i32", LANES))
         entries = word(a, ENTRIES) + first * BYTES
-        for _tile in range(word(a, TILES)):
-            for start in range(0, lanes, BYTES):
-                for group in range(BYTES):
-                    column = columns + (start + group) * entry
-                    fill_table(column, lanes * entry, table + group * SUMS * entry, tokens)
-                add_rows(entries, sums, table, count, tokens)
-                entries += groups * 4 * BYTES
-                waiting += 1
-                if waiting == PASSES:
-                    widen_rows(sums, totals, count * vectors)
-                    waiting = 0
-            columns += 4 * lanes * entry
-        widen_rows(sums, totals, count * vectors)
+        passes = word(a, TILES) * passes_a_tile
+        for one in range(passes):
+            place = (
+                columns + (one // passes_a_tile * 4 * lanes + one % passes_a_tile * BYTES) * entry
+            )
+            for pair in range(BYTES // PAIR):
+                fill_table(
+                    place + pair * PAIR * entry, lanes * entry, table + pair * pair_bytes, tokens
+                )
+            if one % PASSES == 0:
+                add_rows(entries, sums, totals, table, count, tokens, 1, 0)
+            elif one % PASSES == PASSES - 1 or one == passes - 1:
+                add_rows(entries, sums, totals, table, count, tokens, 0, 1)
+            else:
+                add_rows(entries, sums, totals, table, count, tokens, 0, 0)
+            entries += groups * 4 * BYTES
         _store_totals(a, row, min(tokens, rows - row), first, count, totals, tokens)
 
     return body

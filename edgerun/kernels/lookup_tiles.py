@@ -18,6 +18,9 @@ _I64 = ir.IntType(64)
 LANES = 16
 BYTES = 8  # weight bytes, or groups of four weights, whose tables are used together
 SUMS = 81  # entries of a table
+# Groups whose entries alternate. With 16 tokens an entry is half a cache line: reads of the one
+# group and of the other never meet in a bank of the first-level cache.
+PAIR = 2
 VECTOR = Vec("i16", LANES)
 
 
@@ -43,94 +46,115 @@ def _store(builder: Any, value: Any, address: Any, offset: int) -> None:
 
 @intrinsic(prefer_literal=True)
 def fill_table(typingctx, columns, stride, table, tokens):  # type: ignore[no-untyped-def]
-    """All sums of four columns with weights -1, 0 and 1: int16 ``table[81, tokens]``.
+    """All sums of four columns with weights -1, 0 and 1, for two groups of four columns.
 
-    Column i is ``tokens`` int16 at ``columns + i * stride``; entry ``d0 + 3 d1 + 9 d2 + 27 d3``
-    holds the sum of ``(d_i - 1) * column_i``.
+    Column i of the first group is ``tokens`` int16 at ``columns + i * stride``; those of the
+    second lie ``2 * tokens`` bytes further. Tables are int16 ``[81, 2, tokens]``: entry
+    ``d0 + 3 d1 + 9 d2 + 27 d3`` of a group holds the sum of ``(d_i - 1) * column_i``.
     """
     values = _literals(tokens)
     if values is None:
         return None
-    vectors = values[0] // LANES
+    size = values[0] * 2
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         base, step, out = args[:3]
-        for part in range(vectors):
-            sums = [_two_columns(builder, base, step, first, part) for first in (0, 2)]
+        for place in range(0, PAIR * size, LANES * 2):  # in bytes, within both groups' columns
+            sums = [_two_columns(builder, base, step, first, place) for first in (0, 2)]
             for high in range(9):
                 for low in range(9):
                     entry = builder.add(sums[0][low], sums[1][high])
-                    place = ((high * 9 + low) * vectors + part) * LANES * 2
-                    _store(builder, entry, out, place)
+                    _store(builder, entry, out, (high * 9 + low) * PAIR * size + place)
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp, types.intp, tokens), codegen
 
 
-def _two_columns(builder: Any, base: Any, step: Any, first: int, part: int) -> list[Any]:
+def _two_columns(builder: Any, base: Any, step: Any, first: int, place: int) -> list[Any]:
     """The nine sums of columns ``first`` and ``first + 1``."""
     zero = constant(VECTOR, 0)
     choices = []
     for index in (first, first + 1):
         address = builder.add(base, builder.mul(step, ir.Constant(_I64, index)))
-        column = _load(builder, address, part * LANES * 2, VECTOR)
+        column = _load(builder, address, place, VECTOR)
         choices.append([builder.sub(zero, column), zero, column])
     return [builder.add(low, high) for high in choices[1] for low in choices[0]]
 
 
 @intrinsic(prefer_literal=True)
-def add_rows(typingctx, entries, sums, table, count, tokens):  # type: ignore[no-untyped-def]
-    """``sums[n] += sum_g table[g, entries[n, g]]`` for ``count`` rows.
+def add_rows(typingctx, entries, sums, totals, table, count, tokens, fresh, last):  # type: ignore[no-untyped-def]
+    """``sums[n] += sum_g table[g // 2, entries[n, g], g % 2]`` for ``count`` rows, an even number.
 
-    ``entries`` are uint8 ``[count, 8]``, ``sums`` int16 ``[count, tokens]``, ``table`` int16
-    ``[8, 81, tokens]``.
+    ``entries`` are uint8 ``[count, 8]``, ``sums`` int16 and ``totals`` int32 ``[count, tokens]``,
+    ``table`` int16 ``[4, 81, 2, tokens]``. If ``fresh``, the sums start at zero, whatever they
+    were; if ``last``, they are added to ``totals`` rather than stored.
     """
-    values = _literals(tokens)
+    values = _literals(tokens, fresh, last)
     if values is None:
         return None
     vectors = values[0] // LANES
     size = vectors * LANES * 2
 
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        with cgutils.for_range(builder, args[3], intp=_I64) as loop:
-            source = builder.add(args[0], builder.mul(loop.index, ir.Constant(_I64, BYTES)))
-            target = builder.add(args[1], builder.mul(loop.index, ir.Constant(_I64, size)))
-            totals = [_load(builder, target, part * LANES * 2, VECTOR) for part in range(vectors)]
-            # One load for eight entries: loads are what this loop is short of.
-            eight = builder.load(_at(builder, source, 0, _I64))
-            eight.align = BYTES
-            for group in range(BYTES):
-                one = builder.lshr(eight, ir.Constant(_I64, group * 8))
-                offset = builder.mul(
-                    builder.and_(one, ir.Constant(_I64, 255)), ir.Constant(_I64, size)
+    def one_row(builder: Any, args: Any, row: Any) -> None:
+        source = builder.add(args[0], builder.mul(row, ir.Constant(_I64, BYTES)))
+        target = builder.add(args[1], builder.mul(row, ir.Constant(_I64, size)))
+        offsets = _entry_offsets(builder, source, PAIR * size)
+        start = builder.add(args[2], builder.mul(row, ir.Constant(_I64, 2 * size)))
+        for part in range(0, size, LANES * 2):
+            total = None if values[1] else _load(builder, target, part, VECTOR)
+            for group, offset in enumerate(offsets):
+                place = group // PAIR * PAIR * SUMS * size + group % PAIR * size + part
+                found = _load(builder, builder.add(args[3], offset), place, VECTOR)
+                total = found if total is None else builder.add(total, found)
+            if values[2]:
+                wide = Vec("i32", LANES)
+                before = _load(builder, start, 2 * part, wide)
+                _store(
+                    builder, builder.add(before, builder.sext(total, wide.llvm)), start, 2 * part
                 )
-                place = builder.add(args[2], offset)
-                for part in range(vectors):
-                    found = _load(builder, place, group * SUMS * size + part * LANES * 2, VECTOR)
-                    totals[part] = builder.add(totals[part], found)
-            for part, total in enumerate(totals):
-                _store(builder, total, target, part * LANES * 2)
-        return context.get_dummy_value()
-
-    addresses = [types.intp] * 4
-    return types.void(*addresses, tokens), codegen
-
-
-@intrinsic(prefer_literal=True)
-def widen_rows(typingctx, sums, totals, count):  # type: ignore[no-untyped-def]
-    """``totals += sums; sums = 0`` for ``count`` vectors of int16 sums and int32 totals."""
+            else:
+                _store(builder, total, target, part)
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        wide = Vec("i32", LANES)
-        with cgutils.for_range(builder, args[2], intp=_I64) as loop:
-            narrow = builder.add(args[0], builder.mul(loop.index, ir.Constant(_I64, LANES * 2)))
-            total = builder.add(args[1], builder.mul(loop.index, ir.Constant(_I64, LANES * 4)))
-            added = builder.sext(_load(builder, narrow, 0, VECTOR), wide.llvm)
-            _store(builder, builder.add(_load(builder, total, 0, wide), added), total, 0)
-            _store(builder, constant(VECTOR, 0), narrow, 0)
+        pairs = builder.lshr(args[4], ir.Constant(_I64, 1))
+        with cgutils.for_range(builder, pairs, intp=_I64) as loop:
+            first = builder.shl(loop.index, ir.Constant(_I64, 1))
+            for row in (first, builder.add(first, ir.Constant(_I64, 1))):
+                one_row(builder, args, row)
         return context.get_dummy_value()
 
-    return types.void(types.intp, types.intp, types.intp), codegen
+    addresses = [types.intp] * 5
+    return types.void(*addresses, tokens, fresh, last), codegen
+
+
+def _entry_offsets(builder: Any, source: Any, entry_bytes: int) -> list[Any]:
+    """Eight entry numbers, a byte each, times ``entry_bytes``, a power of two up to 256.
+
+    One load, and all eight are moved and masked in two words of four; to take them out one by one
+    is half as long again. The optimiser must not see that it can.
+    """
+    shift = entry_bytes.bit_length() - 1
+    eight = builder.load(_at(builder, source, 0, _I64))
+    eight.align = BYTES
+    mask = ir.Constant(_I64, 0x00FF00FF00FF00FF << shift)
+    even = builder.and_(builder.shl(eight, ir.Constant(_I64, shift)), mask)
+    odd = builder.and_(builder.lshr(eight, ir.Constant(_I64, 8 - shift)), mask)
+    words = [_opaque(builder, word) for word in (even, odd)]
+    narrow = ir.IntType(32)
+    offsets = []
+    for half in (0, 32):
+        parts = [
+            builder.trunc(builder.lshr(word, ir.Constant(_I64, half)), narrow) for word in words
+        ]
+        offsets += [builder.and_(part, ir.Constant(narrow, 0xFFFF)) for part in parts]
+        offsets += [builder.lshr(part, ir.Constant(narrow, 16)) for part in parts]
+    return [builder.zext(offset, _I64) for offset in offsets]
+
+
+def _opaque(builder: Any, value: Any) -> Any:
+    """The same value, about which the optimiser knows nothing."""
+    kind = ir.FunctionType(value.type, [value.type])
+    return builder.asm(kind, "", "=r,0", [value], side_effect=False)
 
 
 @intrinsic(prefer_literal=True)
