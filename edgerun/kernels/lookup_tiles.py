@@ -176,6 +176,33 @@ def store_planes(typingctx, value, target, plane):  # type: ignore[no-untyped-de
 
 
 @intrinsic(prefer_literal=True)
+def store_planes_of_four(typingctx, a, b, c, d, target, plane):  # type: ignore[no-untyped-def]
+    """``store_planes`` of four vectors whose pieces of 8 lanes lie side by side in memory.
+
+    Long stores are what it takes to write to memory fast.
+    """
+    if not isinstance(a, Vec):
+        return None
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        pieces = a.lanes // BYTES
+        wide = ir.VectorType(_I64, pieces)
+        words = [builder.bitcast(value, wide) for value in args[:4]]
+
+        def picked(left: Any, right: Any, *order: int) -> Any:
+            mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), list(order))
+            return builder.shuffle_vector(left, right, mask)
+
+        for index in range(pieces):
+            halves = [picked(*words[row : row + 2], index, pieces + index) for row in (0, 2)]
+            place = builder.add(args[4], builder.mul(args[5], ir.Constant(_I64, index)))
+            _store(builder, picked(*halves, 0, 1, 2, 3), place, 0)
+        return context.get_dummy_value()
+
+    return types.void(a, b, c, d, types.intp, types.intp), codegen
+
+
+@intrinsic(prefer_literal=True)
 def transpose_bytes(typingctx, source, stride, target, target_stride):  # type: ignore[no-untyped-def]
     """int8 ``[16, 16]`` with rows ``stride`` bytes apart to its transpose in int16.
 

@@ -90,5 +90,6 @@ def lookup_row(tokens: int, lanes: int, shape: tuple[int, int, int, bool]) -> Ca
     fields |= {"codes": table_entries(weight), "scales": weight.scales, "groups": groups}
     fields |= {"step": step, "tiles": weight.codes.shape[1], "padded_k": weight.padded_k}
     fields |= {"columns": token_columns(rounded["x"], tokens), "x_scale": rounded["x_scale"]}
+    fields |= {"coarse_step": 5, "late_blocks": 2}
     chunks = -(-rows // tokens) * -(-groups // step)
     return Call({"lanes": lanes, "tokens": tokens, "cells": 1024}, fields, rows, check, chunks)
