@@ -12,7 +12,8 @@ Three kernels work one after the other:
 - ``lookup_columns`` transposes activations to int16 ``[blocks, padded K, tokens]``;
 - ``lookup_row`` builds tables and adds, for one block of tokens and one range of rows.
 
-The integer sums are exact and scaled as in ``linear_row``: results are equal bit for bit.
+Sums are int16 for as many passes as the activations' magnitudes allow, then added to int32. The
+integer sums are exact and scaled as in ``linear_row``: results are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -37,20 +38,21 @@ from edgerun.kernels.linear import (
 from edgerun.kernels.lookup_tiles import (
     BYTES,
     LANES,
-    PAIR,
     SUMS,
     add_rows,
-    fill_table,
+    fill_tables,
     store_planes_of_four,
     transpose_bytes,
     transpose_totals,
 )
 from edgerun.kernels.registry import Body, kernel
 from edgerun.kernels.simd import (
+    absolute,
     cast,
     load,
     load_splat,
     mask_bits,
+    reduce_max,
     shift_left,
     shift_right,
     splat,
@@ -59,7 +61,7 @@ from edgerun.kernels.simd import (
 from edgerun.kernels.tiles import scratch
 from edgerun.kernels.word import float_at, int_at, word
 
-PASSES = 8  # passes whose sums fit int16: 8 * 32 * 127 < 2**15
+SAFE = 2**15 - 1 - 32 * 128  # magnitudes that one more pass cannot carry beyond int16
 EIGHT = 8
 GROUPS_AT_ONCE = 64  # of rows, whose weights are read side by side
 ENTRIES, COLUMNS, PADDED_K, X_SCALE, COARSE_STEP, LATE_BLOCKS = 1, 11, 12, 13, 14, 15
@@ -166,6 +168,26 @@ def _store_totals(a, row, present, first, count, totals, tokens):  # type: ignor
             finish(a, row + token, first + n, total * factor * scale_of_row)
 
 
+@njit(inline="always")
+def _reach(columns, stride, reach, fresh, tokens):  # type: ignore[no-untyped-def]
+    """The largest magnitude that any row's sum may have after a pass over ``columns``.
+
+    int16 ``reach[tokens]`` is what it was before, for each token; ``fresh`` makes that zero.
+    """
+    most = 0
+    for part in range(0, tokens * 2, LANES * 2):
+        total = splat(0, "i16", LANES)
+        if not fresh:
+            total = load(reach + part, "i16", LANES)
+        for group in range(BYTES):
+            for plane in range(4):
+                place = columns + plane * stride + group * tokens * 2 + part
+                total = total + absolute(load(place, "i16", LANES))
+        store(reach + part, total)
+        most = max(most, reduce_max(cast(total, "i32")))
+    return most
+
+
 @njit
 def _share(groups, coarse, fine, early, chunk):  # type: ignore[no-untyped-def]
     """The block of a chunk, and its range of groups: ``coarse`` in the first ``early`` blocks."""
@@ -186,10 +208,8 @@ def lookup_row(lanes: int, tokens: int, cells: int) -> Body:
     that a table serves many rows; those of the last ``late_blocks`` blocks are shorter, ``step``
     groups, so that threads end together. A range times ``tokens`` is at most ``cells``.
     """
-    entry, passes_a_tile = tokens * 2, lanes // BYTES  # an even number, like PASSES
-    pair_bytes = PAIR * SUMS * entry
-    table_bytes = BYTES // PAIR * pair_bytes
-    narrow_bytes, wide_bytes = cells * 2, cells * 4
+    entry, passes_a_tile = tokens * 2, lanes // BYTES
+    table_bytes, narrow_bytes, wide_bytes = BYTES * SUMS * entry, cells * 2, cells * 4
 
     def body(a: int, chunk: int) -> None:
         rows, groups = word(word(a, ROWS), 0), word(a, GROUPS)
@@ -201,24 +221,26 @@ def lookup_row(lanes: int, tokens: int, cells: int) -> Body:
             return
         columns = word(a, COLUMNS) + row * word(a, PADDED_K) * 2
         table, sums, totals = scratch(table_bytes), scratch(narrow_bytes), scratch(wide_bytes)
+        reach = scratch(entry)
         for index in range(0, count * tokens, LANES):
             store(totals + index * 4, splat(0, "i32", LANES))
         entries = word(a, ENTRIES) + first * BYTES
         passes = word(a, TILES) * passes_a_tile
+        fresh = True
         for one in range(passes):
-            place = (
-                columns + (one // passes_a_tile * 4 * lanes + one % passes_a_tile * BYTES) * entry
-            )
-            for pair in range(BYTES // PAIR):
-                fill_table(
-                    place + pair * PAIR * entry, lanes * entry, table + pair * pair_bytes, tokens
-                )
-            if one % PASSES == 0:
+            tile, start = one // passes_a_tile, one % passes_a_tile * BYTES
+            place = columns + (tile * 4 * lanes + start) * entry
+            fill_tables(place, lanes * entry, table, tokens)
+            last = _reach(place, lanes * entry, reach, fresh, tokens) > SAFE or one == passes - 1
+            if fresh and last:
+                add_rows(entries, sums, totals, table, count, tokens, 1, 1)
+            elif fresh:
                 add_rows(entries, sums, totals, table, count, tokens, 1, 0)
-            elif one % PASSES == PASSES - 1 or one == passes - 1:
+            elif last:
                 add_rows(entries, sums, totals, table, count, tokens, 0, 1)
             else:
                 add_rows(entries, sums, totals, table, count, tokens, 0, 0)
+            fresh = last
             entries += groups * 4 * BYTES
         _store_totals(a, row, min(tokens, rows - row), first, count, totals, tokens)
 

@@ -18,10 +18,11 @@ _I64 = ir.IntType(64)
 LANES = 16
 BYTES = 8  # weight bytes, or groups of four weights, whose tables are used together
 SUMS = 81  # entries of a table
-# Groups whose entries alternate. With 16 tokens an entry is half a cache line: reads of the one
-# group and of the other never meet in a bank of the first-level cache.
-PAIR = 2
 VECTOR = Vec("i16", LANES)
+
+
+def _int(value: int) -> Any:
+    return ir.Constant(_I64, value)
 
 
 def _literals(*kinds: Any) -> list[Any] | None:
@@ -30,7 +31,7 @@ def _literals(*kinds: Any) -> list[Any] | None:
 
 
 def _at(builder: Any, address: Any, offset: int, kind: Any) -> Any:
-    place = builder.add(address, ir.Constant(_I64, offset)) if offset else address
+    place = builder.add(address, _int(offset)) if offset else address
     return pointer(builder, place, kind)
 
 
@@ -45,48 +46,50 @@ def _store(builder: Any, value: Any, address: Any, offset: int) -> None:
 
 
 @intrinsic(prefer_literal=True)
-def fill_table(typingctx, columns, stride, table, tokens):  # type: ignore[no-untyped-def]
-    """All sums of four columns with weights -1, 0 and 1, for two groups of four columns.
+def fill_tables(typingctx, columns, stride, table, tokens):  # type: ignore[no-untyped-def]
+    """All sums of four columns with weights -1, 0 and 1, for each of ``BYTES`` groups of four.
 
-    Column i of the first group is ``tokens`` int16 at ``columns + i * stride``; those of the
-    second lie ``2 * tokens`` bytes further. Tables are int16 ``[81, 2, tokens]``: entry
-    ``d0 + 3 d1 + 9 d2 + 27 d3`` of a group holds the sum of ``(d_i - 1) * column_i``.
+    Column i of group g is ``tokens`` int16 at ``columns + i * stride + g * tokens * 2``. The
+    table is int16 ``[81, 8, tokens]``: entry ``d0 + 3 d1 + 9 d2 + 27 d3`` of a group holds the
+    sum of ``(d_i - 1) * column_i``.
     """
     values = _literals(tokens)
     if values is None:
         return None
-    size = values[0] * 2
+    width = BYTES * values[0] * 2  # bytes of one entry of all groups
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        base, step, out = args[:3]
-        for place in range(0, PAIR * size, LANES * 2):  # in bytes, within both groups' columns
-            sums = [_two_columns(builder, base, step, first, place) for first in (0, 2)]
+        vectors = _int(width // (LANES * 2))
+        with cgutils.for_range(builder, vectors, intp=_I64) as loop:
+            place = builder.mul(loop.index, _int(LANES * 2))
+            base, out = builder.add(args[0], place), builder.add(args[2], place)
+            sums = [_two_columns(builder, base, args[1], first) for first in (0, 2)]
             for high in range(9):
                 for low in range(9):
                     entry = builder.add(sums[0][low], sums[1][high])
-                    _store(builder, entry, out, (high * 9 + low) * PAIR * size + place)
+                    _store(builder, entry, out, (high * 9 + low) * width)
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp, types.intp, tokens), codegen
 
 
-def _two_columns(builder: Any, base: Any, step: Any, first: int, place: int) -> list[Any]:
+def _two_columns(builder: Any, base: Any, step: Any, first: int) -> list[Any]:
     """The nine sums of columns ``first`` and ``first + 1``."""
     zero = constant(VECTOR, 0)
     choices = []
     for index in (first, first + 1):
-        address = builder.add(base, builder.mul(step, ir.Constant(_I64, index)))
-        column = _load(builder, address, place, VECTOR)
+        address = builder.add(base, builder.mul(step, _int(index)))
+        column = _load(builder, address, 0, VECTOR)
         choices.append([builder.sub(zero, column), zero, column])
     return [builder.add(low, high) for high in choices[1] for low in choices[0]]
 
 
 @intrinsic(prefer_literal=True)
 def add_rows(typingctx, entries, sums, totals, table, count, tokens, fresh, last):  # type: ignore[no-untyped-def]
-    """``sums[n] += sum_g table[g // 2, entries[n, g], g % 2]`` for ``count`` rows, an even number.
+    """``sums[n] += sum_g table[entries[n, g], g]`` for ``count`` rows, an even number.
 
     ``entries`` are uint8 ``[count, 8]``, ``sums`` int16 and ``totals`` int32 ``[count, tokens]``,
-    ``table`` int16 ``[4, 81, 2, tokens]``. If ``fresh``, the sums start at zero, whatever they
+    ``table`` int16 ``[81, 8, tokens]``. If ``fresh``, the sums start at zero, whatever they
     were; if ``last``, they are added to ``totals`` rather than stored.
     """
     values = _literals(tokens, fresh, last)
@@ -94,58 +97,62 @@ def add_rows(typingctx, entries, sums, totals, table, count, tokens, fresh, last
         return None
     vectors = values[0] // LANES
     size = vectors * LANES * 2
+    middle = BYTES // 2 * size
 
-    def one_row(builder: Any, args: Any, row: Any) -> None:
-        source = builder.add(args[0], builder.mul(row, ir.Constant(_I64, BYTES)))
-        target = builder.add(args[1], builder.mul(row, ir.Constant(_I64, size)))
-        offsets = _entry_offsets(builder, source, PAIR * size)
-        start = builder.add(args[2], builder.mul(row, ir.Constant(_I64, 2 * size)))
+    def one_row(builder: Any, addresses: list[Any], row: Any, table: Any) -> None:
+        source, target, wide = (
+            builder.add(start, builder.mul(row, _int(step)))
+            for start, step in zip(addresses, (BYTES, size, 2 * size), strict=True)
+        )
+        offsets = _entry_offsets(builder, source, BYTES * size)
         for part in range(0, size, LANES * 2):
             total = None if values[1] else _load(builder, target, part, VECTOR)
             for group, offset in enumerate(offsets):
-                place = group // PAIR * PAIR * SUMS * size + group % PAIR * size + part
-                found = _load(builder, builder.add(args[3], offset), place, VECTOR)
+                place = builder.add(table, offset)
+                found = _load(builder, place, group * size + part - middle, VECTOR)
                 total = found if total is None else builder.add(total, found)
             if values[2]:
-                wide = Vec("i32", LANES)
-                before = _load(builder, start, 2 * part, wide)
-                _store(
-                    builder, builder.add(before, builder.sext(total, wide.llvm)), start, 2 * part
-                )
+                _add_to(builder, wide, 2 * part, total)
             else:
                 _store(builder, total, target, part)
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        pairs = builder.lshr(args[4], ir.Constant(_I64, 1))
-        with cgutils.for_range(builder, pairs, intp=_I64) as loop:
-            first = builder.shl(loop.index, ir.Constant(_I64, 1))
-            for row in (first, builder.add(first, ir.Constant(_I64, 1))):
-                one_row(builder, args, row)
+        # From its middle the first entries of all groups are in reach of one-byte displacements.
+        table = _opaque(builder, builder.add(args[3], _int(middle)))
+        with cgutils.for_range(builder, builder.lshr(args[4], _int(1)), intp=_I64) as loop:
+            for odd in range(2):
+                row = builder.add(builder.shl(loop.index, _int(1)), _int(odd))
+                one_row(builder, args[:3], row, table)
         return context.get_dummy_value()
 
     addresses = [types.intp] * 5
     return types.void(*addresses, tokens, fresh, last), codegen
 
 
-def _entry_offsets(builder: Any, source: Any, entry_bytes: int) -> list[Any]:
-    """Eight entry numbers, a byte each, times ``entry_bytes``, a power of two up to 256.
+def _add_to(builder: Any, address: Any, offset: int, narrow: Any) -> None:
+    """Adds int16 to int32 in memory."""
+    wide = Vec("i32", LANES)
+    before = _load(builder, address, offset, wide)
+    _store(builder, builder.add(before, builder.sext(narrow, wide.llvm)), address, offset)
 
-    One load, and all eight are moved and masked in two words of four; to take them out one by one
-    is half as long again. The optimiser must not see that it can.
+
+def _entry_offsets(builder: Any, source: Any, entry_bytes: int) -> list[Any]:
+    """Eight entry numbers, a byte each, times ``entry_bytes``: 256 or 512.
+
+    One load, and all eight are moved and masked in two words of four; taking them out one by one
+    needs half as many instructions again. The optimiser must not see that it could.
     """
     shift = entry_bytes.bit_length() - 1
     eight = builder.load(_at(builder, source, 0, _I64))
     eight.align = BYTES
-    mask = ir.Constant(_I64, 0x00FF00FF00FF00FF << shift)
-    even = builder.and_(builder.shl(eight, ir.Constant(_I64, shift)), mask)
-    odd = builder.and_(builder.lshr(eight, ir.Constant(_I64, 8 - shift)), mask)
-    words = [_opaque(builder, word) for word in (even, odd)]
+    mask = _int(0x0001000100010001 * (127 << shift & 0xFFFF))
+    shifts = (shift, shift - 8)  # of the bytes in even and in odd places
+    moved = [builder.shl(eight, _int(one)) for one in shifts]
+    words = [_opaque(builder, builder.and_(one, mask)) for one in moved]
     narrow = ir.IntType(32)
     offsets = []
     for half in (0, 32):
-        parts = [
-            builder.trunc(builder.lshr(word, ir.Constant(_I64, half)), narrow) for word in words
-        ]
+        parts = [builder.trunc(builder.lshr(one, _int(half)), narrow) for one in words]
         offsets += [builder.and_(part, ir.Constant(narrow, 0xFFFF)) for part in parts]
         offsets += [builder.lshr(part, ir.Constant(narrow, 16)) for part in parts]
     return [builder.zext(offset, _I64) for offset in offsets]
@@ -168,7 +175,7 @@ def store_planes(typingctx, value, target, plane):  # type: ignore[no-untyped-de
             lanes = range(index * BYTES, (index + 1) * BYTES)
             mask = ir.Constant(ir.VectorType(ir.IntType(32), BYTES), list(lanes))
             part = builder.shuffle_vector(args[0], args[0], mask)
-            place = builder.add(args[1], builder.mul(args[2], ir.Constant(_I64, index)))
+            place = builder.add(args[1], builder.mul(args[2], _int(index)))
             _store(builder, part, place, 0)
         return context.get_dummy_value()
 
@@ -195,7 +202,7 @@ def store_planes_of_four(typingctx, a, b, c, d, target, plane):  # type: ignore[
 
         for index in range(pieces):
             halves = [picked(*words[row : row + 2], index, pieces + index) for row in (0, 2)]
-            place = builder.add(args[4], builder.mul(args[5], ir.Constant(_I64, index)))
+            place = builder.add(args[4], builder.mul(args[5], _int(index)))
             _store(builder, picked(*halves, 0, 1, 2, 3), place, 0)
         return context.get_dummy_value()
 
@@ -212,7 +219,7 @@ def transpose_bytes(typingctx, source, stride, target, target_stride):  # type: 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         rows = _transposed(builder, args[0], args[1], Vec("i8", LANES))
         for index, row in enumerate(rows):
-            place = builder.add(args[2], builder.mul(args[3], ir.Constant(_I64, index)))
+            place = builder.add(args[2], builder.mul(args[3], _int(index)))
             _store(builder, builder.sext(row, VECTOR.llvm), place, 0)
         return context.get_dummy_value()
 
@@ -236,7 +243,7 @@ def _transposed(builder: Any, source: Any, stride: Any, vec: Vec) -> list[Any]:
     count = vec.lanes
     rows = []
     for index in range(count):
-        row = builder.add(source, builder.mul(stride, ir.Constant(_I64, index)))
+        row = builder.add(source, builder.mul(stride, _int(index)))
         rows.append(_load(builder, row, 0, vec))
     for _ in range(count.bit_length() - 1):
         rows = [
