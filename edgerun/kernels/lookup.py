@@ -45,6 +45,7 @@ from edgerun.kernels.lookup_tiles import (
     transpose_bytes,
     transpose_totals,
 )
+from edgerun.kernels.machine import prefetch
 from edgerun.kernels.registry import Body, kernel
 from edgerun.kernels.simd import (
     absolute,
@@ -63,6 +64,7 @@ from edgerun.kernels.word import float_at, int_at, word
 
 SAFE = 2**15 - 1 - 32 * 128  # magnitudes that one more pass cannot carry beyond int16
 EIGHT = 8
+LINE = 64
 GROUPS_AT_ONCE = 64  # of rows, whose weights are read side by side
 ENTRIES, COLUMNS, PADDED_K, X_SCALE, COARSE_STEP, LATE_BLOCKS = 1, 11, 12, 13, 14, 15
 
@@ -104,6 +106,8 @@ def lookup_entries(lanes: int, tokens: int) -> Body:
                         target + group * 4 * BYTES,
                         plane,
                     )
+                    for row in range(4):  # what the next tiles need: nothing else asks for it
+                        prefetch(source + row * row_bytes + LINE)
                     source += 4 * row_bytes
                 target += lanes // BYTES * plane
 
