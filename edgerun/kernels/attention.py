@@ -55,7 +55,9 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
     sees the last ``window`` positions up to its own, or all of them when ``window`` is 0.
     """
     lanes, size = gcd(head_dim, lanes), ELEMENT_BYTES[dtype]
-    block, tokens, vectors, padded = blocking(group, 2, head_dim, lanes)
+    # Larger blocks convert keys and values less often, but must not leave queries over.
+    most = 4 if group % 4 == 0 and size > 1 else 2
+    block, tokens, vectors, padded = blocking(group, most, head_dim, lanes)
     score, weigh, score_lanes = _score, _weigh, lanes
     if dtype == "int8":
         score, weigh, score_lanes = _score_int8, _weigh_int8, gcd(head_dim, 2 * lanes)

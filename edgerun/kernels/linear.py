@@ -26,11 +26,15 @@ from edgerun.kernels.simd import (
     reduce_add,
     shift_by,
     splat,
+    store,
 )
 from edgerun.kernels.tiles import scratch
+from edgerun.kernels.token_tiles import token_tile
 from edgerun.kernels.word import float_at, int_at, set_float, word
 
 TOKENS = 4
+AT_ONCE = 64  # groups whose sums for one token are scaled together
+EIGHT = 8
 WIDE = 64  # bytes of a vector on machines with registers for 4 x 4 sums
 
 # Arguments that all linear kernels share, so that ``finish`` can read them.
@@ -68,6 +72,26 @@ def store_integers(a, row, n, apart, sums, tokens, rows, middle):  # type: ignor
 
 
 @njit
+def store_neighbours(a, row, n, sums, count, middle):  # type: ignore[no-untyped-def]
+    """``store_integers`` of int32 ``sums [count]`` of one token and the rows from ``n`` on."""
+    offset = middle * int_at(word(a, X_SUM), row)
+    factor, scales = float_at(word(a, X_SCALE), row), word(a, SCALES) + n * 4
+    whole = max(0, min(count, word(a, N) - n)) // EIGHT * EIGHT
+    target = word(a, OUT) + (row * word(a, OUT_STRIDE) + n) * 4
+    for index in range(0, whole * 4, EIGHT * 4):
+        value = cast(load(sums + index, "i32", EIGHT) - splat(offset, "i32", EIGHT), "f32")
+        value = value * splat(factor, "f32", EIGHT) * load(scales + index, "f32", EIGHT)
+        if word(a, BIAS) != 0:
+            value = value + load(word(a, BIAS) + n * 4 + index, "f32", EIGHT)
+        if word(a, ACCUMULATE) != 0:
+            value = value + load(target + index, "f32", EIGHT)
+        store(target + index, value)
+    for index in range(whole, count):
+        total = float32(int_at(sums, index) - offset) * factor
+        finish(a, row, n + index, total * float_at(scales, index))
+
+
+@njit
 def _store_floats(a, row, n, apart, sums, tokens, rows):  # type: ignore[no-untyped-def]
     """Stores float32 ``sums [tokens, rows]``."""
     for t in range(tokens):
@@ -97,28 +121,34 @@ def linear_row(bits: int, lanes: int, isa: str) -> Body:
     """
     middle = 0 if bits == 8 else 1 << (bits - 1)
     side = 4 if lanes == WIDE else 2
+    room, sums_apart = 4 * AT_ONCE * 4, AT_ONCE * 4
 
     def body(a: int, chunk: int) -> None:
         tiles, stride, rows = word(a, TILES), word(a, X_STRIDE), word(word(a, ROWS), 0)
         first = chunk * word(a, STEP)
         apart = min(word(a, GROUPS), first + word(a, STEP)) - first
-        far = apart * tiles * lanes
-        sums = scratch(64)
+        far, last = apart * tiles * lanes, first * 4 + apart
+        sums = scratch(room)
         row = lookup_rows(rows, word(a, LOOKUP))
+        while row + TOKENS <= rows:
+            x = word(a, X) + row * stride
+            for n in range(first * 4, last):
+                for r in range(0, 4, side):
+                    w = word(a, CODES) + n * tiles * lanes + r * far
+                    row_tile(w, far, x, stride, tiles, sums, side, TOKENS, bits, lanes, isa)
+                    store_integers(a, row, n + r * apart, apart, sums, TOKENS, side, middle)
+            row += TOKENS
         while row < rows:
             x = word(a, X) + row * stride
-            many = row + TOKENS <= rows
-            for n in range(first * 4, first * 4 + apart):
-                w = word(a, CODES) + n * tiles * lanes
-                if many:
-                    for r in range(0, 4, side):
-                        start = w + r * far
-                        row_tile(start, far, x, stride, tiles, sums, side, TOKENS, bits, lanes, isa)
-                        store_integers(a, row, n + r * apart, apart, sums, TOKENS, side, middle)
-                else:
-                    row_tile(w, far, x, stride, tiles, sums, 4, 1, bits, lanes, isa)
-                    store_integers(a, row, n, apart, sums, 1, 4, middle)
-            row += TOKENS if many else 1
+            for n in range(first * 4, last, AT_ONCE):
+                count = min(AT_ONCE, last - n)
+                for index in range(count):
+                    w, place = word(a, CODES) + (n + index) * tiles * lanes, sums + index * 4
+                    token_tile(w, far, x, tiles, place, sums_apart, bits, lanes, isa)
+                for r in range(4):
+                    place = sums + r * sums_apart
+                    store_neighbours(a, row, n + r * apart, place, count, middle)
+            row += 1
 
     return body
 

@@ -17,7 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from edgerun.kernels.dot import DOTS, Dots, total_type
+from edgerun.kernels.dot import DOTS, total_type
 from edgerun.kernels.simd import ELEMENTS, Vec, constant, declare, pointer
 
 _I64 = ir.IntType(64)
@@ -192,28 +192,21 @@ def row_tile(typingctx, w, w_stride, x, x_stride, tiles, out, rows, tokens, bits
     if values is None:
         return None
     row_count, token_count, code_bits, vector_bytes = values[:4]
-    paired = code_bits == 2 and token_count == 1  # more tokens would want more registers
-    shape = Shape(row_count, token_count, code_bits, vector_bytes, paired)
+    shape = Shape(row_count, token_count, code_bits, vector_bytes)
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         tile = TileBuilder(builder, shape, values[4], args[:4])
         totals = tile.zeros(total_type(shape.lanes), len(shape.cells))
-        partials = [
-            tile.zeros(tile.dots.partial(shape.lanes), len(shape.cells))
-            for _ in range(1 + shape.paired)
-        ]
+        partials = tile.zeros(tile.dots.partial(shape.lanes), len(shape.cells))
         offsets = Offsets(tile)
-        span = _tiles_a_fold(tile.dots, shape)
+        span = tile.dots.depth(shape.bits) // shape.planes  # tiles that fit a partial sum
 
         def some_tiles(count: Any) -> None:
             with cgutils.for_range(builder, count, intp=_I64):
                 vectors = tile.weights()
                 for plane in range(shape.planes):
-                    sums = partials[plane % len(partials)]
-                    offsets.add(tile.multiply(sums, vectors, plane))
-            # The odd planes' sums are multiples of 1 << bits, and so is the total.
-            for sums, factor in zip(partials[::-1], (1, 1 << shape.bits), strict=False):
-                tile.fold(totals, sums, factor)
+                    offsets.add(tile.multiply(partials, vectors, plane))
+            tile.fold(totals, partials)
 
         if span:
             whole = builder.udiv(args[4], ir.Constant(_I64, span))
@@ -223,20 +216,8 @@ def row_tile(typingctx, w, w_stride, x, x_stride, tiles, out, rows, tokens, bits
         else:
             some_tiles(args[4])
         offsets.subtract(totals)
-
-        def lane_sum(value: Any) -> Any:
-            total = reduce_int(builder, value)
-            return builder.ashr(total, ir.Constant(total.type, shape.bits * shape.paired))
-
-        tile.finish(totals, args[5], ELEMENTS["i32"], lane_sum)
+        tile.finish(totals, args[5], ELEMENTS["i32"], lambda value: reduce_int(builder, value))
         return context.get_dummy_value()
 
     addresses = [types.intp] * 6
     return types.void(*addresses, rows, tokens, bits, lanes, isa), codegen
-
-
-def _tiles_a_fold(dots: Dots, shape: Shape) -> int:
-    """Tiles whose products fit a partial sum; 0 for any number."""
-    if shape.paired:  # half of the planes, codes up to four times as large
-        return dots.depth(shape.bits) // (1 << shape.bits) // (shape.planes // 2)
-    return dots.depth(shape.bits) // shape.planes

@@ -12,7 +12,8 @@ Three kernels work one after the other:
 - ``lookup_columns`` transposes activations to int16 ``[blocks, padded K, tokens]``;
 - ``lookup_row`` builds tables and adds, for one block of tokens and one range of rows.
 
-The integer sums are exact and scaled as in ``linear_row``: results are equal bit for bit.
+Sums are int16 for as many passes as the activations' magnitudes allow, then added to int32. The
+integer sums are exact and scaled as in ``linear_row``: results are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -39,18 +40,20 @@ from edgerun.kernels.lookup_tiles import (
     LANES,
     SUMS,
     add_rows,
-    fill_table,
-    store_planes,
+    fill_tables,
+    store_planes_of_four,
     transpose_bytes,
     transpose_totals,
-    widen_rows,
 )
+from edgerun.kernels.machine import prefetch
 from edgerun.kernels.registry import Body, kernel
 from edgerun.kernels.simd import (
+    absolute,
     cast,
     load,
     load_splat,
     mask_bits,
+    reduce_max,
     shift_left,
     shift_right,
     splat,
@@ -59,9 +62,21 @@ from edgerun.kernels.simd import (
 from edgerun.kernels.tiles import scratch
 from edgerun.kernels.word import float_at, int_at, word
 
-PASSES = 7  # passes whose sums fit int16: 7 * 32 * 128 < 2**15
+SAFE = 2**15 - 1 - 32 * 128  # magnitudes that one more pass cannot carry beyond int16
 EIGHT = 8
-ENTRIES, COLUMNS, PADDED_K, X_SCALE = 1, 11, 12, 13
+LINE = 64
+GROUPS_AT_ONCE = 64  # of rows, whose weights are read side by side
+ENTRIES, COLUMNS, PADDED_K, X_SCALE, COARSE_STEP, LATE_BLOCKS = 1, 11, 12, 13, 14, 15
+
+
+@njit(inline="always")
+def _entries(codes):  # type: ignore[no-untyped-def]
+    """Base-3 numbers of the digits that the codes 1, 2 and 3 stand for; padding may be any."""
+    codes = codes - mask_bits(codes | shift_right(codes, 1), 0x55)
+    low, high = mask_bits(codes, 15), shift_right(codes, 4)
+    low = low - shift_right(low, 2)  # d0 + 4 d1 becomes d0 + 3 d1
+    high = high - shift_right(high, 2)
+    return low + high + shift_left(high, 3)
 
 
 @kernel("lookup_entries", "codes entries groups tiles step rows")
@@ -75,22 +90,26 @@ def lookup_entries(lanes: int, tokens: int) -> Body:
     def body(a: int, chunk: int) -> None:
         if lookup_rows(word(word(a, 5), 0), tokens) == 0:
             return
-        groups, tiles = word(a, 2), word(a, 3)
+        groups, row_bytes = word(a, 2), word(a, 3) * lanes
         plane = groups * 4 * BYTES
-        first = chunk * word(a, 4) * 4
-        last = min(groups * 4, first + word(a, 4) * 4)
-        target = word(a, 1) + first * BYTES
-        for tile in range(tiles):
-            for row in range(first, last):
-                codes = load(word(a, 0) + (row * tiles + tile) * lanes, "u8", lanes)
-                # Codes 1, 2, 3 become digits 0, 1, 2; padding, code 0, meets zeros: any digit.
-                codes = codes - mask_bits(codes | shift_right(codes, 1), 0x55)
-                low, high = mask_bits(codes, 15), shift_right(codes, 4)
-                low = low - shift_right(low, 2)  # d0 + 4 d1 becomes d0 + 3 d1
-                high = high - shift_right(high, 2)
-                entries = low + high + shift_left(high, 3)
-                store_planes(entries, target + (row - first) * BYTES, plane)
-            target += lanes // BYTES * plane
+        first, last = chunk * word(a, 4), min(groups, (chunk + 1) * word(a, 4))
+        for some in range(first, last, GROUPS_AT_ONCE):
+            target = word(a, 1) + some * 4 * BYTES
+            for tile in range(word(a, 3)):
+                source = word(a, 0) + some * 4 * row_bytes + tile * lanes
+                for group in range(min(GROUPS_AT_ONCE, last - some)):
+                    store_planes_of_four(
+                        _entries(load(source, "u8", lanes)),
+                        _entries(load(source + row_bytes, "u8", lanes)),
+                        _entries(load(source + 2 * row_bytes, "u8", lanes)),
+                        _entries(load(source + 3 * row_bytes, "u8", lanes)),
+                        target + group * 4 * BYTES,
+                        plane,
+                    )
+                    for row in range(4):  # what the next tiles need: nothing else asks for it
+                        prefetch(source + row * row_bytes + LINE)
+                    source += 4 * row_bytes
+                target += lanes // BYTES * plane
 
     return body
 
@@ -153,47 +172,80 @@ def _store_totals(a, row, present, first, count, totals, tokens):  # type: ignor
             finish(a, row + token, first + n, total * factor * scale_of_row)
 
 
-@kernel("lookup_row", COMMON + "columns padded_k x_scale")
+@njit(inline="always")
+def _reach(columns, stride, reach, fresh, tokens):  # type: ignore[no-untyped-def]
+    """The largest magnitude that any row's sum may have after a pass over ``columns``.
+
+    int16 ``reach[tokens]`` is what it was before, for each token; ``fresh`` makes that zero.
+    """
+    most = 0
+    for part in range(0, tokens * 2, LANES * 2):
+        total = splat(0, "i16", LANES)
+        if not fresh:
+            total = load(reach + part, "i16", LANES)
+        for group in range(BYTES):
+            for plane in range(4):
+                place = columns + plane * stride + group * tokens * 2 + part
+                total = total + absolute(load(place, "i16", LANES))
+        store(reach + part, total)
+        most = max(most, reduce_max(cast(total, "i32")))
+    return most
+
+
+@njit
+def _share(groups, coarse, fine, early, chunk):  # type: ignore[no-untyped-def]
+    """The block of a chunk, and its range of groups: ``coarse`` in the first ``early`` blocks."""
+    block, step, ranges = 0, coarse, (groups + coarse - 1) // coarse
+    if chunk >= early * ranges:
+        chunk -= early * ranges
+        block, step, ranges = early, fine, (groups + fine - 1) // fine
+    first = chunk % ranges * step
+    return block + chunk // ranges, first, min(groups, first + step)
+
+
+@kernel("lookup_row", COMMON + "columns padded_k x_scale coarse_step late_blocks")
 def lookup_row(lanes: int, tokens: int, cells: int) -> Body:
     """``linear_row`` for ternary weights and the first ``lookup_rows`` rows of a batch.
 
     ``codes`` are the entries of ``lookup_entries``, ``columns`` come from ``lookup_columns``;
-    ``step`` is the number of groups in a range of weight rows; a range times ``tokens`` is at
-    most ``cells``. Chunks count the ranges of the first block, then of the second, and so on.
+    a chunk is a range of weight rows for one block. Ranges are long, ``coarse_step`` groups, so
+    that a table serves many rows; those of the last ``late_blocks`` blocks are shorter, ``step``
+    groups, so that threads end together. A range times ``tokens`` is at most ``cells``.
     """
-    vectors = tokens // LANES
-    entry = tokens * 2
-    table_bytes = BYTES * SUMS * tokens * 2
-    narrow_bytes, wide_bytes = cells * 2, cells * 4
+    entry, passes_a_tile = tokens * 2, lanes // BYTES
+    table_bytes, narrow_bytes, wide_bytes = BYTES * SUMS * entry, cells * 2, cells * 4
 
     def body(a: int, chunk: int) -> None:
-        rows, groups, step = word(word(a, ROWS), 0), word(a, GROUPS), word(a, STEP)
-        ranges = (groups + step - 1) // step
-        row = chunk // ranges * tokens
-        if row >= lookup_rows(rows, tokens):
+        rows, groups = word(word(a, ROWS), 0), word(a, GROUPS)
+        taken = lookup_rows(rows, tokens)
+        early = max(0, (taken + tokens - 1) // tokens - word(a, LATE_BLOCKS))
+        block, begin, end = _share(groups, word(a, COARSE_STEP), word(a, STEP), early, chunk)
+        row, first, count = block * tokens, begin * 4, (end - begin) * 4
+        if row >= taken:
             return
-        first = chunk % ranges * step * 4
-        count = min(groups * 4, first + step * 4) - first
         columns = word(a, COLUMNS) + row * word(a, PADDED_K) * 2
         table, sums, totals = scratch(table_bytes), scratch(narrow_bytes), scratch(wide_bytes)
-        for index in range(count * vectors):
-            store(sums + index * LANES * 2, splat(0, "i16", LANES))
-            store(totals + index * LANES * 4, splat(0, "i32", LANES))
-        waiting = 0
+        reach = scratch(entry)
+        for index in range(0, count * tokens, LANES):
+            store(totals + index * 4, splat(0, "i32", LANES))
         entries = word(a, ENTRIES) + first * BYTES
-        for _tile in range(word(a, TILES)):
-            for start in range(0, lanes, BYTES):
-                for group in range(BYTES):
-                    column = columns + (start + group) * entry
-                    fill_table(column, lanes * entry, table + group * SUMS * entry, tokens)
-                add_rows(entries, sums, table, count, tokens)
-                entries += groups * 4 * BYTES
-                waiting += 1
-                if waiting == PASSES:
-                    widen_rows(sums, totals, count * vectors)
-                    waiting = 0
-            columns += 4 * lanes * entry
-        widen_rows(sums, totals, count * vectors)
+        passes = word(a, TILES) * passes_a_tile
+        fresh = True
+        for one in range(passes):
+            tile, start = one // passes_a_tile, one % passes_a_tile * BYTES
+            place = columns + (tile * 4 * lanes + start) * entry
+            fill_tables(place, lanes * entry, table, tokens)
+            last = _reach(place, lanes * entry, reach, fresh, tokens) > SAFE or one == passes - 1
+            if fresh and last:
+                add_rows(entries, sums, totals, table, count, tokens, 1, 1)
+            elif fresh:
+                add_rows(entries, sums, totals, table, count, tokens, 1, 0)
+            elif last:
+                add_rows(entries, sums, totals, table, count, tokens, 0, 1)
+            else:
+                add_rows(entries, sums, totals, table, count, tokens, 0, 0)
+            fresh = last
+            entries += groups * 4 * BYTES
         _store_totals(a, row, min(tokens, rows - row), first, count, totals, tokens)
 
     return body

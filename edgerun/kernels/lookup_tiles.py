@@ -21,13 +21,17 @@ SUMS = 81  # entries of a table
 VECTOR = Vec("i16", LANES)
 
 
+def _int(value: int) -> Any:
+    return ir.Constant(_I64, value)
+
+
 def _literals(*kinds: Any) -> list[Any] | None:
     values = [getattr(kind, "literal_value", None) for kind in kinds]
     return None if None in values else values
 
 
 def _at(builder: Any, address: Any, offset: int, kind: Any) -> Any:
-    place = builder.add(address, ir.Constant(_I64, offset)) if offset else address
+    place = builder.add(address, _int(offset)) if offset else address
     return pointer(builder, place, kind)
 
 
@@ -42,95 +46,122 @@ def _store(builder: Any, value: Any, address: Any, offset: int) -> None:
 
 
 @intrinsic(prefer_literal=True)
-def fill_table(typingctx, columns, stride, table, tokens):  # type: ignore[no-untyped-def]
-    """All sums of four columns with weights -1, 0 and 1: int16 ``table[81, tokens]``.
+def fill_tables(typingctx, columns, stride, table, tokens):  # type: ignore[no-untyped-def]
+    """All sums of four columns with weights -1, 0 and 1, for each of ``BYTES`` groups of four.
 
-    Column i is ``tokens`` int16 at ``columns + i * stride``; entry ``d0 + 3 d1 + 9 d2 + 27 d3``
-    holds the sum of ``(d_i - 1) * column_i``.
+    Column i of group g is ``tokens`` int16 at ``columns + i * stride + g * tokens * 2``. The
+    table is int16 ``[81, 8, tokens]``: entry ``d0 + 3 d1 + 9 d2 + 27 d3`` of a group holds the
+    sum of ``(d_i - 1) * column_i``.
     """
     values = _literals(tokens)
     if values is None:
         return None
-    vectors = values[0] // LANES
+    width = BYTES * values[0] * 2  # bytes of one entry of all groups
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        base, step, out = args[:3]
-        for part in range(vectors):
-            sums = [_two_columns(builder, base, step, first, part) for first in (0, 2)]
+        vectors = _int(width // (LANES * 2))
+        with cgutils.for_range(builder, vectors, intp=_I64) as loop:
+            place = builder.mul(loop.index, _int(LANES * 2))
+            base, out = builder.add(args[0], place), builder.add(args[2], place)
+            sums = [_two_columns(builder, base, args[1], first) for first in (0, 2)]
             for high in range(9):
                 for low in range(9):
                     entry = builder.add(sums[0][low], sums[1][high])
-                    place = ((high * 9 + low) * vectors + part) * LANES * 2
-                    _store(builder, entry, out, place)
+                    _store(builder, entry, out, (high * 9 + low) * width)
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp, types.intp, tokens), codegen
 
 
-def _two_columns(builder: Any, base: Any, step: Any, first: int, part: int) -> list[Any]:
+def _two_columns(builder: Any, base: Any, step: Any, first: int) -> list[Any]:
     """The nine sums of columns ``first`` and ``first + 1``."""
     zero = constant(VECTOR, 0)
     choices = []
     for index in (first, first + 1):
-        address = builder.add(base, builder.mul(step, ir.Constant(_I64, index)))
-        column = _load(builder, address, part * LANES * 2, VECTOR)
+        address = builder.add(base, builder.mul(step, _int(index)))
+        column = _load(builder, address, 0, VECTOR)
         choices.append([builder.sub(zero, column), zero, column])
     return [builder.add(low, high) for high in choices[1] for low in choices[0]]
 
 
 @intrinsic(prefer_literal=True)
-def add_rows(typingctx, entries, sums, table, count, tokens):  # type: ignore[no-untyped-def]
-    """``sums[n] += sum_g table[g, entries[n, g]]`` for ``count`` rows.
+def add_rows(typingctx, entries, sums, totals, table, count, tokens, fresh, last):  # type: ignore[no-untyped-def]
+    """``sums[n] += sum_g table[entries[n, g], g]`` for ``count`` rows, an even number.
 
-    ``entries`` are uint8 ``[count, 8]``, ``sums`` int16 ``[count, tokens]``, ``table`` int16
-    ``[8, 81, tokens]``.
+    ``entries`` are uint8 ``[count, 8]``, ``sums`` int16 and ``totals`` int32 ``[count, tokens]``,
+    ``table`` int16 ``[81, 8, tokens]``. If ``fresh``, the sums start at zero, whatever they
+    were; if ``last``, they are added to ``totals`` rather than stored.
     """
-    values = _literals(tokens)
+    values = _literals(tokens, fresh, last)
     if values is None:
         return None
     vectors = values[0] // LANES
     size = vectors * LANES * 2
+    middle = BYTES // 2 * size
+
+    def one_row(builder: Any, addresses: list[Any], row: Any, table: Any) -> None:
+        source, target, wide = (
+            builder.add(start, builder.mul(row, _int(step)))
+            for start, step in zip(addresses, (BYTES, size, 2 * size), strict=True)
+        )
+        offsets = _entry_offsets(builder, source, BYTES * size)
+        for part in range(0, size, LANES * 2):
+            total = None if values[1] else _load(builder, target, part, VECTOR)
+            for group, offset in enumerate(offsets):
+                place = builder.add(table, offset)
+                found = _load(builder, place, group * size + part - middle, VECTOR)
+                total = found if total is None else builder.add(total, found)
+            if values[2]:
+                _add_to(builder, wide, 2 * part, total)
+            else:
+                _store(builder, total, target, part)
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        with cgutils.for_range(builder, args[3], intp=_I64) as loop:
-            source = builder.add(args[0], builder.mul(loop.index, ir.Constant(_I64, BYTES)))
-            target = builder.add(args[1], builder.mul(loop.index, ir.Constant(_I64, size)))
-            totals = [_load(builder, target, part * LANES * 2, VECTOR) for part in range(vectors)]
-            # One load for eight entries: loads are what this loop is short of.
-            eight = builder.load(_at(builder, source, 0, _I64))
-            eight.align = BYTES
-            for group in range(BYTES):
-                one = builder.lshr(eight, ir.Constant(_I64, group * 8))
-                offset = builder.mul(
-                    builder.and_(one, ir.Constant(_I64, 255)), ir.Constant(_I64, size)
-                )
-                place = builder.add(args[2], offset)
-                for part in range(vectors):
-                    found = _load(builder, place, group * SUMS * size + part * LANES * 2, VECTOR)
-                    totals[part] = builder.add(totals[part], found)
-            for part, total in enumerate(totals):
-                _store(builder, total, target, part * LANES * 2)
+        # From its middle the first entries of all groups are in reach of one-byte displacements.
+        table = _opaque(builder, builder.add(args[3], _int(middle)))
+        with cgutils.for_range(builder, builder.lshr(args[4], _int(1)), intp=_I64) as loop:
+            for odd in range(2):
+                row = builder.add(builder.shl(loop.index, _int(1)), _int(odd))
+                one_row(builder, args[:3], row, table)
         return context.get_dummy_value()
 
-    addresses = [types.intp] * 4
-    return types.void(*addresses, tokens), codegen
+    addresses = [types.intp] * 5
+    return types.void(*addresses, tokens, fresh, last), codegen
 
 
-@intrinsic(prefer_literal=True)
-def widen_rows(typingctx, sums, totals, count):  # type: ignore[no-untyped-def]
-    """``totals += sums; sums = 0`` for ``count`` vectors of int16 sums and int32 totals."""
+def _add_to(builder: Any, address: Any, offset: int, narrow: Any) -> None:
+    """Adds int16 to int32 in memory."""
+    wide = Vec("i32", LANES)
+    before = _load(builder, address, offset, wide)
+    _store(builder, builder.add(before, builder.sext(narrow, wide.llvm)), address, offset)
 
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        wide = Vec("i32", LANES)
-        with cgutils.for_range(builder, args[2], intp=_I64) as loop:
-            narrow = builder.add(args[0], builder.mul(loop.index, ir.Constant(_I64, LANES * 2)))
-            total = builder.add(args[1], builder.mul(loop.index, ir.Constant(_I64, LANES * 4)))
-            added = builder.sext(_load(builder, narrow, 0, VECTOR), wide.llvm)
-            _store(builder, builder.add(_load(builder, total, 0, wide), added), total, 0)
-            _store(builder, constant(VECTOR, 0), narrow, 0)
-        return context.get_dummy_value()
 
-    return types.void(types.intp, types.intp, types.intp), codegen
+def _entry_offsets(builder: Any, source: Any, entry_bytes: int) -> list[Any]:
+    """Eight entry numbers, a byte each, times ``entry_bytes``: 256 or 512.
+
+    One load, and all eight are moved and masked in two words of four; taking them out one by one
+    needs half as many instructions again. The optimiser must not see that it could.
+    """
+    shift = entry_bytes.bit_length() - 1
+    eight = builder.load(_at(builder, source, 0, _I64))
+    eight.align = BYTES
+    mask = _int(0x0001000100010001 * (127 << shift & 0xFFFF))
+    shifts = (shift, shift - 8)  # of the bytes in even and in odd places
+    moved = [builder.shl(eight, _int(one)) for one in shifts]
+    words = [_opaque(builder, builder.and_(one, mask)) for one in moved]
+    narrow = ir.IntType(32)
+    offsets = []
+    for half in (0, 32):
+        parts = [builder.trunc(builder.lshr(one, _int(half)), narrow) for one in words]
+        offsets += [builder.and_(part, ir.Constant(narrow, 0xFFFF)) for part in parts]
+        offsets += [builder.lshr(part, ir.Constant(narrow, 16)) for part in parts]
+    return [builder.zext(offset, _I64) for offset in offsets]
+
+
+def _opaque(builder: Any, value: Any) -> Any:
+    """The same value, about which the optimiser knows nothing."""
+    kind = ir.FunctionType(value.type, [value.type])
+    return builder.asm(kind, "", "=r,0", [value], side_effect=False)
 
 
 @intrinsic(prefer_literal=True)
@@ -144,11 +175,38 @@ def store_planes(typingctx, value, target, plane):  # type: ignore[no-untyped-de
             lanes = range(index * BYTES, (index + 1) * BYTES)
             mask = ir.Constant(ir.VectorType(ir.IntType(32), BYTES), list(lanes))
             part = builder.shuffle_vector(args[0], args[0], mask)
-            place = builder.add(args[1], builder.mul(args[2], ir.Constant(_I64, index)))
+            place = builder.add(args[1], builder.mul(args[2], _int(index)))
             _store(builder, part, place, 0)
         return context.get_dummy_value()
 
     return types.void(value, types.intp, types.intp), codegen
+
+
+@intrinsic(prefer_literal=True)
+def store_planes_of_four(typingctx, a, b, c, d, target, plane):  # type: ignore[no-untyped-def]
+    """``store_planes`` of four vectors whose pieces of 8 lanes lie side by side in memory.
+
+    Long stores are what it takes to write to memory fast.
+    """
+    if not isinstance(a, Vec):
+        return None
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        pieces = a.lanes // BYTES
+        wide = ir.VectorType(_I64, pieces)
+        words = [builder.bitcast(value, wide) for value in args[:4]]
+
+        def picked(left: Any, right: Any, *order: int) -> Any:
+            mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), list(order))
+            return builder.shuffle_vector(left, right, mask)
+
+        for index in range(pieces):
+            halves = [picked(*words[row : row + 2], index, pieces + index) for row in (0, 2)]
+            place = builder.add(args[4], builder.mul(args[5], _int(index)))
+            _store(builder, picked(*halves, 0, 1, 2, 3), place, 0)
+        return context.get_dummy_value()
+
+    return types.void(a, b, c, d, types.intp, types.intp), codegen
 
 
 @intrinsic(prefer_literal=True)
@@ -161,7 +219,7 @@ def transpose_bytes(typingctx, source, stride, target, target_stride):  # type: 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         rows = _transposed(builder, args[0], args[1], Vec("i8", LANES))
         for index, row in enumerate(rows):
-            place = builder.add(args[2], builder.mul(args[3], ir.Constant(_I64, index)))
+            place = builder.add(args[2], builder.mul(args[3], _int(index)))
             _store(builder, builder.sext(row, VECTOR.llvm), place, 0)
         return context.get_dummy_value()
 
@@ -185,7 +243,7 @@ def _transposed(builder: Any, source: Any, stride: Any, vec: Vec) -> list[Any]:
     count = vec.lanes
     rows = []
     for index in range(count):
-        row = builder.add(source, builder.mul(stride, ir.Constant(_I64, index)))
+        row = builder.add(source, builder.mul(stride, _int(index)))
         rows.append(_load(builder, row, 0, vec))
     for _ in range(count.bit_length() - 1):
         rows = [

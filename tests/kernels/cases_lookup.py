@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.formats import format_named
 from edgerun.kernels.layout import StreamWeight, to_stream
 from tests.kernels.cases_linear import expectation, packed_weight, rounded_row
 from tests.kernels.harness import Call, cases_of, random
@@ -13,6 +14,8 @@ FORM = ("ternary", 32)
 BYTES = 8
 # Outputs, inputs, batch rows, bias and residual: whole blocks, a part of one, too few rows.
 SHAPES = [(9, 320, 32, False), (70, 704, 57, True), (4, 64, 20, False), (6, 64, 5, False)]
+LARGE_SUMS = 24  # outputs of the shape whose sums exceed int16
+SHAPES.append((LARGE_SUMS, 1216, 32, False))
 
 
 def by_lookup(rows: int, tokens: int) -> int:
@@ -76,6 +79,9 @@ def lookup_row(tokens: int, lanes: int, shape: tuple[int, int, int, bool]) -> Ca
     packed = packed_weight(FORM, n, k, row_scale=True)
     weight = to_stream(packed, lanes, row_scale=True)
     x = random((rows, packed.shape[1]))
+    if n == LARGE_SUMS:  # row after row, activations that add up to the largest sums
+        x = np.sign(format_named(packed.format).unpack(packed)[np.arange(rows) % n])
+        assert np.abs(x).sum(axis=1).min() * 127 > 2**15
     taken = by_lookup(rows, tokens)
     fields, check_all = expectation(x, packed, extras, "int8_row")
     out, untouched = fields["out"], fields["out"].copy()
@@ -90,5 +96,6 @@ def lookup_row(tokens: int, lanes: int, shape: tuple[int, int, int, bool]) -> Ca
     fields |= {"codes": table_entries(weight), "scales": weight.scales, "groups": groups}
     fields |= {"step": step, "tiles": weight.codes.shape[1], "padded_k": weight.padded_k}
     fields |= {"columns": token_columns(rounded["x"], tokens), "x_scale": rounded["x_scale"]}
+    fields |= {"coarse_step": 5, "late_blocks": 2}
     chunks = -(-rows // tokens) * -(-groups // step)
     return Call({"lanes": lanes, "tokens": tokens, "cells": 1024}, fields, rows, check, chunks)

@@ -21,7 +21,8 @@ from edgerun.kernels.layout import GROUP
 from edgerun.kernels.trit_layout import TritWeight
 
 CHUNK_BYTES = 128 * 1024
-CHUNKS_A_THREAD = 4
+LONGEST_CHUNK_BYTES = 1024 * 1024  # of large matrices: long streams are read faster
+CHUNKS_A_THREAD, LONG_CHUNKS_A_THREAD = 4, 64
 
 
 def rounding(binder: Binder, node: Node) -> Rounding | None:
@@ -148,7 +149,8 @@ def _tiles(weight: Prepared) -> int:
 
 def _step(groups: int, nbytes: int, threads: int) -> int:
     """Groups a chunk: small enough to share the work, large enough to be worth taking."""
-    by_size = CHUNK_BYTES * groups // max(1, nbytes)
+    longest = min(nbytes // (threads * LONG_CHUNKS_A_THREAD), LONGEST_CHUNK_BYTES)
+    by_size = max(CHUNK_BYTES, longest) * groups // max(1, nbytes)
     by_share = groups // (threads * CHUNKS_A_THREAD)
     return max(1, min(by_size, by_share))
 

@@ -13,7 +13,7 @@ from edgerun.kernels.trit_layout import TritWeight
 
 TOKENS = 16  # a block: one vector of int16 sums with AVX2
 CELLS = 65536  # of sums a chunk: with their tables they fit the second-level cache
-SMALLEST_RANGE = 256  # weight rows; tables cost as much as about 80
+SMALLEST_RANGE = 256  # weight rows; tables cost as much as about 100
 CODE_CHUNKS_A_THREAD = 4
 ISAS = ("avx2", "portable")  # where multiplying is slower
 
@@ -42,7 +42,8 @@ def emit_lookup(
     groups, params = len(weight.codes) // GROUP, {"lanes": weight.lanes, "tokens": TOKENS}
     _emit_entries(binder, node, weight, entries, common["rows"])
     columns = _columns(binder, node, rounded, weight.padded_k, counted_by)
-    ranges = _ranges(groups * GROUP, binder.options.threads)
+    fewest = -(-groups * GROUP * TOKENS // CELLS)
+    ranges = _ranges(groups * GROUP, fewest, binder.options.threads)
     assert rounded.scales is not None
     reads = {entries.key, columns.key, rounded.scales.key}
     binder.emit(
@@ -56,6 +57,8 @@ def emit_lookup(
             "columns": columns.address,
             "padded_k": weight.padded_k,
             "x_scale": rounded.scales.address,
+            "coarse_step": -(-groups // fewest),
+            "late_blocks": binder.options.threads,
         },
         # Twice as many as whole blocks need: the last block may be half full.
         chunks=(counted_by, 2 * ranges, TOKENS),
@@ -100,9 +103,9 @@ def _code_tiles(weight: StreamWeight | TritWeight) -> int:
     return weight.padded_k // (4 * weight.lanes)
 
 
-def _ranges(rows: int, threads: int) -> int:
-    """Ranges of weight rows: as few as fit the cache, but enough for all threads."""
-    return max(-(-rows * TOKENS // CELLS), min(threads, rows // SMALLEST_RANGE), 1)
+def _ranges(rows: int, fewest: int, threads: int) -> int:
+    """Ranges of weight rows of the last blocks: enough for all threads."""
+    return max(fewest, min(threads, rows // SMALLEST_RANGE))
 
 
 def expansion_memory(binder: Binder) -> Buffer:
