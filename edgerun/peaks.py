@@ -68,7 +68,7 @@ def _lookup_peak(threads: int) -> float:
     arrays: dict[str, NDArray[Any]] = {
         "entries": np.zeros((PEAK_ROWS, BYTES), np.uint8),
         "sums": np.zeros((chunks, PEAK_ROWS, TOKENS), np.int16),
-        "table": np.zeros((BYTES, SUMS, TOKENS), np.int16),
+        "table": np.zeros((SUMS, BYTES, TOKENS), np.int16),
     }
     numbers = {"count": PEAK_ROWS, "repeats": PEAK_REPEATS}
     params = {"tokens": TOKENS}

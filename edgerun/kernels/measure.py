@@ -96,15 +96,15 @@ def multiply_peak(lanes: int, isa: str) -> Body:
 def lookup_peak(tokens: int) -> Body:
     """Adds table entries as ``lookup_row`` does, from the cache.
 
-    ``entries`` is uint8 ``[count, 8]``, ``table`` int16 ``[8, 81, tokens]``, ``sums`` int16
-    ``[count, tokens]`` a chunk, which wrap around. An entry stands for four multiply-adds a
-    token: a chunk is ``count * repeats * 32 * tokens`` of them.
+    ``entries`` is uint8 ``[count, 8]``, ``table`` int16 ``[81, 8, tokens]``, ``sums`` int16
+    ``[count, tokens]`` a chunk, which wrap around; ``count`` is even. An entry stands for four
+    multiply-adds a token: a chunk is ``count * repeats * 32 * tokens`` of them.
     """
 
     def body(a: int, chunk: int) -> None:
         sums = word(a, 1) + chunk * word(a, 3) * tokens * 2
         for _repeat in range(word(a, 4)):
-            add_rows(word(a, 0), sums, word(a, 2), word(a, 3), tokens)
+            add_rows(word(a, 0), sums, 0, word(a, 2), word(a, 3), tokens, 0, 0)
 
     return body
 

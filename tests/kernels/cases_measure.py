@@ -32,14 +32,14 @@ def multiply_peak(isa: str) -> Call:
 
 @cases_of("lookup_peak", tokens=[16, 32])
 def lookup_peak(tokens: int) -> Call:
-    count, repeats, chunks = 5, 3, 2
+    count, repeats, chunks = 6, 3, 2
     rng = np.random.default_rng(0)
     entries = rng.integers(0, 81, (count, 8)).astype(np.uint8)
-    table = rng.integers(-100, 101, (8, 81, tokens)).astype(np.int16)
+    table = rng.integers(-100, 101, (81, 8, tokens)).astype(np.int16)
     sums = np.zeros((chunks, count, tokens), np.int16)
 
     def check() -> None:
-        total = repeats * table[np.arange(8), entries].sum(axis=1)
+        total = repeats * table[entries, np.arange(8)].sum(axis=1)
         np.testing.assert_array_equal(sums, [total] * chunks)
 
     fields = {"entries": entries, "sums": sums, "table": table, "count": count}
