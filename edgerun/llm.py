@@ -199,6 +199,7 @@ class LLM:
         """Releases threads and memory; calling it twice is allowed."""
         self._own.close()
         self._engine.close()
+        self.model.owned.close()
 
     def __enter__(self) -> LLM:
         return self

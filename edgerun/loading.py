@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,7 @@ class Model:
         backends: names of the back-ends in use.
         workload: how much there is to multiply.
         reporters: back-ends in use that count what their device does.
+        owned: closes the back-ends; to be done after the executables are closed.
     """
 
     path: Path
@@ -136,6 +138,7 @@ class Model:
     backends: tuple[str, ...] = ()
     workload: Workload = field(default_factory=Workload)
     reporters: tuple[Reports, ...] = ()
+    owned: ExitStack = field(default_factory=ExitStack)
 
 
 def resolve(path: str | Path | None) -> Path:
@@ -176,7 +179,7 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
     rows = min(options.chunk_rows, context)
     found = dict.fromkeys((*config.eos_token_ids, *eos_ids(texts[GENERATION_CONFIG])))
     packing = packing_of(bundle, options)
-    executables, used = _compile(bundle.graph, options, spec, rows, packing.trits)
+    executables, used, owned = _compile(bundle.graph, options, spec, rows, packing.trits)
     return Model(
         path=bundle.path,
         digest=bundle.digest,
@@ -195,6 +198,7 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
         backends=tuple(backend.name for backend in used),
         workload=workload(bundle.graph),
         reporters=tuple(backend for backend in used if isinstance(backend, Reports)),
+        owned=owned,
     )
 
 
@@ -215,20 +219,24 @@ def streamed_bytes(graph: Graph, *, trits: bool = False) -> int:
 
 def _compile(
     graph: Graph, options: LoadOptions, spec: CacheSpec, rows: int, trits: bool
-) -> tuple[Mapping[Phase, Executable], tuple[Backend, ...]]:
+) -> tuple[Mapping[Phase, Executable], tuple[Backend, ...], ExitStack]:
+    """The programs, the back-ends that run them, and what closes all back-ends asked."""
     candidates = find_candidates(options.backend, options.device)
     threads = options.worker_threads
-    expect(candidates.backends, threads, trits=trits)
-    plan = make_plan(graph, candidates.backends, candidates.preferred)
-    each = {
-        Phase.PREFILL: CompileOptions(threads, rows, spec, options.progress, trits=trits),
-        Phase.DECODE: CompileOptions(threads, 1, spec, options.progress, _may_screen(), trits),
-    }
-    names = {segment.backend for phase in plan.segments.values() for segment in phase}
-    used = tuple(backend for backend in candidates.backends if backend.name in names)
-    for backend in set(candidates.backends).difference(used):
-        backend.close()
-    return compile_plan(plan, candidates.backends, each), used
+    with ExitStack() as owned:
+        for backend in candidates.backends:
+            owned.callback(backend.close)
+        expect(candidates.backends, threads, trits=trits)
+        plan = make_plan(graph, candidates.backends, candidates.preferred)
+        each = {
+            Phase.PREFILL: CompileOptions(threads, rows, spec, options.progress, trits=trits),
+            Phase.DECODE: CompileOptions(threads, 1, spec, options.progress, _may_screen(), trits),
+        }
+        names = {segment.backend for phase in plan.segments.values() for segment in phase}
+        used = tuple(backend for backend in candidates.backends if backend.name in names)
+        for backend in set(candidates.backends).difference(used):
+            backend.close()
+        return compile_plan(plan, candidates.backends, each), used, owned.pop_all()
 
 
 def packing_of(bundle: Bundle, options: LoadOptions) -> Packing:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +259,16 @@ def test_closing_releases_the_executables_once_each() -> None:
     assert executable.closed == 1
 
 
+def test_a_closed_model_says_so() -> None:
+    llm = model()
+    chat = llm.session()
+    llm.close()
+    llm.close()
+    for use in (lambda: llm.generate("x"), lambda: chat.send("x").result()):
+        with pytest.raises(InputError, match="this model is closed: load it again"):
+            use()
+
+
 class Broken(fakes.FakeExecutable):
     def __call__(self, batch: Any, cache: Any, values: Any = None) -> Any:
         result = super().__call__(batch, cache)
@@ -309,10 +318,8 @@ def test_threads_come_from_the_caller_first() -> None:
 
 def test_importing_edgerun_is_cheap() -> None:
     script = "import sys, edgerun; print(len({'numpy', 'numba', 'typer'} & set(sys.modules)))"
-    began = time.perf_counter()
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "0"
-    assert time.perf_counter() - began < 5
 
 
 def test_scores_match_the_probabilities_of_single_tokens() -> None:

@@ -188,8 +188,10 @@ class Engine:
             Logits of the rows that it wants, float32 ``[n, vocab]``, valid until the next call.
 
         Raises:
+            InputError: the engine was closed.
             BackendError: the model failed.
         """
+        self._check_open()
         phase = Phase.DECODE if batch.rows == 1 else Phase.PREFILL
         logits: NDArray[np.float32] = self._executables[phase](batch, cache)["logits"]
         if logits.shape != (len(batch.logit_rows), self.vocab_size):
@@ -204,7 +206,9 @@ class Engine:
 
         Raises:
             PromptError: see ``generate``.
+            InputError: the engine was closed.
         """
+        self._check_open()
         if len(prompt) == 0:
             raise PromptError("the prompt is empty: pass at least one token")
         if context < 2:
@@ -226,6 +230,11 @@ class Engine:
             )
 
     def close(self) -> None:
-        """Releases the executables."""
-        for executable in set(self._executables.values()):
+        """Releases the executables; calling it twice is allowed."""
+        executables, self._executables = self._executables, {}
+        for executable in set(executables.values()):
             executable.close()
+
+    def _check_open(self) -> None:
+        if not self._executables:
+            raise InputError("this model is closed: load it again")

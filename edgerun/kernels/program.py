@@ -120,6 +120,7 @@ class ThreadTeam:
     def _settle(self) -> None:
         with self._asleep:  # also a barrier between the store and the loads below
             self._control[0, 0] = -1
+            self._settled = self._run
         while not self._idle[:, 0].all():
             time.sleep(0)
         self._program = None
@@ -129,6 +130,7 @@ class ThreadTeam:
         self._idle = _lines(self.threads, 2 * CACHE_LINE_WORDS)
         self._idle[:] = 1
         self._run = 0
+        self._settled = 0  # the last run that nobody can join any more
         self._sleeping = 0
         self._lock = threading.Lock()
         self._asleep = threading.Condition()
@@ -156,7 +158,8 @@ class ThreadTeam:
             last = work(control, idle, last)
             with self._asleep:
                 self._sleeping += 1
-                while self._run <= last and not self._closed:
+                # A worker that woke up too late finds its run settled and waits for another.
+                while self._run <= max(last, self._settled) and not self._closed:
                     self._asleep.wait()
                 self._sleeping -= 1
                 if self._closed:

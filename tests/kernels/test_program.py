@@ -7,11 +7,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from edgerun.kernels import program as program_module
 from edgerun.kernels.instructions import Instruction, Loaded, fences
 from edgerun.kernels.program import Program, ThreadTeam
 from edgerun.kernels.registry import instruction
@@ -111,18 +114,59 @@ def test_runs_from_several_callers_do_not_mix() -> None:
     assert all((arrays[0] == 300).all() for _, arrays in programs)
 
 
+def all_sleep(team: ThreadTeam) -> bool:
+    """Whether all workers fall asleep; how soon depends on who else wants the cores."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with team._asleep:
+            if team._sleeping == len(team._workers):
+                return True
+        time.sleep(0.01)
+    return False
+
+
 def test_workers_sleep_when_idle() -> None:
     team = ThreadTeam(3)
     program, _ = chain(3)
+    for _ in range(3):
+        team.run(program)
+        assert all_sleep(team)
+    team.close()
+
+
+def test_workers_sleep_when_their_run_was_settled_before_they_saw_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = threading.Semaphore(0)
+    native = program_module._native
+
+    def counting(name: str, arguments: int, *, result: bool) -> Callable[..., Any]:
+        function = native(name, arguments, result=result)
+
+        def look(*words: int) -> int:
+            looks.release()
+            return int(function(*words))
+
+        return look if name == "runner-worker" else function
+
+    monkeypatch.setattr(program_module, "_native", counting)
+    team = ThreadTeam(3)
+    program, (x, *_) = chain(3)
+    program.frame[ROWS] = 3
     team.run(program)
-
-    def used() -> float:
-        before = time.process_time()
-        time.sleep(0.3)
-        return time.process_time() - before
-
-    # Falling asleep takes the longer the more others want the cores.
-    assert any(used() < 0.05 for _ in range(20))
+    assert all_sleep(team)
+    while looks.acquire(blocking=False):
+        pass
+    master, team._master = team._master, lambda *_: None  # a run that no worker gets to see
+    team.run(program)
+    team._master = master
+    for _ in range(8):  # they are awake, each of them looks again and again
+        assert looks.acquire(timeout=60)
+    team.settle()
+    assert all_sleep(team)
+    team.run(program)
+    assert (x == 2).all()
+    assert all_sleep(team)
     team.close()
 
 
