@@ -29,7 +29,7 @@ MAX_MEMORY_BYTES = 256 << 20
 FUEL = 1_000_000
 CPU_S = 0.045
 CPU_S_PER_BYTE = 5e-8  # of the conversation: an ordinary template needs a tenth of it
-WALL_S = 5.0  # for a machine that is busy with other things
+WALL_S = 20.0  # for a machine that is busy with other things
 START_S = 30.0
 WORKER = Path(__file__).with_name("template_worker.py")
 # minijinja does not know transformers' {% generation %}; it only marks training text.

@@ -280,7 +280,7 @@ def test_ctrl_c_during_an_export_leaves_nothing(tmp_path: Path, repo_root: Path)
     assert process.stdout.readline() == b"writing\n"
     assert len(list(tmp_path.iterdir())) == 1  # the weights, so far
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=100)
     check_refusal(process.returncode, out.decode(), err.decode(), 130)
     assert err == b"edgerun: interrupted\n"
     assert list(tmp_path.iterdir()) == []

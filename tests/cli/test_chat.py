@@ -108,18 +108,27 @@ class Terminal:
             os.execve(sys.executable, [sys.executable, "-c", SLOW, *arguments], environment)
         self.screen = ""
 
-    def expect(self, words: str, seconds: float = 20) -> None:
+    def expect(self, words: str, seconds: float = 100) -> None:
+        """Waits for words and forgets everything up to them."""
         deadline = time.monotonic() + seconds
         while words not in self.screen:
-            ready, _, _ = select.select([self.handle], [], [], 0.1)
-            try:
-                self.screen += (
-                    os.read(self.handle, 4096).decode("utf-8", "replace") if ready else ""
-                )
-            except OSError:  # the program ended
-                assert words in self.screen, self.screen
-            assert time.monotonic() < deadline, self.screen
+            self.read(deadline)
         self.screen = self.screen.split(words, 1)[1]
+
+    def expect_more(self, seconds: float = 100) -> None:
+        """Waits for any output after what was expected last."""
+        deadline = time.monotonic() + seconds
+        while not self.screen:
+            self.read(deadline)
+
+    def read(self, deadline: float) -> None:
+        """Adds what there is to the screen."""
+        assert time.monotonic() < deadline, self.screen
+        if select.select([self.handle], [], [], 0.1)[0]:
+            try:
+                self.screen += os.read(self.handle, 4096).decode("utf-8", "replace")
+            except OSError as error:
+                raise AssertionError(f"the program ended: {self.screen}") from error
 
     def send(self, keys: str) -> None:
         os.write(self.handle, keys.encode())
@@ -141,7 +150,7 @@ def test_ctrl_c_stops_the_reply_and_keeps_the_chat(tmp_path: Path) -> None:
     terminal.expect(READY)
     terminal.send("hello\r")
     terminal.expect("\x1b[?2004l")
-    time.sleep(0.5)
+    terminal.expect_more()
     terminal.send("\x03")
     terminal.expect("[stopped]")
     terminal.expect(READY)

@@ -111,7 +111,7 @@ def test_ctrl_c_ends_the_program_with_code_130() -> None:
     assert process.stdout is not None
     process.stdout.read(1)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=100)
     assert process.returncode == 130
     assert err.decode().strip().endswith("interrupted")
     assert b"Traceback" not in err
@@ -125,7 +125,7 @@ def test_a_reader_that_goes_away_ends_the_program_quietly() -> None:
     process.stdout.close()
     assert process.stderr is not None
     assert process.stderr.read() == b""
-    assert process.wait(timeout=20) == cli.READER_GONE
+    assert process.wait(timeout=100) == cli.READER_GONE
     process.stderr.close()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from typing import Any
 
@@ -217,20 +216,6 @@ def test_equal_and_impossible_keys_are_counted_in_full() -> None:
     weights = np.exp(keys)
     assert last_of_fewest(keys, weights, 0.5 * weights.sum()) == -3.0
     assert last_of_fewest(keys, weights, 2.0 * weights.sum()) == -np.inf
-
-
-def test_large_vocabularies_are_filtered_in_half_a_millisecond_or_so() -> None:
-    rng = np.random.default_rng(0)
-    logits = rng.standard_normal(128_256).astype(np.float32) * 2
-    logits[rng.integers(0, len(logits), 40)] += np.linspace(4, 16, 40, dtype=np.float32)
-    for params in ({"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.05}, {"typical_p": 0.9}):
-        sample = make_sampler(SamplingParams(seed=0, **params))
-        times = []
-        for _ in range(10):
-            start = time.perf_counter()
-            sample(logits, EMPTY)
-            times.append(time.perf_counter() - start)
-        assert min(times) < 5e-3  # ten times what it takes: other programs may be running
 
 
 LEADING: list[tuple[dict[str, Any], int | None]] = [

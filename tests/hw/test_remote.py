@@ -102,7 +102,7 @@ def board(request, pynq_python, host, repo_root) -> Iterator[str]:
         yield f"{request.param} {address}"
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=100)
 
 
 def _await_port(address: str, process: subprocess.Popen) -> None:

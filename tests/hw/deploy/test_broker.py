@@ -367,7 +367,5 @@ def test_program_runs_without_shell_environment_or_patience(tmp_path: Path, monk
     with pytest.raises(FailureError, match="false failed: exit code 1"):
         system.run("/bin/false")
     monkeypatch.setattr("edgerun_hw.deploy.broker.system.COMMAND_S", 0.1)
-    began = time.monotonic()
     with pytest.raises(FailureError, match="took more than"):
-        system.run("/bin/sleep", "10")
-    assert time.monotonic() - began < 5
+        system.run("/bin/sleep", "1000")

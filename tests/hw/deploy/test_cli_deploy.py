@@ -215,6 +215,6 @@ def test_ctrl_c_takes_back(run, place: Path) -> None:
     assert tool.stdout is not None and tool.stdout.readline() == "loaded\n"
     time.sleep(0.1)
     tool.send_signal(signal.SIGINT)
-    _, err = tool.communicate(timeout=30)
+    _, err = tool.communicate(timeout=100)
     assert tool.returncode == 130 and err.endswith("edgerun: interrupted\n")
     assert running(place / "board") == first

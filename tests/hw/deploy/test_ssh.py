@@ -85,7 +85,7 @@ def server(tmp_path_factory) -> Iterator[Server]:
     daemon = subprocess.Popen(
         [SSHD, "-D", "-e", "-f", str(folder / "config")], stderr=subprocess.PIPE
     )
-    for _ in range(100):
+    for _ in range(1000):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 break
@@ -171,7 +171,7 @@ def test_cut_connection_leaves_the_old_application(
     monkeypatch.setattr(client.Board, "ask", cutting)
     with pytest.raises(EdgerunError, match="cut during"):
         deploy(server.target(root), package)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while (root / "lib/firmware/edgerun/journal.json").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert running(root) == digest_of(first)
