@@ -11,6 +11,7 @@
 ``EDGERUN_PYNQ_PYTHON``  the interpreter of an environment with pynq, for FPGA boards
 ``EDGERUN_SCREEN``       1 screens the output head where the sampler needs only leading logits
 ``EDGERUN_*_DEVICE``     device of a back-end, e.g. ``EDGERUN_FPGA_DEVICE=cosim``; it joins the plan
+``TERM``                 unset or ``dumb``: replies are not wrapped between words
 =======================  ==========================================================================
 """
 
@@ -92,6 +93,11 @@ def settings() -> Settings:
         InputError: a variable holds something it cannot mean.
     """
     return read_settings(os.environ)
+
+
+def terminal_erases() -> bool:
+    """Whether the terminal, by its name in ``TERM``, obeys sequences that move and erase."""
+    return os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def usable_cores() -> int:

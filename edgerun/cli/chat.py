@@ -119,12 +119,13 @@ class Conversation:
 
     def answer(self, text: str) -> None:
         """Streams a reply to stdout; Ctrl-C stops it and keeps the chat."""
-        stream = self.session.send(text, **self.settings)
+        from edgerun.cli.reply import reply_writer
+
+        stream, write = self.session.send(text, **self.settings), reply_writer()
         try:
             with stream:
                 for piece in stream:
-                    sys.stdout.write(piece)
-                    sys.stdout.flush()
+                    write(piece)
         except KeyboardInterrupt:
             print(" [stopped]", end="", file=sys.stderr, flush=True)
         print(flush=True)

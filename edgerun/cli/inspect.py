@@ -96,8 +96,9 @@ def _format(constant: Constant) -> str:
 
 def _print(found: dict[str, Any]) -> None:
     from edgerun.cli.tables import print_pairs, print_rows, size
+    from edgerun.cli.visible import visible
 
-    print(f"{found['path']}  ({found['digest'][:12]})")
+    print(f"{visible(found['path'])}  ({found['digest'][:12]})")
     print_pairs("model", found["model"])
     weights = {
         name: f"{entry['tensors']} tensors, {entry['weights']:,} weights, {size(entry['bytes'])}, "

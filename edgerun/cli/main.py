@@ -17,6 +17,8 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from edgerun.cli.visible import visible
+
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
@@ -133,7 +135,7 @@ def _report(error: Exception) -> int:
 
         traceback.print_exc()
     if isinstance(error, EdgerunError):
-        print(f"edgerun: {error}", file=sys.stderr)
+        print(f"edgerun: {visible(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
     if type(error).__module__.startswith(("typer", "click")):
         return _report_usage(error)
@@ -142,11 +144,11 @@ def _report(error: Exception) -> int:
         return 1
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""
-        print(f"edgerun: {error.strerror or error}{where}", file=sys.stderr)
+        print(f"edgerun: {visible(f'{error.strerror or error}{where}')}", file=sys.stderr)
         return 1
     print(
-        f"edgerun: unexpected {type(error).__name__}: {error}; this is a defect, please report it "
-        "with the traceback that EDGERUN_DEBUG=1 shows",
+        f"edgerun: unexpected {type(error).__name__}: {visible(str(error))}; this is a defect, "
+        "please report it with the traceback that EDGERUN_DEBUG=1 shows",
         file=sys.stderr,
     )
     return 1
@@ -162,7 +164,7 @@ def _report_usage(error: Exception) -> int:
         return 2
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "edgerun"
-    print(f"edgerun: {_usage_message(error)}; see '{command} --help'", file=sys.stderr)
+    print(f"edgerun: {visible(_usage_message(error))}; see '{command} --help'", file=sys.stderr)
     return 2
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgerun.cli.visible import visible
+
 if TYPE_CHECKING:
     from edgerun.llm import LLM
 
@@ -66,7 +68,7 @@ ShowStats = Annotated[bool, typer.Option("--stats", help="Show speed and memory 
 
 def say(text: str) -> None:
     """Prints a line about what is going on; never to stdout."""
-    print(f"edgerun: {text}", file=sys.stderr, flush=True)
+    print(f"edgerun: {visible(text)}", file=sys.stderr, flush=True)
 
 
 def given(**values: Any) -> dict[str, Any]:

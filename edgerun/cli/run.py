@@ -130,11 +130,13 @@ def _start(
 
 
 def _finish(stream: TextStream, *, quiet: bool) -> Completion:
+    from edgerun.cli.reply import reply_writer
+
+    write = reply_writer()
     with stream:
         for piece in stream:
             if not quiet:
-                sys.stdout.write(piece)
-                sys.stdout.flush()
+                write(piece)
     if not quiet:
         print(flush=True)
     return stream.completion

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from edgerun.cli.visible import visible
+
 
 def aligned(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Lines of a plain table of mappings that share their keys; numbers to the right."""
@@ -38,7 +40,7 @@ def print_pairs(title: str, pairs: Mapping[str, Any]) -> None:
     width = max(map(len, pairs), default=0)
     print(title)
     for name, value in pairs.items():
-        print(f"  {name:<{width}}  {_text(value) or 'none'}")
+        print(f"  {visible(name):<{width}}  {_text(value) or 'none'}")
 
 
 def size(count: float) -> str:
@@ -52,8 +54,8 @@ def size(count: float) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, list | tuple | set | frozenset):
-        return ", ".join(map(str, value))
-    return "" if value is None else str(value)
+        return ", ".join(map(_text, value))
+    return "" if value is None else visible(str(value))
 
 
 def _draw(names: list[str], cells: list[list[str]]) -> None:

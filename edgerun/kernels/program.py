@@ -71,6 +71,7 @@ class ThreadTeam:
         """Makes a team of ``threads - 1`` workers and whoever calls ``run``."""
         self.threads = threads
         self._closed = False
+        self._settled = 0  # the last run that nobody can join any more
         self._workers: list[threading.Thread] = []
         self._program: Program | None = None
         self._master: Callable[..., Any]
@@ -130,7 +131,7 @@ class ThreadTeam:
         self._idle = _lines(self.threads, 2 * CACHE_LINE_WORDS)
         self._idle[:] = 1
         self._run = 0
-        self._settled = 0  # the last run that nobody can join any more
+        self._settled = 0
         self._sleeping = 0
         self._lock = threading.Lock()
         self._asleep = threading.Condition()

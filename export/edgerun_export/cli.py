@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from edgerun.cli.visible import visible
 from edgerun_export.recipe import ACTIVATIONS, GROUP_SIZES, HEAD_WEIGHTS, WEIGHTS
 
 if TYPE_CHECKING:
@@ -125,12 +126,12 @@ def export_command(
     console = Console(stderr=True)
     result = _export(source, out, options, console)
     for warning in result.warnings:
-        console.print(f"warning: {warning}", style="yellow", soft_wrap=True, markup=False)
+        console.print(visible(f"warning: {warning}"), style="yellow", soft_wrap=True, markup=False)
     if as_json:
         typer.echo(json.dumps({"path": str(out), "warnings": result.warnings, **result.manifest}))
     else:
         summary = _summary(out, result.manifest)
-        console.print(summary, soft_wrap=True, markup=False, highlight=False)
+        console.print(visible(summary), soft_wrap=True, markup=False, highlight=False)
 
 
 def _export(source: str, out: Path, options: ExportOptions, console: Console) -> ExportResult:

@@ -1,0 +1,28 @@
+"""Foreign text on a terminal: what would be obeyed there is shown instead.
+
+Names, messages and replies come from models and files. An escape sequence among them could move the
+cursor, rewrite what was printed, or reach the clipboard.
+"""
+
+from __future__ import annotations
+
+KEPT = "\n\t"
+PICTURES = 0x2400  # Unicode has a picture of each ASCII control character from here on
+DELETE, PICTURE_OF_DELETE = 0x7F, 0x2421
+UPPER_CONTROLS = range(0x80, 0xA0)  # no pictures; some terminals obey them
+
+_TABLE: dict[int, str] = {
+    **{code: chr(PICTURES + code) for code in range(32) if chr(code) not in KEPT},
+    **{code: f"<{code:02X}>" for code in UPPER_CONTROLS},
+    DELETE: chr(PICTURE_OF_DELETE),
+}
+
+
+def visible(text: str) -> str:
+    r"""Shows control characters, except newline and tabulator, as symbols.
+
+    Example:
+        >>> visible("a\x1b[2Jb")
+        'a␛[2Jb'
+    """
+    return text.translate(_TABLE)

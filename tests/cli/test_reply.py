@@ -1,0 +1,124 @@
+"""Replies on a terminal: wrapped between words, nothing of them obeyed; in a pipe as they are."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import textwrap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wcwidth import wcswidth
+
+from edgerun.cli.reply import WrappedLines, reply_writer
+from edgerun.cli.tables import print_pairs, print_rows
+from edgerun.cli.visible import visible
+
+STEPS = re.compile(r"\x1b\[(\d+)D|\x1b\[K|(.)", re.DOTALL)
+CONTROLS = [chr(code) for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"]
+
+
+def screen(sent: str) -> list[str]:
+    """What a terminal shows that knows letters of one column, new lines and two escapes."""
+    lines: list[list[str]] = [[]]
+    column = 0
+    for found in STEPS.finditer(sent):
+        back, character = found.groups()
+        if back:
+            column -= int(back)
+            assert column >= 0
+        elif character is None:
+            del lines[-1][column:]
+        elif character == "\n":
+            lines.append([])
+            column = 0
+        else:
+            assert character.isprintable()
+            lines[-1][column:] = [character]
+            column += 1
+    return ["".join(line) for line in lines]
+
+
+def wrapped(pieces: list[str], width: int) -> str:
+    sent: list[str] = []
+    lines = WrappedLines(sent.append, width)
+    for piece in pieces:
+        lines.write(piece)
+    return "".join(sent)
+
+
+WORDS = st.lists(st.text("abcdefg.,", min_size=1, max_size=12), min_size=1, max_size=40)
+
+
+@given(WORDS, st.integers(12, 40), st.integers(1, 9))
+def test_lines_break_where_textwrap_breaks_them(words: list[str], width: int, step: int) -> None:
+    text = " ".join(words)
+    pieces = [text[start : start + step] for start in range(0, len(text), step)]
+    shown = [line.rstrip() for line in screen(wrapped(pieces, width))]
+    assert shown == textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+@given(st.text("ab \n\t", max_size=200), st.integers(20, 40))
+def test_any_text_stays_within_the_width_and_loses_no_letter(text: str, width: int) -> None:
+    lines = screen(wrapped([text], width))
+    assert max(map(len, lines)) <= width
+    assert "".join("".join(lines).split()) == "".join(text.split())
+
+
+def test_words_longer_than_a_line_break_anywhere() -> None:
+    assert screen(wrapped(["ab", "x" * 50], 20)) == ["ab" + "x" * 18, "x" * 20, "x" * 12]
+    assert screen(wrapped(["a ", "x" * 30], 20)) == ["a ", "x" * 20, "x" * 10]
+
+
+@pytest.mark.parametrize(
+    "text", ["狐狸和葡萄" * 9, "été " * 20, "e\u0301te\u0301 " * 20, "❤️ fox " * 9]
+)
+def test_wide_and_combining_characters_count_as_they_show(text: str) -> None:
+    sent = wrapped(list(text), 21)
+    erased = re.sub(r"[^ \n]*\x1b\[\d+D\x1b\[K", "", sent)
+    assert max(wcswidth(line) for line in erased.split("\n")) <= 22  # a heart may be two wide
+    assert "".join(erased.split()) == "".join(text.split())
+
+
+def test_control_characters_are_shown_and_not_obeyed() -> None:
+    hostile = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\rgone\x9b1;1H\x7f\x08"
+    assert visible(hostile) == "␛]52;c;ZXZpbA==␇␛[2J␍gone<9B>1;1H␡␈"
+    assert not set(visible("".join(CONTROLS))).intersection(CONTROLS)
+    assert visible("a\n\tb é 狐 ❤️") == "a\n\tb é 狐 ❤️"
+    assert not set(wrapped([hostile], 40)).intersection(set(CONTROLS) - {"\x1b"})
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("term", "columns", "wraps"), [("xterm", 30, 1), ("dumb", 30, 0), ("xterm", 9, 0)]
+)
+def test_a_terminal_that_cannot_erase_gets_lines_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, term: str, columns: int, wraps: int
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    reply_writer()("one word and another and \x1b one more")
+    assert isinstance(sys.stdout, Terminal)
+    assert sys.stdout.getvalue().count("\n") == wraps
+    assert "␛" in sys.stdout.getvalue()
+
+
+def test_a_pipe_gets_the_reply_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    reply = "a\x1b[1m" + "word " * 100
+    reply_writer()(reply)
+    assert isinstance(sys.stdout, io.StringIO)
+    assert sys.stdout.getvalue() == reply
+
+
+def test_tables_show_foreign_names(capsys: pytest.CaptureFixture[str]) -> None:
+    print_pairs("files", {"a\x1b[31m": ["b\x07"]})
+    print_rows([{"tensor": "c\x1b[2J"}])
+    assert capsys.readouterr().out == "files\n  a␛[31m  b␇\ntensor\nc␛[2J\n"
