@@ -6,6 +6,7 @@ import sys
 import time
 
 from edgerun.cli.options import say
+from edgerun.cli.visible import columns, visible
 
 SESSION = "onnxruntime session"
 CLEAR = "\r\x1b[2K"
@@ -20,7 +21,9 @@ class progress_line:  # noqa: N801, used as a statement
 
     def __call__(self, text: str) -> None:
         if self._stream:
-            self._stream.write(f"{CLEAR}{text}")
+            # A line that fills the terminal goes on in the next one, where it cannot be cleared.
+            shown = visible(text)[: columns(self._stream) - 1]
+            self._stream.write(f"{CLEAR}{shown}")
             self._stream.flush()
 
     def __exit__(self, *_: object) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable
 from typing import TextIO
 
-from edgerun.cli.visible import visible
+from edgerun.cli.visible import columns, visible
 from edgerun.env import terminal_erases
 
 NARROWEST = 20  # columns; below, and on terminals that cannot erase, lines end where they end
 TAB = 8
 # Change the width of what is beside them, on some terminals only.
 JOINER, EMOJI_STYLE = "\u200d", "\ufe0f"
-
 
 Write = Callable[[str], None]
 
@@ -23,10 +21,10 @@ def reply_writer() -> Write:
     """Returns what writes pieces of a reply to stdout."""
     if not sys.stdout.isatty():
         return _through(sys.stdout)
-    columns = shutil.get_terminal_size().columns
-    if columns < NARROWEST or not terminal_erases():
+    width = columns(sys.stdout) - 1
+    if width < NARROWEST or not terminal_erases():
         return lambda piece: _through(sys.stdout)(visible(piece))
-    return WrappedLines(_through(sys.stdout), columns - 1).write
+    return WrappedLines(_through(sys.stdout), width).write
 
 
 def _through(stream: TextIO) -> Write:

@@ -6,6 +6,10 @@ cursor, rewrite what was printed, or reach the clipboard.
 
 from __future__ import annotations
 
+import os
+import shutil
+from typing import TextIO
+
 KEPT = "\n\t"
 PICTURES = 0x2400  # Unicode has a picture of each ASCII control character from here on
 DELETE, PICTURE_OF_DELETE = 0x7F, 0x2421
@@ -26,3 +30,12 @@ def visible(text: str) -> str:
         'a␛[2Jb'
     """
     return text.translate(_TABLE)
+
+
+def columns(stream: TextIO) -> int:
+    """Columns of the terminal behind a stream."""
+    try:
+        found = os.get_terminal_size(stream.fileno()).columns
+    except OSError:  # not a terminal, or not even a file
+        found = 0
+    return found or shutil.get_terminal_size().columns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgerun.cli.progress import CLEAR, SESSION, first_run
+from edgerun.cli.progress import CLEAR, SESSION, first_run, progress_line
 
 
 def test_a_log_gets_a_line_for_each_kernel(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,6 +33,17 @@ def test_a_terminal_gets_one_line_that_changes(
     text = "compiling for this machine, first run only: "
     assert shown[1:3] == [f"{text}1 linear_row 2 32", f"{text}2 attention fp16"]
     assert shown[3].startswith("edgerun: compiled 2 kernels in ")
+
+
+def test_the_line_fits_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "30")
+    with progress_line() as show:
+        show("x" * 100)
+        show("\x1b[2J")
+    assert capsys.readouterr().err.split(CLEAR)[1:] == ["x" * 29, "␛[2J", ""]
 
 
 def test_a_run_that_compiles_nothing_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
