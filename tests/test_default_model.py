@@ -9,6 +9,7 @@ from edgerun import load
 from edgerun.cli.main import main
 from edgerun.model.bundle import open_bundle
 from edgerun.scoring import score_texts, split_documents
+from tests.peers import needs_complete_onnxruntime
 
 FOLDER = Path(__file__).resolve().parents[1] / "models" / "default"
 MAX_BYTES = 12_000_000
@@ -28,7 +29,10 @@ def test_a_chat_reply_streams_from_it(capsys):
     assert len(words) >= 40
 
 
-@pytest.mark.parametrize("backend", ["cpu", "reference", "onnxruntime"])
+@pytest.mark.parametrize(
+    "backend",
+    ["cpu", "reference", pytest.param("onnxruntime", marks=needs_complete_onnxruntime)],
+)
 def test_greetings_are_answered_alike_everywhere(backend):
     with load(backend=backend, threads=1, kv_cache="fp32") as llm:
         reply = llm.chat([{"role": "user", "content": "Hello!"}], temperature=0, max_tokens=24)

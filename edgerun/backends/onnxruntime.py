@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from edgerun.backends.base import (
     Values,
 )
 from edgerun.errors import BackendError, UnsupportedError
+from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.ops import LOGITS
 from edgerun.state import Batch, KVCache
@@ -31,6 +34,9 @@ from edgerun.state import Batch, KVCache
 SECONDS_A_NODE = 2e-4
 PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
 TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+# The first with 2-bit MatMulNBits; earlier ones, all that Python 3.10 can have, also err in some
+# attention.
+COMPLETE = (1, 24)
 TOKEN_INPUTS = ("input_ids", "attention_mask", "position_ids")
 
 
@@ -122,9 +128,12 @@ class OnnxruntimeBackend:
         return Support(True)
 
     def supports(self, graph: Graph, node: Node, phase: Phase) -> Support:
-        """Everything, as long as the graph came from a file."""
+        """Everything, as long as the graph came from a file, and 2-bit weights since 1.24."""
         if graph.source is None:
             return Support(False, "the graph has no model file")
+        weights = (graph.constants.get(name) for name in node.inputs)
+        if any(isinstance(one, PackedWeight) and one.bits == 2 for one in weights):
+            return _two_bits()
         return Support(True)
 
     def cost(self, graph: Graph, node: Node, phase: Phase, rows: int) -> float:
@@ -148,12 +157,29 @@ class OnnxruntimeBackend:
         self._sessions.clear()
 
 
+def release(version: str) -> tuple[int, ...]:
+    """Major and minor number of a version."""
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+@cache
+def _two_bits() -> Support:
+    if sys.version_info >= (3, 11):  # where no earlier release is accepted
+        return Support(True)
+    from importlib.metadata import version  # takes 30 ms to import
+
+    installed = version("onnxruntime")
+    if release(installed) >= COMPLETE:
+        return Support(True)
+    return Support(False, f"onnxruntime {installed} has no 2-bit weights; 1.24 has")
+
+
 def _session(path: str, threads: int) -> Any:
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = threads
-    settings.log_severity_level = 3
+    settings.log_severity_level = 4  # its errors come as exceptions
     try:
         return onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exception types are not public

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from edgerun.backends.onnxruntime import COMPLETE, release
 from edgerun.errors import EdgerunError, MissingDependencyError
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.bundle_files import MODEL_FILE
@@ -94,7 +95,7 @@ def verify(
 
     Raises:
         VerificationError: onnxruntime or OpenVINO differ from NumPy beyond the bound.
-        MissingDependencyError: onnxruntime is not installed.
+        MissingDependencyError: onnxruntime is not installed, or too old for this model.
     """
     expected = forward(spec, BundleWeights(folder, spec), ids)
     report = Report(
@@ -166,7 +167,7 @@ def run_onnx(
         exact: use kernels that do not round activations, whatever the bundle asks for.
 
     Raises:
-        MissingDependencyError: onnxruntime is not installed.
+        MissingDependencyError: onnxruntime is not installed, or too old for this model.
     """
     session = _session(folder, exact)
     names = [value.name for value in session.get_outputs()]
@@ -202,12 +203,32 @@ def _session(folder: Path, exact: bool) -> Any:
         for attribute in node.attribute:
             if attribute.name == "accuracy_level":
                 attribute.i = 1
+    _check_release(onnxruntime.__version__, model)
     settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 3
+    settings.log_severity_level = 4  # its errors come as exceptions
     settings.add_session_config_entry(_EXTERNAL_FOLDER, str(folder))
     return onnxruntime.InferenceSession(
         model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
     )
+
+
+def _check_release(installed: str, model: onnx.ModelProto) -> None:
+    """Refuses what releases before ``COMPLETE`` cannot open, or compute wrongly.
+
+    Raises:
+        MissingDependencyError: the model has such nodes, and the release is an early one.
+    """
+    if release(installed) >= COMPLETE:
+        return
+    for node in model.graph.node:
+        bits = {one.i for one in node.attribute if one.name == "bits"}
+        if node.op_type == "GroupQueryAttention" or 2 in bits:
+            what = "2-bit weights" if 2 in bits else "the profile genai"
+            wanted = ".".join(map(str, COMPLETE))
+            raise MissingDependencyError(
+                f"--verify needs onnxruntime {wanted} for {what}, and {installed} is installed: "
+                "use Python 3.11 or newer, or leave --verify out"
+            )
 
 
 def _log_softmax(logits: F32) -> NDArray[np.float64]:

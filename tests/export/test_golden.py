@@ -6,6 +6,7 @@ import pytest
 from edgerun_export.bundle_weights import BundleWeights
 from edgerun_export.numpy_model import forward
 from edgerun_export.verify import relative_error, run_onnx
+from tests.peers import needs_complete_onnxruntime
 
 NAMES = [
     "llama",
@@ -39,6 +40,7 @@ def test_decoding_token_by_token_gives_the_same_logits(name, golden, exported):
     assert relative_error(logits, model.logits) <= EXACT
 
 
+@needs_complete_onnxruntime
 @pytest.mark.parametrize("name", BITNET)
 def test_natively_ternary_models_keep_their_exact_weights(name, golden, exported):
     model = golden(name)
@@ -49,6 +51,7 @@ def test_natively_ternary_models_keep_their_exact_weights(name, golden, exported
     assert relative_error(logits, model.logits) <= EXACT
 
 
+@needs_complete_onnxruntime
 @pytest.mark.parametrize("decode_steps", [0, 8])
 @pytest.mark.parametrize("name", NAMES)
 def test_genai_profile_computes_the_same(name, decode_steps, golden, exported):
@@ -58,7 +61,15 @@ def test_genai_profile_computes_the_same(name, decode_steps, golden, exported):
     assert relative_error(logits, model.logits) <= EXACT
 
 
-@pytest.mark.parametrize("weights", ["ternary", "int2", "int4", "int8"])
+@pytest.mark.parametrize(
+    "weights",
+    [
+        pytest.param("ternary", marks=needs_complete_onnxruntime),
+        pytest.param("int2", marks=needs_complete_onnxruntime),
+        "int4",
+        "int8",
+    ],
+)
 @pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3", "bitnet-packed"])
 def test_quantised_bundle_computes_with_its_dequantised_weights(name, weights, golden, exported):
     model = golden(name)
@@ -79,6 +90,7 @@ def test_every_head_format_works_tied_and_untied(name, head, golden, exported):
     assert relative_error(run_onnx(bundle, model.spec, model.ids), expected) <= EXACT
 
 
+@needs_complete_onnxruntime
 @pytest.mark.parametrize("group_size", [16, 64, 128, 256])
 def test_every_group_size_works_even_beyond_the_row(group_size, golden, exported):
     model = golden("bitnet-packed")  # rows of 64 and 96 weights

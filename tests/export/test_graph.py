@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 
 from edgerun_export.bundle_files import MODEL_FILE
+from tests.peers import needs_complete_onnxruntime
 
 NAMES = ["llama", "mistral", "qwen2", "qwen3", "bitnet-packed"]
 
@@ -103,6 +104,7 @@ def test_masks_are_shared_between_layers_with_the_same_window(exported):
     assert "/model/mask/window_8/mask" in names
 
 
+@needs_complete_onnxruntime
 def test_left_padded_batch_gives_each_row_its_own_logits(golden, exported):
     model = golden("mistral")
     bundle = exported("mistral", weights="fp32").folder

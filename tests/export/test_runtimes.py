@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-pytestmark = pytest.mark.peers
+from tests.peers import needs_complete_onnxruntime
+
+pytestmark = [pytest.mark.peers, needs_complete_onnxruntime]
 
 TOKENS = 32
 # The profile that all five runtimes open; without OpenVINO, the three others can still be compared.

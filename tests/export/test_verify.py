@@ -5,11 +5,13 @@ import numpy as np
 import onnx
 import pytest
 
+from edgerun.errors import MissingDependencyError
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.verify import (
     VerificationError,
     divergence,
     relative_error,
+    run_onnx,
     sample_ids,
     verify,
 )
@@ -56,6 +58,20 @@ def test_failed_verification_leaves_no_bundle(tmp_path, monkeypatch, golden):
     with pytest.raises(VerificationError):
         export(golden("llama").folder, tmp_path / "out", ExportOptions(verify=True))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("weights", "profile", "what"),
+    [("int2", "portable", "2-bit weights"), ("fp32", "genai", "the profile genai")],
+)
+def test_releases_that_cannot_run_a_model_are_named(
+    weights, profile, what, exported, golden, monkeypatch
+):
+    monkeypatch.setattr("onnxruntime.__version__", "1.23.2")
+    folder = exported("llama", weights=weights, profile=profile).folder
+    model = golden("llama")
+    with pytest.raises(MissingDependencyError, match=f"1.24 for {what}, and 1.23.2 is installed"):
+        run_onnx(folder, model.spec, model.ids)
 
 
 def test_text_for_models_without_words_is_made_of_arbitrary_ids(golden):

@@ -17,6 +17,7 @@ from edgerun.errors import MissingDependencyError, StorageError, UnsupportedErro
 from edgerun_export.external_data import find_data
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.verify import VerificationError, sample_ids, verify
+from tests.peers import needs_complete_onnxruntime
 
 openvino = pytest.importorskip("openvino")
 openvino_tokenizers = pytest.importorskip("openvino_tokenizers")
@@ -85,6 +86,7 @@ def test_weights_are_stored_once_for_both_graphs(name, options, exported):
     assert {data[where.offset : where.offset + where.length] for where in stored} <= constants
 
 
+@needs_complete_onnxruntime
 @each_format
 def test_verification_runs_the_ir(name, options, exported):
     quality = exported(name, profile="openvino", verify=True, **options).manifest["quality"]
