@@ -178,7 +178,7 @@ class DeviceMatrix:
         try:
             pieces = self.cut.pieces()
             by_rows = [self._place(weight, first, last, overlay) for first, last in pieces]
-        except MemoryError:
+        except BaseException:
             self.free()
             raise
         # Block by block, so that a row's sums are added up in the order of K.

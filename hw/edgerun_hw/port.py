@@ -58,7 +58,7 @@ class DevicePort(Protocol):
         """Lets up to about ``cycles`` clock cycles pass, fewer when the interrupt line rises."""
 
     def close(self) -> None:
-        """Gives everything back; buffers must not be used any more."""
+        """Gives everything back; of buffers nothing but ``free`` may be called any more."""
 
 
 @dataclass(frozen=True)
