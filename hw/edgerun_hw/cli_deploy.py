@@ -145,14 +145,14 @@ def deploy_command(
         todo = plan.deploy_steps(package, folder, board, outcome, screen.progress)
         if dry_run:
             screen.dry_run(todo)
-            return
-        plan.check_board(package, outcome.board)
-        if not force and plan.is_running(package, board):
-            screen.say(f"{package.manifest.application} runs on {target.name} already")
-            outcome.done = True
         else:
-            with screen:
-                steps.run(todo, screen.show)
+            plan.check_board(package, outcome.board)
+            if not force and plan.is_running(package, board):
+                screen.say(f"{package.manifest.application} runs on {target.name} already")
+                outcome.done = True
+            else:
+                with screen:
+                    steps.run(todo, screen.show)
     if as_json:
         typer.echo(json.dumps(vars(outcome)))
 
@@ -198,9 +198,9 @@ def rollback_command(
         todo = plan.rollback_steps(board, outcome)
         if dry_run:
             screen.dry_run(todo)
-            return
-        with screen:
-            steps.run(todo, screen.show, lambda: outcome.done)
+        else:
+            with screen:
+                steps.run(todo, screen.show, lambda: outcome.done)
     if as_json:
         typer.echo(json.dumps(vars(outcome)))
 

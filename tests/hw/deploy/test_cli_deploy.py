@@ -84,6 +84,9 @@ def test_dry_run_prints_every_step_and_changes_nothing(run, place: Path) -> None
     assert not (place / "board/lib/firmware/edgerun").exists()
     code, _, err = run("rollback", "--sysroot", "board", "--dry-run")
     assert code == 0 and "Nothing was changed." in err
+    for command in (("deploy", "one"), ("rollback",)):
+        code, out, _ = run(*command, "--sysroot", "board", "--dry-run", "--json")
+        assert code == 0 and json.loads(out)["done"] is False
 
 
 def test_failure_on_the_board_is_one_sentence_and_exit_code_1(run, place: Path) -> None:
