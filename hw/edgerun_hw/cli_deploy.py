@@ -230,12 +230,12 @@ def _target(
     from edgerun.errors import InputError
     from edgerun_hw.deploy import client
 
-    if host and sysroot:
+    if host is not None and sysroot is not None:
         raise InputError("--host and --sysroot exclude each other")
-    if sysroot:
+    if sysroot is not None:
         return client.sysroot_target(sysroot)
     command = broker or client.BROKER
-    if host:
+    if host is not None:  # an empty one is a mistake, not this machine
         return client.ssh_target(host, command, ssh_option or ())
     return client.local_target(command)
 

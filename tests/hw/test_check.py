@@ -206,6 +206,7 @@ def test_cosimulation_compares_as_many_commands_as_asked():
     outcomes = list(checks.CHECKS["co-simulation"](Plan(cases=20, seed=5)))
     assert [outcome.result for outcome in outcomes] == ["passed", "passed"], outcomes
     assert sum(outcome.values["cases"] for outcome in outcomes) == 20
+    assert all(outcome.values["cases"] for outcome in checks.CHECKS["co-simulation"](Plan(cases=1)))
 
 
 # ---- build
@@ -216,7 +217,7 @@ def test_build_without_vivado_says_what_to_run(run, tmp_path, monkeypatch):
     code, out, err = run("build", "--board", "kv260", "-o", tmp_path / "b")
     assert code == 0 and out == ""
     assert f"vivado -mode batch -nojournal -source {tmp_path / 'b' / 'build.tcl'}" in err
-    assert "edgerun fpga package" in err
+    assert f"edgerun fpga package {tmp_path / 'b' / 'out' / 'kv260.xsa'} --board kv260\n" in err
     assert (tmp_path / "b" / "settings.tcl").is_file()
 
 

@@ -113,6 +113,7 @@ def test_refusals_are_one_sentence_and_exit_code_2(run, place: Path) -> None:
         ("deploy", "one", "--sysroot", "nowhere"): "nowhere is no emulated board: make one with",
         ("deploy", "one", "--host", "-oProxyCommand=id"): "is no host",
         ("deploy", "one", "--host", "a", "--sysroot", "b"): "exclude each other",
+        ("deploy", "one", "--host", ""): "'' is no host",
         ("deploy", "one", "--sysroot", "board", "--trust", "no.pem"): "is not signed",
         ("rollback", "--sysroot", "board"): "no previous application on this board",
         ("package", "one.bit", "-b", "kv260", "-o", "x"): "pass the .hwh of the same build",
