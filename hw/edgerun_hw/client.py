@@ -35,6 +35,8 @@ START_TIMEOUT_S = 120.0
 # Longer than any request takes, device resets and large copies included.
 REPLY_TIMEOUT_S = 60.0
 FAREWELL_S = 5.0
+# A killed process is gone at once, unless the machine is busy or a device holds it in the kernel.
+DEATH_S = 60.0
 LOG_BYTES = 2000
 # Only these two packages: whatever else is installed beside them belongs to another environment.
 BOOT = """
@@ -350,11 +352,12 @@ def _end(process: subprocess.Popen[bytes], connection: socket.socket, log: IO[by
 def _stop(process: subprocess.Popen[bytes], connection: socket.socket) -> None:
     """Closing the socket tells the worker to reset the overlay and to leave; then it must."""
     connection.close()
-    for ask in (None, process.terminate, process.kill):
+    asks = ((None, FAREWELL_S), (process.terminate, FAREWELL_S), (process.kill, DEATH_S))
+    for ask, patience_s in asks:
         if ask is not None:
             ask()
         try:
-            process.wait(FAREWELL_S)
+            process.wait(patience_s)
             return
         except subprocess.TimeoutExpired:
             continue

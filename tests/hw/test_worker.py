@@ -274,7 +274,7 @@ def test_worker_that_takes_no_requests_is_ended(start, monkeypatch):
     ],
 )
 def test_nonsense_of_a_worker_is_an_error(start, monkeypatch, says, message):
-    monkeypatch.setattr(client_module, "FAREWELL_S", 0.5)
+    monkeypatch.setattr(client_module, "FAREWELL_S", 60)  # all of them leave by themselves
     overlay = start(code=TALKS % says)
     with pytest.raises(WorkerError, match=message):
         overlay.counters()
@@ -351,10 +351,10 @@ def raw():
     worker = Worker(Tlmm(FakeDevice()), theirs)
     thread = threading.Thread(target=worker.serve)
     thread.start()
-    ours.settimeout(10)
+    ours.settimeout(100)
     yield ours
     ours.close()
-    thread.join(10)
+    thread.join(100)
     theirs.close()
     assert not thread.is_alive()
 

@@ -131,8 +131,8 @@ def make_package(sources: Sources) -> Package:
             f"{start:#x} to {start + span - 1:#x}" for start, span in board.windows
         )
         raise PackageError(
-            f"the overlay's registers cannot be at {design.base:#x}: {board.title} has its logic at "
-            f"{windows}, in steps of {REGISTER_BYTES:#x}"
+            f"the overlay's registers cannot be at {design.base:#x}: {board.title} has its logic "
+            f"at {windows}, in steps of {REGISTER_BYTES:#x}"
         )
     files = {
         f"{sources.name}.bit.bin": bitstream.to_bin(bit.data),

@@ -208,7 +208,7 @@ def test_ctrl_c_takes_back(run, place: Path) -> None:
         "    answer = ask(board, op, **fields)\n"
         "    if op == 'load':\n"
         "        print('loaded', flush=True)\n"
-        "        time.sleep(30)\n"
+        "        time.sleep(600)\n"
         "    return answer\n"
         "client.Board.ask = slow\n"
         "sys.exit(m.main(['fpga', 'deploy', 'two', '--sysroot', 'board']))\n"
