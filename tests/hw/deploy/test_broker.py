@@ -247,7 +247,6 @@ def test_silence_ends_the_conversation_and_takes_back(tmp_path: Path, first, sec
 def test_signal_ends_the_conversation_and_takes_back(
     tmp_path: Path, number: int, first, second
 ) -> None:
-
     root = board(tmp_path / "board", True, first)
     command = [sys.executable, "-m", "edgerun_hw.deploy.emulator", "serve", str(root)]
     helper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -258,7 +257,7 @@ def test_signal_ends_the_conversation_and_takes_back(
         helper.stdout.readline()
     assert running(root) == digest_of(second)
     helper.send_signal(number)
-    helper.wait(20)
+    helper.wait(100)
     helper.stdin.close()
     helper.stdout.close()
     assert running(root) == digest_of(first)
