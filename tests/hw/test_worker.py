@@ -131,6 +131,29 @@ def test_buffers_are_shared_and_freed(start):
     assert overlay.allocate(5000).address == address
 
 
+def test_what_was_handed_over_takes_memory_once(start):
+    overlay = start()
+    command, right = random_problem(overlay)
+    before = [_memory_files(pid) for pid in (os.getpid(), overlay.pid)]
+    buffer = overlay.allocate(5000)
+    buffer.array[:] = 7
+    buffer.hand_over()
+    for use in (buffer.flush, buffer.invalidate, buffer.hand_over, lambda: buffer.array):
+        with pytest.raises(ValueError, match="handed over"):
+            use()
+    overlay.wait(overlay.submit(command))  # an answer: what was posted before is done
+    assert right()
+    assert [_memory_files(pid) for pid in (os.getpid(), overlay.pid)] == before
+    address = buffer.address
+    buffer.free()
+    buffer.free()
+    assert overlay.allocate(5000).address == address
+
+
+def _memory_files(pid: int) -> int:
+    return Path(f"/proc/{pid}/maps").read_text().count("memfd:edgerun-buffer")
+
+
 def test_buffers_take_no_file_descriptors(start):
     overlay = start()
     before = _open_files()
