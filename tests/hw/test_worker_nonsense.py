@@ -57,3 +57,14 @@ def test_worker_wants_a_memory_file_of_the_right_size(raw):
 def test_worker_survives_a_fuzzed_session(raw):
     raw.send(os.urandom(50))
     raw.recv(10_000)
+
+
+def test_worker_gives_up_on_a_buffer_that_was_handed_over(raw):
+    with open(os.memfd_create("file"), "r+b") as file:
+        file.truncate(64)
+        socket.send_fds(raw, [msg.encode(msg.Allocate(64))], [file.fileno()])
+    _, reply = msg.decode(raw.recv(10_000))
+    raw.send(msg.encode(msg.Flush(reply.buffer, last=True)))
+    raw.send(msg.encode(msg.Invalidate(reply.buffer)))
+    _, reply = msg.decode(raw.recv(10_000))
+    assert "handed this buffer over" in reply.text
