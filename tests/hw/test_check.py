@@ -192,7 +192,7 @@ def test_seeds_are_tried_until_one_reaches_the_goal(monkeypatch):
 
 
 @pytest.mark.fpga
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_lint_has_no_warnings_in_any_preset():
     from edgerun_hw.geometry import PRESETS
 
@@ -201,7 +201,7 @@ def test_lint_has_no_warnings_in_any_preset():
 
 
 @pytest.mark.fpga
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_cosimulation_compares_as_many_commands_as_asked():
     outcomes = list(checks.CHECKS["co-simulation"](Plan(cases=20, seed=5)))
     assert [outcome.result for outcome in outcomes] == ["passed", "passed"], outcomes
