@@ -328,7 +328,8 @@ proc ::edgerun::build {} {
     check_timing $out
     run_to_end impl_1 -to_step write_bitstream
     export_results $work $out
-    say "done: $out has $settings(name).bit, .hwh and .xsa; next: `edgerun fpga package $out`"
+    say "done: $out has $settings(name).bit, .hwh and .xsa; next: `edgerun fpga package\
+        [file join $out $settings(name).xsa] --board $settings(name)`"
 }
 
 proc ::edgerun::export_results {work out} {
@@ -344,7 +345,7 @@ proc ::edgerun::export_results {work out} {
         file copy -force $from [file join $out $settings(name).$suffix]
     }
     write_hw_platform -fixed -include_bit -force -file [file join $out $settings(name).xsa]
-    # What `edgerun fpga package` reads beside these files.
+    # What was built, for programs.
     variable clock_hz
     set about [open [file join $out build.json] w]
     puts $about "{\"board\": \"$settings(name)\", \"part\": \"$settings(part)\",\

@@ -154,7 +154,7 @@ def cosimulation(plan: Plan) -> Iterator[Outcome]:
         plan.progress(f"co-simulation of {name}")
         cases = cycles = 0
         failures: list[str] = []
-        for setting in settings(plan.cases // len(COSIMULATED), plan.seed, (name,)):
+        for setting in settings(-(-plan.cases // len(COSIMULATED)), plan.seed, (name,)):
             outcome = run_setting(setting)
             cases, cycles = cases + setting.cases, cycles + outcome.cycles
             failures += outcome.failures

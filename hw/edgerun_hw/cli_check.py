@@ -45,7 +45,7 @@ _Full = Annotated[
     ),
 ]
 _Context = Annotated[int, typer.Option("--context", min=1, help="Tokens attended to.")]
-_Clock = Annotated[float, typer.Option("--clock", min=1, help="Assumed clock in MHz.")]
+_Clock = Annotated[float, typer.Option("--clock", min=1, max=10_000, help="Assumed clock in MHz.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 _Simulate = Annotated[
     bool, typer.Option("--simulate/--no-simulate", help="Count cycles in the simulated RTL.")
@@ -82,7 +82,7 @@ def build(
     if vivado is None:
         why = "Vivado is not on the search path" if run else "not run, as you asked"
         _say(f"{why}; to build, run where Vivado is installed: {' '.join(command)}")
-        _say(f"then: edgerun fpga package {folder / 'out'}")
+        _say(f"then: edgerun fpga package {folder / 'out' / board}.xsa --board {board}")
         return
     done = subprocess.run([str(vivado), *command[1:]], check=False)
     if done.returncode != 0:

@@ -145,14 +145,14 @@ def deploy_command(
         todo = plan.deploy_steps(package, folder, board, outcome, screen.progress)
         if dry_run:
             screen.dry_run(todo)
-            return
-        plan.check_board(package, outcome.board)
-        if not force and plan.is_running(package, board):
-            screen.say(f"{package.manifest.application} runs on {target.name} already")
-            outcome.done = True
         else:
-            with screen:
-                steps.run(todo, screen.show)
+            plan.check_board(package, outcome.board)
+            if not force and plan.is_running(package, board):
+                screen.say(f"{package.manifest.application} runs on {target.name} already")
+                outcome.done = True
+            else:
+                with screen:
+                    steps.run(todo, screen.show)
     if as_json:
         typer.echo(json.dumps(vars(outcome)))
 
@@ -198,9 +198,9 @@ def rollback_command(
         todo = plan.rollback_steps(board, outcome)
         if dry_run:
             screen.dry_run(todo)
-            return
-        with screen:
-            steps.run(todo, screen.show, lambda: outcome.done)
+        else:
+            with screen:
+                steps.run(todo, screen.show, lambda: outcome.done)
     if as_json:
         typer.echo(json.dumps(vars(outcome)))
 
@@ -230,12 +230,12 @@ def _target(
     from edgerun.errors import InputError
     from edgerun_hw.deploy import client
 
-    if host and sysroot:
+    if host is not None and sysroot is not None:
         raise InputError("--host and --sysroot exclude each other")
-    if sysroot:
+    if sysroot is not None:
         return client.sysroot_target(sysroot)
     command = broker or client.BROKER
-    if host:
+    if host is not None:  # an empty one is a mistake, not this machine
         return client.ssh_target(host, command, ssh_option or ())
     return client.local_target(command)
 

@@ -35,6 +35,8 @@ START_TIMEOUT_S = 120.0
 # Longer than any request takes, device resets and large copies included.
 REPLY_TIMEOUT_S = 60.0
 FAREWELL_S = 5.0
+# A killed process is gone at once, unless the machine is busy or a device holds it in the kernel.
+DEATH_S = 60.0
 LOG_BYTES = 2000
 # Only these two packages: whatever else is installed beside them belongs to another environment.
 BOOT = """
@@ -63,6 +65,7 @@ class WorkerBuffer:
 
     def __init__(self, client: WorkerClient, nbytes: int) -> None:
         self._client = client
+        self._live = True
         # The last command that writes here, until its results were asked for.
         self.written_by: Ticket | None = None
         file = os.memfd_create("edgerun-buffer", os.MFD_CLOEXEC)
@@ -77,7 +80,7 @@ class WorkerBuffer:
     def array(self) -> NDArray[np.uint8]:
         """The copy, uint8 [nbytes]."""
         if self._array is None:
-            raise ValueError("this buffer was freed")
+            raise ValueError("this buffer was freed or handed over")
         return self._array
 
     @property
@@ -89,6 +92,11 @@ class WorkerBuffer:
         """Copies everything to the device."""
         self._client.post(msg.Flush(self._number_in_use()))
 
+    def hand_over(self) -> None:
+        """Copies everything to the device, for good: the copy is let go."""
+        self._client.post(msg.Flush(self._number_in_use(), last=True))
+        self._array = None
+
     def invalidate(self) -> None:
         """Copies everything from the device, unless that came with the command's completion."""
         number, command = self._number_in_use(), self.written_by
@@ -98,13 +106,13 @@ class WorkerBuffer:
 
     def free(self) -> None:
         """Frees the device's memory, and the copy once no array refers to it."""
-        if self._array is not None:
-            self._array = None
+        if self._live:
+            self._live, self._array = False, None
             self._client.free_buffer(self._number, self._address)
 
     def _number_in_use(self) -> int:
         if self._array is None:
-            raise ValueError("this buffer was freed")
+            raise ValueError("this buffer was freed or handed over")
         return self._number
 
 
@@ -350,11 +358,12 @@ def _end(process: subprocess.Popen[bytes], connection: socket.socket, log: IO[by
 def _stop(process: subprocess.Popen[bytes], connection: socket.socket) -> None:
     """Closing the socket tells the worker to reset the overlay and to leave; then it must."""
     connection.close()
-    for ask in (None, process.terminate, process.kill):
+    asks = ((None, FAREWELL_S), (process.terminate, FAREWELL_S), (process.kill, DEATH_S))
+    for ask, patience_s in asks:
         if ask is not None:
             ask()
         try:
-            process.wait(FAREWELL_S)
+            process.wait(patience_s)
             return
         except subprocess.TimeoutExpired:
             continue

@@ -6,6 +6,7 @@ pynq's own environment, so it imports numpy, the standard library and this packa
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -251,7 +252,9 @@ class Tlmm:
         return Counters(**{name: self.port.read(offset) for name, offset in offsets.items()})
 
     def close(self) -> None:
-        """Closes the port."""
+        """Drops all commands, so that none writes to memory that is somebody else's by then."""
+        with contextlib.suppress(Exception):  # it may be what is to be got rid of
+            self.reset()
         self.port.close()
 
     def _is_complete(self, ticket: Ticket) -> bool:

@@ -64,6 +64,9 @@ class FakeBuffer:
     def flush(self) -> None:
         self._device.memory[self._in_use()] = self.array
 
+    def hand_over(self) -> None:
+        self.flush()
+
     def invalidate(self) -> None:
         self.array[...] = self._device.memory[self._in_use()]
 

@@ -157,6 +157,7 @@ class DeviceMatrix:
         cut: how it is cut into commands.
         pieces: its commands' weights, block by block, each block's rows in order.
         scales: float32 ``[N, 1]``, or ``[N, blocks]`` with scales per block.
+        nbytes: of weights on the device.
     """
 
     def __init__(self, weight: PackedWeight, overlay: Overlay) -> None:
@@ -175,19 +176,15 @@ class DeviceMatrix:
             weight.shape, largest, k if one_scale else weight.block, overlay.capabilities
         )
         self._buffers: list[Buffer] = []
+        self.nbytes = 0
         try:
             pieces = self.cut.pieces()
             by_rows = [self._place(weight, first, last, overlay) for first, last in pieces]
-        except MemoryError:
+        except BaseException:
             self.free()
             raise
         # Block by block, so that a row's sums are added up in the order of K.
         self.pieces = [piece for same_block in zip(*by_rows, strict=True) for piece in same_block]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of weights on the device."""
-        return sum(buffer.array.nbytes for buffer in self._buffers)
 
     def command(self, piece: Piece, columns: int, x: int, y: int) -> Command:
         """The command that multiplies ``columns`` packed activation columns by a piece."""
@@ -236,6 +233,7 @@ class DeviceMatrix:
         offsets, nbytes = _layout([one.nbytes // self._ports for one in packed], self._ports)
         buffer = overlay.allocate(nbytes + BANKS_BYTES)
         self._buffers.append(buffer)
+        self.nbytes += nbytes + BANKS_BYTES
         base = -buffer.address % BANKS_BYTES
         pieces = []
         for block, (one, part) in enumerate(zip(packed, parts, strict=True)):
@@ -253,7 +251,7 @@ class DeviceMatrix:
                     sums=part.sum(axis=0, dtype=np.int32),
                 )
             )
-        buffer.flush()
+        buffer.hand_over()
         return pieces
 
 

@@ -21,7 +21,7 @@ from edgerun_hw.command import Capabilities, Command
 from edgerun_hw.port import Counters
 from edgerun_hw.register_map import MAX_PORTS
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_MESSAGE_BYTES = 1 << 16
 MAX_COMMANDS = 256
 MAX_TEXT_BYTES = 4096
@@ -73,11 +73,12 @@ class Free(Message):
 
 @dataclass(frozen=True)
 class Flush(Message):
-    """Copy a buffer to the device. Posted."""
+    """Copy a buffer to the device; after the last time the memory file is let go. Posted."""
 
     KIND = 4
-    LAYOUT = "I"
+    LAYOUT = "I?"
     buffer: int
+    last: bool = False
 
 
 @dataclass(frozen=True)

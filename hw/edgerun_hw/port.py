@@ -23,6 +23,8 @@ class Buffer(Protocol):
     They need not see each other's writes: ``flush`` after writing ``array`` and before the device
     reads, ``invalidate`` after the device wrote and before reading ``array``. Nor are they kept
     apart: what was flushed must not be changed until the commands that read it are complete.
+    ``hand_over`` is a last ``flush``: but for ``address`` and ``free`` the buffer is not used any
+    more, so that memory of the processor's side can go.
 
     Attributes:
         array: uint8 [nbytes], what the processor sees.
@@ -34,6 +36,7 @@ class Buffer(Protocol):
     @property
     def address(self) -> int: ...
     def flush(self) -> None: ...
+    def hand_over(self) -> None: ...
     def invalidate(self) -> None: ...
     def free(self) -> None: ...
 
@@ -58,7 +61,7 @@ class DevicePort(Protocol):
         """Lets up to about ``cycles`` clock cycles pass, fewer when the interrupt line rises."""
 
     def close(self) -> None:
-        """Gives everything back; buffers must not be used any more."""
+        """Gives everything back; of buffers nothing but ``free`` may be called any more."""
 
 
 @dataclass(frozen=True)

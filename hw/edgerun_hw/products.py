@@ -30,7 +30,7 @@ I8: TypeAlias = NDArray[np.int8]
 I32: TypeAlias = NDArray[np.int32]
 F32: TypeAlias = NDArray[np.float32]
 WORD_BYTES = 4
-ALIGNMENT = 16
+MIN_INPUT_BYTES = 4096
 
 
 class WrongResultError(OverlayError):
@@ -123,7 +123,8 @@ class Multiplier:
         self._overlay = overlay
         self._columns = overlay.capabilities.columns
         self._ports = overlay.capabilities.ports
-        self._x: Buffer | None = None
+        # By size: a flush copies all of a buffer, and tokens after a long prompt need little of it.
+        self._x: dict[int, Buffer] = {}
         self._y: list[Buffer] = []
         self._y_bytes = 0
         self.commands = 0
@@ -154,24 +155,22 @@ class Multiplier:
 
     def free(self) -> None:
         """Gives the buffers back."""
-        for buffer in [*self._y, *([self._x] if self._x else [])]:
+        for buffer in (*self._y, *self._x.values()):
             buffer.free()
-        self._x, self._y, self._y_bytes = None, [], 0
+        self._x, self._y, self._y_bytes = {}, [], 0
 
     def _write(self, inputs: dict[_Key, _Input]) -> None:
         """Packs the activations and writes them to the device, one input after the other."""
         needed = sum(one.nbytes for one in inputs.values())
-        if self._x is None or self._x.array.nbytes < needed:
-            if self._x is not None:
-                self._x.free()
-            self._x = None  # gone even if there is no room for another
-            self._x = self._overlay.allocate(max(needed, ALIGNMENT))
-        offset = 0
+        size = max(MIN_INPUT_BYTES, 1 << (needed - 1).bit_length())
+        if size not in self._x:
+            self._x[size] = self._overlay.allocate(size)
+        x, offset = self._x[size], 0
         for one in inputs.values():
-            one.address = self._x.address + offset
-            self._x.array[offset : offset + one.nbytes] = one.packed
+            one.address = x.address + offset
+            x.array[offset : offset + one.nbytes] = one.packed
             offset += one.nbytes
-        self._x.flush()
+        x.flush()
 
     def _jobs(self, product: Product, inputs: dict[_Key, _Input]) -> Iterator[_Job]:
         total = len(product.x.codes)

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgerun.errors import InputError
+from edgerun.errors import InputError, StorageError
 from edgerun_hw.register_map import VERSION_RESET, VLNV
 from edgerun_hw.sources import digest, hardware_folder, rtl_files
 
@@ -57,26 +57,32 @@ def write_project(
 
     Raises:
         InputError: the geometry does not fit the board, or ``folder`` holds something else.
+        StorageError: ``folder`` cannot be written.
     """
     geometry = geometry_for(board, geometry)
     _refuse_foreign(folder)
     rtl = [*rtl_files(), hardware_folder("rtl") / f"{TOP}.v"]
-    shutil.rmtree(folder / "rtl", ignore_errors=True)
-    (folder / "rtl").mkdir(parents=True)
-    for file in rtl:
-        shutil.copyfile(file, folder / "rtl" / file.name)
     scripts = [hardware_folder("boards") / "common.tcl", *(board.folder / n for n in BOARD_FILES)]
-    for file in scripts:
-        shutil.copyfile(file, folder / file.name)
-    names = [file.name for file in rtl]
-    (folder / "settings.tcl").write_text(settings_tcl(board, geometry, names, jobs), "utf-8")
     about = {
         "board": board.name,
         "geometry": dataclasses.asdict(geometry),
         "digest": digest([*rtl, *scripts, board.folder / "board.toml"], geometry),
         "vlnv": VLNV,
     }
-    (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n", "utf-8")
+    texts = {
+        ABOUT: json.dumps(about, indent=2) + "\n",  # first: by it the folder is known to be ours
+        "settings.tcl": settings_tcl(board, geometry, [file.name for file in rtl], jobs),
+    }
+    copies = {f"rtl/{file.name}": file for file in rtl} | {file.name: file for file in scripts}
+    try:
+        shutil.rmtree(folder / "rtl", ignore_errors=True)
+        (folder / "rtl").mkdir(parents=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text, "utf-8")
+        for name, file in copies.items():
+            shutil.copyfile(file, folder / name)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written: {error.strerror}") from None
     return folder / "build.tcl"
 
 

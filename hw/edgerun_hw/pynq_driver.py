@@ -48,6 +48,9 @@ class PynqMemory:
     def flush(self) -> None:
         self._buffer.flush()
 
+    def hand_over(self) -> None:
+        self.flush()
+
     def invalidate(self) -> None:
         self._buffer.invalidate()
 

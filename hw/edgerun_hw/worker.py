@@ -21,6 +21,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgerun_hw import messages as msg
 from edgerun_hw.command import Command, check_command, sizes
 from edgerun_hw.driver import Tlmm
@@ -47,26 +50,36 @@ class _Shared:
     def __init__(self, buffer: Buffer, file: int, nbytes: int) -> None:
         self.buffer = buffer
         self.live = True
-        self._copy = map_file(file, nbytes)
+        self._copy: NDArray[np.uint8] | None = map_file(file, nbytes)
 
-    def flush(self) -> None:
-        self.buffer.array[...] = self._copy
+    def flush(self, last: bool) -> None:
+        self.buffer.array[...] = self._client_side
         self.buffer.flush()
+        if last:
+            self._copy = None
 
     def invalidate(self) -> None:
+        copy = self._client_side
         self.buffer.invalidate()
-        self._copy[...] = self.buffer.array
+        copy[...] = self.buffer.array
 
     def fetch(self, nbytes: int) -> None:
         """Copies the first ``nbytes`` from the device, unless the buffer was freed meanwhile."""
         if self.live:
+            copy = self._client_side
             self.buffer.invalidate()
-            self._copy[:nbytes] = self.buffer.array[:nbytes]
+            copy[:nbytes] = self.buffer.array[:nbytes]
 
     def free(self) -> None:
         self.live = False
-        del self._copy
+        self._copy = None
         self.buffer.free()
+
+    @property
+    def _client_side(self) -> NDArray[np.uint8]:
+        if self._copy is None:
+            raise msg.ProtocolError("the client has handed this buffer over")
+        return self._copy
 
 
 class Worker:
@@ -183,7 +196,7 @@ class Worker:
         return _DONE
 
     def _flush(self, request: msg.Flush) -> msg.Message:
-        self._buffer(request.buffer).flush()
+        self._buffer(request.buffer).flush(request.last)
         return _DONE
 
     def _invalidate(self, request: msg.Invalidate) -> msg.Message:

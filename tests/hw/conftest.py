@@ -11,6 +11,14 @@ from edgerun_hw.simulate.simulator import Simulator
 from tests.hw.commands import GEOMETRY, Make
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives tests time that may compile a simulator first, on however busy a machine."""
+    for item in items:
+        long = item.get_closest_marker("fpga") or item.get_closest_marker("pynq")
+        if long and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(900))
+
+
 @pytest.fixture
 def overlay() -> Iterator[Make]:
     """Makes simulators and sees in the end that none of them broke a rule of AXI."""

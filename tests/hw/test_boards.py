@@ -1,6 +1,7 @@
 """Board descriptions, and the Vivado flow against stand-ins for Vivado's commands."""
 
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edgerun.errors import InputError
+from edgerun.errors import InputError, StorageError
+from edgerun_hw import project
 from edgerun_hw.boards import board_names, load_board, parse_board, read_toml
 from edgerun_hw.geometry import PRESETS, Geometry
 from edgerun_hw.project import geometry_for, settings_tcl, write_project
@@ -121,6 +123,18 @@ def test_project_does_not_overwrite_what_it_did_not_write(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(InputError, match="empty folder"):
         write_project(load_board("kv260"), Geometry(ports=1), tmp_path)
+
+
+def test_project_that_found_no_room_is_written_again_later(tmp_path, monkeypatch):
+    def full(source, target):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source)
+
+    folder = tmp_path / "build"
+    with monkeypatch.context() as patch:
+        patch.setattr(project.shutil, "copyfile", full)
+        with pytest.raises(StorageError, match=r"build cannot be written: No space left"):
+            write_project(load_board("kv260"), Geometry(ports=1), folder)
+    assert write_project(load_board("kv260"), Geometry(ports=1), folder).is_file()
 
 
 def test_project_can_be_written_again_and_keeps_results(tmp_path):

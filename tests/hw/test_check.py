@@ -192,7 +192,7 @@ def test_seeds_are_tried_until_one_reaches_the_goal(monkeypatch):
 
 
 @pytest.mark.fpga
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_lint_has_no_warnings_in_any_preset():
     from edgerun_hw.geometry import PRESETS
 
@@ -201,11 +201,12 @@ def test_lint_has_no_warnings_in_any_preset():
 
 
 @pytest.mark.fpga
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_cosimulation_compares_as_many_commands_as_asked():
     outcomes = list(checks.CHECKS["co-simulation"](Plan(cases=20, seed=5)))
     assert [outcome.result for outcome in outcomes] == ["passed", "passed"], outcomes
     assert sum(outcome.values["cases"] for outcome in outcomes) == 20
+    assert all(outcome.values["cases"] for outcome in checks.CHECKS["co-simulation"](Plan(cases=1)))
 
 
 # ---- build
@@ -216,7 +217,7 @@ def test_build_without_vivado_says_what_to_run(run, tmp_path, monkeypatch):
     code, out, err = run("build", "--board", "kv260", "-o", tmp_path / "b")
     assert code == 0 and out == ""
     assert f"vivado -mode batch -nojournal -source {tmp_path / 'b' / 'build.tcl'}" in err
-    assert "edgerun fpga package" in err
+    assert f"edgerun fpga package {tmp_path / 'b' / 'out' / 'kv260.xsa'} --board kv260\n" in err
     assert (tmp_path / "b" / "settings.tcl").is_file()
 
 

@@ -27,7 +27,7 @@ MAKE_VARIABLES = {
 }
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("top", "module", "tests"), BENCHES)
 def test_cocotb_bench_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top: str, module: str, tests: int

@@ -14,7 +14,7 @@ from edgerun_hw.simulate.fuzz import BATCH, Setting, run_setting, settings
 from edgerun_hw.simulate.measure import measure_matrix
 from edgerun_hw.simulate.memory import DDR_PRESETS
 
-pytestmark = [pytest.mark.fpga, pytest.mark.timeout(300)]  # the first one compiles
+pytestmark = [pytest.mark.fpga, pytest.mark.timeout(900)]  # the first one compiles
 
 CASES = 300
 SEED = 2026

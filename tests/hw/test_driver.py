@@ -190,7 +190,7 @@ def test_error_flags_become_a_typed_error_with_the_tag_and_stay():
         overlay.wait(ticket)
     port.then(*STAGE)  # nothing is taken to have survived the reset
     assert overlay.submit(COMMAND) == Ticket(1, 0)
-    port.then("close")
+    port.then(*RESET, "close")
     overlay.close()
     port.done()
 

@@ -12,7 +12,7 @@ from edgerun_hw.port import Overlay
 from edgerun_hw.simulate import Channel, Fault, FaultKind, Simulator
 from tests.hw.test_faults import TAKES_OVER, generate, with_device
 
-pytestmark = [pytest.mark.fpga, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.fpga, pytest.mark.timeout(900)]
 
 WATCHDOG = 1 << 14
 DATA_PORT = PRESETS["tiny"].ports

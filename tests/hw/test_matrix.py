@@ -9,10 +9,10 @@ from edgerun.formats.base import PackedWeight
 from edgerun.formats.lookup import LookupMode
 from edgerun.kernels import reference
 from edgerun_hw.driver import Tlmm
-from edgerun_hw.fake import FakeDevice
+from edgerun_hw.fake import FakeBuffer, FakeDevice
 from edgerun_hw.geometry import PRESETS, Geometry
 from edgerun_hw.matrix import DeviceMatrix, cut_matrix, integers_of, largest_integer
-from edgerun_hw.products import Multiplier, Product, WrongResultError, round_activations
+from edgerun_hw.products import Multiplier, Product, WrongResultError, _inputs, round_activations
 from edgerun_hw.timing import capabilities_of
 from tests.hw.devices import fake_overlay, normal, random_weight
 
@@ -77,8 +77,7 @@ def test_matrices_that_share_their_input_share_it_on_the_device():
     multiplier = Multiplier(overlay)
     multiplier.multiply(products)
     tiles, groups = 5, 2
-    assert multiplier._x is not None
-    assert multiplier._x.array.nbytes == tiles * 16 * 5
+    assert [one.nbytes for one in _inputs(products, 3).values()] == [tiles * 16 * 5]
     assert multiplier.commands == len(products) * groups
     for product, weight in zip(products, weights, strict=True):
         alone = Product(DeviceMatrix(weight, overlay), x)
@@ -171,6 +170,21 @@ def test_memory_is_given_back():
     matrix.free()
     multiplier.free()
     assert device.allocated_bytes == before  # type: ignore[attr-defined]
+
+
+def test_few_activations_after_many_are_copied_alone(monkeypatch):
+    rng = np.random.default_rng(9)
+    overlay = fake_overlay()
+    multiplier = Multiplier(overlay)
+    matrix = DeviceMatrix(random_weight(rng, "ternary", (20, 640), 64), overlay)
+    flush, copied = FakeBuffer.flush, []
+    monkeypatch.setattr(
+        FakeBuffer, "flush", lambda self: (copied.append(self.array.nbytes), flush(self))
+    )
+    for rows in (1, 100, 1):
+        x = round_activations(normal(rng, rows, 640), "int8_row", 0)
+        multiplier.multiply([Product(matrix, x)])
+    assert copied[0] == copied[2] < copied[1] / 8
 
 
 def test_a_matrix_that_does_not_fit_leaves_nothing_behind():

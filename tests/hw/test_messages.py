@@ -30,7 +30,7 @@ MESSAGES = st.one_of(
     st.builds(msg.Hello, U32),
     st.builds(msg.Allocate, U64),
     st.builds(msg.Free, U32),
-    st.builds(msg.Flush, U32),
+    st.builds(msg.Flush, U32, st.booleans()),
     st.builds(msg.Invalidate, U32),
     st.builds(msg.Submit, st.lists(COMMANDS, min_size=1, max_size=5).map(tuple)),
     st.builds(msg.Wait, U64),

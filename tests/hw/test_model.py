@@ -121,7 +121,7 @@ CASES = {
 
 
 @pytest.mark.fpga
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("device", ["decode-300", "tiny-prefill"])
 def test_modelled_cycles_are_the_simulated_ones(device):
     rng = np.random.default_rng(0)

@@ -43,7 +43,7 @@ def library() -> Path:
 
 def _run(python: Path, *arguments: str) -> None:
     command = [str(python), str(SCRIPT), *arguments]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert answer.returncode == 0, answer.stderr[-4000:]
 
 

@@ -71,7 +71,7 @@ def run(simulator: Simulator, limit: int = 200_000) -> bool:
 
 
 @fpga
-@pytest.mark.timeout(300)  # the first one compiles
+@pytest.mark.timeout(900)  # the first one compiles
 @pytest.mark.parametrize("memory", [None, "kv260"])
 @pytest.mark.parametrize("backpressure", [0.0, 0.3, 0.8])
 def test_data_arrive_whatever_the_pace(make: Make, memory: str, backpressure: float) -> None:
@@ -302,7 +302,7 @@ def test_coverage_is_read_and_added_up_over_instances() -> None:
 
 
 @fpga
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_waveforms_are_written(make: Make, tmp_path: Path) -> None:
     simulator = make(variant=Variant(trace="vcd"))
     trace = tmp_path / "trace.vcd"

@@ -289,7 +289,7 @@ def test_failure_leaves_nothing_behind(cache):
 
 
 @pytest.mark.fpga
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_engine_needs_no_multiplier_and_few_luts():
     """The promise of the project: 300 MAC/cycle in 4,000 LUT sites, by yosys' estimate."""
     found = xilinx.estimate(PRESETS["decode-300"])
@@ -300,7 +300,7 @@ def test_engine_needs_no_multiplier_and_few_luts():
 
 
 @pytest.mark.fpga
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.slow
 def test_resources_follow_the_geometry():
     small, large = (xilinx.estimate(Geometry(ports=p, columns=1, nb_max=64)) for p in (1, 2))
@@ -309,7 +309,7 @@ def test_resources_follow_the_geometry():
 
 
 @pytest.mark.fpga
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_wrapper_is_accepted_by_yosys(tmp_path):
     files = [*rtl_files(), hardware_folder("rtl") / "tlmm_wrapper.v"]
     script = tools.stage(files, tmp_path) + "hierarchy -check -top tlmm_wrapper\nproc\ncheck\n"

@@ -41,7 +41,7 @@ def test_the_software_device_gives_the_cpus_tokens(device):
 
 
 @pytest.mark.fpga
-@pytest.mark.timeout(600)  # the simulator is compiled first
+@pytest.mark.timeout(900)  # the simulator is compiled first
 @pytest.mark.parametrize("device", ["cosim", "cosim:decode-300,ddr", "cosim:tiny-prefill"])
 def test_the_simulated_overlay_gives_the_cpus_tokens(device):
     with load(backend="fpga", device=device) as llm:
@@ -58,7 +58,7 @@ def test_the_simulated_overlay_gives_the_cpus_tokens(device):
 
 
 @pytest.mark.fpga
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_command_line_gives_the_cpus_tokens_and_the_cycles(capfd):
     arguments = ["run", "-p", "Tell me a story", "-n", "8", "--temperature", "0", "--json"]
     assert main(arguments) == 0
@@ -112,7 +112,7 @@ def words_of(overlay: Overlay, matrix: DeviceMatrix, rng: np.random.Generator) -
 
 
 @pytest.mark.fpga
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("device", ["cosim:decode-300", "cosim:tiny-prefill"])
 def test_every_matrix_of_the_default_model_is_bit_exact(device):
     rng = np.random.default_rng(0)

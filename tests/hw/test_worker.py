@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -129,6 +128,29 @@ def test_buffers_are_shared_and_freed(start):
     with pytest.raises(ValueError, match="freed"):
         buffer.flush()
     assert overlay.allocate(5000).address == address
+
+
+def test_what_was_handed_over_takes_memory_once(start):
+    overlay = start()
+    command, right = random_problem(overlay)
+    before = [_memory_files(pid) for pid in (os.getpid(), overlay.pid)]
+    buffer = overlay.allocate(5000)
+    buffer.array[:] = 7
+    buffer.hand_over()
+    for use in (buffer.flush, buffer.invalidate, buffer.hand_over, lambda: buffer.array):
+        with pytest.raises(ValueError, match="handed over"):
+            use()
+    overlay.wait(overlay.submit(command))  # an answer: what was posted before is done
+    assert right()
+    assert [_memory_files(pid) for pid in (os.getpid(), overlay.pid)] == before
+    address = buffer.address
+    buffer.free()
+    buffer.free()
+    assert overlay.allocate(5000).address == address
+
+
+def _memory_files(pid: int) -> int:
+    return Path(f"/proc/{pid}/maps").read_text().count("memfd:edgerun-buffer")
 
 
 def test_buffers_take_no_file_descriptors(start):
@@ -274,7 +296,7 @@ def test_worker_that_takes_no_requests_is_ended(start, monkeypatch):
     ],
 )
 def test_nonsense_of_a_worker_is_an_error(start, monkeypatch, says, message):
-    monkeypatch.setattr(client_module, "FAREWELL_S", 0.5)
+    monkeypatch.setattr(client_module, "FAREWELL_S", 60)  # all of them leave by themselves
     overlay = start(code=TALKS % says)
     with pytest.raises(WorkerError, match=message):
         overlay.counters()
@@ -336,55 +358,3 @@ def _running(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
-
-
-# What a worker does with nonsense; here it runs in a thread of this process.
-
-
-@pytest.fixture
-def raw():
-    import threading
-
-    from edgerun_hw.worker import Worker
-
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    worker = Worker(Tlmm(FakeDevice()), theirs)
-    thread = threading.Thread(target=worker.serve)
-    thread.start()
-    ours.settimeout(10)
-    yield ours
-    ours.close()
-    thread.join(10)
-    theirs.close()
-    assert not thread.is_alive()
-
-
-@pytest.mark.parametrize(
-    ("packet", "message"),
-    [
-        (b"\x00", "a message has 5"),
-        (msg.encode(msg.Done()), "Done is no request"),
-        (msg.encode(msg.Hello(99)), "speaks protocol 99"),
-        (msg.encode(msg.Flush(3)), "no buffer 3"),
-        (msg.encode(msg.Wait(0)), "command 0 was not submitted"),
-        (msg.encode(msg.Allocate(64)), "comes with a memory file"),
-        (bytes(msg.MAX_MESSAGE_BYTES + 10), "too long"),
-    ],
-)
-def test_worker_gives_up_on_nonsense(raw, packet, message):
-    raw.send(packet)
-    _, reply = msg.decode(raw.recv(10_000))
-    assert (msg.ERROR_KINDS[reply.error], message in reply.text) == ("worker", True), reply
-
-
-def test_worker_wants_a_memory_file_of_the_right_size(raw):
-    with open(os.memfd_create("small"), "r+b") as file:
-        file.truncate(10)
-        socket.send_fds(raw, [msg.encode(msg.Allocate(64))], [file.fileno()])
-    _, reply = msg.decode(raw.recv(10_000))
-    assert "at least its size" in reply.text
-
-
-def test_worker_survives_a_fuzzed_session(raw):
-    raw.send(os.urandom(50))
-    raw.recv(10_000)

@@ -63,7 +63,7 @@ def test_cpu_takes_over_with_the_same_tokens_when_the_worker_dies(
 
 
 @pytest.mark.pynq
-@pytest.mark.timeout(600)  # the simulator is compiled first
+@pytest.mark.timeout(900)  # the simulator is compiled first
 def test_rtl_below_stock_pynq_gives_the_cpus_tokens(by_cpu):
     if settings().pynq_python is None:
         pytest.skip("EDGERUN_PYNQ_PYTHON names no environment with pynq")

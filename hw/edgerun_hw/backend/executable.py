@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -19,8 +18,6 @@ from edgerun_hw.backend.session import Session
 from edgerun_hw.backend.tally import Tally
 from edgerun_hw.matrix import DeviceMatrix, stack_key
 from edgerun_hw.products import Product, Rounded, round_activations
-
-logger = logging.getLogger(__name__)
 
 F32: TypeAlias = NDArray[np.float32]
 
@@ -78,10 +75,7 @@ class FabricExecutable:
         try:
             return self._session.attempt(lambda: self._run(values))
         except MemoryError:
-            logger.warning(
-                "the FPGA device has no memory for the activations of '%s'; the CPU runs it",
-                self._tally.part,
-            )
+            self._session.say_full()
             self._fits = False
             return None
 

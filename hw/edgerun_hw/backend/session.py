@@ -3,11 +3,12 @@
 A failure is any of ``DEVICE_ERRORS``: an error flag, no progress, a wrong identity, results that do
 not add up, a worker that died. The first one is answered by a soft reset and the work is done
 again; after the second nothing is sent to the device any more, one line says so, and the programs
-run elsewhere.
+run elsewhere. Work that was cut off, as by Ctrl-C, is no failure: its commands are dropped.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -61,6 +62,7 @@ class Session:
         self._counted: Counters | None = None
         self._commands = 0
         self._full = False
+        self._cut_off = False  # work has begun and not come to its end
         self._open()
 
     @property
@@ -89,9 +91,16 @@ class Session:
         """Returns what ``work`` returns; None if the device failed for good, now or before."""
         while self._overlay is not None:
             try:
-                return work()
+                if self._cut_off:  # its commands write to buffers that the next work may free
+                    self.overlay.reset()
+                    self._counted = self.overlay.counters()
+                self._cut_off = True
+                done = work()
+                self._cut_off = False
+                return done
             except DEVICE_ERRORS as error:
                 self._recover(error)
+                self._cut_off = False
         return None
 
     def matrix(self, weights: Sequence[PackedWeight]) -> DeviceMatrix | None:
@@ -104,12 +113,25 @@ class Session:
             try:
                 made = self.attempt(lambda: DeviceMatrix(stack(weights), self.overlay))
             except MemoryError:
-                self._say_full()
+                self.say_full()
                 return None
             if made is None:
                 return None
             self._matrices[key] = list(weights), made
         return self._matrices[key][1]
+
+    def say_full(self) -> None:
+        """Says once that the device has no room for more weights, or for activations."""
+        if self._full:
+            return
+        self._full = True
+        placed = sum(matrix.nbytes for _, matrix in self._matrices.values())
+        logger.warning(
+            "the memory of the FPGA device '%s' is full after %.1f MB of weights; the CPU runs "
+            "what does not fit",
+            self.device.name,
+            placed / 1e6,
+        )
 
     def spent(self) -> tuple[Counters, Counters]:
         """The device's counters at the last call, or at the start, and now.
@@ -134,26 +156,20 @@ class Session:
     def close(self) -> None:
         """Gives the device back; calling it twice is allowed."""
         self._commands = self.commands
-        overlay, self._overlay, self._multiplier = self._overlay, None, None
+        overlay, self._overlay = self._overlay, None
+        multiplier, self._multiplier = self._multiplier, None
+        matrices = [matrix for _, matrix in self._matrices.values()]
         self._matrices.clear()
-        if overlay is not None:
-            try:
-                overlay.close()
-            except DEVICE_ERRORS as error:
-                logger.debug("closing the device failed: %s", error)
-
-    def _say_full(self) -> None:
-        """Says once that the device has no room for more weights."""
-        if self._full:
+        if overlay is None:
             return
-        self._full = True
-        placed = sum(matrix.nbytes for _, matrix in self._matrices.values())
-        logger.warning(
-            "the memory of the FPGA device '%s' is full after %.1f MB of weights; the CPU runs "
-            "what does not fit",
-            self.device.name,
-            placed / 1e6,
-        )
+        try:
+            overlay.close()
+            for matrix in matrices:
+                matrix.free()  # programs hold on to them
+            if multiplier is not None:
+                multiplier.free()
+        except DEVICE_ERRORS as error:
+            logger.debug("closing the device failed: %s", error)
 
     def _open(self) -> None:
         self._capabilities: Capabilities | None = None
@@ -191,11 +207,16 @@ class Session:
         self.close()
 
     def _test(self) -> None:
-        """Multiplies two small matrices of known result.
+        """Multiplies two small matrices of known result, if the device has room for them.
 
         Raises:
             OverlayError: the device failed, or is wrong.
         """
+        with contextlib.suppress(MemoryError):  # all results are looked at in any case
+            self._multiply_known()
+        self._counted = self.overlay.counters()
+
+    def _multiply_known(self) -> None:
         rng = np.random.default_rng(0)
         for name, rows, k in TESTS:
             if name != "ternary" and not self.overlay.capabilities.multiples:
@@ -204,15 +225,16 @@ class Session:
             weight = format_named(name).pack(values[1:], k)
             matrix = DeviceMatrix(weight, self.overlay)
             product = Product(matrix, round_activations(values[:1], "int8_row", k))
-            self.multiplier.multiply([product])
-            matrix.free()
+            try:
+                self.multiplier.multiply([product])
+            finally:
+                matrix.free()
             sums = product.x.codes.astype(np.int32) @ integers_of(weight, 0, rows).T.astype(
                 np.int32
             )
             expected = sums.astype(np.float32) * product.x.scales * weight.scales[:, 0]
             if not np.array_equal(product.out, expected):
                 raise WrongResultError("the device multiplies a small matrix wrongly")
-        self._counted = self.overlay.counters()
 
 
 __all__ = ["Session"]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,12 +25,14 @@ from edgerun.errors import StorageError
 from edgerun_hw.deploy import bitstream, devicetree, hardware, signature
 from edgerun_hw.deploy.broker import configuration
 from edgerun_hw.deploy.broker.boards import BY_NAME, Board
+from edgerun_hw.deploy.broker.ed25519 import SIGNATURE_BYTES
 from edgerun_hw.deploy.broker.errors import BrokerError
 from edgerun_hw.deploy.broker.manifest import (
     FORMAT,
     MANIFEST,
     MAX_BYTES,
     MAX_MANIFEST_BYTES,
+    REGISTER_BYTES,
     SHELL,
     SIGNATURE,
     Manifest,
@@ -123,6 +126,14 @@ def make_package(sources: Sources) -> Package:
             "where the overlay's registers are is not known: pass the .hwh of the same build with "
             "--hwh, or the address with --base"
         )
+    if design.base % REGISTER_BYTES or not board.has_window(design.base, REGISTER_BYTES):
+        windows = " and ".join(
+            f"{start:#x} to {start + span - 1:#x}" for start, span in board.windows
+        )
+        raise PackageError(
+            f"the overlay's registers cannot be at {design.base:#x}: {board.title} has its logic "
+            f"at {windows}, in steps of {REGISTER_BYTES:#x}"
+        )
     files = {
         f"{sources.name}.bit.bin": bitstream.to_bin(bit.data),
         f"{sources.name}.dtbo": _overlay(sources),
@@ -146,16 +157,17 @@ def write_package(package: Package, out: Path, force: bool = False) -> None:
         raise PackageError(f"{out} exists: choose another folder, or replace it with --force")
     if out.exists() and not (out / MANIFEST).is_file():
         raise PackageError(f"{out} is not a package, and is not replaced")
-    temporary, old = out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.old")
+    place = Path(os.path.abspath(out))  # `.` has no name
+    temporary, old = place.with_name(f".{place.name}.new"), place.with_name(f".{place.name}.old")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
         temporary.mkdir(parents=True)
         for name, data in package.files.items():
             (temporary / name).write_bytes(data)
-        if out.exists():
-            out.rename(old)
-        temporary.rename(out)
+        if place.exists():
+            place.rename(old)
+        temporary.rename(place)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -179,6 +191,11 @@ def read_package(folder: Path, keys: Path | None = None) -> Package:
     files = {MANIFEST: content}
     if (folder / SIGNATURE).exists():
         files[SIGNATURE] = _read(folder / SIGNATURE, 4096)
+        if len(files[SIGNATURE]) != SIGNATURE_BYTES:
+            raise PackageError(
+                f"{folder / SIGNATURE} is no signature, which has {SIGNATURE_BYTES} bytes: it is "
+                "damaged; package it again"
+            )
     if keys is not None:
         if SIGNATURE not in files:
             raise PackageError(f"{folder} is not signed, and --trust asks for a signature")

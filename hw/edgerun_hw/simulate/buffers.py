@@ -46,6 +46,9 @@ class SimulatedBuffer:
     def flush(self) -> None:
         """Does nothing: there is no cache between the two sides."""
 
+    def hand_over(self) -> None:
+        """Does nothing: there is one memory for both sides."""
+
     def invalidate(self) -> None:
         """Does nothing: there is no cache between the two sides."""
 

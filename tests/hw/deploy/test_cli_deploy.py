@@ -84,6 +84,9 @@ def test_dry_run_prints_every_step_and_changes_nothing(run, place: Path) -> None
     assert not (place / "board/lib/firmware/edgerun").exists()
     code, _, err = run("rollback", "--sysroot", "board", "--dry-run")
     assert code == 0 and "Nothing was changed." in err
+    for command in (("deploy", "one"), ("rollback",)):
+        code, out, _ = run(*command, "--sysroot", "board", "--dry-run", "--json")
+        assert code == 0 and json.loads(out)["done"] is False
 
 
 def test_failure_on_the_board_is_one_sentence_and_exit_code_1(run, place: Path) -> None:
@@ -110,6 +113,7 @@ def test_refusals_are_one_sentence_and_exit_code_2(run, place: Path) -> None:
         ("deploy", "one", "--sysroot", "nowhere"): "nowhere is no emulated board: make one with",
         ("deploy", "one", "--host", "-oProxyCommand=id"): "is no host",
         ("deploy", "one", "--host", "a", "--sysroot", "b"): "exclude each other",
+        ("deploy", "one", "--host", ""): "'' is no host",
         ("deploy", "one", "--sysroot", "board", "--trust", "no.pem"): "is not signed",
         ("rollback", "--sysroot", "board"): "no previous application on this board",
         ("package", "one.bit", "-b", "kv260", "-o", "x"): "pass the .hwh of the same build",
@@ -204,7 +208,7 @@ def test_ctrl_c_takes_back(run, place: Path) -> None:
         "    answer = ask(board, op, **fields)\n"
         "    if op == 'load':\n"
         "        print('loaded', flush=True)\n"
-        "        time.sleep(30)\n"
+        "        time.sleep(600)\n"
         "    return answer\n"
         "client.Board.ask = slow\n"
         "sys.exit(m.main(['fpga', 'deploy', 'two', '--sysroot', 'board']))\n"

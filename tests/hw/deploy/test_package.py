@@ -48,13 +48,16 @@ def test_folder_holds_what_xmutil_expects_and_a_manifest(sources: Sources, tmp_p
 
 
 def test_existing_folder_is_replaced_only_when_asked_and_only_a_package(
-    sources: Sources, tmp_path: Path
+    sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = make_package(sources)
     write_package(package, tmp_path / "out")
     with pytest.raises(PackageError, match="--force"):
         write_package(package, tmp_path / "out")
     write_package(package, tmp_path / "out", force=True)
+    monkeypatch.chdir(tmp_path / "out")
+    write_package(package, Path("."), force=True)
+    assert read_package(tmp_path / "out").files == package.files
     (tmp_path / "home").mkdir()
     with pytest.raises(PackageError, match="not a package"):
         write_package(package, tmp_path / "home", force=True)
@@ -104,6 +107,16 @@ def test_altered_manifest_is_refused_on_signature_alone(sources: Sources, tmp_pa
         read_package(tmp_path / "out", public)
 
 
+@pytest.mark.parametrize("signature", [b"", bytes(63), bytes(65)])
+def test_damaged_signature_is_said_before_anything_is_sent(
+    sources: Sources, tmp_path: Path, signature: bytes
+) -> None:
+    write_package(make_package(sources), tmp_path / "out")
+    (tmp_path / "out" / "manifest.json.sig").write_bytes(signature)
+    with pytest.raises(PackageError, match="is no signature"):
+        read_package(tmp_path / "out")
+
+
 def test_unsigned_package_is_refused_where_a_signature_is_asked_for(
     sources: Sources, tmp_path: Path
 ) -> None:
@@ -134,7 +147,9 @@ def keys(folder: Path) -> tuple[Path, Path]:
         ({"board": "pynq-z2"}, "is for xck26-sfvc784, and TUL PYNQ-Z2 has xc7z020clg400"),
         ({"name": "../x"}, "is no name"),
         ({"name": "other"}, "firmware-name is edgerun-tlmm.bit.bin and must be other.bit.bin"),
-        ({"base": 0x1000}, "its base"),
+        ({"base": 0x1000}, "registers cannot be at 0x1000: .* has its logic at 0x80000000 to"),
+        ({"base": 0xA0000010}, "in steps of 0x1000"),
+        ({"base": -5}, "cannot be at -0x5"),
         ({"overlay": Path("/nowhere.dtbo")}, "cannot be read"),
         ({"key": Path("/nowhere.pem")}, "cannot be read"),
     ],
