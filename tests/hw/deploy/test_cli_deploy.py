@@ -199,7 +199,9 @@ def test_ctrl_c_takes_back(run, place: Path) -> None:
     package(run, "two")
     assert run("deploy", "one", "--sysroot", "board")[0] == 0
     script = (
-        "import sys, time, edgerun.cli.main as m\n"
+        "import signal, sys, time, edgerun.cli.main as m\n"
+        # A shell starts background jobs with SIGINT ignored, and that is inherited.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from importlib.metadata import EntryPoint\n"
         "from edgerun_hw.deploy import client\n"
         "m._added_commands = lambda: [EntryPoint('fpga', 'edgerun_hw.cli:register', 'x')]\n"
