@@ -167,7 +167,8 @@ class LLM:
         Each block is float32 ``[rows, vocab]`` and valid until the next one.
 
         Raises:
-            PromptError: there are no ids, or more than the context holds.
+            PromptError: there are no ids, more than the context holds, or one outside the
+                vocabulary.
         """
         if not 0 < len(ids) <= self.model.context:
             raise PromptError(f"{len(ids)} tokens; expected 1 to {self.model.context}, the context")

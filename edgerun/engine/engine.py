@@ -147,9 +147,20 @@ class Engine:
         """Yields the logits of every row of a sequence, chunk by chunk, from an empty session.
 
         Each block is float32 ``[rows, vocab]`` and valid until the next one.
+
+        Raises:
+            PromptError: an id is outside the vocabulary.
+            InputError: the engine was closed, or, later, another generation began on the session.
         """
+        self._check_open()
+        self._check_ids(ids)
+        return self._logits(session, ids)
+
+    def _logits(self, session: Session, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
         session.clear()
+        turn = session.begin()
         for start in range(0, len(ids), self.chunk_rows):
+            session.check(turn)
             yield self.extend(session, list(ids[start : start + self.chunk_rows]), "all")
 
     def _prefill(self, session: Session, prompt: list[int], stats: Stats) -> NDArray[np.float32]:
@@ -222,18 +233,21 @@ class Engine:
                 "must stay free: shorten the prompt, or load the model with a larger context if it "
                 "was made for one"
             )
-        if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
-            wrong = min(prompt) if min(prompt) < 0 else max(prompt)
-            raise PromptError(
-                f"the prompt holds token id {wrong}; the vocabulary of the model ends at "
-                f"{self.vocab_size - 1}"
-            )
+        self._check_ids(prompt)
 
     def close(self) -> None:
         """Releases the executables; calling it twice is allowed."""
         executables, self._executables = self._executables, {}
         for executable in set(executables.values()):
             executable.close()
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        if not 0 <= min(ids) <= max(ids) < self.vocab_size:
+            wrong = min(ids) if min(ids) < 0 else max(ids)
+            raise PromptError(
+                f"the prompt holds token id {wrong}; the vocabulary of the model ends at "
+                f"{self.vocab_size - 1}"
+            )
 
     def _check_open(self) -> None:
         if not self._executables:

@@ -33,9 +33,12 @@ class Session:
         self._open = True
 
     def begin(self) -> int:
-        """Starts a generation; one that is still under way can no longer go on."""
-        if not self._open:
-            raise InputError("this session is closed: open another one")
+        """Starts a generation; one that is still under way can no longer go on.
+
+        Raises:
+            InputError: the session was closed.
+        """
+        self._check_open()
         self._turn += 1
         return self._turn
 
@@ -45,7 +48,8 @@ class Session:
         Raises:
             InputError: one has, or the session was closed.
         """
-        if turn != self._turn or not self._open:
+        self._check_open()
+        if turn != self._turn:
             raise InputError(
                 "another generation has begun on this session: finish one stream before the next, "
                 "or open a session for each"
@@ -70,7 +74,12 @@ class Session:
         self.ids += ids
 
     def clear(self) -> None:
-        """Forgets everything; a generation under way can no longer go on."""
+        """Forgets everything; a generation under way can no longer go on.
+
+        Raises:
+            InputError: the session was closed; its sequence may be another one's.
+        """
+        self._check_open()
         self._turn += 1
         self.ids.clear()
         self.cache.truncate(self.sequence, 0)
@@ -81,6 +90,10 @@ class Session:
             self._open = False
             self.ids.clear()
             self.cache.close(self.sequence)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise InputError("this session is closed, or its model: open another one")
 
 
 def shared_prefix(left: Sequence[int], right: Sequence[int]) -> int:

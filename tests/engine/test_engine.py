@@ -224,6 +224,43 @@ def test_a_closed_session_gives_its_sequence_back_and_refuses_work() -> None:
     assert list(engine().generate(Session(cache), [1], GREEDY))
 
 
+def test_clearing_a_closed_session_leaves_the_next_one_of_its_sequence_alone() -> None:
+    cache = KVCache(fakes.SPEC, 64, max_sequences=1)
+    old = Session(cache)
+    old.close()
+    new = Session(cache)
+    list(engine().generate(new, [1, 2, 3], GREEDY))
+    with pytest.raises(InputError, match="closed"):
+        old.clear()
+    assert cache.lengths[new.sequence] == len(new.ids) > 0
+
+
+def test_a_stream_of_a_session_closed_meanwhile_says_so() -> None:
+    kept = session()
+    stream = engine().generate(kept, [1], GREEDY)
+    next(stream)
+    kept.close()
+    with pytest.raises(InputError, match="this session is closed"):
+        next(stream)
+
+
+@pytest.mark.parametrize("ids", [[-1], [1, fakes.VOCAB], [2**31]])
+def test_logits_of_ids_outside_the_vocabulary_are_refused(ids: list[int]) -> None:
+    executable = fakes.FakeExecutable()
+    with pytest.raises(PromptError, match="the vocabulary of the model ends at"):
+        engine(executable).logits(session(), ids)
+    assert executable.rows == []
+
+
+def test_logits_do_not_go_on_where_another_generation_has_begun() -> None:
+    run, kept = engine(chunk_rows=2), session()
+    blocks = run.logits(kept, [1, 2, 3, 4])
+    next(blocks)
+    list(run.generate(kept, [9], GREEDY))
+    with pytest.raises(InputError, match="another generation"):
+        next(blocks)
+
+
 def test_chunks_must_have_rows() -> None:
     with pytest.raises(InputError, match="0 rows"):
         engine(chunk_rows=0)
