@@ -90,18 +90,22 @@ class ThreadTeam:
                 self._program = program
             if not self._workers:
                 self._start()
-            with self._asleep:
-                self._run += 1
-                if self._sleeping:
-                    self._asleep.notify_all()
-            self._master(
-                self._control.ctypes.data,
-                program.table.ctypes.data,
-                len(program.table),
-                program.counters.ctypes.data,
-                program.frame.ctypes.data,
-                self._run,
-            )
+            try:
+                with self._asleep:
+                    self._run += 1
+                    if self._sleeping:
+                        self._asleep.notify_all()
+                self._master(
+                    self._control.ctypes.data,
+                    program.table.ctypes.data,
+                    len(program.table),
+                    program.counters.ctypes.data,
+                    program.frame.ctypes.data,
+                    self._run,
+                )
+            except BaseException:  # Ctrl-C, perhaps before the run began: nobody is to wait for it
+                self._settled = self._run
+                raise
 
     def settle(self) -> None:
         """Waits until no worker can still look at a program that has ended."""

@@ -170,6 +170,26 @@ def test_workers_sleep_when_their_run_was_settled_before_they_saw_it(
     team.close()
 
 
+def test_workers_sleep_when_a_run_was_interrupted_before_it_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    team = ThreadTeam(3)
+    program, (x, *_) = chain(3)
+    program.frame[ROWS] = 3
+    team.run(program)
+    master, team._master = team._master, interrupted
+    with pytest.raises(KeyboardInterrupt):
+        team.run(program)
+    assert all_sleep(team)
+    team._master = master
+    team.run(program)
+    assert (x == 2).all()
+    team.close()
+
+
 def test_closed_team_has_no_threads_and_refuses_to_run() -> None:
     team = ThreadTeam(3)
     program, _ = chain(3)
