@@ -12,6 +12,7 @@ import atexit
 import functools
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -156,6 +157,16 @@ class _Worker:
             process.kill()
             process.communicate()
 
+    def forget(self) -> None:
+        """In a forked process: leaves the child to the parent, which goes on asking it."""
+        process, self._process = self._process, None
+        self._lock = threading.Lock()
+        if process is not None:
+            process.poll()  # it is no child of this process, so there is nothing to wait for
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                pipe.close()
+
     def _ask(self, line: bytes) -> dict[str, Any]:
         answer = self._exchange(line, WALL_S) if self._await_ready() else b""
         if answer.endswith(b"\n"):
@@ -219,4 +230,6 @@ class _Worker:
 def _worker() -> _Worker:
     worker = _Worker()
     atexit.register(worker.close)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=worker.forget)
     return worker

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -217,3 +220,32 @@ def test_the_template_of_a_model_comes_from_its_file_or_its_configuration() -> N
     assert template_source({"chat_template": "a"}) == "a"
     assert template_source({"chat_template": named}) == "d"
     assert template_source({}) is None
+
+
+FORK = """
+import os, signal, sys
+from edgerun.model import chat_template
+template = chat_template.ChatTemplate("{{ messages[0].content }}")
+def ask(name):
+    for number in range(20):
+        text = f"{name} {number}"
+        assert template.render([{"role": "user", "content": text}]) == text
+ask("before")
+before = chat_template._worker()._process.pid
+child = os.fork()
+signal.alarm(100)
+ask("parent" if child else "child")
+assert (chat_template._worker()._process.pid == before) == bool(child)
+if child:
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    ask("after")
+    sys.exit(status)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_asks_a_child_of_its_own_and_ends() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=250, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
