@@ -89,6 +89,7 @@ class CompilePool:
     most: int = field(default_factory=helpers_allowed)
     prefers_here: Callable[[], bool] = compiler_is_here
     _waiting: deque[Job] = field(default_factory=deque)
+    _taken: list[Job] = field(default_factory=list)  # by helpers
     _helpers: int = 0
     _fields: Fields | None = None
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -109,6 +110,13 @@ class CompilePool:
                 self._start_helper()
             self._changed.wait_for(lambda: self._fields is not None or not self._helpers)
             return self._fields
+
+    def forget_helpers(self) -> None:
+        """In a forked process: the threads that pass jobs on are gone, with the jobs they had."""
+        self._changed = threading.Condition()
+        self._helpers = 0
+        self._waiting.extend(self._taken)
+        self._taken.clear()
 
     def _start_helper(self) -> None:
         self._helpers += 1
@@ -133,8 +141,7 @@ class CompilePool:
                     break
                 assert chosen is not None
                 self._waiting.remove(chosen)
-            _tell(chosen, progress)
-            self._compile(chosen)
+            self._compile(chosen, progress)
         _tell(job, progress)
         if job.code is None:
             assert job.error is not None
@@ -147,14 +154,17 @@ class CompilePool:
         able = [one for one in self._waiting if one.local or not others]
         return wanted if wanted in able else next(iter(able), None)
 
-    def _compile(self, job: Job) -> None:
+    def _compile(self, job: Job, progress: Callable[[str], None] | None) -> None:
         code, error = None, None
         try:
-            code = self.compile_here(job)
-        except Exception as problem:  # belongs to whoever wants this job
-            error = problem
-        except BaseException as problem:
-            job.error = problem
+            _tell(job, progress)
+            try:
+                code = self.compile_here(job)
+            except Exception as problem:  # belongs to whoever wants this job
+                error = problem
+        except BaseException:  # Ctrl-C: the job waits until somebody wants it again
+            with self._changed:
+                self._waiting.appendleft(job)
             raise
         with self._changed:
             job.code, job.error = code, error
@@ -171,6 +181,7 @@ class CompilePool:
             while known is not None and (job := self._next()) is not None:
                 code = helper.compile(job)
                 with self._changed:
+                    self._taken.remove(job)
                     if code is None:
                         job.local = True
                         self._waiting.appendleft(job)
@@ -195,6 +206,7 @@ class CompilePool:
             job = find()
             if job is not None:
                 self._waiting.remove(job)
+                self._taken.append(job)
             return job
 
 

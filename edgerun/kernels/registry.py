@@ -15,6 +15,7 @@ import ctypes
 import hashlib
 import importlib
 import json
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -157,7 +158,10 @@ def _pool() -> CompilePool:
 
         return compile_named(job.name, job.params)
 
-    return CompilePool(compile_here)
+    pool = CompilePool(compile_here)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=pool.forget_helpers)
+    return pool
 
 
 def compiled(name: str, progress: Progress | None = None, **params: Any) -> Compiled:

@@ -1,5 +1,7 @@
 """Kernels compiled by several processes, and what happens when helpers fail."""
 
+import os
+import subprocess
 import sys
 import threading
 
@@ -123,6 +125,81 @@ def test_an_error_reaches_whoever_wants_that_kernel() -> None:
     assert pool.finish(good) == code_of(good)
     with pytest.raises(ValueError, match="does not compile"):
         pool.finish(bad)
+
+
+def test_an_interrupt_is_not_kept_as_the_error_of_a_kernel() -> None:
+    class Interrupt(BaseException):
+        """As KeyboardInterrupt, which would end the test run."""
+
+    interrupts: list[BaseException] = [Interrupt()]
+
+    def compile_here(job: Job) -> bytes:
+        if interrupts:
+            raise interrupts.pop()
+        return code_of(job)
+
+    pool = CompilePool(compile_here, most=0)
+    (job,) = submitted(pool, 1)
+    with pytest.raises(Interrupt):
+        pool.finish(job)
+    assert pool.finish(job) == code_of(job)
+
+
+def test_a_kernel_that_could_not_be_told_of_still_waits() -> None:
+    def complain(text: str) -> None:
+        raise BrokenPipeError
+
+    pool = CompilePool(code_of, most=0)
+    (job,) = submitted(pool, 1)
+    with pytest.raises(BrokenPipeError):
+        pool.finish(job, complain)
+    assert list(pool._waiting) == [job]
+    assert pool.finish(job) == code_of(job)
+
+
+FORK = """
+import os, signal, sys, threading
+from edgerun.kernels import compile_pool, registry
+from edgerun.kernels.compile_pool import Job
+
+taken, told = threading.Event(), threading.Event()
+
+class Slow:
+    alive = True
+    def fields(self): return {}
+    def compile(self, job):
+        taken.set()
+        told.wait(100)
+        return b"helped"
+    def close(self): pass
+
+compile_pool.Helper = Slow
+pool = registry._pool()
+pool.compile_here, pool.most, pool.prefers_here = lambda job: b"here", 1, lambda: False
+jobs = [Job("a", {}), Job("b", {})]
+for job in jobs:
+    pool.submit(job)
+assert taken.wait(100)
+child = os.fork()
+signal.alarm(100)
+if child:
+    told.set()
+assert {pool.finish(job) for job in jobs} == {b"helped" if child else b"here"}
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_compiles_what_its_parents_helpers_had() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_helper_process_makes_the_same_code() -> None:
