@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -67,6 +68,9 @@ class LLM:
         self._engine = Engine(
             model.executables, model.vocab_size, model.eos_ids, chunk_rows=model.chunk_rows
         )
+        # A stream keeps the engine, so it goes on when the model it came from is forgotten.
+        self._forgotten = weakref.finalize(self._engine, _release, model)
+        self._forgotten.atexit = False
         self._cache = KVCache(model.cache_spec, model.context, model.max_sessions)
         self._own = Session(self._cache)
 
@@ -197,10 +201,14 @@ class LLM:
         return self.params(**sampling)
 
     def close(self) -> None:
-        """Releases threads and memory; calling it twice is allowed."""
+        """Releases threads and memory; calling it twice is allowed.
+
+        A model that nobody closes does so when it is garbage, but when that is nobody knows.
+        """
         self._own.close()
         self._engine.close()
         self.model.owned.close()
+        self._forgotten.detach()
 
     def __enter__(self) -> LLM:
         return self
@@ -250,6 +258,7 @@ class ChatSession:
         self._llm = llm
         self._session = session
         self._before: RenderedChat | None = None
+        self._stream: Callable[[], TextStream | None] = lambda: None
         self.messages: list[Message] = []
 
     @property
@@ -267,7 +276,8 @@ class ChatSession:
         """Sends a message and streams the reply.
 
         Both become part of the conversation when the stream ends; an interrupted reply is kept as
-        far as it came, and after an error before the first token the message is not kept.
+        far as it came, and after an error before the first token the message is not kept. A reply
+        that is still under way when the next message is sent ends there.
 
         Raises:
             PromptError: the text is empty, or the conversation no longer fits the context.
@@ -276,6 +286,7 @@ class ChatSession:
         if not text:
             raise PromptError("the message is empty")
         params = self._llm.chat_params(**sampling)
+        self._end_reply()
         message: Message = {"role": "user", "content": text}
         chat = self._llm._format.encode([*self.messages, message], before=self._before)
 
@@ -283,10 +294,13 @@ class ChatSession:
             self._keep(message, chat, completion)
 
         decoder = self._llm.tokenizer.stream()
-        return self._llm._stream(self._session, chat.ids, params, stats, decoder, ended)
+        stream = self._llm._stream(self._session, chat.ids, params, stats, decoder, ended)
+        self._stream = weakref.ref(stream)  # one that is dropped must end at once
+        return stream
 
     def clear(self) -> None:
         """Forgets what was said, but for the system message."""
+        self._end_reply()
         self.messages = self.messages[:1] if self.system else []
         self._before = None
         self._session.clear()
@@ -308,6 +322,7 @@ class ChatSession:
             SessionError: the file is missing, broken, or belongs to another model.
         """
         saved = load_session(Path(path), self._llm.model.digest)
+        self._end_reply()
         self._before = None
         self._session.clear()
         self.messages = list(saved.messages)
@@ -315,6 +330,12 @@ class ChatSession:
     def close(self) -> None:
         """Gives the cache back; calling it twice is allowed."""
         self._session.close()
+
+    def _end_reply(self) -> None:
+        """Ends a reply under way, which is kept as far as it came; not one that never began."""
+        stream = self._stream()
+        if stream is not None and stream.completion.ids:
+            stream.close()
 
     def _keep(self, message: Message, chat: RenderedChat, completion: Completion) -> None:
         if not completion.ids and completion.finish_reason == "cancelled":
@@ -326,6 +347,13 @@ class ChatSession:
         self._before = None
         if whole and visible:
             self._before = self._llm._format.extended(chat, completion.text, completion.ids)
+
+
+def _release(model: Model) -> None:
+    """What ``LLM.close`` does, for a model that was forgotten."""
+    for executable in set(model.executables.values()):
+        executable.close()
+    model.owned.close()
 
 
 def _suggest(name: str, known: Sequence[str]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 import edgerun
+from edgerun.cores import cores
 from edgerun.errors import (
     BackendError,
     BundleError,
@@ -209,6 +212,30 @@ def test_an_interrupted_reply_is_kept_as_far_as_it_came() -> None:
     assert chat.send("go on", max_tokens=3).result().text
 
 
+def test_a_new_message_ends_a_reply_under_way_and_follows_it() -> None:
+    llm = model()
+    chat = llm.session()
+    first = chat.send("hello")
+    shown = next(first)
+    second = chat.send("go on", max_tokens=3).result()
+    assert list(first) == []
+    assert first.completion.finish_reason == "cancelled"
+    contents = [message["content"] for message in chat.messages]
+    assert contents == ["hello", shown, "go on", second.text]
+    assert second.ids == llm.chat(chat.messages[:3], max_tokens=3).ids
+
+
+def test_a_reply_under_way_is_forgotten_with_the_rest(tmp_path: Path) -> None:
+    chat = model().session()
+    chat.save(tmp_path / "empty")
+    for forget in (chat.clear, lambda: chat.load(tmp_path / "empty")):
+        stream = chat.send("hello")
+        next(stream)
+        forget()
+        stream.close()
+        assert chat.messages == []
+
+
 def test_a_message_that_fails_is_not_kept() -> None:
     chat = model(context=64).session()
     with pytest.raises(PromptError):
@@ -257,6 +284,38 @@ def test_closing_releases_the_executables_once_each() -> None:
     with LLM(fakes.fake_model(executable)):
         pass
     assert executable.closed == 1
+
+
+def test_a_model_that_is_forgotten_releases_what_it_holds() -> None:
+    executable = fakes.FakeExecutable()
+    closed: list[str] = []
+    whole = fakes.fake_model(executable)
+    whole.owned.callback(closed.append, "back-end")
+    llm = LLM(whole)
+    del whole
+    stream = llm.stream("hello", max_tokens=3)
+    next(stream)
+    del llm
+    assert (executable.closed, closed) == (0, [])
+    assert len(stream.result().ids) == 3
+    del stream
+    gc.collect()
+    assert (executable.closed, closed) == (1, ["back-end"])
+
+
+@pytest.mark.skipif(cores().logical < 2, reason="one core has no worker threads")
+def test_a_forgotten_model_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    llm = edgerun.load(threads=2)
+    llm.generate("Once", max_tokens=2)
+    started = set(threading.enumerate()) - before
+    workers = [one for one in started if one.name.startswith("edgerun-")]
+    assert len(workers) == 1
+    del llm
+    gc.collect()
+    for worker in workers:
+        worker.join(60)
+        assert not worker.is_alive()
 
 
 def test_a_closed_model_says_so() -> None:

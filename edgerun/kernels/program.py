@@ -118,8 +118,9 @@ class ThreadTeam:
         with self._asleep:
             self._closed = True
             self._asleep.notify_all()
-        for worker in self._workers:
-            worker.join()
+        if threading.current_thread() not in self._workers:  # a worker may collect its own team
+            for worker in self._workers:
+                worker.join()
         self._workers = []
 
     def _settle(self) -> None:

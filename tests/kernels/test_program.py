@@ -202,6 +202,33 @@ def test_closed_team_has_no_threads_and_refuses_to_run() -> None:
         team.run(program)
 
 
+def test_workers_may_close_their_own_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = set()
+    native = program_module._native
+
+    def closing(name: str, arguments: int, *, result: bool) -> Callable[..., Any]:
+        function = native(name, arguments, result=result)
+
+        def look(*words: int) -> int:
+            workers.add(threading.current_thread())
+            last = int(function(*words))
+            team.close()  # as the garbage collector would, which runs anywhere
+            return last
+
+        return look if name == "runner-worker" else function
+
+    monkeypatch.setattr(program_module, "_native", closing)
+    team = ThreadTeam(3)
+    program, _ = chain(3)
+    team.run(program)
+    deadline = time.monotonic() + 60
+    while len(workers) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for worker in workers:
+        worker.join(60)
+        assert not worker.is_alive()
+
+
 def test_settled_team_forgets_its_program() -> None:
     team = ThreadTeam(2)
     program, _ = chain(3)
