@@ -160,7 +160,7 @@ def _program(environment: Mapping[str, str], name: str) -> Path | None:
     text = environment.get(name, "").strip()
     if not text:
         return None
-    path = Path(text).expanduser()
+    path = _expanded(name, text)
     if "\0" in text or not os.access(path, os.X_OK) or path.is_dir():
         raise InputError(f"{name}={text!r} is no program that can be run: expected its full path")
     return path
@@ -170,7 +170,17 @@ def _cache_dir(text: str) -> Path:
     if "\0" in text:
         raise InputError("EDGERUN_CACHE contains a null character; expected a folder name")
     if text:
-        return Path(text).expanduser()
+        return _expanded("EDGERUN_CACHE", text)
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("edgerun", appauthor=False))
+
+
+def _expanded(name: str, text: str) -> Path:
+    """A path whose ``~`` or ``~user`` is replaced."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise InputError(
+            f"{name}={text!r} begins with the home folder of nobody here: expected a full path"
+        ) from error

@@ -176,8 +176,13 @@ def write_profile(profile: MachineProfile) -> MachineProfile:
     with contextlib.suppress(OSError):
         path().parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path().parent, delete=False) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(_File(FORMAT, kept))))
-        os.replace(file.name, path())
+            try:
+                file.write(msgspec.json.format(msgspec.json.encode(_File(FORMAT, kept))))
+                file.close()
+                os.replace(file.name, path())
+            except OSError:
+                os.unlink(file.name)
+                raise
     machine_profile.cache_clear()
     return dated
 

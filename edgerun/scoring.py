@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.errors import InputError
+from edgerun.errors import BackendError, InputError
 from edgerun.llm import LLM
 
 
@@ -74,6 +74,7 @@ def score_texts(llm: LLM, texts: Iterable[str], window: int | None = None) -> It
 
     Raises:
         InputError: the window is too small or larger than the context.
+        BackendError: the model computed NaN, or that a token of a text is impossible.
     """
     size = llm.model.context if window is None else window
     if not 2 <= size <= llm.model.context:
@@ -112,6 +113,11 @@ def _nats(llm: LLM, ids: list[int], first: int) -> float:
         skipped = max(first - 1 - row, 0)
         total += float(_surprise(block[skipped:], targets[skipped:]).sum())
         row += len(block)
+    if not math.isfinite(total):
+        raise BackendError(
+            f"the model computed logits that give a text the surprise {total}; check the weights, "
+            "or run with EDGERUN_VALIDATE=1 to find the operation"
+        )
     return total
 
 

@@ -50,6 +50,8 @@ def test_variables_are_read() -> None:
         ("EDGERUN_THREADS", "٣"),
         ("EDGERUN_VALIDATE", "maybe"),
         ("EDGERUN_CACHE", "a\0b"),
+        ("EDGERUN_CACHE", "~nobody-of-this-name/cache"),
+        ("EDGERUN_PYNQ_PYTHON", "~nobody-of-this-name/python"),
         ("EDGERUN_PYNQ_PYTHON", "/no/such/python"),
         ("EDGERUN_PYNQ_PYTHON", "/"),
         ("EDGERUN_PYNQ_PYTHON", "a\0b"),

@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; None takes those of the process.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    _replace_closed_streams()
     _use_utf8()
     try:
         code = _dispatch(given)
@@ -188,6 +189,17 @@ def _debugging() -> bool:
         return env.settings().debug >= 1
     except InputError:
         return False
+
+
+def _replace_closed_streams() -> None:
+    """Gives those that the caller closed the null device, before a file gets their numbers.
+
+    Opened in this order, each has the lowest number that is free, which is its own.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            handle = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(handle, mode, encoding="utf-8", closefd=False))
 
 
 def _use_utf8() -> None:

@@ -47,6 +47,7 @@ def perplexity(
 ) -> None:
     """Runs the command; the parameters are the options."""
     from edgerun.cli.progress import progress_line
+    from edgerun.errors import InputError
     from edgerun.scoring import Score, score_texts, split_documents
 
     texts = itertools.islice(split_documents(_read(file), separator), limit)
@@ -58,6 +59,10 @@ def perplexity(
         with progress_line() as show:
             for score in score_texts(llm, texts, window):
                 show(f"{score.documents} texts, {score.bits_per_byte:.4f} bits per byte")
+        if not score.tokens:
+            raise InputError(
+                f"{file} holds too little text to score: expected a text of two tokens or more"
+            )
         size = llm.model.context if window is None else window
         found = summary(score, size, time.perf_counter() - began)
     print(json.dumps(found) if as_json else _as_text(found))

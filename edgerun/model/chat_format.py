@@ -158,6 +158,12 @@ def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
 def _free_marker(content: Sequence[Any]) -> str:
     try:
         text = json.dumps(content, ensure_ascii=False, default=str)
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PromptError(
+            "a message contains a surrogate code point, which is not a character: "
+            "pass text that can be encoded as UTF-8"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"the messages cannot be written as JSON: {error}") from error
     taken = set(re.findall("[\ufdd0-\ufdef\ue000-\uf8ff]", text))

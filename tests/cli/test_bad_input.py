@@ -199,6 +199,7 @@ def test_stdin_without_a_prompt(
 
 OPTIONS = [
     (["-p", ""], "the prompt is empty"),
+    (["-p", "caf\udce9"], "the prompt contains a surrogate code point"),  # Latin-1 as Python has it
     (["--temperature", "-1"], "temperature is -1.0; expected a number from 0 to 100"),
     (["--temperature", "nan"], "temperature is nan; expected"),
     (["--temperature", "inf"], "temperature is inf; expected"),
@@ -270,6 +271,9 @@ def test_the_settings_of_other_commands(shell: Shell, bundle: Path, tmp_path: Pa
     assert "window of 129 tokens" in shell.refuses("perplexity", *model, text, "--window", "129")
     assert "not UTF-8" in shell.refuses("perplexity", *model, tmp_path / "bytes")
     assert "cannot read" in shell.refuses("perplexity", *model, tmp_path / "missing", "--json")
+    (tmp_path / "lines").write_text("---\n---\n")
+    line = shell.refuses("perplexity", *model, tmp_path / "lines", "--separator", "---", "--json")
+    assert "lines holds too little text to score" in line
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,32 @@ def test_a_reader_that_goes_away_ends_the_program_quietly() -> None:
     process.stderr.close()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell's redirections")
+@pytest.mark.parametrize(
+    ("closed", "options", "code", "has_out", "words"),
+    [
+        (">&-", "-p x -n 2", 0, False, ""),
+        (">&-", "-p x -n 2 --json", 0, False, ""),
+        ("2>&-", "-p x -n 2", 0, True, ""),
+        ("2>&-", "-p x -n 0", 2, False, ""),
+        ("<&- >&- 2>&-", "-p x -n 2", 0, False, ""),
+        ("<&-", "-n 2", 2, False, "edgerun: the prompt is empty"),
+    ],
+)
+def test_a_stream_that_was_closed_is_the_null_device(
+    closed: str, options: str, code: int, has_out: bool, words: str
+) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" -c "$1" run {options} {closed}', sys.executable, SLOW],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, bool(done.stdout)) == (code, has_out), done
+    assert done.stderr.startswith(words) if words else not done.stderr, done
+
+
 def test_only_the_wanted_command_is_imported() -> None:
     script = (
         "import sys; from edgerun.cli.main import main; main(['run', '--help']);"

@@ -120,6 +120,13 @@ def test_penalties_follow_their_formulas() -> None:
     np.testing.assert_allclose(seen[-1], expected, atol=1e-6)
 
 
+def test_tiny_repetition_penalties_repeat_without_overflow() -> None:
+    logits = np.array([1.0, 300.0, -2.0], np.float32)
+    for temperature in (0, 1e-9, 1):
+        params = SamplingParams(repetition_penalty=1e-300, temperature=temperature, seed=0)
+        assert make_sampler(params)(logits, History([0, 2])) == 0
+
+
 def test_filters_apply_one_after_the_other() -> None:
     logits = np.log(np.array([0.4, 0.3, 0.2, 0.1], np.float32))
     # Of the two that top-k leaves, renormalised to 4/7 and 3/7, half the mass needs only one.
@@ -281,6 +288,9 @@ BAD = [
     ("stop", 5),
     ("stop", ["x"] * 65),
     ("stop_ids", (-1,)),
+    ("stop_ids", None),
+    ("stop_ids", 5),
+    ("stop_ids", "5"),
     ("logit_bias", {-1: 0.0}),
     ("logit_bias", {1: 101}),
     ("logit_bias", [1]),

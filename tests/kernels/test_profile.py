@@ -62,6 +62,18 @@ def test_folder_that_cannot_be_written_is_no_error(
     assert profile.machine_bandwidth(1) == 5.0
 
 
+def test_a_full_disk_is_no_error_and_gets_no_fuller(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: str, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(profile, "measure_bandwidth", lambda threads: 5.0)
+    monkeypatch.setattr(profile.os, "replace", full)
+    assert profile.machine_bandwidth(1) == 5.0
+    assert list(folder.iterdir()) == []
+
+
 FULL = MachineProfile(
     bandwidth={1: 10e9, 2: 18e9},
     rates={"int8_row/ternary": {1: 50e9, 128: 400e9}, "int8_block/int8": {1: 30e9, 128: 90e9}},

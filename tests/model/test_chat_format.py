@@ -66,6 +66,12 @@ def test_content_arrives_unchanged(content: str) -> None:
     assert list(ids) == before + TOKENIZER.encode(content, bos=False) + after
 
 
+@pytest.mark.parametrize("content", ["caf\udce9", [{"type": "text", "text": "\ud800"}]])
+def test_surrogates_in_a_message_are_a_prompt_error(content: object) -> None:
+    with pytest.raises(PromptError, match="a message contains a surrogate code point"):
+        FORMATS["plain"].encode([{"role": "user", "content": content}])
+
+
 def test_tool_calls_and_names_add_no_control_tokens() -> None:
     chat = FORMATS["json"].encode(
         [

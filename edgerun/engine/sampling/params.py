@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 
@@ -75,9 +75,7 @@ class SamplingParams:
             _whole("max_tokens", self.max_tokens, 1, MAX_TOKENS)
         object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
         object.__setattr__(self, "stop", _stops(self.stop))
-        object.__setattr__(self, "stop_ids", tuple(self.stop_ids))
-        for id_ in self.stop_ids:
-            _whole("stop_ids", id_, 0, MAX_TOKENS)
+        object.__setattr__(self, "stop_ids", _ids("stop_ids", self.stop_ids))
 
 
 def _number(name: str, value: object, low: float, high: float, *, above_low: bool = False) -> None:
@@ -93,6 +91,15 @@ def _whole(name: str, value: object, low: int, high: int) -> None:
     valid = isinstance(value, Integral) and not isinstance(value, bool)
     if not valid or not low <= value <= high:  # type: ignore[operator]
         raise SamplingError(f"{name} is {value!r}; expected a whole number from {low} to {high}")
+
+
+def _ids(name: str, ids: object) -> tuple[int, ...]:
+    if isinstance(ids, str) or not isinstance(ids, Iterable):
+        raise SamplingError(f"{name} is {ids!r}; expected token ids")
+    given = tuple(ids)
+    for id_ in given:
+        _whole(name, id_, 0, MAX_TOKENS)
+    return given
 
 
 def _stops(stop: object) -> tuple[str, ...]:

@@ -22,7 +22,8 @@ def penalties(params: SamplingParams) -> Processor | None:
     Presence and frequency are those of the OpenAI API:
     ``logit -= count * frequency_penalty + (count > 0) * presence_penalty``.
     """
-    repetition = np.float32(params.repetition_penalty)
+    # A tiny penalty would overflow float32; this one already outweighs any logit.
+    repetition = np.float32(max(params.repetition_penalty, 1e-6))
     presence, frequency = params.presence_penalty, params.frequency_penalty
     if repetition == 1 and presence == 0 and frequency == 0:
         return None
