@@ -96,8 +96,10 @@ class Conversation:
                 text = read()
             except EOFError:
                 return
-            except KeyboardInterrupt:  # clears the line, as in a shell
-                continue
+            except KeyboardInterrupt:
+                if not sys.stdin.isatty():
+                    raise
+                continue  # clears the line, as in a shell
             if text.strip():
                 self.handle(text)
 

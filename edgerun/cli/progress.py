@@ -69,5 +69,8 @@ class first_run:  # noqa: N801, used as a statement
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._line.__exit__()
         if self._count and kind is None:
+            from edgerun.kernels import registry
+
             seconds = time.perf_counter() - self._began
-            say(f"compiled {self._count} kernels in {seconds:.1f} s, kept for the next run")
+            kept = ", kept for the next run" if registry.all_kept() else ""
+            say(f"compiled {self._count} kernels in {seconds:.1f} s{kept}")

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -30,11 +30,17 @@ class Entry:
 
 @dataclass(slots=True)
 class ObjectCache:
-    """Entries by name in ``root / (PREFIX + version)``."""
+    """Entries by name in ``root / (PREFIX + version)``.
+
+    Attributes:
+        root: may not exist yet.
+        version: of all that the entries depend on.
+        all_kept: whether every entry that it matters to keep was written so far.
+    """
 
     root: Path
     version: str
-    _warned: bool = field(default=False)
+    all_kept: bool = True
 
     @property
     def folder(self) -> Path:
@@ -69,8 +75,8 @@ class ObjectCache:
                     os.unlink(file.name)
                     raise
         except OSError as error:
-            if warn and not self._warned:
-                self._warned = True
+            if warn and self.all_kept:
+                self.all_kept = False
                 logger.warning(
                     "compiled kernels cannot be kept in %s (%s): every start will compile them; "
                     "set EDGERUN_CACHE to a folder that can be written",

@@ -221,6 +221,11 @@ def remembered(name: str, make: Callable[[], bytes]) -> bytes:
     return entry.code
 
 
+def all_kept() -> bool:
+    """Whether all that was compiled could be written to disk."""
+    return _cache().all_kept
+
+
 def native(name: str, **params: Any) -> Callable[[int, int], None]:
     """Returns a compiled kernel as a Python function; it runs without the interpreter's lock."""
     address = compiled(name, **params).address

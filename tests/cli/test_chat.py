@@ -30,6 +30,18 @@ def test_a_message_without_a_reply_is_an_error_at_the_end_of_a_pipe(run: Run) ->
     assert result.err.splitlines()[-1].endswith("1 of the messages got no reply, see above")
 
 
+def test_ctrl_c_between_the_lines_of_a_pipe_ends_the_chat(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[type[BaseException]] = [KeyboardInterrupt, EOFError]
+
+    def read(lines: object) -> str:
+        raise events.pop(0)
+
+    monkeypatch.setattr(terminal, "read_message", read)
+    assert run("chat").code == 130
+
+
 def test_a_backslash_goes_on_in_the_next_line() -> None:
     import io
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgerun.cli.progress import CLEAR, SESSION, first_run, progress_line
+from edgerun.kernels import registry
 
 
 def test_a_log_gets_a_line_for_each_kernel(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,6 +51,16 @@ def test_a_run_that_compiles_nothing_says_nothing(capsys: pytest.CaptureFixture[
     with first_run():
         pass
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_kernels_that_could_not_be_kept_are_not_said_to_be(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    monkeypatch.setattr(registry, "all_kept", lambda: kept)
+    with first_run() as progress:
+        progress("linear_row 2 32")
+    assert capsys.readouterr().err.endswith(" s, kept for the next run\n" if kept else " s\n")
 
 
 def test_an_interrupted_compilation_claims_nothing(capsys: pytest.CaptureFixture[str]) -> None:
