@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -132,9 +133,10 @@ class LLM:
             Writer(completion, self._continuation(prompt), params.stop)
             for completion, prompt in zip(completions, ids, strict=True)
         ]
-        for number, step in steps:
-            writers[number].push(step)
-            requests[number].unwanted = bool(completions[number].finish_reason)
+        with closing(steps):
+            for number, step in steps:
+                writers[number].push(step)
+                requests[number].unwanted = bool(completions[number].finish_reason)
         return completions
 
     def chat(self, messages: Sequence[Message], **sampling: Any) -> Completion:

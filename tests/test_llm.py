@@ -96,6 +96,20 @@ def test_many_prompts_are_continued_as_if_alone(max_sessions: int) -> None:
         assert llm.generate_many([]) == []
 
 
+def test_many_prompts_that_are_interrupted_give_their_sequences_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: Any) -> str:
+        raise EOFError
+
+    llm = model(max_sessions=3)
+    monkeypatch.setattr("edgerun.llm.Writer.push", interrupted)
+    with pytest.raises(EOFError) as kept:  # as a notebook keeps the last traceback
+        llm.generate_many(["a", "b"])
+    assert kept.tb is not None
+    assert llm._cache.free_sequences == 2
+
+
 def test_a_closed_stream_stops_and_the_next_prompt_still_works() -> None:
     llm = model()
     whole = llm.generate("hello", max_tokens=9).text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -54,7 +54,7 @@ class _Running:
 
 def generate_many(
     engine: Engine, root: Session, requests: Sequence[Request]
-) -> Iterator[tuple[int, Step]]:
+) -> Generator[tuple[int, Step], None, None]:
     """Yields ``(index of the request, step)`` until every reply has ended.
 
     Each call takes a row of every sequence and fills up with rows of prompts, so that weights are
@@ -84,7 +84,7 @@ class _Together:
         self._running: list[_Running] = []
         self._prefix = 0
 
-    def steps(self) -> Iterator[tuple[int, Step]]:
+    def steps(self) -> Generator[tuple[int, Step], None, None]:
         turn = self._root.begin()
         try:
             self._compute_prefix()
