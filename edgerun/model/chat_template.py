@@ -177,7 +177,8 @@ class _Worker:
         return {"error": reason, "refused": False}
 
     def _await_ready(self) -> bool:
-        if self._process is None:
+        if self._process is None or self._process.poll() is not None:
+            self.close()
             self._start()
         if not self._ready:
             self._ready = self._exchange(b"", START_S).endswith(b"\n")

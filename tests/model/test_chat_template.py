@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from edgerun.errors import InputError
+from edgerun.model import chat_template
 from edgerun.model.chat_template import ChatTemplate, template_source
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "chat_templates"
@@ -220,6 +221,17 @@ def test_the_template_of_a_model_comes_from_its_file_or_its_configuration() -> N
     assert template_source({"chat_template": "a"}) == "a"
     assert template_source({"chat_template": named}) == "d"
     assert template_source({}) is None
+
+
+def test_a_child_that_was_ended_from_outside_is_replaced() -> None:
+    template = ChatTemplate("{{ messages[0].content }}")
+    messages = [{"role": "user", "content": "x"}]
+    assert template.render(messages) == "x"
+    process = chat_template._worker()._process
+    assert process is not None
+    process.kill()
+    process.wait(60)
+    assert template.render(messages) == "x"
 
 
 FORK = """
