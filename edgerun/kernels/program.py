@@ -91,7 +91,7 @@ class ThreadTeam:
             if not self._workers:
                 self._start()
             try:
-                with self._asleep:
+                with self._state:
                     self._run += 1
                     if self._sleeping:
                         self._asleep.notify_all()
@@ -115,7 +115,7 @@ class ThreadTeam:
     def close(self) -> None:
         """Ends the workers; calling it twice is allowed, running a program after it is not."""
         self.settle()
-        with self._asleep:
+        with self._state:
             self._closed = True
             self._asleep.notify_all()
         if threading.current_thread() not in self._workers:  # a worker may collect its own team
@@ -124,7 +124,7 @@ class ThreadTeam:
         self._workers = []
 
     def _settle(self) -> None:
-        with self._asleep:  # also a barrier between the store and the loads below
+        with self._state:  # also a barrier between the store and the loads below
             self._control[0, 0] = -1
             self._settled = self._run
         while not self._idle[:, 0].all():
@@ -139,7 +139,10 @@ class ThreadTeam:
         self._settled = 0
         self._sleeping = 0
         self._lock = threading.Lock()
-        self._asleep = threading.Condition()
+        # Taken and left by itself, because Ctrl-C between a condition's own functions and the
+        # lock beneath would leave it taken for ever.
+        self._state = threading.RLock()
+        self._asleep = threading.Condition(self._state)
         self._program = None
         self._workers = []
 
@@ -162,7 +165,7 @@ class ThreadTeam:
         last = 0
         while True:
             last = work(control, idle, last)
-            with self._asleep:
+            with self._state:
                 self._sleeping += 1
                 # A worker that woke up too late finds its run settled and waits for another.
                 while self._run <= max(last, self._settled) and not self._closed:

@@ -190,6 +190,42 @@ def test_workers_sleep_when_a_run_was_interrupted_before_it_began(
     team.close()
 
 
+def test_a_run_may_be_interrupted_wherever_a_function_begins_or_ends() -> None:
+    """Where Python calls the handlers of signals, Ctrl-C's among them."""
+
+    class Interrupt(BaseException):
+        pass
+
+    program, _ = chain(3)
+    interrupted, place = True, 0
+    while interrupted:
+        team, left = ThreadTeam(2), place
+        team.run(program)
+
+        def trace(frame: object, event: str, _: object) -> object:
+            nonlocal left
+            if event != "line":
+                left -= 1
+                if left < 0:
+                    raise Interrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)  # type: ignore[arg-type]
+        try:
+            team.run(program)
+            interrupted = False
+        except Interrupt:
+            place += 1
+        finally:
+            sys.settrace(before)
+        closing = threading.Thread(target=team.close, daemon=True)
+        closing.start()
+        closing.join(60)
+        assert not closing.is_alive(), f"after an interrupt at place {place}"
+    assert place > 4
+
+
 def test_closed_team_has_no_threads_and_refuses_to_run() -> None:
     team = ThreadTeam(3)
     program, _ = chain(3)
