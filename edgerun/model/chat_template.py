@@ -194,8 +194,8 @@ class _Worker:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         timer = threading.Timer(seconds, process.kill)
-        timer.start()
         try:
+            timer.start()
             process.stdin.write(line)
             process.stdin.flush()
             return process.stdout.readline()

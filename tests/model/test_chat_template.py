@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,25 @@ def test_a_child_that_was_ended_from_outside_is_replaced() -> None:
     assert process is not None
     process.kill()
     process.wait(60)
+    assert template.render(messages) == "x"
+
+
+def test_an_interrupt_while_the_clock_starts_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = []
+
+    class Clock(threading.Timer):
+        def start(self) -> None:
+            super().start()
+            clocks.append(self)
+            raise EOFError
+
+    template = ChatTemplate("{{ messages[0].content }}")
+    messages = [{"role": "user", "content": "x"}]
+    with monkeypatch.context() as patch:
+        patch.setattr(chat_template.threading, "Timer", Clock)
+        with pytest.raises(EOFError):
+            template.render(messages)
+    assert [clock.finished.is_set() for clock in clocks] == [True]
     assert template.render(messages) == "x"
 
 
