@@ -11,7 +11,7 @@
 ``EDGERUN_PYNQ_PYTHON``  the interpreter of an environment with pynq, for FPGA boards
 ``EDGERUN_SCREEN``       1 screens the output head where the sampler needs only leading logits
 ``EDGERUN_*_DEVICE``     device of a back-end, e.g. ``EDGERUN_FPGA_DEVICE=cosim``; it joins the plan
-``TERM``                 unset or ``dumb``: replies are not wrapped between words
+``TERM``                 unset or ``dumb``: nothing on the terminal is erased or redrawn
 =======================  ==========================================================================
 """
 

@@ -77,6 +77,8 @@ def score_texts(llm: LLM, texts: Iterable[str], window: int | None = None) -> It
         BackendError: the model computed NaN, or that a token of a text is impossible.
     """
     size = llm.model.context if window is None else window
+    if llm.model.context < 2:
+        raise InputError("the context is 1 token; scoring needs 2 or more, one to predict the next")
     if not 2 <= size <= llm.model.context:
         raise InputError(f"a window of {size} tokens; expected 2 to {llm.model.context}")
     score = Score()

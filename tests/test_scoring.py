@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgerun.errors import BackendError
+from edgerun.errors import BackendError, InputError
 from edgerun.llm import LLM
 from edgerun.scoring import score_texts, split_documents
 from tests import fakes
@@ -34,6 +34,11 @@ def test_windows_cover_every_token_once() -> None:
     tokenizer = fakes.byte_tokenizer(add_bos_token=False, bos_token=None)
     (score,) = score_texts(model(tokenizer=tokenizer), ["é" * 50], 40)
     assert (score.tokens, score.windows, score.bytes) == (97, 3, 97)
+
+
+def test_a_context_without_room_for_a_next_token_is_refused() -> None:
+    with pytest.raises(InputError, match="the context is 1 token; scoring needs 2"):
+        next(score_texts(model(context=1), ["text"]))
 
 
 def test_a_model_that_computes_nan_has_no_score() -> None:

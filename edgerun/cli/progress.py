@@ -7,6 +7,7 @@ import time
 
 from edgerun.cli.options import say
 from edgerun.cli.visible import columns, visible
+from edgerun.env import terminal_erases
 
 SESSION = "onnxruntime session"
 CLEAR = "\r\x1b[2K"
@@ -16,7 +17,8 @@ class progress_line:  # noqa: N801, used as a statement
     """Rewrites one line on stderr, if that is a terminal; clears it at the end."""
 
     def __enter__(self) -> progress_line:
-        self._stream = sys.stderr if sys.stderr.isatty() else None
+        shown = sys.stderr.isatty() and terminal_erases()
+        self._stream = sys.stderr if shown else None
         return self
 
     def __call__(self, text: str) -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
+from edgerun.env import terminal_erases
 from edgerun.errors import PromptError
 
 if TYPE_CHECKING:
@@ -20,9 +21,15 @@ CONTINUED = "\\"
 def reader() -> ReadLine:
     """Returns a function that reads one message; it raises EOFError at the end."""
     if sys.stdin.isatty():
-        return _editor()
+        return _editor() if terminal_erases() else _plain
     sys.stdin.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     return lambda: read_message(sys.stdin)
+
+
+def _plain() -> str:
+    """Reads a message at a terminal that can only print."""
+    print(PROMPT, end="", file=sys.stderr, flush=True)
+    return read_message(sys.stdin)
 
 
 def read_message(lines: TextIO) -> str:

@@ -42,7 +42,7 @@ def save_session(path: Path, saved: SavedSession) -> None:
     """Writes a session file; an existing one is replaced in one step.
 
     Raises:
-        SessionError: the session is larger than ``MAX_BYTES``.
+        SessionError: the session is larger than ``MAX_BYTES``, or the path is none.
         StorageError: the folder is not writable or the disk is full.
     """
     payload = json.dumps(
@@ -62,6 +62,8 @@ def save_session(path: Path, saved: SavedSession) -> None:
         _write_atomically(path, header + payload)
     except OSError as error:
         raise StorageError(f"cannot save the session to {path}: {error.strerror}") from error
+    except ValueError as error:  # a null character
+        raise SessionError(f"cannot save the session to {str(path)!r}: {error}") from error
 
 
 def load_session(path: Path, model_digest: str) -> SavedSession:
@@ -75,6 +77,8 @@ def load_session(path: Path, model_digest: str) -> SavedSession:
             data = file.read(MAX_BYTES + 256)
     except OSError as error:
         raise SessionError(f"cannot read the session {path}: {error.strerror}") from error
+    except ValueError as error:  # a null character
+        raise SessionError(f"cannot read the session {str(path)!r}: {error}") from error
     saved = _parse(path, data)
     if saved.model_digest != model_digest:
         raise SessionError(

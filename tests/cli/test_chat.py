@@ -110,15 +110,17 @@ READY = "\x1b[?2004h"  # it switches bracketed paste on before it reads
 class Terminal:
     """A program behind a pseudo-terminal."""
 
-    def __init__(self, arguments: list[str], cache: Path) -> None:
+    def __init__(self, arguments: list[str], cache: Path, **variables: str) -> None:
         import pty
 
         self.process, self.handle = pty.fork()
         if self.process == 0:
             os.chdir(ROOT)
             environment = {**os.environ, "EDGERUN_CACHE": str(cache), "TERM": "xterm", **NO_CPR}
+            environment |= variables
             os.execve(sys.executable, [sys.executable, "-c", SLOW, *arguments], environment)
         self.screen = ""
+        self.seen = ""
 
     def expect(self, words: str, seconds: float = 100) -> None:
         """Waits for words and forgets everything up to them."""
@@ -138,9 +140,11 @@ class Terminal:
         assert time.monotonic() < deadline, self.screen
         if select.select([self.handle], [], [], 0.1)[0]:
             try:
-                self.screen += os.read(self.handle, 4096).decode("utf-8", "replace")
+                text = os.read(self.handle, 4096).decode("utf-8", "replace")
             except OSError as error:
                 raise AssertionError(f"the program ended: {self.screen}") from error
+            self.screen += text
+            self.seen += text
 
     def send(self, keys: str) -> None:
         os.write(self.handle, keys.encode())
@@ -153,6 +157,19 @@ class Terminal:
             pass
         os.close(self.handle)
         return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork beside threads
+def test_a_terminal_that_can_only_print_gets_no_escapes(tmp_path: Path) -> None:
+    terminal = Terminal(["chat", "-n", "3"], tmp_path, TERM="dumb")
+    terminal.expect("> ")
+    terminal.send("hello\r")
+    terminal.expect("\r\n")
+    terminal.expect("> ")
+    assert "\x1b" not in terminal.seen
+    terminal.send("\x04")
+    assert terminal.wait() == 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")

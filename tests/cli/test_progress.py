@@ -27,6 +27,7 @@ def test_a_terminal_gets_one_line_that_changes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
     with first_run() as progress:
         progress("linear_row 2 32")
         progress("attention fp16")
@@ -40,6 +41,7 @@ def test_the_line_fits_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "30")
     with progress_line() as show:
         show("x" * 100)

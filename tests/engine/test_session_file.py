@@ -40,6 +40,15 @@ def test_a_missing_file_and_a_folder_are_session_errors(tmp_path: Path) -> None:
             load_session(path, DIGEST)
 
 
+def test_a_name_that_no_file_can_have_is_a_session_error(tmp_path: Path) -> None:
+    path = tmp_path / "a\0b"
+    with pytest.raises(SessionError, match="cannot save"):
+        save_session(path, SAVED)
+    with pytest.raises(SessionError, match="cannot read"):
+        load_session(path, DIGEST)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_another_version_says_so(tmp_path: Path) -> None:
     save_session(tmp_path / "chat", SAVED)
     data = (tmp_path / "chat").read_bytes().replace(b"session 1 ", b"session 2 ", 1)
