@@ -316,15 +316,19 @@ def test_a_model_that_is_forgotten_releases_what_it_holds() -> None:
 
 
 @pytest.mark.skipif(cores().logical < 2, reason="one core has no worker threads")
-def test_a_forgotten_model_leaves_no_thread() -> None:
+@pytest.mark.parametrize("how", ["closed", "forgotten"])
+def test_a_model_leaves_no_thread(how: str) -> None:
     before = set(threading.enumerate())
     llm = edgerun.load(threads=2)
     llm.generate("Once", max_tokens=2)
     started = set(threading.enumerate()) - before
     workers = [one for one in started if one.name.startswith("edgerun-")]
     assert len(workers) == 1
-    del llm
-    gc.collect()
+    if how == "closed":
+        llm.close()
+    else:
+        del llm
+        gc.collect()
     for worker in workers:
         worker.join(60)
         assert not worker.is_alive()
