@@ -47,11 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("edgerun: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # What is still buffered cannot be written; without this Python complains at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return READER_GONE
     except Exception as error:
-        return _report(error)
+        code = _report(error)
+        try:
+            sys.stdout.flush()
+        except OSError:  # the disk is full, which may be what was reported
+            _drop_output()
+        return code
 
 
 def application(names: Sequence[str]) -> typer.Typer:
@@ -200,6 +204,11 @@ def _replace_closed_streams() -> None:
         if getattr(sys, name) is None:
             handle = os.open(os.devnull, os.O_RDWR)
             setattr(sys, name, os.fdopen(handle, mode, encoding="utf-8", closefd=False))
+
+
+def _drop_output() -> None:
+    """Lets go of what is buffered and cannot be written; Python would complain of it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _use_utf8() -> None:

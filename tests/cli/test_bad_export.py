@@ -240,11 +240,18 @@ def test_a_session_that_cannot_be_saved_keeps_the_old_one_and_the_chat(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_an_output_that_is_full(repo_root: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_is_full(unbuffered: str, repo_root: Path) -> None:
     command = [sys.executable, "-m", "edgerun.cli.main", "--version"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "wb") as full:
         run = subprocess.run(
-            command, cwd=repo_root, stdout=full, stderr=subprocess.PIPE, check=False
+            command,
+            cwd=repo_root,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment,
+            check=False,
         )
     check_refusal(run.returncode, "", run.stderr.decode(), 1)
     assert b"No space left" in run.stderr
