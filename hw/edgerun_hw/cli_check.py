@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgerun.cli.options import say
 from edgerun.errors import BackendError
 
 if TYPE_CHECKING:
@@ -76,13 +76,13 @@ def build(
     name = geometry or chosen.geometry
     folder = output or Path(f"build-{board}")
     script = write_project(chosen, geometry_named(name), folder, jobs=jobs)
-    _say(f"wrote {folder}: {chosen.title}, geometry {name}, {chosen.pl_clock_mhz} MHz asked for")
+    say(f"wrote {folder}: {chosen.title}, geometry {name}, {chosen.pl_clock_mhz} MHz asked for")
     vivado = find_vivado() if run else None
     command = ["vivado", "-mode", "batch", "-nojournal", "-source", str(script)]
     if vivado is None:
         why = "Vivado is not on the search path" if run else "not run, as you asked"
-        _say(f"{why}; to build, run where Vivado is installed: {' '.join(command)}")
-        _say(f"then: edgerun fpga package {folder / 'out' / board}.xsa --board {board}")
+        say(f"{why}; to build, run where Vivado is installed: {' '.join(command)}")
+        say(f"then: edgerun fpga package {folder / 'out' / board}.xsa --board {board}")
         return
     done = subprocess.run([str(vivado), *command[1:]], check=False)
     if done.returncode != 0:
@@ -107,7 +107,7 @@ def check(
     names = tuple(geometry or DEFAULT_GEOMETRIES)
     for name in names:
         geometry_named(name)  # refuse first, then work for minutes
-    plan = Plan(names, cases, seed, full, _say)
+    plan = Plan(names, cases, seed, full, say)
     outcomes = list(run_checks(plan))
     failed = [outcome for outcome in outcomes if outcome.result == "failed"]
     if as_json:
@@ -127,7 +127,7 @@ def check(
             ]
         )
     if failed:
-        _say(f"{len(failed)} of {len(outcomes)} checks failed")
+        say(f"{len(failed)} of {len(outcomes)} checks failed")
         raise typer.Exit(1)
 
 
@@ -193,7 +193,7 @@ def _measure(geometry: Geometry) -> list[dict[str, Any]]:
     rows = []
     for name, memory in (("ideal", None), ("kv260", DDR_PRESETS["kv260"])):
         for n, k in MATRICES:
-            found = measure_matrix(geometry, n, k, memory, progress=_say)
+            found = measure_matrix(geometry, n, k, memory, progress=say)
             rows.append(
                 {
                     "matrix": f"{n} x {k}",
@@ -209,7 +209,3 @@ def _measure(geometry: Geometry) -> list[dict[str, Any]]:
                 }
             )
     return rows
-
-
-def _say(text: str) -> None:
-    print(f"edgerun: {text}", file=sys.stderr, flush=True)

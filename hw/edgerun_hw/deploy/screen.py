@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
+from edgerun.cli.visible import visible
 from edgerun_hw.deploy.package import Package
 from edgerun_hw.deploy.plan import name_of, plural, settings
 from edgerun_hw.deploy.steps import Step
@@ -39,7 +40,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """One line."""
-        self._console.print(escape(text), soft_wrap=True)
+        self._console.print(_shown(text), soft_wrap=True)
 
     @contextlib.contextmanager
     def waiting(self, text: str) -> Iterator[None]:
@@ -47,7 +48,7 @@ class Screen:
         if not self._console.is_terminal:
             yield
             return
-        with self._console.status(escape(text)):
+        with self._console.status(_shown(text)):
             yield
 
     def show(self, step: Step, result: str | None) -> None:
@@ -67,7 +68,7 @@ class Screen:
                 self._bar.add_task(step.name, total=None, amount="")
             return
         self._close_bar()
-        self._console.print(f"{TICK} {step.name:<{NAME_WIDTH}} {escape(result)}", soft_wrap=True)
+        self._console.print(f"{TICK} {step.name:<{NAME_WIDTH}} {_shown(result)}", soft_wrap=True)
 
     def progress(self, done: int, total: int) -> None:
         """Moves the bar of the step that is being done."""
@@ -81,9 +82,9 @@ class Screen:
             result = None if step.changes_board else step.do()
             mark = DOT if step.changes_board else TICK
             self._console.print(f"{mark} {number:>2} [bold]{step.name:<{NAME_WIDTH}}[/]", end="")
-            self._console.print(escape(step.describe), soft_wrap=True)
+            self._console.print(_shown(step.describe), soft_wrap=True)
             if result:
-                self._console.print(f"{'':>{NAME_WIDTH + 5}}[dim]{escape(result)}[/]")
+                self._console.print(f"{'':>{NAME_WIDTH + 5}}[dim]{_shown(result)}[/]")
         self.say("Nothing was changed.")
 
     def _close_bar(self) -> None:
@@ -131,7 +132,7 @@ def show_status(found: dict[str, Any]) -> None:
         verb = "deployment" if interrupted["kind"] == "deploy" else "rollback"
         phase = PHASES.get(interrupted["phase"], "under way")
         console.print(
-            f"[yellow]A {verb} of {escape(name_of(interrupted['new']))} was interrupted while "
+            f"[yellow]A {verb} of {_shown(name_of(interrupted['new']))} was interrupted while "
             f"{phase}.[/] Run [bold]edgerun fpga rollback[/] to take it back; the next deploy "
             "does so too.",
             soft_wrap=True,
@@ -162,7 +163,12 @@ def _registers(registers: dict[str, Any] | None) -> str:
 
 def _pairs(title: str, rows: dict[str, str]) -> None:
     console = Console(highlight=False)
-    console.print(f"[bold]{escape(title)}[/]", soft_wrap=True)
+    console.print(f"[bold]{_shown(title)}[/]", soft_wrap=True)
     width = max(map(len, rows))
     for name, text in rows.items():
-        console.print(f"  [dim]{name:<{width}}[/]  {escape(text)}", soft_wrap=True)
+        console.print(f"  [dim]{name:<{width}}[/]  {_shown(text)}", soft_wrap=True)
+
+
+def _shown(text: str) -> str:
+    """Text of a board or a package: neither markup nor the terminal's own codes are obeyed."""
+    return escape(visible(text))

@@ -15,6 +15,7 @@ from edgerun.cli import main as cli
 from edgerun_hw.deploy.broker.boards import BY_NAME
 from edgerun_hw.deploy.emulator import Faults, example_bit, make_root, power_cycle, set_faults
 from edgerun_hw.deploy.sample import sample_overlay
+from edgerun_hw.deploy.screen import Screen
 from tests.hw.deploy.harness import running, without_faults
 
 KV260 = BY_NAME["kv260"]
@@ -224,3 +225,8 @@ def test_ctrl_c_takes_back(run, place: Path) -> None:
     _, err = tool.communicate(timeout=100)
     assert tool.returncode == 130 and err.endswith("edgerun: interrupted\n")
     assert running(place / "board") == first
+
+
+def test_text_of_a_board_is_shown_and_not_obeyed(capsys) -> None:
+    Screen().say("[bold]\x1b]52;c;eA==\x07")
+    assert capsys.readouterr().err == "[bold]␛]52;c;eA==␇\n"
