@@ -9,7 +9,6 @@
 ``EDGERUN_CACHE``        folder of compiled kernels and the machine profile
 ``EDGERUN_THREADS``      worker threads, when the caller names no number
 ``EDGERUN_PYNQ_PYTHON``  the interpreter of an environment with pynq, for FPGA boards
-``EDGERUN_SCREEN``       1 screens the output head where the sampler needs only leading logits
 ``EDGERUN_*_DEVICE``     device of a back-end, e.g. ``EDGERUN_FPGA_DEVICE=cosim``; it joins the plan
 ``TERM``                 unset or ``dumb``: nothing on the terminal is erased or redrawn
 =======================  ==========================================================================
@@ -48,7 +47,6 @@ class Settings:
         cache_dir: folder for files that can be computed again; it may not exist yet.
         threads: number of worker threads, or None for one per usable core (``cores.py``).
         pack: how ternary weights lie in memory (``backends/cpu/packing.py``), or None.
-        screen: screen the output head (``backends/cpu/screened.py``).
         pynq_python: interpreter of an environment with pynq, or None.
         devices: name of the device that a back-end is to use, by the back-end's name.
     """
@@ -59,7 +57,6 @@ class Settings:
     isa: str | None
     cache_dir: Path
     threads: int | None
-    screen: bool = False
     pack: str | None = None
     pynq_python: Path | None = None
     devices: Mapping[str, str] = field(default_factory=dict)
@@ -78,7 +75,6 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         isa=environment.get("EDGERUN_ISA", "").strip() or None,
         cache_dir=_cache_dir(environment.get("EDGERUN_CACHE", "")),
         threads=_integer(environment, "EDGERUN_THREADS", 1, MAX_THREADS),
-        screen=_boolean(environment, "EDGERUN_SCREEN"),
         pack=_choice(environment, "EDGERUN_PACK", PACKS),
         pynq_python=_program(environment, "EDGERUN_PYNQ_PYTHON"),
         devices=_devices(environment),

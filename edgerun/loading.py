@@ -230,7 +230,7 @@ def _compile(
         plan = make_plan(graph, candidates.backends, candidates.preferred)
         each = {
             Phase.PREFILL: CompileOptions(threads, rows, spec, options.progress, trits=trits),
-            Phase.DECODE: CompileOptions(threads, 1, spec, options.progress, _may_screen(), trits),
+            Phase.DECODE: CompileOptions(threads, 1, spec, options.progress, trits=trits),
         }
         names = {segment.backend for phase in plan.segments.values() for segment in phase}
         used = tuple(backend for backend in candidates.backends if backend.name in names)
@@ -245,12 +245,6 @@ def packing_of(bundle: Bundle, options: LoadOptions) -> Packing:
     packing = choose_packing(bundle.manifest.pack, options.pack, machine_profile(), threads)
     trace.say(trace.PLAN, f"ternary weights as {packing.name}: {packing.reason}")
     return packing
-
-
-def _may_screen() -> bool:
-    """Whether logits may be left out: asked for, and nothing looks at every value."""
-    looking = env.settings().validate or trace.enabled(trace.SHAPES)
-    return env.settings().screen and not looking
 
 
 def _tokenizer(bundle: Bundle, config: Mapping[str, Any]) -> Tokenizer:

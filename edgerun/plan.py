@@ -21,7 +21,6 @@ from edgerun.backends.base import (
     Executable,
     Expects,
     Explains,
-    Offers,
     Phase,
     Support,
     Values,
@@ -164,8 +163,7 @@ def make_plan(graph: Graph, backends: Sequence[Backend], preferred: str | None =
     late = frozenset(logit_nodes(graph))
     for phase in Phase:
         task = _Task(graph, phase, late)
-        segments[phase], turned_down = _plan_phase(task, backends, preferred)
-        refusals[phase] = (*turned_down, *_not_taken(graph, backends, phase))
+        segments[phase], refusals[phase] = _plan_phase(task, backends, preferred)
     bases = {one.name: one.cost_basis() for one in backends if isinstance(one, Explains)}
     return Plan(segments, refusals, bases)
 
@@ -175,12 +173,6 @@ def expect(backends: Sequence[Backend], threads: int, *, trits: bool) -> None:
     for one in backends:
         if isinstance(one, Expects):
             one.expect(threads, trits)
-
-
-def _not_taken(graph: Graph, backends: Sequence[Backend], phase: Phase) -> list[Refusal]:
-    """Ways to run the model that back-ends offer and do not choose by themselves."""
-    offers = [one.alternatives(graph, phase) for one in backends if isinstance(one, Offers)]
-    return [Refusal(name, reason) for offer in offers for name, reason in offer.items()]
 
 
 def _plan_phase(

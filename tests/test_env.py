@@ -31,11 +31,10 @@ def test_variables_are_read() -> None:
             "EDGERUN_ISA": "avx2",
             "EDGERUN_CACHE": "~/here",
             "EDGERUN_THREADS": "4",
-            "EDGERUN_SCREEN": "1",
         }
     )
     assert (settings.debug, settings.validate, settings.backend) == (3, True, "cpu")
-    assert (settings.isa, settings.threads, settings.screen) == ("avx2", 4, True)
+    assert (settings.isa, settings.threads) == ("avx2", 4)
     assert settings.cache_dir == Path("~/here").expanduser()
 
 

@@ -51,7 +51,6 @@ class CompileOptions:
         cache: what the model caches, with the storage type chosen by the caller.
         progress: called with a short text before slow work such as compilation.
         trits: whether to keep ternary weights in memory at 1.6 bits where that is possible.
-        screen: whether logits that the batch does not ask for may be left out (``Batch.leading``).
         fallback: compiles a segment for the back-end that stands in for an ``Accelerator`` whose
             device fails; None where there is no such back-end.
     """
@@ -60,7 +59,6 @@ class CompileOptions:
     max_rows: int
     cache: CacheSpec
     progress: Progress = field(default=lambda text: None)
-    screen: bool = False
     trits: bool = False
     fallback: Callable[[Graph, Phase], Executable] | None = None
 
@@ -138,15 +136,6 @@ class Expects(Protocol):
 
     def expect(self, threads: int, trits: bool) -> None:
         """Says before planning what ``CompileOptions`` will say."""
-        ...
-
-
-@runtime_checkable
-class Offers(Protocol):
-    """A back-end with ways to run a model that it does not choose by itself; not all have any."""
-
-    def alternatives(self, graph: Graph, phase: Phase) -> Mapping[str, str]:
-        """Name of each such way, and what is to be said about it in a line."""
         ...
 
 

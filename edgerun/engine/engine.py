@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.base import Executable, Phase
-from edgerun.engine.sampling import History, SamplingParams, make_leading, make_sampler
+from edgerun.engine.sampling import History, SamplingParams, make_sampler
 from edgerun.engine.session import Session
 from edgerun.engine.stats import Stats
 from edgerun.errors import BackendError, InputError, PromptError
-from edgerun.state import Batch, KVCache, Leading
+from edgerun.state import Batch, KVCache
 
 FinishReason = Literal["stop", "length", "context"]
 DEFAULT_CHUNK_ROWS = 256
@@ -47,7 +47,7 @@ class Reply:
     ) -> None:
         """Begins a reply to ``prompt`` in a sequence of at most ``context`` tokens."""
         self.history = History(prompt, len(prompt))
-        self._sample, self._leading = make_sampler(params), make_leading(params)
+        self._sample = make_sampler(params)
         self._stops = frozenset(params.stop_ids)
         if not params.ignore_eos:
             self._stops |= eos_ids
@@ -65,10 +65,6 @@ class Reply:
         if reason is None:
             self.history.ids.append(token)
         return Step(token, reason)
-
-    def leading(self) -> Leading | None:
-        """Which logits matter for the next token; None for all."""
-        return self._leading(self.history) if self._leading else None
 
 
 class Engine:
@@ -135,7 +131,7 @@ class Engine:
             yield step
             session.check(turn)
             stats.decode_steps += 1
-            logits = self.extend(session, [step.id], "last", reply.leading())
+            logits = self.extend(session, [step.id], "last")
             step = reply.next(logits[0], stats)
         yield step
 
@@ -176,9 +172,7 @@ class Engine:
         row: NDArray[np.float32] = last[0]
         return row
 
-    def extend(
-        self, session: Session, ids: list[int], wanted: str, leading: Leading | None = None
-    ) -> NDArray[np.float32]:
+    def extend(self, session: Session, ids: list[int], wanted: str) -> NDArray[np.float32]:
         """Appends ids to a session.
 
         Returns:
@@ -187,7 +181,7 @@ class Engine:
         """
         start = len(session.ids)
         session.cache.reserve(session.sequence, start + len(ids))
-        batch = Batch.of(ids, start, session.sequence, logits=wanted, leading=leading)
+        batch = Batch.of(ids, start, session.sequence, logits=wanted)
         logits = self.forward(batch, session.cache)
         session.appended(ids)
         return logits

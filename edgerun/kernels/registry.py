@@ -52,7 +52,6 @@ FAMILIES = (
     "normalize",
     "quantize",
     "repack",
-    "screen",
     "stream",
     "trits",
 )

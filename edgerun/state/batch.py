@@ -9,20 +9,6 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
-class Leading:
-    """Which logits of a row the caller will look at.
-
-    Attributes:
-        count: this many of the largest, not counting those of ``ids``, and all that equal the
-            last of them or nearly do.
-        ids: tokens whose logits matter wherever they stand, int64 ``[n]`` without repetition.
-    """
-
-    count: int
-    ids: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
 class Batch:
     """Token rows for one call of an executable.
 
@@ -35,15 +21,12 @@ class Batch:
             sequence are consecutive in the batch and in position.
         sequences: the cache sequence each row belongs to, int32 ``[rows]``.
         logit_rows: indices of the rows whose logits are wanted, int32 ``[n]``, increasing.
-        leading: permission to return, for a single wanted row, any smaller values than the
-            leading ones in place of the logits that are not among them; None to want all.
     """
 
     ids: NDArray[np.int32]
     positions: NDArray[np.int32]
     sequences: NDArray[np.int32]
     logit_rows: NDArray[np.int32]
-    leading: Leading | None = None
 
     @property
     def rows(self) -> int:
@@ -58,7 +41,6 @@ class Batch:
         sequence: int,
         *,
         logits: str = "last",
-        leading: Leading | None = None,
     ) -> Batch:
         """Rows of one sequence that continue it at position ``start``.
 
@@ -67,7 +49,6 @@ class Batch:
             start: position of the first of them.
             sequence: sequence number as returned by ``KVCache.open``.
             logits: ``"last"`` for the last row's logits, ``"all"`` for every row's, ``"none"``.
-            leading: which logits of the row matter, if not all.
         """
         tokens = np.asarray(ids, dtype=np.int32)
         rows = len(tokens)
@@ -77,7 +58,6 @@ class Batch:
             positions=np.arange(start, start + rows, dtype=np.int32),
             sequences=np.full(rows, sequence, dtype=np.int32),
             logit_rows=np.arange(first, rows, dtype=np.int32),
-            leading=leading,
         )
 
     @classmethod

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from edgerun.engine.sampling import History, SamplingParams, make_leading, make_sampler
-from edgerun.engine.sampling.base import Candidates, factories, last_of_fewest, place
+from edgerun.engine.sampling import History, SamplingParams, make_sampler
+from edgerun.engine.sampling.base import Candidates, last_of_fewest, place, registered
 from edgerun.errors import BackendError, SamplingError
 
 LOGITS = hnp.arrays(
@@ -32,8 +32,8 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 def kept(logits: np.ndarray, **params: Any) -> set[int]:
     """Ids that the filters leave."""
     candidates = Candidates(logits.copy())
-    for factory in factories():
-        process = factory(SamplingParams(**params))
+    for entry in registered():
+        process = entry.make(SamplingParams(**params))
         candidates = process(candidates, EMPTY) if process else candidates
     return set(range(len(logits))) if candidates.ids is None else set(map(int, candidates.ids))
 
@@ -105,8 +105,8 @@ def test_penalties_follow_their_formulas() -> None:
     logits = np.array([2.0, -2.0, 1.0, 0.5, 0.0], np.float32)
     history = History([0, 1, 2, 2, 3, 2], prompt_tokens=3)  # reply: 2, 3, 2
     seen: list[np.ndarray] = []
-    for factory in factories():
-        process = factory(
+    for entry in registered():
+        process = entry.make(
             SamplingParams(
                 repetition_penalty=2.0,
                 presence_penalty=0.5,
@@ -118,6 +118,17 @@ def test_penalties_follow_their_formulas() -> None:
             seen.append(process(Candidates(logits), history).logits)
     expected = [2.0 / 2, -2.0 * 2, 1.0 / 2 - 2 * 0.25 - 0.5, 0.5 / 2 - 0.25 - 0.5, 1.5]
     np.testing.assert_allclose(seen[-1], expected, atol=1e-6)
+
+
+@given(LOGITS, st.integers(1, 20), st.floats(0.05, 0.95))
+def test_greedy_choice_is_the_likeliest_of_what_the_filters_leave(
+    logits: np.ndarray, k: int, p: float
+) -> None:
+    """Typical-p chooses among what top-k left, so greedy choice must not leave top-k out."""
+    for params in ({"top_k": k}, {"top_k": k, "typical_p": p}, {"top_p": p, "typical_p": p}):
+        remaining = sorted(kept(logits, **params))
+        likeliest = remaining[int(np.argmax(logits[remaining]))]
+        assert make_sampler(SamplingParams(temperature=0, **params))(logits, EMPTY) == likeliest
 
 
 def test_tiny_repetition_penalties_repeat_without_overflow() -> None:
@@ -225,40 +236,6 @@ def test_equal_and_impossible_keys_are_counted_in_full() -> None:
     assert last_of_fewest(keys, weights, 2.0 * weights.sum()) == -np.inf
 
 
-LEADING: list[tuple[dict[str, Any], int | None]] = [
-    ({"temperature": 0}, 1),
-    ({"temperature": 0, "top_p": 0.5, "min_p": 0.1, "top_k": 9}, 1),
-    ({"temperature": 0, "typical_p": 0.5}, None),
-    ({"temperature": 0, "typical_p": 0.5, "top_k": 9}, 9),
-    ({}, None),
-    ({"top_p": 0.9}, None),
-    ({"top_k": 256, "top_p": 0.9, "typical_p": 0.5}, 256),
-    ({"top_k": 257}, None),
-]
-
-
-@pytest.mark.parametrize(("params", "count"), LEADING)
-def test_samplers_say_how_many_leading_logits_they_look_at(
-    params: dict[str, Any], count: int | None
-) -> None:
-    leading = make_leading(SamplingParams(**params))
-    assert (leading and leading(EMPTY).count) == count
-
-
-def test_samplers_say_which_tokens_may_move() -> None:
-    history = History([3, 4, 4, 9, 8, 8], prompt_tokens=4)
-
-    def ids(**params: Any) -> list[int]:
-        leading = make_leading(SamplingParams(temperature=0, **params))
-        assert leading is not None
-        return leading(history).ids.tolist()
-
-    assert ids() == []
-    assert ids(repetition_penalty=1.1) == [3, 4, 8, 9]
-    assert ids(presence_penalty=1) == [8]
-    assert ids(frequency_penalty=-1, logit_bias={1: 2.0, 8: 1.0}) == [1, 8]
-
-
 BAD = [
     ("temperature", -0.1),
     ("temperature", math.nan),
@@ -307,7 +284,7 @@ def test_values_outside_their_range_are_one_clear_sentence(name: str, value: Any
 
 
 def test_every_processor_has_its_own_place_in_the_order() -> None:
-    assert len(factories()) == 7
+    assert len(registered()) == 7
 
 
 @pytest.mark.peers

@@ -18,7 +18,6 @@ from tests.kernels import (  # noqa: F401  (importing registers the cases)
     cases_measure,
     cases_memory,
     cases_rounding,
-    cases_screen,
     cases_trits,
 )
 from tests.kernels.harness import CASES, Case, run

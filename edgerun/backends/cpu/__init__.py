@@ -6,16 +6,13 @@ import math
 from typing import TYPE_CHECKING
 
 from edgerun.backends.base import CompileOptions, Executable, Phase, Support
-from edgerun.env import settings, worker_threads
+from edgerun.env import worker_threads
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.profile import CALIBRATE, MachineProfile, absence, machine_profile
 
 if TYPE_CHECKING:
-    from edgerun.backends.cpu.binder import Binder, Head
-    from edgerun.backends.cpu.executable import CpuExecutable
-    from edgerun.backends.cpu.screen_program import ScreenProgram
-    from edgerun.backends.cpu.screen_weights import Screen
+    from edgerun.backends.cpu.binder import Binder
     from edgerun.backends.cpu.weights import WeightStore
 
 MIN_BLOCK, MAX_BLOCK = 16, 256
@@ -75,29 +72,13 @@ class CpuBackend:
         """Says what the estimates of ``cost`` stand on."""
         return basis(machine_profile(), worker_threads(self._threads))
 
-    def alternatives(self, graph: Graph, phase: Phase) -> dict[str, str]:
-        """The screened head, and what it could save."""
-        from edgerun.backends.cpu.screen_promise import screen_promise
-
-        promise = screen_promise(graph) if phase is Phase.DECODE else None
-        if promise is None:
-            return {}
-        tried = "decided by a trial" if settings().screen else "EDGERUN_SCREEN=1 tries it"
-        return {"screened head": f"{promise}; {tried}" if promise.worth else str(promise)}
-
     def compile(self, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:
         """Binds the segment to kernels."""
         from edgerun.backends.cpu.executable import CpuExecutable
-        from edgerun.backends.cpu.screen_promise import screen_promise
 
         shared = self._shared_state(options)
         binder = _bind(segment, options, shared.weights, shared.isa)
-        executable = CpuExecutable(binder, shared.team)
-        if options.screen and phase is Phase.DECODE and binder.head is not None:
-            promise = screen_promise(segment)
-            if promise is not None and promise.worth:
-                return _screened(executable, binder.head, options, shared)
-        return executable
+        return CpuExecutable(binder, shared.team)
 
     def close(self) -> None:
         """Ends the worker threads; the executables must not be called after it."""
@@ -179,27 +160,6 @@ def _bind(segment: Graph, options: CompileOptions, weights: WeightStore, isa: st
         EMITTERS[node.op](binder, node, index)
         binder.release(index)
     return binder
-
-
-def _screened(
-    decode: CpuExecutable, head: Head, options: CompileOptions, shared: _Shared
-) -> Executable:
-    """A decode program with a screened head (``screened.py``)."""
-    from edgerun.backends.cpu.executable import CpuExecutable
-    from edgerun.backends.cpu.screen_program import ScreenProgram, screen_graph
-    from edgerun.backends.cpu.screened import ScreenedExecutable
-    from edgerun.backends.cpu.weights import WeightStore
-
-    def compile_screen(screen: Screen) -> ScreenProgram:
-        graph, store = screen_graph(screen), WeightStore(shared.isa)
-        binder = _bind(graph, options, store, shared.isa)
-        # Only the rearranged weights are needed from here on.
-        graph.constants.clear()
-        store.forget_constants()
-        scan = CpuExecutable(binder, shared.team)
-        return ScreenProgram(screen.bound, head, scan, shared.team, shared.isa)
-
-    return ScreenedExecutable(decode, head, shared.team, compile_screen)
 
 
 def make() -> CpuBackend:

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from edgerun.backends.base import CompileOptions
 from edgerun.backends.cpu.buffers import Buffer, BufferPool
 from edgerun.backends.cpu.weights import Prepared, WeightStore
-from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.mapped_file import forget_array
-from edgerun.kernels.layout import StreamWeight
 from edgerun.kernels.program import FRAME_WORDS, Instruction
 from edgerun.kernels.registry import instruction
 
@@ -59,35 +57,6 @@ class Rounding:
     padded_k: int
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """A bound output head that can be screened: int8 weights, input rounded by block.
-
-    Attributes:
-        instruction: the product.
-        weight: as the bundle stores it.
-        stream: as the kernel reads it.
-        x: its rounded input.
-        out: the logits.
-    """
-
-    instruction: Instruction
-    weight: PackedWeight
-    stream: StreamWeight
-    x: Rounded
-    out: Buffer
-
-    def state(self) -> NDArray[np.float32]:
-        """The current input of the head's first row, float32 ``[K]``."""
-        assert self.x.scales is not None
-        blocks, block = self.weight.blocks, self.weight.block
-        codes = self.x.codes.array[0, : blocks * block].astype(np.float32)
-        with np.errstate(invalid="ignore"):
-            state = codes.reshape(blocks, block) * self.x.scales.array[0, :blocks, None]
-        flat: NDArray[np.float32] = state.reshape(-1)
-        return flat
-
-
 @dataclass(slots=True)
 class Binder:
     """State while a segment is bound.
@@ -100,7 +69,6 @@ class Binder:
         shared: memory that nodes use one after the other, by a name of their choice.
         columns: which value a shared buffer holds the columns of.
         before_run: called before each run, when the batch lies in its buffers.
-        head: the output head, if it is one that can be screened.
         kernels: names of those in use.
     """
 
@@ -117,7 +85,6 @@ class Binder:
     shared: dict[str, Buffer] = field(default_factory=dict)
     columns: dict[str, str] = field(default_factory=dict)
     counted_by: dict[str, int] = field(default_factory=dict)
-    head: Head | None = None
     kernels: set[str] = field(default_factory=set)
 
     pool: BufferPool = field(init=False)

@@ -8,8 +8,8 @@ import numpy as np
 
 from edgerun.backends.cpu.binder import LOGIT_ROWS, ROWS, Binder, Rounding
 from edgerun.backends.cpu.emit_attention import emit_attention, emit_rotary
-from edgerun.backends.cpu.emit_head import emit_linear_or_head
 from edgerun.backends.cpu.emit_linear import (
+    emit_linear,
     rounding,
     rounding_fields,
     take_rounded,
@@ -185,7 +185,7 @@ def emit_select_rows(binder: Binder, node: Node, index: int) -> None:
 EMITTERS: dict[str, Callable[[Binder, Node, int], None]] = {
     "embedding": emit_embedding,
     "rms_norm": emit_rms_norm,
-    "linear": emit_linear_or_head,
+    "linear": emit_linear,
     "rotary": emit_rotary,
     "attention": emit_attention,
     "gate": emit_gate,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgerun import trace
 from edgerun.backends.base import NO_VALUES, Launches, Values
@@ -40,24 +39,8 @@ class CpuExecutable:
         self._times = trace.Times("decode" if rows == 1 else "prefill")
         self._steps = self._single_steps() if trace.enabled(trace.TIMES) else []
 
-    @property
-    def frame(self) -> NDArray[np.int64]:
-        """The quantities that chunk counts depend on."""
-        return self._binder.frame
-
-    def output(self, name: str) -> NDArray[np.float32]:
-        """The first row of an output, float32 ``[width]``; every run overwrites it."""
-        buffer = self._binder.values[name]
-        row: NDArray[np.float32] = buffer.array[0, : buffer.width]
-        return row
-
-    def __call__(
-        self, batch: Batch, cache: KVCache, values: Values = NO_VALUES, *, head: bool = True
-    ) -> Values:
+    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
         """Runs the batch; see ``Executable``.
-
-        Without ``head``, nothing that reads selected rows by linear layers runs, and their
-        outputs hold what they held before.
 
         Raises:
             BackendError: the batch has more rows than the program was compiled for.
@@ -75,7 +58,7 @@ class CpuExecutable:
         binder.logit_rows[:wanted] = batch.logit_rows
         binder.frame[ROWS] = rows
         binder.frame[LOGIT_ROWS] = wanted
-        binder.frame[ANY_LOGITS] = head and wanted > 0
+        binder.frame[ANY_LOGITS] = wanted > 0
         for name in binder.graph.inputs:
             buffer = binder.values[name]
             buffer.array[: len(values[name]), : buffer.width] = values[name]

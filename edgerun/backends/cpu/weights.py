@@ -45,7 +45,7 @@ class WeightStore:
         self._trits = trits
         self._codes = OneMatrix()  # on the way to trits
         self._arena = Arena()
-        self._prepared: dict[tuple[int, str], tuple[Constant | None, Prepared]] = {}
+        self._prepared: dict[tuple[int, str], tuple[Constant, Prepared]] = {}
 
     @property
     def nbytes(self) -> int:
@@ -59,13 +59,6 @@ class WeightStore:
             self._prepared[key] = (constant, self._make(constant, activations))
             _forget_pages(constant)
         return self._prepared[key][1]
-
-    def forget_constants(self) -> None:
-        """Lets go of the constants, so that only what was prepared from them stays in memory."""
-        self._prepared = {
-            (-1 - index, ""): (None, prepared)  # no constant has this key
-            for index, (_, prepared) in enumerate(self._prepared.values())
-        }
 
     def _make(self, constant: Constant, activations: str) -> Prepared:
         if not isinstance(constant, PackedWeight):

@@ -1,8 +1,7 @@
 """Sampling: from logits to the next token."""
 
 from edgerun.engine.sampling.base import History
-from edgerun.engine.sampling.leading import make_leading
 from edgerun.engine.sampling.params import SamplingParams
 from edgerun.engine.sampling.sampler import Sampler, make_sampler
 
-__all__ = ["History", "Sampler", "SamplingParams", "make_leading", "make_sampler"]
+__all__ = ["History", "Sampler", "SamplingParams", "make_sampler"]

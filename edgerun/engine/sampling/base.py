@@ -17,8 +17,8 @@ of it. Order decides who goes first:
 It is the order of Hugging Face's ``generate``; each filter sees the probabilities that the ones
 before it left, renormalised.
 
-A processor that moves only some tokens within the order of likelihood can say which, with
-``@processor(order, moves)``; then a back-end need not compute all logits exactly (``leading.py``).
+A processor that never changes which of the candidates is the likeliest says so, with
+``keeps_likeliest``: greedy choice leaves it out where no other processor follows it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,6 @@ class Candidates:
         return weights
 
 
-TOP_K = 40  # place of the filter that leaves only some leading tokens
 BLOCK = 512
 HEADS = (64, 1024)  # how many tokens to look at before looking at all: sorting takes its time
 BINS = 2048
@@ -88,51 +87,43 @@ SLAB = 12_288  # keys put into bins at a time: small arrays need no fresh pages 
 
 Processor: TypeAlias = Callable[[Candidates, History], Candidates]
 Factory: TypeAlias = Callable[[SamplingParams], Processor | None]
-Moves: TypeAlias = Callable[[SamplingParams, History], list[int]]
 
 _LOCAL = threading.local()
-_FACTORIES: dict[int, Factory] = {}
-_MOVES: dict[Factory, Moves] = {}
+_REGISTERED: dict[int, Registered] = {}
 
 
-def processor(order: int, moves: Moves | None = None) -> Callable[[Factory], Factory]:
-    """Registers a factory of processors at a place in the order.
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A factory of processors.
 
-    Args:
-        order: see above.
-        moves: ids that may end up elsewhere in the order of likelihood, repetitions allowed; all
-            others keep their order, and the likeliest of them stays. None: any may move or go.
+    Attributes:
+        make: the factory.
+        keeps_likeliest: its processors never change which candidate is the likeliest.
     """
 
+    make: Factory
+    keeps_likeliest: bool
+
+
+def processor(order: int, *, keeps_likeliest: bool = False) -> Callable[[Factory], Factory]:
+    """Registers a factory of processors at a place in the order; see above."""
+
     def register(factory: Factory) -> Factory:
-        if order in _FACTORIES:
+        if order in _REGISTERED:
             raise ValueError(f"two sampling processors have order {order}")
-        _FACTORIES[order] = factory
-        if moves is not None:
-            _MOVES[factory] = moves
+        _REGISTERED[order] = Registered(factory, keeps_likeliest)
         return factory
 
     return register
 
 
-def moves_none(params: SamplingParams, history: History) -> list[int]:
-    """For processors that keep the order of likelihood and the likeliest token."""
-    return []
-
-
 @functools.cache
-def ordered() -> tuple[tuple[int, Factory, Moves | None], ...]:
-    """Imports every file of this folder; returns orders, factories and what they move."""
+def registered() -> tuple[Registered, ...]:
+    """Imports every file of this folder; returns the factories in order."""
     package = importlib.import_module("edgerun.engine.sampling")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
-    return tuple((order, made, _MOVES.get(made)) for order, made in sorted(_FACTORIES.items()))
-
-
-@functools.cache
-def factories(*, greedy: bool = False) -> tuple[Factory, ...]:
-    """The factories in order; for ``greedy`` choice those that can change the likeliest token."""
-    return tuple(made for _, made, moves in ordered() if not (greedy and moves is moves_none))
+    return tuple(entry for _, entry in sorted(_REGISTERED.items()))
 
 
 def place(weights: NDArray[np.float32], mass: float) -> int:

@@ -9,12 +9,7 @@ from edgerun.engine.sampling.params import SamplingParams
 from edgerun.errors import SamplingError
 
 
-def biased(params: SamplingParams, history: History) -> list[int]:
-    """The ids that have a bias."""
-    return list(params.logit_bias)
-
-
-@processor(10, biased)
+@processor(10)
 def logit_bias(params: SamplingParams) -> Processor | None:
     """Adds ``params.logit_bias``; runs before any filter, so candidates cover the vocabulary."""
     if not params.logit_bias:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgerun.engine.sampling.base import Candidates, History, Processor, moves_none, processor
+from edgerun.engine.sampling.base import Candidates, History, Processor, processor
 from edgerun.engine.sampling.params import SamplingParams
 
 
-@processor(60, moves_none)
+@processor(60, keeps_likeliest=True)
 def min_p(params: SamplingParams) -> Processor | None:
     """Keeps tokens with ``p >= min_p * max(p)``; in logits ``l >= max(l) + ln(min_p)``."""
     if params.min_p == 0:

@@ -10,12 +10,7 @@ from edgerun.engine.sampling.base import Candidates, History, Processor, process
 from edgerun.engine.sampling.params import SamplingParams
 
 
-def penalised(params: SamplingParams, history: History) -> list[int]:
-    """The ids that a penalty concerns."""
-    return history.ids[0 if params.repetition_penalty != 1 else history.prompt_tokens :]
-
-
-@processor(20, penalised)
+@processor(20)
 def penalties(params: SamplingParams) -> Processor | None:
     """Repetition counts prompt and reply (CTRL, section 4.1); the others the reply alone.
 

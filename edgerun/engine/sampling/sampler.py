@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.engine.sampling.base import Candidates, History, factories, place, scratch
+from edgerun.engine.sampling.base import Candidates, History, Processor, place, registered, scratch
 from edgerun.engine.sampling.params import SamplingParams
 from edgerun.errors import BackendError
 
@@ -34,8 +34,7 @@ def make_sampler(params: SamplingParams) -> Sampler:
         1
     """
     greedy = params.temperature == 0
-    made = (factory(params) for factory in factories(greedy=greedy))
-    processors = [process for process in made if process is not None]
+    processors = _processors(params, greedy=greedy)
     if greedy and not processors:
         return _greedy
     choose = _likeliest if greedy else _drawer(params.seed)
@@ -50,6 +49,19 @@ def make_sampler(params: SamplingParams) -> Sampler:
         return choose(candidates)
 
     return sample
+
+
+def _processors(params: SamplingParams, *, greedy: bool) -> list[Processor]:
+    """What is to be done, in order.
+
+    Greedy choice needs nothing that keeps the likeliest token, unless something follows that may
+    change it: typical-p sees what top-k left.
+    """
+    made = [(entry.make(params), entry.keeps_likeliest) for entry in registered()]
+    active = [(process, keeps) for process, keeps in made if process is not None]
+    while greedy and active and active[-1][1]:
+        active.pop()
+    return [process for process, _ in active]
 
 
 def _greedy(logits: NDArray[np.float32], history: History) -> int:

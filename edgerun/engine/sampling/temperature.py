@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgerun.engine.sampling.base import Candidates, History, Processor, moves_none, processor
+from edgerun.engine.sampling.base import Candidates, History, Processor, processor
 from edgerun.engine.sampling.params import SamplingParams
 
 
-@processor(30, moves_none)
+@processor(30, keeps_likeliest=True)
 def temperature(params: SamplingParams) -> Processor | None:
     """Divides logits by the temperature; 0 is handled by the sampler as greedy."""
     if params.temperature in (0, 1):

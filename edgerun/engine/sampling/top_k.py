@@ -5,18 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from edgerun.engine.sampling.base import (
-    TOP_K,
     Candidates,
     History,
     Processor,
-    moves_none,
     processor,
 )
 from edgerun.engine.sampling.params import SamplingParams
 from edgerun.kernels.leaders import leaders
 
 
-@processor(TOP_K, moves_none)
+@processor(40, keeps_likeliest=True)
 def top_k(params: SamplingParams) -> Processor | None:
     """Keeps every token at least as likely as the k-th; ties with it stay (as in HF)."""
     count = params.top_k

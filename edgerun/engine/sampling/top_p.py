@@ -9,13 +9,12 @@ from edgerun.engine.sampling.base import (
     History,
     Processor,
     last_of_fewest,
-    moves_none,
     processor,
 )
 from edgerun.engine.sampling.params import SamplingParams
 
 
-@processor(50, moves_none)
+@processor(50, keeps_likeliest=True)
 def top_p(params: SamplingParams) -> Processor | None:
     """Keeps the fewest likeliest tokens that sum to at least p, and ties with the last of them."""
     mass = params.top_p
