@@ -22,6 +22,8 @@ import numpy as np
 from edgerun.backends.base import CompileOptions, Counts, Executable, Phase, Values
 from edgerun.backends.cpu.families import WEIGHT_BITS
 from edgerun.backends.registry import make_backend
+from edgerun.busy import BusyMeter
+from edgerun.errors import EdgerunError
 from edgerun.formats.base import PackedWeight, pack_bits
 from edgerun.graph.ir import Constant, Graph, Node
 from edgerun.peaks import measure_fork_join, measure_peaks
@@ -90,13 +92,42 @@ FAMILIES = tuple(
 DECODING = Load("int8_row", "ternary", 1, (2048, 2048), 24, chained=True, shared=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What limits a number of threads, and whether it could be kept.
+
+    Attributes:
+        profile: of this machine, with what was measured now.
+        disturbance: what other programs did meanwhile, so that nothing was stored; or empty.
+    """
+
+    profile: MachineProfile
+    disturbance: str = ""
+
+
 def calibrate(threads: int, progress: Progress = lambda text: None) -> MachineProfile:
     """Measures everything and keeps it; takes about a quarter of a minute.
 
     Args:
         threads: the most to measure with; memory and fork-join also with 1, 2, 4, ...
         progress: told what is measured next.
+
+    Raises:
+        EdgerunError: other programs used the machine meanwhile; nothing was stored.
     """
+    with BusyMeter() as meter:
+        found = _measure_all(threads, progress)
+    if meter.busy:
+        raise EdgerunError(
+            f"the machine was busy, so nothing was stored: {meter.describe()}; "
+            "end them and calibrate again"
+        )
+    progress("decoding beside a process that keeps one core busy")
+    return write_profile(replace(found, contended=measure_contended(threads)))
+
+
+def _measure_all(threads: int, progress: Progress) -> MachineProfile:
+    """All but what needs another process."""
     counts = thread_counts(threads)
     progress(f"speed of memory with {_listed(counts)} threads")
     bandwidth = {count: measure_bandwidth(count) for count in counts}
@@ -111,28 +142,30 @@ def calibrate(threads: int, progress: Progress = lambda text: None) -> MachinePr
         name = family(activations, weights)
         rates[name] = {rows: rate for rows, (rate, _) in found.items()}
         paths[name] = {rows: path for rows, (_, path) in found.items()}
-    progress("decoding beside a process that keeps one core busy")
-    contended = measure_contended(threads)
-    return write_profile(
-        MachineProfile(
-            bandwidth=bandwidth,
-            rates=rates,
-            paths=paths,
-            peaks=peaks,
-            fork_join_s=fork_join,
-            contended=contended,
-            threads=threads,
-        )
+    return MachineProfile(
+        bandwidth=bandwidth,
+        rates=rates,
+        paths=paths,
+        peaks=peaks,
+        fork_join_s=fork_join,
+        threads=threads,
     )
 
 
-def limits(threads: int) -> MachineProfile:
-    """The profile with what limits so many threads.
+def limits(threads: int) -> Limits:
+    """The profile with what limits so many threads, kept unless other programs were running.
 
     Measured now, and the best ever seen counts, since other programs and a slow moment of the
     machine only make it look slower than it is.
     """
-    known = read_profile()
+    with BusyMeter() as meter:
+        profile = _limits(threads, read_profile())
+    if meter.busy:
+        return Limits(profile, meter.describe())
+    return Limits(write_profile(profile))
+
+
+def _limits(threads: int, known: MachineProfile) -> MachineProfile:
     speed = max(measure_bandwidth(threads), known.bandwidth.get(threads, 0.0))
     peaks = {path: dict(by_threads) for path, by_threads in known.peaks.items()}
     for path, by_threads in measure_peaks([threads]).items():
@@ -140,14 +173,13 @@ def limits(threads: int) -> MachineProfile:
         best[threads] = max(by_threads[threads], best.get(threads, 0.0))
     # Nothing costs nothing: a zero is an error of measurement.
     costs = [measure_fork_join(threads), known.fork_join_s.get(threads, 0.0)]
-    cost = min((one for one in costs if one > 0), default=0.0)
-    known = replace(
+    cost = min((seconds for seconds in costs if seconds > 0), default=0.0)
+    return replace(
         known,
         bandwidth={**known.bandwidth, threads: speed},
         peaks=peaks,
         fork_join_s={**known.fork_join_s, threads: cost},
     )
-    return write_profile(known)
 
 
 def thread_counts(most: int) -> list[int]:

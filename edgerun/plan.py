@@ -30,7 +30,7 @@ from edgerun.backends.watch import WatchingExecutable
 from edgerun.env import settings
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node, ValueShape
-from edgerun.graph.ops import IDS, POSITIONS
+from edgerun.graph.ops import IDS, POSITIONS, SCHEMAS
 from edgerun.graph.shapes import value_shapes
 from edgerun.state import Batch, KVCache
 from edgerun.workload import logit_nodes
@@ -189,7 +189,19 @@ def _plan_phase(
             return (Segment(backend.name, graph, seconds),), _refusals(task, mixing, [])
     reasons = [f"{one.backend}: {one.reason}" for one in _refusals(task, backends, [])]
     said = "; ".join(reasons) or "none was given"
-    raise UnsupportedError(f"no back-end runs this model's {task.phase.value}: {said}")
+    raise UnsupportedError(
+        f"no back-end runs this model's {task.phase.value}: {said}{_advice(graph, backends)}"
+    )
+
+
+def _advice(graph: Graph, backends: Sequence[Backend]) -> str:
+    """What a user may try whose model the given back-ends cannot run; may be empty."""
+    asked = {backend.name for backend in backends}
+    if "reference" not in asked and all(node.op in SCHEMAS for node in graph.nodes):
+        return "; --backend reference runs it, slowly"
+    if "onnxruntime" not in asked and graph.source is not None:
+        return "; if you trust the file, --backend onnxruntime may run it, without our limits"
+    return ""
 
 
 def _cheapest_path(

@@ -4,6 +4,8 @@ A ``MachineProfile`` says how fast memory can be read, how fast each family of k
 multiplies, and what starting an instruction costs. Planning estimates with it, and ``edgerun
 bench`` holds what it reaches against it. ``edgerun doctor --calibrate`` (``calibration.py``)
 measures all of it; the speed of memory alone is also measured when something first asks for it.
+Planning uses a complete profile or the nominal one, never a mixture (``for_planning``), and what
+is measured while other programs use the machine is not kept.
 
 The file lies in the cache folder and holds a profile per machine: model of the processor, cores,
 and version of the kernels, since other kernels have other speeds. A file of another ``FORMAT`` or
@@ -13,6 +15,7 @@ one that is damaged counts as none, ``absence`` says so, and the next measuremen
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import platform
@@ -28,11 +31,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.busy import BusyMeter
 from edgerun.cores import cores
 from edgerun.env import settings
 
 if TYPE_CHECKING:
     from edgerun.kernels.program import Program, ThreadTeam
+
+logger = logging.getLogger(__name__)
 
 BUFFER_BYTES = 256 << 20  # beyond most caches; four times the last level's where that is known
 CHUNK_BYTES = 256 << 10
@@ -78,18 +84,28 @@ class MachineProfile:
         """Whether everything that planning uses was measured."""
         return bool(self.bandwidth and self.rates and self.fork_join_s)
 
+    def for_planning(self) -> MachineProfile:
+        """This profile if it is complete, else the nominal one.
+
+        Costs are compared with one another, so a measured one beside an assumed one would decide
+        by the difference between this machine and the assumption.
+        """
+        return self if self.complete else NOMINAL
+
     def read_speed(self, threads: int) -> float:
-        """Bytes a second from memory; of the nearest number of threads that is known."""
-        return _nearest(self.bandwidth or NOMINAL.bandwidth, threads)
+        """Bytes a second from memory; of the nearest number of threads that was measured."""
+        return _nearest(self.bandwidth, threads)
 
     def rate(self, name: str, rows: int) -> float:
-        """Multiply-adds a second of a kernel family at so many batch rows."""
-        known = self.rates.get(name) or (self.rates and _slowest(self.rates)) or NOMINAL.rates[""]
-        return _nearest(known, rows)
+        """Multiply-adds a second of a kernel family at so many batch rows.
+
+        A family that was not measured counts as the slowest that was.
+        """
+        return _nearest(self.rates.get(name) or _slowest(self.rates), rows)
 
     def instruction_s(self, threads: int) -> float:
-        """Seconds an instruction costs besides its kernel."""
-        return _nearest(self.fork_join_s or NOMINAL.fork_join_s, threads)
+        """Seconds an instruction costs besides its kernel; of the nearest number of threads."""
+        return _nearest(self.fork_join_s, threads)
 
     def peak(self, threads: int, paths: Collection[str] = ()) -> float | None:
         """What kernels of some paths can do at most with so many threads, multiply-adds a second.
@@ -192,13 +208,21 @@ def path() -> Path:
     return settings().cache_dir / FILE
 
 
-def machine_bandwidth(threads: int, *, again: bool = False) -> float:
-    """Reading speed of memory in bytes a second, measured when first asked for, or ``again``."""
+def machine_bandwidth(threads: int) -> float:
+    """Reading speed of memory in bytes a second, measured when first asked for.
+
+    Kept only if no other program used the machine meanwhile.
+    """
     known = read_profile()
-    if again or threads not in known.bandwidth:
+    if threads in known.bandwidth:
+        return known.bandwidth[threads]
+    with BusyMeter() as meter:
         speed = measure_bandwidth(threads)
-        known = write_profile(replace(known, bandwidth={**known.bandwidth, threads: speed}))
-    return known.bandwidth[threads]
+    if meter.busy:
+        logger.info("the speed of memory was not stored: %s", meter.describe())
+    else:
+        write_profile(replace(known, bandwidth={**known.bandwidth, threads: speed}))
+    return speed
 
 
 def measure_bandwidth(threads: int) -> float:

@@ -12,9 +12,11 @@ from edgerun import calibration, peaks, profile, timing
 from edgerun.backends.cpu.families import WEIGHT_BITS, paths_of
 from edgerun.calibration import Load, compiled, graph_of, loads_of, random_weight, thread_counts
 from edgerun.env import read_settings
+from edgerun.errors import EdgerunError
 from edgerun.formats.base import PackedWeight, unpack_bits
 from edgerun.kernels.isa import selected_isa
 from edgerun.profile import MachineProfile, read_profile, write_profile
+from tests.fakes import Meter
 
 SMALL = Load("int8_row", "ternary", 1, (256, 256), 3)
 
@@ -24,6 +26,7 @@ def quick(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     chosen = read_settings({"EDGERUN_CACHE": str(tmp_path)})
     monkeypatch.setattr(profile, "settings", lambda: chosen)
     profile.machine_profile.cache_clear()
+    monkeypatch.setattr(calibration, "BusyMeter", Meter(busy=False))
     monkeypatch.setattr(timing, "SECONDS", 0.0)
     monkeypatch.setattr(peaks, "PEAK_REPEATS", 2)
     monkeypatch.setattr(peaks, "INSTRUCTIONS", 5)
@@ -74,7 +77,7 @@ def test_the_smallest_cost_counts_unless_it_is_none(
 ) -> None:
     write_profile(MachineProfile(bandwidth={1: 3e9}, fork_join_s={1: known}))
     monkeypatch.setattr(calibration, "measure_fork_join", lambda threads: now)
-    assert calibration.limits(1).fork_join_s == {1: kept}
+    assert calibration.limits(1).profile.fork_join_s == {1: kept}
 
 
 def test_limits_are_measured_where_they_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +86,7 @@ def test_limits_are_measured_where_they_are_unknown(monkeypatch: pytest.MonkeyPa
     now = {"multiply": {2: 11.0}, "lookup": {2: 12.0}}
     monkeypatch.setattr(calibration, "measure_peaks", lambda counts: now)
     monkeypatch.setattr(calibration, "measure_fork_join", lambda threads: 13.0)
-    found = calibration.limits(2)
+    found = calibration.limits(2).profile
     assert found == read_profile()
     assert found.bandwidth == {1: 3e9, 2: 2e9}
     assert found.peaks == {"multiply": {1: 5.0, 2: 17.0}, "lookup": {1: 6.0, 2: 12.0}}
@@ -92,9 +95,29 @@ def test_limits_are_measured_where_they_are_unknown(monkeypatch: pytest.MonkeyPa
 
 def test_the_best_speed_of_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     write_profile(MachineProfile(bandwidth={1: 3e9}, fork_join_s={1: 7.0}))
-    assert calibration.limits(1).bandwidth == {1: 3e9}  # measured now: 1e9
+    assert calibration.limits(1).profile.bandwidth == {1: 3e9}  # measured now: 1e9
     monkeypatch.setattr(calibration, "measure_bandwidth", lambda threads: 4e9)
-    assert calibration.limits(1).bandwidth == {1: 4e9}
+    assert calibration.limits(1).profile.bandwidth == {1: 4e9}
+
+
+def test_what_is_measured_on_a_busy_machine_is_shown_and_not_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calibration, "BusyMeter", Meter(busy=True))
+    known = write_profile(MachineProfile(bandwidth={1: 3e9}))
+    monkeypatch.setattr(calibration, "measure_fork_join", lambda threads: 7e-3)
+    found = calibration.limits(1)
+    assert found.profile.fork_join_s == {1: 7e-3}
+    assert found.disturbance == "other programs used 1.3 of 2 CPUs meanwhile"
+    assert read_profile() == known
+    assert calibration.limits(1).profile.measured == known.measured
+
+
+def test_a_busy_machine_is_not_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "BusyMeter", Meter(busy=True))
+    with pytest.raises(EdgerunError, match=r"nothing was stored: other programs used 1\.3 of 2"):
+        calibration.calibrate(1)
+    assert read_profile() == MachineProfile()
 
 
 def test_without_another_process_the_contended_speed_is_unknown(

@@ -1,8 +1,9 @@
 """The onnxruntime back-end: runs the original model file, sequence by sequence.
 
-It is the oracle for what the file means, and the fallback for graphs that our exporter did not
-write. Keys and values are kept in the common cache, so that sessions work as everywhere else;
-they are copied for every call, which makes it slow at long contexts.
+It is the oracle for what the file means, and the way to run graphs that our exporter did not
+write. It computes whatever the file says, for as long as the file says, so it takes part only
+when it is named. Keys and values are kept in the common cache, so that sessions work as
+everywhere else; they are copied for every call, which makes it slow at long contexts.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import cache
 from typing import Any
 
@@ -32,6 +35,7 @@ from edgerun.graph.ops import LOGITS
 from edgerun.state import Batch, KVCache
 
 SECONDS_A_NODE = 2e-4
+STOP_SECONDS = 1.0  # for an interrupted run to notice; it looks between nodes
 PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
 TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 # The first with 2-bit MatMulNBits; earlier ones, all that Python 3.10 can have, also err in some
@@ -90,10 +94,7 @@ class OnnxruntimeExecutable:
                 name = f"past_key_values.{layer}.{part}"
                 kind = TYPES[self._inputs[name].type]
                 feed[name] = vectors.transpose(1, 0, 2)[None].astype(kind)
-        try:
-            logits, *presents = self._session.run([LOGITS, *self._presents], feed)
-        except Exception as error:  # onnxruntime raises its own and plain RuntimeError alike
-            raise BackendError(f"onnxruntime failed: {error}") from error
+        logits, *presents = _run_session(self._session, [LOGITS, *self._presents], feed)
         for layer in range(self._spec.num_layers):
             keys, values = (
                 part[0, :, past:].transpose(1, 0, 2).astype(np.float32)
@@ -137,7 +138,7 @@ class OnnxruntimeBackend:
         return Support(True)
 
     def cost(self, graph: Graph, node: Node, phase: Phase, rows: int) -> float:
-        """A rough figure: the planner turns to it only when no other back-end can."""
+        """A rough figure: it runs everything or nothing."""
         return SECONDS_A_NODE
 
     def compile(self, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:
@@ -180,10 +181,52 @@ def _session(path: str, threads: int) -> Any:
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = threads
     settings.log_severity_level = 4  # its errors come as exceptions
-    try:
+
+    def start() -> Any:
         return onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+
+    try:
+        return _interruptible(start)
     except Exception as error:  # its exception types are not public
         raise BackendError(f"onnxruntime cannot open {path}: {error}") from error
+
+
+def _run_session(session: Any, outputs: list[str], feed: dict[str, NDArray[Any]]) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.RunOptions()
+
+    def stop() -> None:
+        options.terminate = True
+
+    try:
+        return _interruptible(lambda: session.run(outputs, feed, options), stop)
+    except Exception as error:  # onnxruntime raises its own and plain RuntimeError alike
+        raise BackendError(f"onnxruntime failed: {error}") from error
+
+
+def _interruptible(work: Callable[[], Any], stop: Callable[[], None] = lambda: None) -> Any:
+    """Does the work in a thread of its own, so that Ctrl-C need not wait for native code.
+
+    Interrupted, it asks the work to stop and waits a moment; work that goes on regardless ends
+    with the process.
+    """
+    result: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
+
+    thread = threading.Thread(target=run, name="onnxruntime", daemon=True)
+    thread.start()
+    try:
+        return result.result()
+    except KeyboardInterrupt:
+        stop()
+        thread.join(STOP_SECONDS)
+        raise
 
 
 def make() -> OnnxruntimeBackend:

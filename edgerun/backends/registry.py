@@ -20,8 +20,10 @@ logger = logging.getLogger(__name__)
 
 # Best first; a module with a function make().
 BUILT_IN = ("cpu", "reference", "onnxruntime")
+DEFAULT = ("cpu",)  # take part unasked
 ENTRY_POINTS = "edgerun.backends"
-NOT_ASKED = "not asked for: --backend {name}, or name its device in EDGERUN_{upper}_DEVICE"
+NOT_ASKED = "not asked for: --backend {name}"
+NO_DEVICE_NAMED = NOT_ASKED + ", or name its device in EDGERUN_{upper}_DEVICE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +87,11 @@ def _added_backends() -> Iterable[EntryPoint]:
 
 
 def find_candidates(name: str | None = None, device: str | None = None) -> Candidates:
-    """Returns the named back-end with its companions, or else all that may take part.
+    """Returns the named back-end with its companions, or else those that take part unasked.
 
-    Other packages' back-ends take part only when they, or a device of theirs, are named: to look
-    for their devices may take long.
+    The reference back-end is far too slow to stand in unnoticed, and onnxruntime runs whatever a
+    file says without our limits, so both have to be named. Other packages' back-ends take part
+    only when they, or a device of theirs, are named: to look for their devices may take long.
 
     Raises:
         InputError: there is no back-end or device of that name, or a device of no back-end.
@@ -111,7 +114,7 @@ def find_candidates(name: str | None = None, device: str | None = None) -> Candi
 
 def _all_candidates() -> Candidates:
     named = [one for one in settings().devices if one not in BUILT_IN]
-    probed = {one: _probed(one, None) for one in (*BUILT_IN, *named)}
+    probed = {one: _probed(one, None) for one in (*DEFAULT, *named)}
     absent = {one: support.reason for one, (_, support) in probed.items() if not support}
     for one in set(named).intersection(absent):
         logger.warning("the back-end '%s' takes no part: %s", one, absent[one])
@@ -122,9 +125,11 @@ def absent_backends(candidates: Candidates) -> dict[str, str]:
     """Why back-ends take no part in a plan, by name, those included that nobody asked for."""
     taking_part = {backend.name for backend in candidates.backends}
     others = {
-        name: NOT_ASKED.format(name=name, upper=name.upper())
+        name: (NOT_ASKED if name in BUILT_IN else NO_DEVICE_NAMED).format(
+            name=name, upper=name.upper()
+        )
         for name in backend_names()
-        if name not in BUILT_IN and name not in taking_part
+        if name not in taking_part
     }
     return {**others, **candidates.absent}
 

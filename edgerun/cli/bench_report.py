@@ -58,7 +58,8 @@ def summary(llm: LLM, runs: list[Run], load_s: float) -> dict[str, Any]:
 
     resident, peak = resident_bytes(), peak_bytes()  # measuring limits below takes memory
     model, threads = llm.model, llm.model.threads
-    profile = limits(threads)
+    measured = limits(threads)
+    profile = measured.profile
     decode = median(run.decode.decode_tokens_per_s for run in runs)
     multiply = profile.peak(threads, [path for one in launches(llm).values() for path in one.paths])
     return {
@@ -75,6 +76,7 @@ def summary(llm: LLM, runs: list[Run], load_s: float) -> dict[str, Any]:
         "prefill_tokens_per_s": round(median(run.prefill.prefill_tokens_per_s for run in runs), 3),
         "decode_tokens_per_s": round(decode, 3),
         **streaming(llm, decode),
+        "limits_disturbed_by": measured.disturbance or None,
         "int8_peak_tops": None if multiply is None else round(2e-12 * multiply, 4),
         "resident_bytes": resident,
         "phases": {
@@ -199,6 +201,7 @@ def as_text(found: dict[str, Any]) -> str:
         ),
         f"limits   {found['memory_limit_gb_per_s']:.1f} GB/s from memory, "
         f"{_peaks(found)} TOPS int8, measured with these threads",
+        _disturbance_line(found),
         *(_launch_line(phase, part["launch"]) for phase, part in found["phases"].items()),
         f"weights  {size(found['weight_bytes'])} a token",
         f"memory   {size(used['resident_bytes'])} resident, {size(used['peak_bytes'])} at most: "
@@ -207,6 +210,13 @@ def as_text(found: dict[str, Any]) -> str:
         f"threads  {found['threads']}, back-ends {', '.join(found['backends'])}",
     ]
     return "\n".join(line for line in lines if line)
+
+
+def _disturbance_line(found: dict[str, Any]) -> str:
+    disturbance = found["limits_disturbed_by"]
+    if disturbance is None:
+        return ""
+    return f"         machine was busy, so they are too low and not stored: {disturbance}"
 
 
 def _peaks(found: dict[str, Any]) -> str:

@@ -58,13 +58,22 @@ def report_lines(llm: LLM) -> list[str]:
 
 
 def stats_lines(llm: LLM, stats: Stats) -> list[str]:
-    """Speed and memory of the last generation, a line each."""
+    """Speed and memory of the last generation, a line each, and back-ends that are unusual."""
+    from edgerun.backends.registry import DEFAULT
+
     numbers = streaming(llm, stats.decode_tokens_per_s)
     share, limit = numbers["share_of_memory_limit"], numbers["memory_limit_gb_per_s"]
     cached = llm.model.cache_spec.bytes_per_token * (stats.prompt_tokens + stats.decode_steps)
     reused = stats.reused_tokens
     more = f", {reused} more from the cache" if reused else ""
+    backends = llm.model.backends
+    unusual = (
+        [f"back-ends    {', '.join(backends)}; the usual one is {DEFAULT[0]}"]
+        if set(backends).difference(DEFAULT)
+        else []
+    )
     return [
+        *unusual,
         f"first token  {stats.first_token_s:.3f} s",
         f"prefill      {stats.prefill_tokens_per_s:.1f} tokens/s "
         f"({stats.prompt_tokens - reused} tokens{more})",

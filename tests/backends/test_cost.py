@@ -139,3 +139,24 @@ def test_paths_come_from_the_instruction_set_and_from_the_kernels() -> None:
     assert paths_taken(["rms_norm", "linear_row", "lookup_row"]) == ("lookup", "multiply")
     assert paths_taken(["amx_block", "linear_block"]) == ("amx", "multiply")
     assert isinstance(cpu.make(), Expects)
+
+
+@pytest.mark.parametrize(
+    "partial",
+    [
+        MachineProfile(fork_join_s={2: 5e-3}),  # what a bench beside other programs once stored
+        MachineProfile(bandwidth={1: 1e6}),
+        MachineProfile(bandwidth={1: 1e6}, fork_join_s={1: 5e-3}),
+        MachineProfile(rates=RATES),
+    ],
+)
+@pytest.mark.parametrize("rows", [1, 128])
+def test_a_profile_with_gaps_changes_no_cost(
+    monkeypatch: pytest.MonkeyPatch, partial: MachineProfile, rows: int
+) -> None:
+    weight: Any = np.ones((N, K), np.float32)
+    add = Graph([Node("add", "sum", ("x", "y"), ("z",))], ["x", "y"], ["z"], {})
+    for graph in (linear(weight, "float"), add):
+        nominal = cost(monkeypatch, MachineProfile(), graph, rows, threads=2)
+        assert cost(monkeypatch, partial, graph, rows, threads=2) == nominal
+    assert cpu.basis(partial, 2).startswith("nominal speeds")

@@ -1,15 +1,22 @@
-"""The onnxruntime back-end with a release that cannot run everything."""
+"""The onnxruntime back-end: releases that cannot run everything, graphs that never end."""
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
+from onnx import TensorProto, helper
 
 import edgerun
 from edgerun.backends import onnxruntime
-from edgerun.errors import UnsupportedError
+from edgerun.errors import BackendError, UnsupportedError
 from tests.bundles import bundle_of
 
 
@@ -32,3 +39,49 @@ def test_two_bits_are_refused_by_a_release_without_them() -> None:
 def test_other_weights_run_with_any_release() -> None:
     with edgerun.load(bundle_of("llama"), backend="onnxruntime", threads=1) as llm:
         assert llm.generate([1, 5, 9], max_tokens=2, temperature=0, ignore_eos=True).ids
+
+
+def endless_loop() -> bytes:
+    """A model whose Loop goes on as long as its condition holds, which is always."""
+    flag = helper.make_tensor_value_info("flag", TensorProto.BOOL, [])
+    inside = [
+        helper.make_tensor_value_info("i", TensorProto.INT64, []),
+        helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, []),
+    ]
+    outside = [
+        helper.make_tensor_value_info("still", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, []),
+    ]
+    steps = [
+        helper.make_node("Identity", ["on"], ["still"]),
+        helper.make_node("Add", ["x", "x"], ["y"]),
+    ]
+    body = helper.make_graph(steps, "body", inside, outside)
+    loop = helper.make_node("Loop", ["", "flag", "start"], ["logits"], body=body)
+    start = helper.make_tensor_value_info("start", TensorProto.FLOAT, [])
+    result = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [])
+    graph = helper.make_graph([loop], "endless", [flag, start], [result])
+    opsets = [helper.make_opsetid("", 21)]
+    return bytes(
+        onnx.ModelProto.SerializeToString(
+            helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        )
+    )
+
+
+def test_an_endless_loop_ends_with_ctrl_c() -> None:
+    session = ort.InferenceSession(endless_loop(), providers=["CPUExecutionProvider"])
+    feed = {"flag": np.array(True), "start": np.array(1, np.float32)}
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        onnxruntime._run_session(session, ["logits"], feed)
+    timer.join()
+    assert not [one for one in threading.enumerate() if one.name == "onnxruntime"]
+
+
+def test_what_onnxruntime_says_of_a_failed_run_is_a_back_end_error() -> None:
+    session = ort.InferenceSession(endless_loop(), providers=["CPUExecutionProvider"])
+    with pytest.raises(BackendError, match="onnxruntime failed"):
+        onnxruntime._run_session(session, ["logits"], {})

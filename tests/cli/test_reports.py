@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from edgerun import calibration
 from edgerun.backends.base import Report
 from edgerun.cli.report import report_lines
 from edgerun.cli.tables import aligned, size
@@ -42,6 +43,37 @@ def test_bench_holds_each_phase_against_the_limits(run: Run) -> None:
     used = found["memory"]
     assert used["peak_bytes"] >= used["kv_bytes"] > 0
     assert found["int8_peak_tops"] > 0
+
+
+@pytest.mark.parametrize("disturbance", ["", "other programs used 1.3 of 2 CPUs meanwhile"])
+def test_bench_says_when_limits_could_not_be_stored(
+    run: Run, monkeypatch: pytest.MonkeyPatch, disturbance: str
+) -> None:
+    profile = MachineProfile(bandwidth={1: 1e9}, fork_join_s={1: 1e-6})
+    limits = calibration.Limits(profile, disturbance)
+    monkeypatch.setattr(calibration, "limits", lambda threads: limits)
+    arguments = ["-p", "2", "-n", "2", "--repeat", "1"]
+    assert json.loads(run("bench", *arguments, "--json").out)["limits_disturbed_by"] == (
+        disturbance or None
+    )
+    assert ("not stored: other programs used 1.3" in run("bench", *arguments).out) == bool(
+        disturbance
+    )
+
+
+@pytest.mark.parametrize(
+    ("backends", "line"),
+    [(("cpu",), ""), ((), ""), (("reference", "cpu"), "back-ends    reference, cpu; the usual")],
+)
+def test_stats_name_back_ends_that_are_unusual(
+    run: Run, backends: tuple[str, ...], line: str
+) -> None:
+    model = fakes.fake_model()
+    model.backends = backends
+    shown = run("run", "-p", "hello", "-n", "2", "--stats", model=model).err
+    assert "decode" in shown
+    assert ("back-ends" in shown) == bool(line)
+    assert line in shown
 
 
 @pytest.mark.parametrize("context", [6, 100, 512])

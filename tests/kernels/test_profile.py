@@ -11,12 +11,14 @@ import pytest
 from edgerun import profile
 from edgerun.env import read_settings
 from edgerun.profile import MachineProfile
+from tests.fakes import Meter
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     chosen = read_settings({"EDGERUN_CACHE": str(tmp_path / "cache")})
     monkeypatch.setattr(profile, "settings", lambda: chosen)
+    monkeypatch.setattr(profile, "BusyMeter", Meter(busy=False))
     profile.machine_profile.cache_clear()
     yield tmp_path / "cache"
     profile.machine_profile.cache_clear()
@@ -42,6 +44,13 @@ def test_speed_is_measured_once_per_number_of_threads(
     assert [profile.machine_bandwidth(threads) for threads in (1, 2, 1, 2)] == [1e9, 2e9, 1e9, 2e9]
     assert asked == [1, 2]
     assert [path.name for path in folder.iterdir()] == [profile.FILE]
+
+
+def test_speed_on_a_busy_machine_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "measure_bandwidth", lambda threads: 1e9)
+    monkeypatch.setattr(profile, "BusyMeter", Meter(busy=True))
+    assert profile.machine_bandwidth(1) == 1e9
+    assert profile.read_profile() == MachineProfile()
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"x": "fast"}', "null", '{"x": {"threads": "two"}}'])
@@ -117,8 +126,9 @@ def test_the_nearest_measured_number_of_rows_counts(rows: int, rate: float) -> N
 
 def test_what_was_not_measured_is_assumed_slow() -> None:
     assert FULL.rate("float/float32", 128) == 90e9
-    assert MachineProfile().rate("int8_row/ternary", 1) == profile.NOMINAL.rates[""][1]
-    assert MachineProfile().read_speed(4) == profile.NOMINAL.bandwidth[1]
+    nominal = MachineProfile().for_planning()
+    assert nominal.rate("int8_row/ternary", 1) == profile.NOMINAL.rates[""][1]
+    assert nominal.read_speed(4) == profile.NOMINAL.bandwidth[1]
     assert FULL.read_speed(8) == 18e9
     assert FULL.instruction_s(1) == 1e-7
 
@@ -168,6 +178,12 @@ def test_a_file_that_cannot_be_used_is_ignored_with_a_sentence(
     profile.write_profile(FULL)
     assert profile.absence() == ""
     assert profile.read_profile().rates == FULL.rates
+
+
+@pytest.mark.parametrize("part", ["bandwidth", "rates", "fork_join_s"])
+def test_plans_never_mix_measured_and_nominal_speeds(part: str) -> None:
+    assert FULL.for_planning() is FULL
+    assert replace(FULL, **{part: {}}).for_planning() is profile.NOMINAL  # type: ignore[arg-type]
 
 
 def test_only_a_whole_profile_is_complete() -> None:

@@ -54,11 +54,11 @@ class CpuBackend:
         """The larger of the times to stream the weights and to multiply, and what starting costs.
 
         Bytes and speed are those of the weights as they will lie in memory. Speeds come from the
-        machine profile, or are nominal where it does not know.
+        machine profile if it is complete, and are all nominal if not.
         """
         from edgerun.backends.cpu.families import family_of, weight_bytes
 
-        profile, threads = machine_profile(), worker_threads(self._threads)
+        profile, threads = machine_profile().for_planning(), worker_threads(self._threads)
         start = profile.instruction_s(threads)
         if node.op != "linear":
             return start * (1 + rows / 16)
@@ -107,11 +107,9 @@ class _Shared:
 
 def basis(profile: MachineProfile, threads: int) -> str:
     """What estimates with a profile stand on, in a line."""
-    if not profile.bandwidth:
+    if not profile.complete:
         return f"nominal speeds; {absence() or f'{CALIBRATE} those of this machine'}"
     speed = f"memory measured {profile.measured}, {profile.read_speed(threads) / 1e9:.1f} GB/s"
-    if not profile.complete:
-        return f"{speed}; nominal multiplication, {CALIBRATE} it"
     peak = max(max(by_rows.values()) for by_rows in profile.rates.values())
     return f"{speed}; multiplication measured, up to {peak / 1e9:.0f} G multiply-adds/s"
 

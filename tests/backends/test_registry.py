@@ -1,0 +1,71 @@
+"""Which back-ends take part unasked, and what a user is told where they do not suffice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+
+import edgerun
+import edgerun.backends.cpu as cpu
+from edgerun.backends.base import Phase
+from edgerun.backends.registry import absent_backends, find_candidates
+from edgerun.errors import UnsupportedError
+from edgerun.graph.ir import Graph, Node
+from edgerun.model.bundle import open_bundle
+from edgerun.plan import make_plan
+from edgerun.profile import MachineProfile
+from tests.bundles import bundle_of
+from tests.test_loading import altered
+
+
+def test_slow_and_unlimited_back_ends_have_to_be_named() -> None:
+    candidates = find_candidates()
+    assert [backend.name for backend in candidates.backends] == ["cpu"]
+    absent = absent_backends(candidates)
+    for name in ("reference", "onnxruntime"):
+        assert absent[name] == f"not asked for: --backend {name}"
+        assert [backend.name for backend in find_candidates(name).backends] == [name]
+
+
+@pytest.mark.parametrize("fork_join_s", [5e-3, 10.0])
+def test_no_profile_moves_a_model_to_the_reference(
+    monkeypatch: pytest.MonkeyPatch, fork_join_s: float
+) -> None:
+    graph = open_bundle(bundle_of("llama")).graph
+    monkeypatch.setattr(cpu, "machine_profile", MachineProfile)
+    usual = make_plan(graph, find_candidates().backends)
+    partial = MachineProfile(fork_join_s={2: fork_join_s})
+    monkeypatch.setattr(cpu, "machine_profile", lambda: partial)
+    assert make_plan(graph, find_candidates().backends).explain() == usual.explain()
+    whole = replace(partial, bandwidth={1: 1e9}, rates={"x": {1: 1e9}})
+    monkeypatch.setattr(cpu, "machine_profile", lambda: whole)
+    for segments in make_plan(graph, find_candidates().backends).segments.values():
+        assert [segment.backend for segment in segments] == ["cpu"]
+
+
+def test_an_unknown_op_is_refused_by_name_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onnxruntime.InferenceSession", None)
+    source = bundle_of("llama")
+    model = onnx.load(str(source / "model.onnx"), load_external_data=False)
+    last = next(node for node in model.graph.node if "logits" in node.output)
+    last.output[0] = "before"
+    model.graph.node.append(onnx.helper.make_node("Celu", ["before"], ["logits"], "odd/Celu"))
+    folder = altered(source, tmp_path / "b", "model.onnx", model.SerializeToString())
+    with pytest.raises(UnsupportedError, match="Celu") as caught:
+        edgerun.load(folder)
+    assert "odd/Celu" in str(caught.value)
+    assert "--backend onnxruntime" in str(caught.value)
+
+
+def test_a_shape_without_a_kernel_names_the_back_end_that_takes_it() -> None:
+    attributes = {"head_dim": 3, "factor": 1.0}
+    graph = Graph([Node("rotary", "turn", ("x",), ("y",), attributes)], ["x"], ["y"], {})
+    with pytest.raises(UnsupportedError, match="turn: head_dim 3 is odd; --backend reference runs"):
+        make_plan(graph, find_candidates().backends)
+    plan = make_plan(graph, find_candidates("reference").backends)
+    assert [segment.backend for segment in plan.segments[Phase.DECODE]] == ["reference"]
