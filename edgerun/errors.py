@@ -40,7 +40,19 @@ class UnsupportedError(InputError):
 
 
 class PromptError(InputError):
-    """A prompt is empty or longer than the context allows."""
+    """A prompt is empty or longer than the context allows.
+
+    Attributes:
+        tokens: length of the prompt, where it did not fit; else None.
+        context: length of the context, where the prompt did not fit; else None.
+    """
+
+    def __init__(
+        self, message: str = "", *, tokens: int | None = None, context: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.tokens = tokens
+        self.context = context
 
 
 class SamplingError(InputError):

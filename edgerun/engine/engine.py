@@ -225,7 +225,9 @@ class Engine:
             raise PromptError(
                 f"the prompt has {len(prompt)} tokens and the context is {context}, one of which "
                 "must stay free: shorten the prompt, or load the model with a larger context if it "
-                "was made for one"
+                "was made for one",
+                tokens=len(prompt),
+                context=context,
             )
         self._check_ids(prompt)
 

@@ -144,7 +144,9 @@ class KVCache:
         if length > self.context:
             raise PromptError(
                 f"{length} tokens do not fit the context of {self.context}: "
-                "shorten the prompt or load the model with a larger context"
+                "shorten the prompt or load the model with a larger context",
+                tokens=length,
+                context=self.context,
             )
         table = self.page_table[sequence]
         for index in range(int(self.lengths[sequence]) // PAGE_TOKENS, -(-length // PAGE_TOKENS)):
