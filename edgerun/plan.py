@@ -181,7 +181,7 @@ def _plan_phase(
     graph = task.graph
     mixing = [backend for backend in backends if not backend.whole_graph]
     placed = _cheapest_path(task, mixing, preferred)
-    if placed is not None:
+    if placed:  # a graph of constants alone has no nodes to place
         return _segments(graph, placed), _refusals(task, backends, placed)
     for backend in backends:
         if backend.whole_graph and all(task.able(backend, node) for node in graph.nodes):

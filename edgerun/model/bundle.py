@@ -12,6 +12,7 @@ import msgspec
 
 from edgerun.env import PACKS
 from edgerun.errors import BundleError, UnsupportedError
+from edgerun.graph.check import check, confirm, is_lowered
 from edgerun.graph.ir import Graph
 from edgerun.graph.onnx_reader import read_graph
 from edgerun.graph.passes import lower
@@ -89,14 +90,16 @@ def open_bundle(path: Path | str, *, verify: bool = False) -> Bundle:
         logger.warning("%s has no %s, so its files cannot be checked for damage", folder, MANIFEST)
         manifest, model = foreign_manifest(folder)
         _check_model(folder / GENAI_CONFIG, manifest.model)
-        return Bundle(folder, manifest, _graph(folder / model))
+        graph = _graph(folder / model, folder / GENAI_CONFIG, manifest.model)
+        return Bundle(folder, manifest, graph)
     manifest = read_manifest(folder)
     if MODEL not in manifest.files:
         raise BundleError(f"the manifest of {folder} lists no {MODEL}")
     hashed: set[tuple[int, int]] = set()
     for name, entry in manifest.files.items():
         _checked_file(folder, name, entry, always=verify, hashed=hashed)
-    return Bundle(folder, manifest, _graph(folder / MODEL, frozenset(hashed)))
+    graph = _graph(folder / MODEL, folder / MANIFEST, manifest.model, frozenset(hashed))
+    return Bundle(folder, manifest, graph)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -135,16 +138,25 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _graph(path: Path, hashed: frozenset[tuple[int, int]] = frozenset()) -> Graph:
-    """Reads and lowers a model file.
+def _graph(
+    path: Path,
+    description: Path,
+    model: ModelConfig,
+    hashed: frozenset[tuple[int, int]] = frozenset(),
+) -> Graph:
+    """Reads, lowers and checks a model file, and compares it with what a description states.
 
-    What a hostile file can get wrong has no end (names that are no text, attributes of another
-    type), so anything that reading trips over means that the file is broken.
+    Graphs with ops of their own are not checked: no back-end runs them but one that reads the
+    file itself. What a hostile file can get wrong has no end (names that are no text, attributes
+    of another type), so anything that reading trips over means that the file is broken.
     """
     try:
-        return lower(read_graph(path, hashed))
+        graph = lower(read_graph(path, hashed))
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         raise BundleError(f"the graph in {path} is inconsistent: {error!r}") from error
+    if is_lowered(graph):
+        confirm(check(graph), msgspec.structs.asdict(model), str(description))
+    return graph
 
 
 def _check_model(path: Path, model: ModelConfig) -> None:

@@ -1,0 +1,235 @@
+"""Whether a lowered graph is one that can be run: the wall in front of every back-end.
+
+Kernels are machine code that trusts sizes, so nothing may reach them that does not fit together.
+What each op demands is data in ``graph/ops.py``; here it is compared with every node and constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from edgerun.errors import BundleError
+from edgerun.graph.constants import check_constant
+from edgerun.graph.ir import Graph, Node, ValueShape
+from edgerun.graph.ops import IDS, LOGITS, POSITIONS, SCHEMAS, Kind, Operand
+from edgerun.graph.shapes import ALTERED, output_shape
+
+# Attributes that are the same in all nodes that have them: the cache has one shape.
+MODEL_WIDE = ("num_heads", "num_kv_heads", "head_dim")
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The sizes of a model, as its graph says.
+
+    Attributes:
+        num_layers: attention layers.
+        num_heads: query heads of each.
+        num_kv_heads: key and value heads of each.
+        head_dim: elements of a head.
+        hidden_size: width of the embedding.
+        intermediate_size: width of the gates.
+        vocab_size: rows of the embedding, and width of the logits.
+    """
+
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+
+
+def is_lowered(graph: Graph) -> bool:
+    """Whether the graph has nothing but ops of the schema; others run from their own file."""
+    return bool(graph.nodes) and all(node.op in SCHEMAS for node in graph.nodes)
+
+
+def check(graph: Graph) -> Geometry:
+    """Checks a lowered graph: names, attributes, constants, and how all sizes fit together.
+
+    Returns:
+        what the graph says of the model.
+
+    Raises:
+        BundleError: something is missing, of another type or size, or contradicts the rest.
+        UnsupportedError: a weight format is not known.
+    """
+    shapes: dict[str, ValueShape] = {}
+    checked: set[tuple[str, Kind]] = set()
+    names: set[str] = set()
+    for node in graph.nodes:
+        if node.name in names:
+            raise BundleError(f"two nodes are called '{node.name}': {ALTERED}")
+        names.add(node.name)
+        _check_attributes(node)
+        _check_inputs(graph, node, shapes)
+        for name, kind in _constants(node):
+            if (name, kind) not in checked:
+                check_constant(name, graph.constants[name], kind)
+                checked.add((name, kind))
+        _check_output(graph, node, shapes)
+        shape = output_shape(graph, node, shapes)
+        assert shape is not None  # all inputs are known
+        shapes[node.outputs[0]] = shape
+    _check_ends(graph, shapes)
+    _check_head_norms(graph, shapes)
+    return _geometry(graph, shapes)
+
+
+def confirm(geometry: Geometry, stated: Mapping[str, int], origin: str) -> None:
+    """Compares what the graph says with what somebody states about it.
+
+    Args:
+        geometry: from ``check``.
+        stated: sizes by their names in ``Geometry``; 0 states nothing.
+        origin: who states it, for the message.
+
+    Raises:
+        BundleError: a size differs.
+    """
+    for entry in fields(geometry):
+        found, expected = getattr(geometry, entry.name), stated.get(entry.name, 0)
+        if expected not in (0, found):
+            raise BundleError(
+                f"{origin} says {entry.name} {expected}, but its graph has {found}: {ALTERED}"
+            )
+
+
+def _check_attributes(node: Node) -> None:
+    rules = SCHEMAS[node.op].attributes
+    if set(node.attrs) != set(rules):
+        raise BundleError(
+            f"node '{node.name}' ({node.op}) has the attributes {_listed(node.attrs)}; expected "
+            f"{_listed(rules)}"
+        )
+    for name, rule in rules.items():
+        if not rule.allows(node.attrs[name]):
+            raise BundleError(
+                f"node '{node.name}' ({node.op}) has {name} = {node.attrs[name]!r}; expected {rule}"
+            )
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
+def _check_inputs(graph: Graph, node: Node, shapes: Mapping[str, ValueShape]) -> None:
+    """Every operand is there, and what its kind demands: made before, or a constant."""
+    operands = SCHEMAS[node.op].inputs
+    needed = sum(not operand.optional for operand in operands)
+    if not needed <= len(node.inputs) <= len(operands):
+        raise BundleError(
+            f"node '{node.name}' ({node.op}) has {len(node.inputs)} inputs; expected {needed} to "
+            f"{len(operands)}"
+        )
+    sources = {
+        Kind.ROWS: (shapes, "a value that an earlier node makes"),
+        Kind.BATCH: ((IDS, POSITIONS), "an input of the model"),
+        Kind.VECTOR: (graph.constants, "a constant"),
+        Kind.MATRIX: (graph.constants, "a constant"),
+    }
+    for operand, name in zip(operands, node.inputs, strict=False):
+        source, description = sources[operand.kind]
+        absent = operand.optional and not name
+        if not absent and (name not in source or _misplaced(operand, name)):
+            raise BundleError(
+                f"node '{node.name}' ({node.op}) reads '{name}' as {operand.name}; expected "
+                f"{description}"
+            )
+
+
+def _misplaced(operand: Operand, name: str) -> bool:
+    """Whether the ids stand where positions belong, or the other way round."""
+    return operand.kind is Kind.BATCH and name != operand.name
+
+
+def _constants(node: Node) -> list[tuple[str, Kind]]:
+    """The constants that a node reads."""
+    pairs = zip(SCHEMAS[node.op].inputs, node.inputs, strict=False)
+    return [
+        (name, one.kind) for one, name in pairs if name and one.kind in (Kind.VECTOR, Kind.MATRIX)
+    ]
+
+
+def _check_output(graph: Graph, node: Node, shapes: Mapping[str, ValueShape]) -> None:
+    """A node makes one value, which nothing else makes."""
+    name = node.outputs[0] if node.outputs else ""
+    taken = name in shapes or name in graph.constants or name in ("", IDS, POSITIONS)
+    if taken or any(node.outputs[1:]):
+        raise BundleError(
+            f"node '{node.name}' ({node.op}) makes {', '.join(node.outputs) or 'nothing'}; "
+            f"expected one value that nothing else makes: {ALTERED}"
+        )
+
+
+def _check_ends(graph: Graph, shapes: Mapping[str, ValueShape]) -> None:
+    """The graph makes logits of the wanted rows, and nothing else goes in or out."""
+    logits = shapes.get(LOGITS)
+    if list(graph.outputs) != [LOGITS] or logits is None or not logits.selected:
+        raise BundleError(
+            f"the graph gives {', '.join(graph.outputs) or 'nothing'}; expected {LOGITS}, made by "
+            f"a linear layer: {ALTERED}"
+        )
+    if graph.inputs:
+        raise BundleError(f"the graph reads {', '.join(graph.inputs)}, which nothing provides")
+
+
+def _check_head_norms(graph: Graph, shapes: Mapping[str, ValueShape]) -> None:
+    """A norm is as long as a row; as a head only where heads are what is read next."""
+    readers = graph.consumers()
+    for node in graph.nodes:
+        if node.op != "rms_norm":
+            continue
+        size, width = len(graph.array(node.inputs[1])), shapes[node.outputs[0]].width
+        heads = {reader.attrs.get("head_dim") for reader in readers.get(node.outputs[0], [])}
+        if size != width and heads != {size}:
+            raise BundleError(
+                f"node '{node.name}' (rms_norm) normalises rows of {width} by a weight of {size}; "
+                f"expected {width}: {ALTERED}"
+            )
+
+
+def _geometry(graph: Graph, shapes: Mapping[str, ValueShape]) -> Geometry:
+    """Collects the sizes that hold for the whole model.
+
+    Raises:
+        BundleError: nodes differ in one, or layers are missing or there twice.
+    """
+    by_op: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        by_op.setdefault(node.op, []).append(node)
+    layers = sorted(node.attrs["layer"] for node in by_op.get("attention", []))
+    wrong = next((layer for index, layer in enumerate(layers) if layer != index), None)
+    if not layers or wrong is not None:
+        raise BundleError(
+            f"the graph has {len(layers)} attention layers and calls one of them {wrong}; expected "
+            f"every number from 0 on once: {ALTERED}"
+        )
+    tables = [graph.constants[node.inputs[1]].shape for node in by_op.get("embedding", [])]
+    gates = [shapes[node.outputs[0]].width for node in by_op.get("gate", [])]
+    return Geometry(
+        num_layers=len(layers),
+        **{name: _same(name, _stated(graph, name)) for name in MODEL_WIDE},
+        hidden_size=_same("hidden_size", [int(shape[1]) for shape in tables]),
+        intermediate_size=_same("intermediate_size", gates or [0]),
+        vocab_size=_same(
+            "vocab_size", [int(shape[0]) for shape in tables] + [shapes[LOGITS].width]
+        ),
+    )
+
+
+def _stated(graph: Graph, name: str) -> list[int]:
+    return [node.attrs[name] for node in graph.nodes if name in node.attrs]
+
+
+def _same(name: str, sizes: list[int]) -> int:
+    if len(set(sizes)) != 1:
+        raise BundleError(
+            f"the graph has {name} {' and '.join(map(str, dict.fromkeys(sizes))) or 'nowhere'}; "
+            f"expected the same everywhere: {ALTERED}"
+        )
+    return sizes[0]

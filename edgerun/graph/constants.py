@@ -1,0 +1,92 @@
+"""What a constant of a lowered graph must be, so that kernels may trust its size and content."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.errors import BundleError
+from edgerun.formats import format_named
+from edgerun.formats.base import PackedWeight
+from edgerun.graph.ir import Constant
+from edgerun.graph.mapped_file import forget_array
+from edgerun.graph.ops import Kind
+
+DIMENSIONS = {Kind.VECTOR: 1, Kind.MATRIX: 2}
+SMALLEST_BLOCK = 16  # what MatMulNBits allows
+PIECE = 1 << 22  # elements looked at together
+
+
+def check_constant(name: str, constant: Constant, kind: Kind) -> None:
+    """Checks type, dimensions and content of a constant.
+
+    Contents are looked at as far as that is cheap: the numbers of vectors, and the scales of
+    packed weights. The elements of float32 matrices are left to whoever prepares them.
+
+    Raises:
+        BundleError: it is not what an operand of this kind must be.
+        UnsupportedError: no such weight format.
+    """
+    if isinstance(constant, PackedWeight):
+        if kind is not Kind.MATRIX:
+            raise BundleError(f"constant '{name}' is a packed matrix; expected a float32 vector")
+        _check_packed(name, constant)
+        check_finite(name, "scales", constant.scales)
+        return
+    dimensions = DIMENSIONS[kind]
+    if constant.dtype != np.float32 or constant.ndim != dimensions or not constant.size:
+        raise BundleError(
+            f"constant '{name}' is {_describe(constant)}; expected float32 with {dimensions} "
+            f"dimension{'s' * (dimensions > 1)}"
+        )
+    if kind is Kind.VECTOR:
+        check_finite(name, "elements", constant)
+
+
+def check_finite(name: str, part: str, array: NDArray[np.float32]) -> None:
+    """Checks that no element is infinite or NaN; pages of a mapped file are given back.
+
+    Raises:
+        BundleError: one is.
+    """
+    flat = array.reshape(-1)
+    pieces = (flat[start : start + PIECE] for start in range(0, flat.size, PIECE))
+    # A sum is finite only if all elements are, and takes no memory; it may overflow without.
+    with np.errstate(all="ignore"):
+        finite = all(math.isfinite(piece.sum()) or np.isfinite(piece).all() for piece in pieces)
+    if not finite:
+        raise BundleError(
+            f"constant '{name}' has {part} that are infinite or no numbers: the model is damaged"
+        )
+    forget_array(array)
+
+
+def _check_packed(name: str, weight: PackedWeight) -> None:
+    """Checks that codes, scales and zero points have the sizes that the weight states."""
+    n, k = weight.shape
+    block = weight.block
+    if n < 1 or k < 1 or block < SMALLEST_BLOCK or block & (block - 1):
+        raise BundleError(
+            f"weight '{name}' has shape {weight.shape} and blocks of {block}; expected a power of "
+            f"two from {SMALLEST_BLOCK} on"
+        )
+    bits, blocks = format_named(weight.format).bits, weight.blocks
+    parts: list[tuple[str, NDArray[Any], type[np.generic], tuple[int, ...]]] = [
+        ("codes", weight.codes, np.uint8, (n, blocks, block * bits // 8)),
+        ("scales", weight.scales, np.float32, (n, blocks)),
+    ]
+    if weight.zeros is not None:
+        parts.append(("zero points", weight.zeros, np.uint8, (n, -(-blocks * bits // 8))))
+    for part, array, dtype, shape in parts:
+        if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
+            raise BundleError(
+                f"the {part} of weight '{name}' are {_describe(array)}; {weight.format} in blocks "
+                f"of {block} needs {np.dtype(dtype)} {shape} for a matrix {weight.shape}"
+            )
+
+
+def _describe(array: NDArray[np.generic]) -> str:
+    return f"{array.dtype} {array.shape}"
