@@ -1,0 +1,363 @@
+"""Nothing reaches a back-end that does not fit together, and every refusal is one sentence."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgerun.errors import BundleError, InputError
+from edgerun.formats.base import PackedWeight
+from edgerun.graph.check import Geometry, check, confirm
+from edgerun.graph.constants import check_constant
+from edgerun.graph.ir import Graph
+from edgerun.graph.ops import SCHEMAS, Kind
+from edgerun.loading import resolve
+from edgerun.model.bundle import open_bundle
+from tests.altered import AlteredBundle
+from tests.bundles import NAMES, bundle_of
+
+LAYER = "model.layers.0"
+NAN, INFINITE = np.float32("nan"), np.float32("inf")
+
+
+def manifest(**sizes):
+    return lambda bundle: bundle.manifest["model"].update(sizes)
+
+
+def resize(projection, **sizes):
+    return lambda bundle: bundle.resize(projection, **sizes)
+
+
+def put(name, values):
+    return lambda bundle: bundle.put(name, values)
+
+
+def poke(name, value):
+    def change(bundle):
+        values = bundle.array(name).copy()
+        values.flat[values.size // 2] = value
+        bundle.put(name, values)
+
+    return change
+
+
+def long_inv_freq(bundle):
+    """8 MB that would become tables of gigabytes."""
+    half = 2**21
+    bundle.put("model.rotary.inv_freq", np.full(half, 1e-4, np.float32))
+    bundle.put("constants/int64_11", np.array([half], np.int64))
+
+
+def few_rows(bundle):
+    for part in ("codes", "scales"):
+        name = f"model.embed_tokens.weight.{part}"
+        bundle.put(name, bundle.array(name)[:4])
+
+
+def other_layer(bundle):
+    node = bundle.node("layers.1/self_attn/Attention")
+    node.input[4:] = ["past_key_values.0.key", "past_key_values.0.value"]
+
+
+# What is altered, and what the one sentence must say.
+CASES = {
+    "wider gate": (resize("layers.0/mlp/gate_proj", n=96), "'.*Mul.*' .*gate.* 96.* 64|64.*96"),
+    "narrower up": (resize("layers.0/mlp/up_proj", n=32), "32.*64|64.*32"),
+    "wider down": (resize("layers.0/mlp/down_proj", n=4096), "N = 64.*4096"),
+    "longer down": (resize("layers.1/mlp/down_proj", k=4096), "down_proj.*4096.*64"),
+    "narrower q": (resize("layers.0/self_attn/q_proj", n=32), "bias.*N = 64.*32"),
+    "wider head": (resize("lm_head", n=100_000), "vocab_size 264 and 100000"),
+    "fewer kv heads": (manifest(num_kv_heads=1), r"num_kv_heads 1, but its graph has 2"),
+    "smaller heads": (manifest(head_dim=2), r"head_dim 2, but its graph has 16"),
+    "more words": (manifest(vocab_size=8388608), r"vocab_size 8388608, but its graph has 264"),
+    "fewer layers": (manifest(num_layers=1), r"num_layers 1, but its graph has 2"),
+    "more layers": (manifest(num_layers=9), r"num_layers 9, but its graph has 2"),
+    "other heads": (manifest(num_heads=8), r"num_heads 8, but its graph has 4"),
+    "other width": (manifest(hidden_size=128), r"hidden_size 128, but its graph has 64"),
+    "other gates": (manifest(intermediate_size=65), r"intermediate_size 65, but its graph has 64"),
+    "four rows": (few_rows, "vocab_size 4 and 264"),
+    "long tables": (long_inv_freq, "head_dim"),
+    "layer twice": (other_layer, "every number from 0 on once"),
+    "NaN scale": (poke(f"{LAYER}.mlp.up_proj.weight.scales", NAN), "scales that are infinite"),
+    "infinite scale": (poke("lm_head.weight.scales", INFINITE), "scales that are infinite"),
+    "NaN row": (poke("model.embed_tokens.weight.scales", NAN), "scales that are infinite"),
+    "NaN norm": (poke("model.norm.weight", NAN), "'model.norm.weight' has elements that"),
+    "NaN bias": (poke(f"{LAYER}.self_attn.q_proj.bias", -INFINITE), "q_proj.bias' has elements"),
+    "NaN frequency": (poke("model.rotary.inv_freq", NAN), "inv_freq' has elements"),
+    "long norm": (put("model.norm.weight", np.ones(4096, np.float32)), "multiple of group 4096"),
+    "short norm": (put("model.norm.weight", np.ones(32, np.float32)), "64 by a weight of 32"),
+    "double norm": (put("model.norm.weight", np.ones(64)), "float64.*expected float32"),
+    "matrix of norms": (put("model.norm.weight", np.ones((8, 8), np.float32)), r"\(8, 8\)"),
+    "short bias": (put(f"{LAYER}.self_attn.q_proj.bias", np.ones(8, np.float32)), "N = 8.*64"),
+}
+
+
+def write(alteration, folder):
+    bundle = AlteredBundle(bundle_of("llama", weights="int4"), folder)
+    alteration(bundle)
+    return bundle.save()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_does_not_fit_is_refused_in_one_sentence(name, tmp_path):
+    alteration, expected = CASES[name]
+    with pytest.raises(BundleError, match=expected) as caught:
+        open_bundle(write(alteration, tmp_path / "bundle"))
+    assert "\n" not in str(caught.value) and "Error(" not in str(caught.value)
+
+
+GENERATE = """
+import json, sys
+import edgerun
+from edgerun.errors import EdgerunError
+for folder in sys.argv[1:]:
+    try:
+        llm = edgerun.load(folder, threads=2, max_sessions=1)
+        text = llm.generate([200, 5, 263], max_tokens=8, seed=0)
+        print(json.dumps(["text", str(text)]), flush=True)
+    except EdgerunError as error:
+        print(json.dumps([type(error).__name__, str(error)]), flush=True)
+"""
+
+
+def test_nothing_altered_generates(tmp_path):
+    """In a process of its own, which must live: these wrote outside their memory."""
+    folders = [write(change, tmp_path / str(i)) for i, (change, _) in enumerate(CASES.values())]
+    folders.append(bundle_of("llama", weights="int4"))
+    done = subprocess.run(
+        [sys.executable, "-c", GENERATE, *map(str, folders)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    *refused, good = [json.loads(line) for line in done.stdout.splitlines()]
+    assert good[0] == "text" and good[1]
+    assert [kind for kind, _ in refused] == ["BundleError"] * len(CASES)
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int4"])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_exporter_writes_is_confirmed(name, weights):
+    bundle = open_bundle(bundle_of(name, weights=weights))
+    geometry = check(bundle.graph)
+    config = bundle.config
+    assert geometry == Geometry(
+        config.num_layers,
+        config.num_heads,
+        config.num_kv_heads,
+        config.head_dim,
+        config.hidden_size,
+        config.intermediate_size,
+        config.vocab_size,
+    )
+
+
+@pytest.fixture(scope="module")
+def lowered():
+    """A graph with every op of the schema, one norm per head among them."""
+    graph = open_bundle(bundle_of("qwen3", weights="int4")).graph
+    gated = open_bundle(bundle_of("bitnet-packed", weights="ternary")).graph
+    assert {node.op for node in [*graph.nodes, *gated.nodes]} >= set(SCHEMAS) - {"add"}
+    return graph
+
+
+def with_node(graph: Graph, op: str, **changes) -> Graph:
+    """A copy in which the first node of an op is another."""
+    place = next(index for index, node in enumerate(graph.nodes) if node.op == op)
+    changed = copy.copy(graph)
+    changed.nodes = list(graph.nodes)
+    changed.nodes[place] = replace(graph.nodes[place], **changes)
+    return changed
+
+
+@pytest.mark.parametrize("op", set(SCHEMAS) - {"add"})
+def test_attributes_are_exactly_those_of_the_schema(lowered, op):
+    attrs = next(node.attrs for node in lowered.nodes if node.op == op)
+    with pytest.raises(BundleError, match="has the attributes .*softcap.*; expected"):
+        check(with_node(lowered, op, attrs={**attrs, "softcap": 0.5}))
+    for name, value in attrs.items():
+        rest = {key: value for key, value in attrs.items() if key != name}
+        with pytest.raises(BundleError, match="has the attributes"):
+            check(with_node(lowered, op, attrs=rest))
+        for other in (str(value) + "x", None, float("nan"), -1 if type(value) is int else 3, True):
+            with pytest.raises(BundleError, match=f"{name} = .*; expected"):
+                check(with_node(lowered, op, attrs={**attrs, name: other}))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("epsilon", 0.0),
+        ("epsilon", -1e-6),
+        ("epsilon", float("inf")),
+        ("scale", float("inf")),
+        ("scale", 1e39),
+        ("window", -1),
+        ("window", 2**31),
+        ("layer", 10**400),
+        ("head_dim", 0),
+        ("factor", float("-inf")),
+    ],
+)
+def test_numbers_outside_their_range_are_refused(lowered, attribute, value):
+    op = next(op for op, schema in SCHEMAS.items() if attribute in schema.attributes)
+    attrs = next(node.attrs for node in lowered.nodes if node.op == op)
+    with pytest.raises(BundleError, match=f"{attribute} = .*; expected .* from"):
+        check(with_node(lowered, op, attrs={**attrs, attribute: value}))
+
+
+@pytest.mark.parametrize(
+    ("op", "changes", "message"),
+    [
+        ("gate", {"inputs": ("nowhere", "nowhere")}, "reads 'nowhere' as gate"),
+        ("gate", {"inputs": ("ids", "ids")}, "reads 'ids' as gate"),
+        ("embedding", {"inputs": ("positions", "")}, "reads 'positions' as ids"),
+        ("rms_norm", {"inputs": ("ids",)}, "has 1 inputs; expected 2 to 2"),
+        ("linear", {"outputs": ("logits", "present")}, "makes logits, present"),
+        ("linear", {"outputs": ()}, "makes nothing"),
+        ("linear", {"outputs": ("positions",)}, "makes positions"),
+        ("gate", {"name": "select_rows"}, "two nodes are called 'select_rows'"),
+        ("linear", {"outputs": ("unread",)}, "reads '.*' as"),
+    ],
+)
+def test_values_are_made_once_and_before_they_are_read(lowered, op, changes, message):
+    with pytest.raises(BundleError, match=message):
+        check(with_node(lowered, op, **changes))
+
+
+def test_a_value_made_twice_is_refused(lowered):
+    first, second = [node for node in lowered.nodes if node.op == "linear"][:2]
+    with pytest.raises(BundleError, match="expected one value that nothing else makes"):
+        check(with_node(lowered, "rotary", outputs=first.outputs))
+    assert second.outputs != first.outputs
+
+
+def test_values_in_another_order_are_refused(lowered):
+    shuffled = copy.copy(lowered)
+    shuffled.nodes = [lowered.nodes[1], lowered.nodes[0], *lowered.nodes[2:]]
+    with pytest.raises(BundleError, match="a value that an earlier node makes"):
+        check(shuffled)
+
+
+def test_a_constant_where_a_value_belongs_and_the_reverse_are_refused(lowered):
+    norm = next(node for node in lowered.nodes if node.op == "rms_norm")
+    with pytest.raises(BundleError, match="expected a value"):
+        check(with_node(lowered, "rms_norm", inputs=(norm.inputs[1], norm.inputs[1])))
+    with pytest.raises(BundleError, match="expected a constant"):
+        check(with_node(lowered, "rms_norm", inputs=(norm.inputs[0], norm.inputs[0])))
+
+
+def test_selected_rows_and_rows_of_all_tokens_do_not_mix(lowered):
+    select = next(node for node in lowered.nodes if node.op == "select_rows")
+    early = copy.copy(lowered)
+    first = lowered.nodes[0].outputs[0]
+    chosen = replace(select, inputs=(first,), outputs=("chosen",))
+    norm = replace(lowered.nodes[1], inputs=("chosen", *lowered.nodes[1].inputs[1:]))
+    early.nodes = [lowered.nodes[0], chosen, norm, *lowered.nodes[2:]]
+    with pytest.raises(BundleError, match="mixes rows"):
+        check(early)
+
+
+def test_logits_must_be_what_comes_out(lowered):
+    for outputs in ([], ["logits", "hidden"], ["hidden"]):
+        with pytest.raises(BundleError, match="expected logits"):
+            check(replace(lowered, outputs=outputs))
+    with pytest.raises(BundleError, match="reads past, which nothing provides"):
+        check(replace(lowered, inputs=["past"]))
+    without = [node for node in lowered.nodes if node.op != "select_rows"]
+    source = next(node.inputs[0] for node in lowered.nodes if node.op == "select_rows")
+    norm = replace(without[-2], inputs=(source, *without[-2].inputs[1:]))
+    with pytest.raises(BundleError, match="expected logits"):
+        check(replace(lowered, nodes=[*without[:-2], norm, without[-1]]))
+
+
+def test_layers_without_attention_are_refused(lowered):
+    """A graph that remembers nothing has no cache to be given."""
+    ends = [node for node in lowered.nodes if node.op in ("embedding", "select_rows")]
+    head = [node for node in lowered.nodes if node.outputs == ("logits",)]
+    select = replace(ends[1], inputs=ends[0].outputs)
+    linear = replace(head[0], inputs=(select.outputs[0], *head[0].inputs[1:]))
+    with pytest.raises(BundleError, match="0 attention layers"):
+        check(replace(lowered, nodes=[ends[0], select, linear]))
+
+
+def test_layers_agree_on_their_heads(lowered):
+    """All widths of the layer fit; the cache has one shape for all layers."""
+    nodes = list(lowered.nodes)
+    place = next(index for index, node in enumerate(nodes) if node.op == "attention")
+    attrs = nodes[place].attrs
+    heads = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 2 * attrs["head_dim"]}
+    nodes[place] = replace(nodes[place], attrs={**attrs, **heads})
+    with pytest.raises(BundleError, match="num_heads .* expected the same everywhere"):
+        check(replace(lowered, nodes=nodes))
+
+
+def test_heads_are_divided_evenly(lowered):
+    attrs = {**next(node.attrs for node in lowered.nodes if node.op == "attention")}
+    with pytest.raises(BundleError, match="num_heads 4 is no multiple of num_kv_heads 3|k '"):
+        check(with_node(lowered, "attention", attrs={**attrs, "num_kv_heads": 3}))
+
+
+def packed(**changes):
+    weight = PackedWeight(
+        "int4", (8, 40), 32, np.zeros((8, 2, 16), np.uint8), np.ones((8, 2), np.float32)
+    )
+    return replace(weight, **changes)
+
+
+def test_a_packed_weight_that_fits_passes():
+    check_constant("w", packed(), Kind.MATRIX)
+    check_constant("w", packed(zeros=np.zeros((8, 1), np.uint8)), Kind.MATRIX)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"shape": (9, 40)}, "codes of weight 'w' are"),
+        ({"shape": (8, 70)}, "codes"),
+        ({"shape": (0, 40)}, "shape"),
+        ({"block": 8}, "blocks of 8"),
+        ({"block": 48}, "blocks of 48"),
+        ({"block": 0}, "blocks of 0"),
+        ({"format": "int8"}, "codes"),
+        ({"codes": np.zeros((8, 2, 16), np.float32)}, "float32"),
+        ({"codes": np.zeros((8, 32, 1), np.uint8).transpose(0, 2, 1)}, "codes"),
+        ({"codes": np.zeros((8, 2, 32), np.uint8)[:, :, ::2]}, "codes"),
+        ({"scales": np.ones((8, 2))}, "scales"),
+        ({"scales": np.ones((8, 3), np.float32)}, "scales"),
+        ({"scales": np.full((8, 2), NAN)}, "infinite or no numbers"),
+        ({"zeros": np.zeros((8, 2), np.uint8)}, "zero points"),
+    ],
+)
+def test_a_packed_weight_that_does_not_fit_is_refused(changes, message):
+    with pytest.raises(BundleError, match=message):
+        check_constant("w", packed(**changes), Kind.MATRIX)
+
+
+def test_an_unknown_weight_format_is_named():
+    with pytest.raises(InputError, match="unknown weight format 'fp4'"):
+        check_constant("w", packed(format="fp4"), Kind.MATRIX)
+    with pytest.raises(BundleError, match="packed matrix; expected a float32 vector"):
+        check_constant("w", packed(), Kind.VECTOR)
+
+
+def test_large_finite_numbers_whose_sum_overflows_are_finite():
+    largest = np.finfo(np.float32).max
+    check_constant("v", np.full(64, largest, np.float32), Kind.VECTOR)
+    with pytest.raises(BundleError, match="infinite"):
+        check_constant("v", np.array([largest, INFINITE, -INFINITE], np.float32), Kind.VECTOR)
+
+
+def test_sizes_that_are_not_stated_are_not_compared():
+    geometry = check(open_bundle(resolve(None)).graph)
+    confirm(geometry, {"hidden_size": 0}, "somebody")
+    with pytest.raises(BundleError, match="somebody says hidden_size 1"):
+        confirm(geometry, {"hidden_size": 1}, "somebody")
