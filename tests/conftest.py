@@ -1,10 +1,20 @@
 """Fixtures that more than one folder of tests needs."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _empty_stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands read stdin whenever it is no terminal, and pytest's own refuses to be read."""
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        yield
 
 
 @pytest.fixture(scope="session")

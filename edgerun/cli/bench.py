@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgerun.cli import options
+from edgerun.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
     from edgerun.cli.bench_report import Run
@@ -25,15 +26,19 @@ PLAIN: dict[str, Any] = {
     "typical_p": 1.0,
     "repetition_penalty": 1.0,
 }
+EXAMPLES = options.examples(
+    "edgerun bench", "edgerun bench ./my-model -p 512 -n 64", "edgerun bench ./my-model -t 4 --json"
+)
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("bench", help="Measure the speed of a model.")(bench)
+    app.command("bench", help=COMMANDS["bench"], epilog=EXAMPLES)(bench)
 
 
 def bench(
     model: options.Model = None,
+    named: options.NamedModel = None,
     prompt_tokens: Annotated[
         int | None,
         typer.Option(
@@ -53,7 +58,9 @@ def bench(
     context: Annotated[
         int | None,
         typer.Option(
+            "-c",
             "--context",
+            metavar="N",
             help="Measure decoding where the context ends at this many tokens; "
             "right after the prompt if left out.",
         ),
@@ -69,7 +76,7 @@ def bench(
     began = time.perf_counter()
     loading = {"threads": threads, "backend": backend, "device": device}
     loading |= {"context": context, "kv_cache": kv_cache, "pack": pack}
-    with options.load(model, **loading) as llm:
+    with options.load(options.model_of(model, named), **loading) as llm:
         load_s = time.perf_counter() - began
         prompt = prompt_tokens or max(1, min(PROMPT_TOKENS, llm.model.context - new_tokens))
         filled = None if context is None else context - new_tokens

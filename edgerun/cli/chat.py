@@ -8,20 +8,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgerun.cli import options
+from edgerun.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
     from edgerun.cli.terminal import ReadLine
     from edgerun.engine.stats import Stats
     from edgerun.llm import LLM, ChatSession
 
+EXAMPLES = options.examples(
+    "edgerun chat",
+    'edgerun chat ./my-model --system "Answer in one sentence."',
+    "edgerun chat --continue",
+    "edgerun chat --when-full drop-oldest",
+)
+
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("chat", help="Hold a conversation.")(chat)
+    app.command("chat", help=COMMANDS["chat"], epilog=EXAMPLES)(chat)
 
 
 def chat(
     model: options.Model = None,
+    named: options.NamedModel = None,
     system: Annotated[str | None, typer.Option("--system", help="System message.")] = None,
     max_tokens: options.MaxTokens = None,
     temperature: options.Temperature = None,
@@ -58,7 +67,7 @@ def chat(
     options.check_sampling(settings)
     loading = {"threads": threads, "backend": backend, "device": device}
     loading |= {"context": context, "kv_cache": kv_cache, "pack": pack}
-    with options.load(model, **loading) as llm:
+    with options.load(options.model_of(model, named), **loading) as llm:
         if not llm.has_chat_template:
             options.say("this model has no chat format, so it may not answer like a partner")
         conversation = Conversation(llm, settings, show_stats=stats)

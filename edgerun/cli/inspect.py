@@ -9,19 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgerun.cli import options
+from edgerun.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
     from edgerun.graph.ir import Constant, Graph
     from edgerun.model.bundle import Bundle
 
+EXAMPLES = options.examples("edgerun inspect", "edgerun inspect ./my-model --tensors --json")
+
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("inspect", help="Show what is in a bundle.")(inspect)
+    app.command("inspect", help=COMMANDS["inspect"], epilog=EXAMPLES)(inspect)
 
 
 def inspect(
     model: options.Model = None,
+    named: options.NamedModel = None,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Check the digests of the weight files too.")
@@ -32,7 +36,9 @@ def inspect(
     from edgerun.loading import resolve
     from edgerun.model.bundle import open_bundle
 
-    found = describe(open_bundle(resolve(model), verify=verify), tensors=tensors)
+    found = describe(
+        open_bundle(resolve(options.model_of(model, named)), verify=verify), tensors=tensors
+    )
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
         return

@@ -3,9 +3,7 @@
 Exit codes: 0 done, 1 failed, 2 wrong use or unusable input, 130 interrupted, 141 the reader of
 our output went away. Tokens and reports go to stdout, everything else to stderr.
 
-A command is a function in the module named in ``COMMANDS``, imported only when asked for, so that
-``edgerun run`` does not pay for the others. Other packages add commands through the entry point
-group ``edgerun.commands``: a function that takes the typer application.
+What commands there are is in ``commands.py``.
 """
 
 from __future__ import annotations
@@ -13,19 +11,21 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any
 
-from edgerun.cli.visible import visible
+from edgerun.cli.commands import (
+    COMMANDS,
+    OPTION_ALIASES,
+    application,
+    command_names,
+    overview,
+    why_not,
+)
+from edgerun.cli.help import use_plain_pages
+from edgerun.cli.visible import folded, visible
+from edgerun.errors import EdgerunError, InputError
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-    import typer
-
-ENTRY_POINTS = "edgerun.commands"
-COMMANDS = ("run", "chat", "bench", "plan", "inspect", "perplexity", "doctor")
 INTERRUPTED = 130
 READER_GONE = 141
 
@@ -58,136 +58,95 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
 
 
-def application(names: Sequence[str]) -> typer.Typer:
-    """Builds a typer application that knows the named commands."""
-    import typer
-
-    app = typer.Typer(
-        name="edgerun",
-        help="Run language models from one ONNX bundle.",
-        add_completion=False,
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    option = typer.Option(False, "--version", "-V", help="Print the version.")
-    _global_options.__defaults__ = (option,)
-    app.callback()(_global_options)
-    added = {point.name: point for point in _added_commands()} if set(names) - {*COMMANDS} else {}
-    for name in names:
-        if name in COMMANDS:
-            import_module(f"edgerun.cli.{name}").register(app)
-        elif name in added:
-            added[name].load()(app)
-    return app
-
-
-def _global_options(version: bool = False) -> None:
-    """Holds the options before a command; ``_dispatch`` has dealt with them already."""
-
-
 def _dispatch(arguments: list[str]) -> int:
-    if arguments[:1] in (["--version"], ["-V"]):
+    first = arguments[0] if arguments else "--help"
+    if first in ("--version", "-V"):
         from edgerun import __version__
 
         print(f"edgerun {__version__}")
-        return 0
-    command = arguments[0] if arguments else "--help"
-    if command.startswith("-"):
-        names = _command_names()
-    elif command in COMMANDS or command in _command_names():
-        names = [command]
+    elif first in ("--help", "-h"):
+        print(overview())
+    elif first.startswith("-"):
+        raise InputError(f"there is no option {first} before a command; see 'edgerun --help'")
+    elif first not in COMMANDS and first not in command_names():
+        raise InputError(why_not(first))
     else:
-        return _unknown(command)
-    from typer.main import get_command
+        from typer.main import get_command
 
-    # Not `application(...)()`: that turns interrupts and broken pipes into errors of its own.
-    group = get_command(application(names))
-    with group.make_context("edgerun", arguments or ["--help"]) as context:
-        group.invoke(context)
+        # Not `application(...)()`: that turns interrupts and broken pipes into errors of its own.
+        group = get_command(application([first]))
+        use_plain_pages(group)
+        with group.make_context("edgerun", arguments) as context:
+            group.invoke(context)
     return 0
 
 
-def entry_points(group: str) -> Iterable[EntryPoint]:
-    """What other packages announce; imported when needed, for that takes 30 ms."""
-    from importlib import metadata
-
-    return metadata.entry_points(group=group)
-
-
-def _added_commands() -> list[EntryPoint]:
-    return sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name)
-
-
-def _command_names() -> list[str]:
-    return list(dict.fromkeys([*COMMANDS, *(point.name for point in _added_commands())]))
-
-
-def _unknown(command: str) -> int:
-    names = _command_names()
-    close = difflib.get_close_matches(command, names, 1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names)}"
-    print(f"edgerun: there is no command {command!r}: {hint}", file=sys.stderr)
-    return 2
-
-
 def _report(error: Exception) -> int:
-    """Prints an error as one line; the traceback only for ourselves."""
-    from edgerun.errors import EdgerunError, InputError
-
+    """Prints an error as one sentence; the traceback only for ourselves."""
     if _debugging():
         import traceback
 
         traceback.print_exc()
+    message, code = _described(error)
+    if message:
+        print(folded(f"edgerun: {visible(message)}", sys.stderr), file=sys.stderr)
+    return code
+
+
+def _described(error: Exception) -> tuple[str, int]:
+    """What to say of an error, and the exit code."""
     if isinstance(error, EdgerunError):
-        print(f"edgerun: {visible(str(error))}", file=sys.stderr)
-        return 2 if isinstance(error, InputError) else 1
+        return str(error), 2 if isinstance(error, InputError) else 1
     if type(error).__module__.startswith(("typer", "click")):
-        return _report_usage(error)
+        return _usage_error(error)
     if isinstance(error, MemoryError):
-        print("edgerun: there is not enough memory", file=sys.stderr)
-        return 1
+        return "there is not enough memory", 1
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""
-        print(f"edgerun: {visible(f'{error.strerror or error}{where}')}", file=sys.stderr)
-        return 1
-    print(
-        f"edgerun: unexpected {type(error).__name__}: {visible(str(error))}; this is a defect, "
-        "please report it with the traceback that EDGERUN_DEBUG=1 shows",
-        file=sys.stderr,
-    )
-    return 1
+        return f"{error.strerror or error}{where}", 1
+    return (
+        f"unexpected {type(error).__name__}: {error}; this is a defect, "
+        "please report it with the traceback that EDGERUN_DEBUG=1 shows"
+    ), 1
 
 
-def _report_usage(error: Exception) -> int:
+def _usage_error(error: Exception) -> tuple[str, int]:
     """Errors of typer: wrong options (which have a context) and Ctrl-C at one of its prompts."""
     if type(error).__name__ == "Exit":
-        return int(getattr(error, "exit_code", 1))
+        return "", int(getattr(error, "exit_code", 1))
     if type(error).__name__ == "Abort":
-        return INTERRUPTED
+        return "", INTERRUPTED
     if type(error).__name__ == "NoArgsIsHelpError":
-        return 2
+        return "", 2
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "edgerun"
-    print(f"edgerun: {visible(_usage_message(error))}; see '{command} --help'", file=sys.stderr)
-    return 2
+    return f"{_usage_message(error)}; see '{command} --help'", 2
 
 
 def _usage_message(error: Exception) -> str:
     """What typer says, in one form whatever its version: the value named, the nearest option."""
     if type(error).__name__ == "NoSuchOption":
         name = getattr(error, "option_name", "")
-        close = getattr(error, "possibilities", None)
-        return f"there is no option {name}" + (f": did you mean {close[0]}?" if close else "")
+        near = difflib.get_close_matches(name, _options(getattr(error, "ctx", None)), 1)
+        return f"there is no option {name}" + (f": did you mean {near[0]}?" if near else "")
     message: str = getattr(error, "format_message", lambda: str(error))().rstrip(".")
+    if "unexpected extra argument" in message:
+        message += ": a text of several words goes in quotes"
     details = getattr(error.__cause__, "errors", None)  # of a validator, which has the value
     value = f", got {details()[0]['input']!r}" if details else ""
     return message[:1].lower() + message[1:] + value
 
 
+def _options(context: Any) -> list[str]:
+    """Long options of the command at hand, and how others spell them."""
+    command = getattr(context, "command", None)
+    names = [name for entry in getattr(command, "params", ()) for name in entry.opts]
+    aliases = [f"--{alias}" for alias, name in OPTION_ALIASES.items() if f"--{name}" in names]
+    return [name for name in (*names, *aliases, "--help") if name.startswith("--")]
+
+
 def _debugging() -> bool:
     from edgerun import env
-    from edgerun.errors import InputError
 
     try:
         return env.settings().debug >= 1

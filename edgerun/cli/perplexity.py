@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgerun.cli import options
+from edgerun.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
     from edgerun.scoring import Score
@@ -18,10 +19,15 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 1 << 30
 CHUNK_ROWS = 64  # logits of every row are kept for one chunk
 
+EXAMPLES = options.examples(
+    "edgerun perplexity ./my-model text.txt",
+    "edgerun perplexity ./my-model texts.txt --separator '<|endoftext|>' --json",
+)
+
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("perplexity", help="Measure bits per byte and perplexity of a text.")(perplexity)
+    app.command("perplexity", help=COMMANDS["perplexity"], epilog=EXAMPLES)(perplexity)
 
 
 def perplexity(

@@ -10,15 +10,19 @@ from typing import Annotated, Any
 import typer
 
 from edgerun.cli import options
+from edgerun.cli.commands import COMMANDS
+
+EXAMPLES = options.examples("edgerun plan", "edgerun plan ./my-model --explain")
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("plan", help="Show which part of a model runs where.")(plan)
+    app.command("plan", help=COMMANDS["plan"], epilog=EXAMPLES)(plan)
 
 
 def plan(
     model: options.Model = None,
+    named: options.NamedModel = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show what was turned down too, and why.")
     ] = False,
@@ -32,7 +36,7 @@ def plan(
     from edgerun.model.bundle import open_bundle
     from edgerun.plan import expect, make_plan
 
-    bundle, defaults = open_bundle(resolve(model)), LoadOptions()
+    bundle, defaults = open_bundle(resolve(options.model_of(model, named))), LoadOptions()
     found, packing = find_candidates(backend, device), packing_of(bundle, defaults)
     expect(found.backends, defaults.worker_threads, trits=packing.trits)
     rows = make_plan(bundle.graph, found.backends, found.preferred).explain()

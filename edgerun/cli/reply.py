@@ -6,10 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
-from edgerun.cli.visible import columns, visible
+from edgerun.cli.visible import NARROWEST, columns, visible
 from edgerun.env import terminal_erases
 
-NARROWEST = 20  # columns; below, and on terminals that cannot erase, lines end where they end
 TAB = 8
 # Change the width of what is beside them, on some terminals only.
 JOINER, EMOJI_STYLE = "\u200d", "\ufe0f"

@@ -3,31 +3,51 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edgerun.cli import options
+from edgerun.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
     from edgerun.llm import LLM, Completion, TextStream
 
-MAX_STDIN_BYTES = 64 << 20
 DEFAULT_MAX_TOKENS = 512
+EXAMPLES = options.examples(
+    'edgerun run "Tell me a story about a dog."',
+    'edgerun run ./my-model "Once upon a time" -n 64 --seed 1 --stats',
+    'edgerun run ./my-model -p "Sum this up:" < notes.txt',
+    "echo Hello | edgerun run --json",
+)
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("run", help="Answer or continue one prompt.")(run)
+    app.command("run", help=COMMANDS["run"], epilog=EXAMPLES)(run)
 
 
 def run(
-    model: options.Model = None,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="Folder of a bundle; the model that comes with edgerun if left out.",
+        ),
+    ] = None,
+    text: Annotated[
+        str | None, typer.Argument(metavar="TEXT", help="What to answer or to continue.")
+    ] = None,
+    named: options.NamedModel = None,
     prompt: Annotated[
         str | None,
-        typer.Option("-p", "--prompt", help="The prompt; stdin is read if left out or '-'."),
+        typer.Option(
+            "-p",
+            "--prompt",
+            metavar="TEXT",
+            help="The same as TEXT; '-' is stdin alone. What comes through stdin is put behind it.",
+        ),
     ] = None,
     max_tokens: options.MaxTokens = None,
     temperature: options.Temperature = None,
@@ -38,7 +58,10 @@ def run(
     seed: options.Seed = None,
     stop: options.Stop = None,
     system: Annotated[
-        str | None, typer.Option("--system", help="System message for a model with a chat format.")
+        str | None,
+        typer.Option(
+            "--system", metavar="TEXT", help="System message for a model with a chat format."
+        ),
     ] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat format.")
@@ -54,10 +77,13 @@ def run(
 ) -> None:
     """Runs the command; the parameters are the options.
 
-    The prompt goes to a model with a chat format as a user's message. ``-p`` wins over stdin,
-    which is read only if there is no ``-p`` or it is ``-``.
+    The prompt goes to a model with a chat format as a user's message.
     """
-    text = _prompt(prompt)
+    from edgerun.cli.prompt import gather, model_and_text
+
+    words = [word for word in (model, text) if word is not None]
+    folder, asked = model_and_text(words, named, prompt)
+    whole = gather(asked)
     sampling = options.given(
         temperature=temperature,
         top_k=top_k,
@@ -75,8 +101,8 @@ def run(
         from edgerun.model.chat_template import ChatTemplate
 
         ChatTemplate.prepare()
-    with options.load(model, **loading) as llm:
-        stream = _start(llm, text, system, raw, sampling)
+    with options.load(folder, **loading) as llm:
+        stream = _start(llm, whole, system, raw, sampling)
         completion = _finish(stream, quiet=as_json)
         if as_json:
             found = summary(completion)
@@ -140,28 +166,3 @@ def _finish(stream: TextStream, *, quiet: bool) -> Completion:
     if not quiet:
         print(flush=True)
     return stream.completion
-
-
-def _prompt(prompt: str | None) -> str:
-    from edgerun.errors import PromptError
-
-    if prompt is None and sys.stdin.isatty():
-        raise PromptError("there is no prompt: give one with -p or through stdin")
-    text = _read_stdin() if prompt in (None, "-") else prompt
-    if not text:
-        raise PromptError("the prompt is empty: give some text with -p or through stdin")
-    return text
-
-
-def _read_stdin() -> str:
-    from edgerun.errors import PromptError
-
-    data = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
-    if len(data) > MAX_STDIN_BYTES:
-        raise PromptError(f"stdin has more than {MAX_STDIN_BYTES} bytes")
-    try:
-        return data.decode("utf-8").removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError as error:
-        raise PromptError(
-            f"stdin is not UTF-8 text (byte {error.start}): convert it, for example with iconv"
-        ) from error

@@ -10,6 +10,7 @@ import os
 import shutil
 from typing import TextIO
 
+NARROWEST = 20  # columns; below, lines end where they end
 KEPT = "\n\t"
 PICTURES = 0x2400  # Unicode has a picture of each ASCII control character from here on
 DELETE, PICTURE_OF_DELETE = 0x7F, 0x2421
@@ -39,3 +40,21 @@ def columns(stream: TextIO) -> int:
     except OSError:  # not a terminal, or not even a file
         found = 0
     return found or shutil.get_terminal_size().columns
+
+
+def folded(text: str, stream: TextIO, indent: str = "  ") -> str:
+    """A text as a terminal shows it with no word broken; unchanged where there is no terminal.
+
+    Args:
+        text: one line.
+        stream: where it will be printed.
+        indent: begins the lines after the first.
+    """
+    room = columns(stream) - 1 if stream.isatty() else 0
+    if room < NARROWEST or len(text) <= room or "\n" in text:
+        return text
+    import textwrap
+
+    return textwrap.fill(
+        text, room, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

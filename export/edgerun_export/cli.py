@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from edgerun.cli.visible import visible
 from edgerun_export.recipe import ACTIVATIONS, GROUP_SIZES, HEAD_WEIGHTS, WEIGHTS
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
     from edgerun_export.pipeline import ExportOptions, ExportResult
 
+SUMMARY = "Make a bundle of a checkpoint."
 _TITLES = {
     "read": "reading the checkpoint",
     "weights": "writing weights",
@@ -23,7 +25,11 @@ _TITLES = {
     "verify": "comparing with the source",
     "finish": "finishing",
 }
-
+_EXAMPLES = """\
+Examples:
+  edgerun export ./checkpoint -o ./my-model
+  edgerun export model.gguf -o ./my-model --weights int8 --verify
+  edgerun export HUB_USER/NAME -o ./my-model --weights int4"""
 
 _Source = Annotated[
     str,
@@ -89,7 +95,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print the manifest to stdou
 
 def register(app: typer.Typer) -> None:
     """Adds ``export`` to the command line."""
-    app.command("export")(export_command)
+    app.command("export", help=SUMMARY, epilog=_EXAMPLES)(export_command)
 
 
 def export_command(
@@ -107,8 +113,10 @@ def export_command(
     revision: _Revision = None,
     as_json: _Json = False,
 ) -> None:
-    """Turns a checkpoint into a bundle that every runtime opens."""
+    """Runs the command; the parameters are the options."""
     # The exporter's modules need onnx and others, which `edgerun --help` should not wait for.
+    from rich.console import Console
+
     from edgerun_export.pipeline import ExportOptions
 
     options = ExportOptions(
@@ -148,6 +156,14 @@ def _export(source: str, out: Path, options: ExportOptions, console: Console) ->
 
 
 def _progress_bar(console: Console) -> Progress:
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -7,7 +7,6 @@ from typing import Any
 
 from edgerun.env import PACKS
 from edgerun.errors import UnsupportedError
-from edgerun.formats import format_named
 
 WEIGHTS = ("ternary", "int2", "int4", "int8", "fp32")
 HEAD_WEIGHTS = ("int8", "int4", "fp32")
@@ -73,6 +72,8 @@ class Recipe:
     @property
     def bits(self) -> int:
         """Bits of a stored projection weight."""
+        from edgerun.formats import format_named  # with NumPy, for which `--help` does not wait
+
         return 32 if self.weights == "fp32" else format_named(self.weights).bits
 
     @property

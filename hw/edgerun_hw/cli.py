@@ -6,13 +6,14 @@ from importlib import import_module
 
 import typer
 
+SUMMARY = "Build, check and deploy the table-lookup overlay for FPGA boards."
 MODULES = ("edgerun_hw.cli_check", "edgerun_hw.cli_deploy")
 
 
 def register(app: typer.Typer) -> None:
     """Adds ``fpga`` and its commands to the command line."""
     group = typer.Typer(
-        help="Build, check and deploy the table-lookup overlay for FPGA boards.",
+        help=SUMMARY,
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
     )

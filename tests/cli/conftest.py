@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edgerun.cli import main as cli
+from edgerun.cli import commands
 from edgerun.cli.main import main
 from edgerun.loading import Model
 from tests import fakes
@@ -24,12 +24,30 @@ class Result:
     err: str
 
 
-Run = Callable[..., Result]
+@dataclass
+class Asked:
+    """What the last command asked to load."""
+
+    path: Path | None = None
+    options: Any = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """Calls the command line."""
+
+    call: Callable[..., Result]
+    asked: Asked
+
+    def __call__(self, *arguments: str, **given: Any) -> Result:
+        return self.call(*arguments, **given)
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Calls main; ``model`` is what would be loaded, ``stdin`` bytes, or None for a terminal."""
+
+    asked = Asked()
 
     def call(*arguments: str, model: Model | None = None, stdin: bytes | None = b"") -> Result:
         class Input(io.TextIOWrapper):
@@ -37,6 +55,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
                 return stdin is None
 
         def prepare(path: Any, options: Any) -> Model:
+            asked.path, asked.options = path, options
             return model or fakes.fake_model()
 
         monkeypatch.setattr("sys.stdin", Input(io.BytesIO(stdin or b""), "utf-8"))
@@ -45,7 +64,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         code = main(arguments)
         return Result(code, *capsys.readouterr())
 
-    return call
+    return Run(call, asked)
 
 
 COMMANDS = (("export", "edgerun_export.cli:register"),)  # as installed, see pyproject.toml
@@ -69,7 +88,7 @@ class Shell:
         self._patch.setattr("sys.stdin", Input(io.BytesIO(stdin or b""), "utf-8"))
         before = self._files()
         self._capture.readouterr()
-        found = cli.main([str(argument) for argument in arguments])
+        found = main([str(argument) for argument in arguments])
         out, err = self._capture.readouterr()
         check_refusal(found, out, err, code)
         assert self._files() == before
@@ -95,5 +114,5 @@ def shell(
     def points(group: str) -> list[importlib.metadata.EntryPoint]:
         return [importlib.metadata.EntryPoint(name, value, group) for name, value in COMMANDS]
 
-    monkeypatch.setattr(cli, "entry_points", points)
+    monkeypatch.setattr(commands, "entry_points", points)
     return Shell(tmp_path, capsys, monkeypatch)

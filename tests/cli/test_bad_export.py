@@ -262,9 +262,9 @@ SLOW_EXPORT = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from edgerun_export import pipeline
-from edgerun.cli import main as cli
+from edgerun.cli import commands, main as cli
 from importlib.metadata import EntryPoint
-cli.entry_points = lambda group: [EntryPoint("export", "edgerun_export.cli:register", group)]
+commands.entry_points = lambda group: [EntryPoint("export", "edgerun_export.cli:register", group)]
 def wait(job):
     print("writing", flush=True)
     time.sleep(60)

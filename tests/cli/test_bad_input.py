@@ -185,10 +185,10 @@ def test_a_context_of_one_token(
 @pytest.mark.parametrize(
     ("stdin", "words"),
     [
-        (b"", "the prompt is empty: give some text with -p or through stdin"),
+        (b"", "the prompt is empty: give some text as an argument or through stdin"),
         (b"\n", "the prompt is empty"),
         (b"abc\xff", "stdin is not UTF-8 text (byte 3)"),
-        (None, "there is no prompt: give one with -p or through stdin"),
+        (None, "there is no prompt: give one as in `edgerun run"),
     ],
 )
 def test_stdin_without_a_prompt(
@@ -244,7 +244,7 @@ def test_an_option_that_cannot_be(
     [
         (["rnu"], "there is no command 'rnu': did you mean 'run'?"),
         (["expotr"], "there is no command 'expotr': did you mean 'export'?"),
-        (["frobnicate"], "there are run, chat, bench, plan, inspect, perplexity, doctor, export"),
+        (["frobnicate"], "there are run, chat, bench, plan, inspect, perplexity, doctor, cache"),
         (["--frobnicate"], "there is no option --frobnicate"),
         (["export", "x"], "'--out'"),
         (["perplexity", "x"], "missing argument"),

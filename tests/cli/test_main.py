@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from edgerun.cli import commands
 from edgerun.cli import main as cli
 from edgerun.errors import BackendError, BundleError, StorageError
 from tests.cli.conftest import Run
@@ -43,14 +45,19 @@ def start(*arguments: str) -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
 def test_help_lists_every_command(run: Run, arguments: list[str]) -> None:
     result = run(*arguments)
-    assert all(command in result.out + result.err for command in cli.COMMANDS)
+    assert (result.code, result.err) == (0, "")
+    for name, summary in commands.COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(summary)}$", result.out, re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS)
+@pytest.mark.parametrize("command", commands.COMMANDS)
 def test_every_command_has_help(run: Run, command: str) -> None:
     result = run(command, "--help")
     assert result.code == 0
-    assert "Usage: edgerun" in result.out
+    assert result.out.startswith(f"Usage: edgerun {command} [OPTIONS]")
+    assert "Examples:\n  edgerun " in result.out or command == "doctor"
+    assert not re.search("<[a-z]", result.out)
+    assert max(map(len, result.out.splitlines())) < 80
 
 
 def test_the_version_is_printed(run: Run) -> None:
@@ -90,6 +97,52 @@ def test_an_error_is_one_line_and_an_exit_code(
     assert "Traceback" not in result.err
 
 
+@pytest.mark.parametrize("command", commands.ABSENT)
+def test_what_is_not_there_yet_is_said_in_one_sentence(run: Run, command: str) -> None:
+    result = run(command, "llama3.2")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"edgerun: {command!r} is not there: ")
+    assert result.err.count("\n") == 1
+
+
+def test_a_prompt_without_a_command_is_told_where_it_goes(run: Run) -> None:
+    assert 'edgerun run "Hi"' in run("Tell me a story").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--modle", "x"], "there is no option --modle: did you mean --model?;"),
+        (["run", "--hepl"], "there is no option --hepl: did you mean --help?; see"),
+        (["run", "--ctx-siz", "9"], "did you mean --ctx-size?"),
+        (["plan", "--temp", "1"], "there is no option --temperature; see 'edgerun plan --help'"),
+        (["run", "a", "b", "c"], "a text of several words goes in quotes"),
+        (["--modle", "x"], "there is no option --modle before a command"),
+    ],
+)
+def test_a_wrong_option_is_named_with_the_nearest(
+    run: Run, arguments: list[str], words: str
+) -> None:
+    result = run(*arguments)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert words in result.err
+
+
+def test_errors_break_no_word_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = run("pull").err
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = run("pull").err.splitlines()
+    assert max(map(len, lines)) < 40
+    assert " ".join(line.strip() for line in lines) == plain.strip()
+
+
+def test_python_runs_the_package(repo_root: Path) -> None:
+    command = [sys.executable, "-m", "edgerun", "--version"]
+    done = subprocess.run(command, cwd=repo_root, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("edgerun 0.")
+
+
 def test_other_packages_add_commands(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     class Point:
         name = "greet"
@@ -100,7 +153,7 @@ def test_other_packages_add_commands(run: Run, monkeypatch: pytest.MonkeyPatch) 
 
             return register
 
-    monkeypatch.setattr(cli, "entry_points", lambda group: [Point()])
+    monkeypatch.setattr(commands, "entry_points", lambda group: [Point()])
     assert run("greet").out == "hello\n"
     assert "greet" in run("--help").out
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import threading
+from pathlib import Path
 
 import pytest
 
+from edgerun.cli.prompt import gather, model_and_text
 from edgerun.loading import Model
 from tests import fakes
 from tests.cli.conftest import Run
@@ -69,8 +74,78 @@ def test_the_prompt_comes_from_a_pipe(run: Run, arguments: list[str]) -> None:
     assert run(*arguments, model=saying("yes"), stdin=b"hi\n").out == "yes\n"
 
 
-def test_the_option_wins_over_the_pipe(run: Run) -> None:
-    assert run("run", "-p", "hi", model=saying("yes"), stdin=b"other").out == "yes\n"
+@pytest.mark.parametrize("arguments", [["-p", "Sum up:"], ["Sum up:"]])
+def test_a_pipe_goes_behind_the_text_after_a_blank_line(run: Run, arguments: list[str]) -> None:
+    model = saying("yes", "Sum up:\n\none\ntwo")
+    assert run("run", *arguments, model=model, stdin=b"one\ntwo\n").out == "yes\n"
+
+
+@pytest.mark.parametrize("stdin", [b"", b"\n", None])
+def test_a_pipe_with_nothing_adds_nothing(run: Run, stdin: bytes | None) -> None:
+    assert run("run", "-p", "hi", model=saying("yes"), stdin=stdin).out == "yes\n"
+
+
+def test_a_folder_is_the_model_and_other_words_the_text(run: Run, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    for words in (["hi"], [folder, "hi"], ["hi", folder], ["-m", folder, "hi"], ["hi", "-m", "x"]):
+        result = run("run", *words, model=saying("yes"))
+        assert (result.out, result.err) == ("yes\n", ""), words
+        asked = words[words.index("-m") + 1] if "-m" in words else folder
+        assert run.asked.path == (Path(asked) if len(words) > 1 else None)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["llama3.2"], "there is no bundle at llama3.2: name"),
+        (["qwen2:0.5b"], "there is no bundle at"),
+        (["./nowhere"], "there is no bundle at"),
+        (["user/name"], "there is no bundle at"),
+        (["my-model"], "there is no bundle at"),
+        ([__file__], "is no edgerun bundle, which is a folder"),
+        (["a", "b"], "neither 'a' nor 'b' is one"),
+        (["/", "/"], "both are folders"),
+        (["/", "-m", "x"], "two models are named, / and x"),
+        (["hi", "/", "-p", "x"], "the text is given twice"),
+    ],
+)
+def test_words_that_may_mean_two_things_are_refused(
+    run: Run, words: list[str], message: str
+) -> None:
+    result = run("run", *words)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert message in result.err
+
+
+@pytest.mark.parametrize("text", ["Hello.", "What's", "你好", "2+2=?", "Tell me 3", "and/or what"])
+def test_a_text_is_no_model(text: str) -> None:
+    assert model_and_text([text], None, None) == (None, text)
+
+
+@pytest.mark.parametrize(
+    "alias",
+    [
+        ["--temp", "0", "--num-predict", "3"],
+        ["--temperature", "0", "--n-predict", "3"],
+        ["-n", "3", "-t", "1", "-c", "64"],
+        ["--max_tokens", "3", "--num_thread", "1", "--ctx-size", "64", "--repeat-penalty", "1"],
+    ],
+)
+def test_options_may_be_spelt_as_elsewhere(run: Run, alias: list[str]) -> None:
+    assert run("run", "hi", *alias, model=saying("hello")).out == "hel\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="select on a pipe")
+def test_a_pipe_that_nobody_writes_to_is_said_to_be_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = os.pipe()
+    monkeypatch.setattr("edgerun.cli.prompt.PATIENCE_S", 0.01)
+    with os.fdopen(reading) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        threading.Timer(0.2, os.close, [writing]).start()
+        assert gather("hi") == "hi"
+    assert "reading stdin until it ends" in capsys.readouterr().err
 
 
 def test_stop_texts_end_the_reply(run: Run) -> None:
@@ -132,7 +207,7 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(
 
 
 @pytest.mark.parametrize(
-    ("stdin", "words"), [(b"", "empty"), (None, "no prompt"), (b"\xff", "UTF-8")]
+    ("stdin", "words"), [(b"", "empty"), (b"\n", "empty"), (None, "no prompt"), (b"\xff", "UTF-8")]
 )
 def test_an_unusable_pipe_is_a_mistake(run: Run, stdin: bytes | None, words: str) -> None:
     result = run("run", stdin=stdin)
