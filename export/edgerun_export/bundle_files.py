@@ -11,6 +11,7 @@ from typing import Any
 from edgerun._version import __version__
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec
+from edgerun_export.architectures.biases import bias_keys
 from edgerun_export.checkpoint.base import Source
 from edgerun_export.recipe import Recipe
 
@@ -78,9 +79,16 @@ def check_vocabulary(spec: DecoderSpec, tokenizer: Mapping[str, Any]) -> None:
         )
 
 
-def public_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keys of config.json without the one that may name a folder of its author."""
-    return {key: value for key, value in config.items() if key != "_name_or_path"}
+def public_config(config: Mapping[str, Any], spec: DecoderSpec) -> dict[str, Any]:
+    """Returns the keys of config.json as they describe the bundle.
+
+    The one that may name a folder of its author is left out; those about biases and a tied head
+    say what the tensors showed.
+    """
+    public = {key: value for key, value in config.items() if key != "_name_or_path"}
+    if "tie_word_embeddings" in public:
+        public["tie_word_embeddings"] = spec.tied
+    return public | bias_keys(spec)
 
 
 def special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, Any]:

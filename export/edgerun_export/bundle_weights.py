@@ -10,6 +10,7 @@ import onnx
 from numpy.typing import NDArray
 
 from edgerun_export.architectures import DecoderSpec
+from edgerun_export.architectures.spec import HEAD_WEIGHT
 from edgerun_export.bundle_files import MODEL_FILE
 from edgerun_export.external_data import find_data
 
@@ -33,8 +34,8 @@ class BundleWeights:
 
     def head_name(self) -> str:
         """Name of the head's tensor; a tied head may be stored in a format of its own."""
-        own = any(name.startswith("lm_head.weight") for name in self._tensors)
-        return "lm_head.weight" if own else self._spec.embedding_weight
+        own = any(name.startswith(HEAD_WEIGHT) for name in self._tensors)
+        return HEAD_WEIGHT if own else self._spec.embedding_weight
 
     def vector(self, name: str) -> F32:
         """Reads a bias or the weight of a norm."""

@@ -85,7 +85,13 @@ _Pack = Annotated[
     ),
 ]
 _Verify = Annotated[
-    bool, typer.Option("--verify", help="Compare the bundle with the source before it appears.")
+    bool,
+    typer.Option(
+        "--verify",
+        help="Before the bundle appears, run it in onnxruntime and compare its logits with those "
+        "of a plain NumPy pass over the source's weights as they were read, each of which must "
+        "have been.",
+    ),
 ]
 _Force = Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")]
 _Tokenizer = Annotated[Path | None, typer.Option(help="Tokenizer file, for llama2.c checkpoints.")]
@@ -183,7 +189,8 @@ def _summary(out: Path, manifest: dict[str, Any]) -> str:
     )
     if "max_error" in quality:
         text += (
-            f"; verified: error {quality['max_error']:g} of the logit range, same next token as "
-            f"the source at {quality['top1_agreement']:.0%} of positions"
+            f"; verified: all {quality['source_tensors']} tensors read, onnxruntime within "
+            f"{quality['max_error']:g} of the logit range of NumPy on the same weights, same next "
+            f"token as with the source's at {quality['top1_agreement']:.0%} of positions"
         )
     return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgerun_export.architectures import DecoderSpec, Projection
+from edgerun_export.architectures.spec import HEAD_WEIGHT
 from edgerun_export.blocks import FLOAT
 from edgerun_export.onnx_graph import CONTRIB_DOMAIN, OnnxGraph, node_path
 from edgerun_export.recipe import Recipe
@@ -62,7 +63,7 @@ class LinearBuilder:
             return self._dense_head(value)
         shared = self._shared if spec.tied and kind == "int8" else None
         if not isinstance(shared, StoredMatrix):
-            shared = self._store.vocabulary(spec.head_weight, kind, "lm_head.weight")
+            shared = self._store.vocabulary(spec.head_weight, kind, HEAD_WEIGHT)
         return self._matmul(value, shared, (spec.vocab_size, spec.hidden_size), "/lm_head")
 
     def _dense_head(self, value: str) -> str:

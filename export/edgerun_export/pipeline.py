@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from edgerun.errors import InputError
-from edgerun_export.architectures import describe
 from edgerun_export.atomic import atomic_folder, check_target
 from edgerun_export.bundle_files import (
     FORMAT,
@@ -33,8 +32,8 @@ from edgerun_export.graph_builder import build_model
 from edgerun_export.onnx_graph import OnnxGraph
 from edgerun_export.openvino_ir.install import openvino_version
 from edgerun_export.recipe import Recipe, check_pack, make_recipe
-from edgerun_export.source_weights import SourceWeights
-from edgerun_export.verify import damage, sample_ids, verify
+from edgerun_export.source_model import interpret
+from edgerun_export.verify import check_all_read, damage, sample_ids, verify
 from edgerun_export.weight_store import MIN_BLOCK, WeightStore
 
 STEPS = ("read", "weights", "files", "verify", "finish")
@@ -169,9 +168,9 @@ class _Job:
 
     def _read(self) -> None:
         """Checks everything that can be checked before a byte is written."""
-        self._spec = describe(self._checkpoint.config)
-        self._weights = SourceWeights(self._checkpoint, self._spec)
-        self._weights.check()
+        self._weights, assumptions = interpret(self._checkpoint)
+        self._spec = self._weights.spec
+        self._warnings += assumptions
         self._recipe = self._choose_recipe()
         if self._recipe.target.openvino:
             self._tools["openvino"] = openvino_version()
@@ -215,11 +214,12 @@ class _Job:
 
                 write_stateful(path, data)
             self._files[target.data_file] = {"size": data.size, "sha256": data.sha256}
+        check_all_read(self._weights)
         self._quality["relative_weight_error"] = float(f"{store.damage.relative:.4g}")
 
     def _write_files(self) -> None:
         self._progress("files", 0.0)
-        config = public_config(self._checkpoint.config)
+        config = public_config(self._checkpoint.config, self._spec)
         generation = self._generation_config()
         self._ids = special_ids(config, generation, self._spec.vocab_size)
         self._texts |= {

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Container, Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec
+from edgerun_export.architectures.spec import HEAD_WEIGHT
 from edgerun_export.checkpoint.base import Checkpoint, TensorInfo
 
 F32 = NDArray[np.float32]
@@ -16,6 +19,11 @@ I8 = NDArray[np.int8]
 
 # Quantisers make several temporaries of a slab, so it is kept at 4 MB of float32.
 _SLAB_WEIGHTS = 1 << 20
+# Buffers that old versions of transformers stored although they follow from the configuration.
+_DERIVED = re.compile(
+    r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)"
+    r"|model\.layers\.\d+\.self_attn\.masked_bias"
+)
 _PACKED_ROWS = 4  # logical rows in a stored row of transformers' packed ternary tensors
 
 
@@ -24,11 +32,22 @@ class SourceWeights:
 
     Attributes:
         spec: the decoder they belong to.
+
+    Args:
+        checkpoint: the source.
+        spec: the decoder that its configuration describes.
+        aliases: names under which tensors are stored, where it is not their own.
     """
 
-    def __init__(self, checkpoint: Checkpoint, spec: DecoderSpec) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        spec: DecoderSpec,
+        aliases: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.spec = spec
         self._checkpoint = checkpoint
+        self._aliases = aliases
         self._infos = checkpoint.tensors()
         self._ternary = self._ternary_names()
         self._master_scales: dict[str, np.float32] = {}
@@ -37,22 +56,59 @@ class SourceWeights:
         """Compares the tensors with what the decoder needs.
 
         Raises:
-            CheckpointError: one is missing or has another shape.
+            CheckpointError: one is missing, has another shape, or would be left out.
         """
         for name, expected in self.spec.tensors().items():
-            if name not in self._infos:
+            info = self._infos.get(self._stored_name(name))
+            if info is None:
                 raise CheckpointError(
                     f"the checkpoint has no tensor '{name}', which {self.spec.architecture} needs"
                 )
-            if _logical_shape(self._infos[name]) != expected:
+            if _logical_shape(info) != expected:
                 raise CheckpointError(
-                    f"tensor '{name}' has shape {list(self._infos[name].shape)}; config.json "
-                    f"asks for {list(expected)}"
+                    f"tensor '{info.name}' has shape {list(info.shape)}; config.json asks for "
+                    f"{list(expected)}"
                 )
+        placeless = self._without(self._needed())
+        if placeless:
+            raise CheckpointError(
+                f"tensor '{placeless[0]}'{_and_more(placeless)} has no place in the "
+                f"{self.spec.architecture} that the configuration describes; leaving it out would "
+                "change the model, so correct config.json or remove the tensor from the checkpoint"
+            )
+
+    def unread(self) -> list[str]:
+        """Names of the tensors, other than derived buffers, that were not read to the end."""
+        return self._without(self._checkpoint.read_to_the_end())
+
+    def count(self) -> int:
+        """Number of tensors in the checkpoint that carry weights."""
+        return len(self._without(()))
+
+    def _without(self, names: Container[str]) -> list[str]:
+        return sorted(
+            name for name in self._infos if name not in names and _DERIVED.fullmatch(name) is None
+        )
+
+    def _needed(self) -> set[str]:
+        needed = {self._stored_name(name) for name in self.spec.tensors()}
+        scales = {f"{name}_scale" for name in self._ternary if self._infos[name].dtype == "U8"}
+        # A tied head that is stored as well has been compared with the embedding.
+        return needed | scales | ({HEAD_WEIGHT} if self.spec.tied else set())
+
+    def _stored_name(self, name: str) -> str:
+        return self._aliases.get(name, name)
 
     def natively_ternary(self) -> bool:
         """Whether every projection has ternary values of its own."""
         return all(self.is_ternary(name) for name in self._projection_names())
+
+    def stores_ternary(self) -> bool:
+        """Whether the file itself holds every projection as ternary values."""
+        return all(
+            self._checkpoint.ternary(name, slice(0, 1)) is not None
+            for name in self._projection_names()
+        )
 
     def is_ternary(self, name: str) -> bool:
         """Whether a tensor has ternary values of its own."""
@@ -64,7 +120,7 @@ class SourceWeights:
 
     def vector(self, name: str) -> F32:
         """Reads a bias or a norm's weight, float32 ``[n]``."""
-        return self._checkpoint.read(name).astype(np.float32, copy=False)
+        return self._checkpoint.read(self._stored_name(name)).astype(np.float32, copy=False)
 
     def slabs(self, name: str) -> Iterator[slice]:
         """Yields the row ranges in which to read a matrix."""
@@ -79,7 +135,7 @@ class SourceWeights:
             values, scales = self.ternary(name, rows)
             wide = np.repeat(scales, values.shape[1] // scales.shape[1], axis=1)
             return values.astype(np.float32) * wide
-        return self._checkpoint.read(name, rows).astype(np.float32, copy=False)
+        return self._checkpoint.read(self._stored_name(name), rows).astype(np.float32, copy=False)
 
     def matrix(self, name: str) -> F32:
         """Reads a whole matrix, float32 ``[rows, columns]``, with no second copy of it."""
@@ -129,18 +185,21 @@ class SourceWeights:
         ]
 
     def _ternary_names(self) -> frozenset[str]:
+        names = [name for name in self._projection_names() if name in self._infos]
         if self.spec.ternary is not None:
-            return frozenset(self._projection_names())
+            return frozenset(names)
         return frozenset(
-            name
-            for name in self._projection_names()
-            if name in self._infos and self._checkpoint.ternary(name, slice(0, 1)) is not None
+            name for name in names if self._checkpoint.ternary(name, slice(0, 1)) is not None
         )
 
 
 def _grid(stored: tuple[I8, F32]) -> tuple[int, int]:
     values, scales = stored
     return len(values), scales.shape[-1]
+
+
+def _and_more(names: list[str]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
 
 
 def _logical_shape(info: TensorInfo) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from edgerun_export.architectures import DecoderSpec
 from edgerun_export.bundle_files import MODEL_FILE
 from edgerun_export.bundle_weights import BundleWeights
 from edgerun_export.numpy_model import Weights, forward
+from edgerun_export.source_weights import SourceWeights
 
 F32 = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -41,6 +42,7 @@ class Report:
     """What a comparison found; errors are relative to the range of the logits.
 
     Attributes:
+        source_tensors: tensors of the source, each of which was read to the end.
         tokens: length of the text.
         max_error: largest difference between onnxruntime, with kernels that do not round
             activations, and NumPy on the bundle's weights.
@@ -53,6 +55,7 @@ class Report:
         openvino_error: like ``max_error``, of the IR in OpenVINO, if the bundle has one.
     """
 
+    source_tensors: int
     tokens: int
     max_error: float
     bound: float
@@ -81,10 +84,29 @@ def sample_ids(spec: DecoderSpec, tokenizer_json: bytes) -> Ids:
     return np.array(ids, np.int64)
 
 
+def check_all_read(source: SourceWeights) -> None:
+    """Checks, once the weights are written, that none of the source was passed over.
+
+    Raises:
+        VerificationError: a tensor was not read to the end.
+    """
+    unread = source.unread()
+    if unread:
+        raise VerificationError(
+            f"the export has not read all of {len(unread)} of {source.count()} tensors, first "
+            f"'{unread[0]}', so the bundle would compute something else; please report this model"
+        )
+
+
 def verify(
-    folder: Path, spec: DecoderSpec, source: Weights, ids: Ids, *, openvino: bool = False
+    folder: Path, spec: DecoderSpec, source: SourceWeights, ids: Ids, *, openvino: bool = False
 ) -> Report:
     """Runs the bundle and both NumPy references on ``ids``.
+
+    Compared are the exporter's graph, its rounding and its files with a plain forward pass over the
+    weights as the readers and ``spec`` understand the source. A misunderstanding of the source
+    would be common to both sides: against that stand :func:`check_all_read` and the refusal of
+    tensors without a place.
 
     Args:
         folder: the bundle.
@@ -99,6 +121,7 @@ def verify(
     """
     expected = forward(spec, BundleWeights(folder, spec), ids)
     report = Report(
+        source_tensors=source.count(),
         tokens=len(ids),
         max_error=relative_error(run_onnx(folder, spec, ids, exact=True), expected),
         bound=_BOUND_EXACT if spec.ternary is None else _BOUND_ROUNDED,

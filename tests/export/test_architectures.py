@@ -101,6 +101,25 @@ def test_yarn_temperature_follows_the_factor():
     assert describe(config).rope.attention_factor == 1.25
 
 
+@pytest.mark.parametrize(
+    ("name", "theta", "epsilon"),
+    [
+        ("llama", 10000.0, 1e-6),
+        ("mistral", 10000.0, 1e-6),
+        ("qwen2", 10000.0, 1e-6),
+        ("qwen3", 10000.0, 1e-6),
+        ("bitnet", 500000.0, 1e-5),
+    ],
+)
+def test_silence_about_theta_and_epsilon_means_what_transformers_takes(name, theta, epsilon):
+    """The defaults of LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config and BitNetConfig."""
+    for missing in ({}, {"rope_theta": None, "rms_norm_eps": None}):
+        spec = describe({**CONFIG, "model_type": name, "head_dim": 16, **missing})
+        assert spec.norm_eps == epsilon
+        expected = [theta ** (-2 * index / 16) for index in range(8)]
+        np.testing.assert_allclose(spec.rope.inv_freq, expected, rtol=1e-6)
+
+
 def test_windows_follow_each_architecture():
     window = {"sliding_window": 8}
     mistral = {**CONFIG, "model_type": "mistral"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edgerun_export.architectures.biases import declared_biases
 from edgerun_export.architectures.fields import (
     activation,
     dimensions,
@@ -24,7 +25,6 @@ def describe(config: Config) -> DecoderSpec:
         UnsupportedError: it asks for a variant without an implementation.
     """
     sizes = dimensions(config)
-    bias = flag(config, "attention_bias")
     return DecoderSpec(
         architecture="bitnet",
         **sizes,
@@ -33,7 +33,7 @@ def describe(config: Config) -> DecoderSpec:
         rope=rope(config, sizes["head_dim"], default_theta=500000.0),
         windows=(None,) * sizes["num_layers"],
         tied=flag(config, "tie_word_embeddings"),
-        attention_bias=(bias, bias, bias, bias),
+        biases=declared_biases(config, ("attention_bias",)),
         attention_sub_norm="self_attn.attn_sub_norm",
         mlp_sub_norm="mlp.ffn_sub_norm",
         ternary=ternary_origin(config, default="master"),

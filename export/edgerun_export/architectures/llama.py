@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edgerun_export.architectures.biases import declared_biases
 from edgerun_export.architectures.fields import (
     activation,
     dimensions,
@@ -21,7 +22,6 @@ def describe(config: Config) -> DecoderSpec:
         UnsupportedError: it asks for a variant without an implementation.
     """
     sizes = dimensions(config)
-    bias = flag(config, "attention_bias")
     return DecoderSpec(
         architecture="llama",
         **sizes,
@@ -30,7 +30,6 @@ def describe(config: Config) -> DecoderSpec:
         rope=rope(config, sizes["head_dim"]),
         windows=(None,) * sizes["num_layers"],
         tied=flag(config, "tie_word_embeddings"),
-        attention_bias=(bias, bias, bias, bias),
-        mlp_bias=flag(config, "mlp_bias"),
+        biases=declared_biases(config),
         ternary=ternary_origin(config),
     )

@@ -25,6 +25,5 @@ def describe(config: Config) -> DecoderSpec:
         spec,
         architecture="mistral",
         windows=(window,) * spec.num_layers,
-        attention_bias=(False,) * 4,
-        mlp_bias=False,
+        biases=frozenset(),
     )

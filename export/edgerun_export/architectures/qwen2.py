@@ -21,6 +21,5 @@ def describe(config: Config) -> DecoderSpec:
         spec,
         architecture="qwen2",
         windows=layer_windows(config, spec.num_layers),
-        attention_bias=(True, True, True, False),
-        mlp_bias=False,
+        biases=frozenset({"q_proj", "k_proj", "v_proj"}),
     )

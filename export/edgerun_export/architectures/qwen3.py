@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgerun_export.architectures import llama
+from edgerun_export.architectures.biases import declared_biases
 from edgerun_export.architectures.fields import layer_windows
 from edgerun_export.architectures.spec import Config, DecoderSpec
 
@@ -23,7 +24,7 @@ def describe(config: Config) -> DecoderSpec:
         spec,
         architecture="qwen3",
         windows=layer_windows(config, spec.num_layers),
-        mlp_bias=False,
+        biases=declared_biases(config, ("attention_bias",)),
         q_norm="self_attn.q_norm",
         k_norm="self_attn.k_norm",
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures import bitnet, llama, mistral, qwen2, qwen3
+from edgerun_export.architectures.biases import with_stored_biases
 from edgerun_export.architectures.spec import Config, DecoderSpec
 
 _DESCRIBE: dict[str, Callable[[Config], DecoderSpec]] = {
@@ -22,8 +23,13 @@ def architecture_names() -> list[str]:
     return list(_DESCRIBE)
 
 
-def describe(config: Config) -> DecoderSpec:
+def describe(config: Config, tensors: Container[str] = ()) -> DecoderSpec:
     """Describes the decoder that ``config`` (the keys of config.json) stands for.
+
+    Args:
+        config: keys of config.json.
+        tensors: names of the checkpoint's tensors; where ``config`` leaves open which projections
+            have biases, they decide.
 
     Raises:
         UnsupportedError: no such architecture, or a variant of it without an implementation.
@@ -35,4 +41,4 @@ def describe(config: Config) -> DecoderSpec:
     if not isinstance(name, str) or name not in _DESCRIBE:
         known = ", ".join(_DESCRIBE)
         raise UnsupportedError(f"architecture '{name}' is not supported; supported are: {known}")
-    return _DESCRIBE[name](config)
+    return with_stored_biases(_DESCRIBE[name](config), config, tensors)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 Config = Mapping[str, Any]
 Activation = Literal["silu", "relu2"]
 TernaryOrigin = Literal["packed", "master"]
+HEAD_WEIGHT = "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,7 @@ class DecoderSpec:
         rope: rotary position embedding.
         windows: for each layer the number of latest positions it attends to, or ``None`` for all.
         tied: the head reads the embedding's weights.
-        attention_bias: biases of q, k, v and o, in this order.
-        mlp_bias: gate, up and down projections have biases.
+        biases: short names of the projections that have a bias, the same in every layer.
         q_norm: norm of each query head.
         k_norm: norm of each key head.
         attention_sub_norm: norm before the output projection.
@@ -90,8 +90,7 @@ class DecoderSpec:
     rope: Rope
     windows: tuple[int | None, ...]
     tied: bool
-    attention_bias: tuple[bool, bool, bool, bool] = (False, False, False, False)
-    mlp_bias: bool = False
+    biases: frozenset[str] = frozenset()
     q_norm: str | None = None
     k_norm: str | None = None
     attention_sub_norm: str | None = None
@@ -106,7 +105,7 @@ class DecoderSpec:
     @property
     def head_weight(self) -> str:
         """Name of the tensor that the head multiplies by."""
-        return self.embedding_weight if self.tied else "lm_head.weight"
+        return self.embedding_weight if self.tied else HEAD_WEIGHT
 
     @property
     def attention_scale(self) -> float:
@@ -119,17 +118,17 @@ class DecoderSpec:
         keys = self.num_kv_heads * self.head_dim
         hidden, wide = self.hidden_size, self.intermediate_size
         shapes = {
-            "q_proj": ("self_attn", queries, hidden, self.attention_bias[0]),
-            "k_proj": ("self_attn", keys, hidden, self.attention_bias[1]),
-            "v_proj": ("self_attn", keys, hidden, self.attention_bias[2]),
-            "o_proj": ("self_attn", hidden, queries, self.attention_bias[3]),
-            "gate_proj": ("mlp", wide, hidden, self.mlp_bias),
-            "up_proj": ("mlp", wide, hidden, self.mlp_bias),
-            "down_proj": ("mlp", hidden, wide, self.mlp_bias),
+            "q_proj": ("self_attn", queries, hidden),
+            "k_proj": ("self_attn", keys, hidden),
+            "v_proj": ("self_attn", keys, hidden),
+            "o_proj": ("self_attn", hidden, queries),
+            "gate_proj": ("mlp", wide, hidden),
+            "up_proj": ("mlp", wide, hidden),
+            "down_proj": ("mlp", hidden, wide),
         }
         return {
-            name: Projection(f"{part}.{name}", rows, columns, bias)
-            for name, (part, rows, columns, bias) in shapes.items()
+            name: Projection(f"{part}.{name}", rows, columns, name in self.biases)
+            for name, (part, rows, columns) in shapes.items()
         }
 
     def norms(self) -> dict[str, int]:

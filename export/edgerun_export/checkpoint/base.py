@@ -98,6 +98,10 @@ class Checkpoint(Protocol):
         """
         ...
 
+    def read_to_the_end(self) -> frozenset[str]:
+        """Names of the tensors whose last row was read through this object."""
+        ...
+
     def tokenizer_files(self) -> Mapping[str, bytes]:
         """Build or pass through the tokenizer's files, by file name.
 

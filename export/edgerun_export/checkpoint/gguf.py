@@ -16,7 +16,8 @@ from edgerun_export.checkpoint.registry import head
 from edgerun_export.checkpoint.stored import Stored, StoredCheckpoint
 from edgerun_export.tokenizers import from_gguf
 
-_BLOCK = re.compile(r"blk\.(\d{1,6})\.(\w+)\.(weight|bias)")
+# No leading zeros: two spellings of a layer would be one tensor.
+_BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,5})\.(\w+)\.(weight|bias)")
 _ROPE_FACTORS = "rope_freqs.weight"
 
 _WHOLE_MODEL = {

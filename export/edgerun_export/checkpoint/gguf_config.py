@@ -184,21 +184,28 @@ def _head_dim(keys: _Keys, hidden_size: int, heads: int) -> int:
 def _rope_scaling(
     keys: _Keys, config: Mapping[str, Any], factors: F32 | None
 ) -> dict[str, Any] | None:
-    if factors is not None:
-        return _from_factors(factors, config)
-    # Older files have only a factor, meaning linear.
-    default = "linear" if keys.has("rope.scale_linear") else "none"
-    kind = keys.text("rope.scaling.type", default)
+    # A factor without a type means linear: llama.cpp, llama-model.cpp, load_hparams.
+    kind = keys.text("rope.scaling.type", "linear")
     make = _SCALINGS.get(kind)
     if make is None:
         raise UnsupportedError(
             f"rotary scaling '{kind[:40]}' is not supported; supported: {', '.join(_SCALINGS)}"
         )
-    return make(keys, config)
+    scaling = make(keys, config)
+    if factors is None:
+        return scaling
+    if scaling is not None:
+        raise UnsupportedError(
+            f"rotary scaling '{kind}' on top of the factors in 'rope_freqs.weight' is not supported"
+        )
+    return _from_factors(factors, config)
 
 
 def _linear(keys: _Keys, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    factor = keys.positive("rope.scaling.factor", keys.number("rope.scale_linear", 1.0))
+    # Older files have the second key; 0 stands for no scaling.
+    factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 0.0)) or 1.0
+    if factor < 0:
+        raise CheckpointError(f"the rotary scaling factor is {factor}; expected more than 0")
     return None if factor == 1.0 else {"rope_type": "linear", "factor": factor}
 
 

@@ -1,4 +1,8 @@
-"""Downloads a checkpoint from the Hugging Face hub, then opens it like a local one."""
+"""Downloads a checkpoint from the Hugging Face hub, then opens it like a local one.
+
+The configuration comes first: whoever asks for a model that cannot be exported learns it before
+gigabytes of weights have been downloaded.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from edgerun.errors import CheckpointError, MissingDependencyError
+from edgerun_export.architectures import describe
 from edgerun_export.checkpoint.base import Checkpoint
+from edgerun_export.checkpoint.files import CONFIG_LIMIT_BYTES, decode_json, read_small
 from edgerun_export.checkpoint.registry import open_local
 
+_CONFIG = "config.json"
 # Data only: no pickles, no Python files.
 _SAFE_FILES = (
-    "config.json",
+    _CONFIG,
     "generation_config.json",
     "model*.safetensors",
     "model.safetensors.index.json",
@@ -25,12 +32,18 @@ _SAFE_FILES = (
     "README.md",
 )
 
+_NO_FILE = (
+    "the repository has no such file; where it has no config.json, name a GGUF file of it: "
+    "owner/name/file.gguf"
+)
+
 # Exception name -> what it means to the user; matched along the class's ancestry, first hit wins.
 _REASONS = {
     "GatedRepoError": "access is gated: accept its terms on the hub and run 'hf auth login'",
     "RepositoryNotFoundError": "there is no such public repository; check the id, or log in",
     "RevisionNotFoundError": "there is no such revision",
-    "EntryNotFoundError": "the repository has no such file",
+    "RemoteEntryNotFoundError": _NO_FILE,
+    "EntryNotFoundError": _NO_FILE,
     "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set and it is not in the local cache",
     "LocalEntryNotFoundError": "the hub cannot be reached and it is not in the local cache",
     "HFValidationError": "it is not a valid hub id",
@@ -49,6 +62,7 @@ def open_hub(hub_id: str, revision: str | None = None) -> Checkpoint:
 
     Raises:
         CheckpointError: not found, gated, offline, or broken once downloaded.
+        UnsupportedError: the repository's configuration describes a model that cannot be exported.
         MissingDependencyError: huggingface_hub is not installed.
     """
     try:
@@ -76,8 +90,11 @@ def _download(hub: Any, hub_id: str, revision: str | None) -> tuple[Path, str]:
     if file:
         path = Path(hub.hf_hub_download(repository, file[0], revision=revision))
         return path, path.parent.name
+    config = Path(hub.hf_hub_download(repository, _CONFIG, revision=revision))
+    describe(decode_json(read_small(config, CONFIG_LIMIT_BYTES), _CONFIG))
+    commit = config.parent.name  # what was checked is what is downloaded
     folder = Path(
-        hub.snapshot_download(repository, revision=revision, allow_patterns=list(_SAFE_FILES))
+        hub.snapshot_download(repository, revision=commit, allow_patterns=list(_SAFE_FILES))
     )
     return folder, folder.name
 

@@ -130,7 +130,14 @@ def _open_folder(folder: Path) -> dict[str, Stored]:
     found: dict[str, Stored] = {}
     try:
         for shard in sorted(set(index.weight_map.values())):
-            found.update(_open_shard(folder, shard, index.weight_map))
+            held = _open_shard(folder, shard, index.weight_map)
+            twice = next((name for name in held if name in found), None)
+            if twice is not None:
+                held[twice].file.close()
+                raise CheckpointError(
+                    f"'{shard}' holds tensor '{twice}' a second time; remove it from one file"
+                )
+            found.update(held)
     except Exception:
         for stored in found.values():
             stored.file.close()
@@ -144,12 +151,12 @@ def _open_shard(folder: Path, shard: str, weight_map: Mapping[str, str]) -> dict
     if "/" in shard or "\\" in shard or not shard.endswith(".safetensors"):
         raise CheckpointError(f"'{_INDEX}' names '{shard[:200]}', not a .safetensors file name")
     held = _open_file(folder / shard)
-    wanted = [name for name, where in weight_map.items() if where == shard]
-    missing = next((name for name in wanted if name not in held), None)
+    promised = (name for name, where in weight_map.items() if where == shard)
+    missing = next((name for name in promised if name not in held), None)
     if missing is not None:
         next(iter(held.values())).file.close()
         raise CheckpointError(f"'{shard}' lacks tensor '{missing}', which '{_INDEX}' promises")
-    return {name: held[name] for name in wanted}
+    return held  # with those that the index forgot: leaving them out would change the model
 
 
 def _open_file(path: Path) -> dict[str, Stored]:

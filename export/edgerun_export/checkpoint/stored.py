@@ -42,6 +42,11 @@ class Stored:
     paired_head_dim: int | None = None
 
     @property
+    def row_count(self) -> int:
+        """Length of the first axis; a tensor without axes is one row."""
+        return self.info.shape[0] if self.info.shape else 1
+
+    @property
     def row_weights(self) -> int:
         """Weights in a row: everything after the first axis."""
         return math.prod(self.info.shape[1:])
@@ -146,6 +151,7 @@ class StoredCheckpoint:
         self.source = source
         self._stored = stored
         self._tokenizer = tokenizer
+        self._rows_read: dict[str, int] = {}
 
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Describe every tensor; see ``Checkpoint.tensors``."""
@@ -154,7 +160,7 @@ class StoredCheckpoint:
     def read(self, name: str, rows: slice | None = None) -> Array:
         """Read rows as float32; see ``Checkpoint.read``."""
         stored = self._find(name)
-        bounds = row_bounds(rows, stored.info.shape[0] if stored.info.shape else 1)
+        bounds = self._bounds(stored, rows)
         out = _ordered(stored, _decode, bounds)
         return out.reshape(()) if not stored.info.shape else out
 
@@ -163,8 +169,14 @@ class StoredCheckpoint:
         stored = self._find(name)
         if stored.codec.ternary is None or len(stored.info.shape) != 2:
             return None
-        bounds = row_bounds(rows, stored.info.shape[0])
+        bounds = self._bounds(stored, rows)
         return _unpack_ternary(stored, _ordered(stored, _raw_rows, bounds))
+
+    def read_to_the_end(self) -> frozenset[str]:
+        """Names of the tensors that were read; see ``Checkpoint.read_to_the_end``."""
+        return frozenset(
+            name for name, end in self._rows_read.items() if end == self._stored[name].row_count
+        )
 
     def tokenizer_files(self) -> Mapping[str, bytes]:
         """Build the tokenizer's files; see ``Checkpoint.tokenizer_files``."""
@@ -180,6 +192,13 @@ class StoredCheckpoint:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _bounds(self, stored: Stored, rows: slice | None) -> tuple[int, int]:
+        """Returns (first, end) of ``rows``, and keeps in mind how far the tensor was read."""
+        first, end = row_bounds(rows, stored.row_count)
+        name = stored.info.name
+        self._rows_read[name] = max(end, self._rows_read.get(name, 0))
+        return first, end
 
     def _find(self, name: str) -> Stored:
         try:

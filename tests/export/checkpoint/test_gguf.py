@@ -107,80 +107,10 @@ def test_a_file_without_output_matrix_is_tied(
         assert "lm_head.weight" not in checkpoint.tensors()
 
 
-def scaling_config(make_gguf: Make, tensors: Tensors, extra: Callable[[Any], None]) -> Any:
-    with open_checkpoint(str(make_gguf(tensors, extra=extra))) as checkpoint:
-        return checkpoint.config["rope_scaling"]
-
-
-def test_reads_linear_and_yarn_scaling(make_gguf: Make, tensors: Tensors) -> None:
-    def linear(writer: Any) -> None:
-        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
-        writer.add_rope_scaling_factor(4.0)
-
-    def yarn(writer: Any) -> None:
-        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-        writer.add_rope_scaling_factor(2.0)
-        writer.add_rope_scaling_orig_ctx_len(32768)
-
-    assert scaling_config(make_gguf, tensors, linear) == {"rope_type": "linear", "factor": 4.0}
-    assert scaling_config(make_gguf, tensors, yarn) == {
-        "rope_type": "yarn",
-        "factor": 2.0,
-        "original_max_position_embeddings": 32768,
-    }
-
-
-def test_refuses_an_unknown_scaling(make_gguf: Make, tensors: Tensors) -> None:
-    def extra(writer: Any) -> None:
-        writer.add_string("llama.rope.scaling.type", "spiral")
-
-    with pytest.raises(UnsupportedError, match="'spiral' is not supported; supported: none"):
-        scaling_config(make_gguf, tensors, extra)
-
-
-def llama3_reference(theta: float, head_dim: int, factor: float) -> np.ndarray:
-    """Llama 3.1's ``apply_scaling``, one frequency at a time, as divisors."""
-    out = []
-    for index in range(head_dim // 2):
-        frequency = theta ** (-2 * index / head_dim)
-        wavelength = 2 * np.pi / frequency
-        if wavelength < 8192 / 4:
-            out.append(1.0)
-        elif wavelength > 8192 / 1:
-            out.append(factor)
-        else:
-            smooth = (8192 / wavelength - 1) / 3
-            out.append(1 / ((1 - smooth) / factor + smooth))
-    return np.array(out, np.float32)
-
-
-@pytest.mark.parametrize("factor", [8.0, 32.0])
-def test_recognises_llama3_factors(make_gguf: Make, tensors: Tensors, factor: float) -> None:
-    raw = {"rope_freqs.weight": (llama3_reference(5e5, 64, factor), Type.F32)}
-    wide = {name: weight for name, weight in tensors.items() if "layers" not in name}
-
-    def extra(writer: Any) -> None:
-        writer.add_rope_freq_base(5e5)
-        writer.add_key_length(64)
-
-    with open_checkpoint(str(make_gguf(wide, extra=extra, raw=raw))) as checkpoint:
-        assert checkpoint.config["rope_scaling"] == {
-            "rope_type": "llama3",
-            "factor": factor,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-        }
-        assert "rope_freqs.weight" not in checkpoint.tensors()
-
-
-def test_passes_on_factors_of_no_known_rule(make_gguf: Make, tensors: Tensors) -> None:
-    raw = {"rope_freqs.weight": (np.array([1.0, 3.0], np.float32), Type.F32)}
-    with open_checkpoint(str(make_gguf(tensors, raw=raw))) as checkpoint:
-        scaling = checkpoint.config["rope_scaling"]
-    assert scaling["rope_type"] == "longrope"
-    assert scaling["long_factor"] == scaling["short_factor"] == [1.0, 3.0]
-    assert scaling["attention_factor"] == 1.0
+def test_two_spellings_of_a_layer_are_not_one_tensor(make_gguf: Make, tensors: Tensors) -> None:
+    raw = {"blk.01.attn_q.weight": (np.zeros((16, 16), np.float32), Type.F32)}
+    with pytest.raises(UnsupportedError, match=r"'blk\.01\.attn_q\.weight' has no known place"):
+        open_checkpoint(str(make_gguf(tensors, raw=raw)))
 
 
 BLOCK_TYPES = [Type.Q8_0, Type.Q4_0, Type.TQ1_0, Type.TQ2_0, Type.F16, Type.BF16]

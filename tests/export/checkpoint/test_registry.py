@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import sys
@@ -93,30 +94,59 @@ def test_refuses_a_pipe_without_waiting_for_it(tmp_path: Path) -> None:
             open_checkpoint(str(path))
 
 
-def fake_hub(monkeypatch: pytest.MonkeyPatch, download: Callable[..., str]) -> None:
+Download = Callable[..., str]
+
+
+def fake_hub(
+    monkeypatch: pytest.MonkeyPatch, download: Download, snapshot: Download | None = None
+) -> None:
     module = ModuleType("huggingface_hub")
-    module.snapshot_download = download  # type: ignore[attr-defined]
+    module.snapshot_download = snapshot or download  # type: ignore[attr-defined]
     module.hf_hub_download = download  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+
+
+class Repository:
+    """A hub with one repository; writes down what is asked of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, **config: Any) -> None:
+        self.commit = folder.rename(folder.parent / "0123abcd")
+        self.asked: list[tuple[Any, ...]] = []
+        (self.commit / "config.json").write_text(json.dumps({**CONFIG, **config}))
+        fake_hub(monkeypatch, self.file, self.snapshot)
+
+    def file(self, repository: str, name: str, *, revision: str | None) -> str:
+        self.asked.append((repository, name, revision))
+        return str(self.commit / name)
+
+    def snapshot(self, repository: str, *, revision: str, allow_patterns: list[str]) -> str:
+        self.asked.append((repository, tuple(allow_patterns), revision))
+        return str(self.commit)
+
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 260,
+}
 
 
 def test_fetches_only_safe_files_from_the_hub(
     monkeypatch: pytest.MonkeyPatch, hf_folder: Path
 ) -> None:
-    asked: dict[str, Any] = {}
-    commit = hf_folder.rename(hf_folder.parent / "0123abcd")
-
-    def download(repository: str, **options: Any) -> str:
-        asked.update(options, repository=repository)
-        return str(commit)
-
-    fake_hub(monkeypatch, download)
+    repository = Repository(monkeypatch, hf_folder)
     with open_checkpoint("owner/tiny-llama", revision="main") as checkpoint:
         assert checkpoint.source.location == "owner/tiny-llama"
         assert checkpoint.source.revision == "0123abcd"
         assert checkpoint.source.kind == "safetensors"
-    assert asked["repository"] == "owner/tiny-llama" and asked["revision"] == "main"
-    assert asked["allow_patterns"] == list(_SAFE_FILES)
+    # What follows the configuration is of the same commit, whatever "main" is by then.
+    assert repository.asked == [
+        ("owner/tiny-llama", "config.json", "main"),
+        ("owner/tiny-llama", _SAFE_FILES, "0123abcd"),
+    ]
     assert not any(name.endswith((".bin", ".py", ".pt", "*")) for name in _SAFE_FILES)
 
 
@@ -137,8 +167,26 @@ def test_fetches_one_gguf_from_the_hub(
 
 
 @pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "gpt2"}, "architecture 'gpt2' is not supported; supported are: llama"),
+        ({"hidden_act": "gelu"}, "activation 'gelu' is not supported"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantised with 'awq'"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_before_its_weights_are_fetched(
+    monkeypatch: pytest.MonkeyPatch, hf_folder: Path, changes: dict[str, Any], message: str
+) -> None:
+    repository = Repository(monkeypatch, hf_folder, **changes)
+    with pytest.raises(UnsupportedError, match=message):
+        open_checkpoint("owner/tiny-llama")
+    assert repository.asked == [("owner/tiny-llama", "config.json", None)]
+
+
+@pytest.mark.parametrize(
     ("error", "message"),
     [
+        ("RemoteEntryNotFoundError", "no such file.*name a GGUF file of it"),
         ("GatedRepoError", "gated"),
         ("RepositoryNotFoundError", "no such public repository"),
         ("RevisionNotFoundError", "no such revision"),

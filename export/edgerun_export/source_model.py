@@ -1,0 +1,71 @@
+"""Makes sense of a checkpoint: its decoder, its weights, and what a user should know about them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from edgerun_export.architectures import DecoderSpec, describe
+from edgerun_export.architectures.spec import HEAD_WEIGHT
+from edgerun_export.checkpoint.base import Checkpoint
+from edgerun_export.source_weights import SourceWeights
+
+_COMPARED_WEIGHTS = 1 << 20
+
+
+def interpret(checkpoint: Checkpoint) -> tuple[SourceWeights, list[str]]:
+    """Finds out what decoder a checkpoint holds, and checks that it holds that and nothing else.
+
+    Returns:
+        its weights, and sentences about what had to be assumed.
+
+    Raises:
+        CheckpointError: the configuration is inconsistent, or a tensor is missing, has another
+            shape, or would be left out.
+        UnsupportedError: there is no implementation for such a model.
+    """
+    stored = checkpoint.tensors()
+    spec = describe(checkpoint.config, stored)
+    aliases: dict[str, str] = {}
+    warnings: list[str] = []
+    if spec.tied and HEAD_WEIGHT in stored:
+        if spec.embedding_weight not in stored:
+            aliases[spec.embedding_weight] = HEAD_WEIGHT
+        elif not _same(checkpoint, spec.embedding_weight, HEAD_WEIGHT):
+            spec = replace(spec, tied=False)
+            warnings.append(
+                "config.json says that head and embedding are tied, but the checkpoint holds a "
+                f"'{HEAD_WEIGHT}' with other weights; the head is made of those, as transformers "
+                "does"
+            )
+    weights = SourceWeights(checkpoint, spec, aliases)
+    weights.check()
+    return weights, warnings + _assumed_ternary(checkpoint, weights)
+
+
+def _same(checkpoint: Checkpoint, first: str, second: str) -> bool:
+    """Compares two tensors bit by bit, a few rows at a time."""
+    shape = checkpoint.tensors()[first].shape
+    if checkpoint.tensors()[second].shape != shape:
+        return False
+    step = max(1, _COMPARED_WEIGHTS // shape[-1])
+    parts = (slice(at, at + step) for at in range(0, shape[0], step))
+    return all(
+        np.array_equal(checkpoint.read(first, rows), checkpoint.read(second, rows))
+        for rows in parts
+    )
+
+
+def _assumed_ternary(checkpoint: Checkpoint, weights: SourceWeights) -> list[str]:
+    """Says so where float weights become ternary without the configuration asking for it."""
+    spec: DecoderSpec = weights.spec
+    if spec.ternary != "master" or checkpoint.config.get("quantization_config"):
+        return []
+    if weights.stores_ternary():
+        return []
+    return [
+        f"the configuration of this {spec.architecture} has no quantization_config, so its weights "
+        "are taken for those that a b1.58 model was trained with and are rounded to -1, 0 and 1 "
+        "by its rule; a model that was not trained that way will write poor text"
+    ]

@@ -1,0 +1,128 @@
+"""Rotary scaling in GGUF metadata, as Hugging Face's configuration has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.checkpoint import open_checkpoint
+
+gguf = pytest.importorskip("gguf")
+Type = gguf.GGMLQuantizationType
+Make = Callable[..., Path]
+Tensors = dict[str, np.ndarray]
+
+
+def scaling_config(make_gguf: Make, tensors: Tensors, extra: Callable[[Any], None]) -> Any:
+    with open_checkpoint(str(make_gguf(tensors, extra=extra))) as checkpoint:
+        return checkpoint.config["rope_scaling"]
+
+
+def test_reads_linear_and_yarn_scaling(make_gguf: Make, tensors: Tensors) -> None:
+    def linear(writer: Any) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(4.0)
+
+    def yarn(writer: Any) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(2.0)
+        writer.add_rope_scaling_orig_ctx_len(32768)
+
+    assert scaling_config(make_gguf, tensors, linear) == {"rope_type": "linear", "factor": 4.0}
+    assert scaling_config(make_gguf, tensors, yarn) == {
+        "rope_type": "yarn",
+        "factor": 2.0,
+        "original_max_position_embeddings": 32768,
+    }
+
+
+@pytest.mark.parametrize("key", ["rope.scaling.factor", "rope.scale_linear"])
+@pytest.mark.parametrize(("value", "factor"), [(4.0, 4.0), (1.0, None), (0.0, None)])
+def test_a_factor_without_a_type_is_linear(
+    make_gguf: Make, tensors: Tensors, key: str, value: float, factor: float | None
+) -> None:
+    """As llama.cpp does: its default for ``rope.scaling.type`` is linear."""
+
+    def extra(writer: Any) -> None:
+        writer.add_float32(f"llama.{key}", value)
+
+    expected = factor and {"rope_type": "linear", "factor": factor}
+    assert scaling_config(make_gguf, tensors, extra) == expected
+
+
+def test_no_scaling_means_none_whatever_the_factor(make_gguf: Make, tensors: Tensors) -> None:
+    def extra(writer: Any) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+        writer.add_rope_scaling_factor(4.0)
+
+    assert scaling_config(make_gguf, tensors, extra) is None
+
+
+def test_refuses_a_negative_factor(make_gguf: Make, tensors: Tensors) -> None:
+    with pytest.raises(CheckpointError, match=r"scaling factor is -4\.0"):
+        scaling_config(make_gguf, tensors, lambda writer: writer.add_rope_scaling_factor(-4.0))
+
+
+def test_refuses_two_scalings_at_once(make_gguf: Make, tensors: Tensors) -> None:
+    raw = {"rope_freqs.weight": (np.array([1.0, 3.0], np.float32), Type.F32)}
+    path = make_gguf(tensors, raw=raw, extra=lambda writer: writer.add_rope_scaling_factor(4.0))
+    with pytest.raises(UnsupportedError, match="'linear' on top of the factors"):
+        open_checkpoint(str(path))
+
+
+def test_refuses_an_unknown_scaling(make_gguf: Make, tensors: Tensors) -> None:
+    def extra(writer: Any) -> None:
+        writer.add_string("llama.rope.scaling.type", "spiral")
+
+    with pytest.raises(UnsupportedError, match="'spiral' is not supported; supported: none"):
+        scaling_config(make_gguf, tensors, extra)
+
+
+def llama3_reference(theta: float, head_dim: int, factor: float) -> np.ndarray:
+    """Llama 3.1's ``apply_scaling``, one frequency at a time, as divisors."""
+    out = []
+    for index in range(head_dim // 2):
+        frequency = theta ** (-2 * index / head_dim)
+        wavelength = 2 * np.pi / frequency
+        if wavelength < 8192 / 4:
+            out.append(1.0)
+        elif wavelength > 8192 / 1:
+            out.append(factor)
+        else:
+            smooth = (8192 / wavelength - 1) / 3
+            out.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(out, np.float32)
+
+
+@pytest.mark.parametrize("factor", [8.0, 32.0])
+def test_recognises_llama3_factors(make_gguf: Make, tensors: Tensors, factor: float) -> None:
+    raw = {"rope_freqs.weight": (llama3_reference(5e5, 64, factor), Type.F32)}
+    wide = {name: weight for name, weight in tensors.items() if "layers" not in name}
+
+    def extra(writer: Any) -> None:
+        writer.add_rope_freq_base(5e5)
+        writer.add_key_length(64)
+
+    with open_checkpoint(str(make_gguf(wide, extra=extra, raw=raw))) as checkpoint:
+        assert checkpoint.config["rope_scaling"] == {
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        }
+        assert "rope_freqs.weight" not in checkpoint.tensors()
+
+
+def test_passes_on_factors_of_no_known_rule(make_gguf: Make, tensors: Tensors) -> None:
+    raw = {"rope_freqs.weight": (np.array([1.0, 3.0], np.float32), Type.F32)}
+    with open_checkpoint(str(make_gguf(tensors, raw=raw))) as checkpoint:
+        scaling = checkpoint.config["rope_scaling"]
+    assert scaling["rope_type"] == "longrope"
+    assert scaling["long_factor"] == scaling["short_factor"] == [1.0, 3.0]
+    assert scaling["attention_factor"] == 1.0
