@@ -26,7 +26,10 @@ from edgerun.kernels.attention_parts import (
     UNITS,
     VALUES,
     WINDOW,
+    clear,
+    end_of_block,
     gather,
+    merge,
     scatter,
     slot_of,
     soften,
@@ -34,17 +37,13 @@ from edgerun.kernels.attention_parts import (
 )
 from edgerun.kernels.attention_units import UNIT_END, UNIT_INTS, UNIT_PAGE, UNIT_ROW
 from edgerun.kernels.machine import prefetch
-from edgerun.kernels.quantize import largest
 from edgerun.kernels.registry import Body, kernel
-from edgerun.kernels.simd import cast, load, round_even, splat, store
 from edgerun.kernels.tiles import ELEMENT_BYTES, score_tile, scratch, weigh_tile
-from edgerun.kernels.tiles_int8 import score_codes, weigh_codes
-from edgerun.kernels.word import float_at, int_at, set_float, word
+from edgerun.kernels.tiles_int8 import round_rows, score_codes, weigh_codes
+from edgerun.kernels.word import float_at, int_at, word
 
-CODE_MAX = 32767
 LINE = 64
 WEIGH_TOKENS = 16  # values are read row by row, so many rows at a time
-SMALLEST = 1e-35  # a largest value below is as good as zero
 
 
 @kernel("attention", FIELDS)
@@ -63,7 +62,7 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
         score, weigh, score_lanes = _score_int8, _weigh_int8, gcd(head_dim, 2 * lanes)
     wide, narrow, pairs = padded * head_dim * 4, padded * PAGE_TOKENS * 4, padded * 8
     # One area in this order: a store 4 KiB from what is loaded next would hold the load up.
-    area = wide + narrow + wide + 3 * pairs + (wide + narrow) // 2
+    area = wide + narrow + wide + 3 * pairs + (wide + narrow) // 2 + wide + pairs
 
     def body(a: int, chunk: int) -> None:
         kv_heads = word(a, KV_HEADS)
@@ -71,9 +70,12 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
         row, q = int_at(unit, UNIT_ROW), scratch(area)
         p, out = q + wide, q + wide + narrow
         state, codes = out + wide, out + wide + 2 * pairs
-        gather(a, unit, head, group, padded, q, out, state, head_dim, lanes)
+        total, sums = q + area - wide - pairs, q + area - pairs
+        gather(a, unit, head, group, padded, q, head_dim, lanes)
+        clear(out, state, padded, head_dim, lanes)
+        clear(total, sums, group, head_dim, lanes)
         if size == 1:
-            _round_rows(q, codes, state + pairs, padded, head_dim, lanes)
+            round_rows(q, codes, state + pairs, padded, head_dim, lanes)
         position = int_at(word(a, POSITIONS), row)
         begin, end = visible_from(position, word(a, WINDOW)), position + 1
         first = max(int_at(unit, UNIT_PAGE), begin // PAGE_TOKENS)
@@ -91,9 +93,21 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
                 x, keys, values, p, high, padded, block, tokens, head_dim, size, dtype, score_lanes
             )
             for m in range(group):
-                mine, sums = p + m * PAGE_TOKENS * 4, out + m * head_dim * 4
+                mine, place = p + m * PAGE_TOKENS * 4, m * head_dim * 4
                 factor = float_at(state + pairs, m) if size == 1 else float32(1)
-                soften(a, slot, mine, sums, state + m * 8, low, high, factor, size, head_dim, lanes)
+                soften(
+                    a,
+                    slot,
+                    mine,
+                    out + place,
+                    state + m * 8,
+                    low,
+                    high,
+                    factor,
+                    size,
+                    head_dim,
+                    lanes,
+                )
             x = codes + wide // 2
             weigh(
                 p,
@@ -111,7 +125,12 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
                 dtype,
                 lanes,
             )
-        scatter(a, unit, head, group, out, state, head_dim, lanes)
+            if end_of_block(page, last):
+                for m in range(group):
+                    place = m * head_dim * 4
+                    merge(total + place, sums + m * 8, out + place, state + m * 8, head_dim, lanes)
+                clear(out, state, group, head_dim, lanes)
+        scatter(a, unit, head, group, total, sums, head_dim, lanes)
 
     return body
 
@@ -205,7 +224,7 @@ def _weigh_int8(  # type: ignore[no-untyped-def]
     """``_weigh`` by weights rounded to int16; ``codes`` has room for them and their factors."""
     columns = vectors * lanes
     factors = codes + padded * PAGE_TOKENS * 2
-    _round_rows(p, codes, factors, padded, PAGE_TOKENS, lanes)
+    round_rows(p, codes, factors, padded, PAGE_TOKENS, lanes)
     share = PAGE_TOKENS * columns * block // padded
     even = low // 2 * 2  # tokens come in pairs; weights of the others are zero
     for column in range(0, head_dim, columns):
@@ -224,17 +243,3 @@ def _weigh_int8(  # type: ignore[no-untyped-def]
                 head_dim,
                 lanes,
             )
-
-
-@njit(inline="always")
-def _round_rows(x, codes, factors, rows, width, lanes):  # type: ignore[no-untyped-def]
-    """Rounds float32 ``[rows, width]`` to int16; a row is its codes times its factor."""
-    for row in range(rows):
-        source, target = x + row * width * 4, codes + row * width * 2
-        scale = largest(source, width, lanes) / float32(CODE_MAX)
-        inverse = float32(1) / scale if scale > float32(SMALLEST) else float32(0)
-        every = splat(inverse, "f32", lanes)
-        for index in range(0, width, lanes):
-            value = round_even(load(source + index * 4, "f32", lanes) * every)
-            store(target + index * 2, cast(value, "i16"))
-        set_float(factors, row, scale)

@@ -5,6 +5,11 @@ address is that of the layer in page 0; ``page_heads`` heads lie from one page t
 ``page_table`` is int32 ``[sequences, pages]``. ``lanes`` is the number of float32 in a vector.
 A *query* is one head of one row; the queries of a unit (``attention_units.py``) that share a
 key/value head are ``[rows, group]``.
+
+A context is read in blocks of ``BLOCK_PAGES`` pages, counted from its beginning. Inside a block
+softmax runs online, page by page; the results of blocks are merged from the first to the last.
+Whether one unit reads all blocks or each has a unit of its own, the same numbers are added in the
+same order: what a row gets does not depend by a bit on the rows that are computed with it.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 from numba import float32, njit
 
 from edgerun.kernels.attention_units import (
+    BLOCK_PAGES,
     ROW_BLOCK,
     ROW_BLOCKS,
     ROW_INTS,
@@ -54,8 +60,8 @@ def slot_of(a, row, page, head):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def gather(a, unit, head, group, used, q, out, state, head_dim, lanes):  # type: ignore[no-untyped-def]
-    """Copies the scaled queries of a unit, and clears ``used`` outputs and states."""
+def gather(a, unit, head, group, used, q, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Copies the scaled queries of a unit, and zeros up to ``used`` of them."""
     factor = splat(float_at(word(a, SCALE), 0), "f32", lanes)
     zero = splat(float32(0), "f32", lanes)
     row, count = int_at(unit, UNIT_ROW), int_at(unit, UNIT_ROWS) * group
@@ -64,10 +70,46 @@ def gather(a, unit, head, group, used, q, out, state, head_dim, lanes):  # type:
         source = heads + (head * group + m % group) * head_dim * 4
         for index in range(0, head_dim * 4, lanes * 4):
             place = m * head_dim * 4 + index
-            store(out + place, zero)
             store(q + place, load(source + index, "f32", lanes) * factor if m < count else zero)
+
+
+@njit(inline="always")
+def clear(out, state, queries, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Sets results to those of no tokens."""
+    zero = splat(float32(0), "f32", lanes)
+    for m in range(queries):
+        for index in range(0, head_dim * 4, lanes * 4):
+            store(out + m * head_dim * 4 + index, zero)
         set_float(state, 2 * m, float32(LOWEST))
         set_float(state, 2 * m + 1, float32(0))
+
+
+@njit(inline="always")
+def merge(out, state, part, part_state, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Adds the result of a later block of tokens to that of those before, for one query."""
+    highest = max(float_at(state, 0), float_at(part_state, 0))
+    ours = exp(splat(float_at(state, 0) - highest, "f32", lanes))
+    theirs = exp(splat(float_at(part_state, 0) - highest, "f32", lanes))
+    for index in range(0, head_dim * 4, lanes * 4):
+        before, added = load(out + index, "f32", lanes), load(part + index, "f32", lanes)
+        store(out + index, before * ours + added * theirs)
+    total = float_at(state, 1) * reduce_max(ours) + float_at(part_state, 1) * reduce_max(theirs)
+    set_float(state, 0, highest)
+    set_float(state, 1, total)
+
+
+@njit(inline="always")
+def end_of_block(page, last):  # type: ignore[no-untyped-def]
+    """Whether a page is the last of its block, or of those before page ``last``."""
+    return (page + 1) % BLOCK_PAGES == 0 or page + 1 == last
+
+
+@njit(inline="always")
+def finish(target, out, state, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Stores the weighted mean of values of one query."""
+    inverse = splat(float32(1) / float_at(state, 1), "f32", lanes)
+    for index in range(0, head_dim * 4, lanes * 4):
+        store(target + index, load(out + index, "f32", lanes) * inverse)
 
 
 @njit
@@ -142,9 +184,7 @@ def scatter(a, unit, head, group, out, state, head_dim, lanes):  # type: ignore[
         if int_at(place, ROW_BLOCKS) == 1:
             target = word(a, OUT) + (row + m // group) * word(a, OUT_STRIDE) * 4
             target += (head * group + m % group) * head_dim * 4
-            inverse = splat(float32(1) / float_at(state, 2 * m + 1), "f32", lanes)
-            for index in range(0, head_dim * 4, lanes * 4):
-                store(target + index, load(source + index, "f32", lanes) * inverse)
+            finish(target, source, state + m * 8, head_dim, lanes)
         else:
             slot = int_at(place, ROW_SLOT) + int_at(unit, UNIT_BLOCK) - int_at(place, ROW_BLOCK)
             base = (slot * word(a, KV_HEADS) + head) * group * (head_dim + 2)

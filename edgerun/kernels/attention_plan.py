@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from math import gcd
 
-from numba import float32, int64, njit
+from numba import int64, njit
 
-from edgerun.kernels.attention_parts import LOWEST, PAGE_TOKENS, visible_from
+from edgerun.kernels.attention_parts import PAGE_TOKENS, clear, finish, merge, visible_from
 from edgerun.kernels.attention_units import (
     COUNTS,
     ROW_BLOCK,
@@ -27,10 +27,8 @@ from edgerun.kernels.attention_units import (
     UNIT_ROWS,
 )
 from edgerun.kernels.registry import Body, kernel
-from edgerun.kernels.simd import load, splat, store
 from edgerun.kernels.tiles import scratch
-from edgerun.kernels.vectormath import exp
-from edgerun.kernels.word import float_at, int_at, set_int, set_word, word
+from edgerun.kernels.word import int_at, set_int, set_word, word
 
 (ROWS, POSITIONS, SEQUENCES, PAGE_TABLE, PAGES, WINDOW, STACK) = range(7)
 CAPACITY, COUNTERS, SINGLES, STACKEDS, ROW_TABLE = range(7, 12)
@@ -44,18 +42,17 @@ CAPACITY, COUNTERS, SINGLES, STACKEDS, ROW_TABLE = range(7, 12)
 def attention_plan(block: int) -> Body:
     """Writes the units of a batch and, at ``counts``, how many there are; one chunk.
 
-    A run is the rows of one sequence. ``block`` pages are a unit of a run of at most ``stack``
-    rows; it doubles while a batch would need more than ``capacity`` partial results.
+    A run is the rows of one sequence. A block of ``block`` pages is a unit of a run of at most
+    ``stack`` rows, while there is room for partial results: rows beyond ``capacity`` of them
+    are a unit each, with all pages.
     """
 
     def body(a: int, chunk: int) -> None:
         for index in range(COUNTS):
             set_word(word(a, COUNTERS), index, 0)
         # int64(0) rather than 0, here and below: Numba compiles a function once more for a literal.
-        rows, size = word(word(a, ROWS), 0), int64(block)
-        while _place_rows(a, rows, size) > word(a, CAPACITY):
-            size *= 2
-        row = int64(0)
+        rows, size, row = word(word(a, ROWS), 0), int64(block), int64(0)
+        _place_rows(a, rows, size)
         while row < rows:
             stop = _run_end(a, row, rows)
             if stop - row > word(a, STACK):
@@ -91,7 +88,7 @@ def _end_page(a, row):  # type: ignore[no-untyped-def]
 
 @njit
 def _place_rows(a, rows, size):  # type: ignore[no-untyped-def]
-    """Says where each row's partial results go; returns how many there are."""
+    """Says where each row's partial results go."""
     slots, row = int64(0), int64(0)
     while row < rows:
         stop = _run_end(a, row, rows)
@@ -100,6 +97,8 @@ def _place_rows(a, rows, size):  # type: ignore[no-untyped-def]
             if stop - row <= word(a, STACK):
                 first = _first_page(a, one) // size
                 blocks = (_end_page(a, one) - 1) // size - first + 1
+            if slots + blocks > word(a, CAPACITY):
+                blocks = int64(1)
             place = word(a, ROW_TABLE) + one * ROW_INTS * 4
             set_int(place, ROW_SLOT, slots)
             set_int(place, ROW_BLOCK, first)
@@ -108,7 +107,6 @@ def _place_rows(a, rows, size):  # type: ignore[no-untyped-def]
                 slots += blocks
                 set_word(word(a, COUNTERS), SPLIT, rows)
         row = stop
-    return slots
 
 
 @njit
@@ -157,11 +155,23 @@ def _cut_blocks(a, row, stop, size):  # type: ignore[no-untyped-def]
                 last = min((block + 1) * size, _end_page(a, end - 1))
                 _append(a, one, end - one, page, last, block)
             one = end
+    for one in range(row, stop):
+        if _is_whole(a, one, size):
+            _append(a, one, 1, _first_page(a, one), _end_page(a, one), int64(0))
+
+
+@njit
+def _is_whole(a, row, size):  # type: ignore[no-untyped-def]
+    """Whether a row sees several blocks and there was no room for their partial results."""
+    several = (_end_page(a, row) - 1) // size > _first_page(a, row) // size
+    return several and int_at(word(a, ROW_TABLE) + row * ROW_INTS * 4, ROW_BLOCKS) == 1
 
 
 @njit
 def _has_block(a, row, block, size):  # type: ignore[no-untyped-def]
-    return _first_page(a, row) < (block + 1) * size and block * size < _end_page(a, row)
+    """Whether a row sees a block in a unit that may be shared."""
+    sees = _first_page(a, row) < (block + 1) * size and block * size < _end_page(a, row)
+    return sees and not _is_whole(a, row, size)
 
 
 @njit
@@ -188,11 +198,10 @@ def _share_block(a, row, other, block, size):  # type: ignore[no-untyped-def]
 
 @kernel("attention_combine", "row_blocks partials out out_stride kv_heads")
 def attention_combine(head_dim: int, group: int, lanes: int) -> Body:
-    """Adds up the partial results of a row's blocks in order; chunk = row * kv_heads + kv_head.
+    """Merges the partial results of a row's blocks in order; chunk = row * kv_heads + kv_head.
 
     A partial result is ``group`` weighted sums of values ``[head_dim]``, then the running maximum
-    and the sum of weights of each; all are brought under the largest maximum. Rows of one block
-    are left alone.
+    and the sum of weights of each. Rows of one block are left alone.
     """
     lanes = gcd(head_dim, lanes)
     size, wide = group * (head_dim + 2) * 4, head_dim * 4
@@ -204,27 +213,15 @@ def attention_combine(head_dim: int, group: int, lanes: int) -> Body:
         blocks = int_at(place, ROW_BLOCKS)
         if blocks == 1:
             return
-        total = scratch(wide)
+        total, state = scratch(wide), scratch(8)
         first = word(a, 1) + (int_at(place, ROW_SLOT) * kv_heads + head) * size
         for m in range(group):
-            state, step = first + (group * head_dim + 2 * m) * 4, kv_heads * size
-            highest = float32(LOWEST)
+            clear(total, state, 1, head_dim, lanes)
             for block in range(blocks):
-                highest = max(highest, float_at(state + block * step, 0))
-            zero = splat(float32(0), "f32", lanes)
-            weight = zero
-            for index in range(0, wide, lanes * 4):
-                store(total + index, zero)
-            for block in range(blocks):
-                part = first + m * wide + block * step
-                lower = splat(float_at(state + block * step, 0) - highest, "f32", lanes)
-                factor = exp(lower)
-                weight = weight + factor * splat(float_at(state + block * step, 1), "f32", lanes)
-                for index in range(0, wide, lanes * 4):
-                    value = load(part + index, "f32", lanes) * factor
-                    store(total + index, load(total + index, "f32", lanes) + value)
+                part = first + block * kv_heads * size
+                sums = part + (group * head_dim + 2 * m) * 4
+                merge(total, state, part + m * wide, sums, head_dim, lanes)
             out = word(a, 2) + (row * word(a, 3) + (head * group + m) * head_dim) * 4
-            for index in range(0, wide, lanes * 4):
-                store(out + index, load(total + index, "f32", lanes) / weight)
+            finish(out, total, state, head_dim, lanes)
 
     return body

@@ -5,8 +5,9 @@ are taken in stacks, each with all its pages. Any other row has its context cut 
 ``BLOCK_PAGES`` pages; every block is a unit, so that all threads can work on one token (after
 Lean Attention, Sanovar et al. 2024), and rows whose page tables name the same pages in a block
 share the unit, so that a common prefix is read once (Hydragen, Juravsky et al. 2024). A row with
-several blocks leaves a partial result of each, which ``attention_combine`` puts together in the
-order of the blocks. How a batch is cut depends on the batch alone, never on threads or time.
+several blocks leaves a partial result of each, which ``attention_combine`` merges in the order of
+the blocks, as a unit of several blocks does by itself. So neither the number of threads nor the
+rest of the batch changes what a row gets.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from edgerun.kernels.registry import compiled, native
 
 BLOCK_PAGES = 8
-# Partial results; blocks grow where a batch would need more. The system commits what is used.
+# Partial results; rows beyond are not cut. The system commits what is used.
 CAPACITY = 2048
 
 # A unit: first row, rows, first page, end of its pages, number of its block in the context.

@@ -10,12 +10,23 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import float32, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from edgerun.kernels.dot import X86
-from edgerun.kernels.simd import Vec, broadcast, declare, pointer
+from edgerun.kernels.quantize import largest
+from edgerun.kernels.simd import (
+    Vec,
+    broadcast,
+    cast,
+    declare,
+    load,
+    pointer,
+    round_even,
+    splat,
+    store,
+)
 from edgerun.kernels.tiles import (
     fused,
     literals,
@@ -25,6 +36,10 @@ from edgerun.kernels.tiles import (
     store_scores,
     sum_lanes,
 )
+from edgerun.kernels.word import set_float
+
+CODE_MAX = 32767
+SMALLEST = 1e-35  # a largest value below is as good as zero
 
 _I64, _I32, _I16 = ir.IntType(64), ir.IntType(32), ir.IntType(16)
 # ``vpmaddwd`` by int16 lanes; LLVM does not find it by itself. Wider vectors are only asked for
@@ -170,3 +185,17 @@ def _columns(builder: Any, first: Any, second: Any, part: int, width: int, parts
     index = [part * width + one + row for one in range(width) for row in (0, parts * width)]
     mask = ir.Constant(ir.VectorType(_I32, 2 * width), index)
     return builder.sext(builder.shuffle_vector(first, second, mask), ir.VectorType(_I16, 2 * width))
+
+
+@njit(inline="always")
+def round_rows(x, codes, factors, rows, width, lanes):  # type: ignore[no-untyped-def]
+    """Rounds float32 ``[rows, width]`` to int16; a row is its codes times its factor."""
+    for row in range(rows):
+        source, target = x + row * width * 4, codes + row * width * 2
+        scale = largest(source, width, lanes) / float32(CODE_MAX)
+        inverse = float32(1) / scale if scale > float32(SMALLEST) else float32(0)
+        every = splat(inverse, "f32", lanes)
+        for index in range(0, width, lanes):
+            value = round_even(load(source + index * 4, "f32", lanes) * every)
+            store(target + index * 2, cast(value, "i16"))
+        set_float(factors, row, scale)

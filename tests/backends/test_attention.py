@@ -85,6 +85,25 @@ def run(spec, group, parts, *, window=0, threads=2, forked=0):
     return found, reference.evaluate("attention", inputs, node.attrs, batch, cache)
 
 
+def run_alone(spec, group, parts, window):
+    """What the CPU back-end computes for the rows of ``run``, one call a row."""
+    node = attention(spec, group, window)
+    graph = Graph([node], ["q", "k", "v"], ["out"], {})
+    cache = KVCache(spec, max(sum(part) for part in parts), len(parts))
+    batch = batch_of(cache, parts)
+    values = projections(spec, group, batch.rows)
+    backend = make_backend("cpu")
+    executable = backend.compile(graph, Phase.DECODE, CompileOptions(1, 1, spec))
+    rows = []
+    for row in range(batch.rows):
+        single = Batch.of([0], int(batch.positions[row]), int(batch.sequences[row]))
+        inputs = {name: value[row : row + 1] for name, value in values.items()}
+        rows.append(executable(single, cache, inputs)["out"].copy())
+    executable.close()
+    backend.close()
+    return np.concatenate(rows)
+
+
 def assert_near(found, expected, bound):
     error = np.abs(found - expected).max() / np.abs(expected).max()
     assert error <= bound, f"{error:.2e} of the largest value, allowed {bound:.0e}"
@@ -119,11 +138,25 @@ def test_threads_change_no_bit(dtype):
     np.testing.assert_array_equal(one, three)
 
 
-def test_a_token_is_the_same_alone_and_among_strangers():
+@pytest.mark.parametrize("window", [0, 600])
+@pytest.mark.parametrize("dtype", list(BOUNDS))
+def test_rows_have_the_same_bits_alone_and_together(dtype, window):
+    """Prompts, drafts and single tokens, near each limit of a page and of a block of pages."""
+    spec = CacheSpec(1, 2, HEAD_DIM, dtype)
+    parts = [(1800, 1), (30, 1), (1020, 8), (BLOCK_TOKENS - 5, 20), (1500, 70)]
+    together, _ = run(spec, 4, parts, window=window)
+    alone = run_alone(spec, 4, parts, window)
+    np.testing.assert_array_equal(together, alone)
+
+
+@pytest.mark.parametrize("capacity", [0, 5, 7])
+def test_rows_without_room_for_partial_results_have_the_same_bits(capacity, monkeypatch):
     spec = CacheSpec(1, 2, HEAD_DIM, "fp16")
-    together, _ = run(spec, 4, [(1800, 1), (30, 1), (1100, 1)])
-    alone, _ = run(spec, 4, [(1800, 1)])
-    np.testing.assert_array_equal(together[:1], alone)
+    parts = [(1200, 1), (1700, 1), (1130, 2), (900, 1)]
+    cut, _ = run(spec, 4, parts)
+    monkeypatch.setattr("edgerun.kernels.attention_units.CAPACITY", capacity)
+    whole, _ = run(spec, 4, parts)
+    np.testing.assert_array_equal(whole, cut)
 
 
 @pytest.mark.parametrize("dtype", list(BOUNDS))

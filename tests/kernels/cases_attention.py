@@ -36,7 +36,7 @@ from tests.kernels.harness import (
 
 # What float32 summation may lose; scores here reach about 10, so exp costs 10 * 2**-23.
 BOUND = 3e-6
-BOUND_INT8 = 5e-4  # queries and weights of single rows are rounded to 16 bits
+BOUND_INT8 = 5e-4  # queries and weights are rounded to 16 bits
 PAGE_TOKENS, STACK = 64, 8
 # Batches: (tokens already cached, tokens in the batch) of every sequence.
 DECODE = [((0, 1),), ((63, 1),), ((64, 1), (200, 1), (5, 1))]
@@ -142,8 +142,7 @@ def attention_call(
     assert counted.counts[SPLIT] == 0
 
     def check() -> None:
-        single = params["dtype"] == "int8" and "rows" not in params
-        assert_near(out[:, :width], expected, BOUND_INT8 if single else BOUND)
+        assert_near(out[:, :width], expected, BOUND_INT8 if params["dtype"] == "int8" else BOUND)
         assert (out[:, width:] == UNTOUCHED).all()
 
     fields = {"q": q, "q_stride": width + 1, "out": out, "out_stride": width + 2, "scale": scale}
@@ -259,6 +258,7 @@ def attention_plan(plan: tuple[list[tuple[int, int]], int], window: int) -> Call
                     seen[one][page:end] += 1
                     info = units.rows[one]
                     if info[ROW_BLOCKS] > 1:
+                        assert end <= (page // BLOCK_PAGES + 1) * BLOCK_PAGES
                         slot = int(info[ROW_SLOT] + block - info[ROW_BLOCK])
                         assert slot not in slots
                         slots.add(slot)
