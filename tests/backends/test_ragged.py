@@ -38,3 +38,14 @@ def test_a_joined_batch_equals_separate_ones(backend, threads):
         np.testing.assert_allclose(prefill[start : start + len(prompt)], expected, atol=2e-4)
         np.testing.assert_allclose(decode[index : index + 1], following, atol=2e-4)
         start += len(prompt)
+
+
+@pytest.mark.parametrize("kv_cache", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize(("name", "weights"), [("mistral", "int4"), ("bitnet-packed", "ternary")])
+def test_logits_have_the_same_bits_token_by_token_and_together(name, weights, kv_cache):
+    folder, ids = bundle_of(name, weights=weights), [7 * index % 90 for index in range(70)]
+    with runner(folder, "cpu", kv_cache=kv_cache, max_rows=128) as model:
+        together = model.run(ids)
+    with runner(folder, "cpu", kv_cache=kv_cache) as model:
+        alone = np.concatenate([model.run([id_]) for id_ in ids])
+    np.testing.assert_array_equal(together, alone)
