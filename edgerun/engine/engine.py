@@ -70,6 +70,10 @@ class Reply:
 class Engine:
     """Runs one model's executables.
 
+    Several threads may generate at a time, each on a session of its own: every call of the model
+    is a turn of one thread, which holds the lock of the cache until it has its token. An engine
+    serves one cache at a time.
+
     Attributes:
         vocab_size: ids are below this.
         eos_ids: ids that end a reply.
@@ -126,14 +130,47 @@ class Engine:
     ) -> Iterator[Step]:
         turn = session.begin()
         reply = self.reply(prompt, params, session.cache.context)
-        step = reply.next(self._prefill(session, reply.history.ids, stats), stats)
+        step = self._prefill(session, turn, reply, stats)
         while step.finish_reason is None:
             yield step
-            session.check(turn)
             stats.decode_steps += 1
-            logits = self.extend(session, [step.id], "last")
-            step = reply.next(logits[0], stats)
+            step = session.cache.lock.run(self._next, session, turn, [step.id], reply, stats)
         yield step
+
+    def _prefill(self, session: Session, turn: int, reply: Reply, stats: Stats) -> Step:
+        """Computes a prompt, a chunk a turn, and chooses the first token."""
+        prompt, lock, rows = reply.history.ids, session.cache.lock, self.chunk_rows
+        began = time.perf_counter()
+        kept = lock.run(self.rewind, session, turn, prompt)
+        stats.prompt_tokens, stats.reused_tokens = len(prompt), kept
+        *chunks, last = [prompt[start : start + rows] for start in range(kept, len(prompt), rows)]
+        for chunk in chunks:
+            lock.run(self.compute, session, turn, chunk, "none")
+        return lock.run(self._first, session, turn, last, reply, stats, began)
+
+    def rewind(self, session: Session, turn: int, prompt: list[int]) -> int:
+        """``Session.rewind`` for the generation that began as ``turn``; holds the cache's lock."""
+        session.check(turn)
+        return session.rewind(prompt)
+
+    def _first(
+        self, session: Session, turn: int, ids: list[int], reply: Reply, stats: Stats, began: float
+    ) -> Step:
+        logits = self.compute(session, turn, ids, "last")
+        stats.prefill_s += time.perf_counter() - began
+        return reply.next(logits[0], stats)
+
+    def _next(
+        self, session: Session, turn: int, ids: list[int], reply: Reply, stats: Stats
+    ) -> Step:
+        return reply.next(self.compute(session, turn, ids, "last")[0], stats)
+
+    def compute(
+        self, session: Session, turn: int, ids: list[int], wanted: str
+    ) -> NDArray[np.float32]:
+        """``extend`` for the generation that began as ``turn``; holds the cache's lock."""
+        session.check(turn)
+        return self.extend(session, ids, wanted)
 
     def reply(self, prompt: Sequence[int], params: SamplingParams, context: int) -> Reply:
         """Begins a reply to a prompt, in a sequence of at most ``context`` tokens."""
@@ -142,7 +179,7 @@ class Engine:
     def logits(self, session: Session, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
         """Yields the logits of every row of a sequence, chunk by chunk, from an empty session.
 
-        Each block is float32 ``[rows, vocab]`` and valid until the next one.
+        Each block is float32 ``[rows, vocab]``.
 
         Raises:
             PromptError: an id is outside the vocabulary.
@@ -156,24 +193,16 @@ class Engine:
         session.clear()
         turn = session.begin()
         for start in range(0, len(ids), self.chunk_rows):
-            session.check(turn)
-            yield self.extend(session, list(ids[start : start + self.chunk_rows]), "all")
+            chunk = list(ids[start : start + self.chunk_rows])
+            yield session.cache.lock.run(self._block, session, turn, chunk)
 
-    def _prefill(self, session: Session, prompt: list[int], stats: Stats) -> NDArray[np.float32]:
-        kept = session.rewind(prompt)
-        stats.prompt_tokens, stats.reused_tokens = len(prompt), kept
-        began = time.perf_counter()
-        last = np.empty((0, 0), np.float32)
-        for start in range(kept, len(prompt), self.chunk_rows):
-            chunk = prompt[start : start + self.chunk_rows]
-            wanted = "last" if start + len(chunk) == len(prompt) else "none"
-            last = self.extend(session, chunk, wanted)
-        stats.prefill_s += time.perf_counter() - began
-        row: NDArray[np.float32] = last[0]
-        return row
+    def _block(self, session: Session, turn: int, ids: list[int]) -> NDArray[np.float32]:
+        return self.compute(
+            session, turn, ids, "all"
+        ).copy()  # the next turn may be another thread's
 
     def extend(self, session: Session, ids: list[int], wanted: str) -> NDArray[np.float32]:
-        """Appends ids to a session.
+        """Appends ids to a session; for the thread that holds the cache's lock.
 
         Returns:
             Logits of the rows ``wanted`` (see ``Batch.of``), float32 ``[n, vocab]``, valid until
@@ -187,7 +216,7 @@ class Engine:
         return logits
 
     def forward(self, batch: Batch, cache: KVCache) -> NDArray[np.float32]:
-        """Computes a batch for which the cache has room.
+        """Computes a batch for which the cache has room; for the thread that holds its lock.
 
         Returns:
             Logits of the rows that it wants, float32 ``[n, vocab]``, valid until the next call.

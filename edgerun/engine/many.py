@@ -37,19 +37,18 @@ class Request:
 
 @dataclass(slots=True)
 class _Running:
-    """A request that has a sequence of the cache, of which ``cached`` tokens are written."""
+    """A request that has a session."""
 
     number: int
     request: Request
     reply: Reply
-    sequence: int
-    cached: int
+    session: Session
     ended: bool = False
 
     @property
-    def left(self) -> int:
-        """Tokens that have no keys and values yet: one in a reply, any number in a prompt."""
-        return len(self.reply.history.ids) - self.cached
+    def pending(self) -> list[int]:
+        """Ids that have no keys and values yet: one in a reply, any number in a prompt."""
+        return self.reply.history.ids[len(self.session.ids) :]
 
 
 def generate_many(
@@ -59,7 +58,7 @@ def generate_many(
 
     Each call takes a row of every sequence and fills up with rows of prompts, so that weights are
     read once for all of them and nothing is padded. Requests wait, in order, until the cache has a
-    sequence for them.
+    sequence for them. If it has none beside that of ``root``, they run there, one after the other.
 
     Args:
         engine: the model.
@@ -69,7 +68,6 @@ def generate_many(
     Raises:
         PromptError: a prompt is empty, holds an id outside the vocabulary, or leaves no room for a
             token; nothing has been computed then.
-        InputError: no sequence of the cache is free beside ``root``.
         BackendError: the model computed NaN, or failed.
     """
     for request in requests:
@@ -83,35 +81,61 @@ class _Together:
         self._waiting = deque(enumerate(requests))
         self._running: list[_Running] = []
         self._prefix = 0
+        self._place: Session | None = None
 
     def steps(self) -> Generator[tuple[int, Step], None, None]:
-        turn = self._root.begin()
+        lock = self._cache.lock
+        self._place = lock.run(self._take_place)
+        if self._place is None:
+            yield from self._one_by_one()
+            return
         try:
-            self._compute_prefix()
+            turn = self._root.begin()
+            self._compute_prefix(turn)
             while self._waiting or self._running:
-                self._root.check(turn)
-                self._admit()
-                for one, logits in self._call():
-                    yield one.number, self._take(one, logits)
-                self._release()
+                yield from lock.run(self._advance, turn)
         finally:
-            for one in self._running:
-                self._cache.close(one.sequence)
+            for session in (self._place, *(each.session for each in self._running)):
+                session.close()
 
-    def _compute_prefix(self) -> None:
+    def _take_place(self) -> Session | None:
+        """A session that keeps a sequence free for the first request, if there is one."""
+        return Session(self._cache) if self._cache.free_sequences else None
+
+    def _one_by_one(self) -> Generator[tuple[int, Step], None, None]:
+        for number, request in self._waiting:
+            engine, root = self._engine, self._root
+            for step in engine.generate(root, request.prompt, request.params, request.stats):
+                yield number, step
+                if request.unwanted:
+                    break
+
+    def _advance(self, turn: int) -> list[tuple[int, Step]]:
+        """One call of the model, and the tokens of those who are due."""
+        self._root.check(turn)
+        self._release()
+        self._admit()
+        if not self._running:
+            return []
+        return [(due.number, self._take(due, logits)) for due, logits in self._call()]
+
+    def _compute_prefix(self, turn: int) -> None:
         """Writes what all prompts begin with, but for the last token of any, once."""
         prompts = [request.prompt for _, request in self._waiting]
         if not prompts:
             return
         first = prompts[0]
         self._prefix = min(min(shared_prefix(first, one), len(one) - 1) for one in prompts)
-        kept = self._root.rewind(first[: self._prefix + 1])
-        for start in range(kept, self._prefix, self._engine.chunk_rows):
-            stop = min(self._prefix, start + self._engine.chunk_rows)
-            self._engine.extend(self._root, list(first[start:stop]), "none")
+        prefix, rows, lock = list(first[: self._prefix]), self._engine.chunk_rows, self._cache.lock
+        kept = lock.run(self._engine.rewind, self._root, turn, [*prefix, first[self._prefix]])
+        for start in range(kept, self._prefix, rows):
+            chunk = prefix[start : start + rows]
+            lock.run(self._engine.compute, self._root, turn, chunk, "none")
 
     def _admit(self) -> None:
-        """Gives sequences to those who wait; one is due to them while nobody else has any."""
+        """Gives sessions to those who wait; one is due to them while nobody else has any."""
+        if self._place is not None:
+            self._place.close()
         while self._waiting and len(self._running) < self._engine.chunk_rows:
             if self._running and not self._cache.free_sequences:
                 return
@@ -119,46 +143,46 @@ class _Together:
             request.stats.prompt_tokens = len(request.prompt)
             request.stats.reused_tokens = self._prefix
             reply = self._engine.reply(request.prompt, request.params, self._cache.context)
-            sequence = self._cache.fork(self._root.sequence, self._prefix)
-            self._running.append(_Running(number, request, reply, sequence, self._prefix))
+            session = self._root.fork(self._prefix)
+            self._running.append(_Running(number, request, reply, session))
 
     def _call(self) -> list[tuple[_Running, NDArray[np.float32]]]:
         """Computes a row of each and some of the prompts; returns the logits of who is due."""
         parts, due = [], []
         spare = self._engine.chunk_rows - len(self._running)
-        for one in self._running:
-            rows = min(one.left, 1 + spare)
+        for each in self._running:
+            session, pending = each.session, each.pending
+            rows = min(len(pending), 1 + spare)
             spare -= rows - 1
-            wanted = "last" if rows == one.left else "none"
+            wanted = "last" if rows == len(pending) else "none"
             if wanted == "last":
-                due.append(one)
-            ids = one.reply.history.ids[one.cached : one.cached + rows]
-            self._cache.reserve(one.sequence, one.cached + rows)
-            parts.append(Batch.of(ids, one.cached, one.sequence, logits=wanted))
+                due.append(each)
+            start = len(session.ids)
+            self._cache.reserve(session.sequence, start + rows)
+            parts.append(Batch.of(pending[:rows], start, session.sequence, logits=wanted))
         began = time.perf_counter()
         logits = self._engine.forward(Batch.join(parts), self._cache)
         self._record(parts, time.perf_counter() - began)
         return list(zip(due, logits, strict=True))
 
     def _record(self, parts: list[Batch], seconds: float) -> None:
-        for one, part in zip(self._running, parts, strict=True):
-            stats = one.request.stats
-            if one.cached < len(one.request.prompt):
+        for each, part in zip(self._running, parts, strict=True):
+            stats = each.request.stats
+            if len(each.session.ids) < len(each.request.prompt):
                 stats.prefill_s += seconds
             else:
                 stats.decode_steps += 1
-            one.cached += part.rows
-            self._cache.extend(one.sequence, one.cached)
+            each.session.appended(each.pending[: part.rows])
 
-    def _take(self, one: _Running, logits: NDArray[np.float32]) -> Step:
-        step = one.reply.next(logits, one.request.stats)
-        one.ended = step.finish_reason is not None
+    def _take(self, due: _Running, logits: NDArray[np.float32]) -> Step:
+        step = due.reply.next(logits, due.request.stats)
+        due.ended = step.finish_reason is not None
         return step
 
     def _release(self) -> None:
         """Gives back the sequences of replies that have ended."""
-        for one in self._running:
-            one.ended |= one.request.unwanted
-            if one.ended:
-                self._cache.close(one.sequence)
-        self._running = [one for one in self._running if not one.ended]
+        for each in self._running:
+            each.ended |= each.request.unwanted
+            if each.ended:
+                each.session.close()
+        self._running = [each for each in self._running if not each.ended]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 from edgerun.errors import InputError
@@ -12,7 +13,10 @@ class Session:
     """One sequence of a KV cache.
 
     ``ids`` is the truth: the cache may hold more rows after an interrupted call, never fewer, and
-    ``rewind`` brings both together.
+    ``rewind`` brings both together. A session that is forgotten gives its sequence back.
+
+    Any thread may begin, clear and close; ``check``, ``rewind`` and ``appended`` are for the thread
+    that holds the cache's lock.
 
     Attributes:
         cache: the cache.
@@ -20,17 +24,37 @@ class Session:
         ids: ids whose keys and values are cached, oldest first.
     """
 
-    def __init__(self, cache: KVCache) -> None:
+    def __init__(self, cache: KVCache, sequence: int | None = None) -> None:
         """Takes a sequence of the cache.
+
+        Args:
+            cache: the cache.
+            sequence: one that was opened or forked for this session; None opens one.
 
         Raises:
             InputError: all sequences are in use.
         """
         self.cache = cache
-        self.sequence = cache.open()
+        self.sequence = cache.open() if sequence is None else sequence
         self.ids: list[int] = []
         self._turn = 0
-        self._open = True
+        self._closer = weakref.finalize(self, cache.close, self.sequence)
+        self._closer.atexit = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a sequence."""
+        return self._closer.alive
+
+    def fork(self, length: int) -> Session:
+        """Opens a session that begins with the first ``length`` ids of this one.
+
+        Raises:
+            InputError: all sequences are in use.
+        """
+        session = Session(self.cache, self.cache.fork(self.sequence, length))
+        session.ids += self.ids[:length]
+        return session
 
     def begin(self) -> int:
         """Starts a generation; one that is still under way can no longer go on.
@@ -38,6 +62,9 @@ class Session:
         Raises:
             InputError: the session was closed.
         """
+        return self.cache.lock.run(self._begin)
+
+    def _begin(self) -> int:
         self._check_open()
         self._turn += 1
         return self._turn
@@ -79,6 +106,9 @@ class Session:
         Raises:
             InputError: the session was closed; its sequence may be another one's.
         """
+        self.cache.lock.run(self._clear)
+
+    def _clear(self) -> None:
         self._check_open()
         self._turn += 1
         self.ids.clear()
@@ -86,13 +116,10 @@ class Session:
 
     def close(self) -> None:
         """Gives the sequence back; calling it twice is allowed."""
-        if self._open:
-            self._open = False
-            self.ids.clear()
-            self.cache.close(self.sequence)
+        self._closer()
 
     def _check_open(self) -> None:
-        if not self._open:
+        if not self.is_open:
             raise InputError("this session is closed, or its model: open another one")
 
 

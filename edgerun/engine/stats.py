@@ -15,7 +15,7 @@ class Stats:
         reused_tokens: how many of them were in the cache already.
         completion_tokens: tokens generated, without the one that ends the reply.
         decode_steps: single-token model calls; one fewer than the tokens sampled.
-        prefill_s: time in the model for the prompt.
+        prefill_s: time for the prompt, with that of other threads in between.
         decode_s: time from the first token to the last.
         first_token_s: time from the request to the first token.
         started: ``time.perf_counter()`` at the request.

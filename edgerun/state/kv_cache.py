@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import InputError, PromptError
+from edgerun.state.fair_lock import FairLock
 
 CacheDType = Literal["fp32", "fp16", "int8"]
 PAGE_TOKENS = 64
@@ -51,6 +53,15 @@ class KVCache:
     The executable writes keys and values (natively, or through ``write``); the engine moves the
     lengths with ``extend`` and ``truncate``. Sequences made by ``fork`` have pages in common
     until one of them writes there: ``reserve`` gives it a copy first.
+
+    Any thread may open, fork, truncate and close sequences. Whoever computes holds ``lock`` from
+    ``reserve`` to ``extend``, and until the logits are used: the executable has buffers for one
+    call at a time.
+
+    Attributes:
+        spec: what a token occupies.
+        context: most tokens of a sequence.
+        lock: held by the thread that changes anything here.
     """
 
     def __init__(self, spec: CacheSpec, context: int, max_sequences: int = 1) -> None:
@@ -65,6 +76,7 @@ class KVCache:
             )
         self.spec = spec
         self.context = context
+        self.lock = FairLock()
         pages_each = -(-context // PAGE_TOKENS)
         num_pages = pages_each * max_sequences
         storage = STORAGE[spec.dtype]
@@ -79,11 +91,18 @@ class KVCache:
         self._page_users = np.zeros(num_pages, np.int32)
         self._free_pages = list(range(num_pages - 1, -1, -1))
         self._free_sequences = list(range(max_sequences - 1, -1, -1))
+        self._closed: deque[int] = deque()
 
     @property
     def free_sequences(self) -> int:
         """How many more sequences can be opened."""
-        return len(self._free_sequences)
+        return len(self._free_sequences) + len(self._closed)
+
+    @property
+    def free_pages(self) -> int:
+        """How many pages no open sequence has."""
+        self.lock.run(self._collect)
+        return len(self._free_pages)
 
     def open(self) -> int:
         """Takes a free sequence number; its length is 0.
@@ -91,8 +110,15 @@ class KVCache:
         Raises:
             InputError: every sequence is in use.
         """
+        return self.lock.run(self._open)
+
+    def _open(self) -> int:
+        self._collect()
         if not self._free_sequences:
-            raise InputError(f"all {len(self.lengths)} sequences of the KV cache are in use")
+            raise InputError(
+                f"all {len(self.lengths)} sequences of the KV cache are in use: close a session "
+                "or a stream, or load the model with a larger max_sessions"
+            )
         sequence = self._free_sequences.pop()
         self.lengths[sequence] = 0
         return sequence
@@ -114,13 +140,16 @@ class KVCache:
             InputError: every sequence is in use, or ``length`` is not between 0 and the length of
                 ``source``.
         """
+        return self.lock.run(self._fork, source, length)
+
+    def _fork(self, source: int, length: int | None) -> int:
         available = int(self.lengths[source])
         kept = available if length is None else length
         if not 0 <= kept <= available:
             raise InputError(
                 f"a fork of {kept} tokens from a sequence of {available}; expected 0 to {available}"
             )
-        sequence = self.open()
+        sequence = self._open()
         pages = self.page_table[source, : -(-kept // PAGE_TOKENS)]
         self.page_table[sequence, : len(pages)] = pages
         self._page_users[pages] += 1
@@ -128,9 +157,12 @@ class KVCache:
         return sequence
 
     def close(self, sequence: int) -> None:
-        """Gives a sequence and its pages back."""
-        self.truncate(sequence, 0)
-        self._free_sequences.append(sequence)
+        """Gives a sequence and its pages back; to be called once.
+
+        A finaliser may call it, which can run anywhere, even in a thread that holds the lock or
+        one that whoever holds it waits for. So it takes no lock and leaves the work to ``open``.
+        """
+        self._closed.append(sequence)
 
     def reserve(self, sequence: int, length: int) -> None:
         """Makes sure that the pages of the first ``length`` tokens exist.
@@ -148,6 +180,7 @@ class KVCache:
                 tokens=length,
                 context=self.context,
             )
+        self._collect()  # pages of a closed fork need no copy
         table = self.page_table[sequence]
         for index in range(int(self.lengths[sequence]) // PAGE_TOKENS, -(-length // PAGE_TOKENS)):
             page = int(table[index])
@@ -162,6 +195,9 @@ class KVCache:
 
     def truncate(self, sequence: int, length: int) -> None:
         """Forgets all tokens from position ``length`` on and frees their pages."""
+        self.lock.run(self._truncate, sequence, length)
+
+    def _truncate(self, sequence: int, length: int) -> None:
         table = self.page_table[sequence]
         for index in range(-(-length // PAGE_TOKENS), len(table)):
             if table[index] >= 0:
@@ -193,6 +229,13 @@ class KVCache:
             self._load(self.keys, self.key_scales, layer, pages)[:length],
             self._load(self.values, self.value_scales, layer, pages)[:length],
         )
+
+    def _collect(self) -> None:
+        """Takes back what closed sequences had."""
+        while self._closed:
+            sequence = self._closed.popleft()
+            self._truncate(sequence, 0)
+            self._free_sequences.append(sequence)
 
     def _take_page(self) -> int:
         """A page that nobody uses. There is one: a sequence has no more than its share."""

@@ -110,7 +110,7 @@ def test_closing_early_gives_all_sequences_back() -> None:
     kept = root()
     steps = generate_many(engine(), kept, [Request([n], GREEDY) for n in range(6)])
     next(steps)
-    steps.close()  # type: ignore[attr-defined]
+    steps.close()
     assert kept.cache.free_sequences == 3
 
 
@@ -133,9 +133,28 @@ def test_one_unusable_prompt_is_refused_before_anything_runs(bad: list[int]) -> 
     assert executable.rows == []
 
 
-def test_without_a_free_sequence_it_says_so() -> None:
-    with pytest.raises(InputError, match="all 1 sequences"):
-        together(engine(), root(1), [Request([1], GREEDY)])
+def test_without_a_free_sequence_they_run_one_after_the_other() -> None:
+    requests = [Request([n, 7], GREEDY) for n in range(3)]
+    steps = generate_many(engine(), root(1), requests)
+    numbers = []
+    for number, _ in steps:
+        numbers.append(number)
+        requests[1].unwanted = numbers.count(1) == 2
+    assert numbers == [0] * 5 + [1] * 2 + [2] * 5
+    found = together(engine(), root(1), [Request([n, 7], GREEDY) for n in range(3)])
+    assert found == {n: alone([n, 7]) for n in range(3)}
+
+
+def test_a_sequence_is_kept_for_it_from_the_beginning() -> None:
+    kept = root(2)
+    steps = generate_many(
+        engine(chunk_rows=2), kept, [Request([*range(9), n], GREEDY) for n in (1, 2)]
+    )
+    next(steps)
+    with pytest.raises(InputError, match="in use"):
+        Session(kept.cache)
+    assert len(list(steps)) == 9
+    Session(kept.cache)
 
 
 def test_no_requests_are_no_work() -> None:

@@ -39,7 +39,7 @@ def test_what_is_written_is_read_back(dtype):
 @settings(max_examples=60, deadline=None)
 def test_pages_are_neither_lost_nor_shared(moves):
     cache = cache_of()
-    total = len(cache._free_pages)
+    total = cache.free_pages
     opened = [cache.open() for _ in range(3)]
     for index, length in moves:
         sequence = opened[index]
@@ -56,7 +56,7 @@ def test_pages_are_neither_lost_nor_shared(moves):
             assert pages == -(-int(cache.lengths[one]) // PAGE_TOKENS)
     for sequence in opened:
         cache.close(sequence)
-    assert len(cache._free_pages) == total
+    assert cache.free_pages == total
 
 
 def filled(cache, length, seed=0):
@@ -135,7 +135,7 @@ def test_a_fork_of_tokens_that_are_not_there_is_refused(length):
 @settings(max_examples=60, deadline=None)
 def test_forks_lose_no_pages_and_keep_their_contents(moves):
     cache = cache_of(sequences=4)
-    total, opened = len(cache._free_pages), {}
+    total, opened = cache.free_pages, {}
     for number, (kind, which, length) in enumerate(moves):
         if not opened or (kind == 0 and len(opened) < 4):
             sequence = filled(cache, length, seed=number)
@@ -158,7 +158,7 @@ def test_forks_lose_no_pages_and_keep_their_contents(moves):
         assert sorted(cache._free_pages) == np.flatnonzero(users == 0).tolist()
     for sequence in opened:
         cache.close(sequence)
-    assert len(cache._free_pages) == total
+    assert cache.free_pages == total
 
 
 def test_the_context_is_a_limit_with_both_counts():

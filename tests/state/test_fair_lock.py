@@ -1,0 +1,123 @@
+"""The lock: one inside, whoever waits is next, and no interruption leaves it taken."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from edgerun.state.fair_lock import FairLock
+
+
+def is_free(lock: FairLock) -> bool:
+    """Whether another thread gets in at once."""
+    entered = threading.Event()
+    threading.Thread(target=lock.run, args=(entered.set,), daemon=True).start()
+    return entered.wait(5)
+
+
+def test_it_returns_and_raises_what_the_function_does() -> None:
+    lock = FairLock()
+    assert lock.run(divmod, 7, 2) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        lock.run(divmod, 7, 0)
+    assert is_free(lock)
+
+
+def test_it_may_be_used_inside_itself() -> None:
+    lock = FairLock()
+    assert lock.run(lambda: lock.run(lambda: lock.run(divmod, 7, 2))) == (3, 1)
+    assert is_free(lock)
+
+
+def test_one_thread_at_a_time_is_inside() -> None:
+    lock, inside, most = FairLock(), [0], [0]
+
+    def count() -> None:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(1e-5)
+        inside[0] -= 1
+
+    threads = [
+        threading.Thread(target=lambda: [lock.run(count) for _ in range(50)]) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (inside[0], most[0]) == (0, 1)
+
+
+def test_who_waits_comes_before_who_comes_back() -> None:
+    lock, order = FairLock(), []
+    waiter = threading.Thread(target=lock.run, args=(order.append, "waiter"))
+
+    def start_waiter() -> None:
+        order.append("first")
+        waiter.start()
+        while not lock._gate.locked():  # until it is the next
+            time.sleep(1e-4)
+
+    lock.run(start_waiter)
+    lock.run(order.append, "back")
+    waiter.join()
+    assert order == ["first", "waiter", "back"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers on this system")
+def test_an_interruption_anywhere_leaves_it_free() -> None:
+    lock = FairLock()
+    waiting = threading.Event()
+
+    def rival() -> None:
+        while not waiting.is_set():
+            lock.run(time.sleep, 1e-5)
+
+    other = threading.Thread(target=rival, daemon=True)
+    other.start()
+    interrupted = 0
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for attempt in range(400):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-4 + 1e-6 * (attempt % 97))
+                while True:
+                    lock.run(lock.run, abs, -1)
+            except KeyboardInterrupt:
+                interrupted += 1
+            assert lock._owner != threading.get_ident()
+            assert not lock._inside._is_owned()  # type: ignore[attr-defined]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        waiting.set()
+    other.join()
+    assert interrupted == 400
+    assert is_free(lock)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # it has threads, on purpose
+def test_a_forked_process_does_not_wait_for_its_parents_threads() -> None:
+    lock, entered, leave = FairLock(), threading.Event(), threading.Event()
+
+    def stay() -> None:
+        entered.set()
+        leave.wait()
+
+    threads = [threading.Thread(target=lock.run, args=(stay,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    entered.wait()
+    child = os.fork()
+    if child == 0:  # an assertion that fails would go on with the parent's tests
+        signal.alarm(20)
+        os._exit(lock.run(int, 42))
+    leave.set()
+    for thread in threads:
+        thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
