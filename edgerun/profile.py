@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from edgerun.busy import BusyMeter
 from edgerun.cores import cores
 from edgerun.env import settings
+from edgerun.private_files import make_folder, read_private, write_atomically
 
 if TYPE_CHECKING:
     from edgerun.kernels.program import Program, ThreadTeam
@@ -49,6 +50,7 @@ WAYS = ((1, 0), (2, 0), (4, 0), (8, 0), (1, 4096), (4, 2048))
 FILE = "machine.json"
 FORMAT = 2  # of the file; 1 had no number, one peak and families by bits
 PROFILES_KEPT = 8
+MAX_FILE_BYTES = 4 << 20
 MULTIPLY = "multiply"  # the path of kernels that multiply with the instruction set's vectors
 CALIBRATE = "`edgerun doctor --calibrate` measures"
 
@@ -183,22 +185,14 @@ def write_profile(profile: MachineProfile) -> MachineProfile:
     The file appears whole or not at all; a folder that cannot be written only costs measuring
     again.
     """
-    import tempfile  # with what it imports, 10 ms of a start
-
     today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     dated = replace(profile, measured=today)
     others = [item for item in _read()[0].items() if item[0] != machine_key()]
     kept = dict([*others[-(PROFILES_KEPT - 1) :], (machine_key(), dated)])
     with contextlib.suppress(OSError):
-        path().parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path().parent, delete=False) as file:
-            try:
-                file.write(msgspec.json.format(msgspec.json.encode(_File(FORMAT, kept))))
-                file.close()
-                os.replace(file.name, path())
-            except OSError:
-                os.unlink(file.name)
-                raise
+        make_folder(path().parent)
+        content = msgspec.json.format(msgspec.json.encode(_File(FORMAT, kept)))
+        write_atomically(path(), content)
     machine_profile.cache_clear()
     return dated
 
@@ -312,9 +306,11 @@ def processor_name() -> str:
 def _read() -> tuple[Mapping[str, MachineProfile], str]:
     """The profiles of the file, and what is wrong with it if they cannot be used."""
     try:
-        content = path().read_bytes()
-    except OSError:
+        content = read_private(path(), MAX_FILE_BYTES)
+    except FileNotFoundError:
         return {}, ""
+    except OSError as error:
+        return {}, f"cannot be used ({error.strerror})"
     try:
         found = msgspec.json.decode(content, type=_File)
     except msgspec.MsgspecError:

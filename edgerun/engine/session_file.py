@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edgerun.errors import SessionError, StorageError
+from edgerun.private_files import write_atomically
 
 MAGIC = "edgerun-session"
 VERSION = 1
@@ -59,7 +59,7 @@ def save_session(path: Path, saved: SavedSession) -> None:
     digest = hashlib.sha256(payload).hexdigest()
     header = f"{MAGIC} {VERSION} {digest} {len(payload)}\n".encode()
     try:
-        _write_atomically(path, header + payload)
+        write_atomically(path, header + payload, durable=True)
     except OSError as error:
         raise StorageError(f"cannot save the session to {path}: {error.strerror}") from error
     except ValueError as error:  # a null character
@@ -125,30 +125,3 @@ def _message(value: Any) -> dict[str, str]:
     if set(message) != {"role", "content"} or message["role"] not in ROLES:
         raise TypeError(f"message of {sorted(message)} with role {message.get('role')!r}")
     return message
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    """Temporary file in the same folder, fsync, rename, fsync of the folder."""
-    import tempfile  # with what it imports, 10 ms of a start
-
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -111,7 +111,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(session_file.os, "fsync", full)
+    monkeypatch.setattr("edgerun.private_files.os.fsync", full)
     with pytest.raises(StorageError, match="No space left"):
         save_session(tmp_path / "chat", SavedSession(DIGEST, (9,), ()))
     assert load_session(tmp_path / "chat", DIGEST) == SAVED

