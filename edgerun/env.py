@@ -7,6 +7,7 @@
 ``EDGERUN_ISA``          forces one instruction set of the CPU kernels, e.g. ``avx2``
 ``EDGERUN_PACK``         how ternary weights lie in memory: ``two_bits``, ``trits`` or ``auto``
 ``EDGERUN_CACHE``        folder of compiled kernels and the machine profile
+``EDGERUN_STATE``        folder of what chats keep: messages typed, and the last chat
 ``EDGERUN_THREADS``      worker threads, when the caller names no number
 ``EDGERUN_PYNQ_PYTHON``  the interpreter of an environment with pynq, for FPGA boards
 ``EDGERUN_*_DEVICE``     device of a back-end, e.g. ``EDGERUN_FPGA_DEVICE=cosim``; it joins the plan
@@ -45,6 +46,7 @@ class Settings:
         backend: name of the back-end to force, or None.
         isa: name of the instruction set to force, or None.
         cache_dir: folder for files that can be computed again; it may not exist yet.
+        state_dir: folder for what a user wrote and may want again; it may not exist yet.
         threads: number of worker threads, or None for one per usable core (``cores.py``).
         pack: how ternary weights lie in memory (``backends/cpu/packing.py``), or None.
         pynq_python: interpreter of an environment with pynq, or None.
@@ -56,6 +58,7 @@ class Settings:
     backend: str | None
     isa: str | None
     cache_dir: Path
+    state_dir: Path
     threads: int | None
     pack: str | None = None
     pynq_python: Path | None = None
@@ -73,7 +76,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         validate=_boolean(environment, "EDGERUN_VALIDATE"),
         backend=environment.get("EDGERUN_BACKEND", "").strip() or None,
         isa=environment.get("EDGERUN_ISA", "").strip() or None,
-        cache_dir=_cache_dir(environment.get("EDGERUN_CACHE", "")),
+        cache_dir=_folder(environment, "EDGERUN_CACHE", "user_cache_dir"),
+        state_dir=_folder(environment, "EDGERUN_STATE", "user_state_dir"),
         threads=_integer(environment, "EDGERUN_THREADS", 1, MAX_THREADS),
         pack=_choice(environment, "EDGERUN_PACK", PACKS),
         pynq_python=_program(environment, "EDGERUN_PYNQ_PYTHON"),
@@ -162,14 +166,16 @@ def _program(environment: Mapping[str, str], name: str) -> Path | None:
     return path
 
 
-def _cache_dir(text: str) -> Path:
+def _folder(environment: Mapping[str, str], name: str, default: str) -> Path:
+    """The folder that a variable names, else one of the user's, by its function in platformdirs."""
+    text = environment.get(name, "")
     if "\0" in text:
-        raise InputError("EDGERUN_CACHE contains a null character; expected a folder name")
+        raise InputError(f"{name} contains a null character; expected a folder name")
     if text:
-        return _expanded("EDGERUN_CACHE", text)
+        return _expanded(name, text)
     import platformdirs
 
-    return Path(platformdirs.user_cache_dir("edgerun", appauthor=False))
+    return Path(getattr(platformdirs, default)("edgerun", appauthor=False))
 
 
 def _expanded(name: str, text: str) -> Path:

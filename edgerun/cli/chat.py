@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,9 +12,9 @@ from edgerun.cli import options
 from edgerun.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
-    from edgerun.cli.terminal import ReadLine
-    from edgerun.engine.stats import Stats
-    from edgerun.llm import LLM, ChatSession
+    from edgerun.cli.chat_store import ChatStore
+    from edgerun.cli.conversation import Conversation
+    from edgerun.llm import LLM
 
 EXAMPLES = options.examples(
     "edgerun chat",
@@ -31,7 +32,9 @@ def register(app: typer.Typer) -> None:
 def chat(
     model: options.Model = None,
     named: options.NamedModel = None,
-    system: Annotated[str | None, typer.Option("--system", help="System message.")] = None,
+    system: Annotated[
+        str | None, typer.Option("--system", metavar="TEXT", help="System message.")
+    ] = None,
     max_tokens: options.MaxTokens = None,
     temperature: options.Temperature = None,
     top_k: options.TopK = None,
@@ -47,12 +50,29 @@ def chat(
     kv_cache: options.KVCacheType = "fp16",
     pack: options.Pack = None,
     stats: options.ShowStats = False,
+    when_full: Annotated[
+        str,
+        typer.Option(
+            "--when-full",
+            metavar="HOW",
+            help="When the context is full: stop and say so, or drop-oldest, which forgets the "
+            "oldest messages and says so each time.",
+        ),
+    ] = "stop",
+    go_on: Annotated[
+        bool, typer.Option("--continue", help="Go on with the last chat with this model.")
+    ] = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
+    from edgerun.cli.chat_store import ChatStore
+    from edgerun.cli.conversation import WHEN_FULL, Conversation
     from edgerun.cli.terminal import reader
-    from edgerun.errors import PromptError
+    from edgerun.env import settings as environment
+    from edgerun.errors import InputError, PromptError
     from edgerun.model.chat_template import ChatTemplate
 
+    if when_full not in WHEN_FULL:
+        raise InputError(f"--when-full is {when_full!r}; expected {' or '.join(WHEN_FULL)}")
     ChatTemplate.prepare()
     settings = options.given(
         max_tokens=max_tokens,
@@ -67,83 +87,61 @@ def chat(
     options.check_sampling(settings)
     loading = {"threads": threads, "backend": backend, "device": device}
     loading |= {"context": context, "kv_cache": kv_cache, "pack": pack}
+    store, at_terminal = ChatStore(environment().state_dir), sys.stdin.isatty()
     with options.load(options.model_of(model, named), **loading) as llm:
         if not llm.has_chat_template:
             options.say("this model has no chat format, so it may not answer like a partner")
-        conversation = Conversation(llm, settings, show_stats=stats)
-        conversation.session.system = system or ""
-        conversation.hold(reader())
-        if conversation.unanswered and not sys.stdin.isatty():  # a script looks at the exit code
+        conversation = Conversation(
+            llm,
+            settings,
+            when_full=when_full,
+            store=store if at_terminal or go_on else None,
+            show_stats=stats,
+        )
+        if at_terminal:
+            greet(llm)
+        if go_on:
+            _go_on(conversation, store)
+        if system is not None:
+            conversation.session.system = system
+        conversation.hold(reader(conversation.fill, store))
+        if conversation.unanswered and not at_terminal:  # a script looks at the exit code
             raise PromptError(f"{conversation.unanswered} of the messages got no reply, see above")
 
 
-class Conversation:
-    """The state of ``edgerun chat``.
+def greet(llm: LLM) -> None:
+    """Says which model this is, and how to find out more."""
+    from edgerun.cli.tables import size
+    from edgerun.cli.visible import visible
 
-    Attributes:
-        llm: the model.
-        session: what was said.
-        settings: sampling parameters that were set.
-        last: timings of the last reply.
-        done: whether to quit.
-        unanswered: messages that were refused.
-    """
+    model = llm.model
+    threads = f"{model.threads} thread{'' if model.threads == 1 else 's'}"
+    name = "edgerun's own small model" if is_own(model.path) else visible(model.path.name)
+    what = f"{size(folder_bytes(model.path))}, context {model.context} tokens, {threads}"
+    print(f"{name}: {what}\n/help shows the commands, Ctrl-D quits.", file=sys.stderr)
 
-    def __init__(self, llm: LLM, settings: dict[str, Any], *, show_stats: bool = False) -> None:
-        self.llm = llm
-        self.session: ChatSession = llm.session()
-        self.settings = settings
-        self.last: Stats | None = None
-        self.done = False
-        self.unanswered = 0
-        self._show_stats = show_stats
 
-    def hold(self, read: ReadLine) -> None:
-        """Reads and answers until the input ends."""
-        while not self.done:
-            try:
-                text = read()
-            except EOFError:
-                return
-            except KeyboardInterrupt:
-                if not sys.stdin.isatty():
-                    raise
-                continue  # clears the line, as in a shell
-            if text.strip():
-                self.handle(text)
+def is_own(path: Path) -> bool:
+    """Whether a folder is the model that comes with edgerun."""
+    from edgerun.errors import BundleError
+    from edgerun.loading import resolve
 
-    def handle(self, text: str) -> None:
-        """Runs a command or answers a message; the caller's mistakes become one line."""
-        from edgerun.cli.chat_commands import run_command
-        from edgerun.errors import EdgerunError
+    try:
+        return path == resolve(None)
+    except BundleError:
+        return False
 
-        try:
-            if text.startswith("/"):
-                run_command(self, text)
-            else:
-                self.answer(text)
-        except EdgerunError as error:
-            options.say(str(error))
-            self.unanswered += not text.startswith("/")
-        except KeyboardInterrupt:
-            print(" [stopped]", file=sys.stderr, flush=True)
 
-    def answer(self, text: str) -> None:
-        """Streams a reply to stdout; Ctrl-C stops it and keeps the chat."""
-        from edgerun.cli.reply import reply_writer
+def folder_bytes(path: Path) -> int:
+    """Size of a bundle on disk."""
+    return sum(file.stat().st_size for file in path.glob("*") if file.is_file())
 
-        stream, write = self.session.send(text, **self.settings), reply_writer()
-        try:
-            with stream:
-                for piece in stream:
-                    write(piece)
-        except KeyboardInterrupt:
-            print(" [stopped]", end="", file=sys.stderr, flush=True)
-        print(flush=True)
-        self.last = stream.completion.stats
-        if stream.completion.finish_reason == "context":
-            options.say("the context is full: /clear starts again")
-        if self._show_stats:
-            from edgerun.cli.report import show_stats
 
-            show_stats(self.llm, self.last)
+def _go_on(conversation: Conversation, store: ChatStore) -> None:
+    """Loads the last chat with this model, if there is one."""
+    path = store.last_chat(conversation.llm.model.digest)
+    if not path.exists():
+        options.say("there is no chat with this model to go on with: this is a new one")
+        return
+    conversation.session.load(path)
+    options.say(f"going on with the last chat ({conversation.fill()} tokens); /show prints it")

@@ -1,4 +1,4 @@
-"""Progress on stderr: one line that is rewritten on a terminal, and what a first run compiles."""
+"""Progress on stderr: a line that is rewritten on a terminal, a bar while a first run compiles."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from edgerun.cli.visible import columns, visible
 from edgerun.env import terminal_erases
 
 SESSION = "onnxruntime session"
+COMPILING = "compiling for this machine, first run only"
+BAR = 20  # columns
 CLEAR = "\r\x1b[2K"
 
 
@@ -40,15 +42,16 @@ class progress_line:  # noqa: N801, used as a statement
 class first_run:  # noqa: N801, used as a statement
     """Tells what a first run waits for, and nothing when everything comes from the cache.
 
-    A terminal sees one changing line, a log a line for each kernel; both end with the duration.
-    Called with the text that back-ends pass to ``progress``: a kernel's name and its constants,
-    or the session that onnxruntime starts, which is no compilation and happens every time.
+    One line when compiling begins, on a terminal with a bar that grows, and one with the duration.
+    Called with the text that back-ends pass to ``progress``: ``registry.STARTING``, a kernel's name
+    and its constants, or the session that onnxruntime starts, which is no compilation and happens
+    every time.
     """
 
     def __init__(self) -> None:
         self._line = progress_line()
         self._count = 0
-        self._began = 0.0
+        self._began: float | None = None
 
     def __enter__(self) -> first_run:
         self._line.__enter__()
@@ -58,21 +61,32 @@ class first_run:  # noqa: N801, used as a statement
         if text == SESSION:
             say("starting onnxruntime")
             return
-        if not self._count:
+        from edgerun.kernels import registry
+
+        if self._began is None:
             self._began = time.perf_counter()
             if not self._line.is_shown:
-                say("compiling for this machine, first run only")
-        self._count += 1
-        if self._line.is_shown:
-            self._line(f"compiling for this machine, first run only: {self._count} {text}")
-        else:
-            say(f"  {self._count} {text}")
+                say(COMPILING)
+        self._count += text != registry.STARTING
+        total = max(registry.queued(), self._count)
+        self._line(f"{COMPILING} {bar(self._count, total)} {self._count}/{total}")
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._line.__exit__()
-        if self._count and kind is None:
+        if self._count and self._began is not None and kind is None:
             from edgerun.kernels import registry
 
             seconds = time.perf_counter() - self._began
             kept = ", kept for the next run" if registry.all_kept() else ""
             say(f"compiled {self._count} kernels in {seconds:.1f} s{kept}")
+
+
+def bar(done: int, total: int) -> str:
+    """A bar of fixed width.
+
+    Example:
+        >>> bar(1, 4)
+        '[#####...............]'
+    """
+    filled = BAR * done // max(total, 1)
+    return f"[{'#' * filled}{'.' * (BAR - filled)}]"

@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
+from edgerun.cli.chat_store import HISTORY
 from edgerun.env import terminal_erases
 from edgerun.errors import PromptError
 
 if TYPE_CHECKING:
+    from prompt_toolkit.completion import Completer
     from prompt_toolkit.history import History
     from prompt_toolkit.key_binding import KeyBindings
+
+    from edgerun.cli.chat_store import ChatStore
 
 ReadLine: TypeAlias = Callable[[], str]
 PROMPT = "> "
 CONTINUED = "\\"
+QUOTES = '"""'
 
 
-def reader() -> ReadLine:
-    """Returns a function that reads one message; it raises EOFError at the end."""
+def reader(fill: Callable[[], str], store: ChatStore) -> ReadLine:
+    """Returns a function that reads one message; it raises EOFError at the end.
+
+    Args:
+        fill: says how full the context is, for the prompt.
+        store: keeps what is typed.
+    """
     if sys.stdin.isatty():
-        return _editor() if terminal_erases() else _plain
+        return _editor(fill, store) if terminal_erases() else lambda: _plain(fill)
     sys.stdin.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     return lambda: read_message(sys.stdin)
 
 
-def _plain() -> str:
+def _plain(fill: Callable[[], str]) -> str:
     """Reads a message at a terminal that can only print."""
-    print(PROMPT, end="", file=sys.stderr, flush=True)
+    print(f"{fill()} {PROMPT}", end="", file=sys.stderr, flush=True)
     return read_message(sys.stdin)
 
 
 def read_message(lines: TextIO) -> str:
-    """Reads one line; a backslash at its end goes on in the next one.
+    """Reads one message: a line, more after a backslash at its end, or a block in quotes.
 
     Raises:
         EOFError: there are no more lines.
@@ -50,24 +61,42 @@ def read_message(lines: TextIO) -> str:
         if not line and not message:
             raise EOFError
         text = line.rstrip("\r\n")
-        if not line or not text.endswith(CONTINUED):
-            return "\n".join([*message, text])
-        message.append(text.removesuffix(CONTINUED))
+        goes_on = text.endswith(CONTINUED) and not is_open("\n".join(message))
+        message.append(text.removesuffix(CONTINUED) if goes_on else text)
+        if not line or not (goes_on or is_open("\n".join(message))):
+            return "\n".join(message)
 
 
-def _editor() -> ReadLine:
+def is_open(text: str) -> bool:
+    """Whether a message has begun with three quotes that are not closed yet."""
+    return text.startswith(QUOTES) and QUOTES not in text[len(QUOTES) :]
+
+
+def unquoted(text: str) -> str:
+    """A message without the three quotes around it, and the line ends beside them."""
+    if not text.startswith(QUOTES):
+        return text
+    inside, _, after = text[len(QUOTES) :].partition(QUOTES)
+    return inside.removeprefix("\n").removesuffix("\n") + after
+
+
+def _editor(fill: Callable[[], str], store: ChatStore) -> ReadLine:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.output import create_output
+    from prompt_toolkit.styles import Style
 
     # The editor draws on stderr, so that stdout holds the replies alone.
     session: PromptSession[str] = PromptSession(
-        history=_history(),
+        history=_history(store),
         key_bindings=_keys(),
+        completer=_completer(),
+        complete_while_typing=False,
         multiline=True,
         prompt_continuation=lambda width, line, wrapped: " " * width,
+        rprompt=fill,
+        style=Style([("", "bold"), ("rprompt", "nobold"), ("completion-menu", "nobold")]),
         output=create_output(sys.stderr),
     )
-    print("/help shows the commands, Ctrl-D quits.", file=sys.stderr)
     return lambda: session.prompt(PROMPT)
 
 
@@ -82,6 +111,8 @@ def _keys() -> KeyBindings:
         if buffer.document.text_before_cursor.endswith(CONTINUED):
             buffer.delete_before_cursor(1)
             buffer.insert_text("\n")
+        elif is_open(buffer.text):
+            buffer.insert_text("\n")
         else:
             buffer.validate_and_handle()
 
@@ -92,16 +123,42 @@ def _keys() -> KeyBindings:
     return keys
 
 
-def _history() -> History:
-    """Keeps messages between chats, unless the folder cannot be written."""
-    from prompt_toolkit.history import FileHistory, InMemoryHistory
+def _completer() -> Completer:
+    """Completes commands, names of settings, and files."""
+    from prompt_toolkit.completion import Completer, Completion, PathCompleter
+    from prompt_toolkit.document import Document
 
-    from edgerun import env
+    from edgerun.cli.chat_commands import ALIASES, COMMANDS, SETTINGS
 
-    file = env.settings().cache_dir / "chat_history"
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch(mode=0o600)
-    except OSError:
-        return InMemoryHistory()
-    return FileHistory(str(file))
+    files = PathCompleter(expanduser=True)
+    words = {"set": SETTINGS, "history": ("on", "off", "clear")}
+
+    class OfCommands(Completer):
+        def get_completions(self, document: Any, complete_event: Any) -> Iterator[Completion]:
+            text = document.text_before_cursor
+            if not text.startswith("/") or "\n" in text:
+                return
+            name, space, argument = text[1:].partition(" ")
+            if space and name in ("save", "load"):
+                yield from files.get_completions(Document(argument), complete_event)
+                return
+            begun = argument if space else name
+            for word in words.get(name, ()) if space else (*COMMANDS, *ALIASES):
+                if word.startswith(begun):
+                    yield Completion(word, start_position=-len(begun))
+
+    return OfCommands()
+
+
+def _history(store: ChatStore) -> History:
+    """Keeps messages between chats while the store is on."""
+    from prompt_toolkit.history import FileHistory
+
+    class KeptHistory(FileHistory):
+        def store_string(self, string: str) -> None:
+            if store.is_on:
+                with contextlib.suppress(OSError):  # a folder that cannot be written
+                    store.make_history_file()
+                    super().store_string(string)
+
+    return KeptHistory(str(store.folder / HISTORY))

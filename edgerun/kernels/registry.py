@@ -37,6 +37,7 @@ from edgerun.kernels.processor import identity
 Body: TypeAlias = Callable[[int, int], None]
 Factory: TypeAlias = Callable[..., Body]
 Progress: TypeAlias = Callable[[str], None]
+STARTING = "starting the compiler"  # told for each kernel that is queued; others name kernels
 FIELDS = "kernel-fields"  # what a file in the cache is called
 FAMILIES = (
     "amx",
@@ -181,6 +182,8 @@ def compiled(name: str, progress: Progress | None = None, **params: Any) -> Comp
 
 
 def _queued(key: str, name: str, params: dict[str, Any], progress: Progress | None) -> Compiled:
+    if progress is not None:
+        progress(STARTING)
     fields, job = _fields()[name], Job(name, params)
     _pool().submit(job)
 
@@ -190,6 +193,11 @@ def _queued(key: str, name: str, params: dict[str, Any], progress: Progress | No
         return load_object(entry.code)
 
     return Compiled(fields, load)
+
+
+def queued() -> int:
+    """Kernels that this process had to compile or still has to."""
+    return _pool().submitted
 
 
 def _ready(entry: Entry) -> Compiled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import io
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from edgerun import env
 from edgerun.cli import commands
 from edgerun.cli.main import main
 from edgerun.loading import Model
@@ -41,6 +43,15 @@ class Run:
 
     def __call__(self, *arguments: str, **given: Any) -> Result:
         return self.call(*arguments, **given)
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where chats are kept in this test."""
+    folder = tmp_path / "state"
+    changed = dataclasses.replace(env.settings(), state_dir=folder)
+    monkeypatch.setattr(env, "settings", lambda: changed)
+    return folder
 
 
 @pytest.fixture

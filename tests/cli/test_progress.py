@@ -4,37 +4,44 @@ from __future__ import annotations
 
 import pytest
 
-from edgerun.cli.progress import CLEAR, SESSION, first_run, progress_line
+from edgerun.cli.progress import CLEAR, COMPILING, SESSION, first_run, progress_line
 from edgerun.kernels import registry
+from edgerun.kernels.compile_pool import CompilePool, Job
 
 
-def test_a_log_gets_a_line_for_each_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_gets_one_line_before_and_one_after(capsys: pytest.CaptureFixture[str]) -> None:
     with first_run() as progress:
+        progress(registry.STARTING)
+        assert capsys.readouterr().err == f"edgerun: {COMPILING}\n"
         progress("linear_row 2 32")
         progress("attention fp16")
     out, err = capsys.readouterr()
     assert out == ""
-    *lines, last = err.splitlines()
-    assert lines == [
-        "edgerun: compiling for this machine, first run only",
-        "edgerun:   1 linear_row 2 32",
-        "edgerun:   2 attention fp16",
-    ]
-    assert last.startswith("edgerun: compiled 2 kernels in ")
+    assert err.startswith("edgerun: compiled 2 kernels in ")
+    assert err.count("\n") == 1
 
 
-def test_a_terminal_gets_one_line_that_changes(
+def test_a_terminal_gets_a_bar(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(registry, "queued", lambda: 4)
     with first_run() as progress:
-        progress("linear_row 2 32")
-        progress("attention fp16")
+        for text in (registry.STARTING, "linear_row 2 32", "attention fp16"):
+            progress(text)
     shown = capsys.readouterr().err.split(CLEAR)
-    text = "compiling for this machine, first run only: "
-    assert shown[1:3] == [f"{text}1 linear_row 2 32", f"{text}2 attention fp16"]
-    assert shown[3].startswith("edgerun: compiled 2 kernels in ")
+    bars = [".." * 10, "#####" + "." * 15, "#" * 10 + "." * 10]
+    assert shown[1:4] == [f"{COMPILING} [{bar}] {n}/4" for n, bar in enumerate(bars)]
+    assert shown[4].startswith("edgerun: compiled 2 kernels in ")
+
+
+def test_the_pool_counts_what_it_was_given() -> None:
+    pool = CompilePool(lambda job: b"code", most=0, prefers_here=lambda: True)
+    for number in range(3):
+        pool.submit(Job("kernel", {"n": number}))
+    assert pool.submitted == 3
 
 
 def test_the_line_fits_the_terminal(
