@@ -93,7 +93,7 @@ def read_open(descriptor: int, path: Path, limit_bytes: int) -> bytes:
         )
     data = bytearray()
     # One more than it had: a file that grows while it is read is cut off, and found altered.
-    while len(data) <= size and (piece := os.read(descriptor, min(PIECE_BYTES, size + 1))):
+    while len(data) <= size and (piece := os.pread(descriptor, PIECE_BYTES, len(data))):
         data += piece
     return bytes(data[: size + 1])
 

@@ -55,7 +55,7 @@ def test_nothing_of_a_large_file_is_read(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "file"
     with path.open("wb") as file:
         file.truncate(1 << 40)
-    monkeypatch.setattr(plain_files.os, "read", None)
+    monkeypatch.setattr(plain_files.os, "pread", None)
     with pytest.raises(TooLargeError, match=f"{1 << 40} bytes; at most 100 "):
         read_plain(path, 100)
 

@@ -8,9 +8,7 @@ are never copied.
 from __future__ import annotations
 
 import math
-import os
-import stat
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import BundleError, UnsupportedError
+from edgerun.graph.external_data import (
+    EXTERNAL,
+    ExternalFiles,
+    OpenFile,
+    check_other_tensors,
+    read_external,
+)
 from edgerun.graph.ir import Constant, Graph, Node
-from edgerun.graph.mapped_file import MappedFile
 from edgerun.graph.onnx_schema import onnx_messages
 
 DTYPES: dict[int, type[np.generic]] = {
@@ -37,24 +41,20 @@ DEFAULT_DOMAINS = ("", "ai.onnx")
 MAX_MODEL_BYTES = 2**31 - 1  # a protobuf message cannot be larger
 
 
-def read_graph(path: Path, known: Collection[tuple[int, int]] = ()) -> Graph:
-    """Reads an ONNX model file.
+def read_graph(path: Path, data: bytes, listed: Mapping[str, OpenFile] | None = None) -> Graph:
+    """Reads an ONNX model.
 
     Args:
-        path: of the ``.onnx`` file; its external data lies beside it.
-        known: device and inode of files whose content is vouched for, which may therefore have
-            several names (hard links).
+        path: where it came from; its external data lies beside it.
+        data: content of the file, of at most ``MAX_MODEL_BYTES``.
+        listed: the files that may hold external data, see ``ExternalFiles``.
 
     Raises:
-        BundleError: the file is missing, no ONNX model, truncated, or points outside its folder.
+        BundleError: it is no ONNX model, truncated, or points outside its folder.
         UnsupportedError: a tensor has an element type that no kernel reads.
     """
     from google.protobuf.message import DecodeError
 
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise BundleError(f"cannot read {path}: {error.strerror}") from error
     model = onnx_messages().ModelProto()
     try:
         model.ParseFromString(data)
@@ -62,7 +62,8 @@ def read_graph(path: Path, known: Collection[tuple[int, int]] = ()) -> Graph:
         raise BundleError(f"{path} is no ONNX model or is damaged: {error}") from error
     if not model.graph.output:
         raise BundleError(f"{path} is no ONNX model: it has no outputs")
-    files = _MappedFiles(path.parent, known)
+    files = ExternalFiles(path.parent, listed)
+    check_other_tensors(model, files)
     constants: dict[str, Constant] = {
         tensor.name: _tensor(tensor, files) for tensor in model.graph.initializer if tensor.name
     }
@@ -76,59 +77,13 @@ def read_graph(path: Path, known: Collection[tuple[int, int]] = ()) -> Graph:
     )
 
 
-class _MappedFiles:
-    """Files of one folder, mapped once each."""
-
-    def __init__(self, folder: Path, known: Collection[tuple[int, int]]) -> None:
-        self._folder = folder
-        self._known = known
-        self._maps: dict[str, NDArray[np.uint8]] = {}
-
-    def view(self, location: str, offset: int, length: int, tensor: str) -> NDArray[np.uint8]:
-        data = self._maps.get(location)
-        if data is None:
-            data = self._maps[location] = self._open(location, tensor)
-        if offset < 0 or length < 0 or offset + length > len(data):
-            raise BundleError(
-                f"tensor '{tensor}' reads bytes {offset} to {offset + length} of {location}, "
-                f"which has {len(data)}: the file is truncated or the model altered"
-            )
-        return data[offset : offset + length]
-
-    def _open(self, location: str, tensor: str) -> NDArray[np.uint8]:
-        if location in ("", ".", "..") or "/" in location or "\\" in location or "\0" in location:
-            raise BundleError(
-                f"tensor '{tensor}' wants data from '{location}': only a file in the model's own "
-                "folder is allowed"
-            )
-        path = self._folder / location
-        try:
-            # Opened before it is looked at, so that it cannot be exchanged in between.
-            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
-        except OSError as error:
-            raise BundleError(
-                f"cannot open {location}, the data of tensor '{tensor}': {error.strerror}"
-            ) from error
-        try:
-            status = os.fstat(descriptor)
-            shared = status.st_nlink > 1 and (status.st_dev, status.st_ino) not in self._known
-            if not stat.S_ISREG(status.st_mode) or shared:
-                raise BundleError(f"{location} must be a plain file with a single name")
-            if status.st_size == 0:
-                return np.zeros(0, np.uint8)
-            mapped = MappedFile(descriptor)
-        finally:
-            os.close(descriptor)
-        return np.frombuffer(mapped, np.uint8)
-
-
 def _type_name(tensor: Any) -> str:
     kinds = onnx_messages().TensorProto.DataType
     known: dict[int, str] = {number: name for name, number in kinds.items()}
     return known.get(tensor.data_type, str(tensor.data_type)).lower()
 
 
-def _tensor(tensor: Any, files: _MappedFiles) -> NDArray[Any]:
+def _tensor(tensor: Any, files: ExternalFiles) -> NDArray[Any]:
     dtype = DTYPES.get(tensor.data_type)
     if dtype is None:
         raise UnsupportedError(
@@ -139,8 +94,8 @@ def _tensor(tensor: Any, files: _MappedFiles) -> NDArray[Any]:
     if any(size < 0 for size in shape):
         raise BundleError(f"tensor '{tensor.name}' has the impossible shape {shape}")
     length = math.prod(shape) * np.dtype(dtype).itemsize
-    if tensor.data_location == 1:
-        raw: Any = _external(tensor, files, length)
+    if tensor.data_location == EXTERNAL:
+        raw: Any = read_external(tensor, files, length)
     elif tensor.HasField("raw_data"):
         raw = np.frombuffer(tensor.raw_data, np.uint8)
     else:
@@ -151,20 +106,6 @@ def _tensor(tensor: Any, files: _MappedFiles) -> NDArray[Any]:
         )
     values: NDArray[Any] = raw.view(dtype).reshape(shape)
     return values
-
-
-def _external(tensor: Any, files: _MappedFiles, length: int) -> NDArray[np.uint8]:
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    try:
-        offset = int(entries.get("offset", "0"))
-        stated = int(entries.get("length", str(length)))
-    except ValueError as error:
-        raise BundleError(f"tensor '{tensor.name}' has a broken data range: {error}") from error
-    if stated != length:
-        raise BundleError(
-            f"tensor '{tensor.name}' needs {length} bytes, its data range has {stated}"
-        )
-    return files.view(entries.get("location", ""), offset, length, tensor.name)
 
 
 def _typed(tensor: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:

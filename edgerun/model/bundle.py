@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,20 +14,23 @@ import msgspec
 from edgerun.env import PACKS
 from edgerun.errors import BundleError, UnsupportedError
 from edgerun.graph.check import check, confirm, is_lowered
+from edgerun.graph.external_data import OpenFile
 from edgerun.graph.ir import Graph
 from edgerun.graph.onnx_reader import read_graph
 from edgerun.graph.passes import lower
-from edgerun.model.foreign import GENAI_CONFIG, foreign_manifest
-from edgerun.model.manifest import FORMAT, FORMAT_VERSION, FileEntry, Manifest, ModelConfig
+from edgerun.model.bundle_files import (
+    GENAI_CONFIG,
+    MANIFEST,
+    MODEL,
+    BundleFiles,
+    read_unlisted,
+)
+from edgerun.model.foreign import read_foreign
+from edgerun.model.manifest import FORMAT, FORMAT_VERSION, Manifest, ModelConfig
 
 logger = logging.getLogger(__name__)
 
-MANIFEST = "manifest.json"
-MODEL = "model.onnx"
-MAX_TEXT_BYTES = 256 * 2**20
 MAX_DIMENSION = 2**24
-# Files up to this size are hashed at every load; larger ones when asked (``verify``).
-ALWAYS_HASHED_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +41,13 @@ class Bundle:
         path: its folder.
         manifest: what the exporter recorded.
         graph: the lowered graph; its constants are views of mapped files.
+        files: of the folder.
     """
 
     path: Path
     manifest: Manifest
     graph: Graph
+    files: BundleFiles
 
     @property
     def config(self) -> ModelConfig:
@@ -64,11 +70,8 @@ class Bundle:
         Raises:
             BundleError: it is not listed, too large, altered, or no UTF-8.
         """
-        if not self.has(name):
-            raise BundleError(f"{self.path} has no file '{name}' in its manifest")
-        data = _checked_file(self.path, name, self.manifest.files[name], always=True)
         try:
-            return data.decode("utf-8")
+            return self.files.read(name).decode("utf-8")
         except UnicodeDecodeError as error:
             raise BundleError(f"{self.path / name} is not UTF-8 text: {error}") from error
 
@@ -86,20 +89,27 @@ def open_bundle(path: Path | str, *, verify: bool = False) -> Bundle:
         UnsupportedError: the bundle is of a newer format.
     """
     folder = Path(path)
-    if not (folder / MANIFEST).exists() and (folder / GENAI_CONFIG).is_file():
-        logger.warning("%s has no %s, so its files cannot be checked for damage", folder, MANIFEST)
-        manifest, model = foreign_manifest(folder)
-        _check_model(folder / GENAI_CONFIG, manifest.model)
-        graph = _graph(folder / model, folder / GENAI_CONFIG, manifest.model)
-        return Bundle(folder, manifest, graph)
+    if not os.path.lexists(folder / MANIFEST) and os.path.lexists(folder / GENAI_CONFIG):
+        return _open_foreign(folder)
     manifest = read_manifest(folder)
     if MODEL not in manifest.files:
         raise BundleError(f"the manifest of {folder} lists no {MODEL}")
-    hashed: set[tuple[int, int]] = set()
-    for name, entry in manifest.files.items():
-        _checked_file(folder, name, entry, always=verify, hashed=hashed)
-    graph = _graph(folder / MODEL, folder / MANIFEST, manifest.model, frozenset(hashed))
-    return Bundle(folder, manifest, graph)
+    files = BundleFiles(folder, manifest.files)
+    files.check(verify=verify)
+    graph = _graph(
+        folder / MODEL, files.read(MODEL), files.opened, folder / MANIFEST, manifest.model
+    )
+    files.release()
+    return Bundle(folder, manifest, graph, files)
+
+
+def _open_foreign(folder: Path) -> Bundle:
+    logger.warning("%s has no %s, so its files cannot be checked for damage", folder, MANIFEST)
+    foreign = read_foreign(folder)
+    manifest, description = foreign.manifest, folder / GENAI_CONFIG
+    _check_model(description, manifest.model)
+    graph = _graph(folder / foreign.name, foreign.data, None, description, manifest.model)
+    return Bundle(folder, manifest, graph, BundleFiles(folder, manifest.files))
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -111,12 +121,12 @@ def read_manifest(folder: Path) -> Manifest:
     """
     if not folder.exists():
         raise BundleError(f"there is no bundle at {folder}: give the folder that an export wrote")
-    if not (folder / MANIFEST).is_file():
+    if not os.path.lexists(folder / MANIFEST):
         raise BundleError(
             f"{folder} is no edgerun bundle: it has no {MANIFEST}; "
             "make one with 'edgerun export <checkpoint> -o <folder>'"
         )
-    data = _read(folder / MANIFEST)
+    data = read_unlisted(folder / MANIFEST)
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -140,9 +150,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _graph(
     path: Path,
+    data: bytes,
+    listed: Mapping[str, OpenFile] | None,
     description: Path,
     model: ModelConfig,
-    hashed: frozenset[tuple[int, int]] = frozenset(),
 ) -> Graph:
     """Reads, lowers and checks a model file, and compares it with what a description states.
 
@@ -151,7 +162,7 @@ def _graph(
     of another type), so anything that reading trips over means that the file is broken.
     """
     try:
-        graph = lower(read_graph(path, hashed))
+        graph = lower(read_graph(path, data, listed))
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         raise BundleError(f"the graph in {path} is inconsistent: {error!r}") from error
     if is_lowered(graph):
@@ -169,60 +180,3 @@ def _check_model(path: Path, model: ModelConfig) -> None:
         raise BundleError(
             f"{path} names special tokens {ids} outside the vocabulary of {model.vocab_size}"
         )
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > MAX_TEXT_BYTES:
-            raise BundleError(f"{path} is larger than {MAX_TEXT_BYTES} bytes")
-        return path.read_bytes()
-    except OSError as error:
-        raise BundleError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _checked_file(
-    folder: Path,
-    name: str,
-    entry: FileEntry,
-    *,
-    always: bool,
-    hashed: set[tuple[int, int]] | None = None,
-) -> bytes:
-    """Checks a file's place, kind, size and, unless it is large, digest; returns its bytes.
-
-    A large file is not read and returns nothing. One with several names is always read, since it
-    may be somebody else's; installers link files so. Device and inode of files whose digest was
-    right are added to ``hashed``.
-    """
-    if "/" in name or "\\" in name or name in ("", ".", "..", MANIFEST):
-        raise BundleError(f"the manifest of {folder} lists '{name}', which is no plain file name")
-    path = folder / name
-    if path.is_symlink() or not path.is_file():
-        raise BundleError(
-            f"{path} is missing or not a plain file, but the manifest lists it; "
-            "copy or export the model again"
-        )
-    status = path.stat()
-    size = status.st_size
-    if size != entry.size:
-        raise BundleError(
-            f"{path} has {size} bytes and the manifest says {entry.size}: the file is truncated "
-            "or altered; copy or export the model again"
-        )
-    if size > ALWAYS_HASHED_BYTES and not always and status.st_nlink == 1:
-        return b""
-    digest, data = hashlib.sha256(), bytearray()
-    with path.open("rb") as file:
-        status = os.fstat(file.fileno())
-        while piece := file.read(2**20):
-            digest.update(piece)
-            if size <= MAX_TEXT_BYTES:
-                data += piece
-    if digest.hexdigest() != entry.sha256:
-        raise BundleError(
-            f"{path} does not match the digest in the manifest: it is damaged or altered; "
-            "copy or export the model again"
-        )
-    if hashed is not None:
-        hashed.add((status.st_dev, status.st_ino))
-    return bytes(data)

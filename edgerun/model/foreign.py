@@ -7,15 +7,18 @@ files, so sizes and digests are taken as found; all other checks stay.
 from __future__ import annotations
 
 import hashlib
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from edgerun.errors import BundleError, UnsupportedError
+from edgerun.model.bundle_files import GENAI_CONFIG, read_unlisted
 from edgerun.model.manifest import FORMAT, FORMAT_VERSION, FileEntry, Manifest, ModelConfig
+from edgerun.plain_files import is_plain_name
 
-GENAI_CONFIG = "genai_config.json"
 TEXT_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -51,21 +54,31 @@ class _GenaiConfig(msgspec.Struct):
     model: _Model
 
 
-def foreign_manifest(folder: Path) -> tuple[Manifest, str]:
+@dataclass(frozen=True, slots=True)
+class ForeignModel:
+    """What was found in a folder.
+
+    Attributes:
+        manifest: as if the folder had one.
+        name: of the model file.
+        data: its content.
+    """
+
+    manifest: Manifest
+    name: str
+    data: bytes
+
+
+def read_foreign(folder: Path) -> ForeignModel:
     """Describes a folder by its ``genai_config.json``.
 
-    Returns:
-        a manifest, and the name of the model file.
-
     Raises:
-        BundleError: the configuration is damaged.
+        BundleError: the configuration is damaged, or a file is not a plain one of the folder.
         UnsupportedError: the model consists of several graphs.
     """
     path = folder / GENAI_CONFIG
     try:
-        model = msgspec.json.decode(path.read_bytes(), type=_GenaiConfig).model
-    except OSError as error:
-        raise BundleError(f"cannot read {path}: {error.strerror}") from error
+        model = msgspec.json.decode(read_unlisted(path, alone=True), type=_GenaiConfig).model
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BundleError(f"{path} is damaged: {error}") from error
     if model.embedding is not None:
@@ -87,11 +100,16 @@ def foreign_manifest(folder: Path) -> tuple[Manifest, str]:
         eos_token_ids=() if eos is None else tuple(eos) if isinstance(eos, list) else (eos,),
         pad_token_id=model.pad_token_id,
     )
-    names = [name for name in TEXT_FILES if (folder / name).is_file()]
-    files = {name: _entry(folder / name) for name in names}
-    return Manifest(FORMAT, FORMAT_VERSION, files, config), decoder.filename
+    name = decoder.filename
+    if not is_plain_name(name):
+        raise BundleError(
+            f"{path} names the model '{name}': only a file in the same folder is allowed"
+        )
+    present = [text for text in TEXT_FILES if os.path.lexists(folder / text)]
+    contents = {each: read_unlisted(folder / each, alone=True) for each in (*present, name)}
+    files = {each: _entry(data) for each, data in contents.items()}
+    return ForeignModel(Manifest(FORMAT, FORMAT_VERSION, files, config), name, contents[name])
 
 
-def _entry(path: Path) -> FileEntry:
-    data = path.read_bytes()
+def _entry(data: bytes) -> FileEntry:
     return FileEntry(hashlib.sha256(data).hexdigest(), len(data))

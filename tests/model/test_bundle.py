@@ -94,14 +94,6 @@ def test_a_newer_format_is_refused(bundle):
         open_bundle(bundle)
 
 
-@pytest.mark.parametrize("name", ["../evil", "/etc/passwd", "a/b", "..", "a\\b"])
-def test_the_manifest_cannot_name_other_folders(bundle, name):
-    entry = {"sha256": "0" * 64, "size": 1}
-    rewrite(bundle, lambda manifest: manifest["files"].update({name: entry}))
-    with pytest.raises(BundleError, match="no plain file name"):
-        open_bundle(bundle)
-
-
 @pytest.mark.parametrize("key", ["num_layers", "head_dim", "vocab_size", "context_length"])
 @pytest.mark.parametrize("value", [0, -1, 2**40])
 def test_impossible_dimensions_are_refused(bundle, key, value):
@@ -116,48 +108,9 @@ def test_special_tokens_must_be_in_the_vocabulary(bundle):
         open_bundle(bundle)
 
 
-def escape(folder, location):
-    """Points every external tensor somewhere else, with a manifest that agrees."""
-    import onnx
-
-    model = onnx.load(folder / "model.onnx", load_external_data=False)
-    for tensor in model.graph.initializer:
-        for entry in tensor.external_data:
-            if entry.key == "location":
-                entry.value = location
-    (folder / "model.onnx").write_bytes(model.SerializeToString())
-    accept(folder, "model.onnx")
-
-
-@pytest.mark.parametrize(
-    "location", ["../model.onnx.data", "/etc/passwd", "sub/file", "..", "", "a\0b", "..\\x"]
-)
-def test_external_data_stays_in_the_folder(bundle, location):
-    shutil.copy(bundle / "model.onnx.data", bundle.parent / "model.onnx.data")
-    escape(bundle, location)
-    with pytest.raises(BundleError, match="only a file in the model's own folder"):
-        open_bundle(bundle)
-
-
-def test_external_data_through_a_symbolic_link_is_refused(bundle):
-    os.symlink("/etc/passwd", bundle / "link")
-    escape(bundle, "link")
-    with pytest.raises(BundleError, match="link"):
-        open_bundle(bundle)
-
-
-def test_external_data_through_a_hard_link_is_refused(bundle):
-    secret = bundle.parent / "secret"
-    secret.write_bytes(b"x" * 4096)
-    os.link(secret, bundle / "hard")
-    escape(bundle, "hard")
-    with pytest.raises(BundleError, match="plain file with a single name"):
-        open_bundle(bundle)
-
-
 @pytest.mark.parametrize("large", [False, True])
 def test_a_listed_file_with_the_right_digest_may_have_several_names(bundle, large, monkeypatch):
-    monkeypatch.setattr("edgerun.model.bundle.ALWAYS_HASHED_BYTES", 0 if large else 2**20)
+    monkeypatch.setattr("edgerun.model.bundle_files.ALWAYS_HASHED_BYTES", 0 if large else 2**20)
     os.link(bundle / "model.onnx.data", bundle.parent / "cache")  # as installers do
     assert open_bundle(bundle).graph.constants
     data = (bundle / "model.onnx.data").read_bytes()
