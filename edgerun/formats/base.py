@@ -3,6 +3,8 @@
 All block-wise formats share that layout: a matrix ``[N, K]`` (output by input features) is cut
 along K into blocks; a block stores unsigned codes of ``bits`` bits, the first weight in the
 lowest bits of the first byte, and one float32 scale; the weight is ``(code - zero) * scale``.
+Scales may be negative: the code range has one value more below zero than above, and a block is
+best served if its largest magnitude falls there.
 Source: onnxruntime contrib operators, ``com.microsoft.MatMulNBits``.
 """
 
@@ -125,9 +127,9 @@ class BlockFormat:
     def encode(
         self, weight: NDArray[np.float32], scales: NDArray[np.float32], block: int
     ) -> PackedWeight:
-        """Quantises with given scales, float32 ``[N, K / block]``."""
+        """Quantises with given scales of either sign, float32 ``[N, K / block]``."""
         blocks = weight.reshape(len(weight), -1, block)
-        safe = np.where(scales > 0, scales, np.float32(1))[..., None]
+        safe = np.where(scales != 0, scales, np.float32(1))[..., None]
         integers = np.clip(np.rint(blocks / safe), self.low, self.high)
         codes = (integers + 2 ** (self.bits - 1)).astype(np.uint8)
         shape = (weight.shape[0], weight.shape[1])

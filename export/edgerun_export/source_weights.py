@@ -162,6 +162,17 @@ class SourceWeights:
             )
         return self._quantise_master(name, rows)
 
+    def integers(self, name: str, rows: slice) -> tuple[I8, F32] | None:
+        """Reads rows of a matrix that the source stores, or computes with, as integers and scales.
+
+        Returns:
+            values int8 ``[rows, columns]`` and scales float32 ``[rows, g]``, one for each
+            ``columns / g`` values; ``None`` where there is nothing but floats.
+        """
+        if self.is_ternary(name):
+            return self.ternary(name, rows)
+        return self._checkpoint.integers(self._stored_name(name), rows)
+
     def _quantise_master(self, name: str, rows: slice) -> tuple[I8, F32]:
         """Applies absmean (Ma et al. 2024, equations 1 to 3), as transformers' ``WeightQuant``."""
         if name not in self._master_scales:

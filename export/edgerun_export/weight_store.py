@@ -12,7 +12,7 @@ from edgerun.errors import UnsupportedError
 from edgerun.formats.base import PackedWeight
 from edgerun_export.external_data import DataWriter
 from edgerun_export.onnx_graph import OnnxGraph
-from edgerun_export.quantize import block_layout, encode_values, quantise_rows
+from edgerun_export.quantize import block_layout, encode_integers, fits, quantise_rows
 from edgerun_export.recipe import Recipe
 from edgerun_export.source_weights import SourceWeights
 
@@ -46,7 +46,7 @@ class StoredMatrix:
 
 @dataclass(slots=True)
 class Damage:
-    """Sums over the weights that were rounded.
+    """Sums over weights that were stored.
 
     Attributes:
         error: of squared differences.
@@ -111,9 +111,8 @@ class WeightStore:
     def projection(self, name: str) -> StoredMatrix:
         """Writes a projection in the recipe's weight format."""
         weights, group = self._recipe.weights, self._recipe.group_size
-        exact = weights == "ternary" and self._source.is_ternary(name)
-        make = self._exact if exact else self._rounded
-        return self._store(name, name, weights, group, make(name, weights, group))
+        parts = self._parts(name, weights, group, self.damage)
+        return self._store(name, name, weights, group, parts)
 
     def vocabulary(self, name: str, format_name: str, stored_as: str) -> StoredMatrix:
         """Writes an embedding or head in a block format whose blocks fill the rows exactly.
@@ -122,7 +121,7 @@ class WeightStore:
             UnsupportedError: the rows cannot be cut into whole blocks.
         """
         block = self._whole_block(self._source.spec.tensors()[name][1])
-        parts = self._coded(name, format_name, block)
+        parts = self._parts(name, format_name, block, Damage())
         return self._store(name, stored_as, format_name, block, parts)
 
     def _whole_block(self, width: int) -> int:
@@ -135,24 +134,24 @@ class WeightStore:
             )
         return block
 
-    def _exact(self, name: str, format_name: str, block: int) -> Iterator[PackedWeight]:
+    def _parts(
+        self, name: str, format_name: str, block: int, damage: Damage
+    ) -> Iterator[PackedWeight]:
+        """Packs a matrix slab by slab, and adds what that does to it to ``damage``."""
         layout = block_layout(format_name)
+        # Ternary values are never fitted anew: a block that is too large for them is refused.
+        exact = format_name == "ternary" and self._source.is_ternary(name)
         for rows in self._source.slabs(name):
-            values, scales = self._source.ternary(name, rows)
-            yield encode_values(values, scales, layout, block)
-
-    def _coded(self, name: str, format_name: str, block: int) -> Iterator[PackedWeight]:
-        for rows in self._source.slabs(name):
-            yield quantise_rows(self._source.rows(name, rows), format_name, block)
-
-    def _rounded(self, name: str, format_name: str, block: int) -> Iterator[PackedWeight]:
-        layout = block_layout(format_name)
-        for rows in self._source.slabs(name):
+            stored = self._source.integers(name, rows)
+            if stored is not None and (exact or fits(*stored, layout, block)):
+                damage.energy += _energy(*stored)
+                yield encode_integers(*stored, layout, block)
+                continue
             weights = self._source.rows(name, rows)
             packed = quantise_rows(weights, format_name, block)
             difference = layout.unpack(packed) - weights
-            self.damage.error += float(np.vdot(difference, difference))
-            self.damage.energy += float(np.vdot(weights, weights))
+            damage.error += float(np.vdot(difference, difference))
+            damage.energy += float(np.vdot(weights, weights))
             yield packed
 
     def _store(
@@ -185,3 +184,9 @@ class WeightStore:
     def _counted(self, piece: F32) -> F32:
         self._progress(piece.size)
         return piece
+
+
+def _energy(values: NDArray[np.int8], scales: F32) -> float:
+    """Sum of the squares of integers ``[n, K]`` times scales ``[n, g]``."""
+    groups = values.reshape(*scales.shape, -1).astype(np.float32)
+    return float(np.vdot(np.einsum("ngk,ngk->ng", groups, groups) * scales, scales))

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from edgerun.errors import UnsupportedError
-from edgerun_export.quantize import block_layout, encode_values, quantise_rows
+from edgerun_export.quantize import block_layout, encode_integers, quantise_rows
 
 FORMATS = ["ternary", "int2", "int4", "int8"]
 WEIGHTS = st.floats(-100, 100, width=32)
@@ -70,11 +70,14 @@ def test_ternary_fit_is_the_least_squares_optimum():
     assert found == pytest.approx(best, rel=1e-5)
 
 
-@given(arrays(np.int8, (4, 40), elements=st.integers(-1, 1)), st.floats(0.0625, 8, width=32))
+@given(
+    arrays(np.int8, (4, 40), elements=st.integers(-1, 1)),
+    st.floats(0.0625, 8, width=32) | st.floats(-8, -0.0625, width=32),
+)
 @settings(deadline=None)
 def test_exact_ternary_values_survive(values, scale):
     scales = np.full((4, 1), scale, np.float32)
-    packed = encode_values(values, scales, block_layout("ternary"), 32)
+    packed = encode_integers(values, scales, block_layout("ternary"), 32)
     expected = values.astype(np.float32) * np.float32(scale)
     np.testing.assert_array_equal(block_layout("ternary").unpack(packed), expected)
 
@@ -82,10 +85,10 @@ def test_exact_ternary_values_survive(values, scale):
 def test_stored_block_scales_are_spread_over_smaller_groups():
     values = np.ones((2, 512), np.int8)
     scales = np.array([[1, 2], [3, 4]], np.float32)
-    packed = encode_values(values, scales, block_layout("ternary"), 128)
+    packed = encode_integers(values, scales, block_layout("ternary"), 128)
     np.testing.assert_array_equal(packed.scales[0], [1, 1, 2, 2])
     with pytest.raises(UnsupportedError, match="must divide 128, not be 256"):
-        encode_values(values[:, :256], scales, block_layout("ternary"), 256)
+        encode_integers(values[:, :256], scales, block_layout("ternary"), 256)
 
 
 def test_zero_rows_stay_zero():

@@ -19,6 +19,7 @@ from edgerun_export.linear import LinearBuilder
 from edgerun_export.numpy_model import forward
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.verify import VerificationError, relative_error, run_onnx
+from tests.gguf_model import write_gguf
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 ALL = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
@@ -75,42 +76,6 @@ class ByName:
         return self.tensors[name][rows]
 
 
-def gguf_of(path, architecture, config, tensors):
-    """Writes a GGUF file as llama.cpp's converter does."""
-    gguf = pytest.importorskip("gguf")
-    spec = describe(config)
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_context_length(spec.context_length)
-    writer.add_embedding_length(spec.hidden_size)
-    writer.add_block_count(spec.num_layers)
-    writer.add_feed_forward_length(spec.intermediate_size)
-    writer.add_head_count(spec.num_heads)
-    writer.add_head_count_kv(spec.num_kv_heads)
-    writer.add_key_length(spec.head_dim)
-    writer.add_value_length(spec.head_dim)
-    writer.add_layer_norm_rms_eps(spec.norm_eps)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_tokenizer_model("llama")
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
-    tokens += ["a", "b", "c", "d", "e"]
-    writer.add_token_list(tokens)
-    writer.add_token_scores([-float(i) for i in range(len(tokens))])
-    writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * 5)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, spec.num_layers)
-    for key, value in tensors.items():
-        if architecture == "llama" and ("q_proj" in key or "k_proj" in key):
-            heads = value.shape[0] // spec.head_dim
-            shape = (heads, 2, spec.head_dim // 2, *value.shape[1:])
-            value = value.reshape(shape).swapaxes(1, 2).reshape(value.shape)
-        stem, suffix = key.rsplit(".", 1)
-        writer.add_tensor(f"{names.get_name(stem)}.{suffix}", np.ascontiguousarray(value))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
 @pytest.mark.parametrize(
     ("architecture", "golden_name", "projections"),
     [
@@ -125,7 +90,7 @@ def test_gguf_biases_are_computed_with(tmp_path, architecture, golden_name, proj
     config = {**config, "model_type": architecture, "sliding_window": None}
     config |= {"attention_bias": None, "mlp_bias": None}
     biased = with_biases(config, tensors, projections)
-    path = gguf_of(tmp_path / "m.gguf", architecture, config, biased)
+    path = write_gguf(tmp_path / "m.gguf", architecture, config, biased)
     result = export(path, tmp_path / "out", ExportOptions(weights="fp32", verify=True))
     assert result.warnings == []
     spec = describe(config, biased)

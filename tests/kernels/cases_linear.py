@@ -62,13 +62,14 @@ def stream_fields(weight: StreamWeight, step: int) -> dict[str, Any]:
 
 
 def packed_weight(form: tuple[str, int], n: int, k: int, *, row_scale: bool) -> PackedWeight:
-    """A random weight, with equal scales along a row if asked."""
+    """A random weight, with equal scales along a row if asked; every other scale is negative."""
     name, block = form
     weight, kind = random((n, -(-k // block) * block), 7), format_named(name)
-    if not row_scale:
-        return kind.pack(weight, block)
-    scales = np.repeat(np.abs(weight).max(axis=1, keepdims=True) / 2, weight.shape[1] // block, 1)
-    return kind.encode(weight, scales, block)
+    scales = kind.pack(weight, block).scales
+    if row_scale:
+        scales = np.repeat(np.abs(weight).max(axis=1, keepdims=True) / 2, scales.shape[1], 1)
+    odd = np.arange(n)[:, None] + (0 if row_scale else np.arange(scales.shape[1]))
+    return kind.encode(weight, np.where(odd % 2, -scales, scales).astype(np.float32), block)
 
 
 def rounded_row(x: F32, stride: int) -> dict[str, Any]:

@@ -81,6 +81,22 @@ class Checkpoint(Protocol):
         """
         ...
 
+    def integers(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
+        """Read a tensor that the file itself stores as integers and scales.
+
+        Args:
+            name: a key of :meth:`tensors`.
+            rows: logical output rows, step 1; ``None`` reads everything.
+
+        Returns:
+            int8 values ``[N, K]`` and exact float32 scales ``[N, K/g]`` of either sign; the weight
+            is value times scale. ``None`` where the tensor is not stored so.
+
+        Raises:
+            CheckpointError: as for :meth:`read`, or an integer that its type does not have.
+        """
+        ...
+
     def ternary(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
         """Read a tensor that the file itself stores as ternary values and scales.
 

@@ -2,7 +2,8 @@
 
 Block layouts follow the GGUF specification and ``ggml-quants.c`` of llama.cpp. Every decoder is a
 pure function from ``uint8 [blocks, block_bytes]`` to ``[blocks, block_weights]``; ``d`` is a
-block's scale (float16).
+block's scale (float16). Types whose weights are integers times a scale are unpacked here, because
+bundles can keep their codes as they are; the gguf package decodes the others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,31 @@ from typing import Any
 
 import numpy as np
 
+from edgerun.errors import MissingDependencyError
 from edgerun_export.checkpoint.base import F32, I8, U8, Array
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """How a type's weights are integers times scales.
+
+    Attributes:
+        high: the largest integer.
+        group: weights that share a scale; divides the block.
+        unpack: blocks to int8 ``[blocks, block_weights]`` and exact float32 scales
+            ``[blocks, block_weights / group]``.
+    """
+
+    high: int
+    group: int
+    unpack: Callable[[U8], tuple[I8, F32]]
+
+    def decode(self, blocks: U8) -> Array:
+        """Blocks to values."""
+        integers, scales = self.unpack(blocks)
+        grouped = integers.reshape(*scales.shape, self.group).astype(np.float32)
+        grouped *= scales[:, :, None]
+        return grouped.reshape(integers.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +51,7 @@ class Codec:
         block_bytes: bytes in a block.
         decode: blocks to values; ``None`` where only the size is known.
         out: dtype of the decoded values.
-        ternary: blocks to values in {-1, 0, 1, (2)} and one scale a block.
+        codes: how its weights are integers times scales, where they are.
     """
 
     name: str
@@ -34,7 +59,7 @@ class Codec:
     block_bytes: int
     decode: Callable[[U8], Array] | None = None
     out: type[np.generic] = np.float32
-    ternary: Callable[[U8], tuple[I8, F32]] | None = None
+    codes: Codes | None = None
 
 
 def _half(blocks: U8, at: int) -> F32:
@@ -59,35 +84,28 @@ def _nibbles(packed: U8) -> U8:
     return np.concatenate([packed & 15, packed >> 4], axis=-1)
 
 
-def _q8_0(blocks: U8) -> Array:
-    return _half(blocks, 0) * blocks[:, 2:].view(np.int8).astype(np.float32)
+def _q8_0(blocks: U8) -> tuple[I8, F32]:
+    return blocks[:, 2:].view(np.int8), _half(blocks, 0)
 
 
-def _q4_0(blocks: U8) -> Array:
-    return _half(blocks, 0) * (_nibbles(blocks[:, 2:]).astype(np.float32) - 8)
+def _q4_0(blocks: U8) -> tuple[I8, F32]:
+    return _nibbles(blocks[:, 2:]).astype(np.int8) - np.int8(8), _half(blocks, 0)
 
 
-def _q4_k(blocks: U8) -> Array:
-    """Eight groups of 32 with a 6-bit scale and a 6-bit minimum each."""
-    packed = blocks[:, 4:16]
-    first, second, rest = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
-    scales = np.concatenate([first & 63, (rest & 15) | (first >> 6 << 4)], axis=1)
-    minima = np.concatenate([second & 63, (rest >> 4) | (second >> 6 << 4)], axis=1)
-    quants = _nibbles(blocks[:, 16:].reshape(-1, 4, 32)).reshape(-1, 8, 32).astype(np.float32)
-    scale = (_half(blocks, 0) * scales)[:, :, None]
-    minimum = (_half(blocks, 2) * minima)[:, :, None]
-    values: Array = (scale * quants - minimum).reshape(-1, 256)
-    return values
+def _q5_0(blocks: U8) -> tuple[I8, F32]:
+    """Four low bits of each weight as in Q4_0, after the fifth bits of all 32."""
+    fifth = np.unpackbits(blocks[:, 2:6], axis=1, bitorder="little")
+    integers = _nibbles(blocks[:, 6:]) | (fifth << np.uint8(4))
+    return integers.astype(np.int8) - np.int8(16), _half(blocks, 0)
 
 
-def _q6_k(blocks: U8) -> Array:
+def _q6_k(blocks: U8) -> tuple[I8, F32]:
     """Sixteen groups of 16 with an int8 scale; 4 low bits and 2 high bits are stored apart."""
     low = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
     shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
     high = (blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts) & 3
-    quants = (low | (high << 4)).astype(np.float32).reshape(-1, 16, 16) - 32
-    scales = _half(blocks, 208) * blocks[:, 192:208].view(np.int8).astype(np.float32)
-    return (scales[:, :, None] * quants).reshape(-1, 256)
+    integers = (low | (high << 4)).astype(np.int8).reshape(-1, 256) - np.int8(32)
+    return integers, _half(blocks, 208) * blocks[:, 192:208].view(np.int8).astype(np.float32)
 
 
 def _trits(packed: U8, digits: int) -> I8:
@@ -101,23 +119,38 @@ def _trits(packed: U8, digits: int) -> I8:
     return values.reshape(len(packed), -1)
 
 
-def _tq1_0_ternary(blocks: U8) -> tuple[I8, F32]:
+def _tq1_0(blocks: U8) -> tuple[I8, F32]:
     parts = [_trits(blocks[:, :32], 5), _trits(blocks[:, 32:48], 5), _trits(blocks[:, 48:52], 4)]
-    return np.concatenate(parts, axis=1), _half(blocks, 52)[:, 0]
+    return np.concatenate(parts, axis=1), _half(blocks, 52)
 
 
-def _tq2_0_ternary(blocks: U8) -> tuple[I8, F32]:
+def _tq2_0(blocks: U8) -> tuple[I8, F32]:
     shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
     pairs = (blocks[:, :64].reshape(-1, 2, 1, 32) >> shifts) & 3
-    return pairs.reshape(-1, 256).astype(np.int8) - np.int8(1), _half(blocks, 64)[:, 0]
+    return pairs.reshape(-1, 256).astype(np.int8) - np.int8(1), _half(blocks, 64)
 
 
-def _scaled(ternary: Callable[[U8], tuple[I8, F32]]) -> Callable[[U8], Array]:
+def _coded(name: str, block_weights: int, block_bytes: int, codes: Codes) -> Codec:
+    return Codec(name, block_weights, block_bytes, codes.decode, codes=codes)
+
+
+def _by_gguf(name: str, block_weights: int, block_bytes: int) -> Codec:
+    """A type that the gguf package decodes."""
+
     def decode(blocks: U8) -> Array:
-        values, scales = ternary(blocks)
-        return values.astype(np.float32) * scales[:, None]
+        try:
+            import gguf
 
-    return decode
+            kind = gguf.GGMLQuantizationType[name]
+            # As one row: the package works on sixteen rows at a time.
+            values: Array = gguf.quants.dequantize(blocks.reshape(1, -1), kind)
+        except (ImportError, KeyError, NotImplementedError) as error:
+            raise MissingDependencyError(
+                f"weights of type {name} need a newer gguf package: pip install --upgrade gguf"
+            ) from error
+        return values.reshape(len(blocks), block_weights)
+
+    return Codec(name, block_weights, block_bytes, decode)
 
 
 F32_CODEC = Codec("F32", 1, 4, _plain("<f4"))
@@ -145,21 +178,36 @@ SAFETENSORS: dict[str, Codec] = {
 GGUF: dict[int, Codec] = {
     0: F32_CODEC,
     1: _F16,
-    2: Codec("Q4_0", 32, 18, _q4_0),
-    8: Codec("Q8_0", 32, 34, _q8_0),
-    12: Codec("Q4_K", 256, 144, _q4_k),
-    14: Codec("Q6_K", 256, 210, _q6_k),
+    2: _coded("Q4_0", 32, 18, Codes(7, 32, _q4_0)),
+    3: _by_gguf("Q4_1", 32, 20),
+    6: _coded("Q5_0", 32, 22, Codes(15, 32, _q5_0)),
+    7: _by_gguf("Q5_1", 32, 24),
+    8: _coded("Q8_0", 32, 34, Codes(127, 32, _q8_0)),
+    10: _by_gguf("Q2_K", 256, 84),
+    11: _by_gguf("Q3_K", 256, 110),
+    12: _by_gguf("Q4_K", 256, 144),
+    13: _by_gguf("Q5_K", 256, 176),
+    14: _coded("Q6_K", 256, 210, Codes(31, 16, _q6_k)),
+    16: _by_gguf("IQ2_XXS", 256, 66),
+    17: _by_gguf("IQ2_XS", 256, 74),
+    18: _by_gguf("IQ3_XXS", 256, 98),
+    19: _by_gguf("IQ1_S", 256, 50),
+    20: _by_gguf("IQ4_NL", 32, 18),
+    21: _by_gguf("IQ3_S", 256, 110),
+    22: _by_gguf("IQ2_S", 256, 82),
+    23: _by_gguf("IQ4_XS", 256, 136),
+    29: _by_gguf("IQ1_M", 256, 56),
     30: _BF16,
-    34: Codec("TQ1_0", 256, 54, _scaled(_tq1_0_ternary), ternary=_tq1_0_ternary),
-    35: Codec("TQ2_0", 256, 66, _scaled(_tq2_0_ternary), ternary=_tq2_0_ternary),
+    34: _coded("TQ1_0", 256, 54, Codes(1, 256, _tq1_0)),
+    35: _coded("TQ2_0", 256, 66, Codes(1, 256, _tq2_0)),
+    39: _by_gguf("MXFP4", 32, 17),
+    40: _by_gguf("NVFP4", 64, 36),
 }
 
 # Names for the error message about a type that has no decoder; 36 is I2_S in bitnet.cpp's fork.
 GGUF_UNSUPPORTED: dict[int, str] = {
-    **{3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 13: "Q5_K"},
-    **{15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL"},
-    **{21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64"},
-    **{28: "F64", 29: "IQ1_M", 36: "I2_S", 39: "MXFP4", 40: "NVFP4"},
+    **{9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64"},
+    **{36: "I2_S", 41: "Q1_0"},
 }
 
 

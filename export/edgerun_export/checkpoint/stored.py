@@ -11,7 +11,7 @@ import numpy as np
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import F32, I8, U8, Array, Source, TensorInfo
-from edgerun_export.checkpoint.codecs import SAFETENSORS, Codec, supported
+from edgerun_export.checkpoint.codecs import SAFETENSORS, Codec, Codes, supported
 from edgerun_export.checkpoint.files import ByteFile
 
 # Decoding goes through pieces of this many weights, so that its temporaries stay at a few MB
@@ -164,13 +164,18 @@ class StoredCheckpoint:
         out = _ordered(stored, _decode, bounds)
         return out.reshape(()) if not stored.info.shape else out
 
-    def ternary(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
-        """Read stored ternary values and scales; see ``Checkpoint.ternary``."""
+    def integers(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
+        """Read stored integers and scales; see ``Checkpoint.integers``."""
         stored = self._find(name)
-        if stored.codec.ternary is None or len(stored.info.shape) != 2:
+        if stored.codec.codes is None or len(stored.info.shape) != 2:
             return None
         bounds = self._bounds(stored, rows)
-        return _unpack_ternary(stored, _ordered(stored, _raw_rows, bounds))
+        return _unpack(stored, stored.codec.codes, _ordered(stored, _raw_rows, bounds))
+
+    def ternary(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
+        """Read stored ternary values and scales; see ``Checkpoint.ternary``."""
+        codes = self._find(name).codec.codes
+        return None if codes is None or codes.high > 1 else self.integers(name, rows)
 
     def read_to_the_end(self) -> frozenset[str]:
         """Names of the tensors that were read; see ``Checkpoint.read_to_the_end``."""
@@ -265,17 +270,17 @@ def check_finite(values: Array, name: str, first: int, end: int) -> None:
         )
 
 
-def _unpack_ternary(stored: Stored, raw: U8) -> tuple[I8, F32]:
-    codec, name = stored.codec, stored.info.name
-    assert codec.ternary is not None
-    count, width = len(raw), stored.row_weights
-    values = np.empty((count, width), np.int8)
-    scales = np.empty((count, width // codec.block_weights), np.float32)
-    for start, stop in _pieces(stored, 0, count):
-        some, scale = codec.ternary(raw[start:stop].reshape(-1, codec.block_bytes))
+def _unpack(stored: Stored, codes: Codes, raw: U8) -> tuple[I8, F32]:
+    name, width = stored.info.name, stored.row_weights
+    values = np.empty((len(raw), width), np.int8)
+    scales = np.empty((len(raw), width // codes.group), np.float32)
+    for start, stop in _pieces(stored, 0, len(raw)):
+        some, scale = codes.unpack(raw[start:stop].reshape(-1, stored.codec.block_bytes))
         values[start:stop] = some.reshape(stop - start, width)
         scales[start:stop] = scale.reshape(stop - start, -1)
-    check_finite(scales, name, 0, count)
-    if count and values.max() > 1:
-        raise CheckpointError(f"tensor '{name}' holds a {codec.name} code for 2; it is damaged")
+    check_finite(scales, name, 0, len(raw))
+    if values.size and values.max() > codes.high:
+        raise CheckpointError(
+            f"tensor '{name}' holds a {stored.codec.name} code for {values.max()}; it is damaged"
+        )
     return values, scales

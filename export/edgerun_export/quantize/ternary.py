@@ -1,16 +1,14 @@
-"""Ternary weights: exact ones kept as they are, others fitted group by group."""
+"""Ternary weights fitted group by group."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.errors import UnsupportedError
-from edgerun.formats.base import BlockFormat, PackedWeight, pack_bits
+from edgerun.formats.base import BlockFormat, PackedWeight
 from edgerun_export.quantize.blocks import encode, padded
 
 F32 = NDArray[np.float32]
-I8 = NDArray[np.int8]
 
 
 def fit(rows: F32, layout: BlockFormat, block: int) -> PackedWeight:
@@ -27,28 +25,3 @@ def fit(rows: F32, layout: BlockFormat, block: int) -> PackedWeight:
     kept = (sums * sums / counts).argmax(axis=-1)[..., None]
     scales = (np.take_along_axis(sums, kept, -1) / (kept + 1))[..., 0]
     return encode(rows, scales.astype(np.float32), layout, block)
-
-
-def encode_values(values: I8, scales: F32, layout: BlockFormat, block: int) -> PackedWeight:
-    """Packs exact ternary values ``[n, K]`` with scales ``[n, g]``, nothing rounded.
-
-    Raises:
-        UnsupportedError: a stored scale covers fewer values than ``block``.
-    """
-    n, columns = values.shape
-    covered = columns // scales.shape[1]
-    if scales.shape[1] > 1 and covered % block:
-        raise UnsupportedError(
-            f"the checkpoint has a scale for every {covered} ternary weights; "
-            f"--group-size must divide {covered}, not be {block}"
-        )
-    codes = np.pad(values, ((0, 0), (0, -columns % block)))
-    shifted = (codes + 2 ** (layout.bits - 1)).astype(np.uint8)
-    blocks = shifted.shape[1] // block
-    return PackedWeight(
-        layout.name,
-        (n, columns),
-        block,
-        pack_bits(shifted.reshape(n, blocks, block), layout.bits),
-        np.repeat(scales, blocks // scales.shape[1], axis=1).astype(np.float32),
-    )

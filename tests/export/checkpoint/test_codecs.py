@@ -5,23 +5,30 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from edgerun.errors import MissingDependencyError
 from edgerun_export.checkpoint.codecs import GGUF, SAFETENSORS
 
 gguf = pytest.importorskip("gguf")
 BLOCK_TYPES = sorted(kind for kind, codec in GGUF.items() if codec.block_weights > 1)
 
 
+# Offsets of the float16 scales, so that random blocks can be made finite.
+HALVES = {2: [0], 3: [0, 2], 6: [0], 7: [0, 2], 8: [0], 10: [80, 82], 11: [108], 12: [0, 2]}
+HALVES |= {13: [0, 2], 14: [208], 34: [52], 35: [64]}
+CODES = sorted(kind for kind, codec in GGUF.items() if codec.codes)
+
+
 def random_blocks(kind: int, count: int) -> np.ndarray:
-    """Random bytes, with finite scales: a float16 is finite if its exponent is not all ones."""
+    """Random bytes; where scales are float16, finite ones (an exponent that is not all ones)."""
     codec = GGUF[kind]
     blocks = np.random.default_rng(kind).integers(0, 256, (count, codec.block_bytes), np.uint8)
-    halves = {2: [0], 8: [0], 12: [0, 2], 14: [208], 34: [52], 35: [64]}[kind]
-    for at in halves:
+    for at in HALVES.get(kind, []):
         blocks[:, at + 1] &= 0xBB
     return blocks
 
 
 @pytest.mark.parametrize("kind", BLOCK_TYPES)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_decodes_random_blocks_as_gguf_does(kind: int) -> None:
     blocks = random_blocks(kind, 64)
     decode = GGUF[kind].decode
@@ -31,6 +38,42 @@ def test_decodes_random_blocks_as_gguf_does(kind: int) -> None:
     assert ours.shape == (64, GGUF[kind].block_weights)
     assert len(np.unique(ours)) > 100
     np.testing.assert_array_equal(ours, theirs)
+
+
+def test_every_type_that_gguf_decodes_can_be_read() -> None:
+    readable = {kind for kind, codec in GGUF.items() if codec.decode is not None}
+    for kind in gguf.GGMLQuantizationType:
+        blocks = np.zeros((1, gguf.constants.GGML_QUANT_SIZES[kind][1]), np.uint8)
+        try:
+            gguf.quants.dequantize(blocks, kind)
+        except NotImplementedError:
+            continue
+        assert kind.value in readable, kind.name
+
+
+def test_an_old_gguf_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Types came to it one by one."""
+
+    def refuse(*_: object) -> None:
+        raise NotImplementedError
+
+    decode = GGUF[39].decode
+    assert decode is not None
+    monkeypatch.setattr("gguf.quants.dequantize", refuse)
+    with pytest.raises(MissingDependencyError, match="MXFP4 need a newer gguf package: pip"):
+        decode(np.zeros((1, 17), np.uint8))
+
+
+@pytest.mark.parametrize("kind", CODES)
+def test_integers_and_scales_multiply_to_the_weights(kind: int) -> None:
+    blocks = random_blocks(kind, 32)
+    codec = GGUF[kind]
+    assert codec.codes is not None and codec.decode is not None
+    values, scales = codec.codes.unpack(blocks)
+    assert values.dtype == np.int8 and scales.dtype == np.float32
+    assert (scales < 0).any() and (scales > 0).any()
+    wide = np.repeat(scales, codec.codes.group, axis=1)
+    np.testing.assert_array_equal(values * wide, codec.decode(blocks))
 
 
 def test_the_table_is_the_one_of_ggml() -> None:
@@ -48,12 +91,11 @@ def test_ternary_values_and_scales_multiply_to_the_weights(kind: int) -> None:
     values[:, 0] = 1
     weights = (values * scales).astype(np.float32)
     blocks = gguf.quants.quantize(weights, gguf.GGMLQuantizationType(kind))
-    unpack = GGUF[kind].ternary
-    assert unpack is not None
-    got, got_scales = unpack(blocks)
-    assert got.dtype == np.int8 and got_scales.dtype == np.float32
+    codes = GGUF[kind].codes
+    assert codes is not None and codes.high == 1
+    got, got_scales = codes.unpack(blocks)
     np.testing.assert_array_equal(got, values)
-    np.testing.assert_array_equal(got_scales, scales[:, 0])
+    np.testing.assert_array_equal(got_scales, scales)
 
 
 def test_bfloat16_is_the_upper_half_of_float32() -> None:

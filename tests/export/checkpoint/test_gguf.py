@@ -113,7 +113,26 @@ def test_two_spellings_of_a_layer_are_not_one_tensor(make_gguf: Make, tensors: T
         open_checkpoint(str(make_gguf(tensors, raw=raw)))
 
 
-BLOCK_TYPES = [Type.Q8_0, Type.Q4_0, Type.TQ1_0, Type.TQ2_0, Type.F16, Type.BF16]
+WRITTEN_TYPES = ["F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ1_0", "TQ2_0"]
+BLOCK_TYPES = [Type[name] for name in WRITTEN_TYPES]
+
+
+@pytest.mark.parametrize("kind", [13, 19, 20, 39], ids=lambda kind: Type(kind).name)
+def test_decodes_rows_of_types_that_only_llama_cpp_writes(
+    make_gguf: Make, tensors: Tensors, kind: int
+) -> None:
+    """Random blocks: rows in any order of reading are those of the whole."""
+    block_weights, block_bytes = gguf.constants.GGML_QUANT_SIZES[Type(kind)]
+    shape = (24, 512 // block_weights * block_bytes)
+    data = np.random.default_rng(kind).integers(0, 90, shape, np.uint8)  # no scale is huge
+    path = make_gguf(tensors, raw={"blk.0.ffn_sub_norm.weight": (data, Type(kind))})
+    expected = gguf.quants.dequantize(data, Type(kind))
+    name = "model.layers.0.mlp.ffn_sub_norm.weight"
+    with open_checkpoint(str(path)) as checkpoint:
+        assert checkpoint.tensors()[name].shape == (24, 512)
+        np.testing.assert_array_equal(checkpoint.read(name), expected)
+        np.testing.assert_array_equal(checkpoint.read(name, slice(7, 9)), expected[7:9])
+        assert checkpoint.integers(name) is None
 
 
 @pytest.mark.parametrize("kind", BLOCK_TYPES, ids=lambda kind: kind.name)
@@ -174,9 +193,9 @@ def test_refuses_a_ternary_code_that_is_no_trit(make_gguf: Make, tensors: Tensor
 
 
 def test_names_the_tensor_and_the_supported_types(make_gguf: Make, tensors: Tensors) -> None:
-    data = np.zeros((4, 176), np.uint8)
-    path = make_gguf(tensors, raw={"blk.0.ffn_sub_norm.weight": (data, Type.Q5_K)})
-    message = r"'blk.0.ffn_sub_norm.weight' has GGUF type 13 \(Q5_K\); supported: F32, F16, Q4_0"
+    data = np.zeros((4, 292), np.uint8)
+    path = make_gguf(tensors, raw={"blk.0.ffn_sub_norm.weight": (data, Type.Q8_K)})
+    message = r"'blk.0.ffn_sub_norm.weight' has GGUF type 15 \(Q8_K\); supported: F32, F16, Q4_0"
     with pytest.raises(UnsupportedError, match=message):
         open_checkpoint(str(path))
 

@@ -1,0 +1,105 @@
+"""Weights that a source stores as integers and scales keep both, whatever the sign of the scale."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgerun.formats import format_named
+from edgerun_export.architectures import describe
+from edgerun_export.bundle_weights import BundleWeights
+from edgerun_export.checkpoint import open_checkpoint
+from edgerun_export.pipeline import ExportOptions, export
+from edgerun_export.quantize import encode_integers, fits
+from tests.gguf_model import write_gguf
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+NAME = "model.layers.0.self_attn.q_proj.weight"
+DOWN = "model.layers.1.mlp.down_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def gguf_file(tmp_path_factory):
+    """Writes the golden qwen3 with projections of a type, each type once."""
+    folder = GOLDEN / "qwen3"
+    config = json.loads((folder / "config.json").read_text())
+    with open_checkpoint(str(folder)) as source:
+        tensors = {name: source.read(name) for name in source.tensors()}
+    written = {}
+
+    def write(kind):
+        if kind not in written:
+            path = tmp_path_factory.mktemp("gguf") / f"{kind}.gguf"
+            written[kind] = write_gguf(path, "qwen3", config, tensors, kind)
+        return written[kind]
+
+    return write
+
+
+def differences(path, out, **options):
+    """Exports; returns the error in the manifest, and the largest change of a weight."""
+    result = export(path, out, ExportOptions(**options))
+    with open_checkpoint(str(path)) as source:
+        weights = BundleWeights(result.folder, describe(source.config, source.tensors()))
+        change = max(
+            float(np.abs(weights.matrix(name) - source.read(name)).max()) for name in (NAME, DOWN)
+        )
+    return result.manifest["quality"]["relative_weight_error"], change
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights", "group"),
+    [("Q4_0", "int4", 32), ("Q4_0", "int4", 16), ("Q4_0", "int8", 32), ("Q5_0", "int8", 32)]
+    + [("Q8_0", "int8", 32)],
+)
+def test_integers_that_the_format_can_hold_are_kept(kind, weights, group, gguf_file, tmp_path):
+    error, change = differences(
+        gguf_file(kind), tmp_path / "out", weights=weights, group_size=group, verify=True
+    )
+    assert error == 0
+    assert change == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights", "group"), [("Q4_0", "int4", 64), ("Q8_0", "int4", 32), ("Q4_1", "int4", 32)]
+)
+def test_those_that_it_cannot_are_rounded_and_the_loss_is_told(
+    kind, weights, group, gguf_file, tmp_path
+):
+    out = tmp_path / "out"
+    error, change = differences(gguf_file(kind), out, weights=weights, group_size=group)
+    assert 0.01 < error < 0.2
+    assert change > 0
+
+
+def test_q4_0_has_scales_of_both_signs(gguf_file):
+    """Or the tests above would say nothing about them."""
+    with open_checkpoint(str(gguf_file("Q4_0"))) as source:
+        values, scales = source.integers(NAME)
+        assert (scales < 0).any() and (scales > 0).any()
+        assert values.min() == -8
+        tensor = source.read(NAME)
+    np.testing.assert_array_equal(values * np.repeat(scales, 32, axis=1), tensor)
+
+
+def test_a_format_takes_only_what_it_can_hold():
+    layout, scales = format_named("int4"), np.ones((1, 2), np.float32)
+    values = np.zeros((1, 64), np.int8)
+    assert fits(values, scales, layout, 32) and fits(values, scales, layout, 16)
+    assert fits(values, scales[:, :1], layout, 128)
+    assert not fits(values, scales, layout, 64)
+    for extreme, good in ((-9, False), (-8, True), (7, True), (8, False)):
+        values[0, 5] = extreme
+        assert fits(values, scales, layout, 32) is good
+
+
+@pytest.mark.parametrize("name", ["int2", "int4", "int8"])
+def test_the_ends_of_the_range_survive(name):
+    layout = format_named(name)
+    values = np.tile(np.array([layout.low, layout.high, 0, -1], np.int8), (2, 8))
+    scales = np.array([[-0.5], [0.25]], np.float32)
+    packed = encode_integers(values, scales, layout, 16)
+    np.testing.assert_array_equal(layout.unpack(packed), values * scales)

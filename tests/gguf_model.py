@@ -1,0 +1,65 @@
+"""Writes whole models as GGUF files, with the gguf package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from edgerun_export.architectures import describe
+
+
+def write_gguf(
+    path: Path,
+    architecture: str,
+    config: dict[str, Any],
+    tensors: dict[str, np.ndarray],
+    quantised: str | None = None,
+) -> Path:
+    """Writes a GGUF file as llama.cpp's converter does.
+
+    Args:
+        path: the file to write.
+        architecture: llama.cpp's name of it.
+        config: Hugging Face configuration.
+        tensors: float32, in Hugging Face names and layout.
+        quantised: type of the projections; float32 otherwise.
+    """
+    spec = describe(config)
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(spec.context_length)
+    writer.add_embedding_length(spec.hidden_size)
+    writer.add_block_count(spec.num_layers)
+    writer.add_feed_forward_length(spec.intermediate_size)
+    writer.add_head_count(spec.num_heads)
+    writer.add_head_count_kv(spec.num_kv_heads)
+    writer.add_key_length(spec.head_dim)
+    writer.add_value_length(spec.head_dim)
+    writer.add_layer_norm_rms_eps(spec.norm_eps)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_tokenizer_model("llama")
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+    tokens += ["a", "b", "c", "d", "e"]
+    writer.add_token_list(tokens)
+    writer.add_token_scores([-float(i) for i in range(len(tokens))])
+    writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * 5)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, spec.num_layers)
+    for key, value in tensors.items():
+        if architecture == "llama" and ("q_proj" in key or "k_proj" in key):
+            heads = value.shape[0] // spec.head_dim
+            shape = (heads, 2, spec.head_dim // 2, *value.shape[1:])
+            value = value.reshape(shape).swapaxes(1, 2).reshape(value.shape)
+        stem, suffix = key.rsplit(".", 1)
+        name = f"{names.get_name(stem)}.{suffix}"
+        if quantised and "_proj.weight" in key:
+            kind = gguf.GGMLQuantizationType[quantised]
+            writer.add_tensor(name, gguf.quants.quantize(value, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(name, np.ascontiguousarray(value))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
