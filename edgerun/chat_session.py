@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import weakref
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from edgerun.arguments import check_path, check_text
 from edgerun.completion import Completion, TextStream
+from edgerun.engine.sampling import SamplingParams
 from edgerun.engine.session import Session
 from edgerun.engine.session_file import SavedSession, load_session, save_session
 from edgerun.engine.stats import Stats
 from edgerun.errors import PromptError
 from edgerun.model.chat_format import RenderedChat
 from edgerun.model.chat_template import Message
+from edgerun.state.fair_lock import FairLock
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from edgerun.engine.sampling.params import SamplingKeywords
     from edgerun.llm import LLM
 
 
 class ChatSession:
     """A conversation that remembers.
+
+    It has one reply under way at a time: whichever thread sends the next message, clears or loads
+    ends the reply before. Threads that are to talk at a time take a session each.
 
     Attributes:
         messages: what was said, oldest first.
@@ -33,6 +42,7 @@ class ChatSession:
         self._session = session
         self._before: RenderedChat | None = None
         self._stream: Callable[[], TextStream | None] = lambda: None
+        self._lock = FairLock()
         self.messages: list[Message] = []
 
     @property
@@ -43,10 +53,10 @@ class ChatSession:
 
     @system.setter
     def system(self, text: str) -> None:
-        rest = self.messages[1:] if self.system else self.messages
-        self.messages = [*([{"role": "system", "content": text}] if text else []), *rest]
+        message: Message = {"role": "system", "content": check_text("the system message", text)}
+        self.messages[: 1 if self.system else 0] = [message] if text else []
 
-    def send(self, text: str, **sampling: Any) -> TextStream:
+    def send(self, text: str, **sampling: Unpack[SamplingKeywords]) -> TextStream:
         """Sends a message and streams the reply.
 
         Both become part of the conversation when the stream ends; an interrupted reply is kept as
@@ -57,9 +67,12 @@ class ChatSession:
             PromptError: the text is empty, or the conversation no longer fits the context.
         """
         stats = Stats()
-        if not text:
+        if not check_text("the message", text):
             raise PromptError("the message is empty")
         params = self._llm.chat_params(**sampling)
+        return self._lock.run(self._send, text, params, stats)
+
+    def _send(self, text: str, params: SamplingParams, stats: Stats) -> TextStream:
         self._end_reply()
         message: Message = {"role": "user", "content": text}
         chat = self._llm._format.encode([*self.messages, message], before=self._before)
@@ -74,36 +87,38 @@ class ChatSession:
 
     def clear(self) -> None:
         """Forgets what was said, but for the system message."""
-        self._end_reply()
-        self.messages = self.messages[:1] if self.system else []
-        self._before = None
-        self._session.clear()
+        self._lock.run(self._replace, None)
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the conversation to a file, atomically.
 
         Raises:
             StorageError: the folder is not writable or the disk is full.
         """
-        messages = tuple({key: str(value) for key, value in item.items()} for item in self.messages)
-        ids = tuple(self._session.ids)
-        save_session(Path(path), SavedSession(self._llm.model.digest, ids, messages))
+        saved = SavedSession(self._llm.model.digest, tuple(self._session.ids), tuple(self.messages))
+        save_session(check_path(path), saved)
 
-    def load(self, path: str | Path) -> None:
+    def load(self, path: str | os.PathLike[str]) -> None:
         """Replaces the conversation by a saved one; its keys and values are computed when needed.
 
         Raises:
             SessionError: the file is missing, broken, or belongs to another model.
         """
-        saved = load_session(Path(path), self._llm.model.digest)
-        self._end_reply()
-        self._before = None
-        self._session.clear()
-        self.messages = list(saved.messages)
+        saved = load_session(check_path(path), self._llm.model.digest)
+        self._lock.run(self._replace, saved.messages)
 
     def close(self) -> None:
-        """Gives the cache back; calling it twice is allowed."""
+        """Ends a reply under way and gives the cache back; calling it twice is allowed."""
+        self._lock.run(self._end_reply)
         self._session.close()
+
+    def __repr__(self) -> str:
+        if not self._session.is_open:
+            return f"<ChatSession: {len(self.messages)} messages, closed>"
+        return (
+            f"<ChatSession: {len(self.messages)} messages, {len(self._session.ids)} of "
+            f"{self._llm.model.context} tokens>"
+        )
 
     def __enter__(self) -> ChatSession:
         return self
@@ -117,10 +132,18 @@ class ChatSession:
         self.close()
 
     def _end_reply(self) -> None:
-        """Ends a reply under way, which is kept as far as it came; not one that never began."""
+        """Ends a reply under way, which is kept as far as it came."""
         stream = self._stream()
-        if stream is not None and stream.completion.ids:
+        if stream is not None:
             stream.close()
+
+    def _replace(self, messages: Sequence[Message] | None) -> None:
+        """Goes on from other messages; None for the system message alone."""
+        self._end_reply()
+        system = self.messages[:1] if self.system else []
+        self._session.clear()
+        self._before = None
+        self.messages[:] = system if messages is None else messages
 
     def _keep(self, message: Message, chat: RenderedChat, completion: Completion) -> None:
         if not completion.ids and completion.finish_reason == "cancelled":

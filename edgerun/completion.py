@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import reprlib
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
 from edgerun.engine.engine import Step
 from edgerun.engine.stats import Stats
 from edgerun.model.stop_text import StopText
+from edgerun.state.fair_lock import FairLock
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Completion:
     """A reply.
 
@@ -32,6 +34,12 @@ class Completion:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return (
+            f"Completion({reprlib.repr(self.text)}, {len(self.ids)} tokens after "
+            f"{self.prompt_tokens}, finish_reason={self.finish_reason!r})"
+        )
 
 
 class Writer:
@@ -63,19 +71,23 @@ class Writer:
 class TextStream:
     """Pieces of a reply as they are generated; ``completion`` holds what came so far.
 
-    Closing it, or leaving its ``with`` block, ends the generation.
+    Closing it, or leaving its ``with`` block, ends the generation, as does forgetting it. Another
+    thread may close it while one reads; the reader then gets no further piece.
     """
 
-    def __init__(self, pieces: Iterator[str], completion: Completion) -> None:
+    def __init__(self, pieces: Generator[str, None, None], completion: Completion) -> None:
         """Made by ``LLM.stream`` and its kin."""
         self._pieces = pieces
+        self._lock = FairLock()
+        self._reading = False
+        self._closing = False
         self.completion = completion
 
     def __iter__(self) -> TextStream:
         return self
 
     def __next__(self) -> str:
-        return next(self._pieces)
+        return self._lock.run(self._next)
 
     def __enter__(self) -> TextStream:
         return self
@@ -83,22 +95,40 @@ class TextStream:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        return f"<TextStream: {self.completion!r}>"
+
     def close(self) -> None:
         """Ends the generation; what was generated stays usable."""
-        close = getattr(self._pieces, "close", None)
-        if close:
-            close()
+        self._closing = True  # for a thread that comes before this one
+        self._lock.run(self._close)
 
     def result(self) -> Completion:
         """Runs to the end and returns the whole reply."""
-        for _ in self:
-            pass
+        with self:
+            for _ in self:
+                pass
         return self.completion
+
+    def _next(self) -> str:
+        if self._closing:
+            self._close()
+        self._reading = True
+        try:
+            return next(self._pieces)
+        finally:
+            self._reading = False
+
+    def _close(self) -> None:
+        if self._reading:  # a signal handler of the thread that reads: it ends with its next piece
+            return
+        self._pieces.close()
+        self.completion.finish_reason = self.completion.finish_reason or "cancelled"
 
 
 def write(
     steps: Any, writer: Writer, ended: Callable[[Completion], None] = lambda completion: None
-) -> Iterator[str]:
+) -> Generator[str, None, None]:
     """Turns an engine's steps into pieces of text; ``ended`` is called once, however it ends."""
     completion = writer.completion
     try:

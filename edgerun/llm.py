@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields
-from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.arguments import (
+    check_conversation,
+    check_ids,
+    check_path,
+    check_prompt,
+    check_prompts,
+)
 from edgerun.backends.base import Report
 from edgerun.chat_session import ChatSession
 from edgerun.completion import Completion, TextStream, Writer, write
-from edgerun.engine.engine import Engine
+from edgerun.engine.engine import Engine, Step
 from edgerun.engine.many import Request, generate_many
 from edgerun.engine.sampling import SamplingParams
+from edgerun.engine.sampling.params import check_stop
 from edgerun.engine.session import Session
+from edgerun.engine.session_pool import SessionPool
 from edgerun.engine.stats import Stats
 from edgerun.errors import InputError, PromptError, SamplingError
 from edgerun.loading import LoadOptions, Model, prepare
@@ -27,11 +36,19 @@ from edgerun.model.chat_format import ChatFormat
 from edgerun.model.chat_template import DEFAULT_STOPS, Message
 from edgerun.model.tokenizer import Tokenizer
 from edgerun.state import KVCache
+from edgerun.state.fair_lock import FairLock
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from edgerun.engine.sampling.params import SamplingKeywords
+    from edgerun.loading import LoadKeywords
+
+T = TypeVar("T")
 PARAMETER_NAMES = tuple(entry.name for entry in fields(SamplingParams))
 
 
-def load(path: str | Path | None = None, **options: Any) -> LLM:
+def load(path: str | os.PathLike[str] | None = None, **options: Unpack[LoadKeywords]) -> LLM:
     """Loads a bundle.
 
     Args:
@@ -50,11 +67,16 @@ def load(path: str | Path | None = None, **options: Any) -> LLM:
     for name in options:
         if name not in known:
             raise InputError(f"load has no option {name!r}{_suggest(name, known)}")
-    return LLM(prepare(path, LoadOptions(**options)))
+    folder = None if path is None else check_path(path)
+    return LLM(prepare(folder, LoadOptions(**options)))
 
 
 class LLM:
-    """A loaded model. Not safe for use by several threads at once.
+    """A loaded model, for any number of threads.
+
+    Every call of the model is one thread's turn. Streams and chats take turns token by token, each
+    on a sequence of the cache of its own; ``generate``, ``generate_many`` and ``chat`` reply by
+    reply, so that any number of threads may wait in them.
 
     Attributes:
         model: its parts and properties.
@@ -73,14 +95,17 @@ class LLM:
         self._forgotten = weakref.finalize(self._engine, _release, model)
         self._forgotten.atexit = False
         self._cache = KVCache(model.cache_spec, model.context, model.max_sessions)
-        self._own = Session(self._cache)
+        self._sessions = SessionPool(self._cache)
+        self._calls = FairLock()
 
     @property
     def has_chat_template(self) -> bool:
         """Whether the model was made for chats."""
         return not self._format.template.is_default
 
-    def generate(self, prompt: str | Sequence[int], **sampling: Any) -> Completion:
+    def generate(
+        self, prompt: str | Sequence[int], **sampling: Unpack[SamplingKeywords]
+    ) -> Completion:
         """Continues a text.
 
         Args:
@@ -90,18 +115,24 @@ class LLM:
         Raises:
             PromptError: the prompt is empty or does not fit the context.
             SamplingError: a sampling parameter is unknown or outside its range.
+            InputError: sessions and streams that have not ended have every sequence of the cache.
         """
-        return self.stream(prompt, **sampling).result()
+        return self._calls.run(self.stream(prompt, **sampling).result)
 
-    def stream(self, prompt: str | Sequence[int], **sampling: Any) -> TextStream:
-        """Like ``generate``, piece by piece."""
+    def stream(
+        self, prompt: str | Sequence[int], **sampling: Unpack[SamplingKeywords]
+    ) -> TextStream:
+        """Like ``generate``, piece by piece.
+
+        A stream has a sequence of the cache from its first piece until it ends or is closed.
+        """
         stats = Stats()
         params = self.params(**sampling)
         ids = self._prompt_ids(prompt)
-        return self._stream(self._own, ids, params, stats, self._continuation(ids))
+        return self._stream(None, ids, params, stats, self._continuation(ids))
 
     def generate_many(
-        self, prompts: Sequence[str | Sequence[int]], **sampling: Any
+        self, prompts: Sequence[str | Sequence[int]], **sampling: Unpack[SamplingKeywords]
     ) -> list[Completion]:
         """Continues several texts together, which takes less time than one after the other.
 
@@ -121,25 +152,31 @@ class LLM:
             SamplingError: a sampling parameter is unknown or outside its range.
         """
         params = self.params(**sampling)
-        ids = [self._prompt_ids(prompt) for prompt in prompts]
-        if not self._cache.free_sequences:
-            return [self.generate(prompt, **sampling) for prompt in ids]
-        requests = [Request(prompt, params) for prompt in ids]
-        steps = generate_many(self._engine, self._own, requests)
+        requests = [
+            Request(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, params)
+            for prompt in check_prompts(prompts)
+        ]
+        return self._calls.run(self._complete_many, requests)
+
+    def _complete_many(self, requests: Sequence[Request]) -> list[Completion]:
         completions = [
-            Completion(prompt_tokens=len(one.prompt), stats=one.stats) for one in requests
+            Completion(prompt_tokens=len(each.prompt), stats=each.stats) for each in requests
         ]
         writers = [
-            Writer(completion, self._continuation(prompt), params.stop)
-            for completion, prompt in zip(completions, ids, strict=True)
+            Writer(completion, self._continuation(each.prompt), each.params.stop)
+            for completion, each in zip(completions, requests, strict=True)
         ]
-        with closing(steps):
-            for number, step in steps:
-                writers[number].push(step)
-                requests[number].unwanted = bool(completions[number].finish_reason)
+        root = self._sessions.take()
+        try:
+            with closing(generate_many(self._engine, root, requests)) as steps:
+                for number, step in steps:
+                    writers[number].push(step)
+                    requests[number].unwanted = bool(completions[number].finish_reason)
+        finally:
+            self._sessions.give_back(root)
         return completions
 
-    def chat(self, messages: Sequence[Message], **sampling: Any) -> Completion:
+    def chat(self, messages: Sequence[Message], **sampling: Unpack[SamplingKeywords]) -> Completion:
         """Answers a conversation.
 
         Args:
@@ -148,16 +185,19 @@ class LLM:
 
         Raises:
             PromptError: a message is unusable, or the conversation does not fit the context.
-            InputError: the model's chat template refuses the conversation.
+            InputError: the model's chat template refuses the conversation, or sessions and streams
+                that have not ended have every sequence of the cache.
         """
-        return self.stream_chat(messages, **sampling).result()
+        return self._calls.run(self.stream_chat(messages, **sampling).result)
 
-    def stream_chat(self, messages: Sequence[Message], **sampling: Any) -> TextStream:
+    def stream_chat(
+        self, messages: Sequence[Message], **sampling: Unpack[SamplingKeywords]
+    ) -> TextStream:
         """Like ``chat``, piece by piece."""
         stats = Stats()
         params = self.chat_params(**sampling)
-        chat = self._format.encode(messages)
-        return self._stream(self._own, chat.ids, params, stats, self.tokenizer.stream())
+        chat = self._format.encode(check_conversation(messages))
+        return self._stream(None, chat.ids, params, stats, self.tokenizer.stream())
 
     def session(self) -> ChatSession:
         """Opens a chat of its own, whose keys and values stay cached between turns.
@@ -170,47 +210,66 @@ class LLM:
     def logits(self, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
         """Yields the logits of every position of a sequence, in blocks.
 
-        Each block is float32 ``[rows, vocab]`` and valid until the next one.
+        Each block is float32 ``[rows, vocab]``.
 
         Raises:
             PromptError: there are no ids, more than the context holds, or one outside the
                 vocabulary.
         """
-        if not 0 < len(ids) <= self.model.context:
-            raise PromptError(f"{len(ids)} tokens; expected 1 to {self.model.context}, the context")
-        return self._engine.logits(self._own, ids)
+        tokens, context = check_ids(ids, "ids"), self.model.context
+        if not 0 < len(tokens) <= context:
+            raise PromptError(
+                f"{len(tokens)} tokens; expected 1 to {context}, the context",
+                tokens=len(tokens),
+                context=context,
+            )
+        self._engine.check_ids(tokens)
+        return self._lend(lambda session: self._engine.logits(session, tokens))
 
     def reports(self) -> list[Report]:
         """What the devices of the back-ends in use did so far, where they count it."""
         found = [reporter.report() for reporter in self.model.reporters]
         return [report for report in found if report is not None]
 
-    def params(self, **sampling: Any) -> SamplingParams:
+    def params(self, **sampling: Unpack[SamplingKeywords]) -> SamplingParams:
         """Checks sampling parameters and adds what the model recommends."""
         for name in sampling:
             if name not in PARAMETER_NAMES:
                 raise SamplingError(
                     f"there is no sampling parameter {name!r}{_suggest(name, PARAMETER_NAMES)}"
                 )
-        return SamplingParams(**{**self.model.sampling_defaults, **sampling})
+        merged: dict[str, Any] = {**self.model.sampling_defaults, **sampling}
+        return SamplingParams(**merged)
 
-    def chat_params(self, **sampling: Any) -> SamplingParams:
+    def chat_params(self, **sampling: Unpack[SamplingKeywords]) -> SamplingParams:
         """Like ``params``; without a chat template the next speaker's name ends a reply."""
         if not self.has_chat_template:
-            stop = sampling.get("stop", ())
-            given = [stop] if isinstance(stop, str) else list(stop)
-            sampling["stop"] = (*given, *DEFAULT_STOPS)
+            sampling["stop"] = (*check_stop(sampling.get("stop", ())), *DEFAULT_STOPS)
         return self.params(**sampling)
 
     def close(self) -> None:
         """Releases threads and memory; calling it twice is allowed.
 
-        A model that nobody closes does so when it is garbage, but when that is nobody knows.
+        Other threads that are generating get an InputError with their next token. A model that
+        nobody closes does so when it is garbage, but when that is nobody knows.
         """
-        self._own.close()
+        self._cache.lock.run(self._close)
+
+    def _close(self) -> None:
+        self._sessions.close()
         self._engine.close()
         self.model.owned.close()
         self._forgotten.detach()
+
+    def __repr__(self) -> str:
+        model = self.model
+        if not self._forgotten.alive:
+            return f"<LLM {model.path}: closed>"
+        return (
+            f"<LLM {model.path}: context {model.context}, {self._cache.free_sequences} of "
+            f"{model.max_sessions} sequences free, {', '.join(model.backends)} on "
+            f"{model.threads} thread{'s' if model.threads > 1 else ''}>"
+        )
 
     def __enter__(self) -> LLM:
         return self
@@ -228,24 +287,37 @@ class LLM:
         visible = any(id_ not in self.tokenizer.hidden_ids for id_ in ids)
         return self.tokenizer.stream(continues=visible)
 
-    def _prompt_ids(self, prompt: str | Sequence[int]) -> Sequence[int]:
-        if len(prompt) == 0:
-            raise PromptError("the prompt is empty: pass a text or token ids")
-        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    def _prompt_ids(self, prompt: object) -> list[int]:
+        checked = check_prompt(prompt)
+        return self.tokenizer.encode(checked) if isinstance(checked, str) else checked
 
     def _stream(
         self,
-        session: Session,
+        session: Session | None,
         ids: Sequence[int],
         params: SamplingParams,
         stats: Stats,
         decoder: Any,
         ended: Callable[[Completion], None] = lambda completion: None,
     ) -> TextStream:
+        """A stream on a session, or on one of the pool."""
+        self._engine.check_prompt(ids, self.model.context)
+
+        def generate(session: Session) -> Iterator[Step]:
+            return self._engine.generate(session, ids, params, stats)
+
+        steps = self._lend(generate) if session is None else generate(session)
         completion = Completion(prompt_tokens=len(ids), stats=stats)
-        steps = self._engine.generate(session, ids, params, stats)
         writer = Writer(completion, decoder, params.stop)
         return TextStream(write(steps, writer, ended), completion)
+
+    def _lend(self, generate: Callable[[Session], Iterator[T]]) -> Iterator[T]:
+        """What a generation yields on a session that it has until it ends."""
+        session = self._sessions.take()
+        try:
+            yield from generate(session)
+        finally:
+            self._sessions.give_back(session)
 
 
 def _release(model: Model) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from edgerun import env, trace
 from edgerun.backends.base import (
@@ -32,6 +32,7 @@ from edgerun.plan import compile_plan, expect, make_plan
 from edgerun.profile import machine_profile
 from edgerun.state import CacheSpec
 from edgerun.state.kv_cache import STORAGE, CacheDType
+from edgerun.values import as_int, shown
 from edgerun.workload import Workload, workload
 
 logger = logging.getLogger(__name__)
@@ -39,10 +40,31 @@ logger = logging.getLogger(__name__)
 MAX_CONTEXT = 1 << 24
 MAX_SESSIONS = 1024
 MIN_CONTEXT = 512
+LIMITS = {
+    "threads": env.MAX_THREADS,
+    "context": MAX_CONTEXT,
+    "max_sessions": MAX_SESSIONS,
+    "chunk_rows": MAX_CONTEXT,
+}
 CACHE_SHARE = 0.5  # of the free memory, for one full context
 TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"
+
+
+class LoadKeywords(TypedDict, total=False):
+    """``LoadOptions`` as keyword arguments, for type checkers."""
+
+    backend: str | None
+    device: str | None
+    threads: int | None
+    context: int | None
+    kv_cache: CacheDType
+    max_sessions: int
+    chunk_rows: int
+    verify: bool
+    pack: str | None
+    progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +101,22 @@ class LoadOptions:
     progress: Progress = field(default=lambda text: logger.info(text))
 
     def __post_init__(self) -> None:
-        """Checks every value."""
-        if self.kv_cache not in STORAGE:
-            raise InputError(f"kv_cache is {self.kv_cache!r}; expected one of {', '.join(STORAGE)}")
-        if self.pack is not None and self.pack not in env.PACKS:
-            raise InputError(f"pack is {self.pack!r}; expected one of {', '.join(env.PACKS)}")
-        _check_whole("threads", self.threads, env.MAX_THREADS)
+        """Checks every value; NumPy's numbers become Python's."""
+        _check_choice("kv_cache", self.kv_cache, tuple(STORAGE))
+        if self.pack is not None:
+            _check_choice("pack", self.pack, env.PACKS)
+        for name in ("backend", "device"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, str) and value):
+                raise InputError(f"{name} is {shown(value)}; expected a name, or None")
+        for name, high in LIMITS.items():
+            value = _whole(name, getattr(self, name), high)
+            object.__setattr__(self, name, value)
         env.worker_threads(self.threads)  # refuses more than there are cores
-        _check_whole("context", self.context, MAX_CONTEXT)
-        _check_whole("max_sessions", self.max_sessions, MAX_SESSIONS)
-        _check_whole("chunk_rows", self.chunk_rows, MAX_CONTEXT)
+        if not isinstance(self.verify, bool):
+            raise InputError(f"verify is {shown(self.verify)}; expected True or False")
+        if not callable(self.progress):
+            raise InputError(f"progress is {shown(self.progress)}; expected a function of a text")
 
     @property
     def worker_threads(self) -> int:
@@ -291,8 +319,15 @@ def _context(asked: int | None, trained: int, spec: CacheSpec) -> int:
     return wanted
 
 
-def _check_whole(name: str, value: object, high: int) -> None:
+def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        raise InputError(f"{name} is {shown(value)}; expected one of {', '.join(choices)}")
+
+
+def _whole(name: str, value: object, high: int) -> int | None:
     if value is None and name in ("threads", "context"):
-        return
-    if type(value) is not int or not 1 <= value <= high:
-        raise InputError(f"{name} is {value!r}; expected a whole number from 1 to {high}")
+        return None
+    number = as_int(value)
+    if number is None or not 1 <= number <= high:
+        raise InputError(f"{name} is {shown(value)}; expected a whole number from 1 to {high}")
+    return number

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.arguments import check_text, check_texts
 from edgerun.errors import BackendError, InputError
 from edgerun.llm import LLM
+from edgerun.values import as_int, shown
 
 
 @dataclass(slots=True)
@@ -73,18 +75,20 @@ def score_texts(llm: LLM, texts: Iterable[str], window: int | None = None) -> It
         window: most tokens of one model run, bos included; None is the context.
 
     Raises:
+        PromptError: a text is none.
         InputError: the window is too small or larger than the context.
         BackendError: the model computed NaN, or that a token of a text is impossible.
     """
-    size = llm.model.context if window is None else window
+    size = llm.model.context if window is None else as_int(window)
     if llm.model.context < 2:
         raise InputError("the context is 1 token; scoring needs 2 or more, one to predict the next")
-    if not 2 <= size <= llm.model.context:
-        raise InputError(f"a window of {size} tokens; expected 2 to {llm.model.context}")
+    if size is None or not 2 <= size <= llm.model.context:
+        raise InputError(f"a window of {shown(window)} tokens; expected 2 to {llm.model.context}")
     score = Score()
     bos = _start(llm)
     step = size - len(bos)
-    for text in texts:
+    for item in check_texts(texts):
+        text = check_text("a text to score", item)
         ids = llm.tokenizer.encode(text, bos=False)
         unscored = 0
         for start in range(0, len(ids), step):

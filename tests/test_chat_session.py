@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from edgerun.completion import Completion
 from edgerun.errors import InputError, PromptError, SessionError
 from tests.test_llm import model
 
@@ -102,3 +106,89 @@ def test_leaving_the_block_of_a_session_closes_it() -> None:
         with llm.session() as chat:
             assert chat.send("hello", max_tokens=2).result().text
     llm.session()
+
+
+def test_a_forgotten_session_makes_room() -> None:
+    llm = model(max_sessions=2)
+    for _ in range(5):
+        chat = llm.session()
+        assert chat.send("hello", max_tokens=2).result().text
+        del chat  # nobody closed it
+        gc.collect()
+    stream = llm.session().send("hello", max_tokens=2)
+    next(stream)
+    with pytest.raises(InputError, match="all 2 sequences"):
+        llm.session()
+    del stream
+    gc.collect()
+    llm.session()
+
+
+def test_closing_ends_a_reply_under_way_which_is_kept() -> None:
+    chat = model().session()
+    stream = chat.send("hello")
+    shown = next(stream)
+    chat.close()
+    assert list(stream) == []
+    assert chat.messages[1] == {"role": "assistant", "content": shown}
+    with pytest.raises(InputError, match="this session is closed"):
+        chat.send("more").result()
+    with pytest.raises(InputError, match="this session is closed"):
+        chat.clear()
+
+
+def test_a_message_sent_by_another_thread_ends_the_reply_under_way() -> None:
+    chat = model().session()
+    first = chat.send("hello")
+    shown = [next(first)]
+    ended = threading.Event()
+
+    def read() -> None:
+        shown.extend(first)
+        ended.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    second = chat.send("go on", max_tokens=3).result()
+    assert ended.wait(60)
+    contents = [message["content"] for message in chat.messages]
+    assert contents == ["hello", "".join(shown), "go on", second.text]
+    assert first.completion.finish_reason in ("cancelled", "context")
+
+
+def test_threads_that_share_a_session_leave_a_whole_conversation() -> None:
+    """Whoever is interrupted learns it; no reply is in part another's."""
+    llm = model(max_sessions=2, context=4096)
+    chat = llm.session()
+
+    def send(number: int) -> Completion:
+        return chat.send(f"say {number}", max_tokens=4).result()
+
+    with ThreadPoolExecutor(6) as pool:
+        sent = [pool.submit(send, number) for number in range(18)]
+        replies = [one.result() for one in sent]
+    assert {reply.finish_reason for reply in replies} <= {"length", "cancelled"}
+    roles = [message["role"] for message in chat.messages]
+    assert roles == ["user", "assistant"] * (len(roles) // 2)
+    whole = [reply.text for reply in replies if reply.finish_reason == "length"]
+    assert whole
+    assert set(whole) <= {message["content"] for message in chat.messages}
+    assert (
+        chat.send("x", max_tokens=3).result().ids == llm.chat(chat.messages[:-1], max_tokens=3).ids
+    )
+
+
+def test_it_is_described_in_a_line() -> None:
+    llm = model(max_sessions=2, backends=("cpu",))
+    chat = llm.session()
+    reply = chat.send("hello", max_tokens=2)
+    assert repr(reply) == "<TextStream: Completion('', 0 tokens after 25, finish_reason='')>"
+    text = reply.result().text
+    assert repr(reply.completion) == (
+        f"Completion({text!r}, 2 tokens after 25, finish_reason='length')"
+    )
+    assert repr(chat) == "<ChatSession: 2 messages, 26 of 512 tokens>"
+    assert repr(llm) == "<LLM fake: context 512, 0 of 2 sequences free, cpu on 1 thread>"
+    chat.close()
+    llm.close()
+    assert repr(chat) == "<ChatSession: 2 messages, closed>"
+    assert repr(llm) == "<LLM fake: closed>"

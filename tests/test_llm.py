@@ -122,13 +122,13 @@ def test_a_closed_stream_stops_and_the_next_prompt_still_works() -> None:
 
 
 def test_two_streams_of_one_model_do_not_mix() -> None:
-    llm = model()
+    llm = model(max_sessions=2)
     first, second = llm.stream("a", max_tokens=5), llm.stream("b", max_tokens=5)
-    next(first)
-    next(second)
-    with pytest.raises(InputError, match="another generation"):
-        next(first)
-    assert list(second)
+    pieces = [next(first), next(second)]
+    with pytest.raises(InputError, match="all 2 sequences .* close a session or a stream"):
+        llm.generate("c")
+    assert pieces[0] + "".join(first) == llm.generate("a", max_tokens=5).text
+    assert pieces[1] + "".join(second) == llm.generate("b", max_tokens=5).text
 
 
 def test_the_models_recommendation_holds_unless_overridden() -> None:

@@ -186,7 +186,7 @@ class Engine:
             InputError: the engine was closed, or, later, another generation began on the session.
         """
         self._check_open()
-        self._check_ids(ids)
+        self.check_ids(ids)
         return self._logits(session, ids)
 
     def _logits(self, session: Session, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
@@ -258,7 +258,7 @@ class Engine:
                 tokens=len(prompt),
                 context=context,
             )
-        self._check_ids(prompt)
+        self.check_ids(prompt)
 
     def close(self) -> None:
         """Releases the executables; calling it twice is allowed."""
@@ -266,7 +266,12 @@ class Engine:
         for executable in set(executables.values()):
             executable.close()
 
-    def _check_ids(self, ids: Sequence[int]) -> None:
+    def check_ids(self, ids: Sequence[int]) -> None:
+        """Makes sure that all ids, of which there is one at least, are in the vocabulary.
+
+        Raises:
+            PromptError: one is not.
+        """
         if not 0 <= min(ids) <= max(ids) < self.vocab_size:
             wrong = min(ids) if min(ids) < 0 else max(ids)
             raise PromptError(

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edgerun.errors import SessionError, StorageError
+from edgerun.plain_files import NotPlainError, read_plain
 from edgerun.private_files import write_atomically
 
 MAGIC = "edgerun-session"
 VERSION = 1
 MAX_BYTES = 64 << 20
+HEADER_BYTES = 256
 MAX_ID = 2**31 - 1
 ROLES = frozenset({"system", "user", "assistant", "tool", "developer"})
 
@@ -42,9 +45,17 @@ def save_session(path: Path, saved: SavedSession) -> None:
     """Writes a session file; an existing one is replaced in one step.
 
     Raises:
-        SessionError: the session is larger than ``MAX_BYTES``, or the path is none.
+        SessionError: a message is not of the kind that can be kept, the session is larger than
+            ``MAX_BYTES``, or the path is none or that of a folder, a device or a pipe.
         StorageError: the folder is not writable or the disk is full.
     """
+    for index, message in enumerate(saved.messages):
+        try:
+            _message(message)
+        except (TypeError, AttributeError) as error:
+            raise SessionError(
+                f"message {index} cannot be saved: {error}; expected a role and a text as content"
+            ) from error
     payload = json.dumps(
         {
             "model_digest": saved.model_digest,
@@ -59,7 +70,10 @@ def save_session(path: Path, saved: SavedSession) -> None:
     digest = hashlib.sha256(payload).hexdigest()
     header = f"{MAGIC} {VERSION} {digest} {len(payload)}\n".encode()
     try:
-        write_atomically(path, header + payload, durable=True)
+        target = Path(os.path.realpath(path))  # a link stays a link
+        write_atomically(target, header + payload, durable=True)
+    except NotPlainError as error:
+        raise SessionError(f"cannot save the session to {path}: {error.strerror}") from error
     except OSError as error:
         raise StorageError(f"cannot save the session to {path}: {error.strerror}") from error
     except ValueError as error:  # a null character
@@ -73,8 +87,7 @@ def load_session(path: Path, model_digest: str) -> SavedSession:
         SessionError: the file is missing, broken, of another version, or of another model.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 256)
+        data = read_plain(Path(os.path.realpath(path)), MAX_BYTES + HEADER_BYTES)
     except OSError as error:
         raise SessionError(f"cannot read the session {path}: {error.strerror}") from error
     except ValueError as error:  # a null character

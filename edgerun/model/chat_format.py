@@ -19,6 +19,7 @@ from typing import Any
 from edgerun.errors import InputError, PromptError
 from edgerun.model.chat_template import ChatTemplate, Message
 from edgerun.model.tokenizer import Tokenizer
+from edgerun.values import shown
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 TYPES = ("text", "function", "object", "string", "integer", "number", "boolean", "array", "null")
@@ -118,11 +119,11 @@ def check_messages(messages: Sequence[Message]) -> None:
         raise PromptError("the conversation is empty: pass at least one message")
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping):
-            raise PromptError(f"message {index} is {message!r:.80}; expected role and content")
-        if message.get("role") not in ROLES:
+            raise PromptError(f"message {index} is {shown(message)}; expected role and content")
+        role = message.get("role")
+        if not isinstance(role, str) or role not in ROLES:
             raise PromptError(
-                f"message {index} has role {message.get('role')!r:.80}; "
-                f"expected one of {', '.join(ROLES)}"
+                f"message {index} has role {shown(role)}; expected one of {', '.join(ROLES)}"
             )
         if not isinstance(message.get("content"), str | list | None):
             raise PromptError(f"message {index} has no text as content")

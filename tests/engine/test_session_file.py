@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -149,3 +150,66 @@ def test_a_killed_writer_leaves_a_whole_session(tmp_path: Path) -> None:
         writer.communicate()
         ids = load_session(path, DIGEST).ids
         assert ids == SAVED.ids or ids == tuple(range(len(ids)))
+
+
+def special_files(folder: Path) -> dict[str, Path]:
+    """Paths that are no files, with what a message calls them."""
+    os.mkfifo(folder / "pipe")
+    (folder / "folder").mkdir()
+    (folder / "to-device").symlink_to(os.devnull)
+    (folder / "to-pipe").symlink_to("pipe")
+    return {
+        "a pipe": folder / "pipe",
+        "a pipe, through a link": folder / "to-pipe",
+        "a folder": folder / "folder",
+        "a device": Path(os.devnull),
+        "a device, through a link": folder / "to-device",
+    }
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and devices are POSIX")
+def test_what_is_no_file_is_neither_replaced_nor_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replace(source: Path, target: Path) -> None:
+        raise AssertionError(f"{target} would be replaced")
+
+    monkeypatch.setattr("edgerun.private_files.os.replace", replace)
+    for kind, path in special_files(tmp_path).items():
+        before = path.lstat()
+        words = f"it is {kind.split(',')[0]}"
+        with pytest.raises(SessionError, match=f"cannot save the session to .*{words}"):
+            save_session(path, SAVED)
+        with pytest.raises(SessionError, match=f"cannot read the session .*{words}"):
+            load_session(path, DIGEST)  # a pipe would wait for a writer
+        assert path.lstat() == before or kind == "a device"
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_link_stays_and_its_file_is_written(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("chat", "none-yet"):
+        (tmp_path / name).symlink_to(tmp_path / "elsewhere" / name)
+    save_session(tmp_path / "elsewhere" / "chat", SavedSession(DIGEST, (9,), ()))
+    for name in ("chat", "none-yet"):
+        save_session(tmp_path / name, SAVED)
+        assert (tmp_path / name).is_symlink()
+        assert load_session(tmp_path / "elsewhere" / name, DIGEST) == SAVED
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": [{"type": "text", "text": "x"}]},
+        {"role": "user", "content": None},
+        {"role": "cat", "content": "x"},
+        {"content": "x"},
+        "x",
+    ],
+)
+def test_a_message_that_could_not_be_loaded_again_is_not_saved(
+    tmp_path: Path, message: Any
+) -> None:
+    with pytest.raises(SessionError, match="message 0 cannot be saved"):
+        save_session(tmp_path / "chat", SavedSession(DIGEST, (), (message,)))
+    assert list(tmp_path.iterdir()) == []

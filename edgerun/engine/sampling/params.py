@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral, Real
+from numbers import Real
+from typing import TypedDict
 
 from edgerun.errors import SamplingError
+from edgerun.values import as_int, shown
 
 MAX_TOKENS = 2**31 - 1
 MAX_SEED = 2**64 - 1
 MAX_STOPS = 64
 MAX_STOP_CHARACTERS = 4096
 MAX_BIASES = 4096
+
+
+class SamplingKeywords(TypedDict, total=False):
+    """``SamplingParams`` as keyword arguments, for type checkers."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    seed: int | None
+    max_tokens: int | None
+    stop: str | Sequence[str]
+    stop_ids: Iterable[int]
+    ignore_eos: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,52 +81,41 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        """Checks every value."""
-        _number("temperature", self.temperature, 0, 100)
-        _whole("top_k", self.top_k, 0, MAX_TOKENS)
-        _number("top_p", self.top_p, 0, 1, above_low=True)
-        _number("min_p", self.min_p, 0, 1)
-        _number("typical_p", self.typical_p, 0, 1, above_low=True)
-        _number("repetition_penalty", self.repetition_penalty, 0, 100, above_low=True)
-        _number("presence_penalty", self.presence_penalty, -2, 2)
-        _number("frequency_penalty", self.frequency_penalty, -2, 2)
-        if self.seed is not None:
-            _whole("seed", self.seed, 0, MAX_SEED)
-        if self.max_tokens is not None:
-            _whole("max_tokens", self.max_tokens, 1, MAX_TOKENS)
-        object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
-        object.__setattr__(self, "stop", _stops(self.stop))
-        object.__setattr__(self, "stop_ids", _ids("stop_ids", self.stop_ids))
+        """Checks every value; NumPy's numbers become Python's, which all that follows takes."""
+        checked = {
+            "temperature": _number("temperature", self.temperature, 0, 100),
+            "top_k": _whole("top_k", self.top_k, 0, MAX_TOKENS),
+            "top_p": _number("top_p", self.top_p, 0, 1, above_low=True),
+            "min_p": _number("min_p", self.min_p, 0, 1),
+            "typical_p": _number("typical_p", self.typical_p, 0, 1, above_low=True),
+            "repetition_penalty": _number(
+                "repetition_penalty", self.repetition_penalty, 0, 100, above_low=True
+            ),
+            "presence_penalty": _number("presence_penalty", self.presence_penalty, -2, 2),
+            "frequency_penalty": _number("frequency_penalty", self.frequency_penalty, -2, 2),
+            "logit_bias": _biases(self.logit_bias),
+            "seed": None if self.seed is None else _whole("seed", self.seed, 0, MAX_SEED),
+            "max_tokens": None
+            if self.max_tokens is None
+            else _whole("max_tokens", self.max_tokens, 1, MAX_TOKENS),
+            "stop": check_stop(self.stop),
+            "stop_ids": _ids("stop_ids", self.stop_ids),
+        }
+        if not isinstance(self.ignore_eos, bool):
+            raise SamplingError(f"ignore_eos is {shown(self.ignore_eos)}; expected True or False")
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
 
-def _number(name: str, value: object, low: float, high: float, *, above_low: bool = False) -> None:
-    wanted = f"a number {'above' if above_low else 'from'} {low} {'up ' if above_low else ''}"
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise SamplingError(f"{name} is {value!r}; expected {wanted}to {high}")
-    number = float(value)
-    if not math.isfinite(number) or not low <= number <= high or (above_low and number == low):
-        raise SamplingError(f"{name} is {value}; expected {wanted}to {high}")
+def check_stop(stop: object) -> tuple[str, ...]:
+    """Returns stop texts, given as one text or several.
 
-
-def _whole(name: str, value: object, low: int, high: int) -> None:
-    valid = isinstance(value, Integral) and not isinstance(value, bool)
-    if not valid or not low <= value <= high:  # type: ignore[operator]
-        raise SamplingError(f"{name} is {value!r}; expected a whole number from {low} to {high}")
-
-
-def _ids(name: str, ids: object) -> tuple[int, ...]:
-    if isinstance(ids, str) or not isinstance(ids, Iterable):
-        raise SamplingError(f"{name} is {ids!r}; expected token ids")
-    given = tuple(ids)
-    for id_ in given:
-        _whole(name, id_, 0, MAX_TOKENS)
-    return given
-
-
-def _stops(stop: object) -> tuple[str, ...]:
+    Raises:
+        SamplingError: they are something else, too many or too long.
+    """
     texts = (stop,) if isinstance(stop, str) else stop
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise SamplingError(f"stop is {stop!r}; expected a text or a list of texts")
+        raise SamplingError(f"stop is {shown(stop)}; expected a text or a list of texts")
     if len(texts) > MAX_STOPS or any(not 0 < len(text) <= MAX_STOP_CHARACTERS for text in texts):
         raise SamplingError(
             f"stop has {len(texts)} texts of {sorted({len(text) for text in texts})} characters; "
@@ -114,12 +124,43 @@ def _stops(stop: object) -> tuple[str, ...]:
     return tuple(texts)
 
 
+def _number(name: str, value: object, low: float, high: float, *, above_low: bool = False) -> float:
+    wanted = f"a number {'above' if above_low else 'from'} {low} {'up ' if above_low else ''}"
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise SamplingError(f"{name} is {shown(value)}; expected {wanted}to {high}")
+    number = float(value)
+    if not math.isfinite(number) or not low <= number <= high or (above_low and number == low):
+        raise SamplingError(f"{name} is {shown(value)}; expected {wanted}to {high}")
+    return number
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    number = as_int(value)
+    if number is None or not low <= number <= high:
+        raise SamplingError(
+            f"{name} is {shown(value)}; expected a whole number from {low} to {high}"
+        )
+    return number
+
+
+def _ids(name: str, ids: object) -> tuple[int, ...]:
+    refused = (str, bytes, bytearray, memoryview, Mapping)
+    if isinstance(ids, refused) or not isinstance(ids, Iterable):
+        raise SamplingError(f"{name} is {shown(ids)}; expected a list of token ids")
+    try:
+        return tuple(_whole(name, id_, 0, MAX_TOKENS) for id_ in ids)
+    except TypeError as error:  # an array without dimensions
+        raise SamplingError(f"{name} is {shown(ids)}; expected a list of token ids") from error
+
+
 def _biases(bias: object) -> dict[int, float]:
     if not isinstance(bias, Mapping) or len(bias) > MAX_BIASES:
         raise SamplingError(
             f"logit_bias must map token ids to numbers, at most {MAX_BIASES} of them"
         )
-    for id_, value in bias.items():
-        _whole("logit_bias id", id_, 0, MAX_TOKENS)
-        _number(f"logit_bias of id {id_}", value, -100, 100)
-    return dict(bias)
+    return {
+        _whole("logit_bias id", id_, 0, MAX_TOKENS): _number(
+            f"logit_bias of id {id_}", value, -100, 100
+        )
+        for id_, value in bias.items()
+    }

@@ -1,0 +1,20 @@
+"""Values as callers pass them: what they are, and how a message shows them."""
+
+from __future__ import annotations
+
+import reprlib
+from numbers import Integral
+
+
+def as_int(value: object) -> int | None:
+    """Returns a whole number of Python or NumPy as an int; None for all else, bools included."""
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return None
+    return int(value)
+
+
+def shown(value: object) -> str:
+    """Returns a value as Python writes it, on one line and not too long."""
+    return " ".join(reprlib.repr(value).split())
