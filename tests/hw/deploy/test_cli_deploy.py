@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edgerun.cli import main as cli
+from edgerun.cli import commands
+from edgerun.cli.main import main
 from edgerun_hw.deploy.broker.boards import BY_NAME
 from edgerun_hw.deploy.emulator import Faults, example_bit, make_root, power_cycle, set_faults
 from edgerun_hw.deploy.sample import sample_overlay
@@ -19,16 +20,16 @@ from edgerun_hw.deploy.screen import Screen
 from tests.hw.deploy.harness import running, without_faults
 
 KV260 = BY_NAME["kv260"]
-POINT = EntryPoint("fpga", "edgerun_hw.cli:register", cli.ENTRY_POINTS)
+POINT = EntryPoint("fpga", "edgerun_hw.cli:register", commands.ENTRY_POINTS)
 
 
 @pytest.fixture
 def run(monkeypatch, capsys):
     """Runs the command line; returns exit code, stdout and stderr."""
-    monkeypatch.setattr(cli, "_added_commands", lambda: [POINT])
+    monkeypatch.setattr(commands, "added_commands", lambda: [POINT])
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        code = cli.main(["fpga", *map(str, arguments)])
+        code = main(["fpga", *map(str, arguments)])
         out, err = capsys.readouterr()
         assert "Traceback" not in err
         return code, out, err
