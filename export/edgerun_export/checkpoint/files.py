@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 import numpy as np
 
 from edgerun.errors import CheckpointError
+from edgerun.plain_files import NotPlainError, open_plain
 from edgerun_export.checkpoint.base import U8
 
 MIB = 1 << 20
@@ -29,16 +29,22 @@ class ByteFile:
 
     Args:
         path: the file to open.
+        inside: it was found beside others and not named by anybody, so a link may not lead out
+            of the checkpoint, see ``check_inside``.
 
     Raises:
-        CheckpointError: it is missing, not a regular file, or not readable.
+        CheckpointError: it is missing, not a regular file, not readable, or not the checkpoint's.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, inside: bool = False) -> None:
         self.name = path.name
-        require_regular_file(path)
+        target = check_inside(path) if inside else _resolved(path)
         try:
-            self._file = path.open("rb", buffering=0)
+            self._file = os.fdopen(open_plain(target), "rb", buffering=0)
+        except FileNotFoundError as error:
+            raise CheckpointError(f"no file '{path}'") from error
+        except NotPlainError as error:
+            raise CheckpointError(f"'{path}' is not a regular file: {error.strerror}") from error
         except OSError as error:
             raise CheckpointError(f"cannot open '{path}': {error.strerror}") from error
         self.size_bytes = os.fstat(self._file.fileno()).st_size
@@ -77,27 +83,46 @@ class ByteFile:
         self._file.close()
 
 
-def require_regular_file(path: Path) -> None:
-    """Check that a path names a regular file (a pipe or device would block or never end).
+def check_inside(path: Path) -> Path:
+    """Checks that a file found in a checkpoint's folder is part of the checkpoint.
+
+    What is read ends in a bundle that may be given away, so a link must not bring somebody's key
+    into it. It may lead to another place in the folder. In a cache of the Hugging Face hub, whose
+    snapshots consist of links (``models--*/snapshots/*``), it may lead to the blobs of the same
+    repository.
+
+    Returns:
+        the path without links.
 
     Raises:
-        CheckpointError: it is missing, a folder, or something else.
+        CheckpointError: it leads elsewhere.
     """
+    target, folder = _resolved(path), _resolved(path.parent)
+    repository = folder.parent.parent
+    in_hub_cache = folder.parent.name == "snapshots" and repository.name.startswith("models--")
+    own = [folder, repository / "blobs"] if in_hub_cache else [folder]
+    if not any(target.is_relative_to(each) for each in own):
+        raise CheckpointError(
+            f"'{path}' is a link to '{target}', outside of the checkpoint's folder; if it belongs "
+            "to the checkpoint, copy it there (cp -rL copies a folder with what its links lead to)"
+        )
+    return target
+
+
+def _resolved(path: Path) -> Path:
     try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError) as error:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle; a null character
         raise CheckpointError(f"no file '{path}'") from error
-    if not stat.S_ISREG(mode):
-        raise CheckpointError(f"'{path}' is not a regular file")
 
 
-def read_small(path: Path, limit_bytes: int) -> bytes:
-    """Read a whole small file.
+def read_small(path: Path, limit_bytes: int, *, inside: bool = False) -> bytes:
+    """Read a whole small file; ``inside`` as for ``ByteFile``.
 
     Raises:
         CheckpointError: it is missing, not regular, or larger than ``limit_bytes``.
     """
-    file = ByteFile(path)
+    file = ByteFile(path, inside=inside)
     try:
         if file.size_bytes > limit_bytes:
             raise CheckpointError(
@@ -113,7 +138,8 @@ def optional_reader(folder: Path, limit_bytes: int) -> Callable[[str], bytes | N
 
     def read(name: str) -> bytes | None:
         path = folder / name
-        return read_small(path, limit_bytes) if path.exists() else None
+        # A link that leads nowhere is there: what it should have held is not left out silently.
+        return read_small(path, limit_bytes, inside=True) if os.path.lexists(path) else None
 
     return read
 

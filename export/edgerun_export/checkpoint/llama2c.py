@@ -224,7 +224,7 @@ def _tokenizer(path: Path, given: Path | None, vocab: int) -> bytes:
     names = [name.format(vocab=vocab) for name in _TOKENIZER_NAMES]
     for name in names:
         if (path.parent / name).exists():
-            return read_small(path.parent / name, _TOKENIZER_LIMIT_BYTES)
+            return read_small(path.parent / name, _TOKENIZER_LIMIT_BYTES, inside=True)
     raise CheckpointError(
         f"no tokenizer beside '{path.name}': expected {' or '.join(names)} there, or --tokenizer"
     )

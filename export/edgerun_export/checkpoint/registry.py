@@ -15,6 +15,7 @@ from typing import Protocol, cast
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import Checkpoint
+from edgerun_export.checkpoint.files import check_inside
 
 # Order matters only for llama2c, whose oldest version has no magic number: it comes last.
 _READERS = ("gguf", "safetensors", "llama2c")
@@ -112,6 +113,7 @@ def _sole_gguf(folder: Path) -> Path:
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:8])
         raise CheckpointError(f"'{folder}' holds several GGUF files ({names}); name one of them")
+    check_inside(found[0])
     return found[0]
 
 

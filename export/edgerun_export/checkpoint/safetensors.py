@@ -21,6 +21,7 @@ from edgerun_export.checkpoint.files import (
     CONFIG_LIMIT_BYTES,
     MIB,
     ByteFile,
+    check_inside,
     decode_json,
     optional_reader,
     read_small,
@@ -75,9 +76,11 @@ def open_path(path: Path, tokenizer: Path | None = None) -> StoredCheckpoint:
         raise UnsupportedError("--tokenizer is for llama2.c files; this folder has its own")
     folder = path if path.is_dir() else path.parent
     read = optional_reader(folder, _TOKENIZER_LIMIT_BYTES)
-    config = decode_json(read_small(folder / "config.json", CONFIG_LIMIT_BYTES), "config.json")
-    stored = _open_folder(folder) if path.is_dir() else _open_file(path)
+    config = decode_json(
+        read_small(folder / "config.json", CONFIG_LIMIT_BYTES, inside=True), "config.json"
+    )
     source = Source("safetensors", path.resolve().name, licence=_licence(folder))
+    stored = _open_folder(folder) if path.is_dir() else _open_file(path)
     return SafetensorsCheckpoint(config, source, stored, lambda: from_hugging_face(read))
 
 
@@ -121,8 +124,8 @@ class SafetensorsCheckpoint(StoredCheckpoint):
 
 def _open_folder(folder: Path) -> dict[str, Stored]:
     if (folder / _SINGLE).exists():
-        return _open_file(folder / _SINGLE)
-    data = read_small(folder / _INDEX, _INDEX_LIMIT_BYTES)
+        return _open_file(folder / _SINGLE, inside=True)
+    data = read_small(folder / _INDEX, _INDEX_LIMIT_BYTES, inside=True)
     # An entry has one colon: this bounds their number before they become objects.
     if data.count(b":") > 2 * MAX_TENSORS:
         raise CheckpointError(f"'{_INDEX}' lists more than {MAX_TENSORS} tensors")
@@ -150,7 +153,7 @@ def _open_shard(folder: Path, shard: str, weight_map: Mapping[str, str]) -> dict
     # A name with a separator could lead anywhere on this machine.
     if "/" in shard or "\\" in shard or not shard.endswith(".safetensors"):
         raise CheckpointError(f"'{_INDEX}' names '{shard[:200]}', not a .safetensors file name")
-    held = _open_file(folder / shard)
+    held = _open_file(folder / shard, inside=True)
     promised = (name for name, where in weight_map.items() if where == shard)
     missing = next((name for name in promised if name not in held), None)
     if missing is not None:
@@ -159,9 +162,9 @@ def _open_shard(folder: Path, shard: str, weight_map: Mapping[str, str]) -> dict
     return held  # with those that the index forgot: leaving them out would change the model
 
 
-def _open_file(path: Path) -> dict[str, Stored]:
+def _open_file(path: Path, *, inside: bool = False) -> dict[str, Stored]:
     """Read a file's header and place its tensors."""
-    file = ByteFile(path)
+    file = ByteFile(path, inside=inside)
     try:
         return _place(file, *_header(file))
     except Exception:
@@ -222,6 +225,7 @@ def _stored(file: ByteFile, name: str, entry: _Entry, data: int) -> Stored:
 
 def _licence(folder: Path) -> str | None:
     """The licence in a model card's front matter, if there is a card that says."""
+    check_inside(folder / "README.md")
     front_matter = head(folder / "README.md", 16384).partition(b"\n---")[0]
     found = _LICENCE.match(front_matter)
     return found[1].decode() if found else None
