@@ -1,31 +1,34 @@
-"""Conversations to ids: checks messages, renders the template, keeps content apart from control.
+"""Conversations to ids: renders the template, keeps content apart from control.
 
 Content could be encoded apart from the template in two ways: replace it by placeholders and put
 it back after rendering, which breaks with every template that trims, splits or escapes content; or
-mark it such that it survives all that. This module does the second (see
-``controls.ControlTokens.protect``): one marker character, chosen so that it occurs nowhere in the
-conversation, stands in the content wherever a control token could begin or go on, and is removed
-when the rendered text is encoded.
+disguise it such that it survives all that (``disguise.py``). This module does the second. Which
+disguise a template leaves unharmed shows when its result, revealed, is compared with what the
+template makes of the conversation as it is.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from edgerun.errors import InputError, PromptError
+from edgerun.errors import InputError
 from edgerun.model.chat_template import ChatTemplate, Message
-from edgerun.model.tokenizer import Tokenizer
-from edgerun.values import shown
+from edgerun.model.conversation import REPLY_KEYS, check_tools, map_texts, normalised
+from edgerun.model.disguise import Disguise, make_disguises
+from edgerun.model.tokenizer import END_OF_TURN, Tokenizer
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
-TYPES = ("text", "function", "object", "string", "integer", "number", "boolean", "array", "null")
-MAX_DEPTH = 64
-# Noncharacters first: no text should hold them. Then private use.
-MARKERS = (*range(0xFDD0, 0xFDF0), *range(0xE000, 0xF900))
+# Names and strings with which a template looks things up or compares them.
+WORD = re.compile(r"\.\s*(\w+)|(['\"])(\w+)\2")
+# Strings that a template looks for in text: an argument of such a method, or left of `in`.
+INSPECTED = re.compile(
+    r"(?:split|startswith|endswith|find|index|count|partition|prefix|suffix)"
+    r"\(\s*(?P<quote>['\"])(?P<argument>[^'\"\n]{1,80})(?P=quote)"
+    r"|(?P<mark>['\"])(?P<member>[^'\"\n]{1,80})(?P=mark)\s+(?:not\s+)?in\b"
+)
+Context: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +36,20 @@ class RenderedChat:
     """A conversation as text and ids.
 
     Attributes:
-        text: the rendered template, markers included.
-        marker: the marker character.
+        text: the rendered template, content disguised.
+        disguise: takes the disguise off.
+        spared: strings that it left as they are.
         ids: token ids.
     """
 
     text: str
-    marker: str
+    disguise: Disguise
+    spared: Collection[str]
     ids: tuple[int, ...]
+
+    def follows(self, other: RenderedChat) -> bool:
+        """Whether this text, disguised alike, begins with that of another conversation."""
+        return self.disguise == other.disguise and self.text.startswith(other.text)
 
 
 class ChatFormat:
@@ -54,6 +63,8 @@ class ChatFormat:
         """Takes both from one bundle."""
         self._tokenizer = tokenizer
         self.template = template
+        self._words = frozenset(match[1] or match[3] for match in WORD.finditer(template.source))
+        self._reply_tags = tokenizer.controls.tags(self._inspected())
 
     def encode(
         self,
@@ -76,99 +87,96 @@ class ChatFormat:
             PromptError: there is no message, or one has an unusable role or content.
             InputError: the template is broken or refuses the conversation.
         """
-        check_messages(messages)
-        marker = _free_marker([*messages, *(tools or ()), self.template.source])
-        text = self.template.render(
-            [self._protected(message, marker) for message in messages],
-            tools=[self._protected(tool, marker) for tool in tools] if tools else None,
-            **variables,
-        )
-        if before and before.marker == marker and text.startswith(before.text):
+        check_tools(tools)
+        context = {**variables, "messages": normalised(messages), "tools": tools or None}
+        text, disguise, spared = self._render(context)
+        chat = RenderedChat(text, disguise, spared, ())
+        if before and chat.follows(before):
             rest = text[len(before.text) :]
             if self._tokenizer.starts_with_control(rest):
-                ids = self._tokenizer.encode_template(rest, marker, first=False)
-                return RenderedChat(text, marker, (*before.ids, *ids))
-        return RenderedChat(text, marker, tuple(self._tokenizer.encode_template(text, marker)))
+                ids = self._tokenizer.encode_template(rest, disguise.reveal, first=False)
+                return RenderedChat(text, disguise, spared, (*before.ids, *ids))
+        ids = self._tokenizer.encode_template(text, disguise.reveal)
+        return RenderedChat(text, disguise, spared, tuple(ids))
 
     def extended(self, chat: RenderedChat, reply: str, reply_ids: Sequence[int]) -> RenderedChat:
         """Returns ``chat`` followed by a reply and the ids that the model generated for it."""
-        protected = self._tokenizer.protect(reply, chat.marker, own_reply=True)
-        return RenderedChat(chat.text + protected, chat.marker, (*chat.ids, *reply_ids))
+        text = chat.text + self._hidden_reply(reply, chat.disguise, chat.spared)
+        return RenderedChat(text, chat.disguise, chat.spared, (*chat.ids, *reply_ids))
 
-    def _protected(self, message: Message, marker: str) -> dict[str, Any]:
-        own_reply = message.get("role") == "assistant"
+    def _render(self, context: Context) -> tuple[str, Disguise, Collection[str]]:
+        """The rendered text, its disguise, and what that spared.
 
-        def protect(text: str) -> str:
-            return self._tokenizer.protect(text, marker, own_reply=own_reply)
+        The first disguise counts with which the template says the same as without. If a template
+        looks for control tokens in content there is none, and then it does not see them.
+        """
+        stand_ins, marks = make_disguises(
+            self._tokenizer.controls, [context, self.template.source, self.template.variables]
+        )
+        attempts: list[tuple[Disguise, Collection[str]]] = [
+            (stand_ins, ()),
+            (stand_ins, self._words),
+            (marks, self._words),
+        ]
+        plain = self.template.render(**context)
+        rendered: list[tuple[str, Disguise, Collection[str]]] = []
+        failure = InputError("")
+        for disguise, spared in attempts:
+            hidden = self._hidden(context, disguise, spared)
+            if hidden == context:
+                return plain, disguise, spared
+            try:
+                text = self.template.render(**hidden)
+            except InputError as error:
+                failure = error
+                continue
+            rendered.append((text, disguise, spared))
+            if disguise.reveal(text) == plain:
+                return rendered[-1]
+        if not rendered:
+            raise InputError(
+                f"{failure}; this happens only when its text is kept apart from control tokens"
+            ) from failure
+        return rendered[0]
 
-        return {
-            key: value if key in ("role", "type") else _map_texts(value, protect)
-            for key, value in message.items()
-        }
+    def _hidden(
+        self, context: Context, disguise: Disguise, spared: Collection[str]
+    ) -> dict[str, Any]:
+        def hide(text: str) -> str:
+            return disguise.hide(text, spared)
 
+        def hide_key(key: str) -> str:
+            return disguise.hide(key, self._words)
 
-def check_messages(messages: Sequence[Message]) -> None:
-    """Checks that a conversation has a shape that templates expect.
+        def hide_message(message: Message) -> dict[str, Any]:
+            replies = REPLY_KEYS if message["role"] == "assistant" else ()
+            hidden = map_texts({**message, "role": ""}, hide, hide_key)
+            own = {
+                key: self._hidden_reply(message[key], disguise, spared)
+                for key in replies
+                if isinstance(message.get(key), str)
+            }
+            return {**hidden, **own, "role": message["role"]}
 
-    Roles and types come from fixed lists because templates print them inside control tokens.
+        # The names of variables are the caller's, like the names of arguments.
+        hidden = {name: map_texts(value, hide, hide_key) for name, value in context.items()}
+        return {**hidden, "messages": [hide_message(message) for message in context["messages"]]}
 
-    Raises:
-        PromptError: it has not.
-    """
-    if not messages:
-        raise PromptError("the conversation is empty: pass at least one message")
-    for index, message in enumerate(messages):
-        if not isinstance(message, Mapping):
-            raise PromptError(f"message {index} is {shown(message)}; expected role and content")
-        role = message.get("role")
-        if not isinstance(role, str) or role not in ROLES:
-            raise PromptError(
-                f"message {index} has role {shown(role)}; expected one of {', '.join(ROLES)}"
+    def _hidden_reply(self, reply: str, disguise: Disguise, spared: Collection[str]) -> str:
+        """A model's own text, in which the tags of its replies stay effective."""
+        pieces = self._reply_tags.split(reply)
+        return "".join(
+            piece if index % 2 else disguise.hide(piece, spared)
+            for index, piece in enumerate(pieces)
+        )
+
+    def _inspected(self) -> Iterator[str]:
+        """Control tokens that the template looks for in text, but none that end a turn."""
+        never = {*END_OF_TURN, *self._tokenizer.special_token_variables().values()}
+        for match in INSPECTED.finditer(self.template.source):
+            literal = match["argument"] or match["member"]
+            yield from (
+                name
+                for name in self._tokenizer.controls.names
+                if name in literal and name not in never
             )
-        if not isinstance(message.get("content"), str | list | None):
-            raise PromptError(f"message {index} has no text as content")
-        _check_types(message, index, 0)
-
-
-def _check_types(value: Any, index: int, depth: int) -> None:
-    if depth > MAX_DEPTH:
-        raise PromptError(f"message {index} is nested deeper than {MAX_DEPTH} levels")
-    if isinstance(value, Mapping):
-        kind = value.get("type")
-        if isinstance(kind, str) and kind not in TYPES:
-            raise PromptError(f"message {index} has a part of type {kind!r:.80}; expected text")
-        for item in value.values():
-            _check_types(item, index, depth + 1)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _check_types(item, index, depth + 1)
-
-
-def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {
-            key: item if key == "type" else _map_texts(item, change) for key, item in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_map_texts(item, change) for item in value]
-    return value
-
-
-def _free_marker(content: Sequence[Any]) -> str:
-    try:
-        text = json.dumps(content, ensure_ascii=False, default=str)
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise PromptError(
-            "a message contains a surrogate code point, which is not a character: "
-            "pass text that can be encoded as UTF-8"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"the messages cannot be written as JSON: {error}") from error
-    taken = set(re.findall("[\ufdd0-\ufdef\ue000-\uf8ff]", text))
-    for code in MARKERS:
-        if chr(code) not in taken:
-            return chr(code)
-    raise PromptError("the conversation uses every private-use character; remove some")

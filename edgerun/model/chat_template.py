@@ -35,6 +35,8 @@ START_S = 30.0
 WORKER = Path(__file__).with_name("template_worker.py")
 # minijinja does not know transformers' {% generation %}; it only marks training text.
 GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
+# minijinja hands 1.0 to filters as 1.
+WHOLE_FLOAT = re.compile(r"(?<![\w.])(\d+\.0+)(?=\s*\|\s*tojson\b)")
 
 DEFAULT_TEMPLATE = """\
 {{ bos_token }}{% for message in messages -%}
@@ -49,6 +51,7 @@ class ChatTemplate:
 
     Attributes:
         source: Jinja text.
+        variables: what it may name besides the conversation, such as ``bos_token``.
         is_default: the model has no template of its own.
     """
 
@@ -69,7 +72,7 @@ class ChatTemplate:
                 f"the chat template has {len(self.source)} characters; "
                 f"at most {MAX_SOURCE_CHARACTERS} are accepted"
             )
-        self._variables = dict(variables or {})
+        self.variables = dict(variables or {})
 
     @classmethod
     def prepare(cls) -> None:
@@ -96,13 +99,14 @@ class ChatTemplate:
             InputError: the template is broken, refuses the conversation, or exceeds its limits.
         """
         context = {
-            **self._variables,
+            **self.variables,
             **variables,
             "messages": list(messages),
             "tools": tools,
             "add_generation_prompt": add_generation_prompt,
         }
-        answer = _worker().render(GENERATION.sub(_as_condition, self.source), context)
+        source = WHOLE_FLOAT.sub(r"whole_float(\1)", GENERATION.sub(_as_condition, self.source))
+        answer = _worker().render(source, context)
         if "text" in answer:
             return str(answer["text"])
         if answer["refused"]:
@@ -143,8 +147,8 @@ class _Worker:
     def render(self, source: str, context: Mapping[str, Any]) -> dict[str, Any]:
         try:
             size = len(json.dumps(context))
-            cpu_s = CPU_S + CPU_S_PER_BYTE * size
-            request = {"source": source, "context": context, "fuel": FUEL, "cpu_s": cpu_s}
+            cpu_us = int(1e6 * (CPU_S + CPU_S_PER_BYTE * size))
+            request = {"source": source, "context": context, "fuel": FUEL, "cpu_us": cpu_us}
             line = json.dumps(request).encode() + b"\n"
         except (TypeError, ValueError) as error:
             raise InputError(f"the messages hold something that is not JSON: {error}") from error

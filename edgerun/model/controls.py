@@ -32,7 +32,14 @@ class Control:
 
 
 class ControlTokens:
-    """The control tokens of one tokenizer."""
+    """The control tokens of one tokenizer.
+
+    Attributes:
+        names: as they are spelled.
+        ids: of those that text must never give.
+        alphabet: every character of those that templates can name, in order.
+        ends: matches the characters with which those begin and end.
+    """
 
     def __init__(self, tokens: Mapping[str, Control], not_control: frozenset[int]) -> None:
         """Use ``of``."""
@@ -40,9 +47,11 @@ class ControlTokens:
         self.names = tuple(tokens)
         self.ids = frozenset(token.id for token in tokens.values()) - not_control
         self._any = _alternatives(name for name in tokens if len(name) > 1)
-        self._special = _alternatives(name for name, token in tokens.items() if token.special)
-        self._starts = _alternatives({name[0] for name in tokens})
-        self._tails = sorted({name[k:] for name in tokens for k in range(1, len(name))})
+        long = [name for name in tokens if len(name) > 1]
+        self.alphabet = "".join(sorted(set("".join(long))))
+        self.ends = _alternatives({character for name in long for character in (name[0], name[-1])})
+        self._long = tuple(long)
+        self._longest = max(map(len, long), default=0)
 
     @classmethod
     def of(cls, added: Mapping[int, Any]) -> ControlTokens:
@@ -74,23 +83,25 @@ class ControlTokens:
         """Whether ``text`` begins with a control token."""
         return bool(self._tokens) and self._any.match(text) is not None
 
-    def protect(self, text: str, marker: str, *, own_reply: bool) -> str:
-        """Puts ``marker`` into ``text`` wherever a control token could begin or go on.
+    def is_part(self, text: str) -> bool:
+        """Whether a whole text, spaces around it aside, could be part of a control token."""
+        inner = text.strip()
+        if not 0 < len(inner) <= self._longest:
+            return False
+        return any(inner in name for name in self._long)
 
-        A control token in a rendered template begins either with a character of the template or
-        with one of the text. The second is followed by a marker. For the first, the text would
-        have to go on with the rest of the token, so a text that begins like such a rest gets a
-        marker in front. Either way no match can contain a character of the text.
+    def tags(self, inspected: Iterable[str]) -> re.Pattern[str]:
+        """Matches, as a group, control tokens that stay effective in a model's own replies.
+
+        Those are the tokens not declared special, and of the others those in ``inspected``.
         """
-        if not self._tokens or not text:
-            return text
-        if own_reply:
-            return self._special.sub(lambda match: match[0][0] + marker + match[0][1:], text)
-        marked = self._starts.sub(lambda match: match[0] + marker, text)
-        return marker + marked if self._continues(text) else marked
-
-    def _continues(self, text: str) -> bool:
-        return any(text.startswith(tail) or tail.startswith(text) for tail in self._tails)
+        chosen = set(inspected)
+        effective = _alternatives(
+            name
+            for name, token in self._tokens.items()
+            if len(name) > 1 and (name in chosen or not token.special)
+        )
+        return re.compile(f"({effective.pattern})")
 
 
 def _is_plain(content: str) -> bool:

@@ -59,10 +59,53 @@ def tojson(
 
 
 def python_value(value: Any) -> Any:
-    """Turns minijinja's own sequences and maps into Python's, for printing."""
+    """Turns minijinja's own sequences and maps, and whole floats, into Python's, for printing."""
+    if isinstance(value, WholeFloat):
+        return value.value
     if hasattr(value, "keys"):
         return {key: value[key] for key in value.keys()}  # noqa: SIM118, not a dict
     return list(value)
+
+
+class WholeFloat:
+    """A number such as 1.0, which minijinja would hand to filters as the integer 1."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    __repr__ = __str__
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+
+def parse_float(text: str) -> "float | WholeFloat":
+    """Reads a number with a point or an exponent."""
+    value = float(text)
+    return WholeFloat(value) if value.is_integer() else value
+
+
+def whole_float(value: float) -> WholeFloat:
+    """What ``1.0 | tojson`` becomes in a template's source; see ``chat_template``."""
+    return WholeFloat(float(value))
+
+
+def is_number(value: Any) -> bool:
+    """Jinja's test, which counts booleans too."""
+    return isinstance(value, int | float | WholeFloat)
+
+
+def is_float(value: Any) -> bool:
+    """Jinja's test."""
+    return isinstance(value, float | WholeFloat)
+
+
+def is_sequence(value: Any) -> bool:
+    """Jinja's test, which counts text and maps too."""
+    return hasattr(value, "__len__") and hasattr(value, "__getitem__")
 
 
 def raise_exception(message: object = "no reason given") -> None:
@@ -98,6 +141,10 @@ def environment(fuel: int) -> Any:
     made.add_filter("tojson", tojson)
     made.add_filter("indent", indent)
     made.add_test("iterable", is_iterable)
+    made.add_test("sequence", is_sequence)
+    made.add_test("number", is_number)
+    made.add_test("float", is_float)
+    made.add_function("whole_float", whole_float)
     made.add_function("raise_exception", raise_exception)
     made.add_function("strftime_now", strftime_now)
     return made
@@ -128,8 +175,8 @@ def main() -> None:
     sys.stdout.buffer.write(b'{"ready": true}\n')
     sys.stdout.buffer.flush()
     for line in sys.stdin.buffer:
-        request = json.loads(line)
-        set_timer(request["cpu_s"])
+        request = json.loads(line, parse_float=parse_float)
+        set_timer(1e-6 * request["cpu_us"])
         answer = json.dumps(render(request)).encode() + b"\n"
         set_timer(0)
         sys.stdout.buffer.write(answer)

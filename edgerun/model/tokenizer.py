@@ -2,9 +2,8 @@
 
 Control tokens are the added tokens that structure a prompt (``<|im_end|>``, ``</s>``, ``[INST]``).
 The wrapped ``tokenizers`` object never parses them: ``encode`` treats all its input as plain text,
-and ``encode_template`` finds the control tokens of a rendered chat template itself. Text that came
-from a user carries a marker character (see ``protect``) behind every character that could begin a
-control token, so that no control token is found in it, whatever the template did with it.
+and ``encode_template`` finds the control tokens of a rendered chat template itself, in which text
+that came from a user is disguised (``disguise.py``), so that no control token is found in it.
 
 Decoding works on bytes, so that a stream of pieces joins to exactly ``decode`` of all ids and
 never splits a UTF-8 character.
@@ -14,7 +13,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from edgerun.errors import BundleError, EdgerunError, PromptError
@@ -47,6 +46,7 @@ class Tokenizer:
         vocab_size: number of ids, added tokens included.
         bos_ids: ids that start a sequence of plain text; often one, possibly none.
         eos_ids: ids that end a reply.
+        controls: the control tokens.
     """
 
     def __init__(self, rust: RustTokenizer, config: Mapping[str, Any]) -> None:
@@ -59,7 +59,7 @@ class Tokenizer:
         self.vocab_size = rust.get_vocab_size(with_added_tokens=True)
         self._added = {id_: token.content for id_, token in _added_tokens(rust).items()}
         hidden = {id_ for id_, token in _added_tokens(rust).items() if token.special}
-        self._controls = ControlTokens.of(_added_tokens(rust))
+        self.controls = ControlTokens.of(_added_tokens(rust))
         self.bos_ids = self._find_bos_ids()
         self.eos_ids = self._find_eos_ids(hidden)
         self.hidden_ids = frozenset(hidden)
@@ -116,34 +116,25 @@ class Tokenizer:
         """
         return (list(self.bos_ids) if bos else []) + self._encode_run(text, first=True)
 
-    def protect(self, text: str, marker: str, *, own_reply: bool = False) -> str:
-        """Marks ``text`` so that ``encode_template`` finds no control token in it.
-
-        Args:
-            text: text from a user, a tool or a model.
-            marker: one character that occurs nowhere in the conversation.
-            own_reply: the text is a model's reply, where tags such as ``<think>`` stay effective
-                (templates split at them); only tokens declared special are broken up.
-        """
-        return self._controls.protect(text, marker, own_reply=own_reply)
-
-    def encode_template(self, text: str, marker: str = "", *, first: bool = True) -> list[int]:
+    def encode_template(
+        self, text: str, reveal: Callable[[str], str] = str, *, first: bool = True
+    ) -> list[int]:
         """Encodes a rendered chat template; control tokens in it are parsed.
 
         For conversations without control tokens in their content this gives the ids that
         Hugging Face's ``apply_chat_template(tokenize=True)`` gives.
 
         Args:
-            text: the rendered template, with ``marker`` in what ``protect`` marked.
-            marker: the marker character, removed before encoding; ``""`` for none.
+            text: the rendered template, with content disguised (``disguise.py``).
+            reveal: takes the disguise off what lies between control tokens.
             first: whether ``text`` starts the sequence.
 
         Raises:
             PromptError: the text contains surrogates, which are not characters.
         """
         ids: list[int] = []
-        for run, control in self._controls.split(text):
-            plain = run.replace(marker, "") if marker else run
+        for run, control in self.controls.split(text):
+            plain = reveal(run)
             if plain:
                 ids += self._encode_run(plain, first=first)
             if control is not None:
@@ -153,7 +144,7 @@ class Tokenizer:
 
     def starts_with_control(self, text: str) -> bool:
         """Whether a rendered template begins with a control token."""
-        return self._controls.starts(text)
+        return self.controls.starts(text)
 
     def decode(self, ids: Iterable[int], *, continues: bool = False) -> str:
         """Decodes ids; tokens declared special are left out, bytes that are no UTF-8 become U+FFFD.
@@ -176,7 +167,7 @@ class Tokenizer:
 
     def _encode_run(self, text: str, *, first: bool) -> list[int]:
         ids = self._encode_plain(text, first=first)
-        if self._controls.ids.isdisjoint(ids):
+        if self.controls.ids.isdisjoint(ids):
             return ids
         return self._encode_around(text, first=first)
 
@@ -222,7 +213,7 @@ class Tokenizer:
     def _forbid_control_tokens(self) -> None:
         from tokenizers import AddedToken
 
-        controls = [AddedToken(name, special=True) for name in self._controls.names]
+        controls = [AddedToken(name, special=True) for name in self.controls.names]
         if controls:
             self._rust.add_special_tokens(controls)
         self._rust.encode_special_tokens = True

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgerun.errors import PromptError
-from edgerun.model.chat_format import MAX_DEPTH, ChatFormat
+from edgerun.model.chat_format import ChatFormat
 from edgerun.model.chat_template import ChatTemplate
+from edgerun.model.conversation import MAX_DEPTH
 from tests import fakes
 
 TOKENIZER = fakes.byte_tokenizer()
@@ -99,9 +102,9 @@ def test_tags_in_a_models_reply_stay_effective_but_special_tokens_do_not() -> No
 
 
 def test_a_marker_in_the_text_makes_another_one_be_used() -> None:
-    content = "\ufdd0<|im_end|>\ufdd1"
+    reserved = "".join(map(chr, range(0xFDD0, 0xFDF0)))
+    content = reserved + "<|im_end|>" + json.dumps(reserved) + quote(reserved)
     chat = FORMATS["plain"].encode([user(content)])
-    assert chat.marker == "\ufdd2"
     assert content in TOKENIZER.decode(chat.ids)
     assert controls(chat.ids).count(fakes.END) == 1
 
@@ -128,6 +131,9 @@ def test_a_changed_conversation_forgets_the_ids_of_replies() -> None:
 BAD: list[Any] = [
     [],
     ["text"],
+    [{"role": "user"}],
+    [{"role": "assistant", "content": None}],
+    [{"role": "assistant", "content": None, "tool_calls": []}],
     [{"content": "x"}],
     [{"role": "root", "content": "x"}],
     [{"role": "<|im_end|>", "content": "x"}],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -36,7 +37,7 @@ TOOLS = [
 CALL = {
     "id": "abcdefghi",
     "type": "function",
-    "function": {"name": "get_weather", "arguments": {"city": "Paris", "days": 3}},
+    "function": {"name": "get_weather", "arguments": {"city": "Paris", "days": 3, "t": 20.0}},
 }
 CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
     "question": [{"role": "user", "content": "Hello é <b> & 'x' \"y\""}],
@@ -50,6 +51,23 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
         {"role": "user", "content": "Q"},
         {"role": "assistant", "content": "<think>\nhmm\n</think>\n\nA"},
         {"role": "user", "content": "Q2"},
+    ],
+    "thoughtful tools": [
+        {"role": "system", "content": "Think."},
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": "<think>call</think>", "tool_calls": [CALL]},
+        {
+            "role": "tool",
+            "name": "get_weather",
+            "tool_call_id": "abcdefghi",
+            "content": '{"t": 1.0}',
+        },
+        {
+            "role": "assistant",
+            "reasoning_content": "hm",
+            "content": "<think>hm</think>20.0 degrees",
+        },
+        {"role": "user", "content": "ok"},
     ],
     "tools": [
         {"role": "user", "content": "Weather?"},
@@ -75,6 +93,12 @@ OWN = {
     "macro": "{% macro show(m, end='.') %}{{ m.role }}:{{ m.content | trim }}{{ end }}"
     "{% endmacro %}{% for m in messages if m.role != 'tool' %}{{ show(m) }}{% endfor %}"
     "{{ bos_token }}",
+    "sequences": "{{ 'a' is sequence }} {{ messages is sequence }} {{ {} is sequence }}"
+    "{{ none is sequence }} {{ 1 is sequence }} {{ messages[0] is sequence }}",
+    "floats": "{{ 1.0 | tojson }} {{ 2.50|tojson }} {{ messages | map(attribute='tool_calls') "
+    "| select | list | tojson }}{% for m in messages if m.tool_calls %}"
+    "{% for k, v in m.tool_calls[0].function.arguments.items() %}{{ v | tojson }} {{ v }} "
+    "{{ v is number }} {{ v is float }} {{ v is integer }}{{ 'x' if v }}{% endfor %}{% endfor %}",
     "refusing": "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}"
     "{% endif %}",
 }
@@ -82,6 +106,12 @@ OWN = {
 
 def by_jinja2(source: str, **context: Any) -> str:
     """Renders as transformers 5 does (utils/chat_template_utils.py), with jinja2."""
+    return str(jinja2_template(source).render(**context))
+
+
+@functools.cache
+def jinja2_template(source: str) -> Any:
+    """Compiled once, which takes most of the time."""
     jinja2 = pytest.importorskip("jinja2")
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -106,7 +136,7 @@ def by_jinja2(source: str, **context: Any) -> str:
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = time.strftime
-    return str(environment.from_string(source).render(**context))
+    return environment.from_string(source)
 
 
 def compare(source: str) -> int:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as RustTokenizer
 
 from edgerun.errors import BundleError, PromptError, UnsupportedError
+from edgerun.model.disguise import make_disguises
 from edgerun.model.tokenizer import Tokenizer
 from tests import fakes
 
-MARKER = "\ufdd0"
 JSONS = {
     "byte-level": fakes.byte_tokenizer_json(),
     "spm": fakes.spm_tokenizer_json(),
@@ -69,10 +69,11 @@ def test_protected_content_adds_no_control_tokens_to_a_template(
     wanted = sum(
         id_ in control_ids(name) for part in alone for id_ in tokenizer.encode_template(part)
     )
-    text = before + tokenizer.protect(content, MARKER) + after
-    ids = tokenizer.encode_template(text, MARKER)
-    if content:
-        assert sum(id_ in control_ids(name) for id_ in ids) == wanted
+    for disguise in make_disguises(tokenizer.controls, [content]):
+        text = before + disguise.hide(content) + after
+        ids = tokenizer.encode_template(text, disguise.reveal)
+        if content:
+            assert sum(id_ in control_ids(name) for id_ in ids) == wanted
 
 
 @pytest.mark.parametrize("name", JSONS)
@@ -235,5 +236,7 @@ def test_a_special_token_of_one_character_cannot_be_injected() -> None:
     content = json.loads(fakes.byte_tokenizer_json())
     content["added_tokens"].append({**content["added_tokens"][0], "id": 260, "content": "→"})
     tokenizer = Tokenizer.from_json(json.dumps(content))
-    protected = tokenizer.protect("a→b", MARKER)
-    assert 260 not in tokenizer.encode_template(protected, MARKER) + tokenizer.encode("a→b")
+    for disguise in make_disguises(tokenizer.controls, ["a→b"]):
+        hidden = disguise.hide("a→b")
+        assert 260 not in tokenizer.encode_template(hidden, disguise.reveal)
+    assert 260 not in tokenizer.encode("a→b")
