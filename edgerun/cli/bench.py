@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 
 from edgerun.cli import options
 from edgerun.cli.commands import COMMANDS
+from edgerun.cli.visible import folded, visible
 
 if TYPE_CHECKING:
     from edgerun.cli.bench_report import Run
@@ -82,7 +84,11 @@ def bench(
         filled = None if context is None else context - new_tokens
         runs = [one_run(llm, prompt, new_tokens, filled, index) for index in range(repeat + 1)]
         found = summary(llm, runs[1:], load_s)  # the first one warms up
-    print(json.dumps(found) if as_json else as_text(found))
+    if as_json:
+        print(json.dumps(found))
+        return
+    for line in as_text(found).splitlines():
+        print(folded(visible(line), sys.stdout, " " * 8))
 
 
 def one_run(llm: LLM, prompt: int, new_tokens: int, filled: int | None, index: int) -> Run:

@@ -146,12 +146,13 @@ def launch(llm: LLM, counted: Launches | None, work: Work, wait_s: float) -> dic
 
     ``python_us`` is spent outside the native program, sampling included. ``fork_join_us`` is the
     number of instructions that all threads wait for, times what one such wait was measured to
-    cost: the kernels' own time cannot be taken without slowing them.
+    cost: the kernels' own time cannot be taken without slowing them. Being an estimate, it is held
+    to the time that the program took.
     """
     if counted is None or not counted.runs:
         return None
     python = max(0.0, work.seconds - work.native_s) / work.calls
-    waits = counted.waits * wait_s
+    waits = min(counted.waits * wait_s, min(work.native_s, work.seconds) / work.calls)
     layers = max(1, llm.model.workload.layers)
     return {
         "instructions": counted.instructions,
@@ -188,62 +189,54 @@ def _end(stats: Stats) -> int:
 
 
 def as_text(found: dict[str, Any]) -> str:
-    """What a person sees."""
-    from edgerun.cli.tables import size
+    """What a person sees: one table, and what it is held against."""
+    from edgerun.cli.tables import aligned, size
 
-    used = found["memory"]
+    used, threads = found["memory"], found["threads"]
     lines = [
-        _phase_line(found, "prefill", f"{found['prompt_tokens']} tokens"),
-        _phase_line(
-            found,
-            "decode",
-            f"{found['new_tokens']} tokens, context up to {found['context_tokens']}",
-        ),
-        f"limits   {found['memory_limit_gb_per_s']:.1f} GB/s from memory, "
-        f"{_peaks(found)} TOPS int8, measured with these threads",
+        f"{found['model']}: {threads} thread{'' if threads == 1 else 's'}, "
+        f"back-ends {', '.join(found['backends'])}, context up to {found['context_tokens']} tokens",
+        "",
+        *aligned([_row(found, phase) for phase in found["phases"]]),
+        "",
+        f"limits: memory is read at {found['memory_limit_gb_per_s']:.1f} GB/s, int8 products made "
+        f"at {_peaks(found)}",
         _disturbance_line(found),
-        *(_launch_line(phase, part["launch"]) for phase, part in found["phases"].items()),
-        f"weights  {size(found['weight_bytes'])} a token",
-        f"memory   {size(used['resident_bytes'])} resident, {size(used['peak_bytes'])} at most: "
-        f"{size(used['weight_bytes'])} weights, {size(used['kv_bytes'])} KV cache, "
-        f"{size(max(0, used['other_bytes']))} other",
-        f"threads  {found['threads']}, back-ends {', '.join(found['backends'])}",
+        f"memory: {size(used['peak_bytes'])} at most, {size(used['weight_bytes'])} of it weights "
+        f"and {size(used['kv_bytes'])} keys and values",
     ]
-    return "\n".join(line for line in lines if line)
+    return "\n".join(line for line in lines if line is not None)
 
 
-def _disturbance_line(found: dict[str, Any]) -> str:
+def _disturbance_line(found: dict[str, Any]) -> str | None:
     disturbance = found["limits_disturbed_by"]
     if disturbance is None:
-        return ""
-    return f"         machine was busy, so they are too low and not stored: {disturbance}"
+        return None
+    return f"        the machine was busy, so they are too low and not stored: {disturbance}"
 
 
 def _peaks(found: dict[str, Any]) -> str:
-    """The peak of each phase, and the paths that have it."""
-    texts = [
-        f"{phase} {part['int8_peak_tops'] or 0:.3f} ({', '.join(part['paths']) or 'all paths'})"
-        for phase, part in found["phases"].items()
-    ]
-    return ", ".join(texts)
+    """The peak of each phase, once if they are the same, and the paths that have it."""
+    peaks: dict[str, list[str]] = {}
+    for phase, part in found["phases"].items():
+        paths = ", ".join(part["paths"]) or "all paths"
+        peaks.setdefault(f"{part['int8_peak_tops'] or 0:.3f} TOPS ({paths})", []).append(phase)
+    if len(peaks) == 1:
+        return next(iter(peaks))
+    return ", ".join(f"{peak} in {' and '.join(phases)}" for peak, phases in peaks.items())
 
 
-def _phase_line(found: dict[str, Any], phase: str, what: str) -> str:
+def _row(found: dict[str, Any], phase: str) -> dict[str, Any]:
+    """A phase's line of the table; ``overhead`` is the part of a call outside of kernels."""
     part = found["phases"][phase]
-    share = part["share_of_int8_peak"]
-    return (
-        f"{phase:<8} {found[f'{phase}_tokens_per_s']:.1f} tokens/s ({what}), "
-        f"{part['gb_per_s']:.2f} GB/s ({part['share_of_memory_limit']:.0%} of the limit), "
-        f"{part['tops']:.3f} TOPS ({'?' if share is None else f'{share:.0%}'} of the peak)"
-    )
-
-
-def _launch_line(phase: str, part: dict[str, Any] | None) -> str:
-    if part is None:
-        return ""
-    return (
-        f"launch   {phase}: {part['python_us']:.0f} us outside the program and about "
-        f"{part['fork_join_us']:.0f} us of waiting in it ({part['instructions']} instructions, "
-        f"{part['waits']} waits), {part['share']:.1%} of a call, {part['us_per_layer']:.1f} us "
-        "a layer"
-    )
+    share, launched = part["share_of_int8_peak"], part["launch"]
+    return {
+        "phase": phase,
+        "tokens": part["tokens"],
+        "tokens/s": f"{found[f'{phase}_tokens_per_s']:.1f}",
+        "GB/s": f"{part['gb_per_s']:.2f}",
+        "of memory": f"{part['share_of_memory_limit']:.0%}",
+        "TOPS": f"{part['tops']:.3f}",
+        "of peak": "" if share is None else f"{share:.0%}",
+        "overhead": "" if launched is None else f"{launched['share']:.0%}",
+    }

@@ -13,19 +13,28 @@ from typing import Annotated, Any
 import typer
 
 from edgerun.cli import options
+from edgerun.cli.commands import COMMANDS
+from edgerun.cli.visible import folded
 
 PACKAGES = ("numpy", "numba", "llvmlite", "onnx", "onnxruntime", "tokenizers", "minijinja")
 CONTENDED_GOAL = 0.45
+MARGIN = " " * 11
+EXAMPLES = options.examples(
+    "edgerun doctor", "edgerun doctor --all", "edgerun doctor --calibrate", "edgerun doctor --json"
+)
 OPTIONAL = ("openvino", "openvino-genai", "numba-cuda", "safetensors", "gguf", "huggingface_hub")
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("doctor", help="Show what this machine has, and what is missing.")(doctor)
+    app.command("doctor", help=COMMANDS["doctor"], epilog=EXAMPLES)(doctor)
 
 
 def doctor(
     as_json: options.Json = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show all that is known, measured speeds included.")
+    ] = False,
     calibrate: Annotated[
         bool,
         typer.Option(
@@ -41,8 +50,11 @@ def doctor(
     found = diagnosis()
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
-        return
-    _print(found)
+    elif everything:
+        _print(found)
+    else:
+        for line in brief(found):
+            print(folded(line, sys.stdout, MARGIN))
 
 
 def diagnosis() -> dict[str, Any]:
@@ -70,6 +82,42 @@ def diagnosis() -> dict[str, Any]:
         "optional": {name: _version(name) or "not installed" for name in OPTIONAL},
         "folders": _folders(settings.cache_dir),
     }
+
+
+def brief(found: Mapping[str, Any]) -> list[str]:
+    """Five lines of a diagnosis, the last of which says what to do."""
+    from edgerun.cli.tables import size
+
+    machine, memory, backends = found["machine"], found["memory"], found["back-ends"]
+    speed = memory["read_gb_per_s"]
+    read = f"read at {speed} GB/s" if isinstance(speed, float) else f"whose speed is {speed}"
+    ready = [name for name, state in backends.items() if state == "ready"]
+    others = [name for name in backends if name not in ready]
+    return [
+        f"edgerun    {found['edgerun']['version']}, Python {found['edgerun']['python']}, "
+        f"{machine['system']}, {machine['architecture']}",
+        f"processor  {machine['processor']}, {machine['threads']} threads on "
+        f"{machine['physical_cores']} cores, {machine['isa']} kernels",
+        f"memory     {size(memory['total_bytes'])}, {size(memory['available_bytes'])} free, {read}",
+        f"back-ends  {', '.join(ready) or 'none'}"
+        + (f"; not ready: {', '.join(others)}" if others else ""),
+        f"{'verdict':<11}{_verdict(found)}, --all shows more",
+    ]
+
+
+def _verdict(found: Mapping[str, Any]) -> str:
+    """What is wrong, else what would be good to do."""
+    missing = [name for name, state in found["packages"].items() if state == "missing"]
+    wrong = [f"{name} is missing, which `pip install {name}` mends" for name in missing]
+    broken = {name: state for name, state in found["back-ends"].items() if "broken" in state}
+    wrong += [f"{name} is {state}" for name, state in broken.items()]
+    if found["back-ends"].get("cpu") != "ready" and "cpu" not in broken:
+        wrong.append(f"cpu: {found['back-ends'].get('cpu', 'missing')}")
+    if wrong:
+        return "; ".join(wrong)
+    if not found["profile"]["complete"]:
+        return "all that is needed is here; --calibrate measures the speed"
+    return "all that is needed is here"
 
 
 def _calibrate() -> None:

@@ -1,38 +1,45 @@
-"""Tables on stdout, drawn by rich on a terminal and plain in a pipe."""
+"""Tables on stdout: in columns on a terminal, in which no word is broken; plain in a pipe."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgerun.cli.visible import visible
+from edgerun.cli.visible import NARROWEST, columns, folded, visible
+
+FIGURE = re.compile(r"([\d.,]+( ?[a-zA-Z]{1,3}|%)?)?")
 
 
-def aligned(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Lines of a plain table of mappings that share their keys; numbers to the right."""
+def aligned(rows: Sequence[Mapping[str, Any]], room: int = 0) -> list[str]:
+    """Lines of a plain table of mappings that share their keys; numbers to the right.
+
+    Args:
+        rows: all with the same keys.
+        room: columns that lines may take; the last cells go on in lines of their own, between
+            words. 0 is as many as there are.
+    """
     if not rows:
         return []
-    columns = []
+    table = []
     for name in rows[0]:
         texts = [name, *(_text(row[name]) for row in rows)]
-        right = all(isinstance(row[name], int | float) for row in rows)
+        right = all(isinstance(row[name], int | float) or _is_figure(row[name]) for row in rows)
         width = max(map(len, texts))
-        columns.append([text.rjust(width) if right else text.ljust(width) for text in texts])
-    return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
+        table.append([text.rjust(width) if right else text.ljust(width) for text in texts])
+    return [line for cells in zip(*table, strict=True) for line in _filled(cells, room)]
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Prints mappings that share their keys as a table."""
-    if not rows:
-        return
-    names = list(rows[0])
-    cells = [[_text(row[name]) for name in names] for row in rows]
+    """Prints mappings that share their keys as a table, with tabulators between cells in a pipe."""
     if sys.stdout.isatty():
-        _draw(names, cells)
-        return
-    for line in [names, *cells]:
-        print("\t".join(line))
+        for line in aligned(rows, columns(sys.stdout) - 1):
+            print(line)
+    elif rows:
+        print("\t".join(rows[0]))
+        for row in rows:
+            print("\t".join(map(_text, row.values())))
 
 
 def print_pairs(title: str, pairs: Mapping[str, Any]) -> None:
@@ -40,7 +47,8 @@ def print_pairs(title: str, pairs: Mapping[str, Any]) -> None:
     width = max(map(len, pairs), default=0)
     print(title)
     for name, value in pairs.items():
-        print(f"  {visible(name):<{width}}  {_text(value) or 'none'}")
+        line = f"  {visible(name):<{width}}  {_text(value) or 'none'}"
+        print(folded(line, sys.stdout, " " * (width + 4)))
 
 
 def size(count: float) -> str:
@@ -58,13 +66,24 @@ def _text(value: Any) -> str:
     return "" if value is None else visible(str(value))
 
 
-def _draw(names: list[str], cells: list[list[str]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _is_figure(value: Any) -> bool:
+    """Whether a text is a number with a unit, as ``12 ms`` and ``7%`` are, or empty."""
+    return isinstance(value, str) and FIGURE.fullmatch(value) is not None
 
-    table = Table(*names, box=SIMPLE_HEAD, pad_edge=False)
-    for line in cells:
-        table.add_row(*map(Text, line))
-    Console().print(table)
+
+def _filled(cells: Sequence[str], room: int) -> list[str]:
+    """A row as one line, or several in whose last column there is a part of the last cell each."""
+    line = "  ".join(cells).rstrip()
+    margin = len(line) - len(cells[-1].rstrip())
+    if not 0 < room < len(line) or room - margin < NARROWEST:
+        return [line]
+    import textwrap
+
+    return textwrap.wrap(
+        line,
+        room,
+        subsequent_indent=" " * margin,
+        drop_whitespace=True,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from edgerun import env
+from edgerun.calibration import Limits
 from edgerun.cli import commands
 from edgerun.cli.main import main
 from edgerun.loading import Model
+from edgerun.profile import MachineProfile
 from tests import fakes
 
 
@@ -24,6 +26,17 @@ class Result:
     code: int
     out: str
     err: str
+
+
+def limits(threads: int) -> Limits:
+    """Of a machine that was never measured."""
+    return Limits(
+        MachineProfile(
+            bandwidth={threads: 1e10},
+            peaks={"multiply": {threads: 1e11}},
+            fork_join_s={threads: 1e-6},
+        )
+    )
 
 
 @dataclass
@@ -71,6 +84,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
         monkeypatch.setattr("sys.stdin", Input(io.BytesIO(stdin or b""), "utf-8"))
         monkeypatch.setattr("edgerun.llm.prepare", prepare)
+        # What measures the machine has tests of its own; it takes seconds.
+        monkeypatch.setattr("edgerun.profile.machine_bandwidth", lambda threads: 1e10)
+        monkeypatch.setattr("edgerun.calibration.limits", limits)
         capsys.readouterr()
         code = main(arguments)
         return Result(code, *capsys.readouterr())

@@ -13,7 +13,7 @@ import pytest
 from edgerun import calibration
 from edgerun.backends.base import Report
 from edgerun.cli.report import report_lines
-from edgerun.cli.tables import aligned, size
+from edgerun.cli.tables import aligned, print_pairs, print_rows, size
 from edgerun.profile import MachineProfile
 from edgerun.workload import Workload
 from tests import fakes
@@ -146,7 +146,54 @@ def test_doctor_prints_one_object(run: Run) -> None:
     assert found["memory"]["total_bytes"] > 0
     cores = found["machine"]
     assert 1 <= cores["performance_cores"] <= cores["physical_cores"] <= cores["logical_cores"]
-    assert run("doctor").out.startswith("edgerun")
+    assert run("doctor", "--all").out.startswith("edgerun\n  version")
+
+
+def test_doctor_answers_in_five_lines(run: Run) -> None:
+    lines = run("doctor").out.splitlines()
+    titles = ["edgerun", "processor", "memory", "back-ends", "verdict"]
+    assert [line.split()[0] for line in lines] == titles
+    assert "all that is needed is here" in lines[-1]
+
+
+def test_doctor_names_what_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgerun.cli import doctor
+
+    found = json.loads(run("doctor", "--json").out)
+    found["packages"]["tokenizers"] = "missing"
+    found["back-ends"]["cpu"] = "broken: OSError: gone"
+    assert doctor.brief(found)[-1].startswith(
+        "verdict    tokenizers is missing, which `pip install tokenizers` mends; cpu is broken"
+    )
+    assert "not ready: cpu" in doctor.brief(found)[-2]
+
+
+def test_bench_is_one_table(run: Run) -> None:
+    lines = run("bench", "-p", "20", "-n", "5", "--repeat", "1").out.splitlines()
+    header, prefill, decode = lines[2:5]
+    assert header.split()[:3] == ["phase", "tokens", "tokens/s"]
+    assert prefill.split()[:2] == ["prefill", "20"]
+    assert decode.split()[:2] == ["decode", "4"]
+    assert max(map(len, lines[2:5])) < 80
+
+
+@pytest.mark.parametrize("wait_s", [1e-9, 1e-3, 10.0])
+@pytest.mark.parametrize("native_s", [0.0, 0.5, 1.0, 1.5])
+def test_what_a_call_costs_is_at_most_the_call(native_s: float, wait_s: float) -> None:
+    from edgerun.backends.base import Launches
+    from edgerun.cli.bench_report import Work, launch
+
+    work = Work(tokens=9, calls=9, seconds=1.0, native_s=native_s, read_bytes=0, macs=0)
+    llm: Any = SimpleNamespace(model=SimpleNamespace(workload=Workload(layers=5)))
+    found = launch(llm, Launches(instructions=900, waits=100, runs=9), work, wait_s)
+    assert found is not None
+    assert 0 <= found["share"] <= 1
+
+
+def test_inspect_states_licence_and_source_of_the_model_that_comes_along(run: Run) -> None:
+    shown = run("inspect").out
+    assert "licence   Apache-2.0\n" in shown
+    assert "trained for edgerun by tools/train_default" in shown
 
 
 def test_doctor_shows_a_calibrated_machine(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +224,7 @@ def test_doctor_shows_a_calibrated_machine(run: Run, monkeypatch: pytest.MonkeyP
     assert found["kernel_paths"] == {"int8_row/ternary": {"1": "multiply", "128": "lookup"}}
     assert found["int8_peak_tops"] == {"multiply": {"2": 0.3}}
     assert (found["complete"], found["contended"]) == (True, 0.61)
-    shown = run("doctor").out
+    shown = run("doctor", "--all").out
     for words in (
         "0.61 of the idle speed",
         "peak by multiply",
@@ -198,6 +245,21 @@ def test_a_plain_table_has_its_numbers_to_the_right() -> None:
     rows = [{"part": "o", "cycles": 7}, {"part": "gate/up", "cycles": 1234}]
     assert aligned(rows) == ["part     cycles", "o             7", "gate/up    1234"]
     assert aligned([]) == []
+
+
+def test_tables_on_a_terminal_break_no_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "50")
+    text = "several words that take more room than there is on a line"
+    print_rows([{"phase": "decode", "cost": "1.25 ms", "why": text}] * 2)
+    print_pairs("title", {"name": text})
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) < 50
+    assert out.split().count("several") == 3
+    assert " ".join(out.split()).count(text) == 3
+    assert out.startswith("phase      cost  why\n")
 
 
 def test_reports_of_devices_are_shown_as_tables() -> None:
