@@ -8,20 +8,78 @@ Example:
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
 from edgerun._version import __version__
 
-__all__ = ["LLM", "__version__", "load"]
+if TYPE_CHECKING:
+    from edgerun.chat_session import ChatSession
+    from edgerun.completion import Completion, TextStream
+    from edgerun.engine.sampling.params import SamplingKeywords, SamplingParams
+    from edgerun.engine.stats import Stats
+    from edgerun.errors import (
+        BackendError,
+        BundleError,
+        EdgerunError,
+        InputError,
+        MissingDependencyError,
+        PromptError,
+        SamplingError,
+        SessionError,
+        StorageError,
+        UnsupportedError,
+    )
+    from edgerun.llm import LLM, load
+    from edgerun.loading import LoadKeywords, LoadOptions
+    from edgerun.model.chat_template import Message
 
+__all__ = [
+    "LLM",
+    "BackendError",
+    "BundleError",
+    "ChatSession",
+    "Completion",
+    "EdgerunError",
+    "InputError",
+    "LoadKeywords",
+    "LoadOptions",
+    "Message",
+    "MissingDependencyError",
+    "PromptError",
+    "SamplingError",
+    "SamplingKeywords",
+    "SamplingParams",
+    "SessionError",
+    "Stats",
+    "StorageError",
+    "TextStream",
+    "UnsupportedError",
+    "__version__",
+    "load",
+]
 
-def __getattr__(name: str) -> Any:
-    """Imports the runtime on first use, so that `import edgerun` and `--help` stay fast."""
-    if name in ("LLM", "load"):
-        return getattr(import_module("edgerun.llm"), name)
-    raise AttributeError(f"module 'edgerun' has no attribute '{name}'")
+if not TYPE_CHECKING:  # a type checker is to see the names above and no others
+    _MODULES = {
+        "ChatSession": "edgerun.chat_session",
+        "Completion": "edgerun.completion",
+        "TextStream": "edgerun.completion",
+        "SamplingKeywords": "edgerun.engine.sampling.params",
+        "SamplingParams": "edgerun.engine.sampling.params",
+        "Stats": "edgerun.engine.stats",
+        "LLM": "edgerun.llm",
+        "load": "edgerun.llm",
+        "LoadKeywords": "edgerun.loading",
+        "LoadOptions": "edgerun.loading",
+        "Message": "edgerun.model.chat_template",
+    }
 
+    def __getattr__(name):
+        """Imports what is named on first use, so that `import edgerun` and `--help` stay fast."""
+        from importlib import import_module
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+        if name not in __all__:
+            raise AttributeError(f"module 'edgerun' has no attribute '{name}'")
+        return getattr(import_module(_MODULES.get(name, "edgerun.errors")), name)
+
+    def __dir__():
+        return sorted(__all__)
