@@ -86,6 +86,14 @@ def package_command(
     sign: Annotated[
         Path | None, typer.Option(help="Ed25519 private key (PEM) to sign the package with.")
     ] = None,
+    release: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=(1 << 31) - 1,
+            help="Counts up; a board that trusts keys does not go back to a lower one.",
+        ),
+    ] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing package.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -101,6 +109,7 @@ def package_command(
         shell,
         _address(base),
         sign,
+        release,
     )
     package, folder = make_package(sources), out or Path(name)
     write_package(package, folder, force)

@@ -103,6 +103,11 @@ def programs(root: Path) -> Iterator[Finding]:
 def board(root: Path) -> Iterator[Finding]:
     """Whether this is a board that the overlay is built for."""
     from edgerun_hw.boards import board_names, load_board
+    from edgerun_hw.deploy.broker.boards import identify
+    from edgerun_hw.deploy.broker.errors import FailureError
+    from edgerun_hw.deploy.broker.identity import compatible
+    from edgerun_hw.deploy.broker.policy import SETTINGS, read_policy
+    from edgerun_hw.deploy.broker.system import System
 
     tree = root / "proc/device-tree"
     if not on_board(root):
@@ -110,14 +115,21 @@ def board(root: Path) -> Iterator[Finding]:
         yield Finding("board", "programmable logic", "not needed here", "", advice)
         return
     model = _text(tree / "model") or "unknown"
-    compatible = set(_text(tree / "compatible").split("\0"))
-    boards = [load_board(name) for name in board_names()]
-    matches = [b for b in boards if compatible & set(b.compatible)]
-    if matches:
-        yield Finding("board", "model", "ready", f"{model}: {matches[0].name} ({matches[0].part})")
+    system = System(root)
+    try:
+        match = identify(compatible(system), read_policy(system).board)
+    except FailureError as error:
+        match, advice = None, str(error)
     else:
         names = ", ".join(board_names())
-        advice = f"no description fits: there are {names}; hw/boards tells how to add one"
+        advice = (
+            f'it names none of {names}: where it is one, say {{"board": NAME}} in /{SETTINGS}; '
+            "hw/boards tells how to add others"
+        )
+    if match:
+        part = load_board(match.name).part
+        yield Finding("board", "model", "ready", f"{model}: {match.name} ({part})")
+    else:
         yield Finding("board", "model", "missing", model, advice)
     manager = root / "sys/class/fpga_manager/fpga0"
     state = _text(manager / "state") or "unknown"

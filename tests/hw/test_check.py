@@ -307,6 +307,12 @@ def test_doctor_names_what_a_board_lacks(tmp_path):
     assert memory.state == "missing" and "cma=512M" in memory.advice
 
 
+@pytest.mark.parametrize("carrier", ["xlnx,zynqmp-sk-kr260-revB", "xlnx,zynqmp-smk-k26-revB"])
+def test_doctor_takes_no_other_carrier_for_a_board(tmp_path, carrier):
+    item = found(board_root(tmp_path, compatible=carrier), "model")
+    assert item.state == "missing" and "/etc/edgerun/fpga.json" in item.advice
+
+
 def test_doctor_without_a_board_says_what_to_use_instead(tmp_path):
     item = found(tmp_path, "programmable logic")
     assert item.state == "not needed here" and "cosim" in item.advice

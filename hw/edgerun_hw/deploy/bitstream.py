@@ -95,8 +95,15 @@ def parse_bit(content: bytes) -> Bitstream:
 
 
 def to_bin(data: bytes) -> bytes:
-    """The stream as the FPGA manager takes it; its own inverse."""
-    return configuration.swap_words(data)
+    """The stream as the FPGA manager takes it; its own inverse.
+
+    Raises:
+        PackageError: it is not whole words.
+    """
+    try:
+        return configuration.swap_words(data)
+    except configuration.ConfigurationError as error:
+        raise PackageError(f"the bitstream is unusable: {error}") from None
 
 
 def check(data: bytes) -> Configuration:

@@ -28,7 +28,8 @@ from edgerun_hw.deploy.errors import BoardError, RefusedError
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_S = 150.0
+# The helper gives itself 120 s for a request and as much to take back what has failed.
+PATIENCE_S = 300.0
 MAX_ANSWER_BYTES = 1 << 20
 # A socket's path has at most 107 bytes; ssh adds 40 of %C, and 18 more while it makes it.
 MAX_SOCKET_FOLDER = 48

@@ -1,8 +1,9 @@
 """A board in a folder: what the helper sees of a machine, without the machine.
 
 ``edgerun fpga deploy --sysroot DIR`` runs the helper's own code on it. Files are real files below
-``DIR``; the FPGA manager, configfs, xmutil, clocks and the overlay's registers react as the kernel
-and the hardware would. What a power failure erases lies in ``DIR/.emulator``::
+``DIR``; the FPGA manager, configfs, xmutil (``dfx_mgr.py``), clocks and the overlay's registers
+react as the kernel and the hardware are documented to: all of it is simulated. What a power
+failure erases lies in ``DIR/.emulator``::
 
     python -m edgerun_hw.deploy.emulator make DIR --board kv260
     python -m edgerun_hw.deploy.emulator power-cycle DIR
@@ -27,22 +28,21 @@ from pathlib import Path
 from typing import Any
 
 from edgerun_hw.deploy import bitstream
-from edgerun_hw.deploy.broker import configuration
+from edgerun_hw.deploy.broker import configuration, fdt
 from edgerun_hw.deploy.broker.boards import BOARDS, BY_NAME, Board, identify
-from edgerun_hw.deploy.broker.errors import BrokerError, FailureError
-from edgerun_hw.deploy.broker.intake import DEVICE_TREE, compatible
+from edgerun_hw.deploy.broker.errors import BrokerError
+from edgerun_hw.deploy.broker.identity import DEVICE_TREE, compatible
 from edgerun_hw.deploy.broker.loader import FIRMWARE, MANAGER, NODE, OVERLAYS, SEARCH_PATH, XMUTIL
+from edgerun_hw.deploy.broker.policy import SETTINGS, read_policy
 from edgerun_hw.deploy.broker.protocol import MAX_FILE_BYTES, Channel
 from edgerun_hw.deploy.broker.session import Session, boot
 from edgerun_hw.deploy.broker.system import System
 from edgerun_hw.deploy.broker.transaction import BOOT_ID
-from edgerun_hw.register_map import ID_VALUE, VERSION_VALUE
+from edgerun_hw.deploy.dfx_mgr import DEFAULT_RELEASE, RELEASES, DfxMgr
+from edgerun_hw.deploy.example_bit import registers_of
 
 VOLATILE = ".emulator"
 LOGIC, FAULTS = f"{VOLATILE}/logic.json", f"{VOLATILE}/faults.json"
-FDT_MAGIC = bytes.fromhex("d00dfeed")
-# The frames of a test bitstream begin with this and two words: what ID and VERSION will read.
-MARK = 0x5445_5354
 ERRORS = {"full": errno.ENOSPC, "io": errno.EIO}
 
 
@@ -56,7 +56,8 @@ class Faults:
         then_at: number of a second action that goes wrong.
         then_kind: how that one does.
         logic: "" or what new logic does: "error" (does not configure), "dead" (registers read
-            all ones), "stuck" (clock registers ignore writes), "refused" (overlay not applied).
+            all ones), "stuck" (clock registers ignore writes), "refused" (overlay not applied),
+            "held" (no overlay can be taken away).
         only: bitstream file that ``logic`` is about; empty for all.
     """
 
@@ -105,39 +106,91 @@ class EmulatedSystem(System):
         """Writes, and does what the kernel would do."""
         super().write_attribute(path, data)
         if path == f"{MANAGER}/firmware":
-            self._program(self._find(data.decode()))
+            self._program(self._find(data.decode(), [self.read_text(SEARCH_PATH)]))
         elif path == f"{NODE}/dtbo":
-            good = data.startswith(FDT_MAGIC) and not self._misbehaves(
-                "refused", self._logic()["loaded"] or ""
-            )
-            self.path(f"{NODE}/status").write_text("applied\n" if good else "unapplied\n")
-            if not good:
-                raise OSError(errno.EINVAL, "Invalid argument")
+            self.apply(NODE, data, [self.read_text(SEARCH_PATH)])
         elif path == SEARCH_PATH:
             self.path(path).write_bytes(data if data.endswith(b"\n") else data + b"\n")
 
     def make_node(self, path: str) -> None:
         """Makes the folder with the kernel's files in it."""
-        super().make_node(path)
+        self.about_to("configfs", path)
+        self._make_node(path)
+
+    def _make_node(self, path: str) -> None:
+        self.path(path).mkdir()
         for name in ("dtbo", "path", "status"):
             self.path(f"{path}/{name}").touch()
 
     def remove_node(self, path: str) -> None:
         """Removes the folder with the kernel's files in it."""
         self.about_to("configfs", path)
-        shutil.rmtree(self.path(path))
+        self.withdraw(path)
 
-    def _find(self, name: str) -> str:
-        for folder in (self.read_text(SEARCH_PATH), "/lib/firmware"):
+    def apply(self, node: str, overlay: bytes, folders: list[str]) -> None:
+        """Applies an overlay as of-fpga-region would: one at a time for a region.
+
+        Raises:
+            OSError: "Region already has overlay applied", or the bitstream is not loaded; the node
+                of dfx-mgr is gone then.
+        """
+        if not self.exists(node):
+            self._make_node(node)
+        others = [f"{OVERLAYS}/{name}" for name in self.names(OVERLAYS)]
+        held = [o for o in others if o != node and self.read_text(f"{o}/status") == "applied"]
+        try:
+            firmware = _firmware(overlay)
+            if any(_firmware(self.path(f"{other}/dtbo").read_bytes()) for other in held):
+                raise OSError(errno.EINVAL, "Region already has overlay applied")
+            if self._misbehaves("refused", firmware):
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            self._program(self._find(firmware, folders))
+        except OSError:
+            self.path(f"{node}/status").write_text("unapplied\n")
+            if node != NODE:
+                shutil.rmtree(self.path(node))
+            raise
+        self.path(f"{node}/dtbo").write_bytes(overlay)
+        self.path(f"{node}/status").write_text("applied\n")
+
+    def withdraw(self, node: str) -> None:
+        """Takes an overlay away; the logic keeps running.
+
+        Raises:
+            OSError: a driver does not let go of it.
+        """
+        if self._faults.logic == "held":
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), node)
+        shutil.rmtree(self.path(node))
+
+    def rename(self, old: str, new: str) -> None:
+        """Renames; dfx-mgr sees it."""
+        super().rename(old, new)
+        self._noticed(old)
+
+    def remove(self, path: str) -> None:
+        """Removes; dfx-mgr sees it."""
+        super().remove(path)
+        self._noticed(path)
+
+    def _noticed(self, path: str) -> None:
+        if self.exists(XMUTIL):
+            self._daemon().moved(path)
+
+    def _daemon(self) -> DfxMgr:
+        return DfxMgr(self, self.read_text(XMUTIL).rpartition(" ")[2])
+
+    def _find(self, name: str, folders: list[str]) -> str:
+        for folder in (*folders, "/lib/firmware"):
             if folder and self.exists(f"{folder[1:]}/{name}"):
                 return f"{folder[1:]}/{name}"
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), name)
 
     def _program(self, file: str) -> None:
         """What the FPGA manager and the configuration logic do with a bitstream."""
-        name, logic = os.path.basename(file), self._logic()
+        name, logic = os.path.basename(file), self.logic()
         logic["loaded"] = None
-        self._keep(logic)
+        self.keep(logic)
         data = configuration.swap_words(self.read(file, MAX_FILE_BYTES))
         try:
             found = bitstream.check(data)
@@ -148,9 +201,9 @@ class EmulatedSystem(System):
             self.path(f"{MANAGER}/state").write_text("write complete error\n")
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         logic["loaded"] = name
-        logic["registers"] = _registers(data)
+        logic["registers"] = registers_of(data)
         logic["dead"] = self._misbehaves("dead", name)
-        self._keep(logic)
+        self.keep(logic)
         self.path(f"{MANAGER}/state").write_text("operating\n")
 
     def _misbehaves(self, how: str, name: str) -> bool:
@@ -169,7 +222,7 @@ class EmulatedSystem(System):
 
     def read_word(self, address: int) -> int:
         """Registers of the logic at any 4 KiB of its windows, and those of the processors."""
-        logic = self._logic()
+        logic = self.logic()
         board = _board(self)
         if address == board.silicon:
             return board.idcode | 0x1000_0000  # some revision
@@ -184,58 +237,43 @@ class EmulatedSystem(System):
     def write_word(self, address: int, value: int) -> None:
         """Keeps what is written, unless it is stuck."""
         self.about_to("word", f"{address:#x}")
-        logic = self._logic()
+        logic = self.logic()
         if self._faults.logic != "stuck":
             logic["words"][f"{address:#x}"] = value
-        self._keep(logic)
+        self.keep(logic)
 
     # xmutil
 
     def run(self, *command: str) -> str:
-        """Does what xmutil would do."""
+        """Does what xmutil or dfx-mgr's client would do."""
         if command[1] != "listapps":
             self.about_to("run", " ".join(command))
-        if command[1] == "loadapp":
-            return self._load(command[2])
-        return self._list() if command[1] == "listapps" else self._unload()
+        return self._daemon().run(command[0][1:], *command[1:])
 
-    def _list(self) -> str:
-        lines = ["Accelerator  Accel_type  Base  Base_type  #slots(PL+AIE)  Active_slot"]
-        active = self._logic().get("application")
-        for name in self.names(FIRMWARE):
-            if self.exists(f"{FIRMWARE}/{name}/shell.json"):
-                slot = "0," if name == active else "-1"
-                lines.append(f"{name}  XRT_FLAT  {name}  XRT_FLAT  (0+0)  {slot}")
-        return "\n".join(lines)
-
-    def _load(self, name: str) -> str:
-        if self._logic().get("application"):
-            return "remove the loaded application first"  # like xmutil, without an exit code
-        files = [f for f in self.names(f"{FIRMWARE}/{name}") if f.endswith(".bit.bin")]
-        if len(files) != 1:
-            raise FailureError(f"xmutil loadapp {name} failed: no such application")
-        try:
-            self._program(f"{FIRMWARE}/{name}/{files[0]}")
-        except OSError:
-            return f"{name}: load failed"
-        self._keep({**self._logic(), "application": name})
-        return f"{name}: loaded to slot 0"
-
-    def _unload(self) -> str:
-        self._keep({**self._logic(), "application": None})
-        return "remove from slot 0 returns: 0 (Ok)"
-
-    def _logic(self) -> dict[str, Any]:
+    def logic(self) -> dict[str, Any]:
+        """What is forgotten without power: the logic, registers, what dfx-mgr remembers."""
         return {"loaded": None, "registers": [], "words": {}} | _load(self.path(LOGIC))
 
-    def _keep(self, logic: dict[str, Any]) -> None:
+    def keep(self, logic: dict[str, Any]) -> None:
+        """Replaces that."""
         temporary = self.path(LOGIC + ".new")
         temporary.write_text(json.dumps(logic))
         temporary.replace(self.path(LOGIC))
 
 
-def make_root(root: Path, board: str = "kv260", xmutil: bool = True) -> None:
-    """Makes the folder of a board that has just been started and has nothing loaded."""
+def make_root(
+    root: Path, board: str = "kv260", xmutil: bool = True, release: str = DEFAULT_RELEASE
+) -> None:
+    """Makes the folder of a board that has just been started and has nothing loaded.
+
+    It takes applications without a signature: its ``etc/edgerun/fpga.json`` says so.
+
+    Args:
+        root: the folder.
+        board: name of the board.
+        xmutil: whether it has xmutil and dfx-mgr.
+        release: of these, a key of ``dfx_mgr.RELEASES``.
+    """
     name = BY_NAME[board].compatible[0]
     for folder in (DEVICE_TREE, MANAGER, OVERLAYS, "run", FIRMWARE, "etc/edgerun", "usr/bin"):
         (root / folder).mkdir(parents=True, exist_ok=True)
@@ -245,14 +283,16 @@ def make_root(root: Path, board: str = "kv260", xmutil: bool = True) -> None:
     names = (f"{name}-rev1", name, f"xlnx,{BY_NAME[board].family}")
     (root / DEVICE_TREE / "compatible").write_bytes("\0".join(names).encode() + b"\0")
     if xmutil:
-        (root / XMUTIL).write_text("emulated\n")
+        (root / XMUTIL).write_text(f"simulated, dfx-mgr {release}\n")
+    (root / SETTINGS).write_text('{"allow_unsigned": true}\n')
     power_cycle(root)
 
 
 def power_cycle(root: Path) -> None:
     """Erases what a board forgets without power."""
     shutil.rmtree(root / VOLATILE, ignore_errors=True)
-    shutil.rmtree(root / NODE, ignore_errors=True)
+    for node in (root / OVERLAYS).iterdir():
+        shutil.rmtree(node)
     (root / VOLATILE).mkdir()
     for name, text in (("state", "unknown"), ("flags", "0"), ("firmware", "")):
         (root / MANAGER / name).write_text(text + "\n")
@@ -265,54 +305,20 @@ def set_faults(root: Path, faults: Faults) -> None:
     (root / FAULTS).write_text(json.dumps(asdict(faults)))
 
 
-def example_bit(
-    board: Board, seed: int = 0, words: int = 600, identity: int = ID_VALUE, part: str | None = None
-) -> bytes:
-    """A small .bit file for tests: right in form and checksum, without a design in it."""
-    import numpy as np
-
-    generator = np.random.default_rng(seed)
-    frames = generator.integers(0, 1 << 32, words, np.uint32)
-    frames[:3] = MARK, identity, VERSION_VALUE
-    stream = [0xFFFFFFFF] * 8 + [configuration.BUS_WIDTH, 0x11220044, 0xFFFFFFFF]
-    stream += [configuration.SYNC, 0x20000000]
-    crc = 0
-
-    def write(register: int, values: Sequence[int]) -> None:
-        nonlocal crc
-        stream.append(0x30000000 | register << 13 | (len(values) if len(values) < 2048 else 0))
-        if len(values) >= 2048:
-            stream.append(0x50000000 | len(values))
-        stream.extend(values)
-        crc = bitstream.update_crc(crc, register, np.array(values, np.uint32))
-
-    write(configuration.REGISTER_CMD, [configuration.COMMAND_RCRC])
-    crc = 0
-    write(configuration.REGISTER_IDCODE, [board.idcode])
-    write(configuration.REGISTER_FDRI, frames.tolist())
-    write(configuration.REGISTER_CRC, [crc])
-    write(configuration.REGISTER_CMD, [configuration.COMMAND_DESYNC])
-    stream += [0x20000000] * 4
-    data = np.array(stream, ">u4").tobytes()
-    fields = ("tlmm;UserID=0XFFFFFFFF;Version=test", part or board.part, "2026/01/02", "03:04:05")
-    header = bitstream.HEADER
-    for letter, text in zip("abcd", fields, strict=True):
-        header += letter.encode() + (len(text) + 1).to_bytes(2, "big") + text.encode() + b"\0"
-    return header + b"e" + len(data).to_bytes(4, "big") + data
-
-
 def _board(system: System) -> Board:
-    return identify(compatible(system)) or BOARDS[0]
+    return identify(compatible(system), read_policy(system).board) or BOARDS[0]
 
 
-def _registers(data: bytes) -> list[int]:
-    """What ID and VERSION read: as marked in a test bitstream, else as any overlay of ours."""
-    for write in configuration.writes(data):
-        if write.register == configuration.REGISTER_FDRI and write.stop - write.start >= 12:
-            first = [configuration.word(data, write.start + 4 * i) for i in range(3)]
-            if first[0] == MARK:
-                return first[1:]
-    return [ID_VALUE, VERSION_VALUE]
+def _firmware(overlay: bytes) -> str:
+    """The bitstream that an overlay names; the kernel takes any tree that is well formed."""
+    try:
+        nodes = [node for _, node in fdt.read_tree(overlay).walk()]
+    except BrokerError:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
+    names = (
+        node.properties["firmware-name"] for node in nodes if "firmware-name" in node.properties
+    )
+    return next(names, b"").rstrip(b"\0").decode("latin-1")
 
 
 def _load(file: Path) -> dict[str, Any]:
@@ -330,10 +336,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("root", type=Path)
     parser.add_argument("--board", choices=tuple(BY_NAME), default="kv260")
     parser.add_argument("--no-xmutil", action="store_true")
+    parser.add_argument("--release", choices=tuple(RELEASES), default=DEFAULT_RELEASE)
     parser.add_argument("--patience", type=float, default=60.0)
     given = parser.parse_args(arguments)
     if given.command == "make":
-        make_root(given.root, given.board, not given.no_xmutil)
+        make_root(given.root, given.board, not given.no_xmutil, given.release)
     elif given.command == "power-cycle":
         power_cycle(given.root)
     elif not (given.root / DEVICE_TREE).is_dir():

@@ -7,7 +7,9 @@ Run as::
 Nine in ten messages go to the parser, which must return a request or refuse; what it returns is
 judged by rules written apart from it. The others are conversations with the whole helper on an
 emulated board, which must afterwards run what it ran before or what a complete, correct deployment
-has put there, with nothing changed outside the folders that are its own.
+has put there, with nothing changed outside the folders that are its own. Last, applications whose
+bitstream or overlay was altered and whose manifest is right about that (``altered.py``): the board
+must refuse each, and go on running.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from edgerun_hw.deploy.altered import alter
 from edgerun_hw.deploy.broker import PROTOCOL
 from edgerun_hw.deploy.broker.boards import BY_NAME
 from edgerun_hw.deploy.broker.errors import ProtocolError
@@ -31,13 +34,14 @@ from edgerun_hw.deploy.broker.manifest import MANIFEST
 from edgerun_hw.deploy.broker.protocol import Channel, EndOfSession, Request, parse_request
 from edgerun_hw.deploy.broker.session import Session
 from edgerun_hw.deploy.broker.store import HOME
-from edgerun_hw.deploy.emulator import EmulatedSystem, example_bit, make_root
+from edgerun_hw.deploy.emulator import EmulatedSystem, make_root
+from edgerun_hw.deploy.example_bit import example_bit
 from edgerun_hw.deploy.package import DEFAULT_NAME
 from edgerun_hw.deploy.sample import sample_package
 
 Parse = Callable[[bytes], Request]
 OWN = (FIRMWARE, HOME, ".emulator", "sys", "run/edgerun-fpga.lock")
-LIVE_SHARE = 0.1
+LIVE_SHARE, ALTERED_SHARE = 0.1, 0.01
 HOSTILE: tuple[Any, ...] = (
     "../../etc/passwd", "/etc/shadow", "a/b", "a\0b", "..", ".", "", "tlmm\n", "-rf", "$(id)",
     ";id", "tlmm.bit.bin/../x", "é" * 30, "\ud800", "a" * 5000, -1, 0, 1 << 64, 10**400, 1.5, 1e308,
@@ -165,14 +169,7 @@ class QuickSystem(EmulatedSystem):
 
 def conversation(generator: random.Random, files: dict[str, bytes]) -> tuple[bytes, int]:
     """A deployment with something broken in it, as bytes; and how many messages it has."""
-    digest = hashlib.sha256(files[MANIFEST]).hexdigest()
-    lines: list[tuple[dict[str, Any], bytes]] = [
-        ({"op": "begin", "application": DEFAULT_NAME, "manifest": digest, "by": "fuzz"}, b"")
-    ]
-    for name, data in files.items():
-        lines.append(({"op": "put", "file": name, "size": len(data)}, b""))
-        lines.append(({"op": "chunk", "size": len(data)}, data))
-    lines += [({"op": op}, b"") for op in ("seal", "install", "load", "verify", "confirm")]
+    lines = _lines(files)
     text, count = b"", 0
     for request, data in lines:
         chance = generator.random()
@@ -189,6 +186,18 @@ def conversation(generator: random.Random, files: dict[str, bytes]) -> tuple[byt
             text += json.dumps(request).encode() + b"\n" + data
         count += 1
     return text[: generator.randrange(len(text))] if generator.random() < 0.2 else text, count
+
+
+def _lines(files: dict[str, bytes]) -> list[tuple[dict[str, Any], bytes]]:
+    """The requests of a deployment, each with the bytes behind it."""
+    digest = hashlib.sha256(files[MANIFEST]).hexdigest()
+    lines: list[tuple[dict[str, Any], bytes]] = [
+        ({"op": "begin", "application": DEFAULT_NAME, "manifest": digest, "by": "fuzz"}, b"")
+    ]
+    for name, data in files.items():
+        lines.append(({"op": "put", "file": name, "size": len(data)}, b""))
+        lines.append(({"op": "chunk", "size": len(data)}, data))
+    return lines + [({"op": op}, b"") for op in ("seal", "install", "load", "verify", "confirm")]
 
 
 def fuzz_sessions(generator: random.Random, count: int, folder: Path) -> int:
@@ -230,6 +239,45 @@ def fuzz_sessions(generator: random.Random, count: int, folder: Path) -> int:
     return succeeded
 
 
+def fuzz_applications(generator: random.Random, count: int, folder: Path) -> None:
+    """Sends altered applications to a board that runs another.
+
+    Raises:
+        Finding: one was taken, or the board no longer runs what it ran.
+    """
+    make_root(folder)
+    board = BY_NAME["kv260"]
+    old, new = (sample_package(example_bit(board, seed)) for seed in range(2))
+    _deploy(folder, old)
+    before = Script(b'{"op": "status"}\n')
+    Session(QuickSystem(folder), before).serve()
+    for _ in range(count):
+        files = alter(generator, new)
+        answer = _deploy(folder, files)
+        if answer["ok"] or answer["error"]["code"] != "refused":
+            raise Finding(f"answered {answer} to {_differing(new, files)}")
+        after = Script(b'{"op": "status"}\n')
+        Session(QuickSystem(folder), after).serve()
+        if after.answers != before.answers:
+            raise Finding(f"changed {before.answers} into {after.answers}")
+
+
+def _deploy(folder: Path, files: dict[str, bytes]) -> dict[str, Any]:
+    """The last answer that is not about the end of the conversation."""
+    channel = Script(_whole(files))
+    Session(QuickSystem(folder), channel).serve()
+    failures = (answer for answer in channel.answers if not answer["ok"])
+    return next(failures, channel.answers[-1])
+
+
+def _whole(files: dict[str, bytes]) -> bytes:
+    return b"".join(json.dumps(request).encode() + b"\n" + data for request, data in _lines(files))
+
+
+def _differing(first: dict[str, bytes], second: dict[str, bytes]) -> dict[str, str]:
+    return {name: data.hex() for name, data in second.items() if data != first[name]}
+
+
 def _elsewhere() -> dict[str, bytes]:
     return {"etc/passwd": b"root", "lib/firmware/other.bin": b"other", "home/x": b"x"}
 
@@ -256,19 +304,20 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     generator = random.Random(given.seed)
-    live = int(given.messages * LIVE_SHARE)
+    live, altered = int(given.messages * LIVE_SHARE), int(given.messages * ALTERED_SHARE)
     began = time.perf_counter()
     try:
         accepted = fuzz_parser(generator, given.messages - live)
         with tempfile.TemporaryDirectory() as folder:
-            succeeded = fuzz_sessions(generator, live, Path(folder))
+            succeeded = fuzz_sessions(generator, live, Path(folder) / "sessions")
+            fuzz_applications(generator, altered, Path(folder) / "applications")
     except Finding as finding:
         sys.stderr.write(f"found with seed {given.seed}: {finding}\n")
         return 1
     sys.stdout.write(
         f"{given.messages} messages, {live} of them in conversations, in "
         f"{time.perf_counter() - began:.1f} s: nothing found; {accepted} were good requests, "
-        f"{succeeded} conversations deployed\n"
+        f"{succeeded} conversations deployed, {altered} altered applications refused\n"
     )
     return 0
 

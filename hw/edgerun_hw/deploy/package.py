@@ -22,8 +22,8 @@ from typing import Any
 
 from edgerun import __version__
 from edgerun.errors import StorageError
+from edgerun.plain_files import read_plain
 from edgerun_hw.deploy import bitstream, devicetree, hardware, signature
-from edgerun_hw.deploy.broker import configuration
 from edgerun_hw.deploy.broker.boards import BY_NAME, Board
 from edgerun_hw.deploy.broker.ed25519 import SIGNATURE_BYTES
 from edgerun_hw.deploy.broker.errors import BrokerError
@@ -60,6 +60,7 @@ class Sources:
         shell: a shell.json; None writes one for a design without slots.
         base: bus address of the registers, if the hardware description does not say.
         key: file of a private key to sign with.
+        release: counts up; a board that trusts keys takes none that is lower than the one it has.
     """
 
     bitstream: Path
@@ -70,6 +71,7 @@ class Sources:
     shell: Path | None = None
     base: int | None = None
     key: Path | None = None
+    release: int = 0
 
 
 @dataclass(frozen=True)
@@ -139,11 +141,13 @@ def make_package(sources: Sources) -> Package:
         f"{sources.name}.dtbo": _overlay(sources),
         SHELL: _shell(sources.shell),
     }
-    content = _manifest(sources.name, board, bit, design, files)
+    content = _manifest(sources, board, bit, design, files)
+    manifest = _parsed(content)
+    devicetree.check_overlay(files[manifest.overlay], manifest)
     files[MANIFEST] = content
     if sources.key is not None:
         files[SIGNATURE] = signature.sign(content, sources.key)
-    return Package(_parsed(content), files, found.checksums)
+    return Package(manifest, files, found.checksums)
 
 
 def write_package(package: Package, out: Path, force: bool = False) -> None:
@@ -214,13 +218,13 @@ def read_package(folder: Path, keys: Path | None = None) -> Package:
 
 def _check_content(manifest: Manifest, files: Mapping[str, bytes]) -> bitstream.Configuration:
     """Looks into the files: a manifest can be right about files that are wrong."""
-    found = bitstream.check(configuration.swap_words(files[manifest.bitstream]))
+    found = bitstream.check(bitstream.to_bin(files[manifest.bitstream]))
     if not manifest.board.accepts_idcode(found.idcode):
         raise PackageError(
             f"the bitstream's IDCODE is {found.idcode:#010x}, and {manifest.board.title} has "
             f"{manifest.board.idcode:#010x}"
         )
-    devicetree.check_overlay(files[manifest.overlay], manifest.bitstream)
+    devicetree.check_overlay(files[manifest.overlay], manifest)
     _check_shell(files[SHELL])
     return found
 
@@ -232,29 +236,25 @@ def _board(name: str) -> Board:
 
 
 def _read_design(sources: Sources) -> tuple[bitstream.Bitstream, bytes | None]:
-    content, hwh = _read(sources.bitstream, 2 * MAX_FILE_BYTES), sources.hwh
+    content, hwh = _read_source(sources.bitstream, 2 * MAX_FILE_BYTES), sources.hwh
     description = None
     if sources.bitstream.suffix == ".xsa":
         content, description = hardware.read_xsa(content)
     elif hwh is None and sources.bitstream.with_suffix(".hwh").is_file():
         hwh = sources.bitstream.with_suffix(".hwh")
     if hwh is not None:
-        description = _read(hwh, hardware.MAX_HWH_BYTES)
+        description = _read_source(hwh, hardware.MAX_HWH_BYTES)
     return bitstream.parse_bit(content), description
 
 
 def _overlay(sources: Sources) -> bytes:
-    limit, name = MAX_BYTES[".dtbo"], f"{sources.name}.bit.bin"
+    data = _read_source(sources.overlay, MAX_BYTES[".dtbo"])
     is_source = sources.overlay.suffix in (".dts", ".dtso")
-    data = _read(sources.overlay, limit)
-    if is_source:
-        data = devicetree.compile_overlay(sources.overlay)
-    devicetree.check_overlay(data, name)
-    return data
+    return devicetree.compile_overlay(sources.overlay) if is_source else data
 
 
 def _shell(file: Path | None) -> bytes:
-    data = _read(file, MAX_BYTES[SHELL]) if file else DEFAULT_SHELL
+    data = _read_source(file, MAX_BYTES[SHELL]) if file else DEFAULT_SHELL
     _check_shell(data)
     return data
 
@@ -272,7 +272,7 @@ def _check_shell(data: bytes) -> None:
 
 
 def _manifest(
-    name: str,
+    sources: Sources,
     board: Board,
     bit: bitstream.Bitstream,
     design: hardware.Hardware,
@@ -280,7 +280,8 @@ def _manifest(
 ) -> bytes:
     record: dict[str, Any] = {
         "format": FORMAT,
-        "application": name,
+        "application": sources.name,
+        "release": sources.release,
         "board": board.name,
         "part": bit.part,
         "design": f"{bit.design} {bit.date} {bit.time}".strip(),
@@ -304,11 +305,13 @@ def _parsed(content: bytes) -> Manifest:
 
 
 def _read(file: Path, limit: int) -> bytes:
+    """Reads a file of a package: a regular one, no link and no pipe that never ends."""
     try:
-        with file.open("rb") as stream:
-            data = stream.read(limit + 1)
+        return read_plain(file, limit)
     except OSError as error:
         raise PackageError(f"{file} cannot be read: {error.strerror}") from None
-    if len(data) > limit:
-        raise PackageError(f"{file} has more than {limit} bytes")
-    return data
+
+
+def _read_source(file: Path, limit: int) -> bytes:
+    """Reads a file that the user has named; a link to one is as good."""
+    return _read(Path(os.path.realpath(file)), limit)

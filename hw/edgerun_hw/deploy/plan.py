@@ -10,6 +10,7 @@ from typing import Any
 from edgerun_hw.deploy.broker.boards import BY_NAME
 from edgerun_hw.deploy.broker.loader import FIRMWARE
 from edgerun_hw.deploy.broker.manifest import MANIFEST
+from edgerun_hw.deploy.broker.policy import KEYS, SETTINGS
 from edgerun_hw.deploy.client import Board, person
 from edgerun_hw.deploy.errors import RefusedError
 from edgerun_hw.deploy.package import Package
@@ -78,6 +79,11 @@ def check_board(package: Package, found: dict[str, Any]) -> str:
         known = BY_NAME.get(found["board"] or "")
         is_a = known.title if known else f"unknown ({', '.join(found['compatible']) or 'nameless'})"
         raise RefusedError(f"the package is for {wanted.title}, and the board is {is_a}")
+    if found["needs_signature"] and not found["trusts_keys"]:
+        raise RefusedError(
+            f"the board trusts no keys yet: put your public key into /{KEYS} there, or allow "
+            f'packages without a signature with {{"allow_unsigned": true}} in /{SETTINGS}'
+        )
     if found["needs_signature"] and not package.is_signed:
         raise RefusedError(
             "the board takes signed packages only, and this one is not: package it with --sign"
@@ -177,7 +183,7 @@ def _sending(package: Package, board: Board, outcome: Outcome, progress: Progres
         Step(
             "check",
             "Have the board compute the digests of what has arrived on its disk, look into the "
-            "bitstream, and check the signature if it trusts keys.",
+            "bitstream and the overlay, and check the signature if it trusts keys.",
             seal,
         ),
     ]
@@ -229,13 +235,14 @@ def _activation(board: Board, outcome: Outcome, settings: str) -> list[Step]:
     return [
         Step(
             "install",
-            f"Move it to /{FIRMWARE}; keep what is there for a rollback.",
+            f"Unload the old one; move the new one to /{FIRMWARE} and keep what was there for a "
+            "rollback.",
             install,
         ),
         Step(
             "load",
-            f"Unload the old one, {settings}load the new one and read the FPGA manager's state, "
-            "which must be operating.",
+            f"Check the files again, {settings}load them and read the FPGA manager's state, which "
+            "must be operating.",
             load,
         ),
         Step(

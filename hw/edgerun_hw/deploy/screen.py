@@ -18,7 +18,7 @@ from edgerun_hw.deploy.plan import name_of, plural, settings
 from edgerun_hw.deploy.steps import Step
 
 NAME_WIDTH = 9
-PHASES = {"staging": "uploading", "placing": "moving folders", "loading": "loading"}
+PHASES = {"staging": "uploading", "placing": "unloading and moving folders", "loading": "loading"}
 TICK, CROSS, DOT = "[green]✓[/]", "[red]✗[/]", "[dim]·[/]"
 
 
@@ -105,6 +105,7 @@ def show_package(folder: Path, package: Package) -> None:
         f"version {manifest.version:#010x}",
         **{what: text or "left as they are" for what, text in settings(package).items()},
         "signed": "yes" if package.is_signed else "no",
+        "release": str(manifest.release),
         "digest": manifest.digest,
     }
     _pairs(f"{folder}: application {manifest.application}", rows)
@@ -119,7 +120,7 @@ def show_status(found: dict[str, Any]) -> None:
         "previous": name_of(found["previous"]) if found["previous"] else "none",
         "registers": _registers(found["registers"]),
         "installed": ", ".join(found["applications"]) or "nothing",
-        "signatures": "required" if found["needs_signature"] else "not required",
+        "signatures": _signatures(found),
     }
     if found["locked_by"]:
         rows["busy"] = f"a deployment is running ({found['locked_by']})"
@@ -152,6 +153,12 @@ def _active(found: dict[str, Any]) -> str:
     since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(found["since"] or 0))
     loaded = "loaded" if found["is_loaded"] else "not loaded"
     return f"{name_of(found['active'])}, {loaded}, since {since}"
+
+
+def _signatures(found: dict[str, Any]) -> str:
+    if not found["needs_signature"]:
+        return "not required"
+    return "required" if found["trusts_keys"] else "required, and no key is trusted yet"
 
 
 def _registers(registers: dict[str, Any] | None) -> str:

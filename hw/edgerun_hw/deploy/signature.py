@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from edgerun.errors import MissingDependencyError
+from edgerun.plain_files import read_plain
 from edgerun_hw.deploy.broker import ed25519
 from edgerun_hw.deploy.errors import PackageError
 
@@ -60,8 +62,7 @@ def check_signature(manifest: bytes, signature: bytes, keys_file: Path) -> None:
 
 def _read(file: Path) -> bytes:
     try:
-        with file.open("rb") as stream:
-            return stream.read(MAX_KEY_BYTES)
+        return read_plain(Path(os.path.realpath(file)), MAX_KEY_BYTES)
     except OSError as error:
         raise PackageError(f"the key file {file} cannot be read: {error.strerror}") from None
 

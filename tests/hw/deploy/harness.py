@@ -26,10 +26,10 @@ from edgerun_hw.deploy.emulator import (
     LOGIC,
     EmulatedSystem,
     Faults,
-    example_bit,
     make_root,
     set_faults,
 )
+from edgerun_hw.deploy.example_bit import example_bit
 from edgerun_hw.deploy.fuzz import Script
 from edgerun_hw.deploy.package import DEFAULT_NAME
 from edgerun_hw.deploy.sample import sample_package
@@ -45,6 +45,14 @@ def application(seed: int) -> dict[str, bytes]:
 
 def digest_of(files: Files) -> str:
     return hashlib.sha256(files[MANIFEST]).hexdigest()
+
+
+def resealed(files: Files, changed: Files) -> dict[str, bytes]:
+    """Files of which some were changed, with a manifest that is right about them."""
+    manifest = json.loads(files[MANIFEST])
+    for name, data in changed.items():
+        manifest["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return {**files, **changed, MANIFEST: json.dumps(manifest).encode()}
 
 
 @dataclass

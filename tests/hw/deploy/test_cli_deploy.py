@@ -14,7 +14,8 @@ import pytest
 from edgerun.cli import commands
 from edgerun.cli.main import main
 from edgerun_hw.deploy.broker.boards import BY_NAME
-from edgerun_hw.deploy.emulator import Faults, example_bit, make_root, power_cycle, set_faults
+from edgerun_hw.deploy.emulator import Faults, make_root, power_cycle, set_faults
+from edgerun_hw.deploy.example_bit import example_bit
 from edgerun_hw.deploy.sample import sample_overlay
 from edgerun_hw.deploy.screen import Screen
 from tests.hw.deploy.harness import running, without_faults
@@ -95,7 +96,7 @@ def test_failure_on_the_board_is_one_sentence_and_exit_code_1(run, place: Path) 
     first, second = package(run, "one"), package(run, "two")
     assert run("deploy", "one", "--sysroot", "board")[0] == 0
     for logic, words in {
-        "error": "xmutil has not loaded edgerun-tlmm: edgerun-tlmm: load failed",
+        "error": "xmutil loadapp edgerun-tlmm failed: edgerun-tlmm: Load Error: -1",
         "dead": "the overlay's id register is 0xffffffff and not 0x544c4d4d",
     }.items():
         set_faults(place / "board", Faults(logic=logic, only=second))

@@ -13,10 +13,11 @@ import pytest
 
 from edgerun_hw.deploy import hardware
 from edgerun_hw.deploy.broker.boards import BY_NAME
-from edgerun_hw.deploy.emulator import example_bit
 from edgerun_hw.deploy.errors import PackageError
+from edgerun_hw.deploy.example_bit import example_bit
 from edgerun_hw.deploy.package import Sources, make_package, read_package, write_package
 from edgerun_hw.deploy.sample import sample_overlay
+from tests.hw.deploy.harness import resealed
 
 KV260 = BY_NAME["kv260"]
 
@@ -94,6 +95,15 @@ def test_altered_packages_are_refused(sources: Sources, tmp_path: Path, count: i
             make_package(sources)
     sources.bitstream.write_bytes(bit)
     assert read_package(tmp_path / "out").files == make_package(sources).files
+
+
+def test_bitstream_of_broken_words_is_refused(sources: Sources, tmp_path: Path) -> None:
+    files = make_package(sources).files
+    name = "edgerun-tlmm.bit.bin"
+    for file, data in resealed(files, {name: files[name][:-1]}).items():
+        (tmp_path / file).write_bytes(data)
+    with pytest.raises(PackageError, match="not whole words"):
+        read_package(tmp_path)
 
 
 def test_altered_manifest_is_refused_on_signature_alone(sources: Sources, tmp_path: Path) -> None:

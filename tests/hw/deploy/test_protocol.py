@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgerun_hw.deploy import fuzz
+from edgerun_hw.deploy.broker import application
 from edgerun_hw.deploy.broker.errors import ProtocolError, RefusalError
 from edgerun_hw.deploy.broker.manifest import MANIFEST, read_manifest
 from edgerun_hw.deploy.broker.protocol import MAX_LINE_BYTES, Request, parse_request
@@ -56,6 +57,21 @@ def test_fuzzed_messages_find_nothing(tmp_path: Path) -> None:
     assert fuzz.fuzz_sessions(generator, 500, tmp_path) > 0
 
 
+@pytest.mark.parametrize(
+    "count", [pytest.param(60, id="share"), pytest.param(5000, id="all", marks=pytest.mark.slow)]
+)
+def test_altered_applications_are_refused(tmp_path: Path, count: int) -> None:
+    """Bitstreams and overlays, with manifests that are right about them."""
+    fuzz.fuzz_applications(random.Random(count), count, tmp_path)
+
+
+@pytest.mark.parametrize("check", ["check_overlay", "check_bitstream"])
+def test_fuzzer_finds_a_check_that_is_left_out(tmp_path: Path, monkeypatch, check: str) -> None:
+    monkeypatch.setattr(application, check, lambda data, other: None)
+    with pytest.raises(fuzz.Finding):
+        fuzz.fuzz_applications(random.Random(1), 60, tmp_path)
+
+
 def test_fuzzer_finds_planted_bugs() -> None:
     def lenient(line: bytes) -> Request:
         value = json.loads(line)  # neither an object nor its fields are checked
@@ -91,10 +107,14 @@ def test_steps_out_of_order_end_the_conversation(tmp_path: Path, first, second) 
         (lambda m: m | {"part": "xc7z020clg400"}, "part"),
         (lambda m: m | {"application": "../x"}, "name"),
         (lambda m: m | {"extra": 1}, "unknown ones"),
-        (lambda m: m | {"format": 2}, "format is not 1"),
+        (lambda m: m | {"format": 1}, "format is not 2"),
+        (lambda m: m | {"release": -1}, "number"),
+        (lambda m: m | {"release": 1 << 31}, "number"),
+        (lambda m: m | {"release": True}, "number"),
+        (lambda m: m | {"clocks": {"pl0": {"source": "IOPLL", "divisors": [3, 1]}}}, "too fast"),
         (lambda m: m | {"clocks": {"pl9": {}}}, "clock 'pl9'"),
         (lambda m: m | {"clocks": {"pl0": {"source": "IOPLL", "divisors": [0, 1]}}}, "divisors"),
-        (lambda m: m | {"clocks": {"pl0": {"source": "X", "divisors": [1, 1]}}}, "source"),
+        (lambda m: m | {"clocks": {"pl0": {"source": "X", "divisors": [4, 1]}}}, "source"),
         (lambda m: m | {"port_widths": {"DDR": 32}}, "port 'DDR'"),
         (lambda m: m | {"port_widths": {"S_AXI_LPD": 33}}, "width"),
         (lambda m: m | {"registers": m["registers"] | {"base": 0xFF5E_0000}}, "base"),

@@ -23,12 +23,13 @@ class Board:
     Attributes:
         name: as on the command line and in ``hw/boards``.
         title: for people.
-        compatible: device tree names, any of which identifies the board (or its module).
+        compatible: device tree names of the board.
         part: device and package as in a bitstream's header, without speed and temperature grade.
         idcode: of the logic, without the silicon's revision.
         family: "zynqmp" or "zynq7".
         windows: (base, bytes) of what the processors see of the logic.
-        silicon: address of a register with the silicon's IDCODE, where the device tree is vague.
+        vague: device tree names of its module and processor, which other boards have as well.
+        silicon: address of a register with the silicon's IDCODE, where there is one.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Board:
     idcode: int
     family: str
     windows: tuple[tuple[int, int], ...]
+    vague: tuple[str, ...] = ()
     silicon: int | None = None
 
     def accepts_part(self, part: str) -> bool:
@@ -58,40 +60,61 @@ BOARDS = (
     Board(
         "kv260",
         "AMD Kria KV260",
-        ("xlnx,zynqmp-sk-kv260", "xlnx,zynqmp-smk-k26", "xlnx,zynqmp-sm-k26"),
+        ("xlnx,zynqmp-sk-kv260",),
         "xck26-sfvc784",
         0x04A49093,
         "zynqmp",
         _ZYNQMP_WINDOWS,
+        vague=("xlnx,zynqmp-smk-k26", "xlnx,zynqmp-sm-k26", "xlnx,zynqmp"),
     ),
     Board(
         "ultra96v2",
         "Avnet Ultra96-V2",
-        ("avnet,ultra96", "avnet,ultra96v2", "xlnx,zynqmp-zcu100"),
+        ("avnet,ultra96", "avnet,ultra96v2"),
         "xczu3eg-sbva484",
         0x04A42093,
         "zynqmp",
         _ZYNQMP_WINDOWS,
+        vague=("xlnx,zynqmp",),
     ),
     Board(
         "pynq-z2",
         "TUL PYNQ-Z2",
-        # PYNQ's own images name the processor only; the silicon's IDCODE then has to do.
-        ("tul,pynq-z2", "xlnx,pynq-z2", "xlnx,zynq-7000"),
+        ("tul,pynq-z2", "xlnx,pynq-z2"),
         "xc7z020clg400",
         0x03727093,
         "zynq7",
         _ZYNQ7_WINDOWS,
+        vague=("xlnx,zynq-7000",),
         silicon=0xF8000530,  # slcr.PSS_IDCODE, UG585 appendix B.28
     ),
 )
 BY_NAME = {board.name: board for board in BOARDS}
 
 
-def identify(compatible: tuple[str, ...]) -> Board | None:
-    """Finds the board whose device tree says ``compatible``; revisions (-rev1, -revA) count."""
+def identify(compatible: tuple[str, ...], configured: str | None = None) -> Board | None:
+    """Finds the board that this is.
+
+    The first entry of a device tree's ``compatible`` is the one that says most; those behind it
+    are shared with other boards (Devicetree Specification 0.4, section 2.3.1). Revisions (-rev1,
+    -revA) count.
+
+    Args:
+        compatible: of the device tree's root.
+        configured: name of the board that its owner says it is. Counts only where the device tree
+            names nothing but a module or processor that this board has: the tree of another
+            carrier cannot be overruled.
+    """
+    if not compatible:
+        return None
     for board in BOARDS:
-        for entry in compatible:
-            if any(entry == name or entry.startswith(name + "-rev") for name in board.compatible):
-                return board
+        if _names(compatible[0], board.compatible):
+            return board
+    chosen = BY_NAME.get(configured or "")
+    if chosen is not None and all(_names(entry, chosen.vague) for entry in compatible):
+        return chosen
     return None
+
+
+def _names(entry: str, names: tuple[str, ...]) -> bool:
+    return any(entry == name or entry.startswith(name + "-rev") for name in names)

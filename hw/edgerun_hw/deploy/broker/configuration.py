@@ -96,7 +96,13 @@ def idcode(data: bytes | memoryview) -> int:
 
 
 def swap_words(data: bytes) -> bytes:
-    """Reverses the bytes of each 32-bit word: .bit order to FPGA manager order, and back."""
+    """Reverses the bytes of each 32-bit word: .bit order to FPGA manager order, and back.
+
+    Raises:
+        ConfigurationError: the bytes are not whole words.
+    """
+    if len(data) % 4:
+        raise ConfigurationError(f"its {len(data)} bytes are not whole words")
     swapped = bytearray(len(data))
     for byte in range(4):
         swapped[byte::4] = data[3 - byte :: 4]

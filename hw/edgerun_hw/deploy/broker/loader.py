@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Callable
 from typing import Protocol
 
+from . import fdt
 from .errors import FailureError
+from .listing import Listing, parse_listing
 from .system import System
 
 FIRMWARE = "lib/firmware/xilinx"
-XMUTIL = "usr/bin/xmutil"
+XMUTIL, CLIENT = "usr/bin/xmutil", "usr/bin/dfx-mgr-client"
 MANAGER = "sys/class/fpga_manager/fpga0"
 OVERLAYS = "sys/kernel/config/device-tree/overlays"
 NODE = f"{OVERLAYS}/edgerun"
 SEARCH_PATH = "sys/module/firmware_class/parameters/path"
 OPERATING = "operating"
-MAX_OVERLAY_BYTES = 1 << 20
 ATTEMPTS, PAUSE_S = 5, 1.0
+# "Accelerator loaded to slot 0", "NAME: loaded to slot 0", "NAME: Loaded with slot_handle 0"; the
+# oldest prints a failure as slot -1.
+LOADED = re.compile(r"\bloaded (to slot|with slot_handle) \d", re.IGNORECASE)
+FORGOTTEN = re.compile(r".+_image_\d+")  # what libdfx calls the overlays that it applies
 
 
 class Loader(Protocol):
@@ -58,7 +66,13 @@ def check_state(system: System) -> None:
 
 
 class Xmutil:
-    """Kria's tool, which asks the daemon dfx-mgr."""
+    """Kria's tool, which asks the daemon dfx-mgr.
+
+    The daemon watches ``FIRMWARE``. When the folder of a loaded application is moved or removed it
+    forgets the application, whose overlay stays in the kernel; the FPGA region then takes no other
+    (linux-xlnx ``of-fpga-region.c``: "Region already has overlay applied"). So everything is
+    unloaded before any folder moves, and what somebody else has left like that is taken away.
+    """
 
     name = "xmutil"
 
@@ -66,39 +80,59 @@ class Xmutil:
         self._system = system
 
     def running(self) -> str | None:
-        """The row of ``xmutil listapps`` whose active slot is not -1.
-
-        Columns differ between releases: 2021 to 2024 begin with the name and end with the slot,
-        such as "0," or "-1"; later ones have the slot last but one and the name last.
-        """
-        for line in self._system.run("/" + XMUTIL, "listapps").splitlines():
-            cells = line.split()
-            if len(cells) < 4 or cells[0] in ("Accelerator", "ID", "--"):
-                continue
-            newer = cells[0].isdecimal()
-            name, slot = (cells[-1], cells[-2]) if newer else (cells[0], cells[-1])
-            if slot.strip(",").isdecimal():
-                return name
-        return None
+        """The application that dfx-mgr lists as loaded."""
+        loaded = self._list().loaded
+        return loaded[0].name if loaded else None
 
     def load(self, application: str) -> None:
-        """Loads; the daemon needs a moment to notice a folder that has just appeared."""
-        text = ""
+        """Loads, once: what is loaded is not loaded again, whatever the list says of it."""
+        listing = self._wait(lambda found: application in [row.name for row in found.rows])
+        if listing is None:
+            raise FailureError(
+                f"dfx-mgr does not list {application}: does /etc/dfx-mgrd/daemon.conf name "
+                f"/{FIRMWARE}?"
+            )
+        client = [CLIENT, "-loadByName"] if listing.form.by_name else [XMUTIL, "loadapp"]
+        text = self._system.run("/" + client[0], *client[1:], application)
+        if not LOADED.search(text):
+            last = text.strip().splitlines()[-1:] or ["it says nothing"]
+            raise FailureError(f"xmutil has not loaded {application}: {last[0].strip()[-200:]}")
+        if self._wait(lambda found: application in [row.name for row in found.loaded]) is None:
+            raise FailureError(f"xmutil says that {application} is loaded, and does not list it so")
+        check_state(self._system)
+
+    def unload(self) -> None:
+        """Unloads all that is loaded to the logic, overlays that dfx-mgr has forgotten included.
+
+        Raises:
+            FailureError: something stays; the message says what, and what to do.
+        """
+        listing = self._list()
+        for row in listing.loaded:
+            client = [CLIENT, "-unloadByName"] if listing.form.by_name else [XMUTIL, "unloadapp"]
+            self._system.run("/" + client[0], *client[1:], str(row.handle))
+        left = self._list().loaded
+        if left:
+            raise FailureError(
+                f"xmutil has not unloaded {left[0].name}: start the board again, then run `edgerun "
+                "fpga rollback`"
+            )
+        for name in self._system.names(OVERLAYS):
+            if FORGOTTEN.fullmatch(name) or f"{OVERLAYS}/{name}" == NODE:
+                self._system.remove_node(f"{OVERLAYS}/{name}")
+
+    def _list(self) -> Listing:
+        return parse_listing(self._system.run("/" + XMUTIL, "listapps"))
+
+    def _wait(self, is_enough: Callable[[Listing], bool]) -> Listing | None:
+        """The list once it is as it should be; the daemon needs a moment to notice a folder."""
         for attempt in range(ATTEMPTS):
             if attempt:
                 self._system.sleep(PAUSE_S)
-            text = self._system.run("/" + XMUTIL, "loadapp", application)
-            if self.running() == application:
-                check_state(self._system)
-                return
-        raise FailureError(
-            f"xmutil has not loaded {application}: {text[-200:] or 'it says nothing'}"
-        )
-
-    def unload(self) -> None:
-        """Unloads what is loaded."""
-        if self.running() is not None:
-            self._system.run("/" + XMUTIL, "unloadapp")
+            listing = self._list()
+            if is_enough(listing):
+                return listing
+        return None
 
 
 class Sysfs:
@@ -119,7 +153,7 @@ class Sysfs:
         The kernel looks both names up in the folder that ``SEARCH_PATH`` names first.
         """
         folder = f"{FIRMWARE}/{application}"
-        overlay = self._system.read(f"{folder}/{application}.dtbo", MAX_OVERLAY_BYTES)
+        overlay = self._system.read(f"{folder}/{application}.dtbo", fdt.MAX_BYTES)
         before = self._system.read_text(SEARCH_PATH)
         if before.startswith(f"/{FIRMWARE}/"):  # left by a helper that was killed
             before = ""
@@ -132,8 +166,10 @@ class Sysfs:
             check_state(self._system)
         except OSError as error:
             found = state(self._system)
+            others = set(self._system.names(OVERLAYS)) - {os.path.basename(NODE)}
+            hint = f"; other overlays are applied: {', '.join(sorted(others))}" if others else ""
             raise FailureError(
-                f"the kernel does not load {application}: {error.strerror} (state {found!r})"
+                f"the kernel does not load {application}: {error.strerror} (state {found!r}){hint}"
             ) from None
         finally:
             # An empty path cannot be written; a newline counts as one.

@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from . import fdt
 from .boards import BY_NAME, Board
 from .errors import ProtocolError, RefusalError
 from .protocol import DIGEST, MAX_FILE_BYTES, NAME, parse_object
-from .settings import CLOCKS, PORTS, SOURCES, WIDTHS, Clock
+from .settings import CLOCKS, MIN_DIVISION, PORTS, SOURCES, WIDTHS, Clock
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST, SIGNATURE, SHELL = "manifest.json", "manifest.json.sig", "shell.json"
 MAX_MANIFEST_BYTES = 16 * 1024
-MAX_BYTES = {".bit.bin": MAX_FILE_BYTES, ".dtbo": 1 << 20, SHELL: 1 << 16}
+MAX_BYTES = {".bit.bin": MAX_FILE_BYTES, ".dtbo": fdt.MAX_BYTES, SHELL: 1 << 16}
 MAX_TEXT = 200
 REGISTER_BYTES = 4096
 
@@ -26,6 +27,7 @@ class Manifest:
 
     Attributes:
         application: name of the folder.
+        release: counts up from one release to the next, to tell which is older.
         board: what it was made for.
         part: from the bitstream's header.
         files: size in bytes and sha256 by name.
@@ -38,6 +40,7 @@ class Manifest:
     """
 
     application: str
+    release: int
     board: Board
     part: str
     files: Mapping[str, tuple[int, str]]
@@ -70,7 +73,7 @@ def read_manifest(data: bytes) -> Manifest:
     except ProtocolError as error:
         raise RefusalError(f"manifest.json is unusable: {error}") from None
     _require(value.get("format") == FORMAT, f"its format is not {FORMAT}")
-    wanted = {"format", "application", "board", "part", "design", "files", "clocks"}
+    wanted = {"format", "application", "release", "board", "part", "design", "files", "clocks"}
     wanted |= {"port_widths", "registers", "tool"}
     _require(value.keys() == wanted, "it lacks entries or has unknown ones")
     application, board = value["application"], BY_NAME.get(_text(value["board"]))
@@ -86,6 +89,7 @@ def read_manifest(data: bytes) -> Manifest:
     _require(base % REGISTER_BYTES == 0 and board.has_window(base, REGISTER_BYTES), "its base")
     return Manifest(
         application=application,
+        release=_word(value["release"], 31),
         board=board,
         part=part,
         files=_files(value["files"], application),
@@ -143,6 +147,7 @@ def _clocks(value: Any, board: Board) -> dict[str, Clock]:
         _require(all(type(d) is int and 1 <= d <= 63 for d in divisors), f"divisors of {name}")
         source = _text(entry["source"])
         _require(source in SOURCES[board.family], f"the source of {name}")
+        _require(divisors[0] * divisors[1] >= MIN_DIVISION, f"{name}, which would be too fast")
         clocks[name] = Clock(source, (divisors[0], divisors[1]))
     return clocks
 

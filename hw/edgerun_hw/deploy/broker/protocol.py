@@ -8,9 +8,11 @@ Anything else ends the session: a reader that tries to go on after nonsense is a
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import select
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +22,7 @@ from .errors import ProtocolError
 MAX_LINE_BYTES = 4096
 MAX_CHUNK_BYTES = 256 * 1024
 MAX_FILE_BYTES = 64 * 1024 * 1024
+REQUEST_S = 120.0
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}", re.ASCII)
 FILE = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}(\.[a-z]{1,5}){1,2}", re.ASCII)
 DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -122,32 +125,45 @@ class Channel:
         source: descriptor to read from.
         sink: descriptor to write to.
         patience_s: seconds of silence after which the other side counts as gone.
+        request_s: seconds that a request may take to arrive, from its first byte to its last.
     """
 
-    def __init__(self, source: int, sink: int, patience_s: float = 60.0) -> None:
-        self._source, self._sink, self._patience_s = source, sink, patience_s
+    def __init__(
+        self, source: int, sink: int, patience_s: float = 60.0, request_s: float = REQUEST_S
+    ) -> None:
+        self._source, self._sink = source, sink
+        self._patience_s, self._request_s = patience_s, request_s
+        self._request_ends = self._change_ends = math.inf
         self._buffer = bytearray()
+
+    def limit(self, seconds: float = math.inf) -> None:
+        """Sets how long requests are taken from now on, however busy the other side is."""
+        self._change_ends = time.monotonic() + seconds
 
     def read_request(self) -> Request:
         """Waits for a request.
 
         Raises:
             EndOfSession: end of the stream, or silence.
-            ProtocolError: the line is too long or is no request.
+            ProtocolError: the line is too long, takes too long or is no request.
         """
+        self._request_ends = math.inf
         while b"\n" not in self._buffer:
             if len(self._buffer) > MAX_LINE_BYTES:
                 raise ProtocolError(f"a line has more than {MAX_LINE_BYTES} bytes")
+            self._start_clock()
             self._fill()
+        self._start_clock()
         line, _, rest = bytes(self._buffer).partition(b"\n")
         self._buffer = bytearray(rest)
         return parse_request(line)
 
     def read_bytes(self, size: int) -> bytes:
-        """Waits for ``size`` bytes, at most ``MAX_CHUNK_BYTES``.
+        """Waits for ``size`` bytes of the same request, at most ``MAX_CHUNK_BYTES``.
 
         Raises:
             EndOfSession: end of the stream, or silence.
+            ProtocolError: they take too long.
         """
         while len(self._buffer) < size:
             self._fill()
@@ -164,12 +180,23 @@ class Channel:
         data = json.dumps(answer, ensure_ascii=True, sort_keys=True).encode() + b"\n"
         try:
             while data:
-                data = data[os.write(self._sink, data) :]
+                # A pipe that is ready takes this much without waiting.
+                if not select.select([], [self._sink], [], self._patience_s)[1]:
+                    raise EndOfSession
+                data = data[os.write(self._sink, data[: select.PIPE_BUF]) :]
         except OSError:
             raise EndOfSession from None
 
+    def _start_clock(self) -> None:
+        if self._buffer and self._request_ends == math.inf:
+            self._request_ends = time.monotonic() + self._request_s
+
     def _fill(self) -> None:
-        ready, _, _ = select.select([self._source], [], [], self._patience_s)
+        now = time.monotonic()
+        left = min(self._request_ends, self._change_ends) - now
+        ready, _, _ = select.select([self._source], [], [], max(0.0, min(self._patience_s, left)))
+        if left <= 0 or not ready and left < self._patience_s:
+            raise ProtocolError("it takes too long: the time for a request or a change is over")
         try:
             data = os.read(self._source, 65536) if ready else b""
         except OSError:

@@ -14,14 +14,18 @@ from typing import Any
 from . import PROTOCOL
 from .boards import identify
 from .errors import BrokerError, BusyError, ProtocolError, RefusalError
-from .intake import DEVICE_TREE, Intake, board_of, compatible, trusted_keys
+from .identity import DEVICE_TREE, board_of, compatible
+from .intake import Intake
 from .loader import state
+from .policy import read_policy
 from .protocol import Channel, EndOfSession, Request
 from .store import JOURNAL, STATE, Application, Journal
 from .system import System
 from .transaction import Changer, Undone
 
 LOCK = "run/edgerun-fpga.lock"
+# For a change from its first request to its last, and for what one request does.
+CHANGE_S, WORK_S = 1800.0, 120.0
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 Answer = dict[str, Any]
 # What may come next: the steps of a change in their order.
@@ -78,6 +82,7 @@ class Session:
             self._channel.send(self._failure(error))
             raise EndOfSession from None
         try:
+            self._system.allow(WORK_S)
             answer: Mapping[str, Any] = {"ok": True, **self._do(request, data)}
         except (BrokerError, OSError) as error:
             answer = self._failure(error)
@@ -129,7 +134,8 @@ class Session:
                 f"the board's helper speaks protocol {PROTOCOL} and the tool {protocol}: install "
                 "the helper again with the tool's `edgerun fpga broker`"
             )
-        board = identify(compatible(self._system))
+        policy = read_policy(self._system)
+        board = identify(compatible(self._system), policy.board)
         return {
             "protocol": PROTOCOL,
             "host": socket.gethostname(),
@@ -138,7 +144,8 @@ class Session:
             "compatible": list(compatible(self._system)),
             "loader": self._changer.loader.name,
             "state": state(self._system),
-            "needs_signature": bool(trusted_keys(self._system)),
+            "needs_signature": policy.needs_signature,
+            "trusts_keys": bool(policy.keys),
         }
 
     def _status(self) -> Answer:
@@ -206,7 +213,10 @@ class Session:
             raise
 
     def _begin(self, application: str, manifest: str, by: str) -> Answer:
-        board_of(self._system)
+        policy = read_policy(self._system)
+        board_of(self._system, policy)
+        if not policy.keys:
+            policy.check_signature(b"", None)  # before anything is sent for nothing
         undone = self._take_lock(by)
         return self._started(
             undone, lambda: self._changer.begin("deploy", Application(application, manifest), by)
@@ -232,6 +242,7 @@ class Session:
         if journal.kind == "deploy":
             self._intake = Intake(self._system, journal.new.name, journal.new.digest)
         self._stage = "receiving" if journal.kind == "deploy" else "sealed"
+        self._channel.limit(CHANGE_S)
         return {
             "old": _shown(journal.old),
             "new": _shown(journal.new),
@@ -258,7 +269,8 @@ class Session:
 
     def _seal(self) -> Answer:
         assert self._intake is not None and self._journal is not None
-        self._intake.seal(board_of(self._system))
+        policy, floor = read_policy(self._system), self._changer.store.state().floor
+        self._intake.seal(board_of(self._system, policy), policy, floor)
         self._changer.store.keep_incoming(self._journal.new)
         self._stage = "sealed"
         return {}
@@ -293,6 +305,7 @@ class Session:
 
     def _take_back(self) -> Undone | None:
         """Takes the change back; the lock goes only after that."""
+        self._system.allow(WORK_S)
         try:
             if self._intake is not None:
                 self._intake.close()
@@ -302,6 +315,7 @@ class Session:
 
     def _finish(self) -> None:
         self._stage, self._journal, self._intake = "idle", None, None
+        self._channel.limit()
         self._lock.close()
 
 

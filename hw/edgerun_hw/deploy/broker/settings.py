@@ -16,6 +16,8 @@ from .errors import FailureError
 CLOCKS = ("pl0", "pl1", "pl2", "pl3")
 SOURCES = {"zynqmp": {"IOPLL": 0, "RPLL": 2, "DPLL": 3}, "zynq7": {"IO": 0, "ARM": 2, "DDR": 3}}
 WIDTHS = (32, 64, 128)
+# PLLs run at up to 1.6 GHz (DS925, DS187): a bound of ours that keeps clocks at 400 MHz and below.
+MIN_DIVISION = 4
 
 Update = tuple[int, int, int]
 """Address, mask and value of the masked bits."""

@@ -45,12 +45,21 @@ class Application:
 
 @dataclass(frozen=True)
 class State:
-    """What counts: the confirmed application and the one to go back to."""
+    """What counts.
+
+    Attributes:
+        active: the confirmed application.
+        previous: the one to go back to.
+        boot: the kernel's boot id at which it was loaded.
+        since: when it was confirmed, in seconds since 1970.
+        floor: highest release that was confirmed while the board trusted keys.
+    """
 
     active: Application | None = None
     previous: Application | None = None
     boot: str = ""
     since: int = 0
+    floor: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,8 @@ class Journal:
 
     Attributes:
         kind: "deploy" or "rollback".
-        phase: "staging" (nothing that counts is touched), "placing" (folders move) or "loading".
+        phase: "staging" (nothing that counts is touched), "placing" (what runs is unloaded, then
+            folders move) or "loading".
         new: what it wants to end with.
         old: what it goes back to; None if nothing was loaded.
         by: who asked.
@@ -90,7 +100,8 @@ class Store:
         if record is None:
             return State()
         active, previous = _application(record, "active"), _application(record, "previous")
-        return State(active, previous, str(record.get("boot", "")), _int(record.get("since")))
+        numbers = (_int(record.get(name)) for name in ("since", "floor"))
+        return State(active, previous, str(record.get("boot", "")), *numbers)
 
     def write_state(self, state: State) -> None:
         """Replaces ``state.json``: the moment at which a deployment counts."""
@@ -169,6 +180,12 @@ class Store:
                 content = b""
             total.update(f"{name}\0{len(content)}\0".encode() + content)
         return total.hexdigest()
+
+    def folder(self, application: Application) -> str:
+        """Where an application lies: in its place, or kept."""
+        if application.digest != ELSEWHERE and self.in_place(application.name) != application:
+            return _kept(application)
+        return f"{FIRMWARE}/{application.name}"
 
     def has(self, application: Application) -> bool:
         """Whether it is here, in its place or kept."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import mmap
 import os
 import shutil
@@ -62,6 +63,17 @@ class System:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
+        self._ends = math.inf
+
+    def allow(self, seconds: float) -> None:
+        """Sets how long programs and pauses may take in all, from now on."""
+        self._ends = time.monotonic() + seconds
+
+    def _left(self, seconds: float) -> float:
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            raise FailureError("it takes too long: the time for a request is over")
+        return min(left, seconds)
 
     def path(self, path: str) -> Path:
         """Where ``path`` is."""
@@ -75,8 +87,12 @@ class System:
         os.fsync(descriptor)
 
     def sleep(self, seconds: float) -> None:
-        """Waits."""
-        time.sleep(seconds)
+        """Waits.
+
+        Raises:
+            FailureError: the time that ``allow`` has given is over.
+        """
+        time.sleep(self._left(seconds))
 
     # Files
 
@@ -87,12 +103,30 @@ class System:
             FileNotFoundError: there is none.
             RefusalError: it is longer, or no file.
         """
+        return self._read(path, limit, must_be_owned=False)
+
+    def read_owned(self, path: str, limit: int) -> bytes:
+        """Like ``read``, for a file that only the owner of this machine can have written.
+
+        Raises:
+            FileNotFoundError: there is none.
+            RefusalError: it, or its folder, belongs to somebody else or others may write to it.
+        """
+        data = self._read(path, limit, must_be_owned=True)
+        _check_owner(os.lstat(self.path(os.path.dirname(path))), os.path.dirname(path))
+        return data
+
+    def _read(self, path: str, limit: int, must_be_owned: bool) -> bytes:
+        # Without O_NONBLOCK opening a named pipe would wait for its other end.
         descriptor = os.open(
             self.path(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         )
         with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise RefusalError(f"/{path} is not a file")
+            if must_be_owned:
+                _check_owner(status, path)
             data = file.read(limit + 1)
         if len(data) > limit:
             raise RefusalError(f"/{path} has more than {limit} bytes")
@@ -274,25 +308,35 @@ class System:
         """
         self.about_to("run", " ".join(command))
         name = " ".join((os.path.basename(command[0]), *command[1:]))
+        patience_s = self._left(COMMAND_S)
         try:
             done = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                timeout=COMMAND_S,
+                timeout=patience_s,
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"},
                 cwd="/",
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise FailureError(f"{name} took more than {COMMAND_S:.0f} s") from None
+            raise FailureError(f"{name} took more than {patience_s:.0f} s") from None
         except OSError as error:
             raise FailureError(f"{name} cannot be run: {error.strerror}") from None
         text = done.stdout.decode("utf-8", "replace").strip()
         if done.returncode:
+            # xmutil is a Python program, and shows where it was when its own program failed.
+            text = text.partition("Traceback (most recent")[0].strip() or text
             raise FailureError(f"{name} failed: {text[-300:] or f'exit code {done.returncode}'}")
         return text
+
+
+def _check_owner(status: os.stat_result, path: str) -> None:
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise RefusalError(
+            f"/{path} belongs to somebody else or others may write to it: chown root and chmod go-w"
+        )
 
 
 def _lock_text(descriptor: int) -> str:

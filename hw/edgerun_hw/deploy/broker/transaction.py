@@ -11,9 +11,12 @@ import time
 from dataclasses import dataclass, replace
 
 from . import settings
+from .application import check_application
 from .errors import BrokerError, FailureError, RefusalError
+from .identity import board_of
 from .loader import Loader, check_state, loader_of
-from .manifest import Manifest
+from .manifest import MANIFEST, Manifest
+from .policy import read_policy
 from .store import ELSEWHERE, Application, Journal, State, Store
 from .system import System
 
@@ -77,24 +80,32 @@ class Changer:
         return journal
 
     def begin_rollback(self, by: str) -> Journal:
-        """Like ``begin``, with the application before.
+        """Like ``begin``, with the application before, which is checked while the other runs.
 
         Raises:
-            RefusalError: there is none.
+            RefusalError: there is none, or this board does not go back to it.
         """
-        previous = self.store.state().previous
+        state = self.store.state()
+        previous = state.previous
         if previous is None or not self.store.has(previous):
             raise RefusalError("there is no previous application on this board to go back to")
+        policy = read_policy(self._system)
+        manifest = self._checked(previous)
+        if manifest is None:
+            policy.check_signature(b"", None)
+        else:
+            policy.check_release(manifest.release, state.floor)
         return self.begin("rollback", previous, by)
 
     def install(self, journal: Journal) -> Journal:
-        """Puts the new application in its place; the old one is kept."""
+        """Unloads what runs and puts the new application in its place; the old one is kept."""
         journal = self._enter(journal, "placing")
+        self.loader.unload()
         self.store.place(journal.new)
         return journal
 
     def load(self, journal: Journal) -> Journal:
-        """Sets clocks, loads, sets port widths."""
+        """Checks the files again, sets clocks, loads, sets port widths."""
         journal = self._enter(journal, "loading")
         self._load(journal.new)
         return journal
@@ -130,8 +141,12 @@ class Changer:
 
     def confirm(self, journal: Journal) -> State:
         """Makes the new application the one that counts."""
-        previous = journal.old if journal.old != journal.new else self.store.state().previous
-        state = State(journal.new, previous, self.boot, int(time.time()))
+        before = self.store.state()
+        previous = journal.old if journal.old != journal.new else before.previous
+        floor, manifest = before.floor, self._manifest(journal.new)
+        if manifest is not None and read_policy(self._system).keys:
+            floor = max(floor, manifest.release)
+        state = State(journal.new, previous, self.boot, int(time.time()), floor)
         self.store.write_state(state)
         # It counts now. What is left to do is left over if it fails, and done the next time.
         with contextlib.suppress(OSError):
@@ -172,28 +187,41 @@ class Changer:
         active = self.store.state().active
         if active is None or self.is_loaded():
             return undone
-        self.store.place(active)
-        self._load(active)
-        self.verify(active)
-        self.store.write_state(replace(self.store.state(), boot=self.boot))
+        self._activate(active)
         return Undone("boot", "restored", active)
 
     def _restore(self, journal: Journal) -> Application | None:
         old = journal.old
-        # Logic keeps running while folders move, and loses everything when power fails.
-        is_untouched = journal.phase in ("staging", "placing") and journal.boot == self.boot
+        if journal.phase == "staging" and journal.boot == self.boot:
+            return old  # nothing was touched, and power has not failed
         if old is None:
-            if not is_untouched:
-                self.loader.unload()
+            self.loader.unload()
             self.store.displace(journal.new)
-            return None
-        self.store.place(old)
-        if not is_untouched:
-            self._load(old)
-            self.verify(old)
-            if self.store.state().active == old:
-                self.store.write_state(replace(self.store.state(), boot=self.boot))
+        elif not self._runs(old):
+            self._activate(old)
         return old
+
+    def _runs(self, application: Application) -> bool:
+        """Whether it is loaded and works; folders move only while nothing is loaded."""
+        if self.loader.running() != application.name:
+            return False
+        if self.store.in_place(application.name) != application:
+            return False
+        try:
+            self.verify(application)
+        except (BrokerError, OSError):
+            return False
+        return True
+
+    def _activate(self, application: Application) -> None:
+        """Makes an application of this board's the loaded one, whatever is loaded now."""
+        self.loader.unload()
+        self.store.place(application)
+        self._load(application)
+        self.verify(application)
+        state = self.store.state()
+        if state.active == application:
+            self.store.write_state(replace(state, boot=self.boot))
 
     def _enter(self, journal: Journal, phase: str) -> Journal:
         journal = replace(journal, phase=phase)
@@ -201,9 +229,8 @@ class Changer:
         return journal
 
     def _load(self, application: Application) -> None:
-        manifest = self._manifest(application)
-        with contextlib.suppress(BrokerError):  # what is half loaded need not unload well
-            self.loader.unload()
+        """Loads an application that is in its place, while nothing is loaded."""
+        manifest = self._checked(application)
         if manifest is None:
             self.loader.load(application.name)
             return
@@ -213,6 +240,26 @@ class Changer:
         self.loader.load(application.name)
         widths = settings.width_updates(family, manifest.port_widths)
         settings.apply(self._system, widths, family)
+
+    def _checked(self, application: Application) -> Manifest | None:
+        """Checks all of an application's files again; None if it is somebody else's.
+
+        Raises:
+            RefusalError: a file was altered, or this board no longer trusts who has signed it.
+        """
+        folder = self.store.folder(application)
+        if not self._system.exists(f"{folder}/{MANIFEST}"):
+            return None
+        policy = read_policy(self._system)
+        board = board_of(self._system, policy)
+        try:
+            return check_application(
+                self._system, folder, application.name, application.digest, board, policy
+            )
+        except RefusalError as error:
+            raise RefusalError(
+                f"{application.name} on this board cannot be loaded: {error}"
+            ) from None
 
     def _manifest(self, application: Application) -> Manifest | None:
         manifest = self.store.manifest(application.name)

@@ -1,0 +1,126 @@
+"""A board is what its device tree calls it first, and no other board with the same part."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edgerun_hw.deploy.broker.boards import BOARDS, BY_NAME, identify
+from edgerun_hw.deploy.broker.errors import RefusalError
+from edgerun_hw.deploy.broker.identity import DEVICE_TREE, board_of
+from edgerun_hw.deploy.broker.policy import SETTINGS, Policy, read_policy
+from edgerun_hw.deploy.emulator import make_root
+from edgerun_hw.deploy.example_bit import example_bit
+from edgerun_hw.deploy.sample import sample_package
+from tests.hw.deploy.harness import Quick, ask, deploy, resealed
+
+ZYNQ = "xlnx,zynq-7000"
+MPSOC = "xlnx,zynqmp"
+MODULE = ("xlnx,zynqmp-smk-k26-rev1", "xlnx,zynqmp-smk-k26-revB", "xlnx,zynqmp-smk-k26", MPSOC)
+
+
+@pytest.mark.parametrize("one", BOARDS, ids=lambda one: one.name)
+def test_every_board_takes_its_own_application_only(tmp_path: Path, one) -> None:
+    make_root(tmp_path, one.name, xmutil=one.name == "kv260")
+    for other in BOARDS:
+        files = sample_package(example_bit(other), board=other.name)
+        result = deploy(tmp_path, files)
+        assert result.is_confirmed == (other == one)
+        assert other == one or result.error == {
+            "code": "refused",
+            "message": f"the application is for {other.title}, this is {one.title}",
+        }
+
+
+def test_boards_agree_with_those_that_are_built_for(repo_root: Path) -> None:
+    tomllib = pytest.importorskip("tomllib")
+    folders = sorted((repo_root / "hw" / "boards").glob("*/board.toml"))
+    assert {file.parent.name for file in folders} <= set(BY_NAME)
+    for file in folders:
+        found, ours = tomllib.loads(file.read_text()), BY_NAME[file.parent.name]
+        assert ours.accepts_part(found["bitstream_part"])
+        assert all(identify((name,)) == ours for name in found["compatible"])
+        assert ours.has_window(found["control"]["address"], found["control"]["bytes"])
+        assert ours.family.startswith(found["family"])
+
+
+# Root compatibles of Linux's arch/arm64/boot/dts/xilinx and arch/arm/boot/dts/xilinx.
+@pytest.mark.parametrize(
+    ("compatible", "name"),
+    [
+        (("xlnx,zynqmp-sk-kv260-rev2", "xlnx,zynqmp-sk-kv260-rev1", MPSOC), "kv260"),
+        (("xlnx,zynqmp-sk-kv260-revB", "xlnx,zynqmp-sk-kv260", MPSOC), "kv260"),
+        (("xlnx,zynqmp-sk-kr260-revB", "xlnx,zynqmp-sk-kr260", MPSOC), None),
+        (("xlnx,zynqmp-sk-kd240-rev1", "xlnx,zynqmp-sk-kd240", MPSOC), None),
+        (MODULE, None),
+        (("avnet,ultra96-rev1", "avnet,ultra96", "xlnx,zynqmp-zcu100-revC", MPSOC), "ultra96v2"),
+        (("xlnx,zynqmp-zcu102-rev1.0", "xlnx,zynqmp-zcu102", MPSOC), None),
+        (("tul,pynq-z2", ZYNQ), "pynq-z2"),
+        (("digilent,zynq-zybo", ZYNQ), None),
+        (("digilent,zynq-zybo-z7", ZYNQ), None),
+        (("avnet,zynq-zed", "xlnx,zynq-zed", ZYNQ), None),
+        ((ZYNQ,), None),
+        ((MPSOC,), None),
+        (("unknown",), None),
+        ((), None),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) and value else None,
+)
+def test_carrier_decides_and_not_the_module(compatible: tuple[str, ...], name: str | None) -> None:
+    assert identify(compatible) == BY_NAME.get(name or "")
+
+
+def test_owner_can_name_a_board_that_its_tree_does_not() -> None:
+    assert identify(MODULE, "kv260") == BY_NAME["kv260"]
+    assert identify((ZYNQ,), "pynq-z2") == BY_NAME["pynq-z2"]
+    # Another carrier, or another processor, cannot be overruled.
+    assert identify(("xlnx,zynqmp-sk-kr260-revB", *MODULE), "kv260") is None
+    assert identify(("digilent,zynq-zybo", ZYNQ), "pynq-z2") is None
+    assert identify((ZYNQ,), "kv260") is None
+    assert identify(("xlnx,zynqmp-sk-kv260", MPSOC), "ultra96v2") == BY_NAME["kv260"]
+
+
+def test_board_without_a_name_takes_nothing_until_its_owner_names_it(tmp_path: Path, first) -> None:
+    make_root(tmp_path)
+    (tmp_path / DEVICE_TREE / "compatible").write_bytes("\0".join(MODULE).encode() + b"\0")
+    result = deploy(tmp_path, first)
+    assert result.error and result.error["code"] == "refused"
+    assert f'{{"board": NAME}} in /{SETTINGS}' in result.error["message"]
+    assert ask(tmp_path, "hello", protocol=2)["board"] is None
+    (tmp_path / SETTINGS).write_text('{"allow_unsigned": true, "board": "kv260"}')
+    assert ask(tmp_path, "hello", protocol=2)["board"] == "kv260"
+    assert deploy(tmp_path, first).is_confirmed
+
+
+def test_bitstream_for_other_logic_is_refused_by_the_board_itself(tmp_path: Path) -> None:
+    """Manifest and digests are right: only the IDCODE in the bitstream tells."""
+    make_root(tmp_path)
+    files = sample_package(example_bit(BY_NAME["kv260"]))
+    other = sample_package(example_bit(BY_NAME["ultra96v2"]), board="ultra96v2")
+    name = "edgerun-tlmm.bit.bin"
+    result = deploy(tmp_path, resealed(files, {name: other[name]}))
+    assert result.error == {
+        "code": "refused",
+        "message": "the bitstream is for a device with IDCODE 0x04a42093, and AMD Kria KV260 has "
+        "0x04a49093",
+    }
+    for broken in (bytes(4096), files[name][:-1], files[name][:41]):
+        result = deploy(tmp_path, resealed(files, {name: broken}))
+        assert result.error and "the bitstream is unusable" in result.error["message"]
+    assert deploy(tmp_path, files).is_confirmed
+
+
+def test_silicon_has_the_last_word(tmp_path: Path, monkeypatch) -> None:
+    """A Zybo Z7-10 whose tree says PYNQ-Z2: its processor is a 7z010."""
+    make_root(tmp_path, "pynq-z2", xmutil=False)
+    system = Quick(tmp_path)
+    assert board_of(system, read_policy(system)).name == "pynq-z2"
+    monkeypatch.setattr(Quick, "read_word", lambda self, address: 0x1372_2093)
+    with pytest.raises(RefusalError, match="silicon has IDCODE 0x13722093"):
+        board_of(system, Policy())
+
+
+def test_descriptions_of_other_boards_do_not_match(repo_root: Path) -> None:
+    names = [json.dumps(board.compatible) for board in BOARDS]
+    assert len(set(names)) == len(names)
+    assert not {name for board in BOARDS for name in board.compatible} & {ZYNQ, MPSOC, *MODULE}

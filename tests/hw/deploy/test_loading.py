@@ -1,0 +1,163 @@
+"""Loading and going back as dfx-mgr and the kernel have it, both simulated.
+
+dfx-mgr forgets an application whose folder is moved, and its overlay stays; of-fpga-region takes
+one overlay at a time. Both rules are those of the real ones (``edgerun_hw/deploy/dfx_mgr.py``).
+"""
+
+from pathlib import Path
+
+import pytest
+
+from edgerun_hw.deploy.broker.errors import FailureError
+from edgerun_hw.deploy.broker.loader import FIRMWARE, NODE, OVERLAYS, Xmutil
+from edgerun_hw.deploy.dfx_mgr import RELEASES
+from edgerun_hw.deploy.emulator import Faults, make_root, set_faults
+from tests.hw.deploy.harness import (
+    ROLLBACK,
+    Quick,
+    application,
+    ask,
+    board,
+    check_tidy,
+    converse,
+    deploy,
+    deployment,
+    digest_of,
+    running,
+    without_faults,
+)
+
+NAME = "edgerun-tlmm"
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_release_takes_deployments_and_goes_back(
+    tmp_path: Path, release: str, first, second
+) -> None:
+    make_root(tmp_path, release=release)
+    for files in (first, second, application(3)):
+        result = deploy(tmp_path, files)
+        assert result.is_confirmed, result.error
+        assert running(tmp_path) == digest_of(files)
+    result = converse(tmp_path, ROLLBACK)
+    assert result.is_confirmed and running(tmp_path) == digest_of(second)
+    set_faults(tmp_path, Faults(logic="error", only=digest_of(first)))
+    result = deploy(tmp_path, first)
+    assert result.error and "undone" in result.answers[-1], result.answers
+    assert running(tmp_path) == digest_of(second)
+    check_tidy(tmp_path)
+
+
+def test_emulator_forgets_a_moved_application_and_keeps_its_overlay(tmp_path: Path, first) -> None:
+    """The rules themselves: without them the tests here would show nothing."""
+    system = Quick(board(tmp_path, True, first))
+    xmutil = Xmutil(system)
+    assert xmutil.running() == NAME
+    system.rename(f"{FIRMWARE}/{NAME}", f"{FIRMWARE}/elsewhere")
+    assert xmutil.running() is None
+    assert system.names(OVERLAYS) == [f"{NAME}_image_1"]
+    with pytest.raises(FailureError, match="Load Error"):
+        xmutil.load("elsewhere")
+    with pytest.raises(FailureError, match="returns: -1"):
+        system.run("/usr/bin/xmutil", "unloadapp", "0")
+
+
+def test_emulated_kernel_takes_one_overlay_at_a_time(tmp_path: Path, first) -> None:
+    system = Quick(board(tmp_path, False, first))
+    other = f"{OVERLAYS}/full"
+    with pytest.raises(OSError, match="Region already has overlay applied"):
+        system.apply(other, first[f"{NAME}.dtbo"], [f"/{FIRMWARE}/{NAME}"])
+    system.withdraw(NODE)
+    system.apply(other, first[f"{NAME}.dtbo"], [f"/{FIRMWARE}/{NAME}"])
+
+
+def test_what_somebody_has_moved_while_loaded_is_taken_away(tmp_path: Path, first, second) -> None:
+    """A board that an earlier version of the helper has left with a forgotten overlay."""
+    root = board(tmp_path, True, first)
+    system = Quick(root)
+    system.rename(f"{FIRMWARE}/{NAME}", f"{FIRMWARE}/x")
+    system.rename(f"{FIRMWARE}/x", f"{FIRMWARE}/{NAME}")
+    result = deploy(root, second)
+    assert result.is_confirmed, result.error
+    assert running(root) == digest_of(second)
+    assert len(system.names(OVERLAYS)) == 1
+
+
+def test_overlay_of_somebody_else_stays(tmp_path: Path, first) -> None:
+    """Such as Kria-PYNQ's, which is not about the region."""
+    root = board(tmp_path)
+    (root / OVERLAYS / "pynq").mkdir()
+    assert deploy(root, first).is_confirmed
+    assert (root / OVERLAYS / "pynq").is_dir()
+
+
+def test_unloading_comes_before_any_folder_moves(tmp_path: Path, first, second) -> None:
+    root = board(tmp_path, True, first)
+    actions = [
+        line
+        for line in deploy(root, second).actions
+        if line.startswith("run") or f"{FIRMWARE}/{NAME}" in line
+    ]
+    kinds = [line.split()[2] if line.startswith("run") else "move" for line in actions]
+    assert kinds == ["unloadapp", "move", "move", "loadapp"]
+
+
+@pytest.mark.parametrize("xmutil", [True, False], ids=["xmutil", "sysfs"])
+def test_what_cannot_be_unloaded_goes_on_running(
+    tmp_path: Path, xmutil: bool, first, second
+) -> None:
+    root = board(tmp_path, xmutil, first)
+    set_faults(root, Faults(logic="held"))
+    result = deploy(root, second)
+    assert result.error is not None and running(root) == digest_of(first)
+    if xmutil:  # the kernel's manager cannot tell what runs, so that it is loaded again
+        assert "undone" in result.answers[-1]
+    without_faults(root)
+    ask(root, "recover", by="test")
+    assert running(root) == digest_of(first)
+    assert deploy(root, second).is_confirmed
+    check_tidy(root)
+
+
+class Scripted(Xmutil):
+    """Xmutil whose program answers what a test wants."""
+
+    def __init__(self, root: Path, answer: str, listed: bool = True) -> None:
+        make_root(root)
+        self.calls: list[str] = []
+        outer, titles = self, "Accelerator Accel_type Base Pid Base_type #slots slot->handle\n"
+
+        class System(Quick):
+            def run(self, *command: str) -> str:
+                outer.calls.append(command[1])
+                if command[1] == "loadapp":
+                    return answer
+                return titles + (f"{NAME} XRT_FLAT {NAME} id_ok XRT_FLAT (0+0+0) -1" * listed)
+
+        super().__init__(System(root))
+
+
+@pytest.mark.parametrize(
+    ("answer", "listed", "message"),
+    [
+        (f"{NAME}: Loaded with slot_handle 0", True, "is loaded, and does not list it so"),
+        (f"{NAME}: Load Error: -1", True, "has not loaded edgerun-tlmm: edgerun-tlmm: Load Error"),
+        ("Accelerator loaded to slot -1", True, "has not loaded"),
+        ("", True, "it says nothing"),
+        ("", False, "daemon.conf"),
+    ],
+)
+def test_loading_is_asked_for_once(tmp_path: Path, answer: str, listed: bool, message: str) -> None:
+    xmutil = Scripted(tmp_path, answer, listed)
+    with pytest.raises(FailureError, match=message):
+        xmutil.load(NAME)
+    assert xmutil.calls.count("loadapp") == listed
+
+
+def test_helper_that_ends_while_loading_leaves_the_next_one_to_go_back(
+    tmp_path: Path, first, second
+) -> None:
+    root = board(tmp_path, True, first)
+    converse(root, deployment(second)[:-2])  # loaded, and then the connection ends
+    assert running(root) == digest_of(first)
+    assert len(Quick(root).names(OVERLAYS)) == 1
