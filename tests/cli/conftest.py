@@ -72,6 +72,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     """Calls main; ``model`` is what would be loaded, ``stdin`` bytes, or None for a terminal."""
 
     asked = Asked()
+    # What measures the machine has tests of its own; it takes seconds.
+    monkeypatch.setattr("edgerun.profile.machine_bandwidth", lambda threads: 1e10)
+    monkeypatch.setattr("edgerun.calibration.limits", limits)
 
     def call(*arguments: str, model: Model | None = None, stdin: bytes | None = b"") -> Result:
         class Input(io.TextIOWrapper):
@@ -84,9 +87,6 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
         monkeypatch.setattr("sys.stdin", Input(io.BytesIO(stdin or b""), "utf-8"))
         monkeypatch.setattr("edgerun.llm.prepare", prepare)
-        # What measures the machine has tests of its own; it takes seconds.
-        monkeypatch.setattr("edgerun.profile.machine_bandwidth", lambda threads: 1e10)
-        monkeypatch.setattr("edgerun.calibration.limits", limits)
         capsys.readouterr()
         code = main(arguments)
         return Result(code, *capsys.readouterr())
