@@ -31,7 +31,7 @@ MISTAKES = {
     "llm.generate('x').txt": 'has no attribute "txt"',
     "count: int = edgerun.PromptError('x').tokens": "int | None",
 }
-TYPES = """
+RESULTS = """
 from typing_extensions import assert_type
 import edgerun
 with edgerun.load() as llm, llm.session() as chat:
@@ -47,41 +47,35 @@ llm.chat([{"role": "user", "content": "x"}], **options)
 """
 
 
-@pytest.fixture(scope="module")
-def errors(
-    repo_root: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+def errors_of(
+    sources: Mapping[str, str], folder: Path, cache: Path, root: Path
 ) -> Mapping[tuple[str, int], str]:
-    """What mypy says, by file and line; one run for all, incremental from run to run."""
-    folder = tmp_path_factory.mktemp("typed")
-    sources = {"mistakes": "\n".join(MISTAKES), "results": TYPES}
-    for page in (repo_root / "README.md", *sorted((repo_root / "docs").glob("*.md"))):
-        for number, example in enumerate(EXAMPLES.findall(page.read_text("utf-8"))):
-            sources[f"example_{page.stem.replace('-', '_')}_{number}"] = example
+    """What mypy says, by file and line."""
     for name, source in sources.items():
         (folder / f"{name}.py").write_text(source, "utf-8")
-    cache = request.config.cache
-    kept = cache.mkdir("mypy") if cache else folder / "cache"
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(kept)]
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(cache)]
     command += ["--config-file", "pyproject.toml", *map(str, sorted(folder.glob("*.py")))]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=repo_root, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
     assert run.returncode == 1, run.stdout + run.stderr  # it found the mistakes
-    assert "example_README_0" in sources
     return {(name, int(line)): text for name, line, text in ERROR.findall(run.stdout)}
 
 
-def test_documented_examples_are_typed(errors: Mapping[tuple[str, int], str]) -> None:
-    assert not {place: text for place, text in errors.items() if place[0].startswith("example_")}
-
-
-def test_results_have_types(errors: Mapping[tuple[str, int], str]) -> None:
-    assert not {place: text for place, text in errors.items() if place[0] == "results"}
-
-
-def test_every_mistake_is_found(errors: Mapping[tuple[str, int], str]) -> None:
+def test_examples_are_right_and_mistakes_are_found(
+    repo_root: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """One run for all, incremental from one run of the tests to the next."""
+    sources = {"mistakes": "\n".join(MISTAKES), "results": RESULTS}
+    for page in (repo_root / "README.md", *sorted((repo_root / "docs").glob("*.md"))):
+        for number, example in enumerate(EXAMPLES.findall(page.read_text("utf-8"))):
+            sources[f"example_{page.stem.replace('-', '_')}_{number}"] = example
+    assert "example_README_0" in sources
+    cache = request.config.cache
+    kept = cache.mkdir("mypy") if cache else tmp_path / "cache"
+    errors = errors_of(sources, tmp_path, kept, repo_root)
     for number, (line, words) in enumerate(MISTAKES.items(), 1):
         found = errors.get(("mistakes", number), "")
         assert words in found if words else not found, f"{line}: {found or 'no error'}"
-    assert edgerun.PromptError("x").tokens is None
+    assert not {place: text for place, text in errors.items() if place[0] != "mistakes"}
 
 
 def test_everything_that_is_announced_is_there() -> None:

@@ -1,0 +1,140 @@
+"""A compiled model that many threads use: all of them get what they would get alone."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import edgerun
+from tests.bundles import bundle_of
+
+THREADS = 16
+MESSAGES = 100
+CHAT = 4  # messages of a chat, after which it is cleared
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[edgerun.LLM]:
+    folder = bundle_of("llama")
+    with edgerun.load(folder, backend="cpu", threads=2, max_sessions=THREADS + 1) as model:
+        yield model
+
+
+def in_threads(work: Callable[[int], Any], count: int = THREADS) -> list[Any]:
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(work, range(count)))
+
+
+def talk(llm: edgerun.LLM, number: int, messages: int) -> list[list[int]]:
+    """The replies of one thread to its messages, all of its own session."""
+    replies = []
+    with llm.session() as chat:
+        for turn in range(messages):
+            if turn % CHAT == 0:
+                chat.clear()
+            stream = chat.send(
+                f"{number} {turn}", max_tokens=2, seed=1000 * number + turn, ignore_eos=True
+            )
+            replies.append(stream.result().ids)
+    return replies
+
+
+def check_threads_against_serial(llm: edgerun.LLM, messages: int) -> None:
+    serial = [talk(llm, number, messages) for number in range(THREADS)]
+    assert all(len(replies) == messages for replies in serial)
+    assert len({str(replies) for replies in serial}) == THREADS  # they can be told apart
+    assert in_threads(lambda number: talk(llm, number, messages)) == serial
+
+
+def test_threads_get_their_serial_replies(llm: edgerun.LLM) -> None:
+    check_threads_against_serial(llm, MESSAGES)
+
+
+@pytest.mark.slow
+def test_threads_get_their_serial_replies_for_long(llm: edgerun.LLM) -> None:
+    check_threads_against_serial(llm, 20 * MESSAGES)
+
+
+def test_threads_use_all_parts_of_the_api_at_a_time(llm: edgerun.LLM) -> None:
+    options: dict[str, Any] = {"max_tokens": 4, "seed": 7, "ignore_eos": True}
+
+    def complete(number: int) -> Any:
+        return llm.generate(f"text {number}", **options).ids
+
+    def stream(number: int) -> Any:
+        with llm.stream(f"text {number}", **options) as pieces:
+            first = next(pieces, "")
+            return first, pieces.completion.ids[:1]  # and the rest is not wanted
+
+    def many(number: int) -> Any:
+        prompts = [f"text {number}", f"text {number} b"]
+        return [each.ids for each in llm.generate_many(prompts, **options)]
+
+    def answer(number: int) -> Any:
+        return llm.chat([{"role": "user", "content": f"text {number}"}], **options).ids
+
+    def score(number: int) -> Any:
+        ids = llm.tokenizer.encode(f"text {number} and some more of it")
+        return np.concatenate(list(llm.logits(ids))).tobytes()
+
+    kinds = (complete, stream, many, answer, score)
+
+    def work(number: int) -> list[Any]:
+        return [kinds[(number + turn) % len(kinds)](number) for turn in range(10)]
+
+    before = llm._cache.free_sequences
+    serial = [work(number) for number in range(10)]
+    assert in_threads(work, 10) == serial
+    gc.collect()
+    assert llm._cache.free_sequences >= before - 1  # the pool keeps one, as it did
+    assert llm.session().messages == []
+
+
+def test_a_model_closed_under_running_threads_tells_them(llm: edgerun.LLM) -> None:
+    with edgerun.load(bundle_of("llama"), backend="cpu", threads=2, max_sessions=5) as other:
+        streams = [other.stream("text", ignore_eos=True) for _ in range(4)]
+        for stream in streams:
+            next(stream)
+
+        def read(number: int) -> str:
+            if number == 4:
+                other.close()
+                return "closed"
+            try:
+                streams[number].result()
+            except edgerun.InputError as error:
+                return str(error)
+            return streams[number].completion.finish_reason
+
+        found = set(in_threads(read, 5))
+    assert found <= {"closed", "this model is closed: load it again", "context"}
+
+
+def test_a_coroutine_waits_in_a_thread(llm: edgerun.LLM) -> None:
+    options: dict[str, Any] = {"max_tokens": 5, "seed": 3, "ignore_eos": True}
+
+    async def answer(text: str) -> edgerun.Completion:
+        with llm.session() as chat:
+            return await asyncio.to_thread(chat.send(text, **options).result)
+
+    async def stream(text: str) -> str:
+        pieces, whole = llm.stream(text, **options), ""
+        while piece := await asyncio.to_thread(next, pieces, ""):
+            whole += piece
+        return whole
+
+    async def main() -> Any:
+        return await asyncio.gather(*map(answer, "abc"), *map(stream, "def"))
+
+    found = asyncio.run(main())
+    with llm.session() as chat:
+        for text, reply in zip("abc", found[:3], strict=True):
+            chat.clear()
+            assert reply.ids == chat.send(text, **options).result().ids
+    assert found[3:] == [llm.generate(text, **options).text for text in "def"]
