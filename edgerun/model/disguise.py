@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -122,8 +123,9 @@ def make_disguises(controls: ControlTokens, conversation: Any) -> tuple[StandIns
     """
     text = _as_json(conversation)
     taken = {_character(match) for match in SPELLING.finditer(text)}
-    free = [chr(code) for code in RESERVED if chr(code) not in taken]
-    if len(free) < len(controls.alphabet) + 1:
+    wanted = len(controls.alphabet) + 1
+    free = list(islice((char for char in map(chr, RESERVED) if char not in taken), wanted))
+    if len(free) < wanted:
         raise PromptError("the conversation uses too many private-use characters; remove some")
     mark, *others = free
     return StandIns(controls, dict(zip(controls.alphabet, others, strict=False))), Marks(
