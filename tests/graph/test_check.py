@@ -67,8 +67,8 @@ def other_layer(bundle):
 
 # What is altered, and what the one sentence must say.
 CASES = {
-    "wider gate": (resize("layers.0/mlp/gate_proj", n=96), "'.*Mul.*' .*gate.* 96.* 64|64.*96"),
-    "narrower up": (resize("layers.0/mlp/up_proj", n=32), "32.*64|64.*32"),
+    "wider gate": (resize("layers.0/mlp/gate_proj", n=4096), "mlp/Mul'.*width = 64.*4096"),
+    "narrower up": (resize("layers.0/mlp/up_proj", n=32), "mlp/Mul'.*width = 32.*64"),
     "wider down": (resize("layers.0/mlp/down_proj", n=4096), "N = 64.*4096"),
     "longer down": (resize("layers.1/mlp/down_proj", k=4096), "down_proj.*4096.*64"),
     "narrower q": (resize("layers.0/self_attn/q_proj", n=32), "bias.*N = 64.*32"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends.base import CompileOptions
 from edgerun.backends.cpu.buffers import Buffer, BufferPool
+from edgerun.backends.cpu.operands import Argument, checked_arguments
 from edgerun.backends.cpu.weights import Prepared, WeightStore
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.mapped_file import forget_array
@@ -69,6 +70,8 @@ class Binder:
         shared: memory that nodes use one after the other, by a name of their choice.
         columns: which value a shared buffer holds the columns of.
         before_run: called before each run, when the batch lies in its buffers.
+        keep: what later nodes look for, and what ``before_run`` uses.
+        operands: memory that the instructions point to.
         kernels: names of those in use.
     """
 
@@ -80,6 +83,7 @@ class Binder:
     patches: list[Patch] = field(default_factory=list)
     before_run: list[Callable[[], None]] = field(default_factory=list)
     keep: list[Any] = field(default_factory=list)
+    operands: list[NDArray[Any]] = field(default_factory=list)
     values: dict[str, Buffer] = field(default_factory=dict)
     rounded: dict[tuple[str, Rounding], Rounded] = field(default_factory=dict)
     shared: dict[str, Buffer] = field(default_factory=dict)
@@ -115,14 +119,32 @@ class Binder:
         self,
         name: str,
         params: dict[str, Any],
-        fields: dict[str, int],
+        arguments: Mapping[str, Argument],
         *,
         chunks: tuple[int, int, int],
         reads: set[str],
         writes: set[str],
         label: str,
+        sizes: Mapping[str, int] | None = None,
     ) -> Instruction:
-        """Appends an instruction."""
+        """Appends an instruction, and keeps its operands alive.
+
+        Args:
+            name: of the kernel.
+            params: its compile-time constants.
+            arguments: value of every field: numbers as numbers, addresses as the memory there.
+            chunks: as of ``Instruction``.
+            reads: keys of the buffers that it reads.
+            writes: keys of the buffers that it writes.
+            label: for traces.
+            sizes: that its extents need besides its arguments (``kernels/extents.py``).
+
+        Raises:
+            BackendError: the kernel would touch more memory than an operand has.
+        """
+        known = {"rows": self.options.max_rows, **(sizes or {})}
+        fields, operands = checked_arguments(name, params, arguments, known)
+        self.operands += operands
         made = instruction(
             name,
             params=params,
@@ -147,12 +169,11 @@ class Binder:
         constant = self.graph.array(name)
         copy = np.array(constant, np.float32)
         forget_array(constant)
-        self.keep.append(copy)
         return copy
 
-    def rows_address(self, counted_by: int) -> int:
-        """Address of the number of rows of a value."""
-        return int(self.frame.ctypes.data) + 8 * counted_by
+    def count(self, counted_by: int) -> NDArray[np.int64]:
+        """The word of the frame that holds the number of rows of a value, int64 ``[1]``."""
+        return self.frame[counted_by : counted_by + 1]
 
     def new(self, value: str, width: int, counted_by: int) -> Buffer:
         """Takes a buffer for a value that the next instruction writes."""
@@ -175,20 +196,19 @@ class Binder:
         x, counted_by = self.values[source], self.counted_by[source]
         out = self.new(name, x.width, counted_by)
         every = np.arange(self.options.max_rows, dtype=np.int32)
-        self.keep.append(every)
-        fields = {
-            "rows": self.rows_address(counted_by),
-            "index": every.ctypes.data,
-            "x": x.address,
+        arguments: dict[str, Argument] = {
+            "rows": self.count(counted_by),
+            "index": every,
+            "x": x,
             "x_stride": x.stride,
-            "out": out.address,
+            "out": out,
             "out_stride": out.stride,
             "width": x.width,
         }
         self.emit(
             "select_rows",
             {},
-            fields,
+            arguments,
             chunks=(counted_by, 1, 1),
             reads={x.key},
             writes={out.key},

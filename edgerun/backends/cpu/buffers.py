@@ -30,11 +30,6 @@ class Buffer:
     width: int
 
     @property
-    def address(self) -> int:
-        """Address of the first element."""
-        return int(self.array.ctypes.data)
-
-    @property
     def stride(self) -> int:
         """Elements from one row to the next."""
         return int(self.array.shape[1])

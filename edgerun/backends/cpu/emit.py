@@ -11,10 +11,12 @@ from edgerun.backends.cpu.emit_attention import emit_attention, emit_rotary
 from edgerun.backends.cpu.emit_linear import (
     emit_linear,
     rounding,
-    rounding_fields,
+    rounding_arguments,
     take_rounded,
 )
-from edgerun.backends.cpu.staged import StagedRows, can_stage
+from edgerun.backends.cpu.operands import Argument
+from edgerun.backends.cpu.staged import StagedRows, can_stage, check_ids
+from edgerun.errors import BackendError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Node
 from edgerun.kernels.isa import VECTOR_BYTES
@@ -31,30 +33,33 @@ def emit_embedding(binder: Binder, node: Node, index: int) -> None:
         staged = StagedRows(table, binder.options.max_rows)
         binder.before_run.append(lambda: staged.fetch(binder.ids[: binder.frame[ROWS]]))
         table, ids = staged.table, staged.ids
+    else:
+        rows = table.shape[0]
+        binder.before_run.append(lambda: check_ids(binder.ids[: binder.frame[ROWS]], rows))
     width = table.shape[1]
     out = binder.new(node.outputs[0], width, ROWS)
-    fields = {
-        "rows": binder.rows_address(ROWS),
-        "ids": ids.ctypes.data,
-        "out": out.address,
+    arguments: dict[str, Argument] = {
+        "rows": binder.count(ROWS),
+        "ids": ids,
+        "out": out,
         "width": width,
         "out_stride": out.stride,
     }
     if isinstance(table, PackedWeight):
         name, params = "embedding_block", {"bits": table.bits, "block": table.block}
-        fields |= {"codes": table.codes.ctypes.data, "scales": table.scales.ctypes.data}
+        arguments |= {"codes": table.codes, "scales": table.scales}
     else:
         name, params = "embedding_dense", {}
-        fields |= {"table": table.ctypes.data}
-    binder.keep += [table, ids]
+        arguments |= {"table": table}
     binder.emit(
         name,
         params,
-        fields,
+        arguments,
         chunks=(ROWS, 1, 1),
         reads=set(),
         writes={out.key},
         label=node.name,
+        sizes={"vocab": table.shape[0]},
     )
 
 
@@ -63,15 +68,17 @@ def emit_rms_norm(binder: Binder, node: Node, index: int) -> None:
     source, out_name = node.inputs[0], node.outputs[0]
     x, counted_by = binder.values[source], binder.counted_by[source]
     weight = binder.vector(node.inputs[1])
-    epsilon = np.array([node.attrs["epsilon"]], np.float32)
-    binder.keep.append(epsilon)
-    fields = {
-        "rows": binder.rows_address(counted_by),
-        "x": x.address,
+    if x.width % len(weight):
+        raise BackendError(
+            f"{node.name} normalises rows of {x.width} by {len(weight)} weights, which do not fit"
+        )
+    arguments: dict[str, Argument] = {
+        "rows": binder.count(counted_by),
+        "x": x,
         "x_stride": x.stride,
-        "weight": weight.ctypes.data,
+        "weight": weight,
         "size": len(weight),
-        "epsilon": epsilon.ctypes.data,
+        "epsilon": np.array([node.attrs["epsilon"]], np.float32),
     }
     lanes = VECTOR_BYTES[binder.isa] // 4
     form = _common_rounding(binder, out_name)
@@ -81,7 +88,7 @@ def emit_rms_norm(binder: Binder, node: Node, index: int) -> None:
         binder.emit(
             fused,
             {"block": form.block, "lanes": lanes} if form.block else {"lanes": lanes},
-            fields | rounding_fields(form, rounded),
+            arguments | rounding_arguments(form, rounded),
             chunks=(counted_by, 1, 1),
             reads={x.key},
             writes=rounded.keys(),
@@ -90,11 +97,11 @@ def emit_rms_norm(binder: Binder, node: Node, index: int) -> None:
         return
     same = binder.dies_at(source, index)
     out = binder.rename(source, out_name) if same else binder.new(out_name, x.width, counted_by)
-    fields |= {"out": out.address, "out_stride": out.stride, "groups": x.width // len(weight)}
+    arguments |= {"out": out, "out_stride": out.stride, "groups": x.width // len(weight)}
     binder.emit(
         "rms_norm",
         {"lanes": min(lanes, len(weight))},
-        fields,
+        arguments,
         chunks=(counted_by, 1, 1),
         reads={x.key},
         writes={out.key},
@@ -120,12 +127,12 @@ def emit_gate(binder: Binder, node: Node, index: int) -> None:
         "gate",
         {"activation": node.attrs["activation"], "lanes": VECTOR_BYTES[binder.isa] // 4},
         {
-            "rows": binder.rows_address(counted_by),
-            "gate": gate.address,
+            "rows": binder.count(counted_by),
+            "gate": gate,
             "gate_stride": gate.stride,
-            "up": up.address,
+            "up": up,
             "up_stride": up.stride,
-            "out": out.address,
+            "out": out,
             "out_stride": out.stride,
             "width": gate.width,
             "pieces": pieces,
@@ -146,10 +153,10 @@ def emit_add(binder: Binder, node: Node, index: int) -> None:
         "add",
         {"lanes": VECTOR_BYTES[binder.isa] // 4},
         {
-            "rows": binder.rows_address(counted_by),
-            "a": a.address,
-            "b": b.address,
-            "out": out.address,
+            "rows": binder.count(counted_by),
+            "a": a,
+            "b": b,
+            "out": out,
             "width": a.stride,
         },
         chunks=(counted_by, 1, 1),
@@ -167,11 +174,11 @@ def emit_select_rows(binder: Binder, node: Node, index: int) -> None:
         "select_rows",
         {},
         {
-            "rows": binder.rows_address(LOGIT_ROWS),
-            "index": binder.logit_rows.ctypes.data,
-            "x": x.address,
+            "rows": binder.count(LOGIT_ROWS),
+            "index": binder.logit_rows,
+            "x": x,
             "x_stride": x.stride,
-            "out": out.address,
+            "out": out,
             "out_stride": out.stride,
             "width": x.width,
         },

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.cpu.binder import ATTENTION, ROWS, Binder, Patch
+from edgerun.backends.cpu.operands import WITH_CACHE, Argument
 from edgerun.backends.cpu.rotary_tables import RotaryTables
+from edgerun.errors import BackendError
 from edgerun.graph.ir import Node
 from edgerun.kernels.attention_units import COUNTS, SINGLE, SPLIT, STACKED, AttentionUnits
 from edgerun.kernels.instructions import Instruction
@@ -28,6 +30,11 @@ def emit_rotary(binder: Binder, node: Node, index: int) -> None:
         x = binder.copy(source, output, node.name)
     head_dim, factor = node.attrs["head_dim"], node.attrs["factor"]
     inv_freq = binder.graph.array(node.inputs[2])
+    if 2 * len(inv_freq) != head_dim or x.width % head_dim:
+        raise BackendError(
+            f"{node.name} rotates rows of {x.width} in heads of {head_dim} by {len(inv_freq)} "
+            "angles, which do not fit"
+        )
     tables = next((one for one in binder.keep if isinstance(one, RotaryTables)), None)
     if tables is None:
         tables = RotaryTables()
@@ -35,18 +42,18 @@ def emit_rotary(binder: Binder, node: Node, index: int) -> None:
         reach = tables.reach
         binder.before_run.append(lambda: reach(binder.positions[: binder.frame[ROWS]]))
     shared = tables
-    fields = {
-        "rows": binder.rows_address(ROWS),
-        "positions": binder.positions.ctypes.data,
-        "table": 0,
-        "x": x.address,
+    arguments: dict[str, Argument] = {
+        "rows": binder.count(ROWS),
+        "positions": binder.positions,
+        "table": WITH_CACHE,
+        "x": x,
         "x_stride": x.stride,
         "heads": x.width // head_dim,
     }
     made = binder.emit(
         "rotary",
         {"head_dim": head_dim, "lanes": _lanes(binder, head_dim // 2)},
-        fields,
+        arguments,
         chunks=(ROWS, 1, 1),
         reads={x.key},
         writes={x.key},
@@ -72,10 +79,10 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
         "group": attrs["num_heads"] // attrs["num_kv_heads"],
         "lanes": _lanes(binder, attrs["head_dim"]),
     }
-    results = {
-        "row_blocks": units.rows.ctypes.data,
-        "partials": units.partials.ctypes.data,
-        "out": out.address,
+    results: dict[str, Argument] = {
+        "row_blocks": units.rows,
+        "partials": units.partials,
+        "out": out,
         "out_stride": out.stride,
     }
     kinds = [("attention", shape, units.single, SINGLE)]
@@ -86,7 +93,7 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
             binder,
             node,
             (name, params),
-            results | {"units": table.ctypes.data},
+            results | {"units": table},
             counts + kind,
             reads={cached},
             # Units write different rows, so the two kinds need not wait for each other.
@@ -105,18 +112,28 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
     )
 
 
-def _cache_fields(binder: Binder, node: Node) -> dict[str, int]:
-    """What kernels that use the cache have in common; ``_patch_cache`` fills in the zeros."""
-    kv_heads = node.attrs["num_kv_heads"]
+def _cache_arguments(binder: Binder, node: Node) -> dict[str, Argument]:
+    """What kernels that use the cache have in common; ``_patch_cache`` fills in the addresses.
+
+    Raises:
+        BackendError: the cache has other heads or too few layers.
+    """
+    kv_heads, head_dim, layer = (node.attrs[name] for name in ("num_kv_heads", "head_dim", "layer"))
+    spec = binder.options.cache
+    if (kv_heads, head_dim) != (spec.num_kv_heads, spec.head_dim) or layer >= spec.num_layers:
+        raise BackendError(
+            f"{node.name} keeps {kv_heads} heads of {head_dim} in layer {layer}, which do not fit "
+            f"the cache: {spec}"
+        )
     return {
-        "positions": binder.positions.ctypes.data,
-        "sequences": binder.sequences.ctypes.data,
-        "keys": 0,
-        "values": 0,
-        "key_scales": 0,
-        "value_scales": 0,
-        "page_table": 0,
-        "pages": 0,
+        "positions": binder.positions,
+        "sequences": binder.sequences,
+        "keys": WITH_CACHE,
+        "values": WITH_CACHE,
+        "key_scales": WITH_CACHE,
+        "value_scales": WITH_CACHE,
+        "page_table": WITH_CACHE,
+        "pages": WITH_CACHE,
         "kv_heads": kv_heads,
         "page_heads": binder.options.cache.num_layers * kv_heads,
     }
@@ -133,9 +150,9 @@ def _emit_write(binder: Binder, node: Node, cached: str) -> None:
             "head_dim": head_dim,
             "lanes": _lanes(binder, head_dim),
         },
-        _cache_fields(binder, node)
-        | {"rows": binder.rows_address(ROWS), "k": k.address, "k_stride": k.stride}
-        | {"v": v.address, "v_stride": v.stride},
+        _cache_arguments(binder, node)
+        | {"rows": binder.count(ROWS), "k": k, "k_stride": k.stride}
+        | {"v": v, "v_stride": v.stride},
         chunks=(ROWS, 1, 1),
         reads={k.key, v.key},
         writes={cached},
@@ -148,7 +165,7 @@ def _emit_reading(
     binder: Binder,
     node: Node,
     kernel: tuple[str, dict[str, int]],
-    fields: dict[str, int],
+    arguments: dict[str, Argument],
     counted_by: int,
     *,
     reads: set[str],
@@ -157,15 +174,13 @@ def _emit_reading(
     """Emits attention for one kind of units; returns the buffer that it writes."""
     (name, params), attrs = kernel, node.attrs
     q = binder.values[node.inputs[0]]
-    scale = np.array([attrs["scale"]], np.float32)
-    binder.keep.append(scale)
     attend = binder.emit(
         name,
         params | {"dtype": binder.options.cache.dtype},
-        _cache_fields(binder, node)
-        | fields
-        | {"q": q.address, "q_stride": q.stride}
-        | {"scale": scale.ctypes.data, "window": attrs["window"]},
+        _cache_arguments(binder, node)
+        | arguments
+        | {"q": q, "q_stride": q.stride}
+        | {"scale": np.array([attrs["scale"]], np.float32), "window": attrs["window"]},
         chunks=(counted_by, attrs["num_kv_heads"], 1),
         reads={q.key} | reads,
         writes={writes},
@@ -189,12 +204,13 @@ def _units(binder: Binder, window: int, partial_floats: int) -> tuple[AttentionU
         if one.window == window:
             return one, ATTENTION + COUNTS * place
     counts = ATTENTION + COUNTS * len(known)
-    fields = {
-        "rows": binder.rows_address(ROWS),
-        "positions": binder.positions.ctypes.data,
-        "sequences": binder.sequences.ctypes.data,
-        "counts": binder.rows_address(counts),
+    batch: dict[str, NDArray[Any]] = {
+        "rows": binder.count(ROWS),
+        "positions": binder.positions,
+        "sequences": binder.sequences,
+        "counts": binder.count(counts),
     }
+    fields = {name: array.ctypes.data for name, array in batch.items()}
     made = AttentionUnits(binder.options.max_rows, STACK_ROWS, window, partial_floats, fields)
     binder.keep.append(made)
     binder.before_run.append(made.plan)

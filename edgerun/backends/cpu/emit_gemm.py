@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ONE, Binder
 from edgerun.backends.cpu.buffers import Buffer
@@ -34,25 +35,25 @@ def gemm_tokens(isa: str) -> int:
 def emit_gemm(
     binder: Binder,
     node: Node,
-    single: tuple[str, dict[str, int | str], dict[str, int], set[str]],
+    single: tuple[str, dict[str, int | str], dict[str, Any], set[str]],
     out: Buffer,
     step: int,
 ) -> None:
     """Emits the product of the rows that fill blocks.
 
-    ``single`` is the kernel that does the other rows: its name, parameters, fields and inputs.
+    ``single`` is the kernel that does the other rows: its name, parameters, arguments and inputs.
     """
-    name, params, fields, reads = single
-    fields = {key: value for key, value in fields.items() if key != "lookup"}
+    name, params, arguments, reads = single
+    arguments = {key: value for key, value in arguments.items() if key != "lookup"}
     tile = 2 * VECTOR_BYTES[binder.isa] // 16  # groups of four weight rows
     step = max(1, step // tile) * tile
     counted_by = binder.counted_by[node.inputs[0]]
     binder.emit(
         (BY_AMX if binder.isa == "amx" else BY_GEMM)[name],
         params | {"tokens": gemm_tokens(binder.isa)},
-        fields | {"step": step},
-        chunks=(ANY_LOGITS if counted_by == LOGIT_ROWS else ONE, fields["groups"], step),
-        reads=reads | ({out.key} if fields["accumulate"] else set()),
+        arguments | {"step": step},
+        chunks=(ANY_LOGITS if counted_by == LOGIT_ROWS else ONE, arguments["groups"], step),
+        reads=reads | ({out.key} if arguments["accumulate"] else set()),
         writes={out.key},
         label=f"{node.name}/product",
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from edgerun.backends.cpu.binder import (
     ANY_LOGITS,
     LOGIT_ROWS,
@@ -14,6 +16,7 @@ from edgerun.backends.cpu.buffers import Buffer
 from edgerun.backends.cpu.emit_gemm import BY_GEMM, by_gemm, emit_gemm, gemm_tokens
 from edgerun.backends.cpu.emit_lookup import TOKENS, by_lookup, emit_lookup
 from edgerun.backends.cpu.emit_trits import expand_codes
+from edgerun.backends.cpu.operands import Argument
 from edgerun.backends.cpu.weights import DENSE_LANES, DenseWeight, Prepared
 from edgerun.graph.ir import Node
 from edgerun.kernels.isa import VECTOR_BYTES
@@ -58,18 +61,18 @@ def take_rounded(binder: Binder, value: str, form: Rounding, counted_by: int) ->
     return rounded
 
 
-def rounding_fields(form: Rounding, rounded: Rounded) -> dict[str, int]:
-    """Output fields of the kernel that rounds, alone or fused to a norm."""
-    codes = {"address": rounded.codes.address, "stride": rounded.codes.stride}
+def rounding_arguments(form: Rounding, rounded: Rounded) -> dict[str, Argument]:
+    """Output arguments of the kernel that rounds, alone or fused to a norm."""
+    codes = rounded.codes
     if rounded.scales is None or rounded.sums is None:
-        return {"out": codes["address"], "out_stride": codes["stride"]}
-    fields = {
-        "q": codes["address"],
-        "q_stride": codes["stride"],
-        "scale": rounded.scales.address,
-        "sum": rounded.sums.address,
+        return {"out": codes, "out_stride": codes.stride}
+    arguments: dict[str, Argument] = {
+        "q": codes,
+        "q_stride": codes.stride,
+        "scale": rounded.scales,
+        "sum": rounded.sums,
     }
-    return fields | ({"blocks": rounded.blocks} if form.block else {})
+    return arguments | ({"blocks": rounded.blocks} if form.block else {})
 
 
 def emit_linear(binder: Binder, node: Node, index: int) -> None:
@@ -86,11 +89,11 @@ def emit_linear(binder: Binder, node: Node, index: int) -> None:
         out = binder.rename(residual, output)
     else:
         out = binder.new(output, weight.shape[0], counted_by)
-    common = {
-        "rows": binder.rows_address(counted_by),
-        "scales": 0 if isinstance(weight, DenseWeight) else weight.scales.ctypes.data,
-        "bias": binder.vector(bias_name).ctypes.data if bias_name else 0,
-        "out": out.address,
+    common: dict[str, Any] = {
+        "rows": binder.count(counted_by),
+        "scales": 0 if isinstance(weight, DenseWeight) else weight.scales,
+        "bias": binder.vector(bias_name) if bias_name else None,
+        "out": out,
         "n": weight.shape[0],
         "groups": -(-weight.shape[0] // GROUP),
         "tiles": _tiles(weight),
@@ -107,10 +110,10 @@ def _emit_product(
     node: Node,
     form: Rounding | None,
     weight: Prepared,
-    common: dict[str, int],
+    common: dict[str, Any],
     out: Buffer,
 ) -> None:
-    """Emits the product; ``common`` are the fields that all linear kernels share."""
+    """Emits the product; ``common`` are the arguments that all linear kernels share."""
     source, counted_by = node.inputs[0], binder.counted_by[node.inputs[0]]
     name, params, extra, reads = _kernel(binder, source, form, weight)
     codes = weight.values if isinstance(weight, DenseWeight) else weight.codes
@@ -125,14 +128,14 @@ def _emit_product(
     binder.emit(
         name,
         params,
-        common | {"codes": codes.ctypes.data, "step": step} | extra,
+        common | {"codes": codes, "step": step} | extra,
         chunks=(ANY_LOGITS if counted_by == LOGIT_ROWS else ONE, common["groups"], step),
         reads=reads | ({out.key} if common["accumulate"] else set()),
         writes={out.key},
         label=node.name,
     )
     if multiplied:
-        single = name, params, common | {"codes": codes.ctypes.data} | extra, reads
+        single = name, params, common | {"codes": codes} | extra, reads
         if isinstance(weight, TritWeight):
             single = expand_codes(binder, node, weight, single, gemm_tokens(binder.isa))
         emit_gemm(binder, node, single, out, step)
@@ -157,37 +160,37 @@ def _step(groups: int, nbytes: int, threads: int) -> int:
 
 def _kernel(
     binder: Binder, source: str, form: Rounding | None, weight: Prepared
-) -> tuple[str, dict[str, int | str], dict[str, int], set[str]]:
-    """Name, compile-time constants, input fields and input buffers of the product."""
+) -> tuple[str, dict[str, int | str], dict[str, Any], set[str]]:
+    """Name, compile-time constants, input arguments and input buffers of the product."""
     rounded = binder.rounded[source, form] if form is not None else None
     x = rounded.codes if rounded is not None else binder.values[source]
-    fields = {"x": x.address, "x_stride": x.stride}
+    arguments: dict[str, Any] = {"x": x, "x_stride": x.stride}
     if isinstance(weight, DenseWeight):
-        return "linear_dense", {"width": DENSE_LANES}, fields, {x.key}
+        return "linear_dense", {"width": DENSE_LANES}, arguments, {x.key}
     if isinstance(weight, TritWeight):
         assert rounded is not None
         assert rounded.scales is not None
         assert rounded.sums is not None
-        fields |= {"x_scale": rounded.scales.address, "x_sum": rounded.sums.address}
-        return "linear_trits", {"lanes": weight.lanes, "isa": binder.isa}, fields, rounded.keys()
+        arguments |= {"x_scale": rounded.scales, "x_sum": rounded.sums}
+        return "linear_trits", {"lanes": weight.lanes, "isa": binder.isa}, arguments, rounded.keys()
     params: dict[str, int | str] = {"bits": weight.bits, "lanes": weight.lanes}
     if rounded is None or rounded.scales is None or rounded.sums is None:
-        fields["blocks"] = weight.scales.shape[1]
-        return "linear_float", params | {"block": weight.block}, fields, {x.key}
-    fields |= {"x_scale": rounded.scales.address, "x_sum": rounded.sums.address}
+        arguments["blocks"] = weight.scales.shape[1]
+        return "linear_float", params | {"block": weight.block}, arguments, {x.key}
+    arguments |= {"x_scale": rounded.scales, "x_sum": rounded.sums}
     params["isa"] = binder.isa
     if form is not None and form.kernel == "quantize_row":
-        return "linear_row", params, fields, rounded.keys()
-    fields["blocks"] = rounded.blocks
-    return "linear_block", params | {"block": weight.block}, fields, rounded.keys()
+        return "linear_row", params, arguments, rounded.keys()
+    arguments["blocks"] = rounded.blocks
+    return "linear_block", params | {"block": weight.block}, arguments, rounded.keys()
 
 
 def _emit_rounding(binder: Binder, source: str, form: Rounding, node: Node) -> None:
     x, counted_by = binder.values[source], binder.counted_by[source]
     rounded = take_rounded(binder, source, form, counted_by)
-    fields = {
-        "rows": binder.rows_address(counted_by),
-        "x": x.address,
+    arguments: dict[str, Argument] = {
+        "rows": binder.count(counted_by),
+        "x": x,
         "x_stride": x.stride,
         "width": x.width,
     }
@@ -195,7 +198,7 @@ def _emit_rounding(binder: Binder, source: str, form: Rounding, node: Node) -> N
     binder.emit(
         form.kernel,
         {"block": form.block, "lanes": lanes} if form.block else {"lanes": lanes},
-        fields | rounding_fields(form, rounded),
+        arguments | rounding_arguments(form, rounded),
         chunks=(counted_by, 1, 1),
         reads={x.key},
         writes=rounded.keys(),
@@ -209,10 +212,10 @@ def _emit_residual(binder: Binder, node: Node, out: Buffer, counted_by: int) -> 
         "add",
         {"lanes": VECTOR_BYTES[binder.isa] // 4},
         {
-            "rows": binder.rows_address(counted_by),
-            "a": out.address,
-            "b": residual.address,
-            "out": out.address,
+            "rows": binder.count(counted_by),
+            "a": out,
+            "b": residual,
+            "out": out,
             "width": out.stride,
         },
         chunks=(counted_by, 1, 1),

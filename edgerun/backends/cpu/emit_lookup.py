@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from typing import Any, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgerun.backends.cpu.binder import ONE, Binder, Rounded
 from edgerun.backends.cpu.buffers import Buffer, aligned_zeros
+from edgerun.backends.cpu.operands import Argument
 from edgerun.backends.cpu.weights import Prepared
 from edgerun.graph.ir import Node
 from edgerun.kernels.layout import GROUP, StreamWeight
@@ -34,10 +38,10 @@ def emit_lookup(
     weight: StreamWeight | TritWeight,
     rounded: Rounded,
     out: Buffer,
-    common: dict[str, int],
+    common: dict[str, Any],
     counted_by: int,
 ) -> None:
-    """Emits the three kernels; ``common`` are the fields that all linear kernels share."""
+    """Emits the three kernels; ``common`` are the arguments that all linear kernels share."""
     entries = expansion_memory(binder)
     groups, params = len(weight.codes) // GROUP, {"lanes": weight.lanes, "tokens": TOKENS}
     _emit_entries(binder, node, weight, entries, common["rows"])
@@ -51,12 +55,12 @@ def emit_lookup(
         params | {"cells": CELLS},
         common
         | {
-            "codes": entries.address,
+            "codes": entries,
             "tiles": _code_tiles(weight),
             "step": -(-groups // ranges),
-            "columns": columns.address,
+            "columns": columns,
             "padded_k": weight.padded_k,
-            "x_scale": rounded.scales.address,
+            "x_scale": rounded.scales,
             "coarse_step": -(-groups // fewest),
             "late_blocks": binder.options.threads,
         },
@@ -69,13 +73,17 @@ def emit_lookup(
 
 
 def _emit_entries(
-    binder: Binder, node: Node, weight: StreamWeight | TritWeight, entries: Buffer, rows: int
+    binder: Binder,
+    node: Node,
+    weight: StreamWeight | TritWeight,
+    entries: Buffer,
+    rows: NDArray[np.int64],
 ) -> None:
     groups = len(weight.codes) // GROUP
     step = max(1, groups // (binder.options.threads * CODE_CHUNKS_A_THREAD))
     name, params = "lookup_entries", {"lanes": weight.lanes, "tokens": TOKENS}
-    fields = {
-        "entries": entries.address,
+    arguments: dict[str, Argument] = {
+        "entries": entries,
         "groups": groups,
         "tiles": weight.codes.shape[1],
         "step": step,
@@ -83,14 +91,14 @@ def _emit_entries(
     }
     if isinstance(weight, TritWeight):
         name, isa = "trit_entries", {"isa": binder.isa}
-        fields |= {"trits": weight.codes.ctypes.data, "code_tiles": weight.code_tiles}
+        arguments |= {"trits": weight.codes, "code_tiles": weight.code_tiles}
     else:
         isa = {}
-        fields |= {"codes": weight.codes.ctypes.data}
+        arguments |= {"codes": weight.codes}
     binder.emit(
         name,
         params | isa,
-        fields,
+        arguments,
         chunks=(ONE, groups, step),
         reads=set(),
         writes={entries.key},
@@ -147,10 +155,10 @@ def _columns(
         "lookup_columns",
         {"tokens": TOKENS},
         {
-            "rows": binder.rows_address(counted_by),
-            "x": rounded.codes.address,
+            "rows": binder.count(counted_by),
+            "x": rounded.codes,
             "x_stride": rounded.codes.stride,
-            "columns": columns.address,
+            "columns": columns,
             "padded_k": padded_k,
         },
         chunks=(counted_by, 1, TOKENS),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from edgerun.backends.cpu.binder import ONE, Binder
 from edgerun.backends.cpu.emit_lookup import CODE_CHUNKS_A_THREAD, expansion_memory
 from edgerun.graph.ir import Node
 from edgerun.kernels.layout import GROUP
 from edgerun.kernels.trit_layout import TritWeight
 
-Single = tuple[str, dict[str, int | str], dict[str, int], set[str]]
+Single = tuple[str, dict[str, int | str], dict[str, Any], set[str]]
 
 
 def expand_codes(
@@ -16,29 +18,29 @@ def expand_codes(
 ) -> Single:
     """Emits the expansion to the stream layout of two-bit codes.
 
-    ``single`` is the kernel that reads trits: its name, parameters, fields and inputs; returned
+    ``single`` is the kernel that reads trits: its name, parameters, arguments and inputs; returned
     is the one that would read the codes. ``tokens`` are the rows of a block: a batch without
     one leaves the codes alone.
     """
-    _, params, fields, reads = single
+    _, params, arguments, reads = single
     codes = expansion_memory(binder)
-    step = max(1, fields["groups"] // (binder.options.threads * CODE_CHUNKS_A_THREAD))
+    step = max(1, arguments["groups"] // (binder.options.threads * CODE_CHUNKS_A_THREAD))
     binder.emit(
         "trit_codes",
         {"lanes": weight.lanes, "tokens": tokens, "isa": binder.isa},
         {
-            "trits": weight.codes.ctypes.data,
-            "codes": codes.address,
+            "trits": weight.codes,
+            "codes": codes,
             "groups": len(weight.codes) // GROUP,
             "code_tiles": weight.code_tiles,
             "tiles": weight.codes.shape[1],
             "step": step,
-            "rows": fields["rows"],
+            "rows": arguments["rows"],
         },
-        chunks=(ONE, fields["groups"], step),
+        chunks=(ONE, arguments["groups"], step),
         reads=set(),
         writes={codes.key},
         label=f"{node.name}/codes",
     )
-    expanded = {"codes": codes.address, "tiles": weight.code_tiles}
-    return "linear_row", params | {"bits": 2}, fields | expanded, reads | {codes.key}
+    expanded = {"codes": codes, "tiles": weight.code_tiles}
+    return "linear_row", params | {"bits": 2}, arguments | expanded, reads | {codes.key}

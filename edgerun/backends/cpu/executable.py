@@ -26,7 +26,7 @@ class CpuExecutable:
         self._cache: KVCache | None = None
         self._program = Program(
             binder.instructions,
-            [binder.keep, binder.weights, binder.pool.all, binder.graph],
+            [binder.keep, binder.operands, binder.weights, binder.pool.all, binder.graph],
             binder.frame,
         )
         table = self._program.table

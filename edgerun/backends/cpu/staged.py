@@ -48,8 +48,7 @@ class StagedRows:
         Raises:
             BackendError: an id is outside of the table, or the file has become shorter.
         """
-        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self._size:
-            raise BackendError(f"a token id is outside of 0..{self._size - 1}")
+        check_ids(ids, self._size)
         for source, copies in zip(self._sources, self._copies, strict=True):
             assert source is not None  # can_stage
             file, start = source
@@ -60,6 +59,17 @@ class StagedRows:
                         "the file of weights has become shorter since the model was loaded: "
                         "load it again"
                     )
+
+
+def check_ids(ids: NDArray[np.int32], rows: int) -> None:
+    """Makes sure that a table has the rows ``ids``.
+
+    Raises:
+        BackendError: it has not.
+    """
+    lowest, highest = (ids[0], ids[0]) if len(ids) == 1 else (ids.min(), ids.max(initial=0))
+    if not 0 <= lowest <= highest < rows:
+        raise BackendError(f"a token id is outside of 0..{rows - 1}")
 
 
 def can_stage(table: Constant) -> bool:

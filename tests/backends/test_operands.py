@@ -1,0 +1,145 @@
+"""The second wall: what the checks of a graph or an emitter let through is not bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgerun.backends import CompileOptions, Phase, make_backend
+from edgerun.backends.cpu.binder import Binder
+from edgerun.backends.cpu.emit import EMITTERS
+from edgerun.backends.cpu.operands import WITH_CACHE, checked_arguments
+from edgerun.errors import BackendError
+from edgerun.model import bundle as bundles
+from edgerun.model.bundle import open_bundle
+from edgerun.state import CacheSpec
+from tests.bundles import bundle_of, runner
+from tests.graph.test_check import CASES, write
+
+# Those that would touch foreign memory, or have a shape that no kernel can have.
+BEYOND = [
+    "wider gate",
+    "wider down",
+    "fewer kv heads",
+    "smaller heads",
+    "fewer layers",
+    "long tables",
+    "long norm",
+    "short bias",
+]
+
+
+def compile_cpu(folder, phase):
+    bundle = open_bundle(folder)
+    config = bundle.config
+    spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim)
+    rows = 1 if phase is Phase.DECODE else 16
+    backend = make_backend("cpu")
+    try:
+        backend.compile(bundle.graph, phase, CompileOptions(1, rows, spec))
+    finally:
+        backend.close()
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_a_graph_that_fits_is_bound(phase):
+    compile_cpu(bundle_of("llama", weights="int4"), phase)
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_what_the_first_wall_lets_through_is_refused_by_the_second(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(bundles, "check", lambda graph: None)
+    monkeypatch.setattr(bundles, "confirm", lambda *_: None)
+    folder = write(CASES[name][0], tmp_path / "bundle")
+    for phase in Phase:
+        with pytest.raises(BackendError, match="would touch|do not fit"):
+            compile_cpu(folder, phase)
+
+
+@pytest.mark.parametrize("op", ["gate", "linear", "select_rows", "attention"])
+def test_a_buffer_that_an_emitter_makes_too_small_is_noticed(op, monkeypatch):
+    """A planted mistake: the op's output gets a quarter of its width."""
+    emit, new = EMITTERS[op], Binder.new
+    here = False
+
+    def planted(binder, node, index):
+        nonlocal here
+        here = True
+        emit(binder, node, index)
+        here = False
+
+    def narrow(binder, value, width, counted_by):
+        buffer = new(binder, value, width, counted_by)
+        if not here:
+            return buffer
+        small = np.zeros((len(buffer.array), width // 4), np.float32)
+        binder.values[value] = replace(buffer, array=small)
+        return binder.values[value]
+
+    monkeypatch.setitem(EMITTERS, op, planted)
+    monkeypatch.setattr(Binder, "new", narrow)
+    monkeypatch.setattr(Binder, "dies_at", lambda *_: False)
+    with pytest.raises(BackendError, match="would touch .* bytes of .*, which has"):
+        compile_cpu(bundle_of("bitnet-packed", weights="ternary"), Phase.PREFILL)
+
+
+def test_ids_outside_of_the_table_are_refused():
+    """Whoever calls a back-end by himself has not asked the engine."""
+    with runner(bundle_of("llama", weights="int4"), "cpu") as model:
+        rows = model.bundle.config.vocab_size
+        for ids in ([rows], [-1], [3, rows], [3, -1]):
+            with pytest.raises(BackendError, match=f"outside of 0..{rows - 1}"):
+                model.run(ids)
+
+
+def arguments(**changes):
+    rows, x = np.zeros(1, np.int64), np.zeros((4, 32), np.float32)
+    return {"rows": rows, "a": x, "b": x, "out": x, "width": 32} | changes
+
+
+def test_memory_becomes_addresses():
+    given = arguments()
+    fields, kept = checked_arguments("add", {"lanes": 8}, given, {"rows": 4})
+    assert fields["a"] == given["a"].ctypes.data and fields["width"] == 32
+    assert {id(array) for array in kept} == {id(given["rows"]), id(given["a"])}
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "message"),
+    [
+        ({}, 5, "would touch 640 bytes of a, which has 512"),
+        ({"width": 33}, 4, "would touch 528 bytes"),
+        ({"b": np.zeros((4, 31), np.float32)}, 4, "bytes of b, which has 496"),
+        ({"out": np.zeros((32, 4), np.float32).T}, 4, "of out"),
+        ({"out": None}, 4, "got None as out; expected memory"),
+        ({"out": 4096}, 4, "got 4096 as out; expected memory"),
+        ({"table": np.zeros(1, np.int64)}, 4, "as table; expected a number"),
+    ],
+)
+def test_operands_that_do_not_fit_are_refused(changes, rows, message):
+    with pytest.raises(BackendError, match=message):
+        checked_arguments("add", {}, arguments(**changes), {"rows": rows})
+
+
+def test_operands_that_are_missing_are_named():
+    given = arguments()
+    del given["b"], given["out"]
+    with pytest.raises(BackendError, match="kernel add got nothing as b, out"):
+        checked_arguments("add", {}, given, {"rows": 4})
+
+
+def test_addresses_of_the_cache_come_later():
+    k = np.zeros((2, 8), np.float32)
+    tokens = np.zeros(2, np.int32)
+    late = ("keys", "values", "key_scales", "value_scales", "page_table", "pages")
+    fields, _ = checked_arguments(
+        "cache_write",
+        {"head_dim": 8},
+        {"rows": np.ones(1, np.int64), "positions": tokens, "sequences": tokens}
+        | {"k": k, "k_stride": 8, "v": k, "v_stride": 8, "kv_heads": 1, "page_heads": 1}
+        | dict.fromkeys(late, WITH_CACHE),
+        {"rows": 2},
+    )
+    assert fields["keys"] == 0
