@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from edgerun_hw.deploy.broker.boards import BY_NAME
-from edgerun_hw.deploy.broker.loader import FIRMWARE, MANAGER, NODE, SEARCH_PATH, XMUTIL
+from edgerun_hw.deploy.broker.loader import FIRMWARE, MANAGER, NODE, OVERLAYS, SEARCH_PATH, XMUTIL
 from edgerun_hw.deploy.broker.manifest import MANIFEST
 from edgerun_hw.deploy.broker.session import Session
 from edgerun_hw.deploy.broker.store import INCOMING, JOURNAL, KEPT
+from edgerun_hw.deploy.dfx_mgr import DEFAULT_RELEASE
 from edgerun_hw.deploy.emulator import (
     FAULTS,
     LOGIC,
@@ -157,13 +158,16 @@ def running(root: Path) -> str | None:
     if logic.get("loaded") is None or not (
         logic["application"] if has_xmutil else (root / NODE).exists()
     ):
+        assert not list((root / OVERLAYS).iterdir())  # none is left that dfx-mgr has forgotten
         return None
     assert (root / MANAGER / "state").read_text() == "operating\n"
     name = logic["loaded"].removesuffix(".bit.bin")
+    (node,) = (root / OVERLAYS).iterdir()  # the region takes one, and none is forgotten
+    assert (node / "status").read_text() == "applied\n"
     if has_xmutil:
-        assert logic["application"] == name
+        assert logic["application"] == name and node.name.startswith(f"{name}_image_")
     else:
-        assert (root / NODE / "status").read_text() == "applied\n"
+        assert node == root / NODE
         assert (root / SEARCH_PATH).read_text() == "\n"
     folder = root / FIRMWARE / name
     manifest = json.loads((folder / MANIFEST).read_bytes())
@@ -181,9 +185,11 @@ def check_tidy(root: Path) -> None:
     assert not list((root / FIRMWARE).glob("*.new"))
 
 
-def board(root: Path, xmutil: bool = True, *applications: Files) -> Path:
+def board(
+    root: Path, xmutil: bool = True, *applications: Files, release: str = DEFAULT_RELEASE
+) -> Path:
     """Makes a board and deploys applications to it, one after the other."""
-    make_root(root, xmutil=xmutil)
+    make_root(root, xmutil=xmutil, release=release)
     for files in applications:
         assert deploy(root, files).is_confirmed
     return root

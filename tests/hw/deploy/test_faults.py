@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edgerun_hw.deploy.dfx_mgr import RELEASES
 from edgerun_hw.deploy.emulator import Faults, power_cycle
 from tests.hw.deploy.harness import (
     ROLLBACK,
@@ -93,6 +94,34 @@ def test_error_at_every_action_of_a_deployment(
         without_faults(root)
         assert deploy(root, second).is_confirmed
         check_tidy(root)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(
+    "stride", [pytest.param(23, id="share"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+)
+def test_fault_at_every_action_with_every_release_of_dfx_mgr(
+    tmp_path: Path, release: str, stride: int, first, second
+) -> None:
+    """The board works after it, or says what to do and works after that."""
+    copy = copies(board(tmp_path / "board", True, first, release=release))
+    old, new = digest_of(first), digest_of(second)
+    count = len(deploy(copy(Faults()), second).actions)
+    start = 1 + list(RELEASES).index(release) * 3 % stride
+    for at in range(start, count + 1, stride):
+        for kind in ("kill", "io"):
+            root = copy(Faults(at, kind))
+            result = deploy(root, second)
+            if kind == "io":
+                assert running(root) == (new if result.is_confirmed else old), (at, result)
+            without_faults(root)
+            ask(root, "recover", by="test")
+            assert running(root) in (old, new), (at, kind, result)
+            check_tidy(root)
+            assert deploy(root, second).is_confirmed
+            assert running(root) == new
+            result = converse(root, ROLLBACK)
+            assert running(root) == (old if result.is_confirmed else new)
 
 
 @SHARE

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgerun_hw.deploy.broker.errors import FailureError
-from edgerun_hw.deploy.broker.loader import FIRMWARE, NODE, OVERLAYS, Xmutil
+from edgerun_hw.deploy.broker.loader import FIRMWARE, NODE, OVERLAYS, XMUTIL, Xmutil
 from edgerun_hw.deploy.dfx_mgr import RELEASES
 from edgerun_hw.deploy.emulator import Faults, make_root, set_faults
 from tests.hw.deploy.harness import (
@@ -83,6 +83,16 @@ def test_what_somebody_has_moved_while_loaded_is_taken_away(tmp_path: Path, firs
     assert len(system.names(OVERLAYS)) == 1
 
 
+def test_board_that_gets_xmutil_later_lets_go_of_our_own_overlay(
+    tmp_path: Path, first, second
+) -> None:
+    root = board(tmp_path, False, first)
+    (root / XMUTIL).write_text("simulated, dfx-mgr 2024.2\n")
+    result = deploy(root, second)
+    assert result.is_confirmed, result.error
+    assert running(root) == digest_of(second)
+
+
 def test_overlay_of_somebody_else_stays(tmp_path: Path, first) -> None:
     """Such as Kria-PYNQ's, which is not about the region."""
     root = board(tmp_path)
@@ -102,15 +112,17 @@ def test_unloading_comes_before_any_folder_moves(tmp_path: Path, first, second) 
     assert kinds == ["unloadapp", "move", "move", "loadapp"]
 
 
-@pytest.mark.parametrize("xmutil", [True, False], ids=["xmutil", "sysfs"])
+@pytest.mark.parametrize("release", ["2022.1", "2024.2", "2026.1", None])
 def test_what_cannot_be_unloaded_goes_on_running(
-    tmp_path: Path, xmutil: bool, first, second
+    tmp_path: Path, release: str | None, first, second
 ) -> None:
-    root = board(tmp_path, xmutil, first)
+    """The xmutil of 2022.1 does not even fail then."""
+    root = board(tmp_path, release is not None, first, release=release or "")
     set_faults(root, Faults(logic="held"))
     result = deploy(root, second)
     assert result.error is not None and running(root) == digest_of(first)
-    if xmutil:  # the kernel's manager cannot tell what runs, so that it is loaded again
+    assert not [line for line in result.actions if line.startswith(f"rename {FIRMWARE}/{NAME}")]
+    if release:  # the kernel's manager cannot tell what runs, so that it is loaded again
         assert "undone" in result.answers[-1]
     without_faults(root)
     ask(root, "recover", by="test")
@@ -152,6 +164,26 @@ def test_loading_is_asked_for_once(tmp_path: Path, answer: str, listed: bool, me
     with pytest.raises(FailureError, match=message):
         xmutil.load(NAME)
     assert xmutil.calls.count("loadapp") == listed
+
+
+@pytest.mark.parametrize(("failures", "answers"), [(4, True), (5, False)])
+def test_daemon_that_has_just_started_is_waited_for(
+    tmp_path: Path, first, failures: int, answers: bool
+) -> None:
+    left = [FailureError("connect: No such file or directory")] * failures
+
+    class Starting(Quick):
+        def run(self, *command: str) -> str:
+            if left:
+                raise left.pop()
+            return super().run(*command)
+
+    xmutil = Xmutil(Starting(board(tmp_path, True, first)))
+    if answers:
+        assert xmutil.running() == NAME
+    else:
+        with pytest.raises(FailureError, match="connect"):
+            xmutil.running()
 
 
 def test_helper_that_ends_while_loading_leaves_the_next_one_to_go_back(

@@ -122,7 +122,15 @@ class Xmutil:
                 self._system.remove_node(f"{OVERLAYS}/{name}")
 
     def _list(self) -> Listing:
-        return parse_listing(self._system.run("/" + XMUTIL, "listapps"))
+        """What the daemon has; when the board starts it may not answer at once."""
+        for attempt in range(ATTEMPTS):
+            try:
+                return parse_listing(self._system.run("/" + XMUTIL, "listapps"))
+            except FailureError:
+                if attempt == ATTEMPTS - 1:
+                    raise
+            self._system.sleep(PAUSE_S)
+        raise AssertionError("the last attempt returns or raises")
 
     def _wait(self, is_enough: Callable[[Listing], bool]) -> Listing | None:
         """The list once it is as it should be; the daemon needs a moment to notice a folder."""
