@@ -78,6 +78,17 @@ def test_min_p_keeps_what_is_likely_compared_with_the_likeliest(
             assert (index in chosen) == (ratio > p)
 
 
+@pytest.mark.parametrize("distance", [0.0, 1.0, 2.0, 5.0])
+def test_min_p_keeps_a_token_that_is_exactly_as_likely_as_the_least(distance: float) -> None:
+    """A probability of min_p times the largest; in logits the boundary can be met exactly."""
+    p = math.exp(-distance)
+    assert math.log(p) == -distance
+    boundary = np.float32(3 - distance)
+    below = np.nextafter(boundary, np.float32(-9))
+    logits = np.array([below, 3, boundary, boundary, below], np.float32)
+    assert kept(logits, min_p=p) == {1, 2, 3}
+
+
 @given(LOGITS, st.floats(0.05, 0.95))
 def test_typical_p_keeps_the_tokens_nearest_to_the_entropy(logits: np.ndarray, p: float) -> None:
     weights = softmax(logits)

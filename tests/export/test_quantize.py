@@ -53,6 +53,38 @@ def test_searched_scales_beat_plain_rounding(name):
     assert error(weights, name, 32) < 0.9 * float(np.square(plain - weights).sum())
 
 
+@pytest.mark.parametrize("name", ["int2", "int4"])
+def test_the_sign_of_a_scale_goes_by_what_loses_less(name):
+    """A block and its negative are the same but for the sign of the scale."""
+    weights = rows(shape=(64, 32))
+    packed, turned = (quantise_rows(sign * weights, name, 32) for sign in (1, -1))
+    assert (packed.scales < 0).any() and (packed.scales > 0).any()
+    np.testing.assert_array_equal(packed.codes, turned.codes)
+    np.testing.assert_array_equal(packed.scales, -turned.scales)
+
+
+@pytest.mark.parametrize(("name", "less"), [("int2", 0.9), ("int4", 0.95)])
+def test_scales_of_both_signs_lose_less_than_positive_ones(name, less):
+    """Against the best of 41 positive scales, block by block."""
+    weights, layout = rows(shape=(200, 32)), block_layout(name)
+    losses = []
+    for ratio in np.linspace(0.2, 1.2, 41):
+        scales = np.abs(weights).max(axis=1, keepdims=True) * np.float32(ratio / layout.high)
+        unpacked = layout.unpack(layout.encode(weights, scales, 32))
+        losses.append(np.square(unpacked - weights).sum(axis=1))
+    positive = float(np.min(losses, axis=0).sum())
+    assert error(weights, name, 32) < less * less * positive
+
+
+@pytest.mark.parametrize("extreme", [-1.0, 1.0])
+def test_an_extreme_weight_gets_the_code_that_only_one_sign_has(extreme):
+    weights = np.float32(extreme) * np.linspace(-6 / 8, 1, 15, dtype=np.float32)
+    packed = quantise_rows(np.append(weights, np.float32(0))[None], "int4", 16)
+    assert block_layout("int4").integers(packed).min() == -8
+    assert np.sign(packed.scales[0, 0]) == -extreme
+    assert error(np.append(weights, np.float32(0))[None], "int4", 16) < 1e-10
+
+
 def test_fewer_bits_lose_more():
     losses = [error(rows(), name, 32) for name in ("int8", "int4", "int2")]
     assert losses == sorted(losses)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from numpy.typing import NDArray
 
@@ -28,6 +29,7 @@ TINY = [
     ("llama", {"weights": "fp32"}),
     ("llama", {"weights": "int4"}),
     ("mistral", {"weights": "int8"}),
+    ("mistral", {"weights": "int2"}),
     ("qwen2", {"weights": "int4"}),
     ("qwen3", {"weights": "int4", "head_weights": "int4"}),
     ("bitnet-packed", {"weights": "ternary"}),
@@ -128,7 +130,7 @@ def edgerun_tokens(bundle: Path, ids: list[int]) -> list[int]:
 
     options = {"backend": "cpu", "threads": 1, "kv_cache": "fp32"}
     with edgerun.load(bundle, **options) as model:
-        return list(model.generate(ids, temperature=0, max_tokens=TOKENS).ids)
+        return list(model.generate(ids, temperature=0, max_tokens=TOKENS, ignore_eos=True).ids)
 
 
 RUNTIMES = {
@@ -156,7 +158,10 @@ def check(runtime: str, bundle: Path, ids: list[int]) -> None:
         pytest.skip(f"{runtime} is not installed")
     with unchanged(bundle):
         expected = onnxruntime_tokens(bundle, ids)
-        assert RUNTIMES[runtime](bundle, ids) == expected
+        found = RUNTIMES[runtime](bundle, ids)
+    assert found == expected[: len(found)]
+    # onnxruntime-genai cannot be told to go on where the model ends its text.
+    assert len(found) == TOKENS or found[-1] in facts(bundle)["eos_token_ids"]
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -164,6 +169,20 @@ def check(runtime: str, bundle: Path, ids: list[int]) -> None:
 def test_tiny_models_continue_alike(name, options, runtime, exported, golden):
     bundle = exported(name, activations="fp32", profile=PROFILE, **options).folder
     check(runtime, bundle, golden(name).ids.tolist())
+
+
+@pytest.mark.parametrize(("name", "options"), TINY, ids=[f"{n}-{o['weights']}" for n, o in TINY])
+def test_blocks_of_few_bits_have_scales_of_both_signs(name, options, exported, golden):
+    """Or the test above would not show that all runtimes read them alike."""
+    if options["weights"] not in ("int2", "int4"):
+        pytest.skip("a format that is symmetric, or has no scales")
+    bundle = exported(name, activations="fp32", profile=PROFILE, **options).folder
+    model = onnx.load(str(bundle / "model.onnx"))
+    projections = [t for t in model.graph.initializer if t.name.endswith("_proj.weight.scales")]
+    assert projections
+    for tensor in projections:
+        scales = onnx.numpy_helper.to_array(tensor)
+        assert (scales < 0).any() and (scales > 0).any()
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "qwen3", "bitnet-packed"])
@@ -181,7 +200,7 @@ def test_genai_profile_continues_like_the_portable_one(name, exported, golden):
 @pytest.mark.parametrize("weights", ["fp32", "int8", "int4"])
 def test_stories260k_continues_alike(weights, runtime, shared_data, exported):
     source = shared_data / "models" / "stories260K" / "stories260K.bin"
-    bundle = exported(source, weights=weights, profile=PROFILE).folder
+    bundle = exported(source, weights=weights, activations="fp32", profile=PROFILE).folder
     check(runtime, bundle, [1, 403, 407, 261, 378])
 
 
