@@ -139,6 +139,10 @@ REFUSED: dict[str, Change] = {
     "a reference to nothing": fixups("x", b"/fragment@1/__overlay__:nothing:0\0"),
     "a reference into a value": fixups("x", b"/fragment@1/__overlay__/clocking0:clocks:2\0"),
     "a reference in no form": fixups("x", b"anywhere\0"),
+    "a handle in no node": lambda root: root.children["__local_fixups__"].children.update(x=Node()),
+    "a label without a place": fixups("x", b""),
+    "a label with an empty place": fixups("x", b"\0"),
+    "a label with half a place": fixups("x", b"abcdefgh"),
     "a reference that nothing uses": lambda root: (
         clock(root).properties.update({"clock-output-names": words(UNRESOLVED)}),
         fixups("gic", b"/fragment@1/__overlay__/clocking0:clock-output-names:0\0")(root),

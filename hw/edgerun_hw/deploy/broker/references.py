@@ -26,7 +26,8 @@ def fixups(root: Node) -> dict[Place, str]:
     require(not node.children, "/__fixups__", "its nodes")
     references: dict[Place, str] = {}
     for label, data in node.properties.items():
-        for text in data.decode("ascii", "replace").split("\0")[:-1]:
+        require(data.endswith(b"\0"), "/__fixups__", f"its {label}")
+        for text in data[:-1].decode("ascii", "replace").split("\0"):
             match = PLACE.fullmatch(text)
             if match is None:
                 raise refusal("/__fixups__", f"its {label}")
@@ -47,6 +48,7 @@ def local_fixups(root: Node) -> dict[Place, str]:
             handles[handle] = path
     references: dict[Place, str] = {}
     for path, node in root.children.get("__local_fixups__", Node()).walk():
+        require(not path or node_at(root, path) is not None, "/__local_fixups__" + path, "a node")
         for name, data in node.properties.items():
             offsets = struct.unpack(f">{len(data) // 4}I", data) if len(data) % 4 == 0 else ()
             require(bool(offsets), "/__local_fixups__" + path, f"its {name}")
