@@ -55,7 +55,7 @@ def main() -> None:
             made.append(one_run(names, arguments, results))
     summaries = [figures.summary(run) for run in made]
     for summary in summaries:
-        say(figures.table(summary))
+        say(f"{figures.table(summary)}\n\n{figures.goal_table(summary['goals'])}")
     if arguments.docs:
         write_pages(results, arguments.docs)
     print(json.dumps(summaries[0] if len(summaries) == 1 else summaries))

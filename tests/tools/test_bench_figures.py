@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +99,34 @@ def test_goals_compare_what_was_asked() -> None:
     assert rows["MB beside weights and cache edgerun:int8"]["met"]
 
 
+def test_memory_below_zero_is_not_a_goal_that_was_met() -> None:
+    from peers import figures
+
+    (row,) = figures.goals("tiny", {"edgerun:int8": {"other_memory_mb": -246.7}}, {})
+    assert row["met"] is None
+    assert "| below 0 | ≤ 150 | cannot be told |" in figures.goal_table([row])
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_the_commit_of_llama_cpp_is_what_its_library_states(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = types.ModuleType("llama_cpp")
+    fake.__file__, fake.__version__ = str(tmp_path / "llama_cpp" / "__init__.py"), "0"  # type: ignore[attr-defined]
+    fake.llama_print_system_info = lambda: b""  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "llama_cpp", fake)
+    monkeypatch.delitem(sys.modules, "peers.run_llamacpp", raising=False)
+    from peers import run_llamacpp
+
+    assert run_llamacpp.commit(tmp_path) == "unknown"
+    source = tmp_path / "ggml.c"
+    source.write_text('const char *ggml_commit(void) { return "0c1e57098"; }\n')
+    library = tmp_path / "libggml-base.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    assert run_llamacpp.commit(tmp_path) == "0c1e57098"
+    monkeypatch.delitem(sys.modules, "peers.run_llamacpp")
+
+
 @pytest.mark.parametrize(
     ("preset", "mine", "other", "what", "least"),
     [
@@ -154,6 +185,7 @@ def test_pages_are_written_between_the_marks(tmp_path: Path) -> None:
 
     page = tmp_path / pages.PAGE
     page.write_text(f"before\n{pages.BEGIN}\nold\n{pages.END}\nafter\n")
+    (tmp_path / pages.GOALS_PAGE).write_text(page.read_text())
     lengths = {"decode@128": [3.0, 2.0], "decode@1024": [2.0, 1.0]}
     prompts = {"prefill-16": [3.0, 2.0], "prefill-128": [2.0, 1.0]}
     runs = [
@@ -168,10 +200,19 @@ def test_pages_are_written_between_the_marks(tmp_path: Path) -> None:
     assert text.startswith("before")
     assert text.endswith("after\n")
     assert "old" not in text
-    assert [path.name for path in made[1:]] == [
+    goals = (tmp_path / pages.GOALS_PAGE).read_text()
+    assert "| decode edgerun:int8 / llamacpp:tq2_0 | 2.6 | ≥ 2.4 | yes |" in goals
+    assert "| goal |" not in text
+    assert (goals.startswith("before"), goals.endswith("after\n"), "old" in goals) == (
+        True,
+        True,
+        False,
+    )
+    assert made[1] == tmp_path / pages.GOALS_PAGE
+    assert [path.name for path in made[2:]] == [
         f"bitnet-2b-4t-{kind}.png" for kind in ("context", "prompt", "threads", "compare")
     ]
-    for path in made[1:]:
+    for path in made[2:]:
         assert f"]({pages.FOLDER}/{path.name})" in text
         assert 5_000 < path.stat().st_size < 200_000
     with pytest.raises(SystemExit, match="no lines"):

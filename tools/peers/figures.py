@@ -40,6 +40,8 @@ GOALS = (
 # Elsewhere edgerun is to be ahead of everyone.
 AHEAD_AT = ("llama-3.2-1b", "default")
 
+MET = {True: "yes", False: "no", None: "cannot be told"}
+
 
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median, lowest and highest."""
@@ -146,15 +148,10 @@ def goals(
                 rows.append(_goal(f"{what} {pair}", ratio["median"], least, at_least=True))
     for name, figures in peers.items():
         if name.startswith(OURS) and "other_memory_mb" in figures:
-            used = figures["other_memory_mb"]
-            rows.append(
-                _goal(
-                    f"MB beside weights and cache {name}",
-                    used,
-                    OTHER_MEMORY_BYTES / 1e6,
-                    at_least=False,
-                )
-            )
+            used, name = figures["other_memory_mb"], f"MB beside weights and cache {name}"
+            goal = _goal(name, used, OTHER_MEMORY_BYTES / 1e6, at_least=False)
+            # Less than nothing: parts of the weights were not resident, which are not known.
+            rows.append(goal if used >= 0 else {**goal, "met": None})
     return rows
 
 
@@ -175,12 +172,10 @@ def _other_bundle(mine: str, other: str) -> bool:
 
 
 def table(summed: Mapping[str, Any]) -> str:
-    """Renders a summary as Markdown tables."""
+    """Renders a summary as Markdown tables, but for the goals."""
     whats = list(dict.fromkeys(what for by in summed["ratios"].values() for what in by))
     whats = whats or _whats(summed["peers"])
     parts = [_peer_table(summed["peers"], whats), _ratio_table(summed["ratios"], whats)]
-    if summed["goals"]:
-        parts.append(_goal_table(summed["goals"]))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -221,12 +216,13 @@ def _ratio_table(ratios: Mapping[str, Mapping[str, Any]], whats: Sequence[str]) 
     return _markdown(rows) if ratios else ""
 
 
-def _goal_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def goal_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Renders goals as a Markdown table; empty where there are none."""
     lines = [["goal", "measured", "wanted", "met"], ["---"] * 4]
     for row in rows:
-        met = "yes" if row["met"] else "no"
-        lines.append([row["name"], f"{row['value']:.4g}", row["wanted"], met])
-    return _markdown(lines)
+        value = "below 0" if row["met"] is None else f"{row['value']:.4g}"
+        lines.append([row["name"], value, row["wanted"], MET[row["met"]]])
+    return _markdown(lines) if rows else ""
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> str:

@@ -1,4 +1,4 @@
-"""Writes what a results file says into ``benchmarks.md``, between two marks, and its plots."""
+"""Writes what a results file says into two pages, between marks in each, and its plots."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from peers import figures, models, plots
 from peers.results import Run, runs_of
 
 PAGE = "benchmarks.md"
+GOALS_PAGE = "benchmarks-method.md"
 FOLDER = "benchmarks"
 BEGIN = "<!-- Written by tools/bench_peers.py --docs from a results file: begin -->"
 END = "<!-- end -->"
@@ -28,21 +29,41 @@ PLOTS: dict[str, tuple[Callable[[Sequence[Run], Path, str], None], str]] = {
 
 
 def write(runs: Sequence[Run], docs: Path) -> list[Path]:
-    """Writes the page and the plots; returns their paths.
+    """Writes both pages and the plots; returns their paths.
 
     Raises:
-        SystemExit: the page has no place for them.
+        SystemExit: a page has no place for them.
     """
-    page = docs / PAGE
+    made = [docs / PAGE, docs / GOALS_PAGE]
+    for page in made:
+        _between_marks(page)  # complains before anything is drawn
+    _fill(docs / GOALS_PAGE, _goals(runs))
+    _fill(docs / PAGE, _sections(runs, docs, made))
+    return made
+
+
+def _between_marks(page: Path) -> tuple[str, str]:
+    """What stands before the first mark and behind the last."""
     text = page.read_text() if page.exists() else f"{BEGIN}\n{END}\n"
     if BEGIN not in text or END not in text:
         raise SystemExit(f"{page} has no lines '{BEGIN}' and '{END}' to write between")
     before, rest = text.split(BEGIN, 1)
-    _, after = rest.split(END, 1)
-    made = [page]
-    body = "\n\n".join(_sections(runs, docs, made))
+    return before, rest.split(END, 1)[1]
+
+
+def _fill(page: Path, parts: Iterator[str]) -> None:
+    before, after = _between_marks(page)
+    body = "\n\n".join(parts)
     page.write_text(f"{before}{BEGIN}\n\n{body}\n\n{END}{after}")
-    return made
+
+
+def _goals(runs: Sequence[Run]) -> Iterator[str]:
+    for preset in models.PRESETS:
+        summaries = [figures.summary(run) for run in runs_of(runs, "compare", preset)]
+        tables = [figures.goal_table(summed["goals"]) for summed in summaries]
+        if any(tables):
+            yield f"### {TITLES[preset]}"
+            yield from filter(None, tables)
 
 
 def _sections(runs: Sequence[Run], docs: Path, made: list[Path]) -> Iterator[str]:

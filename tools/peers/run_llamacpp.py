@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,30 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
+LIBRARIES = Path(llama_cpp.__file__).parent / "lib"
+
+
+def commit(folder: Path) -> str:
+    """The commit of llama.cpp that a folder of libraries was built from, as ggml states it.
+
+    ``unknown`` where the sources had no history, as in an archive; the changelog of
+    llama-cpp-python names the commit of each release then.
+    """
+    for library in sorted(folder.glob("libggml-base.*")):
+        with contextlib.suppress(OSError, AttributeError):
+            stated = ctypes.CDLL(str(library)).ggml_commit
+            stated.restype = ctypes.c_char_p
+            return str((stated() or b"unknown").decode())
+    return "unknown"
+
 
 class LlamacppRunner:
     """One sequence in a context of its own."""
 
-    version = f"{llama_cpp.__version__}; {llama_cpp.llama_print_system_info().decode().strip()}"
+    version = (
+        f"{llama_cpp.__version__} (llama.cpp commit {commit(LIBRARIES)}); "
+        f"{llama_cpp.llama_print_system_info().decode().strip()}"
+    )
 
     def __init__(self, model: Any, context: Any) -> None:
         self._context = context
