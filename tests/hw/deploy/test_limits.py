@@ -14,7 +14,18 @@ from edgerun_hw.deploy.broker.system import System
 from edgerun_hw.deploy.errors import PackageError
 from edgerun_hw.deploy.package import read_package
 from edgerun_hw.deploy.signature import check_signature
-from tests.hw.deploy.harness import Quick, board, check_tidy, deployment, digest_of, running
+from tests.hw.deploy.harness import (
+    ROLLBACK,
+    Quick,
+    ask,
+    board,
+    check_tidy,
+    converse,
+    deploy,
+    deployment,
+    digest_of,
+    running,
+)
 
 NAME = "edgerun-tlmm"
 
@@ -121,6 +132,22 @@ def test_package_with_something_else_than_files_is_refused(
         (tmp_path / name).mkdir()
     with pytest.raises(PackageError, match=r"it is a (pipe|folder|symbolic link)|is no package"):
         read_package(tmp_path)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["manifest.json", "shell.json", f"{NAME}.dtbo", "other"])
+def test_pipe_in_a_folder_of_the_board_does_not_stop_the_helper(
+    tmp_path: Path, first, second, name: str
+) -> None:
+    root = board(tmp_path, True, first)
+    place = root / "lib/firmware/xilinx" / NAME / name
+    place.unlink(missing_ok=True)
+    os.mkfifo(place)
+    assert ask(root, "status")["running"] == NAME
+    assert deploy(root, second).is_confirmed  # the folder with the pipe is kept
+    result = converse(root, ROLLBACK)
+    assert result.error is not None
+    assert running(root) == digest_of(second)
 
 
 @pytest.mark.timeout(60)

@@ -191,6 +191,17 @@ class Sysfs:
             raise FailureError(f"the device tree overlay is {found or 'not'!r} and not 'applied'")
 
     def unload(self) -> None:
-        """Removes the overlay; the kernel's drivers let go of the logic."""
-        if self._system.is_folder(NODE):
+        """Removes the overlay; the kernel's drivers let go of the logic.
+
+        Raises:
+            FailureError: they do not.
+        """
+        if not self._system.is_folder(NODE):
+            return
+        try:
             self._system.remove_node(NODE)
+        except OSError as error:
+            raise FailureError(
+                f"the kernel does not take the overlay away: {error.strerror}; end what uses the "
+                "logic, or start the board again, then run `edgerun fpga rollback`"
+            ) from None
