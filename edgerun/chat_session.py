@@ -75,7 +75,9 @@ class ChatSession:
     def _send(self, text: str, params: SamplingParams, stats: Stats) -> TextStream:
         self._end_reply()
         message: Message = {"role": "user", "content": text}
-        chat = self._llm._format.encode([*self.messages, message], before=self._before)
+        chat = self._llm._format.encode(
+            [*self.messages, message], before=self._before, context=self._llm.model.context
+        )
 
         def ended(completion: Completion) -> None:
             self._keep(message, chat, completion)

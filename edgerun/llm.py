@@ -153,7 +153,7 @@ class LLM:
         """
         params = self.params(**sampling)
         requests = [
-            Request(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, params)
+            Request(self._encoded(prompt) if isinstance(prompt, str) else prompt, params)
             for prompt in check_prompts(prompts)
         ]
         return self._calls.run(self._complete_many, requests)
@@ -196,7 +196,7 @@ class LLM:
         """Like ``chat``, piece by piece."""
         stats = Stats()
         params = self.chat_params(**sampling)
-        chat = self._format.encode(check_conversation(messages))
+        chat = self._format.encode(check_conversation(messages), context=self.model.context)
         return self._stream(None, chat.ids, params, stats, self.tokenizer.stream())
 
     def session(self) -> ChatSession:
@@ -289,7 +289,11 @@ class LLM:
 
     def _prompt_ids(self, prompt: object) -> list[int]:
         checked = check_prompt(prompt)
-        return self.tokenizer.encode(checked) if isinstance(checked, str) else checked
+        return self._encoded(checked) if isinstance(checked, str) else checked
+
+    def _encoded(self, prompt: str) -> list[int]:
+        self.tokenizer.check_fits(prompt, self.model.context)
+        return self.tokenizer.encode(prompt)
 
     def _stream(
         self,

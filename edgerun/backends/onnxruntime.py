@@ -11,9 +11,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -32,10 +30,10 @@ from edgerun.errors import BackendError, UnsupportedError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.ops import LOGITS
+from edgerun.limited import run_limited
 from edgerun.state import Batch, KVCache
 
 SECONDS_A_NODE = 2e-4
-STOP_SECONDS = 1.0  # for an interrupted run to notice; it looks between nodes
 PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
 TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 # The first with 2-bit MatMulNBits; earlier ones, all that Python 3.10 can have, also err in some
@@ -186,7 +184,7 @@ def _session(path: str, threads: int) -> Any:
         return onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
 
     try:
-        return _interruptible(start)
+        return run_limited(start)
     except Exception as error:  # its exception types are not public
         raise BackendError(f"onnxruntime cannot open {path}: {error}") from error
 
@@ -200,33 +198,9 @@ def _run_session(session: Any, outputs: list[str], feed: dict[str, NDArray[Any]]
         options.terminate = True
 
     try:
-        return _interruptible(lambda: session.run(outputs, feed, options), stop)
+        return run_limited(lambda: session.run(outputs, feed, options), stop=stop)
     except Exception as error:  # onnxruntime raises its own and plain RuntimeError alike
         raise BackendError(f"onnxruntime failed: {error}") from error
-
-
-def _interruptible(work: Callable[[], Any], stop: Callable[[], None] = lambda: None) -> Any:
-    """Does the work in a thread of its own, so that Ctrl-C need not wait for native code.
-
-    Interrupted, it asks the work to stop and waits a moment; work that goes on regardless ends
-    with the process.
-    """
-    result: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(work())
-        except BaseException as error:
-            result.set_exception(error)
-
-    thread = threading.Thread(target=run, name="onnxruntime", daemon=True)
-    thread.start()
-    try:
-        return result.result()
-    except KeyboardInterrupt:
-        stop()
-        thread.join(STOP_SECONDS)
-        raise
 
 
 def make() -> OnnxruntimeBackend:

@@ -72,6 +72,7 @@ class ChatFormat:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         before: RenderedChat | None = None,
+        context: int | None = None,
         **variables: Any,
     ) -> RenderedChat:
         """Renders and encodes a conversation that ends before a reply.
@@ -81,15 +82,23 @@ class ChatFormat:
             tools: functions the model may call, as JSON schemas.
             before: an earlier result, see ``extended``; if this conversation goes on from there,
                 its ids are kept as they are, whatever the text would encode to.
+            context: tokens there is room for, if what is obviously longer is to be refused early.
             variables: further names for the template.
 
         Raises:
-            PromptError: there is no message, or one has an unusable role or content.
+            PromptError: there is no message, one has an unusable role or content, or the
+                conversation does not fit.
             InputError: the template is broken or refuses the conversation.
         """
         check_tools(tools)
-        context = {**variables, "messages": normalised(messages), "tools": tools or None}
-        text, disguise, spared = self._render(context)
+        given = {**variables, "messages": normalised(messages), "tools": tools or None}
+        if context is not None:
+            for message in given["messages"]:
+                if message["role"] != "assistant":  # whose thoughts templates may leave out
+                    self._tokenizer.check_fits(message.get("content") or "", context)
+        text, disguise, spared = self._render(given)
+        if context is not None:
+            self._tokenizer.check_fits(disguise.reveal(text), context)
         chat = RenderedChat(text, disguise, spared, ())
         if before and chat.follows(before):
             rest = text[len(before.text) :]

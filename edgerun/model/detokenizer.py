@@ -148,11 +148,11 @@ def _byte_table() -> dict[str, int]:
     return table | {chr(0x100 + index): byte for index, byte in enumerate(others)}
 
 
-_BYTES = _byte_table()
+BYTE_SPELLING = _byte_table()
 
 
 def _byte_level(token: str) -> bytes:
-    values = [_BYTES.get(character) for character in token]
+    values = [BYTE_SPELLING.get(character) for character in token]
     if None in values:
         return token.encode()
     return bytes(value for value in values if value is not None)

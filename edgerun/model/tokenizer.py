@@ -11,14 +11,20 @@ never splits a UTF-8 character.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from edgerun.errors import BundleError, EdgerunError, PromptError
+from edgerun.limited import run_limited
 from edgerun.model.controls import ControlTokens
 from edgerun.model.detokenizer import ByteDecoder, StreamDecoder, byte_decoder
+from edgerun.model.text_bound import longest_span, solid_bytes
+from edgerun.model.tokenizer_check import TextBounds, check_tokenizer_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
@@ -39,6 +45,14 @@ END_OF_TURN = (
 )
 
 
+SHORT = 4  # characters a token of a context, up to which text is encoded rather than estimated
+MAX_TEXT_BYTES = 16 << 20  # encoded at once; the library needs up to a hundred times as much
+# Longer than the slowest machine needs; what exceeds it is a tokenizer that never ends.
+WALL_S, WALL_S_PER_BYTE = 30.0, 1e-4
+# Growth of a text that is usual, and texts of what length are tried before the whole is.
+USUAL_GROWTH, FREE_BYTES, SLICE_CHARACTERS = 16, 1 << 16, 1 << 10
+
+
 class Tokenizer:
     """A Hugging Face ``tokenizer.json`` with edgerun's rules about control tokens.
 
@@ -49,9 +63,10 @@ class Tokenizer:
         controls: the control tokens.
     """
 
-    def __init__(self, rust: RustTokenizer, config: Mapping[str, Any]) -> None:
+    def __init__(self, rust: RustTokenizer, config: Mapping[str, Any], bounds: TextBounds) -> None:
         """Wraps ``rust``, which must not be used elsewhere; see ``from_json``."""
         self._rust = rust
+        self._bounds = bounds
         self._config = config
         self._lock = threading.Lock()
         rust.no_truncation()
@@ -60,6 +75,9 @@ class Tokenizer:
         self._added = {id_: token.content for id_, token in _added_tokens(rust).items()}
         hidden = {id_ for id_, token in _added_tokens(rust).items() if token.special}
         self.controls = ControlTokens.of(_added_tokens(rust))
+        self._swallows_spaces = any(
+            token.lstrip or token.rstrip for token in _added_tokens(rust).values()
+        )
         self.bos_ids = self._find_bos_ids()
         self.eos_ids = self._find_eos_ids(hidden)
         self.hidden_ids = frozenset(hidden)
@@ -75,13 +93,14 @@ class Tokenizer:
             config: content of ``tokenizer_config.json``; gives bos and eos tokens.
 
         Raises:
-            BundleError: the text is not a tokenizer.
+            BundleError: the text is not a tokenizer, or one that would multiply text or work.
             UnsupportedError: its decoder is of a kind that language models do not use.
         """
         from tokenizers import Tokenizer as RustTokenizer
 
+        bounds = check_tokenizer_json(text)
         try:
-            return cls(RustTokenizer.from_str(text), config or {})
+            return cls(RustTokenizer.from_str(text), config or {}, bounds)
         except EdgerunError:
             raise
         except BaseException as error:  # a panic in Rust is a BaseException
@@ -112,9 +131,25 @@ class Tokenizer:
             bos: start with ``bos_ids``.
 
         Raises:
-            PromptError: the text contains surrogates, which are not characters.
+            PromptError: the text is too long, or contains surrogates, which are not characters.
+            BundleError: the tokenizer fails on this text, or takes too long.
         """
-        return (list(self.bos_ids) if bos else []) + self._encode_run(text, first=True)
+        ids = self._limited(text, lambda: self._encode_run(text, first=True))
+        return (list(self.bos_ids) if bos else []) + ids
+
+    def fewest_tokens(self, text: str) -> int:
+        """A bound from below of the tokens that text has, without encoding it.
+
+        Args:
+            text: plain text or a rendered template.
+
+        Returns:
+            0 where nothing is known.
+        """
+        if self._span is None:
+            return 0
+        size = solid_bytes(text) if self._swallows_spaces else _size(text)
+        return math.ceil(size / self._span)
 
     def encode_template(
         self, text: str, reveal: Callable[[str], str] = str, *, first: bool = True
@@ -130,8 +165,14 @@ class Tokenizer:
             first: whether ``text`` starts the sequence.
 
         Raises:
-            PromptError: the text contains surrogates, which are not characters.
+            PromptError: the text is too long, or contains surrogates, which are not characters.
+            BundleError: the tokenizer fails on this text, or takes too long.
         """
+        return self._limited(text, lambda: self._encode_controlled(text, reveal, first=first))
+
+    def _encode_controlled(
+        self, text: str, reveal: Callable[[str], str], *, first: bool
+    ) -> list[int]:
         ids: list[int] = []
         for run, control in self.controls.split(text):
             plain = reveal(run)
@@ -165,6 +206,61 @@ class Tokenizer:
         """Returns a decoder that is fed one id at a time; see ``decode``."""
         return StreamDecoder(self._bytes, self.hidden_ids, continues=continues)
 
+    def check_fits(self, text: str, context: int) -> None:
+        """Refuses text whose length alone says that it does not fit, before it is encoded.
+
+        Raises:
+            PromptError: it has more tokens than the context, one of which must stay free.
+        """
+        if context < 2 or len(text) <= SHORT * context:  # a context of one is another error
+            return
+        fewest = self.fewest_tokens(text)
+        if fewest >= context:
+            raise PromptError(
+                f"the prompt has {_size(text)} bytes, which are at least {fewest} tokens, and the "
+                f"context is {context}: shorten the prompt",
+                tokens=fewest,
+                context=context,
+            )
+
+    @functools.cached_property
+    def _span(self) -> float | None:
+        """Bytes of text that a token stands for at most."""
+        plain = [name for id_, name in self._added.items() if id_ not in self.controls.ids]
+        controls = self.controls.names
+        vocabulary = self._rust.get_vocab(with_added_tokens=False)
+        return longest_span(self._bounds, vocabulary, [*plain, *controls])
+
+    def _limited(self, text: str, encode: Callable[[], list[int]]) -> list[int]:
+        """Encodes a text under limits of size and time."""
+        size = _size(text)
+        if size > MAX_TEXT_BYTES:
+            raise PromptError(
+                f"the text has {size} bytes; at most {MAX_TEXT_BYTES} are encoded at once"
+            )
+        limit = WALL_S + WALL_S_PER_BYTE * size
+        try:
+            self._check_growth(text, size)
+            return run_limited(encode, limit)
+        except TimeoutError as error:
+            raise BundleError(
+                f"tokenizer.json needs more than {limit:.0f} s for a text of {size} bytes"
+            ) from error
+
+    def _check_growth(self, text: str, size: int) -> None:
+        """Measures piece by piece what the normalizer makes of a text where that may be much."""
+        normalizer = self._rust.normalizer
+        if self._bounds.growth <= USUAL_GROWTH or normalizer is None:
+            return
+        grown, most = 0, USUAL_GROWTH * size + FREE_BYTES
+        for start in range(0, len(text), SLICE_CHARACTERS):
+            with _as_bundle_error():
+                grown += _size(normalizer.normalize_str(text[start : start + SLICE_CHARACTERS]))
+            if grown > most:
+                raise BundleError(
+                    f"tokenizer.json makes more than {most} bytes of a text of {size} bytes"
+                )
+
     def _encode_run(self, text: str, *, first: bool) -> list[int]:
         ids = self._encode_plain(text, first=first)
         if self.controls.ids.isdisjoint(ids):
@@ -173,7 +269,7 @@ class Tokenizer:
 
     def _encode_plain(self, text: str, *, first: bool) -> list[int]:
         try:
-            with self._lock, _prefix_only_at_start(self._rust, first=first):
+            with _as_bundle_error(), self._lock, _prefix_only_at_start(self._rust, first=first):
                 encoding = self._rust.encode(text, add_special_tokens=False)
         except (TypeError, UnicodeEncodeError) as error:  # how it complains depends on versions
             raise PromptError(
@@ -219,6 +315,17 @@ class Tokenizer:
         self._rust.encode_special_tokens = True
 
 
+@contextlib.contextmanager
+def _as_bundle_error() -> Iterator[None]:
+    """Says what a panic of the library is to a user: a defect of the file."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # pyo3 derives it from BaseException
+            raise
+        raise BundleError(f"tokenizer.json fails on this text: {_one_line(error)}") from error
+
+
 class _prefix_only_at_start:  # noqa: N801, reads as a statement
     """Keeps Metaspace's ``"first"`` prefix from being added inside a sequence."""
 
@@ -253,3 +360,7 @@ def _state(part: Any) -> dict[str, Any] | None:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))

@@ -78,7 +78,7 @@ def test_an_endless_loop_ends_with_ctrl_c() -> None:
     with pytest.raises(KeyboardInterrupt):
         onnxruntime._run_session(session, ["logits"], feed)
     timer.join()
-    assert not [one for one in threading.enumerate() if one.name == "onnxruntime"]
+    assert not [one for one in threading.enumerate() if one.name == "edgerun-limited"]
 
 
 def test_what_onnxruntime_says_of_a_failed_run_is_a_back_end_error() -> None:

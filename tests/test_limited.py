@@ -1,0 +1,37 @@
+"""Native work that the caller can give up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from edgerun.limited import run_limited
+
+
+def test_results_and_errors_are_those_of_the_work() -> None:
+    assert run_limited(lambda: 7) == 7
+    assert run_limited(lambda: 7, 60) == 7
+    with pytest.raises(ZeroDivisionError):
+        run_limited(lambda: 1 / 0)
+    with pytest.raises(TimeoutError, match="mine"):
+        run_limited(lambda: exec("raise TimeoutError('mine')"))
+
+
+def test_work_that_takes_too_long_is_told_to_stop() -> None:
+    stopped = threading.Event()
+    with pytest.raises(TimeoutError, match=r"longer than 0\.01 s"):
+        run_limited(lambda: stopped.wait(60), 0.01, stopped.set)
+    assert stopped.is_set()
+
+
+def test_ctrl_c_does_not_wait_for_the_work() -> None:
+    stopped = threading.Event()
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_limited(lambda: stopped.wait(60), stop=stopped.set)
+    timer.join()
+    assert stopped.is_set()
