@@ -31,6 +31,7 @@ from edgerun.env import settings
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.graph.ops import IDS, POSITIONS, SCHEMAS
+from edgerun.graph.passes.attributes import is_unread
 from edgerun.graph.shapes import value_shapes
 from edgerun.state import Batch, KVCache
 from edgerun.workload import logit_nodes
@@ -268,10 +269,12 @@ def _refusals(task: _Task, backends: Sequence[Backend], placed: Placed) -> tuple
             continue
         if backend.name in used:
             continue
-        supports = ((node, task.able(backend, node)) for node in task.graph.nodes)
-        unable = next(((node, one) for node, one in supports if not one), None)
-        if unable is not None:
-            reason = f"{unable[0].name}: {unable[1].reason}"
+        supports = [(node, task.able(backend, node)) for node in task.graph.nodes]
+        unable = [pair for pair in supports if not pair[1]]
+        if unable:
+            # A node with an unknown attribute is why its neighbours are not recognised either.
+            node, support = min(unable, key=lambda pair: not is_unread(pair[0]))
+            reason = f"{node.name}: {support.reason}"
         else:
             seconds = sum(task.cost(backend, node) for node in task.graph.nodes)
             reason = f"slower by estimate: {seconds * 1e3:.2f} ms / {PHASE_ROWS[task.phase]} rows"

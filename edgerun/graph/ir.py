@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
+from edgerun.errors import BundleError
 from edgerun.formats.base import PackedWeight
 
 Constant: TypeAlias = NDArray[Any] | PackedWeight
@@ -25,6 +26,7 @@ class Node:
         inputs: value or constant names; ``""`` for an absent optional input.
         outputs: value names.
         attrs: attributes, plain Python or NumPy values.
+        metadata: what the file's author noted about the node; it changes no result.
     """
 
     op: str
@@ -32,6 +34,7 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,16 @@ class Graph:
         if isinstance(constant, PackedWeight):
             raise KeyError(name)
         return constant
+
+    def add_constant(self, name: str, constant: Constant) -> None:
+        """Adds a constant that a pass made of others.
+
+        Raises:
+            BundleError: there is something else under this name.
+        """
+        if name in self.constants:
+            raise BundleError(f"two different constants of the graph would be called '{name}'")
+        self.constants[name] = constant
 
     def with_nodes(self, nodes: Iterable[Node]) -> Graph:
         """Returns a copy with other nodes, without constants that nothing reads any more."""

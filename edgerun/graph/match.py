@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -40,14 +40,17 @@ class Num:
 
 
 class Op:
-    """Matches a node by op and inputs; ``bind`` captures the node itself."""
+    """Matches a node by op, inputs and the attributes named; it may have no further inputs.
 
-    __slots__ = ("bind", "inputs", "op")
+    Attributes that no pattern could name were dealt with before (``passes/attributes.py``).
+    """
 
-    def __init__(self, op: str, *inputs: Pattern, bind: str = "") -> None:
+    __slots__ = ("attributes", "inputs", "op")
+
+    def __init__(self, op: str, *inputs: Pattern, **attributes: Any) -> None:
         self.op = op
         self.inputs = inputs
-        self.bind = bind
+        self.attributes = attributes
 
 
 Pattern: TypeAlias = Var | Const | Num | Op
@@ -58,7 +61,6 @@ class Match:
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
-        self.nodes: dict[str, Node] = {}
 
     def __getitem__(self, name: str) -> str:
         return self.values[name]
@@ -90,10 +92,11 @@ class Matcher:
         node = self.producers.get(value)
         if node is None or node.op != pattern.op or node.outputs[0] != value:
             return False
-        if len(node.inputs) < len(pattern.inputs):
+        count = len(pattern.inputs)
+        if len(node.inputs) < count or any(node.inputs[count:]):
             return False
-        if pattern.bind:
-            found.nodes[pattern.bind] = node
+        if any(node.attrs.get(name) != value for name, value in pattern.attributes.items()):
+            return False
         pairs = zip(node.inputs, pattern.inputs, strict=False)
         return all(self._match(name, wanted, found) for name, wanted in pairs)
 

@@ -68,8 +68,9 @@ def read_graph(path: Path, data: bytes, listed: Mapping[str, OpenFile] | None = 
         tensor.name: _tensor(tensor, files) for tensor in model.graph.initializer if tensor.name
     }
     names = set(constants)
+    _check_values(model, [one.name for one in model.graph.initializer if one.name])
     return Graph(
-        nodes=[_node(proto, index) for index, proto in enumerate(model.graph.node)],
+        nodes=_nodes(model.graph.node),
         inputs=[value.name for value in model.graph.input if value.name not in names],
         outputs=[value.name for value in model.graph.output],
         constants=constants,
@@ -120,17 +121,54 @@ def _typed(tensor: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> NDAr
     return np.array(values).astype(dtype).reshape(shape)
 
 
-def _node(proto: Any, index: int) -> Node:
+def _nodes(protos: Any) -> list[Node]:
+    """The nodes, under different names: ONNX demands none of them, and nothing depends on them."""
+    nodes: list[Node] = []
+    names: set[str] = set()
+    for index, proto in enumerate(protos):
+        name = proto.name or f"node_{index}"
+        while name in names:
+            name += f"#{index}"
+        names.add(name)
+        nodes.append(_node(proto, name))
+    return nodes
+
+
+def _check_values(model: Any, names: list[str]) -> None:
+    """Every value is made once, and before a node reads it, as ONNX demands."""
+    made = set(names)
+    if len(made) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BundleError(f"the graph has two tensors called '{twice}'")
+    made.update(value.name for value in model.graph.input)
+    made.update(tensor.values.name for tensor in model.graph.sparse_initializer)
+    for node in model.graph.node:
+        for name in node.input:
+            if name and name not in made:
+                raise BundleError(
+                    f"node '{node.name}' ({node.op_type}) reads '{name}', which nothing before it "
+                    "makes"
+                )
+        for name in node.output:
+            if name in made:
+                raise BundleError(
+                    f"node '{node.name}' ({node.op_type}) makes '{name}', which is there already"
+                )
+        made.update(name for name in node.output if name)
+
+
+def _node(proto: Any, name: str) -> Node:
     domain = "" if proto.domain in DEFAULT_DOMAINS else f"{proto.domain}."
     attributes = {attribute.name: _attribute(attribute) for attribute in proto.attribute}
-    for entry in proto.metadata_props:
-        attributes[entry.key] = entry.value
+    if len(attributes) != len(proto.attribute):
+        raise BundleError(f"node '{proto.name}' ({proto.op_type}) has an attribute twice")
     return Node(
         op=domain + proto.op_type,
-        name=proto.name or f"node_{index}",
+        name=name,
         inputs=tuple(proto.input),
         outputs=tuple(proto.output),
         attrs=attributes,
+        metadata={entry.key: entry.value for entry in proto.metadata_props},
     )
 
 

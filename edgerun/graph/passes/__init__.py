@@ -2,8 +2,8 @@
 
 Each pass is a function ``Graph -> Graph`` that rewrites the nodes it recognises and leaves the
 others alone; it returns a new graph, and may add derived constants to the one it was given. What
-stays unrecognised keeps its ONNX name; the planner then looks for a back-end that runs the
-original file.
+stays unrecognised keeps its ONNX name, and no kernel runs it. A pattern says all of a form: op,
+inputs, and the attributes that matter; ``attributes.py`` sees to it that there are no others.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from edgerun.graph.ir import Graph
 from edgerun.graph.passes import (
     attention,
+    attributes,
     embedding,
     gates,
     linear,
@@ -25,6 +26,7 @@ from edgerun.graph.passes.prune import prune
 
 # In this order: attention reads what rotary wrote, residuals what linear wrote, and so on.
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
+    attributes.read_attributes,
     rotary.fuse_rotary,
     norms.fuse_norms,
     attention.fuse_attention,

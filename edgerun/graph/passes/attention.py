@@ -7,13 +7,17 @@ disappear here.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from edgerun.errors import BundleError
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Match, Matcher, Num, Op, Var
 
-_TOTAL = Op("Shape", Var("attention_mask"), bind="total")
-_PAST = Op("Sub", _TOTAL, Op("Shape", Var("input_ids"), bind="sequence"))
+BOOL = 9  # onnx.TensorProto
+HEADS_FIRST = (0, 2, 1, 3)  # and back
+
+_TOTAL = Op("Shape", Var("attention_mask"), start=1, end=2)
+_PAST = Op("Sub", _TOTAL, Op("Shape", Var("input_ids"), start=1, end=2))
 _COLUMNS = Op("Range", Num(0), Op("Squeeze", _TOTAL, Num(0)), Num(1))
 _ROWS = Op(
     "Unsqueeze",
@@ -22,12 +26,12 @@ _ROWS = Op(
 )
 _CAUSAL = Op("LessOrEqual", _COLUMNS, _ROWS)
 _RECENT = Op("Greater", _COLUMNS, Op("Sub", _ROWS, Const("window")))
-_PADDING = Op("Cast", Op("Unsqueeze", Var("attention_mask"), Num((1, 2))))
+_PADDING = Op("Cast", Op("Unsqueeze", Var("attention_mask"), Num((1, 2))), to=BOOL)
 _FULL_MASK = Op("And", _CAUSAL, _PADDING)
 _WINDOW_MASK = Op("And", Op("And", _CAUSAL, _RECENT), _PADDING)
-_HEADS = Op("Transpose", Var("split"), bind="transpose")
+_HEADS = Op("Transpose", Var("split"), perm=HEADS_FIRST)
 _SPLIT = Op("Reshape", Var("flat"), Const("shape"))
-_JOINED = Op("Reshape", Op("Transpose", Var("attended"), bind="transpose"), Const("shape"))
+_JOINED = Op("Reshape", Op("Transpose", Var("attended"), perm=HEADS_FIRST), Const("shape"))
 _PAST_NAME = re.compile(r"past_key_values\.(\d+)\.(key|value)")
 
 
@@ -37,7 +41,7 @@ def fuse_attention(graph: Graph) -> Graph:
     rewritten: dict[str, list[Node]] = {}
     masks = {}
     for node in graph.nodes:
-        if node.op != "Attention":
+        if node.op != "Attention" or len(node.inputs) != 6:
             continue
         mask = node.inputs[3]
         if mask not in masks:
@@ -57,45 +61,51 @@ def _window(mask: str, matcher: Matcher) -> int | None:
     found = matcher.match(mask, _WINDOW_MASK)
     if found is None or not _reads_inputs(found):
         return None
-    return int(matcher.graph.array(found["window"]))
+    window = int(matcher.graph.array(found["window"]))
+    if window < 1:
+        raise BundleError(f"mask '{mask}' has a window of {window} positions; expected 1 or more")
+    return window
 
 
 def _reads_inputs(found: Match) -> bool:
-    spans = [(node.attrs.get("start"), node.attrs.get("end")) for node in found.nodes.values()]
-    names = (found["attention_mask"], found["input_ids"])
-    return names == ("attention_mask", "input_ids") and spans == [(1, 2), (1, 2)]
+    return (found["attention_mask"], found["input_ids"]) == ("attention_mask", "input_ids")
 
 
 def _rewrite(node: Node, matcher: Matcher, window: int) -> dict[str, list[Node]]:
     """Replacement nodes by the name of the node they replace; empty when the form differs."""
     layer = _layer(node)
-    joined = _join(node, matcher)
-    parts = [_heads(name, matcher) for name in node.inputs[:3]]
-    if layer is None or joined is None or any(part is None for part in parts):
+    q, k, v = (_heads(name, matcher) for name in node.inputs[:3])
+    if layer is None or q is None or k is None or v is None or v.nodes:
         return {}
-    (q, heads, dim, q_nodes), (k, kv_heads, _, k_nodes), (v, _, _, _) = (
-        part for part in parts if part is not None
-    )
+    if (v.count, v.size) != (k.count, k.size) or k.size != q.size:
+        raise BundleError(
+            f"node '{node.name}' has queries of {q.count} heads of {q.size}, keys of {k.count} of "
+            f"{k.size} and values of {v.count} of {v.size}; expected one size, and as many heads "
+            "of values as of keys"
+        )
+    joined = _join(node, q.count * q.size, matcher)
+    if joined is None:
+        return {}
     attention = Node(
         op="attention",
         name=node.name,
-        inputs=(q, k, v),
+        inputs=(q.rows, k.rows, v.rows),
         outputs=joined.outputs,
         attrs={
             "layer": layer,
-            "num_heads": heads,
-            "num_kv_heads": kv_heads,
-            "head_dim": dim,
-            "scale": float(node.attrs["scale"]),
+            "num_heads": q.count,
+            "num_kv_heads": k.count,
+            "head_dim": q.size,
+            "scale": node.attrs["scale"],
             "window": window,
         },
     )
-    return {node.name: [*q_nodes, *k_nodes, attention], joined.name: []}
+    return {node.name: [*q.nodes, *k.nodes, attention], joined.name: []}
 
 
 def _layer(node: Node) -> int | None:
     """Layer number from the names of the cache inputs."""
-    if len(node.inputs) != 6 or node.attrs.get("is_causal", 0) or "scale" not in node.attrs:
+    if node.attrs["is_causal"] or "scale" not in node.attrs:
         return None
     found = [_PAST_NAME.fullmatch(name) for name in node.inputs[4:6]]
     if found[0] is None or found[1] is None or found[0][1] != found[1][1]:
@@ -103,30 +113,44 @@ def _layer(node: Node) -> int | None:
     return int(found[0][1])
 
 
-def _join(node: Node, matcher: Matcher) -> Node | None:
-    """The Reshape that joins the heads of this node's output."""
+def _join(node: Node, width: int, matcher: Matcher) -> Node | None:
+    """The Reshape that joins the heads of this node's output to rows of a width."""
     for transpose in matcher.consumers.get(node.outputs[0], []):
         for reshape in matcher.consumers.get(transpose.outputs[0], []):
             found = matcher.match(reshape.outputs[0], _JOINED)
-            if found is not None and found["attended"] == node.outputs[0]:
+            if found is None or found["attended"] != node.outputs[0]:
+                continue
+            if _shape(found, matcher) == [0, 0, width]:
                 return reshape
     return None
 
 
-def _heads(value: str, matcher: Matcher) -> tuple[str, int, int, list[Node]] | None:
-    """Follows one input of attention back to its rows.
+@dataclass(frozen=True, slots=True)
+class _Heads:
+    """One input of attention.
 
-    Returns:
-        the rows' name, number of heads, head_dim, and the per-head nodes (norm, rotary)
-        renamed to work on rows.
+    Attributes:
+        rows: name of the value that it is made of.
+        count: heads.
+        size: elements of a head.
+        nodes: norm and rotary of the heads, renamed to work on rows.
     """
+
+    rows: str
+    count: int
+    size: int
+    nodes: list[Node]
+
+
+def _heads(value: str, matcher: Matcher) -> _Heads | None:
+    """Follows one input of attention back to its rows; None when the form differs."""
     nodes: list[Node] = []
     rotary = matcher.producers.get(value)
     if rotary is not None and rotary.op == "rotary":
         nodes.append(rotary)
         value = rotary.inputs[0]
     found = matcher.match(value, _HEADS)
-    if found is None or tuple(found.nodes["transpose"].attrs.get("perm", ())) != (0, 2, 1, 3):
+    if found is None:
         return None
     value = found["split"]
     norm = matcher.producers.get(value)
@@ -136,11 +160,16 @@ def _heads(value: str, matcher: Matcher) -> tuple[str, int, int, list[Node]] | N
     split = matcher.match(value, _SPLIT)
     if split is None:
         return None
-    shape = matcher.graph.array(split["shape"]).reshape(-1).tolist()
-    if len(shape) != 4:
+    shape = _shape(split, matcher)
+    if len(shape) != 4 or shape[:2] != [0, 0] or min(shape[2:]) < 1:
         return None
     flat, renamed = _on_rows(split["flat"], nodes[::-1])
-    return flat, shape[2], shape[3], renamed
+    return _Heads(flat, shape[2], shape[3], renamed)
+
+
+def _shape(found: Match, matcher: Matcher) -> list[int]:
+    shape: list[int] = matcher.graph.array(found["shape"]).reshape(-1).tolist()
+    return shape
 
 
 def _on_rows(flat: str, nodes: list[Node]) -> tuple[str, list[Node]]:

@@ -11,13 +11,14 @@ from edgerun.graph.ir import Graph
 from edgerun.graph.match import Const, Matcher, Num, Op, Var
 from edgerun.graph.ops import IDS
 
-_DENSE = Op("Gather", Const("table"), Var("ids"))
+FLOAT = 1  # onnx.TensorProto
+_DENSE = Op("Gather", Const("table"), Var("ids"), axis=0)
 _INT8 = Op(
     "Reshape",
     Op(
         "Mul",
-        Op("Sub", Op("Cast", Op("Gather", Const("codes"), Var("ids"))), Num(128)),
-        Op("Unsqueeze", Op("Gather", Const("scales"), Var("ids")), Num(-1)),
+        Op("Sub", Op("Cast", Op("Gather", Const("codes"), Var("ids"), axis=0), to=FLOAT), Num(128)),
+        Op("Unsqueeze", Op("Gather", Const("scales"), Var("ids"), axis=0), Num(-1)),
     ),
     Const("shape"),
 )
@@ -31,15 +32,16 @@ def fuse_embedding(graph: Graph) -> Graph:
         int8 = matcher.match(node.outputs[0], _INT8)
         if int8 is not None and int8["ids"] == "input_ids":
             table = _packed(graph, int8["codes"], int8["scales"])
-            if table is None:
+            shape = graph.array(int8["shape"]).reshape(-1).tolist()
+            if table is None or shape != [0, 0, table.shape[1]]:
                 continue
             name = f"{int8['codes']}/table"
-            graph.constants[name] = table
+            graph.add_constant(name, table)
             nodes[index] = replace(node, op="embedding", inputs=(IDS, name), attrs={})
             return graph.with_nodes(nodes)
     for index, node in enumerate(nodes):
         dense = matcher.match(node.outputs[0], _DENSE)
-        if dense is not None and dense["ids"] == "input_ids" and not node.attrs.get("axis", 0):
+        if dense is not None and dense["ids"] == "input_ids":
             if graph.array(dense["table"]).ndim != 2:
                 continue
             nodes[index] = replace(node, op="embedding", inputs=(IDS, dense["table"]), attrs={})

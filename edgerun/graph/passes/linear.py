@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,16 +20,22 @@ from edgerun.graph.ops import Activations
 _SCALE = Op(
     "Div",
     Num(127),
-    Op("Clip", Op("ReduceMax", Op("Abs", Var("x")), Num(-1)), Num(np.float32(1e-5).item())),
+    Op(
+        "Clip",
+        Op("ReduceMax", Op("Abs", Var("x")), Num(-1), keepdims=1),
+        Num(np.float32(1e-5).item()),
+    ),
 )
 _ROUNDED = Op(
     "Div",
     Op("Clip", Op("Round", Op("Mul", Var("x"), _SCALE)), Num(-128), Num(127)),
     _SCALE,
 )
-_TIED = Op("MatMul", Var("x"), Op("Transpose", Const("table")))
+_TIED = Op("MatMul", Var("x"), Op("Transpose", Const("table"), perm=(1, 0)))
 _DENSE = Op("MatMul", Var("x"), Const("weight"))
 _BIASED = Op("Add", _DENSE, Const("bias"))
+# By the name of a constant that was made here, what it was made from.
+Derived: TypeAlias = dict[str, tuple[Any, ...]]
 FORMAT_KEY = "edgerun.format"
 FORMATS = {2: "int2", 4: "int4", 8: "int8"}
 
@@ -36,7 +43,8 @@ FORMATS = {2: "int2", 4: "int4", 8: "int8"}
 def fuse_linear(graph: Graph) -> Graph:
     """Rewrites products with constant matrices."""
     matcher = Matcher(graph)
-    rewrites: dict[str, Callable[[Node, Matcher], Node | None]] = {
+    derived: Derived = {}
+    rewrites: dict[str, Callable[[Node, Matcher, Derived], Node | None]] = {
         "com.microsoft.MatMulNBits": _quantised,
         "MatMul": _dense,
         "Add": _biased,
@@ -44,18 +52,25 @@ def fuse_linear(graph: Graph) -> Graph:
     nodes = []
     for node in graph.nodes:
         rewrite = rewrites.get(node.op)
-        nodes.append((rewrite and rewrite(node, matcher)) or node)
+        nodes.append((rewrite and rewrite(node, matcher, derived)) or node)
     return graph.with_nodes(nodes)
 
 
-def _quantised(node: Node, matcher: Matcher) -> Node | None:
+def _quantised(node: Node, matcher: Matcher, derived: Derived) -> Node | None:
     graph = matcher.graph
-    inputs = [*node.inputs, "", "", ""][:6]
-    if inputs[4] or any(name and name not in graph.constants for name in inputs[1:]):
+    inputs = [*node.inputs, "", "", ""]
+    if (
+        inputs[4]
+        or any(inputs[6:])
+        or any(name and name not in graph.constants for name in inputs[1:])
+    ):
         return None
     name = f"{inputs[1]}/weight"
-    if name not in graph.constants:
-        graph.constants[name] = _packed(node, graph, inputs)
+    sizes = (node.attrs[name] for name in ("N", "K", "bits", "block_size"))
+    origin = (*inputs[1:4], *sizes, node.metadata.get(FORMAT_KEY))
+    if derived.get(name) != origin:
+        graph.add_constant(name, _packed(node, graph, inputs))
+        derived[name] = origin
     x, activations = _activations(inputs[0], node, matcher)
     bias = (inputs[5],) if inputs[5] else ()
     return replace(node, op="linear", inputs=(x, name, *bias), attrs={"activations": activations})
@@ -65,7 +80,7 @@ def _activations(value: str, node: Node, matcher: Matcher) -> tuple[str, Activat
     found = matcher.match(value, _ROUNDED)
     if found is not None:
         return found["x"], "int8_row"
-    return value, "int8_block" if node.attrs.get("accuracy_level", 0) == 4 else "float"
+    return value, "int8_block" if node.attrs.get("accuracy_level") == 4 else "float"
 
 
 def _packed(node: Node, graph: Graph, inputs: list[str]) -> PackedWeight:
@@ -85,25 +100,27 @@ def _packed(node: Node, graph: Graph, inputs: list[str]) -> PackedWeight:
             f"have shape {codes.shape} and its {scales.size} scales type {scales.dtype}"
         )
     zeros = graph.array(inputs[3]).reshape(n, -1) if inputs[3] else None
-    name = node.attrs.get(FORMAT_KEY, FORMATS[bits])
+    name = node.metadata.get(FORMAT_KEY, FORMATS[bits])
     return PackedWeight(name, (n, k), block, codes, scales.reshape(n, blocks), zeros)
 
 
-def _dense(node: Node, matcher: Matcher) -> Node | None:
+def _dense(node: Node, matcher: Matcher, derived: Derived) -> Node | None:
     tied = matcher.match(node.outputs[0], _TIED)
     if tied is not None:
         return _float_linear(node, tied["x"], tied["table"], matcher)
     found = matcher.match(node.outputs[0], _DENSE)
     if found is None or matcher.graph.array(found["weight"]).ndim != 2:
         return None
-    return _float_linear(node, found["x"], _turned(matcher.graph, found["weight"]), matcher)
+    return _float_linear(
+        node, found["x"], _turned(matcher.graph, found["weight"], derived), matcher
+    )
 
 
-def _biased(node: Node, matcher: Matcher) -> Node | None:
+def _biased(node: Node, matcher: Matcher, derived: Derived) -> Node | None:
     found = matcher.match(node.outputs[0], _BIASED)
     if found is None or matcher.graph.array(found["bias"]).ndim != 1:
         return None
-    name = _turned(matcher.graph, found["weight"])
+    name = _turned(matcher.graph, found["weight"], derived)
     return _float_linear(node, found["x"], name, matcher, found["bias"])
 
 
@@ -113,8 +130,10 @@ def _float_linear(node: Node, x: str, weight: str, matcher: Matcher, *bias: str)
     return replace(node, op="linear", inputs=inputs, attrs={"activations": activations})
 
 
-def _turned(graph: Graph, weight: str) -> str:
+def _turned(graph: Graph, weight: str, derived: Derived) -> str:
     """Name of the ``[N, K]`` view of a stored ``[K, N]`` matrix."""
     name = f"{weight}/turned"
-    graph.constants[name] = graph.array(weight).T
+    if name not in derived:
+        graph.add_constant(name, graph.array(weight).T)
+        derived[name] = ()
     return name

@@ -13,8 +13,8 @@ def fuse_norms(graph: Graph) -> Graph:
 
 
 def _rewrite(node: Node, graph: Graph) -> Node:
-    if node.op != "RMSNormalization" or node.attrs.get("axis", -1) != -1:
+    if node.op != "RMSNormalization" or node.attrs["axis"] != -1:
         return node
-    if node.inputs[1] not in graph.constants:
+    if len(node.inputs) != 2 or node.inputs[1] not in graph.constants:
         return node
-    return replace(node, op="rms_norm", attrs={"epsilon": node.attrs.get("epsilon", 1e-5)})
+    return replace(node, op="rms_norm", attrs={"epsilon": node.attrs["epsilon"]})

@@ -10,12 +10,13 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Pattern, Var
 from edgerun.graph.ops import POSITIONS
 
+FLOAT = 1  # onnx.TensorProto
 _ANGLES = Op(
     "Mul",
-    Op("Unsqueeze", Op("Cast", Var("position_ids")), Num(-1)),
+    Op("Unsqueeze", Op("Cast", Var("position_ids"), to=FLOAT), Num(-1)),
     Const("inv_freq"),
 )
-_BOTH = Op("Concat", _ANGLES, _ANGLES)
+_BOTH = Op("Concat", _ANGLES, _ANGLES, axis=-1)
 
 
 def _table(op: str, scaled: bool) -> Op:
@@ -28,7 +29,7 @@ def _table(op: str, scaled: bool) -> Op:
 def _rotated(scaled: bool) -> Op:
     upper = Op("Slice", Var("x"), Const("middle"), Const("end"), Num(-1))
     lower = Op("Slice", Var("x"), Num(0), Const("middle"), Num(-1))
-    turned = Op("Concat", Op("Neg", upper), lower)
+    turned = Op("Concat", Op("Neg", upper), lower, axis=-1)
     return Op(
         "Add",
         Op("Mul", Var("x"), _table("Cos", scaled)),
@@ -54,7 +55,8 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
             continue
         inv_freq = matcher.graph.array(found["inv_freq"])
         half = len(inv_freq)
-        if int(matcher.graph.array(found["middle"])[0]) != half:
+        middle, end = (int(matcher.graph.array(found[name])[0]) for name in ("middle", "end"))
+        if middle != half or end < 2 * half:
             continue
         factor = found.values.get("factor")
         return replace(

@@ -1,0 +1,116 @@
+"""Which attributes the passes read of each ONNX op, and what an absent one means.
+
+A node with an attribute that no pass reads computes something else than the op that a pass would
+make of it, so no pass may recognise it. It gets a name of its own, ``Attention with softcap=0.5``,
+for which no back-end has a kernel: the refusal then says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from edgerun.errors import BundleError
+from edgerun.graph.ir import Graph, Node
+
+WITH = " with "
+_TYPES = {int: "a whole number", float: "a number", str: "text", tuple: "a list"}
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An attribute that a pass or a pattern compares or uses.
+
+    Attributes:
+        kind: its exact type.
+        default: what an absent one means; None if there is no such value.
+        needed: whether it must be there.
+    """
+
+    kind: type
+    default: Any = None
+    needed: bool = False
+
+
+Rules: TypeAlias = Mapping[str, Any]  # a Read, or the one value that changes nothing
+
+_PLAIN: Rules = {}
+# By op; from the operator specifications of ONNX (opset 23) and onnxruntime's contrib operators.
+ATTRIBUTES: Mapping[str, Rules] = {
+    **dict.fromkeys(("Abs", "Add", "And", "Clip", "Cos", "Div", "Greater", "LessOrEqual"), _PLAIN),
+    **dict.fromkeys(("MatMul", "Mul", "Neg", "Range", "Relu", "Round", "Sigmoid", "Sin"), _PLAIN),
+    **dict.fromkeys(("Slice", "Squeeze", "Sub", "Unsqueeze"), _PLAIN),
+    "Attention": {
+        "scale": Read(float),
+        "is_causal": Read(int, 0),
+        "softcap": 0.0,
+        "softmax_precision": 1,  # float32
+        "qk_matmul_output_mode": 0,
+    },
+    "Cast": {"to": Read(int, needed=True), "saturate": 1},
+    "Concat": {"axis": Read(int, needed=True)},
+    "Gather": {"axis": Read(int, 0)},
+    "ReduceMax": {"keepdims": Read(int, 1), "noop_with_empty_axes": 0},
+    "Reshape": {"allowzero": 0},
+    "RMSNormalization": {"axis": Read(int, -1), "epsilon": Read(float, 1e-5), "stash_type": 1},
+    "Shape": {"start": Read(int, 0), "end": Read(int)},
+    "Transpose": {"perm": Read(tuple)},
+    "com.microsoft.MatMulNBits": {
+        "K": Read(int, needed=True),
+        "N": Read(int, needed=True),
+        "bits": Read(int, needed=True),
+        "block_size": Read(int, needed=True),
+        "accuracy_level": Read(int, 0),
+    },
+}
+
+
+def read_attributes(graph: Graph) -> Graph:
+    """Writes defaults out, drops what changes nothing, and renames nodes that no pass may read.
+
+    Raises:
+        BundleError: an attribute has another type than its op demands, or is missing.
+    """
+    return graph.with_nodes(_read(node) for node in graph.nodes)
+
+
+def is_unread(node: Node) -> bool:
+    """Whether a node has an attribute that no pass reads."""
+    return WITH in node.op
+
+
+def _read(node: Node) -> Node:
+    rules = ATTRIBUTES.get(node.op)
+    if rules is None:
+        return node
+    defaults = {
+        name: rule.default
+        for name, rule in rules.items()
+        if isinstance(rule, Read) and rule.default is not None
+    }
+    unread = []
+    given = {}
+    for name, value in node.attrs.items():
+        rule = rules.get(name)
+        if isinstance(rule, Read):
+            given[name] = _typed(node, name, value, rule.kind)
+        elif rule is None or type(value) is not type(rule) or value != rule:
+            unread.append(f"{name}={value}")
+    missing = [
+        name
+        for name, rule in rules.items()
+        if isinstance(rule, Read) and rule.needed and name not in given
+    ]
+    if missing:
+        raise BundleError(f"node '{node.name}' ({node.op}) has no {', '.join(missing)}")
+    op = node.op + (WITH + ", ".join(unread) if unread else "")
+    return replace(node, op=op, attrs=defaults | given)
+
+
+def _typed(node: Node, name: str, value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise BundleError(
+            f"node '{node.name}' ({node.op}) has {name} = {value!r}; expected {_TYPES[kind]}"
+        )
+    return value

@@ -1,0 +1,260 @@
+"""An attribute that no pass reads is a refusal that names it, and never ignored."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from edgerun.backends import make_backend
+from edgerun.errors import BundleError, UnsupportedError
+from edgerun.graph.ops import SCHEMAS
+from edgerun.graph.passes.attributes import ATTRIBUTES, Read
+from edgerun.loading import LoadOptions, prepare
+from edgerun.model.bundle import open_bundle
+from edgerun.plan import make_plan
+from tests.altered import AlteredBundle
+from tests.bundles import bundle_of
+
+ATTENTION = "layers.0/self_attn/Attention"
+# Together they have every form that the exporter writes.
+SOURCES = {
+    "llama": {"weights": "int4"},
+    "mistral": {"weights": "fp32"},
+    "llama-yarn": {"weights": "fp32"},
+    "bitnet-packed": {"weights": "ternary"},
+}
+
+
+def altered(folder, name="llama"):
+    return AlteredBundle(bundle_of(name, **SOURCES[name]), folder / "bundle")
+
+
+def is_lowered(folder):
+    return {node.op for node in open_bundle(folder).graph.nodes} <= set(SCHEMAS)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_refusal_names_node_and_attribute(backend, tmp_path):
+    bundle = altered(tmp_path)
+    bundle.set(ATTENTION, softcap=0.5)
+    expected = r"layers\.0/self_attn/Attention: .*'Attention with softcap=0\.5'"
+    with pytest.raises(UnsupportedError, match=expected):
+        prepare(bundle.save(), LoadOptions(backend=backend, threads=1))
+
+
+def test_a_back_end_that_runs_the_file_itself_may_have_it(tmp_path):
+    pytest.importorskip("onnxruntime")
+    bundle = altered(tmp_path)
+    bundle.set(ATTENTION, softcap=0.5)
+    graph = open_bundle(bundle.save()).graph
+    plan = make_plan(graph, [make_backend("onnxruntime")])
+    assert {segment.backend for phase in plan.segments.values() for segment in phase} == {
+        "onnxruntime"
+    }
+
+
+def test_every_op_that_the_passes_read_is_in_the_table(tmp_path):
+    ops = set()
+    for index, name in enumerate(SOURCES):
+        model = altered(tmp_path / str(index), name).model
+        ops |= {f"{node.domain}.{node.op_type}".lstrip(".") for node in model.graph.node}
+    assert ops == set(ATTRIBUTES)
+
+
+@pytest.mark.parametrize("op", ATTRIBUTES)
+def test_an_unknown_attribute_is_never_ignored(op, tmp_path):
+    for index, name in enumerate(SOURCES):
+        bundle = altered(tmp_path / str(index), name)
+        nodes = [node for node in bundle.model.graph.node if node.op_type == op.split(".")[-1]]
+        if nodes:
+            break
+    nodes[0].attribute.append(helper.make_attribute("mystery", 1))
+    graph = open_bundle(bundle.save()).graph
+    with pytest.raises(UnsupportedError, match=f"{op} with mystery=1"):
+        make_plan(graph, [make_backend("cpu")])
+
+
+def test_defaults_that_are_spelled_out_change_nothing(tmp_path):
+    bundle = altered(tmp_path)
+    bundle.set(ATTENTION, softcap=0.0, qk_matmul_output_mode=0, is_causal=0, softmax_precision=1)
+    bundle.set("mask/padding", saturate=1)
+    bundle.set("q_proj/Reshape", allowzero=0)
+    bundle.set("norm/RMSNormalization", stash_type=1)
+    plain = open_bundle(bundle_of("llama", weights="int4")).graph
+    assert open_bundle(bundle.save()).graph.nodes == plain.nodes
+
+
+@pytest.mark.parametrize(
+    ("source", "node", "attributes"),
+    [
+        ("llama", ATTENTION, {"is_causal": 1}),
+        ("llama", ATTENTION, {"softmax_precision": 10}),
+        ("llama", ATTENTION, {"softcap": 0}),  # no number of this type is its default
+        ("llama", "mask/total", {"start": 0}),
+        ("llama", "mask/sequence", {"end": 1}),
+        ("llama", "mask/padding", {"to": 7}),
+        ("llama", "rotary/position", {"to": 7}),
+        ("llama", "rotary/embedding", {"axis": 0}),
+        ("llama", "q_rotary/Concat", {"axis": 1}),
+        ("llama", "v_proj/Transpose", {"perm": [0, 1, 2, 3]}),
+        ("llama", "self_attn/Transpose", {"perm": [0, 1, 2, 3]}),
+        ("llama", "embed_tokens/codes", {"axis": 1}),
+        ("llama", "embed_tokens/scales", {"axis": 1}),
+        ("llama", "embed_tokens/Cast", {"to": 10}),
+        ("llama", "norm/RMSNormalization", {"axis": 1}),
+        ("llama", "norm/RMSNormalization", {"stash_type": 10}),
+        ("mistral", "embed_tokens/Gather", {"axis": 1}),
+        ("bitnet-packed", "ReduceMax", {"keepdims": 0}),
+        ("bitnet-packed", "ReduceMax", {"noop_with_empty_axes": 1}),
+    ],
+)
+def test_other_values_of_known_attributes_are_another_form(source, node, attributes, tmp_path):
+    bundle = altered(tmp_path, source)
+    bundle.set(bundle.node(node).name, **attributes)
+    assert not is_lowered(bundle.save())
+
+
+def steps(bundle):
+    bundle.node("q_rotary/upper").input.append("constants/int64_3")
+
+
+def clipped(bundle):
+    node = next(node for node in bundle.model.graph.node if node.name.endswith("/largest"))
+    node.input.append(node.input[1])
+
+
+def normed_bias(bundle):
+    bundle.node("norm/RMSNormalization").input.append("model.norm.weight")
+
+
+def other_value_heads(bundle):
+    """As wide as before, in other heads."""
+    bundle.node("v_proj/Reshape").input[1] = bundle.node("q_proj/Reshape").input[1]
+    name = bundle.node("q_proj/Reshape").input[1]
+    shape = bundle.array(name)
+    assert shape.tolist() == [0, 0, 4, 16]
+
+
+def shape_of(node, *shape):
+    def change(bundle):
+        name = f"shape of {node}"
+        bundle.model.graph.initializer.append(
+            helper.make_tensor(name, 7, [len(shape)], np.array(shape))
+        )
+        bundle.node(node).input[1] = name
+
+    return change
+
+
+def short_slice(bundle):
+    bundle.put("constants/int64_12", np.array([9], np.int64))
+
+
+def value_norm(bundle):
+    """A norm on the values' heads, as on queries of qwen3."""
+    reshape = bundle.node("layers.0/self_attn/v_proj/Reshape")
+    weight = "value norm"
+    bundle.model.graph.initializer.append(helper.make_tensor(weight, 1, [16], np.ones(16)))
+    norm = helper.make_node(
+        "RMSNormalization", [reshape.output[0], weight], ["normed"], "value_norm", axis=-1
+    )
+    place = next(i for i, node in enumerate(bundle.model.graph.node) if node == reshape)
+    bundle.model.graph.node.insert(place + 1, norm)
+    bundle.node("layers.0/self_attn/v_proj/Transpose").input[0] = "normed"
+
+
+@pytest.mark.parametrize(
+    ("source", "change"),
+    [
+        ("llama", steps),
+        ("bitnet-packed", clipped),
+        ("llama", normed_bias),
+        ("llama", value_norm),
+        ("llama", short_slice),
+        ("llama", shape_of("layers.0/self_attn/Reshape", 0, 0, 32)),
+        ("llama", shape_of("layers.0/self_attn/Reshape", 0, -1, 64)),
+        ("llama", shape_of("layers.0/self_attn/q_proj/Reshape", 1, 0, 4, 16)),
+        ("llama", shape_of("embed_tokens/Reshape", 0, 0, 32)),
+    ],
+)
+def test_further_inputs_and_other_shapes_are_another_form(source, change, tmp_path):
+    bundle = altered(tmp_path, source)
+    change(bundle)
+    assert not is_lowered(bundle.save())
+
+
+@pytest.mark.parametrize("shape", [(0, 0, 4, 8), (0, 0, 1, 32), (0, 0, 4, 16)])
+def test_values_have_the_heads_of_the_keys(shape, tmp_path):
+    """Their number and width were taken from the keys."""
+    bundle = altered(tmp_path)
+    shape_of("layers.0/self_attn/v_proj/Reshape", *shape)(bundle)
+    with pytest.raises(BundleError, match=f"values of {shape[2]} of {shape[3]}; expected"):
+        open_bundle(bundle.save())
+
+
+def test_a_window_of_nothing_is_refused(tmp_path):
+    bundle = altered(tmp_path, "mistral")
+    window = next(node for node in bundle.model.graph.node if node.name.endswith("/oldest"))
+    for size in (0, -1):
+        bundle.put(window.input[1], np.array(size, np.int64))
+        with pytest.raises(BundleError, match=f"window of {size} positions"):
+            open_bundle(bundle.save())
+
+
+@pytest.mark.parametrize(
+    ("node", "attributes", "message"),
+    [
+        (ATTENTION, {"scale": 1}, "scale = 1; expected a number"),
+        (ATTENTION, {"scale": "0.25"}, "scale = '0.25'; expected a number"),
+        (ATTENTION, {"is_causal": 0.0}, "is_causal = 0.0; expected a whole number"),
+        ("norm/RMSNormalization", {"epsilon": [1e-5]}, "epsilon = .*; expected a number"),
+        ("norm/RMSNormalization", {"epsilon": 0.0}, "epsilon = 0.0; expected a number from"),
+        ("norm/RMSNormalization", {"epsilon": float("nan")}, "epsilon = nan; expected"),
+        ("v_proj/Transpose", {"perm": 3}, "perm = 3; expected a list"),
+        ("q_proj/MatMulNBits", {"K": 64.0}, "K = 64.0; expected a whole number"),
+        ("q_proj/MatMulNBits", {"bits": "4"}, "bits = '4'; expected a whole number"),
+        ("q_proj/MatMulNBits", {"block_size": 0}, "."),
+        ("q_proj/MatMulNBits", {"block_size": -32}, "."),
+        ("q_proj/MatMulNBits", {"N": -64}, "."),
+        ("q_proj/MatMulNBits", {"bits": 3}, "bits=3"),
+        (ATTENTION, {"scale": float("inf")}, "scale = inf; expected a number from"),
+    ],
+)
+def test_attributes_of_another_type_are_refused(node, attributes, message, tmp_path):
+    bundle = altered(tmp_path)
+    bundle.set(bundle.node(node).name, **attributes)
+    with pytest.raises(BundleError, match=message):
+        open_bundle(bundle.save())
+
+
+@pytest.mark.parametrize("name", ["K", "N", "bits", "block_size"])
+def test_attributes_that_must_be_there_are_named(name, tmp_path):
+    bundle = altered(tmp_path)
+    node = bundle.node("q_proj/MatMulNBits")
+    node.attribute.remove(next(one for one in node.attribute if one.name == name))
+    with pytest.raises(BundleError, match=rf"q_proj/MatMulNBits' .* has no {name}"):
+        open_bundle(bundle.save())
+
+
+def test_metadata_overrides_no_attribute(tmp_path):
+    bundle = altered(tmp_path)
+    for node in bundle.model.graph.node:
+        for key in ("scale", "N", "axis", "perm", "softcap"):
+            node.metadata_props.add(key=key, value="7")
+    plain = open_bundle(bundle_of("llama", weights="int4")).graph
+    graph = open_bundle(bundle.save()).graph
+    assert [node.attrs for node in graph.nodes] == [node.attrs for node in plain.nodes]
+
+
+def test_an_attribute_twice_is_refused(tmp_path):
+    bundle = altered(tmp_path)
+    bundle.node(ATTENTION).attribute.append(helper.make_attribute("scale", 2.0))
+    with pytest.raises(BundleError, match="has an attribute twice"):
+        open_bundle(bundle.save())
+
+
+def test_tables_say_a_type_for_every_attribute_that_is_read():
+    rules = [rule for table in ATTRIBUTES.values() for rule in table.values()]
+    for rule in rules:
+        assert not isinstance(rule, Read) or rule.default is None or type(rule.default) is rule.kind

@@ -1,0 +1,93 @@
+"""Names in a model file mean one thing each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+from edgerun.errors import BundleError
+from edgerun.model.bundle import open_bundle
+from tests.altered import AlteredBundle
+from tests.bundles import bundle_of
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    return AlteredBundle(bundle_of("llama", weights="int4"), tmp_path / "bundle")
+
+
+def add(bundle, name, values):
+    bundle.model.graph.initializer.append(numpy_helper.from_array(values, name))
+
+
+def test_a_tensor_twice_is_refused(bundle):
+    add(bundle, "model.norm.weight", np.zeros(64, np.float32))
+    with pytest.raises(BundleError, match="two tensors called 'model.norm.weight'"):
+        open_bundle(bundle.save())
+
+
+def test_a_value_made_twice_is_refused(bundle):
+    first, second = bundle.node("layers.0/mlp/up_proj/MatMulNBits"), bundle.node("model/norm/RMSNormalization")
+    second.output[0] = first.output[0]
+    with pytest.raises(BundleError, match="makes '.*up_proj.*', which is there already"):
+        open_bundle(bundle.save())
+
+
+def test_a_value_that_is_an_input_too_is_refused(bundle):
+    bundle.node("layers.0/mlp/up_proj/MatMulNBits").output[0] = "attention_mask"
+    with pytest.raises(BundleError, match="makes 'attention_mask', which is there already"):
+        open_bundle(bundle.save())
+
+
+def test_a_value_is_made_before_it_is_read(bundle):
+    nodes = bundle.model.graph.node
+    last = nodes.pop()
+    nodes.insert(0, last)
+    with pytest.raises(BundleError, match=r"reads '/model/norm.*', which nothing before it makes"):
+        open_bundle(bundle.save())
+
+
+def test_a_circle_is_refused(bundle):
+    norm = bundle.node("model/norm/RMSNormalization")
+    norm.input[0] = norm.output[0]
+    with pytest.raises(BundleError, match="which nothing before it makes"):
+        open_bundle(bundle.save())
+
+
+def test_names_of_nodes_carry_nothing(bundle):
+    """ONNX does not ask for them; passes and plans tell nodes apart by them."""
+    plain = open_bundle(bundle_of("llama", weights="int4")).graph
+    for node in bundle.model.graph.node:
+        node.name = "node" if len(node.name) % 2 else ""
+    graph = open_bundle(bundle.save()).graph
+    assert len({node.name for node in graph.nodes}) == len(graph.nodes) == len(plain.nodes)
+    assert [(node.op, node.inputs) for node in graph.nodes] == [
+        (node.op, node.inputs) for node in plain.nodes
+    ]
+
+
+@pytest.mark.parametrize("name", ["lm_head.weight.codes/weight", "model.embed_tokens.weight.codes"])
+def test_a_name_that_a_pass_makes_is_not_taken_from_the_file(name, bundle):
+    """The weight that the file calls so would be multiplied in place of the other."""
+    taken = name if name.endswith("/weight") else f"{name}/table"
+    add(bundle, taken, np.zeros((264, 64), np.float32))
+    bundle.model.graph.output.append(bundle.model.graph.output[0])
+    node = bundle.node("lm_head/MatMulNBits")
+    extra = type(node)(op_type="MatMul", name="extra", input=[node.input[0], taken])
+    extra.output.append("unused")
+    bundle.model.graph.node.append(extra)
+    with pytest.raises(BundleError, match=f"two different constants .* called '{taken}'"):
+        open_bundle(bundle.save())
+
+
+def test_two_layers_share_codes_only_with_all_that_belongs_to_them(bundle):
+    gate = bundle.node("layers.0/mlp/gate_proj/MatMulNBits")
+    up = bundle.node("layers.0/mlp/up_proj/MatMulNBits")
+    up.input[1] = gate.input[1]
+    with pytest.raises(BundleError, match="two different constants .*gate_proj"):
+        open_bundle(bundle.save())
+    up.input[2] = gate.input[2]
+    graph = open_bundle(bundle.save()).graph
+    weights = [node.inputs[1] for node in graph.nodes if "layers.0/mlp" in node.name]
+    assert len(weights) == 4 and len(set(weights)) == 3
