@@ -38,6 +38,7 @@ DTYPES: dict[int, type[np.generic]] = {
     11: np.float64,
 }
 DEFAULT_DOMAINS = ("", "ai.onnx")
+LONGEST_NAME = 1000
 MAX_MODEL_BYTES = 2**31 - 1  # a protobuf message cannot be larger
 
 
@@ -60,6 +61,7 @@ def read_graph(path: Path, data: bytes, listed: Mapping[str, OpenFile] | None = 
         model.ParseFromString(data)
     except DecodeError as error:
         raise BundleError(f"{path} is no ONNX model or is damaged: {error}") from error
+    _check_names(model.graph)
     if not model.graph.output:
         raise BundleError(f"{path} is no ONNX model: it has no outputs")
     files = ExternalFiles(path.parent, listed)
@@ -119,6 +121,20 @@ def _typed(tensor: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> NDAr
     if len(values) != math.prod(shape):
         raise BundleError(f"tensor '{tensor.name}' of shape {shape} holds {len(values)} elements")
     return np.array(values).astype(dtype).reshape(shape)
+
+
+def _check_names(graph: Any) -> None:
+    """Names go into messages: they are short, and have nothing that a terminal would obey."""
+    names = [one.name for part in (graph.input, graph.output, graph.initializer) for one in part]
+    for node in graph.node:
+        names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        names += [one.name for one in node.attribute]
+    for name in names:
+        if len(name) > LONGEST_NAME or not name.isprintable():
+            raise BundleError(
+                f"the graph has a name that cannot be shown, {name[:40]!r}...; expected at most "
+                f"{LONGEST_NAME} printable characters"
+            )
 
 
 def _nodes(protos: Any) -> list[Node]:

@@ -28,7 +28,10 @@ def test_a_tensor_twice_is_refused(bundle):
 
 
 def test_a_value_made_twice_is_refused(bundle):
-    first, second = bundle.node("layers.0/mlp/up_proj/MatMulNBits"), bundle.node("model/norm/RMSNormalization")
+    first, second = (
+        bundle.node("layers.0/mlp/up_proj/MatMulNBits"),
+        bundle.node("model/norm/RMSNormalization"),
+    )
     second.output[0] = first.output[0]
     with pytest.raises(BundleError, match="makes '.*up_proj.*', which is there already"):
         open_bundle(bundle.save())
@@ -91,3 +94,16 @@ def test_two_layers_share_codes_only_with_all_that_belongs_to_them(bundle):
     graph = open_bundle(bundle.save()).graph
     weights = [node.inputs[1] for node in graph.nodes if "layers.0/mlp" in node.name]
     assert len(weights) == 4 and len(set(weights)) == 3
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "\x1b[2J", "\u202ereversed", "x" * 1001])
+@pytest.mark.parametrize("place", ["name", "op_type", "domain", "output"])
+def test_names_that_cannot_be_shown_are_refused(name, place, bundle):
+    node = bundle.model.graph.node[-1]
+    if place == "output":
+        node.output[0] = name
+    else:
+        setattr(node, place, name)
+    with pytest.raises(BundleError, match="a name that cannot be shown") as caught:
+        open_bundle(bundle.save())
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 300

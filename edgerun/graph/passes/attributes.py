@@ -96,7 +96,7 @@ def _read(node: Node) -> Node:
         if isinstance(rule, Read):
             given[name] = _typed(node, name, value, rule.kind)
         elif rule is None or type(value) is not type(rule) or value != rule:
-            unread.append(f"{name}={value}")
+            unread.append(f"{name}={value!r}")
     missing = [
         name
         for name, rule in rules.items()
