@@ -64,7 +64,7 @@ def chat(
     ] = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
-    from edgerun.cli.chat_store import ChatStore
+    from edgerun.cli.chat_store import HISTORY, ChatStore
     from edgerun.cli.conversation import WHEN_FULL, Conversation
     from edgerun.cli.terminal import reader
     from edgerun.env import settings as environment
@@ -99,6 +99,7 @@ def chat(
             show_stats=stats,
         )
         if at_terminal:
+            store.adopt(environment().cache_dir / HISTORY)
             greet(llm)
         if go_on:
             _go_on(conversation, store)

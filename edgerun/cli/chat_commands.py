@@ -141,7 +141,7 @@ def system(conversation: Conversation, argument: str) -> None:
 
 @command
 def set_(conversation: Conversation, argument: str) -> None:
-    """Shows or sets sampling: /set temperature 0.5."""  # noqa: D401
+    """Shows or sets sampling: /set NAME VALUE."""  # noqa: D401
     if argument:
         name, _, value = argument.replace("=", " ", 1).partition(" ")
         changed = {**conversation.settings, name: parsed(name, value.strip())}

@@ -217,7 +217,7 @@ def test_an_export_that_cannot_be_written(
     [
         ("os.fsync", FULL, "No space left"),
         ("os.replace", FULL, "No space left"),
-        ("tempfile.mkstemp", DENIED, "Permission denied"),
+        ("os.open", DENIED, "Permission denied"),
     ],
 )
 def test_a_session_that_cannot_be_saved_keeps_the_old_one_and_the_chat(
