@@ -85,7 +85,7 @@ def write_tree(root: Node) -> bytes:
     def node(name: str, content: Node) -> bytes:
         out = struct.pack(">I", BEGIN_NODE) + _padded(name.encode() + b"\0")
         for key, value in content.properties.items():
-            where = names.setdefault(key, sum(len(known) + 1 for known in names))
+            where = names.setdefault(key, sum(len(text) + 1 for text in names))
             out += struct.pack(">3I", PROPERTY, len(value), where) + _padded(value)
         for key, child in content.children.items():
             out += node(key, child)

@@ -61,12 +61,12 @@ def check_bitstream(data: bytes, board: Board) -> None:
         RefusalError: it is none, or is made for other logic than the board's.
     """
     try:
-        found = configuration.idcode(configuration.swap_words(data)[: configuration.SEARCH_BYTES])
+        idcode = configuration.idcode(configuration.swap_words(data)[: configuration.SEARCH_BYTES])
     except configuration.ConfigurationError as error:
         raise RefusalError(f"the bitstream is unusable: {error}") from None
-    if not board.accepts_idcode(found):
+    if not board.accepts_idcode(idcode):
         raise RefusalError(
-            f"the bitstream is for a device with IDCODE {found:#010x}, and {board.title} has "
+            f"the bitstream is for a device with IDCODE {idcode:#010x}, and {board.title} has "
             f"{board.idcode:#010x}"
         )
 

@@ -86,7 +86,7 @@ class Xmutil:
 
     def load(self, application: str) -> None:
         """Loads, once: what is loaded is not loaded again, whatever the list says of it."""
-        listing = self._wait(lambda found: application in [row.name for row in found.rows])
+        listing = self._wait(lambda listing: application in [row.name for row in listing.rows])
         if listing is None:
             raise FailureError(
                 f"dfx-mgr does not list {application}: does /etc/dfx-mgrd/daemon.conf name "
@@ -97,7 +97,7 @@ class Xmutil:
         if not LOADED.search(text):
             last = text.strip().splitlines()[-1:] or ["it says nothing"]
             raise FailureError(f"xmutil has not loaded {application}: {last[0].strip()[-200:]}")
-        if self._wait(lambda found: application in [row.name for row in found.loaded]) is None:
+        if self._wait(lambda listing: application in [row.name for row in listing.loaded]) is None:
             raise FailureError(f"xmutil says that {application} is loaded, and does not list it so")
         check_state(self._system)
 

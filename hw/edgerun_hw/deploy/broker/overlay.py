@@ -198,8 +198,8 @@ def _port_registers(value: Value) -> bool:
     if words is None:
         return False
     base, size = words
-    known = base in value.overlay.family.ports and size == REGISTER_BYTES
-    return known and value.path.endswith(f"@{base:x}")
+    is_port = base in value.overlay.family.ports and size == REGISTER_BYTES
+    return is_port and value.path.endswith(f"@{base:x}")
 
 
 def _port_widths(value: Value) -> bool:

@@ -32,8 +32,8 @@ def fixups(root: Node) -> dict[Place, str]:
             if match is None:
                 raise refusal("/__fixups__", f"its {label}")
             place = (match[1], match[2], int(match[3]))
-            found = word_at(root, place)
-            require(found == UNRESOLVED and place not in references, "/__fixups__", f"its {label}")
+            is_open = word_at(root, place) == UNRESOLVED and place not in references
+            require(is_open, "/__fixups__", f"its {label}")
             references[place] = label
     return references
 
