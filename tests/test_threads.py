@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -94,6 +96,35 @@ def test_threads_use_all_parts_of_the_api_at_a_time(llm: edgerun.LLM) -> None:
     gc.collect()
     assert llm._cache.free_sequences >= before - 1  # the pool keeps one, as it did
     assert llm.session().messages == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers on this system")
+def test_replies_that_are_interrupted_leave_the_model_to_the_others(llm: edgerun.LLM) -> None:
+    options: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
+    expected = llm.generate("text", **options).ids
+    prompts = ["text", "text and more", "something else"]
+    before, stop = signal.signal(signal.SIGALRM, signal.default_int_handler), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(
+            lambda: [llm.generate("text", **options).ids for _ in iter(stop.is_set, True)]
+        )
+        try:
+            for attempt in range(60):
+                with pytest.raises(KeyboardInterrupt):
+                    signal.setitimer(signal.ITIMER_REAL, 1e-3 + 1e-4 * (attempt % 37))
+                    while True:
+                        llm.generate_many(prompts, **options)
+                        llm.generate("text", **options)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            stop.set()
+        replies = other.result(60)
+    assert replies
+    assert all(reply == expected for reply in replies)
+    assert llm.generate("text", **options).ids == expected
+    gc.collect()
+    assert llm._cache.free_sequences == THREADS
 
 
 def test_a_model_closed_under_running_threads_tells_them(llm: edgerun.LLM) -> None:

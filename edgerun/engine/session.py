@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 
 from edgerun.errors import InputError
@@ -22,29 +21,23 @@ class Session:
         cache: the cache.
         sequence: number of the sequence in it.
         ids: ids whose keys and values are cached, oldest first.
+        is_open: whether the sequence is still its own.
     """
 
-    def __init__(self, cache: KVCache, sequence: int | None = None) -> None:
-        """Takes a sequence of the cache.
-
-        Args:
-            cache: the cache.
-            sequence: one that was opened or forked for this session; None opens one.
+    def __init__(self, cache: KVCache, source: Session | None = None, length: int = 0) -> None:
+        """Takes a sequence of the cache; see ``fork`` for one that begins as another session.
 
         Raises:
             InputError: all sequences are in use.
         """
         self.cache = cache
-        self.sequence = cache.open() if sequence is None else sequence
-        self.ids: list[int] = []
+        self.is_open = True
         self._turn = 0
-        self._closer = weakref.finalize(self, cache.close, self.sequence)
-        self._closer.atexit = False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it has a sequence."""
-        return self._closer.alive
+        self.ids: list[int] = [] if source is None else source.ids[:length]
+        self.sequence: int
+        self.sequence = (
+            cache.open(self) if source is None else cache.fork(source.sequence, length, self)
+        )
 
     def fork(self, length: int) -> Session:
         """Opens a session that begins with the first ``length`` ids of this one.
@@ -52,9 +45,7 @@ class Session:
         Raises:
             InputError: all sequences are in use.
         """
-        session = Session(self.cache, self.cache.fork(self.sequence, length))
-        session.ids += self.ids[:length]
-        return session
+        return Session(self.cache, self, length)
 
     def begin(self) -> int:
         """Starts a generation; one that is still under way can no longer go on.
@@ -116,7 +107,7 @@ class Session:
 
     def close(self) -> None:
         """Gives the sequence back; calling it twice is allowed."""
-        self._closer()
+        self.is_open = False
 
     def _check_open(self) -> None:
         if not self.is_open:

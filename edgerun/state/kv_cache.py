@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,15 @@ class CacheSpec:
         return 2 * self.num_layers * self.num_kv_heads * (self.head_dim * element + scale)
 
 
+class Owner(Protocol):
+    """Who has a sequence: until it is forgotten, or says that it has it no more."""
+
+    is_open: bool
+
+
+Holder: TypeAlias = Callable[[], "Owner | None"]
+
+
 class KVCache:
     """Keys and values of several sequences in pages of ``PAGE_TOKENS`` tokens.
 
@@ -56,7 +66,9 @@ class KVCache:
 
     Any thread may open, fork, truncate and close sequences. Whoever computes holds ``lock`` from
     ``reserve`` to ``extend``, and until the logits are used: the executable has buffers for one
-    call at a time.
+    call at a time. Ctrl-C may come between any two lines here; users of a page are counted up
+    before a table names it and down after, so that a page can be lost, and found again, but never
+    be given to two.
 
     Attributes:
         spec: what a token occupies.
@@ -90,40 +102,44 @@ class KVCache:
         self.lengths = np.zeros(max_sequences, np.int64)
         self._page_users = np.zeros(num_pages, np.int32)
         self._free_pages = list(range(num_pages - 1, -1, -1))
-        self._free_sequences = list(range(max_sequences - 1, -1, -1))
-        self._closed: deque[int] = deque()
+        self._holders: list[Holder] = [_nobody] * max_sequences
 
     @property
     def free_sequences(self) -> int:
         """How many more sequences can be opened."""
-        return len(self._free_sequences) + len(self._closed)
+        return sum(not self._in_use(sequence) for sequence in range(len(self._holders)))
 
     @property
     def free_pages(self) -> int:
         """How many pages no open sequence has."""
-        self.lock.run(self._collect)
-        return len(self._free_pages)
+        return self.lock.run(self._count_free_pages)
 
-    def open(self) -> int:
+    def open(self, owner: Owner | None = None) -> int:
         """Takes a free sequence number; its length is 0.
+
+        Args:
+            owner: the sequence is free again as soon as this object is garbage, or its ``is_open``
+                is false. Both need no lock, so they may happen anywhere, in a finaliser too.
+                Without an owner it is in use until ``close``.
 
         Raises:
             InputError: every sequence is in use.
         """
-        return self.lock.run(self._open)
+        return self.lock.run(self._open, owner)
 
-    def _open(self) -> int:
+    def _open(self, owner: Owner | None) -> int:
         self._collect()
-        if not self._free_sequences:
-            raise InputError(
-                f"all {len(self.lengths)} sequences of the KV cache are in use: close a session "
-                "or a stream, or load the model with a larger max_sessions"
-            )
-        sequence = self._free_sequences.pop()
-        self.lengths[sequence] = 0
-        return sequence
+        for sequence in range(len(self._holders)):
+            if not self._in_use(sequence):
+                self.lengths[sequence] = 0
+                self._holders[sequence] = weakref.ref(owner) if owner else _caller
+                return sequence
+        raise InputError(
+            f"all {len(self.lengths)} sequences of the KV cache are in use: close a session "
+            "or a stream, or load the model with a larger max_sessions"
+        )
 
-    def fork(self, source: int, length: int | None = None) -> int:
+    def fork(self, source: int, length: int | None = None, owner: Owner | None = None) -> int:
         """Opens a sequence that begins with another's tokens, without copying them.
 
         Attention to the pages in common is computed for all sequences of a batch in one pass
@@ -132,6 +148,7 @@ class KVCache:
         Args:
             source: an open sequence; it may be extended, truncated or closed afterwards.
             length: how many of its tokens to begin with; all of them unless given.
+            owner: see ``open``.
 
         Returns:
             the new sequence, of that length.
@@ -140,29 +157,25 @@ class KVCache:
             InputError: every sequence is in use, or ``length`` is not between 0 and the length of
                 ``source``.
         """
-        return self.lock.run(self._fork, source, length)
+        return self.lock.run(self._fork, source, length, owner)
 
-    def _fork(self, source: int, length: int | None) -> int:
+    def _fork(self, source: int, length: int | None, owner: Owner | None) -> int:
         available = int(self.lengths[source])
         kept = available if length is None else length
         if not 0 <= kept <= available:
             raise InputError(
                 f"a fork of {kept} tokens from a sequence of {available}; expected 0 to {available}"
             )
-        sequence = self._open()
+        sequence = self._open(owner)
         pages = self.page_table[source, : -(-kept // PAGE_TOKENS)]
-        self.page_table[sequence, : len(pages)] = pages
         self._page_users[pages] += 1
+        self.page_table[sequence, : len(pages)] = pages
         self.lengths[sequence] = kept
         return sequence
 
     def close(self, sequence: int) -> None:
-        """Gives a sequence and its pages back; to be called once.
-
-        A finaliser may call it, which can run anywhere, even in a thread that holds the lock or
-        one that whoever holds it waits for. So it takes no lock and leaves the work to ``open``.
-        """
-        self._closed.append(sequence)
+        """Gives back a sequence that has no owner, and its pages."""
+        self._holders[sequence] = _nobody
 
     def reserve(self, sequence: int, length: int) -> None:
         """Makes sure that the pages of the first ``length`` tokens exist.
@@ -180,14 +193,14 @@ class KVCache:
                 tokens=length,
                 context=self.context,
             )
-        self._collect()  # pages of a closed fork need no copy
         table = self.page_table[sequence]
         for index in range(int(self.lengths[sequence]) // PAGE_TOKENS, -(-length // PAGE_TOKENS)):
             page = int(table[index])
             if page < 0:
                 table[index] = self._take_page()
-            elif self._page_users[page] > 1:
+            elif self._is_shared(page):
                 table[index] = self._copy_page(page)
+                self._leave_page(page)
 
     def extend(self, sequence: int, length: int) -> None:
         """Records that the first ``length`` tokens of the sequence are written."""
@@ -200,9 +213,10 @@ class KVCache:
     def _truncate(self, sequence: int, length: int) -> None:
         table = self.page_table[sequence]
         for index in range(-(-length // PAGE_TOKENS), len(table)):
-            if table[index] >= 0:
-                self._leave_page(int(table[index]))
+            page = int(table[index])
+            if page >= 0:
                 table[index] = -1
+                self._leave_page(page)
         self.lengths[sequence] = min(int(self.lengths[sequence]), length)
 
     def write(
@@ -230,18 +244,39 @@ class KVCache:
             self._load(self.values, self.value_scales, layer, pages)[:length],
         )
 
+    def _count_free_pages(self) -> int:
+        self._collect()
+        return len(self._free_pages)
+
+    def _in_use(self, sequence: int) -> bool:
+        owner = self._holders[sequence]()
+        return owner is not None and owner.is_open
+
     def _collect(self) -> None:
-        """Takes back what closed sequences had."""
-        while self._closed:
-            sequence = self._closed.popleft()
-            self._truncate(sequence, 0)
-            self._free_sequences.append(sequence)
+        """Takes back the pages of sequences that are not in use."""
+        for sequence in np.flatnonzero(self.page_table[:, 0] >= 0).tolist():
+            if not self._in_use(sequence):
+                self._truncate(sequence, 0)
+
+    def _is_shared(self, page: int) -> bool:
+        """Whether another sequence has a page, too; one that is not in use does not count."""
+        if self._page_users[page] > 1:
+            self._collect()
+        return bool(self._page_users[page] > 1)
 
     def _take_page(self) -> int:
         """A page that nobody uses. There is one: a sequence has no more than its share."""
+        if not self._free_pages:  # Ctrl-C came between two of these lines and lost some
+            self._recount()
         page = self._free_pages.pop()
         self._page_users[page] = 1
         return page
+
+    def _recount(self) -> None:
+        """Finds out from the page table, which is the truth, who uses which page."""
+        used = self.page_table[self.page_table >= 0]
+        self._page_users[:] = np.bincount(used, minlength=len(self._page_users))
+        self._free_pages = np.flatnonzero(self._page_users == 0).tolist()
 
     def _leave_page(self, page: int) -> None:
         self._page_users[page] -= 1
@@ -253,7 +288,6 @@ class KVCache:
         for pool in (self.keys, self.values, self.key_scales, self.value_scales):
             if pool.size:
                 pool[copy] = pool[page]
-        self._leave_page(page)
         return copy
 
     def _store(
@@ -283,3 +317,19 @@ class KVCache:
             block *= scales[pages, layer][..., None]
         by_token: NDArray[np.float32] = block.transpose(0, 2, 1, 3)
         return by_token.reshape(-1, self.spec.num_kv_heads, self.spec.head_dim)
+
+
+class _Caller:
+    is_open = True
+
+
+_CALLER = _Caller()
+
+
+def _caller() -> Owner:
+    """Holds a sequence that has no owner, until its caller closes it."""
+    return _CALLER
+
+
+def _nobody() -> None:
+    """Holds a sequence that is not in use."""

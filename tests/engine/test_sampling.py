@@ -108,8 +108,9 @@ def test_draws_follow_the_tempered_distribution(logits: np.ndarray, temperature:
     counts = Counter(sample(logits, EMPTY) for _ in range(400))
     expected = softmax(logits / np.float32(temperature))
     for index, weight in enumerate(expected):
-        # Five standard deviations of a binomial distribution, and one draw of rounding.
-        assert abs(counts[index] - 400 * weight) <= 5 * math.sqrt(400 * weight) + 1
+        # Five standard deviations of a binomial distribution, whose tail is longer for rare events:
+        # hypothesis found a token of one draw in 15,000 that is drawn twice.
+        assert abs(counts[index] - 400 * weight) <= 5 * math.sqrt(400 * weight) + 3
 
 
 def test_penalties_follow_their_formulas() -> None:

@@ -128,7 +128,7 @@ def test_a_fork_of_tokens_that_are_not_there_is_refused(length):
     source = filled(cache, 100)
     with pytest.raises(InputError, match=f"fork of {length} tokens from a sequence of 100"):
         cache.fork(source, length)
-    assert len(cache._free_sequences) == 2
+    assert cache.free_sequences == 2
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 200)), max_size=40))
@@ -190,3 +190,15 @@ def test_batches_join_with_their_logit_rows():
     assert joined.sequences.tolist() == [0, 0, 0, 2, 1, 1]
     assert joined.logit_rows.tolist() == [2, 3, 4, 5]
     assert Batch.of([1, 2], 0, 0, logits="none").logit_rows.size == 0
+
+
+def test_pages_that_an_interruption_lost_are_found_again():
+    cache = cache_of(sequences=2)
+    first, second = filled(cache, 130, seed=1), cache.open()
+    expected = contents(cache, first)
+    cache._free_pages.clear()  # taken from the list and put into no table
+    append(cache, second, 0, 200, seed=2)
+    np.testing.assert_array_equal(contents(cache, first), expected)
+    for sequence in (first, second):
+        cache.close(sequence)
+    assert cache.free_pages == 2 * -(-200 // PAGE_TOKENS)
