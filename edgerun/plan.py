@@ -188,6 +188,8 @@ def _plan_phase(
         if backend.whole_graph and all(task.able(backend, node) for node in graph.nodes):
             seconds = sum(task.cost(backend, node) for node in graph.nodes)
             return (Segment(backend.name, graph, seconds),), _refusals(task, mixing, [])
+    if not graph.nodes:
+        raise UnsupportedError("the model's graph computes nothing: its outputs are constants")
     reasons = [f"{one.backend}: {one.reason}" for one in _refusals(task, backends, [])]
     said = "; ".join(reasons) or "none was given"
     raise UnsupportedError(

@@ -26,7 +26,7 @@ from edgerun.backends.base import (
     Support,
     Values,
 )
-from edgerun.errors import BackendError, UnsupportedError
+from edgerun.errors import BackendError, BundleError, UnsupportedError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.ops import LOGITS
@@ -76,6 +76,30 @@ class OnnxruntimeExecutable:
                 f"the model reads {', '.join(unknown)}; supported inputs are "
                 f"{', '.join(TOKEN_INPUTS)} and past_key_values.N.key/value"
             )
+        self._check_past([name for name in self._inputs if PAST.fullmatch(name)])
+
+    def _check_past(self, past: list[str]) -> None:
+        """The file keeps what the cache keeps."""
+        spec = self._spec
+        layers = spec.num_layers
+        if len(past) != 2 * layers or any(int(name.split(".")[1]) >= layers for name in past):
+            raise BundleError(
+                f"the model file has {len(past)} past keys and values, but its description says "
+                f"{layers} layers; expected two of each layer, from 0 on"
+            )
+        for name in past:
+            shape, kind = self._inputs[name].shape, self._inputs[name].type
+            if kind not in TYPES:
+                raise UnsupportedError(f"{name} is {kind}; supported are {', '.join(TYPES)}")
+            expected = (1, spec.num_kv_heads, 0, spec.head_dim)
+            differs = len(shape) != 4 or any(
+                type(shape[axis]) is int and shape[axis] != expected[axis] for axis in (1, 3)
+            )
+            if differs:
+                raise BundleError(
+                    f"{name} of the model file has the shape {shape}, but its description says "
+                    f"{spec.num_kv_heads} heads of {spec.head_dim}"
+                )
 
     def _run(self, batch: Batch, cache: KVCache, start: int, stop: int) -> NDArray[np.float32]:
         sequence, past = int(batch.sequences[start]), int(batch.positions[start])

@@ -16,7 +16,8 @@ from onnx import TensorProto, helper
 
 import edgerun
 from edgerun.backends import onnxruntime
-from edgerun.errors import BackendError, UnsupportedError
+from edgerun.errors import BackendError, BundleError, UnsupportedError
+from tests.altered import AlteredBundle
 from tests.bundles import bundle_of
 
 
@@ -85,3 +86,20 @@ def test_what_onnxruntime_says_of_a_failed_run_is_a_back_end_error() -> None:
     session = ort.InferenceSession(endless_loop(), providers=["CPUExecutionProvider"])
     with pytest.raises(BackendError, match="onnxruntime failed"):
         onnxruntime._run_session(session, ["logits"], {})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"num_kv_heads": 1}, r"has the shape .*, but its description says 1 heads of 16"),
+        ({"head_dim": 2}, "its description says 2 heads of 2"),
+        ({"num_layers": 1}, "has 4 past keys and values, but its description says 1 layers"),
+        ({"num_layers": 2**24}, "but its description says 16777216 layers"),
+    ],
+)
+def test_a_description_that_contradicts_the_file_is_refused(sizes, message, tmp_path) -> None:
+    """Of graphs with ops of their own nothing else is compared."""
+    bundle = AlteredBundle(bundle_of("llama", profile="genai"), tmp_path / "bundle")
+    bundle.manifest["model"].update(sizes)
+    with pytest.raises(BundleError, match=message):
+        edgerun.load(bundle.save(), backend="onnxruntime", threads=1)

@@ -94,6 +94,20 @@ def test_ids_outside_of_the_table_are_refused():
                 model.run(ids)
 
 
+@pytest.mark.parametrize(
+    ("heads", "size"), [((1, 1), 1026), ((256, 1), 2), ((64, 1), 512), ((2**24, 2), 16)]
+)
+def test_queries_that_do_not_fit_the_stack_are_not_supported(heads, size):
+    graph = open_bundle(bundle_of("llama", weights="int4")).graph
+    node = next(node for node in graph.nodes if node.op == "attention")
+    backend = make_backend("cpu")
+    assert backend.supports(graph, node, Phase.DECODE)
+    sizes = {"num_heads": heads[0], "num_kv_heads": heads[1], "head_dim": size}
+    large = replace(node, attrs={**node.attrs, **sizes})
+    for phase in Phase:
+        assert f"query heads of {size} elements" in backend.supports(graph, large, phase).reason
+
+
 def arguments(**changes):
     rows, x = np.zeros(1, np.int64), np.zeros((4, 32), np.float32)
     return {"rows": rows, "a": x, "b": x, "out": x, "width": 32} | changes

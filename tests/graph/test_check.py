@@ -17,7 +17,7 @@ from edgerun.graph.check import Geometry, check, confirm
 from edgerun.graph.constants import check_constant
 from edgerun.graph.ir import Graph
 from edgerun.graph.ops import SCHEMAS, Kind
-from edgerun.loading import resolve
+from edgerun.loading import LoadOptions, prepare, resolve
 from edgerun.model.bundle import open_bundle
 from tests.altered import AlteredBundle
 from tests.bundles import NAMES, bundle_of
@@ -361,3 +361,22 @@ def test_sizes_that_are_not_stated_are_not_compared():
     confirm(geometry, {"hidden_size": 0}, "somebody")
     with pytest.raises(BundleError, match="somebody says hidden_size 1"):
         confirm(geometry, {"hidden_size": 1}, "somebody")
+
+
+@pytest.mark.parametrize("name", [f"{LAYER}.mlp.up_proj.weight.transposed", "lm_head"])
+def test_dense_weights_are_looked_at_while_they_are_prepared(name, tmp_path):
+    """A file may hold gigabytes of them: nothing is read for the check alone."""
+    bundle = AlteredBundle(bundle_of("llama", weights="fp32"), tmp_path / "bundle")
+    found = [one.name for one in bundle.model.graph.initializer if one.name.startswith(name)]
+    poke(found[0], NAN)(bundle)
+    with pytest.raises(BundleError, match=r"float32 \d+ x 64' has elements that are infinite"):
+        prepare(bundle.save(), LoadOptions(backend="cpu", threads=1))
+
+
+def test_a_graph_that_computes_nothing_is_refused(tmp_path):
+    bundle = AlteredBundle(bundle_of("llama", weights="int4"), tmp_path / "bundle")
+    del bundle.model.graph.node[:]
+    del bundle.model.graph.output[1:]
+    bundle.initializer("model.norm.weight").name = "logits"
+    with pytest.raises(InputError, match="computes nothing"):
+        prepare(bundle.save(), LoadOptions(backend="cpu", threads=1))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from edgerun.backends.cpu.weights import WeightStore
 
 MIN_BLOCK, MAX_BLOCK = 16, 256
+MAX_HEAD_DIM, MAX_GROUP, MAX_QUERIES = 1024, 128, 16384
 OPS = ("embedding", "rms_norm", "linear", "rotary", "attention", "gate", "add", "select_rows")
 
 
@@ -44,6 +45,8 @@ class CpuBackend:
             return _supports_linear(graph, node)
         if node.op in ("attention", "rotary") and node.attrs["head_dim"] % 2:
             return Support(False, f"head_dim {node.attrs['head_dim']} is odd")
+        if node.op == "attention":
+            return _supports_attention(node)
         return Support(True)
 
     def expect(self, threads: int, trits: bool) -> None:
@@ -112,6 +115,15 @@ def basis(profile: MachineProfile, threads: int) -> str:
     speed = f"memory measured {profile.measured}, {profile.read_speed(threads) / 1e9:.1f} GB/s"
     peak = max(max(by_rows.values()) for by_rows in profile.rates.values())
     return f"{speed}; multiplication measured, up to {peak / 1e9:.0f} G multiply-adds/s"
+
+
+def _supports_attention(node: Node) -> Support:
+    """The queries that share a key head lie on the stack of a thread."""
+    head_dim = node.attrs["head_dim"]
+    group = node.attrs["num_heads"] // node.attrs["num_kv_heads"]
+    if head_dim > MAX_HEAD_DIM or group > MAX_GROUP or group * head_dim > MAX_QUERIES:
+        return Support(False, f"{group} query heads of {head_dim} elements to a key head")
+    return Support(True)
 
 
 def _supports_linear(graph: Graph, node: Node) -> Support:

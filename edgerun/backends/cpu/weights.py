@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends.cpu.buffers import ROW_MULTIPLE, aligned_zeros
 from edgerun.formats.base import PackedWeight
+from edgerun.graph.constants import check_finite
 from edgerun.graph.ir import Constant
 from edgerun.graph.mapped_file import forget_array
 from edgerun.kernels.isa import VECTOR_BYTES
@@ -17,6 +18,7 @@ from edgerun.kernels.layout import Arena, StreamWeight, to_stream
 from edgerun.kernels.trit_layout import OneMatrix, TritWeight, to_trits
 
 DENSE_LANES = 8
+LOOKED_AT_ELEMENTS = 1 << 20  # they stay in the caches
 FLOAT_LANES = 16
 
 
@@ -85,9 +87,18 @@ def has_row_scales(weight: PackedWeight) -> bool:
 
 
 def _dense(matrix: NDArray[Any]) -> DenseWeight:
+    """Copies a matrix, some rows at a time so that they are looked at while they are at hand.
+
+    Raises:
+        BundleError: an element is infinite or no number.
+    """
     n, k = matrix.shape
     values = aligned_zeros((n, -(-k // ROW_MULTIPLE) * ROW_MULTIPLE), "float32")
-    values[:, :k] = matrix
+    step = max(1, LOOKED_AT_ELEMENTS // values.shape[1])
+    for start in range(0, n, step):
+        rows = values[start : start + step]
+        rows[:, :k] = matrix[start : start + step]
+        check_finite(f"float32 {n} x {k}", "elements", rows)
     return DenseWeight(values, (n, k))
 
 
