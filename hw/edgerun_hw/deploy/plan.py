@@ -76,9 +76,16 @@ def check_board(package: Package, found: dict[str, Any]) -> str:
     """
     wanted = package.manifest.board
     if found["board"] != wanted.name:
-        known = BY_NAME.get(found["board"] or "")
-        is_a = known.title if known else f"unknown ({', '.join(found['compatible']) or 'nameless'})"
-        raise RefusedError(f"the package is for {wanted.title}, and the board is {is_a}")
+        other = BY_NAME.get(found["board"] or "")
+        names = ", ".join(found["compatible"]) or "nameless"
+        is_a = other.title if other else f"unknown ({names})"
+        hint = (
+            ""
+            if other
+            else f'; where these name only a module or processor, say {{"board": "{wanted.name}"}} '
+            f"in /{SETTINGS} there"
+        )
+        raise RefusedError(f"the package is for {wanted.title}, and the board is {is_a}{hint}")
     if found["needs_signature"] and not found["trusts_keys"]:
         raise RefusedError(
             f"the board trusts no keys yet: put your public key into /{KEYS} there, or allow "

@@ -129,6 +129,25 @@ def test_refusals_are_one_sentence_and_exit_code_2(run, place: Path) -> None:
         assert words in err.splitlines()[-1] and len(err.splitlines()) <= 2, err
 
 
+def test_board_that_names_only_its_module_is_refused_with_what_to_do(run, place: Path) -> None:
+    package(run, "one")
+    names = place / "board/proc/device-tree/compatible"
+    names.write_bytes(b"xlnx,zynqmp-smk-k26-revB\0xlnx,zynqmp\0")
+    code, _, err = run("deploy", "one", "--sysroot", "board")
+    assert code == 2 and '{"board": "kv260"} in /etc/edgerun/fpga.json there' in err
+    names.write_bytes(b"xlnx,zynqmp-sk-kr260-revB\0xlnx,zynqmp\0")
+    assert run("deploy", "one", "--sysroot", "board")[0] == 2
+
+
+def test_board_without_keys_is_refused_with_what_to_do(run, place: Path) -> None:
+    package(run, "one")
+    (place / "board/etc/edgerun/fpga.json").unlink()
+    code, _, err = run("deploy", "one", "--sysroot", "board")
+    assert code == 2 and "/etc/edgerun/fpga-keys.pem there" in err
+    code, out, _ = run("status", "--sysroot", "board")
+    assert code == 0 and "required, and no key is trusted yet" in out
+
+
 def test_a_bitstream_that_is_not_there_is_what_the_message_is_about(run, place: Path) -> None:
     code, out, err = run("package", "three.bit", "-b", "kv260", "-o", "three")
     assert (code, out) == (2, "")
