@@ -80,7 +80,7 @@ def diagnosis() -> dict[str, Any]:
         "back-ends": _backends(),
         "packages": {name: _version(name) or "missing" for name in PACKAGES},
         "optional": {name: _version(name) or "not installed" for name in OPTIONAL},
-        "folders": _folders(settings.cache_dir),
+        "folders": _folders(settings.cache_dir, settings.state_dir),
     }
 
 
@@ -116,8 +116,8 @@ def _verdict(found: Mapping[str, Any]) -> str:
     if wrong:
         return "; ".join(wrong)
     if not found["profile"]["complete"]:
-        return "all that is needed is here; --calibrate measures the speed"
-    return "all that is needed is here"
+        return "nothing is missing; --calibrate measures speed"
+    return "nothing is missing"
 
 
 def _calibrate() -> None:
@@ -279,7 +279,7 @@ def _backends() -> dict[str, str]:
     return found
 
 
-def _folders(cache: Path) -> dict[str, str]:
+def _folders(cache: Path, state: Path) -> dict[str, str]:
     from edgerun.errors import BundleError
     from edgerun.loading import resolve
 
@@ -287,7 +287,7 @@ def _folders(cache: Path) -> dict[str, str]:
         default = str(resolve(None))
     except BundleError:
         default = "none"
-    return {"cache": str(cache), "default_model": default}
+    return {"cache": str(cache), "state": str(state), "default_model": default}
 
 
 def _version(package: str) -> str | None:

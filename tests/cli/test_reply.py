@@ -14,7 +14,7 @@ from wcwidth import wcswidth
 
 from edgerun.cli.reply import WrappedLines, reply_writer
 from edgerun.cli.tables import print_pairs, print_rows
-from edgerun.cli.visible import visible
+from edgerun.cli.visible import folded, visible
 
 STEPS = re.compile(r"\x1b\[(\d+)D|\x1b\[K|(.)", re.DOTALL)
 CONTROLS = [chr(code) for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"]
@@ -116,6 +116,18 @@ def test_a_pipe_gets_the_reply_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None
     reply_writer()(reply)
     assert isinstance(sys.stdout, io.StringIO)
     assert sys.stdout.getvalue() == reply
+
+
+def test_no_word_of_a_message_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    text = f"look into {'/a-folder' * 6} and, well-known, into one-and-the-same-place-again now"
+    lines = folded(text, Terminal()).split("\n")
+    assert len(lines) > 3
+    assert [word for line in lines for word in line.split()] == text.split()
+    assert all(len(line) < 40 or len(line.split()) == 1 for line in lines)
+    assert all(line.startswith("  ") for line in lines[1:])
+    assert folded(text, io.StringIO()) == text
+    assert folded("short", Terminal()) == "short"
 
 
 def test_tables_show_foreign_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,6 +141,7 @@ def test_doctor_prints_one_object(run: Run) -> None:
     found = json.loads(run("doctor", "--json").out)
     assert found["edgerun"]["version"]
     assert found["back-ends"]["reference"] == "ready"
+    assert set(found["folders"]) == {"cache", "state", "default_model"}
     assert found["machine"]["isa"] in found["machine"]["isas"]
     assert ("amx" in found["machine"]["isas"]) == (found["machine"]["amx"] == "permitted")
     assert found["memory"]["total_bytes"] > 0
@@ -153,7 +154,7 @@ def test_doctor_answers_in_five_lines(run: Run) -> None:
     lines = run("doctor").out.splitlines()
     titles = ["edgerun", "processor", "memory", "back-ends", "verdict"]
     assert [line.split()[0] for line in lines] == titles
-    assert "all that is needed is here" in lines[-1]
+    assert "nothing is missing" in lines[-1]
 
 
 def test_doctor_names_what_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +253,7 @@ def test_tables_on_a_terminal_break_no_word(
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "50")
-    text = "several words that take more room than there is on a line"
+    text = "several words that take more room, a-hyphen-in-each-of-them, than there is"
     print_rows([{"phase": "decode", "cost": "1.25 ms", "why": text}] * 2)
     print_pairs("title", {"name": text})
     out = capsys.readouterr().out
