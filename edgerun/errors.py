@@ -18,9 +18,20 @@ sentence that a person at a terminal can act on.
 
 from __future__ import annotations
 
+LONG_MESSAGE = 1000
+LONG_WORD = 200
+LONGEST_MESSAGE = 2000
+
 
 class EdgerunError(Exception):
-    """Base of all errors raised on purpose; ``str(error)`` is fit to show to a user."""
+    """Base of all errors raised on purpose; ``str(error)`` is fit to show to a user.
+
+    Names come from files, and one of five thousand letters would hide the sentence around it: in
+    a long message ``str`` shows the ends of such words only; ``args`` has all of it.
+    """
+
+    def __str__(self) -> str:
+        return _shortened(super().__str__())
 
 
 class InputError(EdgerunError):
@@ -73,3 +84,13 @@ class MissingDependencyError(EdgerunError):
 
 class BackendError(EdgerunError):
     """A back-end failed while compiling or running a segment."""
+
+
+def _shortened(message: str) -> str:
+    if len(message) <= LONG_MESSAGE:
+        return message
+    short = " ".join(
+        word if len(word) <= LONG_WORD else f"{word[: LONG_WORD // 2]}…{word[-LONG_WORD // 4 :]}"
+        for word in message.split(" ")
+    )
+    return short if len(short) <= LONGEST_MESSAGE else f"{short[: LONGEST_MESSAGE - 1]}…"
