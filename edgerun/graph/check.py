@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from edgerun.errors import BundleError
 from edgerun.graph.constants import check_constant
 from edgerun.graph.ir import Graph, Node, ValueShape
@@ -18,6 +20,8 @@ from edgerun.graph.shapes import ALTERED, output_shape
 
 # Attributes that are the same in all nodes that have them: the cache has one shape.
 MODEL_WIDE = ("num_heads", "num_kv_heads", "head_dim")
+
+MAX_FREQUENCY = 1 << 16  # radians a token; real models begin at 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ def check(graph: Graph) -> Geometry:
         shapes[node.outputs[0]] = shape
     _check_ends(graph, shapes)
     _check_head_norms(graph, shapes)
+    _check_frequencies(graph)
     return _geometry(graph, shapes)
 
 
@@ -97,6 +102,18 @@ def confirm(geometry: Geometry, stated: Mapping[str, int], origin: str) -> None:
             raise BundleError(
                 f"{origin} says {entry.name} {expected}, but its graph has {found}: {ALTERED}"
             )
+
+
+def _check_frequencies(graph: Graph) -> None:
+    """Angles are position times frequency: what float32 cannot hold there becomes NaN."""
+    for node in graph.nodes:
+        if node.op == "rotary":
+            largest = float(np.abs(graph.array(node.inputs[2])).max())
+            if largest > MAX_FREQUENCY:
+                raise BundleError(
+                    f"node '{node.name}' turns by up to {largest:g} radians a token; expected at "
+                    f"most {MAX_FREQUENCY}: {ALTERED}"
+                )
 
 
 def _check_attributes(node: Node) -> None:

@@ -83,6 +83,7 @@ CASES = {
     "other gates": (manifest(intermediate_size=65), r"intermediate_size 65, but its graph has 64"),
     "four rows": (few_rows, "vocab_size 4 and 264"),
     "long tables": (long_inv_freq, "head_dim"),
+    "fast rotation": (poke("model.rotary.inv_freq", np.float32(3e38)), "3e\\+38 radians a token"),
     "layer twice": (other_layer, "every number from 0 on once"),
     "NaN scale": (poke(f"{LAYER}.mlp.up_proj.weight.scales", NAN), "scales that are infinite"),
     "infinite scale": (poke("lm_head.weight.scales", INFINITE), "scales that are infinite"),
