@@ -25,6 +25,7 @@ from edgerun.model.controls import ControlTokens
 from edgerun.model.detokenizer import ByteDecoder, StreamDecoder, byte_decoder
 from edgerun.model.text_bound import longest_span, solid_bytes
 from edgerun.model.tokenizer_check import TextBounds, check_tokenizer_json
+from edgerun.model.tokenizer_parts import check_parts
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
@@ -99,6 +100,7 @@ class Tokenizer:
         from tokenizers import Tokenizer as RustTokenizer
 
         bounds = check_tokenizer_json(text)
+        check_parts(text)
         try:
             return cls(RustTokenizer.from_str(text), config or {}, bounds)
         except EdgerunError:
@@ -317,11 +319,12 @@ class Tokenizer:
 
 @contextlib.contextmanager
 def _as_bundle_error() -> Iterator[None]:
-    """Says what a panic of the library is to a user: a defect of the file."""
+    """Says what a panic or an error of the library is to a user: a defect of the file."""
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # pyo3 derives it from BaseException
+        panic = type(error).__name__ == "PanicException"  # pyo3 derives it from BaseException
+        if not panic and type(error) is not Exception:  # as which the library's own errors come
             raise
         raise BundleError(f"tokenizer.json fails on this text: {_one_line(error)}") from error
 
