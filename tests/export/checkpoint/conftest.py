@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -167,9 +167,50 @@ def gguf_name(name: str) -> str:
     return f"blk.{layer}.{GGUF_LAYER[part]}.{suffix}"
 
 
+def write_gguf(
+    path: Path,
+    tensors: Tensors,
+    arch: str = "llama",
+    extra: Callable[[Any], None] | None = None,
+    raw: dict[str, tuple[np.ndarray, Any]] | None = None,
+) -> None:
+    """Write a GGUF file with the gguf package."""
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter(path, arch)
+    writer.add_context_length(SIZES["ctx"])
+    writer.add_embedding_length(SIZES["dim"])
+    writer.add_block_count(SIZES["layers"])
+    writer.add_feed_forward_length(SIZES["hidden"])
+    writer.add_head_count(SIZES["heads"])
+    writer.add_head_count_kv(SIZES["kv_heads"])
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_license("mit")
+    spm = spm_metadata()
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(spm["tokens"])
+    writer.add_token_scores(spm["scores"])
+    writer.add_token_types(spm["types"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    if extra:
+        extra(writer)
+    head_dim = SIZES["dim"] // SIZES["heads"]
+    for key, weight in tensors.items():
+        paired = arch == "llama" and ("q_proj" in key or "k_proj" in key)
+        weight = interleave(weight, head_dim) if paired else weight
+        writer.add_tensor(gguf_name(key), np.ascontiguousarray(weight))
+    for key, (data, kind) in (raw or {}).items():
+        writer.add_tensor(key, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 @pytest.fixture
 def make_gguf(tmp_path: Path) -> Callable[..., Path]:
-    """Write a GGUF file with the gguf package."""
+    """Write a GGUF file into the test's folder."""
 
     def make(
         tensors: Tensors,
@@ -179,64 +220,7 @@ def make_gguf(tmp_path: Path) -> Callable[..., Path]:
         raw: dict[str, tuple[np.ndarray, Any]] | None = None,
         name: str = "tiny.gguf",
     ) -> Path:
-        from gguf import GGUFWriter
-
-        writer = GGUFWriter(tmp_path / name, arch)
-        writer.add_context_length(SIZES["ctx"])
-        writer.add_embedding_length(SIZES["dim"])
-        writer.add_block_count(SIZES["layers"])
-        writer.add_feed_forward_length(SIZES["hidden"])
-        writer.add_head_count(SIZES["heads"])
-        writer.add_head_count_kv(SIZES["kv_heads"])
-        writer.add_layer_norm_rms_eps(1e-6)
-        writer.add_license("mit")
-        spm = spm_metadata()
-        writer.add_tokenizer_model("llama")
-        writer.add_token_list(spm["tokens"])
-        writer.add_token_scores(spm["scores"])
-        writer.add_token_types(spm["types"])
-        writer.add_bos_token_id(1)
-        writer.add_eos_token_id(2)
-        if extra:
-            extra(writer)
-        head_dim = SIZES["dim"] // SIZES["heads"]
-        for key, weight in tensors.items():
-            paired = arch == "llama" and ("q_proj" in key or "k_proj" in key)
-            weight = interleave(weight, head_dim) if paired else weight
-            writer.add_tensor(gguf_name(key), np.ascontiguousarray(weight))
-        for key, (data, kind) in (raw or {}).items():
-            writer.add_tensor(key, data, raw_dtype=kind)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        write_gguf(tmp_path / name, tensors, arch, extra, raw)
         return tmp_path / name
 
     return make
-
-
-def mutations(data: bytes, count: int, seed: int, front: int) -> Iterator[bytes]:
-    """Broken variants: cut short, bits flipped, extreme numbers written over the first bytes."""
-    draw = np.random.default_rng(seed)
-    extremes = [0, 1, 0x7F, 0xFF, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1]
-    for index in range(count):
-        broken = bytearray(data)
-        if index % 4 == 0:
-            del broken[int(draw.integers(0, len(data))) :]
-        else:
-            for _ in range(int(draw.integers(1, 4))):
-                at = int(draw.integers(0, min(front, len(data))))
-                if index % 4 == 1:
-                    broken[at] ^= 1 << int(draw.integers(0, 8))
-                elif index % 4 == 2:
-                    width = int(draw.choice([1, 4, 8]))
-                    value = extremes[int(draw.integers(0, len(extremes)))] % 256**width
-                    broken[at : at + width] = value.to_bytes(width, "little")
-                else:
-                    broken[at:at] = bytes(draw.integers(0, 256, int(draw.integers(1, 9)), np.uint8))
-        yield bytes(broken)
-
-
-@pytest.fixture
-def mutate() -> Callable[..., Iterator[bytes]]:
-    return mutations

@@ -1,0 +1,98 @@
+"""Valid bundles and checkpoints, each made once a process: what the mutators begin with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from edgerun.engine.session_file import SavedSession, save_session
+from edgerun.model.bundle import open_bundle
+from tests.bundles import GOLDEN, bundle_of
+from tests.export.checkpoint.conftest import (
+    llama2c_bytes,
+    llama2c_tokenizer,
+    llama_tensors,
+    write_gguf,
+)
+from tests.fuzz.files import MANIFEST, Files, read_files, seal, write_files
+
+SESSION = "session"
+# Golden checkpoint, weights: the forms that graphs have.
+BUNDLES = (
+    ("llama", "int4"),
+    ("bitnet-offline", "ternary"),
+    ("qwen3", "int8"),
+    ("mistral", "int4"),
+    ("llama-yarn", "fp32"),
+)
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content }}\n"
+    "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+@cache
+def bundle(number: int) -> Files:
+    """One of ``BUNDLES``, with a chat template."""
+    name, weights = BUNDLES[number % len(BUNDLES)]
+    files = read_files(bundle_of(name, weights=weights))
+    config = json.loads(_bytes(files, "tokenizer_config.json"))
+    files["tokenizer_config.json"] = json.dumps({**config, "chat_template": TEMPLATE}).encode()
+    return seal(files)
+
+
+@cache
+def foreign(number: int) -> Files:
+    """A bundle as another exporter would have made it: without a manifest."""
+    return {name: content for name, content in bundle(number).items() if name != MANIFEST}
+
+
+@cache
+def session(number: int) -> Files:
+    """A bundle with a saved chat."""
+    files = bundle(number)
+    messages = ({"role": "user", "content": "a story"}, {"role": "assistant", "content": "of us"})
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        write_files(files, folder / "bundle")
+        digest = open_bundle(folder / "bundle").digest
+        save_session(folder / SESSION, SavedSession(digest, (1, 2, 3), messages))
+        return {**files, SESSION: (folder / SESSION).read_bytes()}
+
+
+def session_bytes(payload: bytes) -> bytes:
+    """A session file whose checksum is right, whatever its content."""
+    digest = hashlib.sha256(payload).hexdigest()
+    return f"edgerun-session 1 {digest} {len(payload)}\n".encode() + payload
+
+
+@cache
+def checkpoint(number: int) -> Files:
+    """A Hugging Face folder."""
+    name = ("llama", "bitnet-packed", "qwen3")[number % 3]
+    return {key: data for key, data in read_files(GOLDEN / name).items() if key != "golden.npz"}
+
+
+@cache
+def gguf(number: int) -> Files:
+    """A GGUF file."""
+    with TemporaryDirectory() as name:
+        path = Path(name) / "model.gguf"
+        write_gguf(path, llama_tensors(tied=bool(number % 2)))
+        return {path.name: path.read_bytes()}
+
+
+@cache
+def llama2c(number: int) -> Files:
+    """A llama2.c file of either version with its tokenizer."""
+    data = llama2c_bytes(llama_tensors(tied=True), number % 2)
+    return {"model.bin": data, "tokenizer.bin": llama2c_tokenizer()}
+
+
+def _bytes(files: Files, name: str) -> bytes:
+    content = files[name]
+    assert isinstance(content, bytes)
+    return content

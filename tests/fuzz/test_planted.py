@@ -1,0 +1,58 @@
+"""The harness is alive: it finds bugs that are put in on purpose."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.client import Servers, Summary
+from tests.fuzz.kinds import KINDS
+
+# The first server may have to compile kernels, on a machine that is busy.
+pytestmark = pytest.mark.timeout(1200)
+
+
+def details(summary: Summary) -> str:
+    return "\n".join(outcome.detail for outcome in summary.failures)
+
+
+def test_the_same_seed_gives_the_same_files() -> None:
+    for kind in KINDS.values():
+        assert kind.make(7) == kind.make(7)
+        assert len({repr(kind.make(seed)) for seed in range(20)}) > 15
+
+
+def test_a_buffer_that_is_too_small_is_found(servers: Servers) -> None:
+    summary = servers.run("weights", range(8), "overflow")
+    assert "SIGSEGV" in details(summary)
+    assert servers.run("weights", range(8)).count("ran") > 2
+
+
+def test_shapes_that_nobody_checks_are_found(servers: Servers) -> None:
+    assert "SIGSEGV" in details(servers.run("sizes", range(96), "unchecked"))
+
+
+def test_a_reader_that_leaves_the_folder_is_found(servers: Servers) -> None:
+    summary = servers.run("onnx", range(128), "escape")
+    assert "opens /" in details(summary)
+
+
+def test_a_reader_that_believes_sizes_is_found(servers: Servers) -> None:
+    summary = servers.run("onnx", range(128), "leak")
+    assert " MB" in details(summary)
+
+
+@pytest.mark.parametrize(
+    ("plant", "detail"),
+    [
+        ("process", "starts "),
+        ("socket", "socket."),
+        ("code", "executes code of"),
+        ("native", "has /"),
+        ("print", "prints"),
+        ("hang", "processor time"),
+        ("hidden crash", "SIGABRT"),
+    ],
+)
+def test_what_no_file_may_cause_is_found(servers: Servers, plant: str, detail: str) -> None:
+    summary = servers.run("configs", range(2), plant)
+    assert detail in details(summary)
