@@ -52,6 +52,7 @@ def test_boards_agree_with_those_that_are_built_for(repo_root: Path) -> None:
         (("xlnx,zynqmp-sk-kv260-revB", "xlnx,zynqmp-sk-kv260", MPSOC), "kv260"),
         (("xlnx,zynqmp-sk-kr260-revB", "xlnx,zynqmp-sk-kr260", MPSOC), None),
         (("xlnx,zynqmp-sk-kd240-rev1", "xlnx,zynqmp-sk-kd240", MPSOC), None),
+        (("acme,camera", "xlnx,zynqmp-sk-kv260", MPSOC), None),  # made of one, and not one
         (MODULE, None),
         (("avnet,ultra96-rev1", "avnet,ultra96", "xlnx,zynqmp-zcu100-revC", MPSOC), "ultra96v2"),
         (("xlnx,zynqmp-zcu102-rev1.0", "xlnx,zynqmp-zcu102", MPSOC), None),

@@ -65,12 +65,28 @@ def fixups(label: str, value: bytes) -> Change:
     return lambda root: root.children["__fixups__"].properties.update({label: value})
 
 
+def local_fixups(root: Node) -> dict[str, bytes]:
+    node = root.children["__local_fixups__"].children["fragment@1"].children["__overlay__"]
+    return next(iter(node.children.values())).properties
+
+
 def renamed(label: str, to: str) -> Change:
     def change(root: Node) -> None:
         labels = root.children["__fixups__"].properties
         labels[to] = labels.pop(label)
 
     return change
+
+
+def alone(change: Change) -> Change:
+    """The change, where nothing refers to the overlay's own nodes."""
+
+    def changed(root: Node) -> None:
+        registers(root).properties.pop("clocks")
+        root.children.pop("__local_fixups__")
+        change(root)
+
+    return changed
 
 
 def test_tree_is_read_as_it_was_written() -> None:
@@ -143,10 +159,23 @@ REFUSED: dict[str, Change] = {
     "a label without a place": fixups("x", b""),
     "a label with an empty place": fixups("x", b"\0"),
     "a label with half a place": fixups("x", b"abcdefgh"),
-    "a reference that nothing uses": lambda root: (
-        clock(root).properties.update({"clock-output-names": words(UNRESOLVED)}),
-        fixups("gic", b"/fragment@1/__overlay__/clocking0:clock-output-names:0\0")(root),
+    # The kernel would add to the trigger what it adds to handles.
+    "a number to be changed like a handle": lambda root: (
+        registers(root).properties.update(interrupts=words(0, 89, 1)),
+        local_fixups(root).update(interrupts=words(8)),
     )[0],
+    "another driver for the ports": adding("afi0", compatible=b"xlnx,axi-dma-1.00.a\0"),
+    "another driver for the clock": alone(setting(clock, "compatible", b"fixed-clock\0")),
+    "a clock with arguments": setting(clock, "#clock-cells", words(1)),
+    "another clock to be set": setting(clock, "assigned-clocks", words(UNRESOLVED, 0)),
+    "a clock by its number": alone(setting(registers, "clocks", words(UNRESOLVED, 71))),
+    "a clock's name that is no text": setting(registers, "clock-names", b"\0"),
+    "addresses of another size": setting(region, "#address-cells", words(1)),
+    "sizes of another size": setting(region, "#size-cells", words(1)),
+    "sizes of another size on the bus": setting(bus, "#size-cells", words(0)),
+    "resets of something else": setting(region, "resets", words(5, 116)),
+    "addresses that are translated": setting(region, "ranges", words(0, 0, 0, 0, 0, 0x1000)),
+    "a handle that is none": setting(registers, "phandle", words(0)),
     "a label of the board's": lambda root: root.children["__symbols__"].properties.update(
         gic=b"/axi\0"
     ),
@@ -180,6 +209,39 @@ def test_port_widths_and_resets_are_allowed(kv260: Manifest) -> None:
     region(root).properties["resets"] = words(UNRESOLVED, 116, UNRESOLVED, 46)  # a part of the SoC
     with pytest.raises(RefusalError, match="its resets"):
         check_overlay(write_tree(root), kv260)
+
+
+ZYNQ7_PORT = {
+    "compatible": b"xlnx,afi-fpga\0",
+    "reg": words(0xF8008000, 0x1000),
+    "xlnx,afi-width": words(0),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("afi0@f8008000", {}, None),
+        ("afi1@f8009000", {"reg": words(0xF8009000, 0x1000), "xlnx,afi-width": words(1)}, None),
+        ("afi0@f8000000", {"reg": words(0xF8000000, 0x1000)}, "its reg"),  # system control
+        ("afi0@f8008000", {"reg": words(0xF8008000, 0x8000)}, "its reg"),
+        ("afi0@f8009000", {}, "its reg"),
+        ("afi0@f8008000", {"xlnx,afi-width": words(2)}, "its xlnx,afi-width"),
+        ("afi0@f8008000", {"config-afi": words(0, 0)}, "its config-afi"),
+    ],
+)
+def test_ports_of_a_zynq_7000_have_nodes_of_their_own(
+    name: str, change: dict[str, bytes], message: str | None
+) -> None:
+    zynq7 = next(board for board in BOARDS if board.family == "zynq7")
+    files = sample_package(example_bit(zynq7), board=zynq7.name)
+    root = sample_tree(board=zynq7.name)
+    bus(root).children[name] = Node({**ZYNQ7_PORT, **change})
+    if message is None:
+        check_overlay(write_tree(root), read_manifest(files[MANIFEST]))
+        return
+    with pytest.raises(RefusalError, match=message):
+        check_overlay(write_tree(root), read_manifest(files[MANIFEST]))
 
 
 OVERLAY = sample_overlay()
