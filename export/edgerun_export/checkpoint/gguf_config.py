@@ -53,6 +53,20 @@ _SIZES: tuple[tuple[str, str, int | None], ...] = (
     ("attention.head_count", "num_attention_heads", None),
     ("context_length", "max_position_embeddings", None),
 )
+# Keys that change what a model computes and have no implementation; with values that do nothing.
+_WITHOUT_EFFECT: dict[str, tuple[float, ...]] = {
+    "logit_scale": (0.0, 1.0),
+    "residual_scale": (0.0, 1.0),
+    "embedding_scale": (0.0, 1.0),
+    "attention.scale": (0.0,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attn_logit_softcapping": (0.0,),
+    "final_logit_softcapping": (0.0,),
+    "rope.scaling.yarn_ext_factor": (-1.0, 1.0),
+    "rope.scaling.yarn_attn_factor": (1.0,),
+    "rope.scaling.yarn_log_multiplier": (0.0,),
+}
 _TOKEN_IDS = (
     ("bos_token_id", "bos_token_id"),
     ("eos_token_id", "eos_token_id"),
@@ -142,6 +156,7 @@ def make_config(
     keys = _Keys(metadata, metadata["general.architecture"])
     if keys.number("expert_count", 0) > 0:
         raise UnsupportedError("GGUF models with experts are not supported; use safetensors")
+    _refuse_other_computations(keys)
     config: dict[str, Any] = {"architectures": [kind.class_name], "model_type": kind.model_type}
     config.update({name: keys.size(key, default) for key, name, default in _SIZES})
     heads = config["num_attention_heads"]
@@ -157,6 +172,15 @@ def make_config(
         if type(value) is int:
             config[name] = value
     return config | dict(kind.extra)
+
+
+def _refuse_other_computations(keys: _Keys) -> None:
+    for key, neutral in _WITHOUT_EFFECT.items():
+        if keys.has(key) and keys.number(key) not in neutral:
+            raise UnsupportedError(
+                f"metadata '{key}' is {keys.number(key):g}, which this architecture is not "
+                "supported with; leaving it out would change the model"
+            )
 
 
 def _short_float(value: float) -> float:
@@ -217,6 +241,9 @@ def _yarn(keys: _Keys, config: Mapping[str, Any]) -> dict[str, Any]:
         "factor": factor,
         "original_max_position_embeddings": original,
     }
+    for key, name in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
+        if keys.has(f"rope.scaling.{key}"):
+            scaling[name] = keys.positive(f"rope.scaling.{key}")
     attention = keys.positive("rope.scaling.attn_factor", 1.0)
     if attention != 1.0:
         # llama.cpp multiplies its own factor on top of YaRN's; Hugging Face has one number.

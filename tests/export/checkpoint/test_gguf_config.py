@@ -75,6 +75,41 @@ def test_refuses_two_scalings_at_once(make_gguf: Make, tensors: Tensors) -> None
         open_checkpoint(str(path))
 
 
+def test_reads_where_yarns_ramp_begins_and_ends(make_gguf: Make, tensors: Tensors) -> None:
+    def extra(writer: Any) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(2.0)
+        writer.add_float32("llama.rope.scaling.yarn_beta_fast", 16.0)
+        writer.add_float32("llama.rope.scaling.yarn_beta_slow", 2.0)
+
+    scaling = scaling_config(make_gguf, tensors, extra)
+    assert (scaling["beta_fast"], scaling["beta_slow"]) == (16.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("logit_scale", 0.5),
+        ("attention.scale", 0.1),
+        ("final_logit_softcapping", 30.0),
+        ("rope.scaling.yarn_ext_factor", 0.5),
+    ],
+)
+def test_refuses_what_would_change_the_model(
+    make_gguf: Make, tensors: Tensors, key: str, value: float
+) -> None:
+    with pytest.raises(UnsupportedError, match=f"metadata '{key}' is {value:g}, which"):
+        scaling_config(make_gguf, tensors, lambda w: w.add_float32(f"llama.{key}", value))
+
+
+def test_values_that_do_nothing_are_fine(make_gguf: Make, tensors: Tensors) -> None:
+    def extra(writer: Any) -> None:
+        writer.add_float32("llama.logit_scale", 1.0)
+        writer.add_float32("llama.attn_logit_softcapping", 0.0)
+
+    assert scaling_config(make_gguf, tensors, extra) is None
+
+
 def test_refuses_an_unknown_scaling(make_gguf: Make, tensors: Tensors) -> None:
     def extra(writer: Any) -> None:
         writer.add_string("llama.rope.scaling.type", "spiral")
