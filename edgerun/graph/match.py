@@ -79,6 +79,13 @@ class Matcher:
         found = Match()
         return found if self._match(value, pattern, found) else None
 
+    def number(self, name: str) -> float | None:
+        """The value of a constant of one element; None if it has another form."""
+        constant = self.graph.constants.get(name)
+        if constant is None or isinstance(constant, PackedWeight) or constant.size != 1:
+            return None
+        return float(constant.reshape(())[()])
+
     def _match(self, value: str, pattern: Pattern, found: Match) -> bool:
         if isinstance(pattern, Op):
             return self._match_op(value, pattern, found)

@@ -258,3 +258,19 @@ def test_tables_say_a_type_for_every_attribute_that_is_read():
     rules = [rule for table in ATTRIBUTES.values() for rule in table.values()]
     for rule in rules:
         assert not isinstance(rule, Read) or rule.default is None or type(rule.default) is rule.kind
+
+
+@pytest.mark.parametrize("values", [np.zeros(0), np.array([8, 8]), np.array([8.5])])
+@pytest.mark.parametrize("name", ["constants/int64_11", "constants/int64_12"])
+def test_numbers_of_a_form_have_one_element(name, values, tmp_path):
+    bundle = altered(tmp_path)
+    bundle.put(name, values)
+    assert not is_lowered(bundle.save())
+
+
+@pytest.mark.parametrize("values", [np.zeros(0), np.array([8, 8])])
+def test_a_window_of_several_numbers_is_another_form(values, tmp_path):
+    bundle = altered(tmp_path, "mistral")
+    window = next(node for node in bundle.model.graph.node if node.name.endswith("/oldest"))
+    bundle.put(window.input[1], values)
+    assert not is_lowered(bundle.save())

@@ -61,10 +61,12 @@ def _window(mask: str, matcher: Matcher) -> int | None:
     found = matcher.match(mask, _WINDOW_MASK)
     if found is None or not _reads_inputs(found):
         return None
-    window = int(matcher.graph.array(found["window"]))
-    if window < 1:
-        raise BundleError(f"mask '{mask}' has a window of {window} positions; expected 1 or more")
-    return window
+    window = matcher.number(found["window"])
+    if window is None:
+        return None
+    if not window >= 1 or not window.is_integer():
+        raise BundleError(f"mask '{mask}' has a window of {window:g} positions; expected 1 or more")
+    return int(window)
 
 
 def _reads_inputs(found: Match) -> bool:

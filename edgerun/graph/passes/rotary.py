@@ -55,17 +55,19 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
             continue
         inv_freq = matcher.graph.array(found["inv_freq"])
         half = len(inv_freq)
-        middle, end = (int(matcher.graph.array(found[name])[0]) for name in ("middle", "end"))
-        if middle != half or end < 2 * half:
+        middle, end = matcher.number(found["middle"]), matcher.number(found["end"])
+        if middle != half or end is None or not end >= 2 * half:
             continue
-        factor = found.values.get("factor")
+        factor = matcher.number(found["factor"]) if "factor" in found.values else 1.0
+        if factor is None:
+            continue
         return replace(
             node,
             op="rotary",
             inputs=(found["x"], POSITIONS, found["inv_freq"]),
             attrs={
                 "head_dim": 2 * half,
-                "factor": float(np.float32(matcher.graph.array(factor))) if factor else 1.0,
+                "factor": float(np.float32(factor)),
             },
         )
     return node
