@@ -58,5 +58,7 @@ def test_small_caches_change_little(kv_cache):
     with runner(folder, "cpu", kv_cache=kv_cache) as found:
         logits_cpu = found.run(ids)
     with runner(folder, "reference", kv_cache=kv_cache) as reference:
-        assert error_of(logits_cpu, reference.run(ids)) <= 1e-4
+        # Over int8, attention rounds queries and weights to 16 bits.
+        bound = {"fp16": 1e-4, "int8": 1e-3}[kv_cache]
+        assert error_of(logits_cpu, reference.run(ids)) <= bound
     assert error_of(logits_cpu, logits) <= {"fp16": 1e-3, "int8": 2e-2}[kv_cache]
