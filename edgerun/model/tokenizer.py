@@ -48,6 +48,7 @@ END_OF_TURN = (
 
 SHORT = 4  # characters a token of a context, up to which text is encoded rather than estimated
 MAX_TEXT_BYTES = 16 << 20  # encoded at once; the library needs up to a hundred times as much
+LONG_BYTES = 4096  # what is encoded in milliseconds, and on the spot
 # Longer than the slowest machine needs; what exceeds it is a tokenizer that never ends.
 WALL_S, WALL_S_PER_BYTE = 30.0, 1e-4
 # Growth of a text that is usual, and texts of what length are tried before the whole is.
@@ -240,14 +241,19 @@ class Tokenizer:
             raise PromptError(
                 f"the text has {size} bytes; at most {MAX_TEXT_BYTES} are encoded at once"
             )
+        self._check_growth(text, size)
+        if not self._takes_long(size):
+            return encode()
         limit = WALL_S + WALL_S_PER_BYTE * size
         try:
-            self._check_growth(text, size)
             return run_limited(encode, limit)
         except TimeoutError as error:
             raise BundleError(
                 f"tokenizer.json needs more than {limit:.0f} s for a text of {size} bytes"
             ) from error
+
+    def _takes_long(self, size: int) -> bool:
+        return self._bounds.backtracks or size > LONG_BYTES
 
     def _check_growth(self, text: str, size: int) -> None:
         """Measures piece by piece what the normalizer makes of a text where that may be much."""
@@ -272,7 +278,10 @@ class Tokenizer:
     def _encode_plain(self, text: str, *, first: bool) -> list[int]:
         try:
             with _as_bundle_error(), self._lock, _prefix_only_at_start(self._rust, first=first):
-                encoding = self._rust.encode(text, add_special_tokens=False)
+                if not self._takes_long(_size(text)):
+                    return list(self._rust.encode(text, add_special_tokens=False).ids)
+                # Unlike `encode` it lets other threads run, the main one with its Ctrl-C too.
+                (encoding,) = self._rust.encode_batch_fast([text], add_special_tokens=False)
         except (TypeError, UnicodeEncodeError) as error:  # how it complains depends on versions
             raise PromptError(
                 "the prompt contains a surrogate code point, which is not a character: "

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ MAX_AFFIX_BYTES = 64
 MAX_WORD_CHARACTERS = 1000  # of WordPiece, whose time is quadratic in it; usual is 100
 MAX_TOKEN_CHARACTERS = 4096  # of Unigram, whose time is proportional to it
 
+# A repeated group, or so many repetitions that they may follow each other.
+REPEATED = re.compile(r"\)[*+{]|(?:[*+][^|]*){5}")
 # Bytes that a step makes of one at most, and of how many it makes one at most; None for any
 # number. Those of Unicode were counted over all characters and their decompositions.
 NORMALIZERS: Mapping[str, tuple[int, float | None]] = {
@@ -72,6 +75,7 @@ class TextBounds:
     Attributes:
         growth: bytes that they make of one at most.
         shrinkage: of how many bytes they make one at most; None for any number.
+        backtracks: an expression in them may take very long for a short text.
         spelled: how every byte that no other token covers is spelled in the vocabulary, by
             ``"ByteLevel"`` or ``"ByteFallback"``; None where text may be dropped, or any length
             of it may become one unknown token.
@@ -80,6 +84,7 @@ class TextBounds:
     growth: int = 1
     shrinkage: float | None = 1.0
     spelled: str | None = None
+    backtracks: bool = False
 
 
 def check_tokenizer_json(text: str) -> TextBounds:
@@ -108,7 +113,8 @@ def check_tokenizer_json(text: str) -> TextBounds:
     shrinkage: float | None = 1.0
     for _, shrunk in sizes:
         shrinkage = None if shrinkage is None or shrunk is None else shrinkage * shrunk
-    return TextBounds(growth, shrinkage, _spelled(file.model, steps))
+    backtracks = any(REPEATED.search(_expression(step)) for step in steps)
+    return TextBounds(growth, shrinkage, _spelled(file.model, steps), backtracks)
 
 
 def _flat(step: Any, key: str) -> list[Mapping[str, Any]]:
@@ -142,6 +148,11 @@ def _check_model(model: _Model) -> None:
                 f"tokenizer.json has a token of {longest} characters; "
                 f"at most {MAX_TOKEN_CHARACTERS} make sense"
             )
+
+
+def _expression(step: Mapping[str, Any]) -> str:
+    pattern = step.get("pattern")
+    return str(pattern.get("Regex") or "") if isinstance(pattern, Mapping) else ""
 
 
 def _sizes(step: Mapping[str, Any]) -> tuple[int, float | None]:
