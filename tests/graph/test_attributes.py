@@ -274,3 +274,15 @@ def test_a_window_of_several_numbers_is_another_form(values, tmp_path):
     window = next(node for node in bundle.model.graph.node if node.name.endswith("/oldest"))
     bundle.put(window.input[1], values)
     assert not is_lowered(bundle.save())
+
+
+def test_zero_points_of_another_size_and_sums_of_one_are_refused_by_name(tmp_path):
+    bundle = altered(tmp_path)
+    node = bundle.node("q_proj/MatMulNBits")
+    bundle.model.graph.initializer.append(helper.make_tensor("zeros", 2, [3], b"abc", raw=True))
+    node.input[3] = "zeros"
+    with pytest.raises(BundleError, match=r"the zero points of weight .* uint8 \(3,\)"):
+        open_bundle(bundle.save())
+    node.input[3] = ""
+    del bundle.node("layers.0/mlp_residual").input[1]
+    assert not is_lowered(bundle.save())

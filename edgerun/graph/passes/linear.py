@@ -99,7 +99,9 @@ def _packed(node: Node, graph: Graph, inputs: list[str]) -> PackedWeight:
             f"node '{node.name}' says N={n} K={k} bits={bits} block_size={block}, but its codes "
             f"have shape {codes.shape} and its {scales.size} scales type {scales.dtype}"
         )
-    zeros = graph.array(inputs[3]).reshape(n, -1) if inputs[3] else None
+    zeros = graph.array(inputs[3]) if inputs[3] else None
+    if zeros is not None and zeros.size == n * -(-blocks * bits // 8):
+        zeros = zeros.reshape(n, -1)
     name = node.metadata.get(FORMAT_KEY, FORMATS[bits])
     return PackedWeight(name, (n, k), block, codes, scales.reshape(n, blocks), zeros)
 

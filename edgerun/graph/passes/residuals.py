@@ -13,7 +13,11 @@ def fuse_residuals(graph: Graph) -> Graph:
     absorbed: set[str] = set()
     rewritten: dict[str, Node] = {}
     for node in graph.nodes:
-        if node.op != "Add" or any(name in graph.constants for name in node.inputs):
+        if (
+            node.op != "Add"
+            or len(node.inputs) != 2
+            or any(name in graph.constants for name in node.inputs)
+        ):
             continue
         residual, value = node.inputs
         source = producers.get(value)
