@@ -207,7 +207,7 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
     rows = min(options.chunk_rows, context)
     found = dict.fromkeys((*config.eos_token_ids, *eos_ids(texts[GENERATION_CONFIG])))
     packing = packing_of(bundle, options)
-    executables, used, owned = _compile(bundle.graph, options, spec, rows, packing.trits)
+    executables, used, owned = _compile(bundle, options, spec, rows, packing.trits)
     return Model(
         path=bundle.path,
         digest=bundle.digest,
@@ -246,16 +246,19 @@ def streamed_bytes(graph: Graph, *, trits: bool = False) -> int:
 
 
 def _compile(
-    graph: Graph, options: LoadOptions, spec: CacheSpec, rows: int, trits: bool
+    bundle: Bundle, options: LoadOptions, spec: CacheSpec, rows: int, trits: bool
 ) -> tuple[Mapping[Phase, Executable], tuple[Backend, ...], ExitStack]:
-    """The programs, the back-ends that run them, and what closes all back-ends asked."""
+    """The programs, the back-ends that run them, and what closes all back-ends asked.
+
+    Weights that were never hashed are hashed meanwhile, so that nothing is generated with others.
+    """
     candidates = find_candidates(options.backend, options.device)
     threads = options.worker_threads
-    with ExitStack() as owned:
+    with ExitStack() as owned, bundle.files.verification() as verification:
         for backend in candidates.backends:
             owned.callback(backend.close)
         expect(candidates.backends, threads, trits=trits)
-        plan = make_plan(graph, candidates.backends, candidates.preferred)
+        plan = make_plan(bundle.graph, candidates.backends, candidates.preferred)
         each = {
             Phase.PREFILL: CompileOptions(threads, rows, spec, options.progress, trits=trits),
             Phase.DECODE: CompileOptions(threads, 1, spec, options.progress, trits=trits),
@@ -264,7 +267,9 @@ def _compile(
         used = tuple(backend for backend in candidates.backends if backend.name in names)
         for backend in set(candidates.backends).difference(used):
             backend.close()
-        return compile_plan(plan, candidates.backends, each), used, owned.pop_all()
+        programs = compile_plan(plan, candidates.backends, each)
+        verification.finish(options.progress)
+        return programs, used, owned.pop_all()
 
 
 def packing_of(bundle: Bundle, options: LoadOptions) -> Packing:

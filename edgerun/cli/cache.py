@@ -18,6 +18,7 @@ from edgerun.cli.commands import COMMANDS
 CONTENTS = {
     "kernels-*": "compiled CPU kernels",
     "machine.json": "measured speed of this machine",
+    "verified": "which weights were found whole",
     "simulators": "compiled simulators of the FPGA overlay",
     "fpga": "results of synthesis",
     "ssh": "connections to boards",

@@ -58,10 +58,12 @@ class first_run:  # noqa: N801, used as a statement
         return self
 
     def __call__(self, text: str) -> None:
-        if text == SESSION:
-            say("starting onnxruntime")
-            return
         from edgerun.kernels import registry
+        from edgerun.model.verification import CHECKING
+
+        if text in (SESSION, CHECKING):
+            say("starting onnxruntime" if text == SESSION else text)
+            return
 
         if self._began is None:
             self._began = time.perf_counter()

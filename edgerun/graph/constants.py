@@ -12,7 +12,7 @@ from edgerun.errors import BundleError
 from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Constant
-from edgerun.graph.mapped_file import forget_array
+from edgerun.graph.mapped_file import ArrayReader
 from edgerun.graph.ops import Kind
 
 DIMENSIONS = {Kind.VECTOR: 1, Kind.MATRIX: 2}
@@ -47,13 +47,14 @@ def check_constant(name: str, constant: Constant, kind: Kind) -> None:
 
 
 def check_finite(name: str, part: str, array: NDArray[np.float32]) -> None:
-    """Checks that no element is infinite or NaN; pages of a mapped file are given back.
+    """Checks that no element is infinite or NaN.
 
     Raises:
         BundleError: one is.
     """
-    flat = array.reshape(-1)
-    pieces = (flat[start : start + PIECE] for start in range(0, flat.size, PIECE))
+    flat, reader = array.reshape(-1), ArrayReader()
+    starts = range(0, flat.size, PIECE)
+    pieces = (reader.read(flat[start : start + PIECE]) for start in starts)
     # A sum is finite only if all elements are, and takes no memory; it may overflow without.
     with np.errstate(all="ignore"):
         finite = all(math.isfinite(piece.sum()) or np.isfinite(piece).all() for piece in pieces)
@@ -61,7 +62,6 @@ def check_finite(name: str, part: str, array: NDArray[np.float32]) -> None:
         raise BundleError(
             f"constant '{name}' has {part} that are infinite or no numbers: the model is damaged"
         )
-    forget_array(array)
 
 
 def _check_packed(name: str, weight: PackedWeight) -> None:

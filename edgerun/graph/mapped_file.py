@@ -1,14 +1,24 @@
-"""A file of weights: mapped, and readable without mapping."""
+"""A file of weights: mapped, so that arrays can be views of it, and read where it matters.
+
+Whoever touches a mapped page of a file that has become shorter is ended by the system, without a
+word. So what is needed once is read instead of touched, as is what is needed again and again, a
+row at a time; reading a file that has become shorter is an error like any other.
+"""
 
 from __future__ import annotations
 
 import mmap
 import os
 import weakref
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from edgerun.errors import BackendError
+
+Number = TypeVar("Number", bound=np.generic)
+CHANGED = "the file of weights was changed or cut off since it was opened: load the model again"
 
 
 class MappedFile(mmap.mmap):
@@ -16,16 +26,83 @@ class MappedFile(mmap.mmap):
 
     Attributes:
         descriptor: of the file, closed with the mapping.
+        state: size and time of the last change when it was opened.
     """
 
     descriptor: int
+    state: tuple[int, int]
 
     def __new__(cls, descriptor: int) -> MappedFile:
         """Maps a whole file; the caller goes on owning ``descriptor``."""
         mapped = super().__new__(cls, descriptor, 0, access=mmap.ACCESS_READ)
         mapped.descriptor = os.dup(descriptor)
+        mapped.state = _state(mapped.descriptor)
         weakref.finalize(mapped, os.close, mapped.descriptor)
         return mapped
+
+    def check(self) -> None:
+        """Checks that the file is as it was when it was opened, by its size and time.
+
+        Raises:
+            BackendError: it is not.
+        """
+        if _state(self.descriptor) != self.state:
+            raise BackendError(CHANGED)
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        """Reads as many bytes as there is room for.
+
+        Raises:
+            BackendError: the file ends before them.
+        """
+        done = 0
+        while done < len(out):
+            count = os.preadv(self.descriptor, [out[done:]], offset + done)
+            if not count:
+                raise BackendError(CHANGED)
+            done += count
+
+
+class ArrayReader:
+    """Reads arrays of mapped files into memory that each takes over from the one before."""
+
+    def __init__(self) -> None:
+        """Makes one without memory; it grows to the size of the largest array."""
+        self._memory: NDArray[np.uint8] = np.zeros(0, np.uint8)
+
+    def read(self, array: NDArray[Number]) -> NDArray[Number]:
+        """A copy of an array, valid until the next call; other arrays come back as they are.
+
+        Raises:
+            BackendError: the file has become shorter.
+        """
+        if find_file(array) is None or not array.flags.c_contiguous:
+            return array
+        if array.nbytes > len(self._memory):
+            self.clear()
+            # Not from the heap, which keeps what is given back; and private, for shared memory
+            # is a file to Linux.
+            area = mmap.mmap(-1, array.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._memory = np.frombuffer(area, np.uint8)
+        copy = self._memory[: array.nbytes].view(array.dtype).reshape(array.shape)
+        return _read(array, copy)
+
+    def clear(self) -> None:
+        """Gives the memory back."""
+        self._memory = np.zeros(0, np.uint8)
+
+
+def read_array(array: NDArray[Number]) -> NDArray[Number]:
+    """A copy of an array; one of a mapped file, also turned, is read from the file.
+
+    Raises:
+        BackendError: the file has become shorter.
+    """
+    if array.flags.f_contiguous and not array.flags.c_contiguous:
+        return read_array(array.T).T
+    if find_file(array) is None or not array.flags.c_contiguous:
+        return array.copy()
+    return _read(array, np.empty(array.shape, array.dtype))
 
 
 def find_file(array: NDArray[Any]) -> tuple[MappedFile, int] | None:
@@ -40,18 +117,16 @@ def find_file(array: NDArray[Any]) -> tuple[MappedFile, int] | None:
     return owner, array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
 
 
-def forget_array(array: NDArray[Any]) -> None:
-    """Gives the pages of an array back to the system, if it is a view of a mapped file.
-
-    They stay readable: the next access maps them again, from the page cache while the system
-    keeps them there. Without this a weight and the copy made from it both count as resident.
-    """
+def _read(array: NDArray[Number], copy: NDArray[Number]) -> NDArray[Number]:
+    """Fills ``copy`` with what ``array``, a view of a mapped file, shows."""
     found = find_file(array)
-    if found is None or not hasattr(mmap, "MADV_DONTNEED"):
-        return
-    file, start = found
-    page = mmap.PAGESIZE
-    # Rounded outwards: a page shared with a neighbour is read again when that is needed.
-    offset = start // page * page
-    end = min(len(file), -(-(start + array.nbytes) // page) * page)
-    file.madvise(mmap.MADV_DONTNEED, offset, end - offset)
+    assert found is not None
+    file, offset = found
+    if copy.nbytes:
+        file.read_into(offset, copy.reshape(-1).view(np.uint8).data)
+    return copy
+
+
+def _state(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_size, status.st_mtime_ns

@@ -28,9 +28,9 @@ GROUP = 4
 HUGE_PAGE = 2 << 20
 LINE = 64
 SLAB_GROUPS = 64  # groups of rows that a thread rearranges at a time
-SLABS_AT_ONCE = 32
+PIECE_BYTES = 8 << 20  # of packed codes that are in memory at a time
 SHARED_BYTES = 1 << 20  # of a matrix that several threads rearrange
-Done: TypeAlias = Callable[[NDArray[np.uint8]], None]
+Read: TypeAlias = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,13 @@ def to_stream(
     *,
     row_scale: bool,
     arena: Arena | None = None,
-    done: Done = lambda _: None,
+    read: Read = lambda rows: rows,
 ) -> StreamWeight:
     """Rearranges a packed weight; ``row_scale`` demands equal scales along each row.
 
-    The result lies in ``arena``, or in memory of its own. ``done`` is told which packed codes
-    are not needed any more, so that no large matrix is in memory twice.
+    The result lies in ``arena``, or in memory of its own. ``read`` brings some rows of packed
+    codes into memory, where they must stay until its next call, so that no large matrix is in
+    memory twice.
     """
     n, k = packed.shape
     bits = packed.bits
@@ -91,7 +92,7 @@ def to_stream(
     tiles, groups = -(-k // unit) * unit // tile, -(-n // GROUP)
     own = arena or Arena(piece=0)
     codes = own.zeros((groups * GROUP, tiles, lanes))
-    ternary = _fill_codes(packed, codes, done)
+    ternary = _fill_codes(packed, codes, read)
     block = tiles * tile if row_scale else packed.block
     scales = packed.scales[:, :1] if row_scale else packed.scales
     padded = np.zeros((groups * GROUP, tiles * tile // block), np.float32)
@@ -99,7 +100,7 @@ def to_stream(
     return StreamWeight(codes, padded, (n, k), bits, block, lanes, ternary)
 
 
-def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8], done: Done) -> bool:
+def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8], read: Read) -> bool:
     """Runs the ``repack`` kernel over all groups, on as many threads as there are cores.
 
     Returns whether the codes are ternary: of two bits, and none is 0, which stands for -2.
@@ -109,13 +110,16 @@ def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8], done: Done) -> b
     spare = np.zeros((groups, GROUP, lanes), np.uint8)
     chunks = -(-groups // SLAB_GROUPS)
     zeros = np.zeros((chunks, 16), np.uint8)
-    fields = [rows.ctypes.data, codes.ctypes.data, *rows.shape, tiles, spare.ctypes.data]
+    fields = [0, codes.ctypes.data, *rows.shape, tiles, spare.ctypes.data]
     arguments = np.array([*fields, SLAB_GROUPS, zeros.ctypes.data], np.int64)
     function = native("repack", bits=packed.bits, lanes=lanes)
-    for first in range(0, chunks, SLABS_AT_ONCE):
-        some = range(first, min(chunks, first + SLABS_AT_ONCE))
+    at_once = max(1, PIECE_BYTES // (SLAB_GROUPS * GROUP * rows.shape[1]))
+    for first in range(0, chunks, at_once):
+        some = range(first, min(chunks, first + at_once))
+        row = some.start * SLAB_GROUPS * GROUP
+        piece = read(rows[row : some.stop * SLAB_GROUPS * GROUP])
+        arguments[0] = piece.ctypes.data - row * rows.shape[1]  # where row 0 would lie
         on_all_cores(function, arguments, some, rows.nbytes)
-        done(rows[some.start * SLAB_GROUPS * GROUP : some.stop * SLAB_GROUPS * GROUP])
     return packed.bits == 2 and not zeros.any()
 
 

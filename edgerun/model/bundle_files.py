@@ -6,7 +6,6 @@ links or waiting for anybody, and its size is bounded before it is read or hashe
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from edgerun.errors import BundleError
 from edgerun.graph.external_data import OpenFile
 from edgerun.graph.onnx_reader import MAX_MODEL_BYTES
 from edgerun.model.manifest import FileEntry
+from edgerun.model.verification import Verification, check_content, check_digest, is_remembered
 from edgerun.plain_files import (
     NotPlainError,
     TooLargeError,
@@ -41,7 +41,6 @@ MAX_TEXT_BYTES = 16 << 20  # of any other file that is read
 MAX_FILES = 256
 # Files up to this size are hashed whenever a model is opened.
 ALWAYS_HASHED_BYTES = 32 << 20
-PIECE_BYTES = 1 << 20
 AGAIN = "copy or export the model again"
 
 
@@ -82,8 +81,10 @@ class BundleFiles:
         for name, entry in self.entries.items():
             file = self.opened[name] = self._open(name)
             small = entry.size <= ALWAYS_HASHED_BYTES
+            if not small and not verify and is_remembered(file, entry):
+                continue
             if small or verify or os.fstat(file.descriptor).st_nlink > 1:
-                self._check_digest(name, digest_of(file.descriptor))
+                check_digest(self.folder / name, file, entry, remember=not small)
             else:
                 self.unhashed[name] = file
 
@@ -104,7 +105,7 @@ class BundleFiles:
             data = read_open(file.descriptor, path, max_bytes(name) or MAX_TEXT_BYTES)
         except OSError as error:
             raise BundleError(_refusal(path, error)) from error
-        self._check_digest(name, hashlib.sha256(data).hexdigest())
+        check_content(path, data, self.entries[name])
         self.unhashed.pop(name, None)
         return data
 
@@ -124,12 +125,10 @@ class BundleFiles:
             raise BundleError(f"{path} {fault}")
         return file
 
-    def _check_digest(self, name: str, digest: str) -> None:
-        if digest != self.entries[name].sha256:
-            raise BundleError(
-                f"{self.folder / name} does not match the digest in the manifest: it is damaged "
-                f"or altered; {AGAIN}"
-            )
+    def verification(self) -> Verification:
+        """What hashes, in the background, the files that were not hashed yet."""
+        files, self.unhashed = self.unhashed, {}
+        return Verification(self.folder, files, self.entries)
 
 
 def read_unlisted(path: Path, *, alone: bool = False) -> bytes:
@@ -171,15 +170,6 @@ def _size_fault(name: str, size: int, listed: int) -> str:
     if limit is not None and size > limit:
         return f"is too large: it has {size} bytes; at most {limit} are accepted"
     return ""
-
-
-def digest_of(descriptor: int) -> str:
-    """SHA-256 of an open file, from its beginning."""
-    digest, offset = hashlib.sha256(), 0
-    while piece := os.pread(descriptor, PIECE_BYTES, offset):
-        digest.update(piece)
-        offset += len(piece)
-    return digest.hexdigest()
 
 
 def _refusal(path: Path, error: OSError) -> str:

@@ -4,7 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgerun.graph.mapped_file import MappedFile, find_file, forget_array
+from edgerun.errors import BackendError
+from edgerun.graph.mapped_file import ArrayReader, MappedFile, find_file, read_array
 
 PAGES = 4 << 20
 
@@ -20,18 +21,6 @@ def mapped(tmp_path: Path) -> MappedFile:
         os.close(descriptor)
 
 
-def resident_kb(name: str) -> int:
-    """Resident memory of a mapped file, from the system's own account."""
-    resident, inside = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        first = line.split()[0]
-        if "-" in first and not first.endswith(":"):
-            inside = line.endswith(name)
-        elif inside and first == "Rss:":
-            resident += int(line.split()[1])
-    return resident
-
-
 def test_a_view_knows_its_place_in_the_file(mapped: MappedFile) -> None:
     whole = np.frombuffer(mapped, np.uint8)
     found = find_file(whole[1000:][24:].reshape(-1, 4))
@@ -42,20 +31,57 @@ def test_a_view_knows_its_place_in_the_file(mapped: MappedFile) -> None:
 
 def test_other_memory_is_no_mapped_file() -> None:
     assert find_file(np.zeros(4)) is None
-    forget_array(np.zeros(4))  # nothing to do, and nothing lost
+    np.testing.assert_array_equal(read_array(np.arange(4)), np.arange(4))
+    array = np.arange(4)
+    assert ArrayReader().read(array) is array
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux' /proc")
-def test_forgotten_pages_are_not_resident_and_read_the_same(
-    mapped: MappedFile, tmp_path: Path
-) -> None:
+def test_arrays_are_read_as_they_are_mapped(mapped: MappedFile) -> None:
     whole = np.frombuffer(mapped, np.uint8)
-    total = int(whole.sum())
-    name = str(tmp_path / "weights")
-    assert resident_kb(name) == PAGES >> 10
-    forget_array(whole)
-    assert resident_kb(name) == 0
-    assert int(whole.sum()) == total
+    for view in (whole[1000:1024], whole[4096:8192].view(np.float32).reshape(4, -1), whole[:0]):
+        copy = read_array(view)
+        assert find_file(copy) is None
+        np.testing.assert_array_equal(copy.view(np.uint8), view.view(np.uint8))
+
+
+def test_a_turned_matrix_is_read_as_well(mapped: MappedFile) -> None:
+    turned = np.frombuffer(mapped, np.uint8)[:4096].reshape(32, 128).T
+    copy = read_array(turned)
+    assert find_file(copy) is None
+    np.testing.assert_array_equal(copy, turned)
+
+
+def test_a_reader_uses_its_memory_again(mapped: MappedFile) -> None:
+    whole, reader = np.frombuffer(mapped, np.uint8), ArrayReader()
+    first = reader.read(whole[:100])
+    address = first.ctypes.data
+    np.testing.assert_array_equal(first, whole[:100])
+    second = reader.read(whole[7:57].view(np.uint16))
+    assert second.ctypes.data == address
+    np.testing.assert_array_equal(second, whole[7:57].view(np.uint16))
+    np.testing.assert_array_equal(reader.read(whole), whole)  # more than before
+    reader.clear()
+    np.testing.assert_array_equal(reader.read(whole[3:9]), whole[3:9])
+
+
+def test_reading_what_was_cut_off_is_an_error(mapped: MappedFile, tmp_path: Path) -> None:
+    """Touching it instead would end the process."""
+    whole = np.frombuffer(mapped, np.uint8)
+    mapped.check()
+    os.truncate(tmp_path / "weights", PAGES // 2)
+    for read in (read_array, ArrayReader().read):
+        with pytest.raises(BackendError, match="cut off"):
+            read(whole[PAGES // 2 - 1 :])
+    with pytest.raises(BackendError, match="cut off"):
+        mapped.check()
+
+
+def test_a_change_of_the_same_size_is_noticed(mapped: MappedFile, tmp_path: Path) -> None:
+    with (tmp_path / "weights").open("r+b") as file:
+        file.write(b"x")
+    os.utime(tmp_path / "weights", ns=(0, 1))
+    with pytest.raises(BackendError, match="changed"):
+        mapped.check()
 
 
 def test_the_descriptor_is_closed_with_the_mapping(mapped: MappedFile) -> None:

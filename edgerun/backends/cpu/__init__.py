@@ -81,6 +81,7 @@ class CpuBackend:
 
         shared = self._shared_state(options)
         binder = _bind(segment, options, shared.weights, shared.isa)
+        shared.weights.rest()
         return CpuExecutable(binder, shared.team)
 
     def close(self) -> None:

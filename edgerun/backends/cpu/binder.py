@@ -14,7 +14,7 @@ from edgerun.backends.cpu.buffers import Buffer, BufferPool
 from edgerun.backends.cpu.operands import Argument, checked_arguments
 from edgerun.backends.cpu.weights import Prepared, WeightStore
 from edgerun.graph.ir import Graph, Node
-from edgerun.graph.mapped_file import forget_array
+from edgerun.graph.mapped_file import read_array
 from edgerun.kernels.program import FRAME_WORDS, Instruction
 from edgerun.kernels.registry import instruction
 
@@ -165,10 +165,8 @@ class Binder:
         return self.weights.prepare(constant, node.attrs["activations"])
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """A small float32 constant, copied: mapped, it might hold two megabytes around it too."""
-        constant = self.graph.array(name)
-        copy = np.array(constant, np.float32)
-        forget_array(constant)
+        """A small float32 constant, copied."""
+        copy = read_array(self.graph.array(name)).astype(np.float32, copy=False)
         return copy
 
     def count(self, counted_by: int) -> NDArray[np.int64]:

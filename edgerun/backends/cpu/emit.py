@@ -15,7 +15,7 @@ from edgerun.backends.cpu.emit_linear import (
     take_rounded,
 )
 from edgerun.backends.cpu.operands import Argument
-from edgerun.backends.cpu.staged import StagedRows, can_stage, check_ids
+from edgerun.backends.cpu.staged import StagedRows, can_stage, check_ids, copied
 from edgerun.errors import BackendError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Node
@@ -27,14 +27,14 @@ FUSED = {"quantize_row": "rms_norm_row", "quantize_block": "rms_norm_block"}
 
 
 def emit_embedding(binder: Binder, node: Node, index: int) -> None:
-    """Reads the rows of the token ids from the mapped table, or from copies of a large one's."""
+    """Reads the rows of the token ids from a copy of the table, or copies of a large one's."""
     table, ids = binder.graph.constants[node.inputs[1]], binder.ids
     if can_stage(table):
         staged = StagedRows(table, binder.options.max_rows)
         binder.before_run.append(lambda: staged.fetch(binder.ids[: binder.frame[ROWS]]))
         table, ids = staged.table, staged.ids
     else:
-        rows = table.shape[0]
+        table, rows = copied(table), table.shape[0]
         binder.before_run.append(lambda: check_ids(binder.ids[: binder.frame[ROWS]], rows))
     width = table.shape[1]
     out = binder.new(node.outputs[0], width, ROWS)

@@ -2,12 +2,12 @@
 
 A mapped table of embeddings is read a row here and a row there, and each time the system may map
 the two megabytes around the row (a large folio of the page cache): a prompt of ordinary length
-makes most of the table resident. Reading the rows instead costs some microseconds each.
+makes most of the table resident; and should the file be cut off, the system ends the process.
+Reading the rows instead costs some microseconds each.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from edgerun.errors import BackendError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Constant
-from edgerun.graph.mapped_file import find_file
+from edgerun.graph.mapped_file import find_file, read_array
 
-LARGE_BYTES = 32 << 20  # smaller tables may as well be resident
+LARGE_BYTES = 4 << 20  # smaller tables may as well be copied whole
 
 
 class StagedRows:
@@ -46,19 +46,27 @@ class StagedRows:
         """Reads the rows ``ids``.
 
         Raises:
-            BackendError: an id is outside of the table, or the file has become shorter.
+            BackendError: an id is outside of the table, or the file was changed or cut off.
         """
         check_ids(ids, self._size)
         for source, copies in zip(self._sources, self._copies, strict=True):
             assert source is not None  # can_stage
             file, start = source
+            file.check()
             width = copies.shape[1]
             for row, wanted in zip(copies, ids.tolist(), strict=False):
-                if os.preadv(file.descriptor, [row.data], start + wanted * width) != width:
-                    raise BackendError(
-                        "the file of weights has become shorter since the model was loaded: "
-                        "load it again"
-                    )
+                file.read_into(start + wanted * width, row.data)
+
+
+def copied(table: Constant) -> Constant:
+    """A table in memory of its own.
+
+    Raises:
+        BackendError: the file that it lies in has become shorter.
+    """
+    if not isinstance(table, PackedWeight):
+        return read_array(table)
+    return replace(table, codes=read_array(table.codes), scales=read_array(table.scales))
 
 
 def check_ids(ids: NDArray[np.int32], rows: int) -> None:
@@ -74,7 +82,7 @@ def check_ids(ids: NDArray[np.int32], rows: int) -> None:
 
 def can_stage(table: Constant) -> bool:
     """Whether a table is large, lies in a mapped file, row after row, and may be staged."""
-    if table.nbytes < LARGE_BYTES or not hasattr(os, "preadv"):
+    if table.nbytes < LARGE_BYTES:
         return False
     if not isinstance(table, PackedWeight):
         return table.flags.c_contiguous and find_file(table) is not None

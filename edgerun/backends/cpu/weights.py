@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,7 +12,7 @@ from edgerun.backends.cpu.buffers import ROW_MULTIPLE, aligned_zeros
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.constants import check_finite
 from edgerun.graph.ir import Constant
-from edgerun.graph.mapped_file import forget_array
+from edgerun.graph.mapped_file import ArrayReader, read_array
 from edgerun.kernels.isa import VECTOR_BYTES
 from edgerun.kernels.layout import Arena, StreamWeight, to_stream
 from edgerun.kernels.trit_layout import OneMatrix, TritWeight, to_trits
@@ -47,6 +47,7 @@ class WeightStore:
         self._trits = trits
         self._codes = OneMatrix()  # on the way to trits
         self._arena = Arena()
+        self._reader, self._scales = ArrayReader(), ArrayReader()
         self._prepared: dict[tuple[int, str], tuple[Constant, Prepared]] = {}
 
     @property
@@ -55,30 +56,40 @@ class WeightStore:
         return sum(prepared.nbytes for _, prepared in self._prepared.values())
 
     def prepare(self, constant: Constant, activations: str) -> Prepared:
-        """Returns the constant in the layout that its kernel reads."""
+        """Returns the constant in the layout that its kernel reads.
+
+        Raises:
+            BackendError: the file that it lies in has become shorter.
+        """
         key = (id(constant), activations)
         if key not in self._prepared:
             self._prepared[key] = (constant, self._make(constant, activations))
-            _forget_pages(constant)
         return self._prepared[key][1]
+
+    def rest(self) -> None:
+        """Gives back the memory that is needed only while weights are prepared."""
+        self._reader.clear()
+        self._scales.clear()
 
     def _make(self, constant: Constant, activations: str) -> Prepared:
         if not isinstance(constant, PackedWeight):
             return _dense(constant)
+        constant = replace(constant, scales=self._scales.read(constant.scales))
         if activations == "int8_row" and has_row_scales(constant):
             return self._with_row_scales(constant)
         lanes = FLOAT_LANES if activations == "float" else VECTOR_BYTES[self._isa]
         lanes = min(lanes, constant.block)
-        arena = self._arena
-        return to_stream(constant, lanes, row_scale=False, arena=arena, done=forget_array)
+        return to_stream(
+            constant, lanes, row_scale=False, arena=self._arena, read=self._reader.read
+        )
 
     def _with_row_scales(self, constant: PackedWeight) -> Prepared:
-        lanes, arena = VECTOR_BYTES[self._isa], self._arena
+        lanes, read = VECTOR_BYTES[self._isa], self._reader.read
         if self._trits and constant.bits == 2:
-            codes = to_stream(constant, lanes, row_scale=True, arena=self._codes, done=forget_array)
+            codes = to_stream(constant, lanes, row_scale=True, arena=self._codes, read=read)
             if codes.ternary:
-                return to_trits(codes, arena)
-        return to_stream(constant, lanes, row_scale=True, arena=arena, done=forget_array)
+                return to_trits(codes, self._arena)
+        return to_stream(constant, lanes, row_scale=True, arena=self._arena, read=read)
 
 
 def has_row_scales(weight: PackedWeight) -> bool:
@@ -95,16 +106,11 @@ def _dense(matrix: NDArray[Any]) -> DenseWeight:
     n, k = matrix.shape
     values = aligned_zeros((n, -(-k // ROW_MULTIPLE) * ROW_MULTIPLE), "float32")
     step = max(1, LOOKED_AT_ELEMENTS // values.shape[1])
+    # The rows of a turned matrix lie all over the file.
+    source = matrix if matrix.flags.c_contiguous else read_array(matrix)
+    reader = ArrayReader()
     for start in range(0, n, step):
         rows = values[start : start + step]
-        rows[:, :k] = matrix[start : start + step]
+        rows[:, :k] = reader.read(source[start : start + step])
         check_finite(f"float32 {n} x {k}", "elements", rows)
     return DenseWeight(values, (n, k))
-
-
-def _forget_pages(constant: Constant) -> None:
-    if isinstance(constant, PackedWeight):
-        forget_array(constant.codes)
-        forget_array(constant.scales)
-    else:
-        forget_array(constant)
