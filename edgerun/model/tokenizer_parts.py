@@ -96,7 +96,7 @@ def _steps(name: str, part: Part, step: object) -> Iterator[Step]:
             raise BundleError(f"tokenizer.json has a {name} sequence without '{part.sequence}'")
         for entry in entries:
             yield from _steps(name, part, entry)
-    elif isinstance(step, Mapping) and kind in part.types:
+    elif isinstance(step, Mapping) and isinstance(kind, str) and kind in part.types:
         yield step
     else:
         raise BundleError(
@@ -141,7 +141,7 @@ def _check_template(step: Step) -> None:
         for piece in entries if isinstance(entries, list) else ():
             token = piece.get("SpecialToken") if isinstance(piece, Mapping) else None
             name = token.get("id") if isinstance(token, Mapping) else None
-            if name is not None and (not isinstance(known, Mapping) or name not in known):
+            if isinstance(name, str) and (not isinstance(known, Mapping) or name not in known):
                 raise BundleError(
                     f"tokenizer.json puts the token {name!r} around a text and does not say its id"
                 )

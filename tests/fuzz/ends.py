@@ -17,6 +17,8 @@ End: TypeAlias = Callable[[Path, int], None]
 PROMPT = [5, 6, 7, 8, 9]
 TEXT = "a story of one day, and a bit more"
 TOKENS = 3
+STORAGE = ("fp16", "int8")
+WEIGHTS = ("int8", "fp32")
 # A few rows a call: what one row writes too much then lies behind the end of its buffer.
 FEW_ROWS = 4
 PLAIN_SHARE = 4  # one case in so many runs without guard pages and with the default's rows
@@ -30,7 +32,7 @@ def is_guarded(seed: int) -> bool:
 @contextmanager
 def _loaded(folder: Path, seed: int) -> Iterator[LLM]:
     rows = {"chunk_rows": FEW_ROWS} if is_guarded(seed) else {}
-    cache = ("fp16", "int8")[seed % 2]
+    cache = STORAGE[seed % len(STORAGE)]
     with edgerun.load(folder, threads=1, max_sessions=2, kv_cache=cache, **rows) as llm:
         yield llm
         watch.check_mappings()
@@ -77,5 +79,5 @@ def export_file(folder: Path, seed: int) -> None:
 
 def _export_and_run(source: Path, folder: Path, seed: int) -> None:
     out = folder / "bundle"
-    export(source, out, ExportOptions(weights=("int8", "fp32")[seed % 2]))
+    export(source, out, ExportOptions(weights=WEIGHTS[seed % len(WEIGHTS)]))
     generate(out, seed)

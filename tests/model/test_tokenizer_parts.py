@@ -44,6 +44,11 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "end without prefix": ({"model": PREFIXED}, "does not begin with '##'"),
     "no unknown word": ({"model": WORDS}, "names 'b' for unknown words"),
     "other type": ({"decoder": {"type": "fuse"}}, "decoder of type 'fuse'"),
+    "no text as type": ({"decoder": {"type": [["Fuse"]]}}, "decoder of type "),
+    "no text as token": (
+        {"post_processor": {**TEMPLATE, "single": [{"SpecialToken": {"id": []}}]}},
+        "cannot be read",
+    ),
     "no type": ({"normalizer": {"pattern": {"String": "a"}, "content": ""}}, "of type None"),
     # The library takes it for the sequence that it looks like.
     "hidden sequence": (
