@@ -32,13 +32,14 @@ def random_weight(
     *,
     row_scales: bool = False,
 ) -> PackedWeight:
-    """A weight of random codes over the format's whole range, and random scales."""
+    """A weight of random codes over the format's whole range, and random scales of either sign."""
     n, k = shape
     form = format_named(name)
     low = {"ternary": -1, "int2": -2, "int4": -8, "int8": -128}[name]
     high = 1 if name == "ternary" else -low - 1
     integers = rng.integers(low, high + 1, (n, k)).astype(np.float32)
     scales = rng.uniform(0.01, 1, (n, k // block)).astype(np.float32)
+    scales *= rng.choice(np.float32([-1, 1]), scales.shape)
     if row_scales:
         scales[:] = scales[:, :1]
     codes = form.encode(np.repeat(scales, block, axis=1) * integers, scales, block)
