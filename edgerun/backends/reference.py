@@ -6,6 +6,7 @@ of a back-end.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from edgerun.backends.base import (
     Support,
     Values,
 )
-from edgerun.graph.ir import Graph, Node
+from edgerun.formats.base import PackedWeight
+from edgerun.graph.ir import Constant, Graph, Node
+from edgerun.graph.mapped_file import MappedFile, find_file
 from edgerun.graph.ops import IDS, POSITIONS, SCHEMAS
 from edgerun.kernels.reference import evaluate
 from edgerun.state import Batch, KVCache
@@ -31,9 +34,16 @@ class ReferenceExecutable:
 
     def __init__(self, segment: Graph) -> None:
         self._segment = segment
+        self._files = _mapped_files(segment.constants.values())
 
     def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
-        """Runs all nodes; see ``Executable``."""
+        """Runs all nodes; see ``Executable``.
+
+        Raises:
+            BackendError: the file of weights was changed or cut off since it was opened.
+        """
+        for file in self._files:
+            file.check()
         known: dict[str, Any] = {IDS: batch.ids, POSITIONS: batch.positions}
         known.update(values)
         constants = self._segment.constants
@@ -44,6 +54,17 @@ class ReferenceExecutable:
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+def _mapped_files(constants: Iterable[Constant]) -> list[MappedFile]:
+    """The files that constants are views of, each once."""
+    files: dict[int, MappedFile] = {}
+    for constant in constants:
+        array = constant.codes if isinstance(constant, PackedWeight) else constant
+        found = find_file(array)
+        if found is not None:
+            files[found[0].descriptor] = found[0]
+    return list(files.values())
 
 
 class ReferenceBackend:
