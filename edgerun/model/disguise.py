@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
-from urllib.parse import quote
 
 from edgerun.errors import InputError, PromptError
 from edgerun.model.controls import ControlTokens
@@ -194,4 +193,6 @@ def _quoted(match: re.Match[str], character: str) -> str:
 
 def _percent_encoded(character: str, again: int) -> str:
     """As it stands in a URL, percent signs encoded so many times more."""
+    from urllib.parse import quote  # rarely needed, and slow to import
+
     return quote(character).replace("%", "%" + "25" * again)

@@ -1,7 +1,7 @@
 """Model folders that another exporter wrote: described by ``genai_config.json``, no manifest.
 
-They run on whichever back-end takes the graph, usually onnxruntime. Nothing vouches for their
-files, so sizes and digests are taken as found; all other checks stay.
+They run on whichever back-end takes the graph, onnxruntime's only if it is named. Nothing vouches
+for their files, so sizes and digests are taken as found; all other checks stay.
 """
 
 from __future__ import annotations
