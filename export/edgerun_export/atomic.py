@@ -6,12 +6,13 @@ import ctypes
 import errno
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from edgerun.errors import InputError, StorageError
+from edgerun_export.drafts import make_draft
 
 # From linux/fcntl.h and linux/fs.h.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
@@ -19,31 +20,38 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextmanager
-def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
+def atomic_folder(
+    target: Path, *, replace: bool = False, foreign: Callable[[Path], list[str]] = lambda _: []
+) -> Iterator[Path]:
     """Yields a temporary folder beside ``target`` that takes its place when the block succeeds.
 
     Whatever ends the block early, an interrupt included, removes the temporary folder and leaves
-    an old ``target`` as it was.
+    an old ``target`` as it was; so does a process that is killed, but for the temporary folder.
 
     Args:
-        target: the folder to make.
+        target: the folder to make; where it is a link, the folder that it leads to.
         replace: whether an existing folder may be replaced.
+        foreign: names the entries of an existing folder that are to stay in the new one.
 
     Raises:
-        InputError: the target exists, and is not a folder or may not be replaced.
+        InputError: the target exists, and is not a folder or may not be replaced, or an entry that
+            is to stay has the name of a new one.
         StorageError: it cannot be written.
     """
     check_target(target, replace=replace)
     with storage_errors(target):
+        target = target.resolve()
         target.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+        draft = make_draft(target)
     try:
         with storage_errors(target):
-            yield work
-            _sync(work)
-            _swap(work, target)
+            yield draft.folder
+            if target.exists():
+                _carry_over(target, draft.folder, foreign(target))
+            _sync(draft.folder)
+            _swap(draft.folder, target)
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        draft.discard()
 
 
 @contextmanager
@@ -82,10 +90,41 @@ def check_target(target: Path, *, replace: bool = False) -> None:
         raise InputError(f"'{target}' exists; choose another output, or add --force to replace it")
 
 
+def _carry_over(old: Path, new: Path, names: list[str]) -> None:
+    """Gives ``new`` some entries of ``old`` as well; until the swap both have them."""
+    for name in names:
+        if os.path.lexists(new / name):
+            raise InputError(
+                f"'{old}' holds a '{name}' that no export made, and the new bundle has a file of "
+                "that name; move yours away, or choose another output"
+            )
+        _link(old / name, new / name)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Makes a second name of a file, of everything below a folder, or of a link itself."""
+    if source.is_symlink():
+        target.symlink_to(os.readlink(source))
+    elif source.is_dir():
+        target.mkdir()
+        for entry in source.iterdir():
+            _link(entry, target / entry.name)
+        shutil.copystat(source, target)
+    else:
+        try:
+            os.link(source, target)
+        except OSError:  # a file system without hard links, or another one below a folder
+            shutil.copy2(source, target)
+
+
 def _sync(folder: Path) -> None:
-    """Forces files and folder to the disk, so that a power cut cannot leave a torn bundle."""
-    for path in [*folder.iterdir(), folder]:
-        _sync_path(path)
+    """Forces files and folders to the disk, so that a power cut cannot leave a torn bundle."""
+    for place, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            path = Path(place, name)
+            if stat.S_ISREG(path.lstat().st_mode):
+                _sync_path(path)
+        _sync_path(Path(place))
 
 
 def _sync_path(path: Path) -> None:

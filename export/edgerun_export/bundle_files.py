@@ -13,11 +13,26 @@ from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.architectures.biases import bias_keys
 from edgerun_export.checkpoint.base import Source
-from edgerun_export.recipe import Recipe
+from edgerun_export.checkpoint.files import read_small
+from edgerun_export.recipe import PROFILES, Recipe
 
 FORMAT = "edgerun-bundle"
 FORMAT_VERSION = 1
 MODEL_FILE, MANIFEST_FILE = "model.onnx", "manifest.json"
+
+_MANIFEST_LIMIT_BYTES = 1 << 24
+# Every name that an export may give to a file, whatever the checkpoint and the options.
+BUNDLE_FILES = frozenset(
+    {
+        MANIFEST_FILE,
+        MODEL_FILE,
+        *(profile.data_file for profile in PROFILES.values()),
+        *("config.json", "generation_config.json", "genai_config.json"),
+        *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+        *("openvino_model.xml", "openvino_tokenizer.xml", "openvino_tokenizer.bin"),
+        *("openvino_detokenizer.xml", "openvino_detokenizer.bin"),
+    }
+)
 
 # What generation falls back to where the checkpoint says nothing.
 _SAMPLING = {
@@ -198,6 +213,29 @@ def _genai_decoder(spec: DecoderSpec, recipe: Recipe) -> dict[str, Any]:
             "present_value_names": "present.%d.value",
         },
     }
+
+
+def listed_files(folder: Path) -> set[str] | None:
+    """Names of the files that an export made, by the manifest; ``None`` if that is no bundle's."""
+    try:
+        data = read_small(folder / MANIFEST_FILE, _MANIFEST_LIMIT_BYTES, inside=True)
+        content = parse_object(MANIFEST_FILE, data)
+    except CheckpointError:
+        return None
+    files = content.get("files", {})
+    if content.get("format") != FORMAT or not isinstance(files, dict):
+        return None
+    return {*files, MANIFEST_FILE}
+
+
+def foreign_entries(folder: Path) -> list[str]:
+    """Names of what lies in a bundle's folder and is not a file that an export made."""
+    own = listed_files(folder) or set()
+    return sorted(
+        path.name
+        for path in folder.iterdir()
+        if path.name not in own or path.is_symlink() or not path.is_file()
+    )
 
 
 def file_entry(path: Path) -> dict[str, Any]:

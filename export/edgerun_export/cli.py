@@ -93,7 +93,10 @@ _Verify = Annotated[
         "have been.",
     ),
 ]
-_Force = Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")]
+_Force = Annotated[
+    bool,
+    typer.Option("--force", help="Replace an existing bundle; other files in its folder stay."),
+]
 _Tokenizer = Annotated[Path | None, typer.Option(help="Tokenizer file, for llama2.c checkpoints.")]
 _Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub checkpoint.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print the manifest to stdout when done.")]

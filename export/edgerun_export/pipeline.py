@@ -11,12 +11,14 @@ from typing import Any
 from edgerun.errors import InputError
 from edgerun_export.atomic import atomic_folder, check_target
 from edgerun_export.bundle_files import (
-    FORMAT,
+    BUNDLE_FILES,
     MANIFEST_FILE,
     MODEL_FILE,
     check_vocabulary,
     file_entry,
+    foreign_entries,
     genai_config,
+    listed_files,
     manifest,
     padding_id,
     parse_object,
@@ -27,6 +29,7 @@ from edgerun_export.bundle_files import (
 )
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.base import Checkpoint
+from edgerun_export.drafts import remove_abandoned
 from edgerun_export.external_data import DataWriter
 from edgerun_export.graph_builder import build_model
 from edgerun_export.onnx_graph import OnnxGraph
@@ -54,7 +57,7 @@ class ExportOptions:
         tokenizer: a llama2.c tokenizer file, for checkpoints that carry none.
         revision: commit of a hub checkpoint.
         verify: compare the bundle with the source before it appears.
-        force: replace an existing output.
+        force: replace an existing bundle; other files in its folder stay.
     """
 
     weights: str | None = None
@@ -103,7 +106,8 @@ def export(
     Raises:
         CheckpointError: the checkpoint is broken or inconsistent.
         UnsupportedError: it, or an option, asks for something without an implementation.
-        InputError: ``out`` exists and may not be replaced.
+        InputError: ``out`` exists and may not be replaced, or holds another's file of a name that
+            the bundle needs.
         StorageError: ``out`` cannot be written.
         VerificationError: ``options.verify`` is set and the bundle computes something else.
     """
@@ -114,32 +118,39 @@ def export(
     tokenizer = None if options.tokenizer is None else str(options.tokenizer)
     checkpoint = open_checkpoint(str(source), revision=options.revision, tokenizer=tokenizer)
     try:
-        with atomic_folder(out, replace=options.force) as folder:
+        abandoned = remove_abandoned(out.resolve().parent)
+        with atomic_folder(out, replace=options.force, foreign=foreign_entries) as folder:
             job = _Job(checkpoint, options, folder, progress)
             result = job.run()
     finally:
         checkpoint.close()
-    return ExportResult(out, result.recipe, result.manifest, result.warnings)
+    warnings = [
+        f"removed '{name}', which an export that was killed had left behind" for name in abandoned
+    ]
+    return ExportResult(out, result.recipe, result.manifest, warnings + result.warnings)
 
 
 def _protect(out: Path, source: str | Path) -> None:
     """Refuses to replace what no export wrote: ``--force`` with a wrong folder would delete it.
 
     Raises:
-        InputError: ``out`` holds the source, or files without a manifest.
+        InputError: ``out`` holds the source, files without a manifest, or files of the user's with
+            names that a bundle needs.
     """
     if not out.is_dir() or not any(out.iterdir()):
         return
     if out.resolve() in (Path(source).resolve(), *Path(source).resolve().parents):
         raise InputError(f"'{out}' holds the checkpoint '{source}'; choose another output")
-    try:
-        is_bundle = f'"{FORMAT}"'.encode() in (out / MANIFEST_FILE).read_bytes()
-    except OSError:
-        is_bundle = False
-    if not is_bundle:
+    if listed_files(out) is None:
         raise InputError(
             f"'{out}' is no bundle, so --force does not replace it; choose another output, "
             "or delete it yourself"
+        )
+    clashes = sorted(BUNDLE_FILES.intersection(foreign_entries(out)))
+    if clashes:
+        raise InputError(
+            f"'{out}' holds '{clashes[0]}', which its manifest does not list and a bundle may need "
+            "the name of; move it away, or choose another output"
         )
 
 

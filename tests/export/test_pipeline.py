@@ -141,7 +141,8 @@ def test_existing_output_is_kept_unless_forced(tmp_path):
     assert (out / "precious").exists()
     (out / "manifest.json").write_text('{"format": "edgerun-bundle"}')
     export(GOLDEN / "llama", out, ExportOptions(force=True))
-    assert {path.name for path in out.iterdir()} == FILES
+    assert {path.name for path in out.iterdir()} == FILES | {"precious"}
+    assert (out / "precious").read_text() == "data"
     assert leftovers(tmp_path) == ["out"]
 
 
@@ -214,7 +215,7 @@ def test_missing_write_permission_is_a_storage_error(tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("edgerun_export.atomic.tempfile.mkdtemp", refuse)
+    monkeypatch.setattr("edgerun_export.drafts.tempfile.mkdtemp", refuse)
     with pytest.raises(StorageError, match="no permission to write"):
         export(GOLDEN / "llama", tmp_path / "out")
 
