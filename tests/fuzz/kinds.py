@@ -123,5 +123,8 @@ KINDS: dict[str, Kind] = {
     "hf-tokenizer": Kind(
         sources.checkpoint, on_file(TOKENIZER, mutate_tokenizer), ends.export_folder, 60
     ),
+    "sentencepiece": Kind(
+        sources.sentencepiece, on_file("tokenizer.model", damage), ends.export_folder, 60
+    ),
     "hf-links": Kind(sources.checkpoint, _odd_file, ends.export_folder, 40),
 }

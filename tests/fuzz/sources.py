@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -74,6 +75,29 @@ def checkpoint(number: int) -> Files:
     """A Hugging Face folder."""
     name = ("llama", "bitnet-packed", "qwen3")[number % 3]
     return {key: data for key, data in read_files(GOLDEN / name).items() if key != "golden.npz"}
+
+
+@cache
+def sentencepiece(number: int) -> Files:
+    """A Hugging Face folder with a sentencepiece model in place of ``tokenizer.json``."""
+    files = {name: data for name, data in checkpoint(0).items() if name != "tokenizer.json"}
+    return {**files, "tokenizer.model": _pieces()}
+
+
+def _pieces() -> bytes:
+    """A sentencepiece model of three special pieces and some letters, written by hand."""
+    pieces = [(b"<unk>", 2), (b"<s>", 3), (b"</s>", 3), *((b"%c" % c, 1) for c in range(97, 123))]
+    out = b""
+    for index, (text, kind) in enumerate(pieces):
+        score = struct.pack("<f", -index)
+        out += _field(1, 2, _field(1, 2, text) + _field(2, 5, score) + _field(3, 0, bytes([kind])))
+    return out + _field(2, 2, _field(3, 0, b"\x02")) + _field(3, 2, _field(4, 0, b"\x00"))
+
+
+def _field(number: int, wire: int, payload: bytes) -> bytes:
+    """A field of a protobuf message; payloads of wire type 2 have less than 128 bytes."""
+    size = bytes([len(payload)]) if wire == 2 else b""
+    return bytes([number << 3 | wire]) + size + payload
 
 
 @cache

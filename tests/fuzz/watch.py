@@ -18,7 +18,14 @@ from typing import Any
 from edgerun.env import settings
 
 ROOT = Path(__file__).resolve().parents[2]
-SYSTEM = ("/proc/", "/sys/", "/dev/null", "/dev/urandom", "/dev/shm/")
+SYSTEM = (
+    "/proc/meminfo",
+    "/proc/cpuinfo",
+    "/sys/devices/system/",
+    "/sys/fs/cgroup/",
+    "/dev/null",
+    "/dev/urandom",
+)
 # Python's own modules make classes by executing text.
 CLASS_MAKERS = ("dataclasses.py", "collections/__init__.py", "enum.py", "functools.py")
 PATH_EVENTS = {
@@ -69,7 +76,10 @@ class Watch:
         """Looks at what is mapped and open now."""
         if not self._on:
             return
-        for path in sorted(_in_use() - self._before):
+        self._on = False
+        found = _in_use()
+        self._on = True
+        for path in sorted(found - self._before):
             if not self._may_touch(path):
                 self.violations.append(f"has {path} open")
 
