@@ -17,14 +17,16 @@ from edgerun.graph.ops import Kind
 
 DIMENSIONS = {Kind.VECTOR: 1, Kind.MATRIX: 2}
 SMALLEST_BLOCK = 16  # what MatMulNBits allows
+FEW_BYTES = 1 << 16  # of scales
 PIECE = 1 << 22  # elements looked at together
 
 
 def check_constant(name: str, constant: Constant, kind: Kind) -> None:
     """Checks type, dimensions and content of a constant.
 
-    Contents are looked at as far as that is cheap: the numbers of vectors, and the scales of
-    packed weights. The elements of float32 matrices are left to whoever prepares them.
+    Contents are looked at as far as that is cheap: the numbers of vectors, and scales that are
+    few. Many scales, and the elements of float32 matrices, are left to whoever prepares them and
+    has to read them anyway (``check_many_scales``, ``check_finite``).
 
     Raises:
         BundleError: it is not what an operand of this kind must be.
@@ -34,7 +36,8 @@ def check_constant(name: str, constant: Constant, kind: Kind) -> None:
         if kind is not Kind.MATRIX:
             raise BundleError(f"constant '{name}' is a packed matrix; expected a float32 vector")
         _check_packed(name, constant)
-        check_finite(name, "scales", constant.scales)
+        if constant.scales.nbytes <= FEW_BYTES:
+            check_finite(name, "scales", constant.scales)
         return
     dimensions = DIMENSIONS[kind]
     if constant.dtype != np.float32 or constant.ndim != dimensions or not constant.size:
@@ -44,6 +47,16 @@ def check_constant(name: str, constant: Constant, kind: Kind) -> None:
         )
     if kind is Kind.VECTOR:
         check_finite(name, "elements", constant)
+
+
+def check_many_scales(weight: PackedWeight) -> None:
+    """Checks the scales that ``check_constant`` has left out.
+
+    Raises:
+        BundleError: one is infinite or no number.
+    """
+    if weight.scales.nbytes > FEW_BYTES:
+        check_finite(f"{weight.format} {weight.shape}", "scales", weight.scales)
 
 
 def check_finite(name: str, part: str, array: NDArray[np.float32]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from edgerun.errors import BundleError, InputError
 from edgerun.formats.base import PackedWeight
+from edgerun.graph import constants
 from edgerun.graph.check import Geometry, check, confirm
 from edgerun.graph.constants import check_constant
 from edgerun.graph.ir import Graph
@@ -381,3 +382,14 @@ def test_a_graph_that_computes_nothing_is_refused(tmp_path):
     bundle.initializer("model.norm.weight").name = "logits"
     with pytest.raises(InputError, match="computes nothing"):
         prepare(bundle.save(), LoadOptions(backend="cpu", threads=1))
+
+
+@pytest.mark.parametrize(
+    "name", [f"{LAYER}.mlp.up_proj.weight.scales", "model.embed_tokens.weight.scales"]
+)
+def test_many_scales_are_looked_at_while_they_are_prepared(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "FEW_BYTES", 0)
+    folder = write(poke(name, NAN), tmp_path / "bundle")
+    open_bundle(folder)
+    with pytest.raises(BundleError, match=r"int\d \(\d+, 64\)' has scales that are infinite"):
+        prepare(folder, LoadOptions(backend="cpu", threads=1))

@@ -18,6 +18,7 @@ from edgerun.backends.cpu.operands import Argument
 from edgerun.backends.cpu.staged import StagedRows, can_stage, check_ids, copied
 from edgerun.errors import BackendError
 from edgerun.formats.base import PackedWeight
+from edgerun.graph.constants import check_many_scales
 from edgerun.graph.ir import Node
 from edgerun.kernels.isa import VECTOR_BYTES
 
@@ -29,6 +30,8 @@ FUSED = {"quantize_row": "rms_norm_row", "quantize_block": "rms_norm_block"}
 def emit_embedding(binder: Binder, node: Node, index: int) -> None:
     """Reads the rows of the token ids from a copy of the table, or copies of a large one's."""
     table, ids = binder.graph.constants[node.inputs[1]], binder.ids
+    if isinstance(table, PackedWeight):
+        check_many_scales(table)
     if can_stage(table):
         staged = StagedRows(table, binder.options.max_rows)
         binder.before_run.append(lambda: staged.fetch(binder.ids[: binder.frame[ROWS]]))

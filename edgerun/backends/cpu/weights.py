@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends.cpu.buffers import ROW_MULTIPLE, aligned_zeros
 from edgerun.formats.base import PackedWeight
-from edgerun.graph.constants import check_finite
+from edgerun.graph.constants import check_finite, check_many_scales
 from edgerun.graph.ir import Constant
 from edgerun.graph.mapped_file import ArrayReader, read_array
 from edgerun.kernels.isa import VECTOR_BYTES
@@ -60,6 +60,7 @@ class WeightStore:
 
         Raises:
             BackendError: the file that it lies in has become shorter.
+            BundleError: a scale or an element is infinite or no number.
         """
         key = (id(constant), activations)
         if key not in self._prepared:
@@ -75,6 +76,7 @@ class WeightStore:
         if not isinstance(constant, PackedWeight):
             return _dense(constant)
         constant = replace(constant, scales=self._scales.read(constant.scales))
+        check_many_scales(constant)
         if activations == "int8_row" and has_row_scales(constant):
             return self._with_row_scales(constant)
         lanes = FLOAT_LANES if activations == "float" else VECTOR_BYTES[self._isa]
