@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import edgerun
+from edgerun.completion import TextStream, Writer
 from edgerun.cores import cores
 from edgerun.errors import (
     BackendError,
@@ -309,3 +311,74 @@ def test_importing_edgerun_is_cheap() -> None:
     script = "import sys, edgerun; print(len({'numpy', 'numba', 'typer'} & set(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "0"
+
+
+def test_a_stream_that_another_thread_closes_ends_for_its_reader() -> None:
+    llm = model(context=4096)
+    stream = llm.stream("hello", ignore_eos=True)
+    pieces = [next(stream)]
+    reader = threading.Thread(target=lambda: pieces.extend(stream), daemon=True)
+    reader.start()
+    while len(pieces) < 3:
+        time.sleep(1e-3)
+    stream.close()
+    reader.join(60)
+    assert not reader.is_alive()
+    assert stream.completion.finish_reason == "cancelled"
+    assert "".join(pieces) == stream.completion.text
+    assert llm._cache.free_sequences == 3
+
+
+def test_a_stream_may_be_closed_by_the_reader_itself_in_the_middle_of_a_piece(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a signal handler does."""
+    llm = model()
+    stream = llm.stream("hello", ignore_eos=True)
+    push = Writer.push
+
+    def close_and_push(self: Writer, step: Any) -> str:
+        stream.close()
+        return push(self, step)
+
+    monkeypatch.setattr(Writer, "push", close_and_push)
+    assert len(list(stream)) == 1
+    assert stream.completion.finish_reason == "cancelled"
+
+
+def test_a_stream_is_read_once_by_all_its_readers() -> None:
+    llm = model(context=1024)
+    expected = list(llm.stream("hello", max_tokens=200, ignore_eos=True))
+    stream, found = llm.stream("hello", max_tokens=200, ignore_eos=True), []
+    readers = [threading.Thread(target=lambda: found.extend(stream)) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert sorted(found) == sorted(expected)
+    assert stream.completion.text == "".join(expected)
+
+
+def test_a_stream_closed_before_it_began_says_so() -> None:
+    stream = model().stream("hello")
+    stream.close()
+    assert list(stream) == []
+    assert stream.completion.finish_reason == "cancelled"
+
+
+def test_a_result_that_is_interrupted_gives_its_sequence_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    llm = model()
+    read = TextStream._next
+
+    def interrupted(self: TextStream) -> str:
+        if len(self.completion.ids) == 2:
+            raise KeyboardInterrupt
+        return read(self)
+
+    monkeypatch.setattr(TextStream, "_next", interrupted)
+    with pytest.raises(KeyboardInterrupt) as kept:  # as a notebook keeps the last traceback
+        llm.generate("hello")
+    assert kept.tb is not None
+    assert len(llm._sessions._idle) == 1
