@@ -165,13 +165,6 @@ class Engine:
     ) -> Step:
         return reply.next(self.compute(session, turn, ids, "last")[0], stats)
 
-    def compute(
-        self, session: Session, turn: int, ids: list[int], wanted: str
-    ) -> NDArray[np.float32]:
-        """``extend`` for the generation that began as ``turn``; holds the cache's lock."""
-        session.check(turn)
-        return self.extend(session, ids, wanted)
-
     def reply(self, prompt: Sequence[int], params: SamplingParams, context: int) -> Reply:
         """Begins a reply to a prompt, in a sequence of at most ``context`` tokens."""
         return Reply([int(id_) for id_ in prompt], params, context, self.eos_ids)
@@ -197,17 +190,28 @@ class Engine:
             yield session.cache.lock.run(self._block, session, turn, chunk)
 
     def _block(self, session: Session, turn: int, ids: list[int]) -> NDArray[np.float32]:
-        return self.compute(
-            session, turn, ids, "all"
-        ).copy()  # the next turn may be another thread's
+        logits = self.compute(session, turn, ids, "all")
+        return logits.copy()  # the next turn may be another thread's
 
-    def extend(self, session: Session, ids: list[int], wanted: str) -> NDArray[np.float32]:
-        """Appends ids to a session; for the thread that holds the cache's lock.
+    def compute(
+        self, session: Session, turn: int, ids: list[int], wanted: str
+    ) -> NDArray[np.float32]:
+        """Appends ids to a session, for the thread that holds the cache's lock.
+
+        Args:
+            session: the session.
+            turn: what ``Session.begin`` returned to the generation.
+            ids: what follows the ids of the session.
+            wanted: for which rows to compute logits, see ``Batch.of``.
 
         Returns:
-            Logits of the rows ``wanted`` (see ``Batch.of``), float32 ``[n, vocab]``, valid until
-            the next call.
+            Logits of these rows, float32 ``[n, vocab]``, valid until the next call.
+
+        Raises:
+            InputError: another generation has begun on the session, or it or the engine was closed.
+            BackendError: the model failed.
         """
+        session.check(turn)
         start = len(session.ids)
         session.cache.reserve(session.sequence, start + len(ids))
         batch = Batch.of(ids, start, session.sequence, logits=wanted)
