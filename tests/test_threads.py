@@ -6,6 +6,7 @@ import asyncio
 import gc
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 
 import edgerun
+from edgerun.llm import LLM
+from tests import fakes
 from tests.bundles import bundle_of
 
 THREADS = 16
@@ -125,6 +128,47 @@ def test_replies_that_are_interrupted_leave_the_model_to_the_others(llm: edgerun
     assert llm.generate("text", **options).ids == expected
     gc.collect()
     assert llm._cache.free_sequences == THREADS
+
+
+def test_whole_replies_need_one_sequence_for_all_threads() -> None:
+    llm = LLM(fakes.fake_model(max_sessions=1))
+
+    def work(number: int) -> list[list[int]]:
+        message = {"role": "user", "content": str(number)}
+        return [
+            llm.generate(str(number), max_tokens=5).ids,
+            llm.chat([message], max_tokens=5).ids,
+            *(reply.ids for reply in llm.generate_many([str(number), "x"], max_tokens=5)),
+        ]
+
+    assert in_threads(work, 8) == [work(number) for number in range(8)]
+
+
+def test_closing_waits_for_the_call_that_runs() -> None:
+    class Slow(fakes.FakeExecutable):
+        inside = False
+
+        def __call__(self, batch: Any, cache: Any) -> Any:
+            self.inside = True
+            started.set()
+            time.sleep(0.05)
+            result = super().__call__(batch, cache)
+            self.inside = False
+            return result
+
+        def close(self) -> None:
+            assert not self.inside
+            super().close()
+
+    started, executable = threading.Event(), Slow()
+    llm = LLM(fakes.fake_model(executable))
+    with ThreadPoolExecutor(1) as pool:
+        reply = pool.submit(llm.generate, "text")
+        started.wait()
+        llm.close()
+        with pytest.raises(edgerun.InputError, match="this model is closed"):
+            reply.result(60)
+    assert executable.closed == 1
 
 
 def test_a_model_closed_under_running_threads_tells_them(llm: edgerun.LLM) -> None:

@@ -142,6 +142,20 @@ def test_a_session_is_closed_once_however_many_threads_close_it() -> None:
     assert {each.sequence for each in sessions} == {0, 1}
 
 
+def test_no_sequence_is_given_to_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_use = KVCache._in_use
+
+    def slowly(self: KVCache, sequence: int) -> bool:
+        found = in_use(self, sequence)
+        time.sleep(1e-4)
+        return found
+
+    monkeypatch.setattr(KVCache, "_in_use", slowly)
+    cache = KVCache(fakes.SPEC, 64, THREADS)
+    sessions = in_threads(lambda _: Session(cache))
+    assert sorted(each.sequence for each in sessions) == list(range(THREADS))
+
+
 def test_a_forgotten_session_gives_its_sequence_back(engine: Engine) -> None:
     cache = KVCache(fakes.SPEC, 64, 1)
     for number in range(3):
