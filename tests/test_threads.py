@@ -18,6 +18,7 @@ import edgerun
 from edgerun.llm import LLM
 from tests import fakes
 from tests.bundles import bundle_of
+from tests.engine.test_threads import OneBuffer
 
 THREADS = 16
 MESSAGES = 100
@@ -131,14 +132,14 @@ def test_replies_that_are_interrupted_leave_the_model_to_the_others(llm: edgerun
 
 
 def test_whole_replies_need_one_sequence_for_all_threads() -> None:
-    llm = LLM(fakes.fake_model(max_sessions=1))
+    llm = LLM(fakes.fake_model(OneBuffer(), max_sessions=1))
 
     def work(number: int) -> list[list[int]]:
         message = {"role": "user", "content": str(number)}
         return [
+            *(reply.ids for reply in llm.generate_many([str(number), "x"], max_tokens=5)),
             llm.generate(str(number), max_tokens=5).ids,
             llm.chat([message], max_tokens=5).ids,
-            *(reply.ids for reply in llm.generate_many([str(number), "x"], max_tokens=5)),
         ]
 
     assert in_threads(work, 8) == [work(number) for number in range(8)]
