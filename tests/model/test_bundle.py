@@ -119,20 +119,57 @@ def test_a_listed_file_with_the_right_digest_may_have_several_names(bundle, larg
         open_bundle(bundle)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("offset", "-1"), ("offset", str(2**62)), ("length", "x")]
-)
-def test_external_ranges_are_checked(bundle, key, value):
+def set_range(folder, key, change):
+    """Changes a number of the last range in the data file, with a manifest that agrees."""
     import onnx
 
-    model = onnx.load(bundle / "model.onnx", load_external_data=False)
-    tensor = next(one for one in model.graph.initializer if one.external_data)
-    for entry in tensor.external_data:
-        if entry.key == key:
-            entry.value = value
-    (bundle / "model.onnx").write_bytes(model.SerializeToString())
-    accept(bundle, "model.onnx")
-    with pytest.raises(BundleError, match="tensor"):
+    model = onnx.load(folder / "model.onnx", load_external_data=False)
+
+    def entry(tensor, key):
+        return next(one for one in tensor.external_data if one.key == key)
+
+    external = [tensor for tensor in model.graph.initializer if tensor.external_data]
+    last = max(external, key=lambda tensor: int(entry(tensor, "offset").value))
+    entry(last, key).value = str(change(int(entry(last, key).value)))
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    accept(folder, "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "says"),
+    [
+        ("offset", lambda offset: -1, "reads bytes -1 to"),
+        ("offset", lambda offset: 2**62, "reads bytes .* the file is truncated"),
+        ("offset", lambda offset: 2**64, "reads bytes .* the file is truncated"),
+        ("offset", lambda offset: "0x10", "broken data range"),
+        ("length", lambda length: "x", "broken data range"),
+        ("length", lambda length: length + 1, r"needs \d+ bytes, its data range has"),
+        ("length", lambda length: length - 1, r"needs \d+ bytes, its data range has"),
+        ("length", lambda length: 0, "its data range has 0"),
+        ("length", lambda length: -length, "its data range has -"),
+    ],
+)
+def test_external_ranges_are_checked(bundle, key, change, says):
+    set_range(bundle, key, change)
+    with pytest.raises(BundleError, match=says):
+        open_bundle(bundle)
+
+
+def test_external_data_may_end_with_its_file_and_no_byte_later(bundle):
+    data = bundle / "model.onnx.data"
+    size = data.stat().st_size
+    length = 0
+
+    def to_the_end(value):
+        nonlocal length
+        length = value
+        return value
+
+    set_range(bundle, "length", to_the_end)
+    set_range(bundle, "offset", lambda offset: size - length)
+    assert open_bundle(bundle).graph.constants
+    set_range(bundle, "offset", lambda offset: size - length + 1)
+    with pytest.raises(BundleError, match=f"to {size + 1} of model.onnx.data, which has {size}"):
         open_bundle(bundle)
 
 
