@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgerun.errors import StorageError
+from edgerun.private_files import open_private, private_folder, write_atomically
 
 if TYPE_CHECKING:
     from edgerun.llm import ChatSession
@@ -73,10 +74,21 @@ class ChatStore:
         """Makes the file of messages typed, for its owner alone, where there is none.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: it cannot be made, or somebody else could write to it.
         """
         self._make_folder()
-        os.close(os.open(self.folder / HISTORY, os.O_CREAT | os.O_WRONLY, 0o600))
+        if not os.path.lexists(self.folder / HISTORY):
+            write_atomically(self.folder / HISTORY, b"")
+        os.close(open_private(self.folder / HISTORY))
+
+    @property
+    def has_history(self) -> bool:
+        """Whether messages typed were kept, in a file that is nobody else's."""
+        try:
+            os.close(open_private(self.folder / HISTORY))
+        except OSError:
+            return False
+        return True
 
     def adopt(self, old: Path) -> None:
         """Takes over the messages that an older edgerun kept in the cache folder, if it can."""
@@ -106,4 +118,4 @@ class ChatStore:
         session.save(self.last_chat(digest))
 
     def _make_folder(self) -> None:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(self.folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 from edgerun.cli.chat_store import HISTORY
@@ -155,6 +155,9 @@ def _history(store: ChatStore) -> History:
     from prompt_toolkit.history import FileHistory
 
     class KeptHistory(FileHistory):
+        def load_history_strings(self) -> Iterable[str]:
+            return super().load_history_strings() if store.has_history else ()
+
         def store_string(self, string: str) -> None:
             if store.is_on:
                 with contextlib.suppress(OSError):  # a folder that cannot be written

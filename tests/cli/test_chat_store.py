@@ -1,0 +1,50 @@
+"""What chats keep is written and read where nobody else can."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from edgerun.cli.chat_store import HISTORY, ChatStore
+from edgerun.cli.terminal import _history
+
+
+def test_messages_are_the_users_alone(tmp_path: Path) -> None:
+    store = ChatStore(tmp_path / "state")
+    _history(store).store_string("a secret")
+    assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((store.folder / HISTORY).stat().st_mode) == 0o600
+    assert list(_history(store).load_history_strings()) == ["a secret"]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "open to all"])
+def test_a_file_that_may_be_somebody_elses_is_left_alone(tmp_path: Path, kind: str) -> None:
+    """Neither read (a pipe would be waited for) nor written (a link could lead anywhere)."""
+    store = ChatStore(tmp_path / "state")
+    store.folder.mkdir()
+    path, other = store.folder / HISTORY, tmp_path / "other"
+    other.write_text("\n# now\n+somebody's\n")
+    if kind == "link":
+        path.symlink_to(other)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text(other.read_text())
+        path.chmod(0o666)
+    before = other.read_text()
+    assert list(_history(store).load_history_strings()) == []
+    _history(store).store_string("a secret")
+    assert other.read_text() == before
+    assert kind == "pipe" or path.read_text() == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_folder_of_somebody_else_is_not_written(tmp_path: Path) -> None:
+    store = ChatStore(tmp_path / "state")
+    store.folder.mkdir(mode=0o700)
+    os.chown(store.folder, 65534, 0)
+    _history(store).store_string("a secret")
+    assert list(store.folder.iterdir()) == []
