@@ -128,7 +128,7 @@ def _calibrate() -> None:
     threads, isa = env.worker_threads(None), selected_isa()  # refuse first, then measure
     options.say(
         f"measuring this machine's {isa} kernels with {threads} threads for about half a minute; "
-        "what is measured while other programs use the processors is not stored"
+        "other programs that run meanwhile make it look slower than it is"
     )
     calibrate(threads, lambda text: options.say(f"measuring {text}"))
 

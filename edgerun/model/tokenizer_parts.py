@@ -1,14 +1,16 @@
 """What the tokenizers library takes for granted in a ``tokenizer.json``, and panics without.
 
-A panic is caught, but it has already written its trace to the user's terminal. And a step whose
-type the library does not know it takes for another one with the same fields, so that nothing said
-of steps by their type would hold (https://huggingface.co/docs/tokenizers/components).
+A panic is caught, but it has already written its trace to the user's terminal; what can be seen
+without reading whole vocabularies is refused before. And a step whose type the library does not
+know it takes for another one with the same fields, so that nothing said of steps by their type
+would hold (https://huggingface.co/docs/tokenizers/components).
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -52,14 +54,13 @@ PARTS: Mapping[str, Part] = {
     ),
 }
 Step = Mapping[str, Any]
+LOOK_AROUND = re.compile(r"\(\?<?[=!][^()]*\)")  # parts of an expression that match no character
 
 
 class _Model(msgspec.Struct):
     type: str | None = None
     vocab: msgspec.Raw = msgspec.Raw(b"{}")
-    merges: msgspec.Raw = msgspec.Raw(b"[]")
     unk_token: str | None = None
-    continuing_subword_prefix: str | None = None
 
 
 class _File(msgspec.Struct):
@@ -124,7 +125,8 @@ def _check_precompiled(step: Step) -> None:
 
 def _check_replace(step: Step) -> None:
     pattern = step.get("pattern")
-    if isinstance(pattern, Mapping) and "" in (pattern.get("String"), pattern.get("Regex")):
+    texts = pattern.values() if isinstance(pattern, Mapping) else ()
+    if any(isinstance(text, str) and not LOOK_AROUND.sub("", text) for text in texts):
         raise BundleError("tokenizer.json replaces an empty text; expected at least one character")
 
 
@@ -163,13 +165,3 @@ def _check_model(model: _Model) -> None:
                 f"tokenizer.json names {model.unk_token!r} for unknown words, "
                 "which its vocabulary does not have"
             )
-    prefix = model.continuing_subword_prefix
-    if prefix and model.type in ("BPE", None):
-        merges = msgspec.json.decode(model.merges, type=list[str | list[str]])
-        for merge in merges:
-            pair = merge.split(" ") if isinstance(merge, str) else merge
-            if not pair[-1:] or not pair[-1].startswith(prefix):
-                raise BundleError(
-                    f"tokenizer.json merges {pair}, whose end does not begin with {prefix!r} as "
-                    "all pieces within a word do"
-                )

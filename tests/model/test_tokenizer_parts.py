@@ -21,7 +21,6 @@ TEMPLATE = {
     "pair": [],
     "special_tokens": {},
 }
-PREFIXED = {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"], "continuing_subword_prefix": "##"}
 WORDS = {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "b", "max_input_chars_per_word": 9}
 RULES = base64.b64encode(b"\x00\x01\x00\x00").decode()
 
@@ -41,7 +40,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"post_processor": {"type": "Sequence", "processors": [TEMPLATE]}},
         "'<s>' around a text",
     ),
-    "end without prefix": ({"model": PREFIXED}, "does not begin with '##'"),
+    "replaced gap": (
+        {"normalizer": {**REPLACE, "pattern": {"Regex": "(?=a)"}}},
+        "replaces an empty text",
+    ),
     "no unknown word": ({"model": WORDS}, "names 'b' for unknown words"),
     "other type": ({"decoder": {"type": "fuse"}}, "decoder of type 'fuse'"),
     "no text as type": ({"decoder": {"type": [["Fuse"]]}}, "decoder of type "),

@@ -56,7 +56,7 @@ def near(value: Any, draw: random.Random) -> Any:
     if isinstance(value, int):
         return integer(draw, value)
     if isinstance(value, float):
-        return draw.choice((number(draw), -value, value * 1e30, int(value)))
+        return draw.choice((number(draw), -value, value * 1e30, 7))
     if isinstance(value, str):
         return draw.choice((text(draw), value * 2, value[:-1], value + "\0", value.upper()))
     if isinstance(value, list):
