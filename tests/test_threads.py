@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ from edgerun.llm import LLM
 from tests import fakes
 from tests.bundles import bundle_of
 from tests.engine.test_threads import OneBuffer
+from tests.interrupts import interrupt_soon, interruptible
 
 THREADS = 16
 MESSAGES = 100
@@ -102,28 +104,29 @@ def test_threads_use_all_parts_of_the_api_at_a_time(llm: edgerun.LLM) -> None:
     assert llm.session().messages == []
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers on this system")
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals are POSIX")
 def test_replies_that_are_interrupted_leave_the_model_to_the_others(llm: edgerun.LLM) -> None:
     options: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
     expected = llm.generate("text", **options).ids
-    prompts = ["text", "text and more", "something else"]
-    before, stop = signal.signal(signal.SIGALRM, signal.default_int_handler), threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(
-            lambda: [llm.generate("text", **options).ids for _ in iter(stop.is_set, True)]
-        )
-        try:
-            for attempt in range(60):
-                with pytest.raises(KeyboardInterrupt):
-                    signal.setitimer(signal.ITIMER_REAL, 1e-3 + 1e-4 * (attempt % 37))
-                    while True:
-                        llm.generate_many(prompts, **options)
-                        llm.generate("text", **options)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-            stop.set()
-        replies = other.result(60)
+    prompts, rng, stop = ["text", "text and more", "something else"], random.Random(1), []
+    replies: list[list[int]] = []
+
+    def rival() -> None:
+        while not stop:
+            replies.append(llm.generate("text", **options).ids)
+
+    other = threading.Thread(target=rival, daemon=True)
+    other.start()
+    with interruptible():
+        for _ in range(60):
+            with pytest.raises(KeyboardInterrupt):
+                interrupt_soon(rng, 5e-3)
+                while True:
+                    llm.generate_many(prompts, **options)
+                    llm.generate("text", **options)
+    stop.append(True)
+    other.join(60)
+    assert not other.is_alive()
     assert replies
     assert all(reply == expected for reply in replies)
     assert llm.generate("text", **options).ids == expected

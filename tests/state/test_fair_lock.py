@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
 import time
@@ -10,6 +11,7 @@ import time
 import pytest
 
 from edgerun.state.fair_lock import FairLock
+from tests.interrupts import interrupt_soon, interruptible
 
 
 def is_free(lock: FairLock) -> bool:
@@ -68,35 +70,26 @@ def test_who_waits_comes_before_who_comes_back() -> None:
     assert order == ["first", "waiter", "back"]
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers on this system")
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals are POSIX")
 def test_an_interruption_anywhere_leaves_it_free() -> None:
-    lock = FairLock()
-    waiting = threading.Event()
+    lock, rng, stop = FairLock(), random.Random(1), threading.Event()
 
     def rival() -> None:
-        while not waiting.is_set():
+        while not stop.is_set():
             lock.run(time.sleep, 1e-5)
 
     other = threading.Thread(target=rival, daemon=True)
     other.start()
-    interrupted = 0
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    try:
-        for attempt in range(400):
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 1e-4 + 1e-6 * (attempt % 97))
+    with interruptible():
+        for _ in range(400):
+            with pytest.raises(KeyboardInterrupt):
+                interrupt_soon(rng, 1e-3)
                 while True:
                     lock.run(lock.run, abs, -1)
-            except KeyboardInterrupt:
-                interrupted += 1
             assert lock._owner != threading.get_ident()
             assert not lock._inside._is_owned()  # type: ignore[attr-defined]
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        waiting.set()
+    stop.set()
     other.join()
-    assert interrupted == 400
     assert is_free(lock)
 
 
