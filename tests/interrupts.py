@@ -6,25 +6,34 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+
+AGAIN_S = 5.0  # Python drops an exception that is raised in a finaliser
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Makes SIGUSR1 a KeyboardInterrupt; the timers belong to pytest-timeout."""
-    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+def repeat_until_interrupted(
+    function: Callable[[], object], rng: random.Random, most_s: float
+) -> None:
+    """Calls a function again and again until a KeyboardInterrupt, sent within ``most_s`` seconds.
 
-
-def interrupt_soon(rng: random.Random, most_s: float) -> None:
-    """Interrupts the main thread once, within ``most_s`` seconds."""
+    By SIGUSR1: the timers belong to pytest-timeout.
+    """
+    done = threading.Event()
 
     def send() -> None:
         time.sleep(rng.random() * most_s)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        while not done.wait(AGAIN_S):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
-    threading.Thread(target=send, daemon=True).start()
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    sender = threading.Thread(target=send, daemon=True)
+    try:
+        sender.start()
+        while True:
+            function()
+    except KeyboardInterrupt:
+        done.set()
+        sender.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)

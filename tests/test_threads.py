@@ -20,7 +20,7 @@ from edgerun.llm import LLM
 from tests import fakes
 from tests.bundles import bundle_of
 from tests.engine.test_threads import OneBuffer
-from tests.interrupts import interrupt_soon, interruptible
+from tests.interrupts import repeat_until_interrupted
 
 THREADS = 16
 MESSAGES = 100
@@ -104,6 +104,7 @@ def test_threads_use_all_parts_of_the_api_at_a_time(llm: edgerun.LLM) -> None:
     assert llm.session().messages == []
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals are POSIX")
 def test_replies_that_are_interrupted_leave_the_model_to_the_others(llm: edgerun.LLM) -> None:
     options: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
@@ -115,15 +116,14 @@ def test_replies_that_are_interrupted_leave_the_model_to_the_others(llm: edgerun
         while not stop:
             replies.append(llm.generate("text", **options).ids)
 
+    def both() -> None:
+        llm.generate_many(prompts, **options)
+        llm.generate("text", **options)
+
     other = threading.Thread(target=rival, daemon=True)
     other.start()
-    with interruptible():
-        for _ in range(60):
-            with pytest.raises(KeyboardInterrupt):
-                interrupt_soon(rng, 5e-3)
-                while True:
-                    llm.generate_many(prompts, **options)
-                    llm.generate("text", **options)
+    for _ in range(60):
+        repeat_until_interrupted(both, rng, 5e-3)
     stop.append(True)
     other.join(60)
     assert not other.is_alive()
