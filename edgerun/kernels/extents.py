@@ -22,19 +22,29 @@ STATE_FLOATS = 2  # maximum and sum of weights of a query
 OPTIONAL = frozenset({"bias"})  # operands that may be absent
 
 
+def _product(sizes: str) -> Extent:
+    """The product of names and numbers."""
+    names = [name for name in sizes.split() if not name.isdigit()]
+    factor = math.prod(int(name) for name in sizes.split() if name.isdigit())
+
+    def extent(known: Sizes) -> int:
+        total = factor
+        for name in names:
+            total *= known[name] if name in known else _DERIVED[name](known)
+        return total
+
+    return extent
+
+
 def _array(sizes: str, item: int = WORD) -> Extent:
     """An array whose dimensions are names or numbers."""
-    names = sizes.split()
-    return lambda known: item * math.prod(_size(name, known) for name in names)
+    return _product(f"{sizes} {item}")
 
 
 def _rows(stride: str, width: str, item: int = WORD) -> Extent:
     """``[rows, stride]``, of whose last row a product of names is touched."""
-    names = width.split()
-    return lambda known: (
-        item
-        * ((known["rows"] - 1) * known[stride] + math.prod(_size(name, known) for name in names))
-    )
+    last = _product(width)
+    return lambda known: item * ((known["rows"] - 1) * known[stride] + last(known))
 
 
 def _padded(stride: str, width: str, item: int = WORD) -> Extent:
@@ -42,12 +52,6 @@ def _padded(stride: str, width: str, item: int = WORD) -> Extent:
     return lambda known: (
         item * ((known["rows"] - 1) * known[stride] + max(known[stride], known[width]))
     )
-
-
-def _size(name: str, known: Sizes) -> int:
-    if name.isdigit():
-        return int(name)
-    return _DERIVED[name](known) if name in _DERIVED else known[name]
 
 
 _DERIVED: dict[str, Callable[[Sizes], int]] = {

@@ -66,7 +66,7 @@ def checked_arguments(
                     f"kernel {kernel} would touch {touched} bytes of {name}, which has "
                     f"{memory.nbytes}: the program was not built; please report this model"
                 )
-            fields[name] = memory.ctypes.data
+            fields[name] = memory.__array_interface__["data"][0]
             kept.append(memory)
         elif isinstance(memory, int) and name not in extents:
             fields[name] = memory
