@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 import numpy as np
@@ -54,6 +54,11 @@ MAX_FILE_BYTES = 4 << 20
 MULTIPLY = "multiply"  # the path of kernels that multiply with the instruction set's vectors
 CALIBRATE = "`edgerun doctor --calibrate` measures"
 
+# What a file may say: planning divides by these, and takes logarithms of them.
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+Speed: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
+Speeds: TypeAlias = Annotated[Mapping[Count, Speed], msgspec.Meta(min_length=1)]
+
 
 @dataclass(frozen=True, slots=True)
 class MachineProfile:
@@ -73,13 +78,13 @@ class MachineProfile:
     """
 
     measured: str = ""
-    bandwidth: Mapping[int, float] = field(default_factory=dict)
-    rates: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    paths: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    peaks: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    fork_join_s: Mapping[int, float] = field(default_factory=dict)
+    bandwidth: Mapping[Count, Speed] = field(default_factory=dict)
+    rates: Mapping[str, Speeds] = field(default_factory=dict)
+    paths: Mapping[str, Mapping[Count, str]] = field(default_factory=dict)
+    peaks: Mapping[str, Speeds] = field(default_factory=dict)
+    fork_join_s: Mapping[Count, Annotated[float, msgspec.Meta(ge=0)]] = field(default_factory=dict)
     contended: float | None = None
-    threads: int = 1
+    threads: Count = 1
 
     @property
     def complete(self) -> bool:

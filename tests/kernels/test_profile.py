@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,6 +63,23 @@ def test_damaged_file_is_measured_again(
     (folder / profile.FILE).write_text(text)
     monkeypatch.setattr(profile, "measure_bandwidth", lambda threads: 5.0)
     assert profile.machine_bandwidth(1) == 5.0
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"bandwidth": {0: 1e9}},
+        {"bandwidth": {1: 0.0}},
+        {"bandwidth": {1: 1e9}, "rates": {"float/int4": {}}, "fork_join_s": {1: 1e-6}},
+        {"fork_join_s": {1: -1e-6}},
+        {"threads": 0},
+    ],
+    ids=str,
+)
+def test_figures_that_cannot_be_are_not_planned_with(folder: Path, figures: dict[str, Any]) -> None:
+    profile.write_profile(MachineProfile(**figures))
+    assert profile.read_profile() == MachineProfile()
+    assert "is damaged" in profile.absence()
 
 
 def test_a_file_that_others_may_write_is_not_believed_and_this_is_said(folder: Path) -> None:
