@@ -24,6 +24,7 @@ from edgerun.backends.registry import find_candidates
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
 from edgerun.errors import BundleError, InputError
 from edgerun.graph.ir import Graph
+from edgerun.graph.shapes import value_shapes
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.model.chat_template import ChatTemplate, template_source
 from edgerun.model.config import eos_ids, read_json_object, sampling_defaults
@@ -46,6 +47,7 @@ LIMITS = {
     "max_sessions": MAX_SESSIONS,
     "chunk_rows": MAX_CONTEXT,
 }
+MAX_VALUE_BYTES = 64 << 20
 CACHE_SHARE = 0.5  # of the free memory, for one full context
 TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -79,7 +81,7 @@ class LoadOptions:
         context: tokens a sequence may have; None for what the model was made for.
         kv_cache: storage of keys and values, ``"fp32"``, ``"fp16"`` or ``"int8"``.
         max_sessions: sequences that can be cached at a time.
-        chunk_rows: most prompt tokens of one call.
+        chunk_rows: most prompt tokens of one call; fewer where values are very wide.
         verify: check the digests of the weight files too.
         pack: how ternary weights lie in memory, ``"two_bits"``, ``"trits"`` (1.6 bits) or
             ``"auto"``, the faster; None for what the bundle asks for. Results are the same.
@@ -204,7 +206,7 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
     )
     spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, options.kv_cache)
     context = _context(options.context, config.context_length, spec)
-    rows = min(options.chunk_rows, context)
+    rows = min(options.chunk_rows, context, affordable_rows(bundle.graph))
     found = dict.fromkeys((*config.eos_token_ids, *eos_ids(texts[GENERATION_CONFIG])))
     packing = packing_of(bundle, options)
     executables, used, owned = _compile(bundle, options, spec, rows, packing.trits)
@@ -228,6 +230,17 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
         reporters=tuple(backend for backend in used if isinstance(backend, Reports)),
         owned=owned,
     )
+
+
+def affordable_rows(graph: Graph) -> int:
+    """Rows for which the widest value of a graph takes at most ``MAX_VALUE_BYTES``, at least 1.
+
+    A small file can describe layers of very many, very short rows. Logits do not count: a prompt
+    needs those of one row.
+    """
+    shapes = value_shapes(graph).values()
+    widest = max((shape.width for shape in shapes if not shape.selected), default=1)
+    return max(1, MAX_VALUE_BYTES // (4 * widest))
 
 
 def streamed_bytes(graph: Graph, *, trits: bool = False) -> int:

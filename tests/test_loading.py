@@ -15,7 +15,8 @@ from edgerun.backends.base import Counts, Phase
 from edgerun.cli.main import main
 from edgerun.errors import BundleError, InputError
 from edgerun.formats.base import PackedWeight
-from edgerun.loading import streamed_bytes
+from edgerun.graph.ir import Graph, Node
+from edgerun.loading import affordable_rows, streamed_bytes
 from edgerun.model.bundle import MANIFEST, open_bundle
 from tests.bundles import bundle_of
 
@@ -59,6 +60,27 @@ def test_trits_are_counted_as_what_they_take() -> None:
 def test_a_context_beyond_the_models_is_refused() -> None:
     with pytest.raises(InputError, match="made for at most"):
         load(bundle_of("llama"), context=1 << 20)
+
+
+@pytest.mark.parametrize(("width", "rows"), [(4096, 4096), (1 << 20, 16), (1 << 26, 1)])
+def test_chunks_have_fewer_rows_where_values_are_very_wide(width: int, rows: int) -> None:
+    weight = np.broadcast_to(np.float32(0), (width, 16))
+    nodes = [
+        Node("embedding", "table", ("ids", "rows"), ("x",)),
+        Node("linear", "wide", ("x", "weight"), ("y",), {"activations": "float"}),
+        Node("select_rows", "last", ("x",), ("chosen",)),
+        Node("linear", "head", ("chosen", "vocabulary"), ("logits",), {"activations": "float"}),
+    ]
+    constants = {"rows": np.zeros((4, 16), np.float32), "weight": weight}
+    constants["vocabulary"] = np.broadcast_to(np.float32(0), (1 << 27, 16))
+    assert affordable_rows(Graph(nodes, [], ["logits"], constants)) == rows
+
+
+def test_wide_layers_reach_the_back_ends_with_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgerun.loading.MAX_VALUE_BYTES", 4 * 1024 * 20)
+    with edgerun.load(backend="cpu", threads=1) as llm:
+        assert llm.model.chunk_rows < 50
+        assert llm.generate("Once upon a time there was a dog.", max_tokens=2, temperature=0)
 
 
 def test_an_unknown_backend_is_refused() -> None:
