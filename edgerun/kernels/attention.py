@@ -17,6 +17,7 @@ from math import gcd
 
 from numba import float32, njit
 
+from edgerun.kernels.attention_pages import Blocking, Product, blocking, products
 from edgerun.kernels.attention_parts import (
     FIELDS,
     KEYS,
@@ -29,7 +30,7 @@ from edgerun.kernels.attention_parts import (
     clear,
     end_of_block,
     gather,
-    merge,
+    merge_block,
     scatter,
     slot_of,
     soften,
@@ -38,8 +39,8 @@ from edgerun.kernels.attention_parts import (
 from edgerun.kernels.attention_units import UNIT_END, UNIT_INTS, UNIT_PAGE, UNIT_ROW
 from edgerun.kernels.machine import prefetch
 from edgerun.kernels.registry import Body, kernel
-from edgerun.kernels.tiles import ELEMENT_BYTES, score_tile, scratch, weigh_tile
-from edgerun.kernels.tiles_int8 import round_rows, score_codes, weigh_codes
+from edgerun.kernels.tiles import ELEMENT_BYTES, scratch
+from edgerun.kernels.tiles_int8 import round_rows
 from edgerun.kernels.word import float_at, int_at, word
 
 LINE = 64
@@ -55,12 +56,9 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
     """
     lanes, size = gcd(head_dim, lanes), ELEMENT_BYTES[dtype]
     # Larger blocks convert keys and values less often, but must not leave queries over.
-    most = 4 if group % 4 == 0 and size > 1 else 2
-    block, tokens, vectors, padded = blocking(group, most, head_dim, lanes)
-    score, weigh, score_lanes = _score, _weigh, lanes
-    if dtype == "int8":
-        score, weigh, score_lanes = _score_int8, _weigh_int8, gcd(head_dim, 2 * lanes)
-    wide, narrow, pairs = padded * head_dim * 4, padded * PAGE_TOKENS * 4, padded * 8
+    shape = blocking(group, 4 if group % 4 == 0 and size > 1 else 2, head_dim, lanes)
+    score, weigh = _page_products(dtype, head_dim, shape, lanes)
+    padded, wide, narrow, pairs = shape.padded, shape.wide, shape.narrow, shape.pairs
     # One area in this order: a store 4 KiB from what is loaded next would hold the load up.
     area = wide + narrow + wide + 3 * pairs + (wide + narrow) // 2 + wide + pairs
 
@@ -88,58 +86,53 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
             keys = word(a, KEYS) + slot * head_dim * size
             values = word(a, VALUES) + slot * head_dim * size
             ahead = word(a, KEYS) + following * head_dim * size
-            x = codes if size == 1 else q
-            score(
-                x, keys, values, p, high, padded, block, tokens, head_dim, size, dtype, score_lanes
-            )
+            score(codes if size == 1 else q, keys, values, p, high)
             for m in range(group):
-                mine, place = p + m * PAGE_TOKENS * 4, m * head_dim * 4
+                scores, place = p + m * PAGE_TOKENS * 4, out + m * head_dim * 4
                 factor = float_at(state + pairs, m) if size == 1 else float32(1)
-                soften(
-                    a,
-                    slot,
-                    mine,
-                    out + place,
-                    state + m * 8,
-                    low,
-                    high,
-                    factor,
-                    size,
-                    head_dim,
-                    lanes,
-                )
-            x = codes + wide // 2
-            weigh(
-                p,
-                x,
-                values,
-                ahead,
-                out,
-                low,
-                high,
-                padded,
-                block,
-                vectors,
-                head_dim,
-                size,
-                dtype,
-                lanes,
-            )
+                running = state + m * 8
+                soften(a, slot, scores, place, running, low, high, factor, size, head_dim, lanes)
+            weigh(p, codes + wide // 2, values, ahead, out, low, high)
             if end_of_block(page, last):
-                for m in range(group):
-                    place = m * head_dim * 4
-                    merge(total + place, sums + m * 8, out + place, state + m * 8, head_dim, lanes)
-                clear(out, state, group, head_dim, lanes)
+                merge_block(total, sums, out, state, group, head_dim, lanes)
         scatter(a, unit, head, group, total, sums, head_dim, lanes)
 
     return body
 
 
-def blocking(queries: int, most: int, head_dim: int, lanes: int) -> tuple[int, int, int, int]:
-    """Queries a register block, tokens and value vectors beside them, and padded queries."""
-    block = min(queries, most)
-    vectors = gcd(head_dim // lanes, 8 // block)
-    return block, 8 // block, vectors, -(-queries // block) * block
+def _page_products(
+    dtype: str, head_dim: int, shape: Blocking, lanes: int
+) -> tuple[Product, Product]:
+    """Both products of all queries with a page, which ask for what is read next as they go."""
+    score_block, weigh_block = products(dtype, head_dim, shape, lanes)
+    block, tokens, padded, size = shape.block, shape.tokens, shape.padded, ELEMENT_BYTES[dtype]
+    columns, span = shape.vectors * lanes, PAGE_TOKENS if size == 1 else WEIGH_TOKENS
+    score_share = tokens * head_dim * size * block // padded
+    weigh_share = span * columns * size * block // padded
+
+    @njit(inline="always")
+    def score(q, keys, ahead, p, high):  # type: ignore[no-untyped-def]
+        for token in range(0, high, tokens):
+            for m in range(0, padded, block):
+                _fetch(ahead, score_share)
+                ahead += score_share
+                score_block(q, keys, p, m, token)
+
+    @njit(inline="always")
+    def weigh(p, codes, values, ahead, out, low, high):  # type: ignore[no-untyped-def]
+        x, factors = p, codes + padded * PAGE_TOKENS * 2
+        if size == 1:
+            round_rows(p, codes, factors, padded, PAGE_TOKENS, lanes)
+            x = codes
+        for token in range(low, high, span):
+            stop = min(high, token + span)
+            for column in range(0, head_dim, columns):
+                for m in range(0, padded, block):
+                    _fetch(ahead, weigh_share)
+                    ahead += weigh_share
+                    weigh_block(x, values, factors, out, m, column, token, stop)
+
+    return score, weigh
 
 
 @njit(inline="always")
@@ -147,99 +140,3 @@ def _fetch(address, size):  # type: ignore[no-untyped-def]
     """Asks for ``size`` bytes."""
     for line in range(0, size, LINE):
         prefetch(address + line)
-
-
-@njit(inline="always")
-def _score(q, keys, values, p, high, padded, block, tokens, head_dim, size, dtype, lanes):  # type: ignore[no-untyped-def]
-    """Scores of all queries against the first ``high`` tokens of a page, rounded up."""
-    share = tokens * head_dim * size * block // padded
-    for token in range(0, high, tokens):
-        for m in range(0, padded, block):
-            _fetch(values, share)
-            values += share
-            score_tile(
-                q + m * head_dim * 4,
-                keys + token * head_dim * size,
-                p + (m * PAGE_TOKENS + token) * 4,
-                PAGE_TOKENS,
-                block,
-                tokens,
-                head_dim,
-                dtype,
-                lanes,
-            )
-
-
-@njit(inline="always")
-def _score_int8(q, keys, values, p, high, padded, block, tokens, head_dim, size, dtype, lanes):  # type: ignore[no-untyped-def]
-    """``_score`` of queries rounded to int16, still to be multiplied by the scales."""
-    share = tokens * head_dim * block // padded
-    for token in range(0, high, tokens):
-        for m in range(0, padded, block):
-            _fetch(values, share)
-            values += share
-            score_codes(
-                q + m * head_dim * 2,
-                keys + token * head_dim,
-                p + (m * PAGE_TOKENS + token) * 4,
-                PAGE_TOKENS,
-                block,
-                tokens,
-                head_dim,
-                lanes,
-            )
-
-
-@njit(inline="always")
-def _weigh(  # type: ignore[no-untyped-def]
-    p, codes, values, ahead, out, low, high, padded, block, vectors, head_dim, size, dtype, lanes
-):
-    """Adds the weighted values of tokens ``low .. high - 1`` to the outputs of all queries."""
-    columns = vectors * lanes
-    share = WEIGH_TOKENS * columns * size * block // padded
-    for token in range(low, high, WEIGH_TOKENS):
-        count = min(WEIGH_TOKENS, high - token)
-        for column in range(0, head_dim, columns):
-            for m in range(0, padded, block):
-                _fetch(ahead, share)
-                ahead += share
-                weigh_tile(
-                    p + (m * PAGE_TOKENS + token) * 4,
-                    PAGE_TOKENS,
-                    values + (token * head_dim + column) * size,
-                    count,
-                    out + (m * head_dim + column) * 4,
-                    block,
-                    vectors,
-                    head_dim,
-                    dtype,
-                    lanes,
-                )
-
-
-@njit(inline="always")
-def _weigh_int8(  # type: ignore[no-untyped-def]
-    p, codes, values, ahead, out, low, high, padded, block, vectors, head_dim, size, dtype, lanes
-):
-    """``_weigh`` by weights rounded to int16; ``codes`` has room for them and their factors."""
-    columns = vectors * lanes
-    factors = codes + padded * PAGE_TOKENS * 2
-    round_rows(p, codes, factors, padded, PAGE_TOKENS, lanes)
-    share = PAGE_TOKENS * columns * block // padded
-    even = low // 2 * 2  # tokens come in pairs; weights of the others are zero
-    for column in range(0, head_dim, columns):
-        for m in range(0, padded, block):
-            _fetch(ahead, share)
-            ahead += share
-            weigh_codes(
-                codes + (m * PAGE_TOKENS + even) * 2,
-                PAGE_TOKENS,
-                values + even * head_dim + column,
-                (high - even + 1) // 2,
-                factors + m * 4,
-                out + (m * head_dim + column) * 4,
-                block,
-                vectors,
-                head_dim,
-                lanes,
-            )

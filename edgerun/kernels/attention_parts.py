@@ -99,6 +99,15 @@ def merge(out, state, part, part_state, head_dim, lanes):  # type: ignore[no-unt
 
 
 @njit(inline="always")
+def merge_block(out, state, part, part_state, queries, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """``merge`` for all queries of a unit; then the part begins anew."""
+    for m in range(queries):
+        place = m * head_dim * 4
+        merge(out + place, state + m * 8, part + place, part_state + m * 8, head_dim, lanes)
+    clear(part, part_state, queries, head_dim, lanes)
+
+
+@njit(inline="always")
 def end_of_block(page, last):  # type: ignore[no-untyped-def]
     """Whether a page is the last of its block, or of those before page ``last``."""
     return (page + 1) % BLOCK_PAGES == 0 or page + 1 == last

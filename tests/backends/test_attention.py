@@ -10,6 +10,7 @@ import pytest
 from edgerun.backends import CompileOptions, Phase, make_backend
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels import reference
+from edgerun.kernels.attention_units import AttentionUnits
 from edgerun.kernels.program import ThreadTeam
 from edgerun.state import Batch, CacheSpec, KVCache
 
@@ -154,7 +155,13 @@ def test_rows_without_room_for_partial_results_have_the_same_bits(capacity, monk
     spec = CacheSpec(1, 2, HEAD_DIM, "fp16")
     parts = [(1200, 1), (1700, 1), (1130, 2), (900, 1)]
     cut, _ = run(spec, 4, parts)
-    monkeypatch.setattr("edgerun.kernels.attention_units.CAPACITY", capacity)
+    original = AttentionUnits.plan
+
+    def plan(units):
+        units.arguments[units.names.index("capacity")] = capacity
+        original(units)
+
+    monkeypatch.setattr(AttentionUnits, "plan", plan)
     whole, _ = run(spec, 4, parts)
     np.testing.assert_array_equal(whole, cut)
 
