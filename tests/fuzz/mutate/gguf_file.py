@@ -129,7 +129,7 @@ def _change_tensor(file: GgufFile, draw: random.Random) -> None:
     elif how == 1:
         names = [other.name for other in file.tensors] + [b"blk.0.attn_q.bias", b"extra.weight"]
         tensor.name = draw.choice((*names, text(draw).encode()))
-    elif how == 2:
+    elif how == 2 and tensor.dims:
         axis = draw.randrange(len(tensor.dims))
         tensor.dims[axis] = draw.choice((small, integer))(draw, tensor.dims[axis])
     elif how == 3:
