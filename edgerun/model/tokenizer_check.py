@@ -21,6 +21,7 @@ import msgspec
 from edgerun.errors import BundleError
 
 MAX_GROWTH = 1 << 14  # bytes for one; SentencePiece's own rules come to 33, and steps multiply
+MAX_ADDED_BYTES = 1 << 18  # of an added token when normalised, which loading does
 MAX_STEPS = 64
 MAX_AFFIX_BYTES = 64
 MAX_WORD_CHARACTERS = 1000  # of WordPiece, whose time is quadratic in it; usual is 100
@@ -62,8 +63,14 @@ class _Model(msgspec.Struct):
     max_input_chars_per_word: int | None = None
 
 
+class _AddedToken(msgspec.Struct):
+    content: Any = None
+    normalized: Any = None
+
+
 class _File(msgspec.Struct):
     model: _Model
+    added_tokens: list[_AddedToken] | None = None
     normalizer: Any = None
     pre_tokenizer: Any = None
 
@@ -110,6 +117,7 @@ def check_tokenizer_json(text: str) -> TextBounds:
         raise BundleError(
             f"tokenizer.json makes up to {growth} bytes of one; at most {MAX_GROWTH} make sense"
         )
+    _check_added(file.added_tokens or [], growth)
     shrinkage: float | None = 1.0
     for _, shrunk in sizes:
         shrinkage = None if shrinkage is None or shrunk is None else shrinkage * shrunk
@@ -148,6 +156,15 @@ def _check_model(model: _Model) -> None:
                 f"tokenizer.json has a token of {longest} characters; "
                 f"at most {MAX_TOKEN_CHARACTERS} make sense"
             )
+
+
+def _check_added(tokens: list[_AddedToken], growth: int) -> None:
+    sizes = [_bytes(token.content) * growth for token in tokens if token.normalized]
+    if max(sizes, default=0) > MAX_ADDED_BYTES:
+        raise BundleError(
+            f"tokenizer.json makes up to {max(sizes)} bytes of an added token; at most "
+            f"{MAX_ADDED_BYTES} make sense"
+        )
 
 
 def _expression(step: Mapping[str, Any]) -> str:

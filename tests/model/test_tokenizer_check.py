@@ -59,6 +59,20 @@ BOMBS: dict[str, dict[str, Any]] = {
     "long prefix": {"normalizer": {"type": "Prepend", "prepend": "a" * 50_000}},
     "rules": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap(50_000)}},
     "many steps": {"normalizer": sequence(*[{"type": "NFC"}] * (MAX_STEPS + 1))},
+    "long added token": {
+        "normalizer": replace({"String": "a"}, "a" * 1000),
+        "added_tokens": [
+            {
+                "id": 400,
+                "content": "a" * 5000,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": True,
+                "special": False,
+            }
+        ],
+    },
     "affix": {"model": {"end_of_word_suffix": "x" * 1000}},
     "prefix of pieces": {"model": {"continuing_subword_prefix": "x" * 1000}},
     "long words": {

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun.model.bundle_files import MAX_BYTES, TOKENIZER
 from edgerun_export.checkpoint.base import F32, I8, Source, TensorInfo
 from edgerun_export.checkpoint.codecs import SAFETENSORS, supported
 from edgerun_export.checkpoint.files import (
@@ -40,7 +41,7 @@ from edgerun_export.tokenizers import from_hugging_face
 # Upstream allows 100 MB; at about 120 bytes a tensor this is room for 130,000 of them.
 _HEADER_LIMIT_BYTES = 16 * MIB
 _INDEX_LIMIT_BYTES = 16 * MIB
-_TOKENIZER_LIMIT_BYTES = 128 * MIB
+_TOKENIZER_LIMIT_BYTES = MAX_BYTES[TOKENIZER]
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _LICENCE = re.compile(rb"^---\r?\n.*?^license:[ \t]*([\w.+-]{1,64})", re.DOTALL | re.MULTILINE)
 
