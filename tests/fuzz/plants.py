@@ -16,8 +16,10 @@ from unittest import mock
 
 import numpy as np
 
+from edgerun import loading
 from edgerun.backends.cpu import operands
 from edgerun.backends.cpu.buffers import Buffer, BufferPool
+from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
 from edgerun.graph.onnx_schema import onnx_messages
 from edgerun.kernels.extents import EXTENTS
 from edgerun.model import bundle
@@ -44,11 +46,12 @@ def overflow() -> Iterator[None]:
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Neither wall between the parser and the machine code: whatever the graph says is believed."""
+    """No wall between the parser and the machine code: whatever the graph says is believed."""
     free = {kernel: dict.fromkeys(extents, lambda known: 0) for kernel, extents in EXTENTS.items()}
     with (
         mock.patch.object(bundle, "is_lowered", lambda graph: False),
         mock.patch.object(operands, "EXTENTS", free),
+        mock.patch.object(loading, "affordable_rows", lambda graph: DEFAULT_CHUNK_ROWS),
     ):
         yield
 
