@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 from edgerun._version import __version__
 
 if TYPE_CHECKING:
-    from edgerun.chat_session import ChatSession
-    from edgerun.completion import Completion, TextStream
     from edgerun.engine.sampling.params import SamplingKeywords, SamplingParams
     from edgerun.engine.stats import Stats
     from edgerun.errors import (
@@ -29,9 +27,11 @@ if TYPE_CHECKING:
         StorageError,
         UnsupportedError,
     )
-    from edgerun.llm import LLM, load
-    from edgerun.loading import LoadKeywords, LoadOptions
-    from edgerun.model.chat_template import Message
+    from edgerun.llm.chat_session import ChatSession
+    from edgerun.llm.completion import Completion, TextStream
+    from edgerun.llm.llm import LLM, load
+    from edgerun.llm.loading import LoadKeywords, LoadOptions
+    from edgerun.model.chat.template import Message
 
 __all__ = [
     "LLM",
@@ -60,17 +60,17 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a type checker is to see the names above and no others
     _MODULES = {
-        "ChatSession": "edgerun.chat_session",
-        "Completion": "edgerun.completion",
-        "TextStream": "edgerun.completion",
+        "ChatSession": "edgerun.llm.chat_session",
+        "Completion": "edgerun.llm.completion",
+        "TextStream": "edgerun.llm.completion",
         "SamplingKeywords": "edgerun.engine.sampling.params",
         "SamplingParams": "edgerun.engine.sampling.params",
         "Stats": "edgerun.engine.stats",
-        "LLM": "edgerun.llm",
-        "load": "edgerun.llm",
-        "LoadKeywords": "edgerun.loading",
-        "LoadOptions": "edgerun.loading",
-        "Message": "edgerun.model.chat_template",
+        "LLM": "edgerun.llm.llm",
+        "load": "edgerun.llm.llm",
+        "LoadKeywords": "edgerun.llm.loading",
+        "LoadOptions": "edgerun.llm.loading",
+        "Message": "edgerun.model.chat.template",
     }
 
     def __getattr__(name):

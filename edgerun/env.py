@@ -24,7 +24,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgerun.cores import cores
 from edgerun.errors import InputError
 
 MAX_DEBUG = 4
@@ -98,33 +97,6 @@ def settings() -> Settings:
 def terminal_erases() -> bool:
     """Whether the terminal, by its name in ``TERM``, obeys sequences that move and erase."""
     return os.environ.get("TERM", "") not in ("", "dumb")
-
-
-def usable_cores() -> int:
-    """Worker threads that make sense here: physical, fast cores that this process may use."""
-    return cores().usable
-
-
-def worker_threads(asked: int | None) -> int:
-    """Worker threads to use: ``asked``, else ``EDGERUN_THREADS``, else one per usable core.
-
-    More threads than the process may have logical cores would wait for one another.
-
-    Raises:
-        InputError: there are fewer logical cores than threads.
-    """
-    threads = asked or settings().threads
-    if threads is None:
-        return usable_cores()
-    logical = cores().logical
-    if threads > logical:
-        name = "threads" if asked else "EDGERUN_THREADS"
-        may_use = f"{logical} logical core{'s' if logical > 1 else ''}"
-        raise InputError(
-            f"{name} is {threads}, but this process may use only {may_use}: "
-            f"expected 1 to {logical}, or leave it out for the best number here, {usable_cores()}"
-        )
-    return threads
 
 
 def _integer(environment: Mapping[str, str], name: str, low: int, high: int) -> int | None:

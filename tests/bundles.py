@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions, Executable, Phase, make_backend
 from edgerun.model.bundle import Bundle, open_bundle
-from edgerun.plan import compile_plan, make_plan
+from edgerun.plan.planner import compile_plan, make_plan
 from edgerun.state import Batch, CacheSpec, KVCache
 from edgerun.state.kv_cache import CacheDType
 from edgerun_export.pipeline import ExportOptions, export

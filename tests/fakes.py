@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.base import Phase
-from edgerun.loading import Model
-from edgerun.model.chat_template import ChatTemplate
-from edgerun.model.tokenizer import Tokenizer
+from edgerun.llm.loading import Model
+from edgerun.model.chat.template import ChatTemplate
+from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.state import Batch, CacheSpec, KVCache
 
 SPECIALS = ("<|bos|>", "<|im_start|>", "<|im_end|>")

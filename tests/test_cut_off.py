@@ -19,7 +19,7 @@ BEGIN = """
 import os, sys
 from edgerun.backends.cpu import staged, weights
 from edgerun.cli.main import main
-from edgerun.llm import LLM
+from edgerun.llm.llm import LLM
 
 bundle, backend, large, size = sys.argv[1:]
 staged.LARGE_BYTES = int(large)

@@ -7,8 +7,8 @@ import pytest
 
 from edgerun import load
 from edgerun.cli.main import main
+from edgerun.llm.scoring import score_texts, split_documents
 from edgerun.model.bundle import open_bundle
-from edgerun.scoring import score_texts, split_documents
 from tests.peers import needs_complete_onnxruntime
 
 FOLDER = Path(__file__).resolve().parents[1] / "models" / "default"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgerun.loading import resolve
+from edgerun.llm.loading import resolve
 from tests.test_typing import EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from edgerun import load
-from edgerun.llm import LLM
-from edgerun.scoring import score_texts
+from edgerun.llm.llm import LLM
+from edgerun.llm.scoring import score_texts
 from edgerun_export.pipeline import ExportOptions, export
 
 STORIES = 12

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import edgerun
-from edgerun.llm import LLM
+from edgerun.llm.llm import LLM
 from tests import fakes
 from tests.bundles import bundle_of
 from tests.engine.test_threads import OneBuffer

@@ -5,9 +5,9 @@
 Every layer of the shape is one attention node with a cache of its own, run as the CPU back-end
 runs it, so that the figures hold writing the cache, waiting and combining. Tables go to standard
 error, one line of JSON to standard output. "share" is the bytes of keys and values read per
-second over what ``edgerun.profile`` measures, or the floating-point operations of visible pairs
-over the peak of fused multiply-adds. Caches below the size of the last level of cache are read
-from there: only contexts of a thousand tokens and more say something about memory.
+second over what ``edgerun.machine.profile`` measures, or the floating-point operations of visible
+pairs over the peak of fused multiply-adds. Caches below the size of the last level of cache are
+read from there: only contexts of a thousand tokens and more say something about memory.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from numba import float32
 from edgerun.backends import CompileOptions, Phase, make_backend
 from edgerun.backends.base import Executable
 from edgerun.graph.ir import Graph, Node
-from edgerun.kernels.compiler import compile_object
-from edgerun.kernels.instructions import Instruction, Loaded
 from edgerun.kernels.isa import VECTOR_BYTES, selected_isa
-from edgerun.kernels.loader import load_object
-from edgerun.kernels.program import Program, ThreadTeam
-from edgerun.kernels.simd import fma, splat, store
-from edgerun.kernels.word import word
-from edgerun.profile import measure_bandwidth
+from edgerun.kernels.jit.compiler import compile_object
+from edgerun.kernels.jit.loader import load_object
+from edgerun.kernels.lang.simd import fma, splat, store
+from edgerun.kernels.lang.word import word
+from edgerun.kernels.run.instructions import Instruction, Loaded
+from edgerun.kernels.run.program import Program, ThreadTeam
+from edgerun.machine.profile import measure_bandwidth
 from edgerun.state import Batch, CacheSpec, KVCache
 
 CACHE_LIMIT_BYTES = 600 << 20

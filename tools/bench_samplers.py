@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.engine.sampling import History, SamplingParams, make_sampler
-from edgerun.timing import median_time
+from edgerun.machine.timing import median_time
 
 PARAMS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},

@@ -11,12 +11,12 @@ import typer
 
 from edgerun.cli import options
 from edgerun.cli.commands import COMMANDS
-from edgerun.cli.visible import folded, visible
+from edgerun.cli.screen.visible import folded, visible
 
 if TYPE_CHECKING:
     from edgerun.cli.bench_report import Run
     from edgerun.engine.stats import Stats
-    from edgerun.llm import LLM
+    from edgerun.llm.llm import LLM
 
 PROMPT_TOKENS = 128
 # The likeliest token, whatever the model recommends: sampling is not what is measured.

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from edgerun.backends.base import Counts, Launches
 from edgerun.engine.stats import Stats
-from edgerun.profile import MachineProfile
+from edgerun.machine.profile import MachineProfile
 
 if TYPE_CHECKING:
-    from edgerun.llm import LLM
+    from edgerun.llm.llm import LLM
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Work:
 def summary(llm: LLM, runs: list[Run], load_s: float) -> dict[str, Any]:
     """What ``--json`` prints; the names are a contract."""
     from edgerun import __version__
-    from edgerun.calibration import limits
-    from edgerun.cli.report import peak_bytes, resident_bytes, streaming
+    from edgerun.cli.screen.report import peak_bytes, resident_bytes, streaming
+    from edgerun.plan.calibration import limits
 
     resident, peak = resident_bytes(), peak_bytes()  # measuring limits below takes memory
     model, threads = llm.model, llm.model.threads
@@ -190,7 +190,7 @@ def _end(stats: Stats) -> int:
 
 def as_text(found: dict[str, Any]) -> str:
     """What a person sees: one table, and what it is held against."""
-    from edgerun.cli.tables import aligned, size
+    from edgerun.cli.screen.tables import aligned, size
 
     used, threads = found["memory"], found["threads"]
     lines = [

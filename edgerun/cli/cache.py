@@ -101,7 +101,7 @@ def _bytes(path: Path) -> int:
 
 
 def _print(folder: Path, items: list[Item], *, cleared: bool) -> None:
-    from edgerun.cli.tables import print_pairs, size
+    from edgerun.cli.screen.tables import print_pairs, size
 
     if not items:
         print(f"{folder}: nothing is kept")

@@ -12,9 +12,9 @@ from edgerun.cli import options
 from edgerun.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
-    from edgerun.cli.chat_store import ChatStore
-    from edgerun.cli.conversation import Conversation
-    from edgerun.llm import LLM
+    from edgerun.cli.conversation.state import Conversation
+    from edgerun.cli.conversation.store import ChatStore
+    from edgerun.llm.llm import LLM
 
 EXAMPLES = options.examples(
     "edgerun chat",
@@ -64,12 +64,12 @@ def chat(
     ] = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
-    from edgerun.cli.chat_store import HISTORY, ChatStore
-    from edgerun.cli.conversation import WHEN_FULL, Conversation
-    from edgerun.cli.terminal import reader
+    from edgerun.cli.conversation.state import WHEN_FULL, Conversation
+    from edgerun.cli.conversation.store import HISTORY, ChatStore
+    from edgerun.cli.screen.terminal import reader
     from edgerun.env import settings as environment
     from edgerun.errors import InputError, PromptError
-    from edgerun.model.chat_template import ChatTemplate
+    from edgerun.model.chat.template import ChatTemplate
 
     if when_full not in WHEN_FULL:
         raise InputError(f"--when-full is {when_full!r}; expected {' or '.join(WHEN_FULL)}")
@@ -112,8 +112,8 @@ def chat(
 
 def greet(llm: LLM) -> None:
     """Says which model this is, and how to find out more."""
-    from edgerun.cli.tables import size
-    from edgerun.cli.visible import visible
+    from edgerun.cli.screen.tables import size
+    from edgerun.cli.screen.visible import visible
 
     model = llm.model
     threads = f"{model.threads} thread{'' if model.threads == 1 else 's'}"
@@ -125,7 +125,7 @@ def greet(llm: LLM) -> None:
 def is_own(path: Path) -> bool:
     """Whether a folder is the model that comes with edgerun."""
     from edgerun.errors import BundleError
-    from edgerun.loading import resolve
+    from edgerun.llm.loading import resolve
 
     try:
         return path == resolve(None)

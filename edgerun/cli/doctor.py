@@ -14,7 +14,7 @@ import typer
 
 from edgerun.cli import options
 from edgerun.cli.commands import COMMANDS
-from edgerun.cli.visible import folded
+from edgerun.cli.screen.visible import folded
 
 PACKAGES = ("numpy", "numba", "llvmlite", "onnx", "onnxruntime", "tokenizers", "minijinja")
 CONTENDED_GOAL = 0.45
@@ -60,17 +60,18 @@ def doctor(
 def diagnosis() -> dict[str, Any]:
     """What ``--json`` prints."""
     from edgerun import __version__, env
-    from edgerun.profile import processor_name
+    from edgerun.kernels.host.cores import cores, worker_threads
+    from edgerun.machine.profile import processor_name
 
     settings = env.settings()
-    threads = env.worker_threads(None)
+    threads = worker_threads(None)
     return {
         "edgerun": {"version": __version__, "python": sys.version.split()[0]},
         "machine": {
             "system": f"{platform.system()} {platform.release()}",
             "architecture": platform.machine(),
             "processor": processor_name(),
-            "cores": env.usable_cores(),
+            "cores": cores().usable,
             **_cores(),
             "threads": threads,
             **_instructions(),
@@ -86,7 +87,7 @@ def diagnosis() -> dict[str, Any]:
 
 def brief(found: Mapping[str, Any]) -> list[str]:
     """Five lines of a diagnosis, the last of which says what to do."""
-    from edgerun.cli.tables import size
+    from edgerun.cli.screen.tables import size
 
     machine, memory, backends = found["machine"], found["memory"], found["back-ends"]
     speed = memory["read_gb_per_s"]
@@ -121,11 +122,11 @@ def _verdict(found: Mapping[str, Any]) -> str:
 
 
 def _calibrate() -> None:
-    from edgerun import env
-    from edgerun.calibration import calibrate
+    from edgerun.kernels.host.cores import worker_threads
     from edgerun.kernels.isa import selected_isa
+    from edgerun.plan.calibration import calibrate
 
-    threads, isa = env.worker_threads(None), selected_isa()  # refuse first, then measure
+    threads, isa = worker_threads(None), selected_isa()  # refuse first, then measure
     options.say(
         f"measuring this machine's {isa} kernels with {threads} threads for about half a minute; "
         "other programs that run meanwhile make it look slower than it is"
@@ -134,7 +135,7 @@ def _calibrate() -> None:
 
 
 def _cores() -> dict[str, Any]:
-    from edgerun.cores import cores
+    from edgerun.kernels.host.cores import cores
 
     found = cores()
     return {
@@ -147,7 +148,7 @@ def _cores() -> dict[str, Any]:
 
 def _profile() -> dict[str, Any]:
     """What was measured of this machine; figures that were not are None or left out."""
-    from edgerun.profile import absence, machine_profile, path
+    from edgerun.machine.profile import absence, machine_profile, path
 
     known, billion = machine_profile(), 1e9
     return {
@@ -181,7 +182,7 @@ def _tops(rates: Mapping[str, Mapping[int, float]]) -> dict[str, dict[str, float
 
 
 def _print(found: dict[str, Any]) -> None:
-    from edgerun.cli.tables import print_pairs, print_rows
+    from edgerun.cli.screen.tables import print_pairs, print_rows
 
     for title, part in found.items():
         if title == "profile":
@@ -258,7 +259,7 @@ def _memory(threads: int) -> dict[str, Any]:
 
 
 def _bandwidth(threads: int) -> float | str:
-    from edgerun.profile import machine_bandwidth
+    from edgerun.machine.profile import machine_bandwidth
 
     try:
         return round(machine_bandwidth(threads) / 1e9, 2)
@@ -281,7 +282,7 @@ def _backends() -> dict[str, str]:
 
 def _folders(cache: Path, state: Path) -> dict[str, str]:
     from edgerun.errors import BundleError
-    from edgerun.loading import resolve
+    from edgerun.llm.loading import resolve
 
     try:
         default = str(resolve(None))

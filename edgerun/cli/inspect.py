@@ -33,7 +33,7 @@ def inspect(
     as_json: options.Json = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
-    from edgerun.loading import resolve
+    from edgerun.llm.loading import resolve
     from edgerun.model.bundle import open_bundle
 
     found = describe(
@@ -71,7 +71,7 @@ def describe(bundle: Bundle, *, tensors: bool) -> dict[str, Any]:
 
 def _packing(bundle: Bundle) -> dict[str, str]:
     """How ternary weights will lie in memory here, and why."""
-    from edgerun.loading import LoadOptions, packing_of
+    from edgerun.llm.loading import LoadOptions, packing_of
 
     packing = packing_of(bundle, LoadOptions())
     return {"asked": bundle.manifest.pack, "here": packing.name, "why": packing.reason}
@@ -101,8 +101,8 @@ def _format(constant: Constant) -> str:
 
 
 def _print(found: dict[str, Any]) -> None:
-    from edgerun.cli.tables import print_pairs, print_rows, size
-    from edgerun.cli.visible import visible
+    from edgerun.cli.screen.tables import print_pairs, print_rows, size
+    from edgerun.cli.screen.visible import visible
 
     print(f"{visible(found['path'])}  ({found['digest'][:12]})")
     print_pairs("model", found["model"])

@@ -22,8 +22,8 @@ from edgerun.cli.commands import (
     overview,
     why_not,
 )
-from edgerun.cli.help import use_plain_pages
-from edgerun.cli.visible import folded, visible
+from edgerun.cli.screen.help import use_plain_pages
+from edgerun.cli.screen.visible import folded, visible
 from edgerun.errors import EdgerunError, InputError
 
 INTERRUPTED = 130

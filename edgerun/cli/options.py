@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgerun.cli.visible import folded, visible
+from edgerun.cli.screen.visible import folded, visible
 
 if TYPE_CHECKING:
-    from edgerun.llm import LLM
+    from edgerun.llm.llm import LLM
 
 Model = Annotated[
     Path | None,
@@ -139,8 +139,8 @@ def load(model: Path | None, **options: Any) -> LLM:
     """Loads a model for a command; slow steps and warnings are announced on stderr."""
     import logging
 
-    from edgerun import llm
-    from edgerun.cli.progress import first_run
+    from edgerun.cli.screen.progress import first_run
+    from edgerun.llm import llm
 
     logging.basicConfig(format="edgerun: %(message)s", level=logging.WARNING)
     with first_run() as progress:

@@ -14,7 +14,7 @@ from edgerun.cli import options
 from edgerun.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
-    from edgerun.scoring import Score
+    from edgerun.llm.scoring import Score
 
 MAX_FILE_BYTES = 1 << 30
 CHUNK_ROWS = 64  # logits of every row are kept for one chunk
@@ -52,9 +52,9 @@ def perplexity(
     as_json: options.Json = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
-    from edgerun.cli.progress import progress_line
+    from edgerun.cli.screen.progress import progress_line
     from edgerun.errors import InputError
-    from edgerun.scoring import Score, score_texts, split_documents
+    from edgerun.llm.scoring import Score, score_texts, split_documents
 
     texts = itertools.islice(split_documents(_read(file), separator), limit)
     loading = {"threads": threads, "backend": backend, "device": device}

@@ -32,9 +32,9 @@ def plan(
 ) -> None:
     """Runs the command; the parameters are the options."""
     from edgerun.backends.registry import absent_backends, find_candidates
-    from edgerun.loading import LoadOptions, packing_of, resolve
+    from edgerun.llm.loading import LoadOptions, packing_of, resolve
     from edgerun.model.bundle import open_bundle
-    from edgerun.plan import expect, make_plan
+    from edgerun.plan.planner import expect, make_plan
 
     bundle, defaults = open_bundle(resolve(options.model_of(model, named))), LoadOptions()
     found, packing = find_candidates(backend, device), packing_of(bundle, defaults)
@@ -46,7 +46,7 @@ def plan(
     if as_json:
         print(json.dumps(shown, ensure_ascii=False))
         return
-    from edgerun.cli.tables import print_pairs, print_rows
+    from edgerun.cli.screen.tables import print_pairs, print_rows
 
     print_rows([_line(row) for row in _together(shown)])
     if explain:

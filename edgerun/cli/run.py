@@ -12,7 +12,7 @@ from edgerun.cli import options
 from edgerun.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
-    from edgerun.llm import LLM, Completion, TextStream
+    from edgerun.llm.llm import LLM, Completion, TextStream
 
 DEFAULT_MAX_TOKENS = 512
 EXAMPLES = options.examples(
@@ -98,7 +98,7 @@ def run(
     loading = {"threads": threads, "backend": backend, "device": device}
     loading |= {"context": context, "kv_cache": kv_cache, "pack": pack}
     if not raw:
-        from edgerun.model.chat_template import ChatTemplate
+        from edgerun.model.chat.template import ChatTemplate
 
         ChatTemplate.prepare()
     with options.load(folder, **loading) as llm:
@@ -112,7 +112,7 @@ def run(
         else:
             _say_why_it_ended(completion, limited=max_tokens is not None)
         if stats:
-            from edgerun.cli.report import show_stats
+            from edgerun.cli.screen.report import show_stats
 
             show_stats(llm, completion.stats)
 
@@ -156,7 +156,7 @@ def _start(
 
 
 def _finish(stream: TextStream, *, quiet: bool) -> Completion:
-    from edgerun.cli.reply import reply_writer
+    from edgerun.cli.screen.reply import reply_writer
 
     write = reply_writer()
     with stream:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from edgerun.errors import SessionError, StorageError
-from edgerun.plain_files import NotPlainError, read_plain
-from edgerun.private_files import write_atomically
+from edgerun.files.plain import NotPlainError, read_plain
+from edgerun.files.private import write_atomically
 
 MAGIC = "edgerun-session"
 VERSION = 1

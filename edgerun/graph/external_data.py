@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import BundleError
+from edgerun.files.plain import NotPlainError, is_plain_name, open_plain
 from edgerun.graph.mapped_file import MappedFile
-from edgerun.plain_files import NotPlainError, is_plain_name, open_plain
 
 EXTERNAL = 1  # TensorProto.DataLocation
 

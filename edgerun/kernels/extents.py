@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from edgerun.kernels.attention_units import CAPACITY, ROW_INTS, UNIT_INTS
+from edgerun.kernels.attention.units import CAPACITY, ROW_INTS, UNIT_INTS
 
 Sizes: TypeAlias = Mapping[str, int]
 Extent: TypeAlias = Callable[[Sizes], int]

@@ -10,9 +10,9 @@ from functools import cache
 
 from edgerun.env import settings
 from edgerun.errors import InputError
-from edgerun.kernels.permission import tile_refusal
-from edgerun.kernels.processor import identity
-from edgerun.kernels.registry import remembered
+from edgerun.kernels.host.permission import tile_refusal
+from edgerun.kernels.host.processor import identity
+from edgerun.kernels.jit.registry import remembered
 
 AVX512VNNI = ("avx512f", "avx512bw", "avx512vl", "avx512vnni")
 AVX2 = ("avx2", "fma", "f16c")
@@ -39,7 +39,7 @@ VECTOR_BYTES: Mapping[str, int] = {
 def host_features() -> frozenset[str]:
     """LLVM names of the features this machine has.
 
-    LLVM is asked once, and again when the processor says something else (``processor.py``).
+    LLVM is asked once, and again when the processor says something else (``host/processor.py``).
     """
     text = _ask_llvm() if identity() is None else remembered("host-features", _ask_llvm)
     return frozenset(text.decode().split())

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgerun.errors import BundleError
-from edgerun.graph.external_data import OpenFile
-from edgerun.graph.onnx_reader import MAX_MODEL_BYTES
-from edgerun.model.manifest import FileEntry
-from edgerun.model.verification import Verification, check_content, check_digest, is_remembered
-from edgerun.plain_files import (
+from edgerun.files.plain import (
     NotPlainError,
     TooLargeError,
     is_plain_name,
     open_plain,
     read_open,
 )
+from edgerun.graph.external_data import OpenFile
+from edgerun.graph.onnx_reader import MAX_MODEL_BYTES
+from edgerun.model.manifest import FileEntry
+from edgerun.model.verification import Verification, check_content, check_digest, is_remembered
 
 MANIFEST = "manifest.json"
 GENAI_CONFIG = "genai_config.json"

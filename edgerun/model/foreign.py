@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from edgerun.errors import BundleError, UnsupportedError
+from edgerun.files.plain import is_plain_name
 from edgerun.model.bundle_files import GENAI_CONFIG, read_unlisted
 from edgerun.model.manifest import FORMAT, FORMAT_VERSION, FileEntry, Manifest, ModelConfig
-from edgerun.plain_files import is_plain_name
 
 TEXT_FILES = (
     "tokenizer.json",

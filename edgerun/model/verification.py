@@ -20,9 +20,9 @@ from types import TracebackType
 
 from edgerun.env import settings
 from edgerun.errors import BundleError
+from edgerun.files.private import open_private, private_folder, write_atomically
 from edgerun.graph.external_data import OpenFile
 from edgerun.model.manifest import FileEntry
-from edgerun.private_files import open_private, private_folder, write_atomically
 
 logger = logging.getLogger(__name__)
 

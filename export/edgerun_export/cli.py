@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgerun.cli.visible import visible
+from edgerun.cli.screen.visible import visible
 from edgerun_export.recipe import ACTIVATIONS, GROUP_SIZES, HEAD_WEIGHTS, WEIGHTS
 
 if TYPE_CHECKING:

@@ -100,7 +100,7 @@ def check(
     as_json: _Json = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
-    from edgerun.cli.tables import print_rows
+    from edgerun.cli.screen.tables import print_rows
     from edgerun_hw.checks import DEFAULT_GEOMETRIES, Plan, run_checks
     from edgerun_hw.devices import geometry_named
 
@@ -139,7 +139,7 @@ def bench(
     as_json: _Json = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
-    from edgerun.cli.tables import print_rows
+    from edgerun.cli.screen.tables import print_rows
     from edgerun_hw.devices import geometry_named
     from edgerun_hw.model import LABEL, SHAPES, Assumptions, comparison, token_table
 
@@ -175,7 +175,7 @@ def bench(
 
 def doctor(as_json: _Json = False) -> None:
     """Runs the command; the parameters are the options."""
-    from edgerun.cli.tables import print_rows
+    from edgerun.cli.screen.tables import print_rows
     from edgerun_hw.diagnosis import diagnose
 
     findings = [asdict(finding) for finding in diagnose()]

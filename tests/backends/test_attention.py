@@ -10,8 +10,8 @@ import pytest
 from edgerun.backends import CompileOptions, Phase, make_backend
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels import reference
-from edgerun.kernels.attention_units import AttentionUnits
-from edgerun.kernels.program import ThreadTeam
+from edgerun.kernels.attention.units import AttentionUnits
+from edgerun.kernels.run.program import ThreadTeam
 from edgerun.state import Batch, CacheSpec, KVCache
 
 # Of the largest value: what float32 sums lose, and what rounding to 16 bits costs with int8.

@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions, Phase, make_backend
-from edgerun.calibration import random_weight
 from edgerun.graph.ir import Constant, Graph, Node
+from edgerun.plan.calibration import random_weight
 from edgerun.state import Batch, CacheSpec, KVCache
 
 ROWS, K, N = 53, 352, 70

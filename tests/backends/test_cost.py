@@ -10,11 +10,11 @@ import pytest
 import edgerun.backends.cpu as cpu
 from edgerun.backends.base import Expects, Phase
 from edgerun.backends.cpu.families import family_of, paths_of, paths_taken, weight_bytes
-from edgerun.calibration import random_weight
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Constant, Graph, Node
-from edgerun.plan import PHASE_ROWS, expect, make_plan
-from edgerun.profile import MachineProfile
+from edgerun.machine.profile import MachineProfile
+from edgerun.plan.calibration import random_weight
+from edgerun.plan.planner import PHASE_ROWS, expect, make_plan
 
 # Multiplication so fast that only memory counts, or the other way round; instructions are free.
 MEMORY = MachineProfile(bandwidth={1: 1e9}, rates={"x": {1: 1e30}}, fork_join_s={1: 1e-30})

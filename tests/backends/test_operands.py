@@ -9,7 +9,7 @@ import pytest
 
 from edgerun.backends import CompileOptions, Phase, make_backend
 from edgerun.backends.cpu.binder import Binder
-from edgerun.backends.cpu.emit import EMITTERS
+from edgerun.backends.cpu.emit.ops import EMITTERS
 from edgerun.backends.cpu.operands import WITH_CACHE, checked_arguments
 from edgerun.errors import BackendError
 from edgerun.model import bundle as bundles

@@ -14,9 +14,9 @@ from edgerun.backends.base import Phase
 from edgerun.backends.registry import absent_backends, find_candidates
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
+from edgerun.machine.profile import MachineProfile
 from edgerun.model.bundle import open_bundle
-from edgerun.plan import make_plan
-from edgerun.profile import MachineProfile
+from edgerun.plan.planner import make_plan
 from tests.bundles import bundle_of
 from tests.test_loading import altered
 

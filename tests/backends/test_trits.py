@@ -9,14 +9,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from edgerun.backends.cpu import emit_lookup, packing, weights
+from edgerun.backends.cpu import packing, weights
+from edgerun.backends.cpu.emit.ops import lookup as emit_lookup
 from edgerun.backends.cpu.packing import choose_packing
 from edgerun.cli.inspect import describe
 from edgerun.env import PACKS, read_settings
 from edgerun.errors import BundleError, InputError, UnsupportedError
-from edgerun.loading import LoadOptions, packing_of
+from edgerun.llm.loading import LoadOptions, packing_of
+from edgerun.machine.profile import MachineProfile
 from edgerun.model.bundle import open_bundle
-from edgerun.profile import MachineProfile
 from edgerun_export.pipeline import ExportOptions, export
 from tests.bundles import GOLDEN, bundle_of, runner
 

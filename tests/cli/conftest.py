@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from edgerun import env
-from edgerun.calibration import Limits
 from edgerun.cli import commands
 from edgerun.cli.main import main
-from edgerun.loading import Model
-from edgerun.profile import MachineProfile
+from edgerun.llm.loading import Model
+from edgerun.machine.profile import MachineProfile
+from edgerun.plan.calibration import Limits
 from tests import fakes
 
 
@@ -73,8 +73,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
     asked = Asked()
     # What measures the machine has tests of its own; it takes seconds.
-    monkeypatch.setattr("edgerun.profile.machine_bandwidth", lambda threads: 1e10)
-    monkeypatch.setattr("edgerun.calibration.limits", limits)
+    monkeypatch.setattr("edgerun.machine.profile.machine_bandwidth", lambda threads: 1e10)
+    monkeypatch.setattr("edgerun.plan.calibration.limits", limits)
 
     def call(*arguments: str, model: Model | None = None, stdin: bytes | None = b"") -> Result:
         class Input(io.TextIOWrapper):
@@ -86,7 +86,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
             return model or fakes.fake_model()
 
         monkeypatch.setattr("sys.stdin", Input(io.BytesIO(stdin or b""), "utf-8"))
-        monkeypatch.setattr("edgerun.llm.prepare", prepare)
+        monkeypatch.setattr("edgerun.llm.llm.prepare", prepare)
         capsys.readouterr()
         code = main(arguments)
         return Result(code, *capsys.readouterr())

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from edgerun.cli import terminal
-from edgerun.cli.chat_commands import ALIASES, COMMANDS
-from edgerun.cli.chat_store import ChatStore
-from edgerun.cli.conversation import Conversation
+from edgerun.cli.conversation.commands import ALIASES, COMMANDS
+from edgerun.cli.conversation.state import Conversation
+from edgerun.cli.conversation.store import ChatStore
+from edgerun.cli.screen import terminal
 from edgerun.errors import SamplingError
-from edgerun.llm import LLM
+from edgerun.llm.llm import LLM
 from tests import fakes
 from tests.cli.conftest import Result, Run
 from tests.cli.test_main import ROOT, SLOW
@@ -258,7 +258,7 @@ def test_a_reply_is_copied_by_a_program_of_the_desktop(
     result = talk(["hello", "/copy"], run)
     if "copied with xsel" in result.err:  # no better program is here
         assert (tmp_path / "clipboard").read_text() == result.out.removesuffix("\n")
-    monkeypatch.setattr("edgerun.cli.clipboard.PROGRAMS", ())
+    monkeypatch.setattr("edgerun.cli.conversation.clipboard.PROGRAMS", ())
     assert "there is no clipboard here" in talk(["hello", "/copy"], run).err
 
 

@@ -22,7 +22,7 @@ SLOW = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from tests import fakes
-from edgerun import llm
+from edgerun.llm import llm
 from edgerun.cli.main import main
 class Slow(fakes.FakeExecutable):
     def __call__(self, batch, cache, values=None):

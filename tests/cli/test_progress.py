@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from edgerun.cli.progress import CLEAR, COMPILING, SESSION, first_run, progress_line
-from edgerun.kernels import registry
-from edgerun.kernels.compile_pool import CompilePool, Job
+from edgerun.cli.screen.progress import CLEAR, COMPILING, SESSION, first_run, progress_line
+from edgerun.kernels.jit import registry
+from edgerun.kernels.jit.compile_pool import CompilePool, Job
 
 
 def test_a_log_gets_one_line_before_and_one_after(capsys: pytest.CaptureFixture[str]) -> None:

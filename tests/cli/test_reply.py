@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wcwidth import wcswidth
 
-from edgerun.cli.reply import WrappedLines, reply_writer
-from edgerun.cli.tables import print_pairs, print_rows
-from edgerun.cli.visible import folded, visible
+from edgerun.cli.screen.reply import WrappedLines, reply_writer
+from edgerun.cli.screen.tables import print_pairs, print_rows
+from edgerun.cli.screen.visible import folded, visible
 
 STEPS = re.compile(r"\x1b\[(\d+)D|\x1b\[K|(.)", re.DOTALL)
 CONTROLS = [chr(code) for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\n\t"]

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from edgerun import calibration
 from edgerun.backends.base import Report
-from edgerun.cli.report import report_lines
-from edgerun.cli.tables import aligned, print_pairs, print_rows, size
-from edgerun.profile import MachineProfile
-from edgerun.workload import Workload
+from edgerun.cli.screen.report import report_lines
+from edgerun.cli.screen.tables import aligned, print_pairs, print_rows, size
+from edgerun.machine.profile import MachineProfile
+from edgerun.plan.planner import calibration
+from edgerun.plan.workload import Workload
 from tests import fakes
 from tests.cli.conftest import Run
 
@@ -214,8 +214,8 @@ def test_doctor_shows_a_calibrated_machine(run: Run, monkeypatch: pytest.MonkeyP
         calls.append(threads)
         progress("this and that")
 
-    monkeypatch.setattr("edgerun.calibration.calibrate", calibrate)
-    monkeypatch.setattr("edgerun.profile.machine_profile", lambda: known)
+    monkeypatch.setattr("edgerun.plan.calibration.calibrate", calibrate)
+    monkeypatch.setattr("edgerun.machine.profile.machine_profile", lambda: known)
     result = run("doctor", "--calibrate", "--json")
     assert "measuring this and that" in result.err
     assert len(calls) == 1

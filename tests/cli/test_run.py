@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edgerun.cli.prompt import gather, model_and_text
-from edgerun.loading import Model
+from edgerun.llm.loading import Model
 from tests import fakes
 from tests.cli.conftest import Run
 

@@ -13,7 +13,7 @@ UNUSED = (
     "onnxruntime",
     "openvino",
     "prompt_toolkit",
-    "edgerun.calibration",
+    "edgerun.plan.calibration",
 )
 SCRIPT = """
 import sys

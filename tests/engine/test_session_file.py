@@ -112,7 +112,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("edgerun.private_files.os.fsync", full)
+    monkeypatch.setattr("edgerun.files.private.os.fsync", full)
     with pytest.raises(StorageError, match="No space left"):
         save_session(tmp_path / "chat", SavedSession(DIGEST, (9,), ()))
     assert load_session(tmp_path / "chat", DIGEST) == SAVED
@@ -174,7 +174,7 @@ def test_what_is_no_file_is_neither_replaced_nor_read(
     def replace(source: Path, target: Path) -> None:
         raise AssertionError(f"{target} would be replaced")
 
-    monkeypatch.setattr("edgerun.private_files.os.replace", replace)
+    monkeypatch.setattr("edgerun.files.private.os.replace", replace)
     for kind, path in special_files(tmp_path).items():
         before = path.lstat()
         words = f"it is {kind.split(',')[0]}"

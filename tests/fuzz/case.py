@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgerun.errors import EdgerunError
-from edgerun.kernels import registry
+from edgerun.kernels.jit import registry
 from tests.fuzz.ends import is_guarded
 from tests.fuzz.files import write_files
 from tests.fuzz.guard import guard_pages

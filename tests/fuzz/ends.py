@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import edgerun
-from edgerun.llm import LLM
+from edgerun.llm.llm import LLM
 from edgerun_export.pipeline import ExportOptions, export
 from tests.fuzz import watch
 from tests.fuzz.sources import SESSION

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends.cpu import buffers, weights
 from edgerun.graph.ir import Graph
-from edgerun.kernels import layout
+from edgerun.kernels.layouts import stream as layout
 from edgerun.model import bundle
 from edgerun.state.kv_cache import KVCache
 

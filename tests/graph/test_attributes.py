@@ -10,9 +10,9 @@ from edgerun.backends import make_backend
 from edgerun.errors import BundleError, UnsupportedError
 from edgerun.graph.ops import SCHEMAS
 from edgerun.graph.passes.attributes import ATTRIBUTES, Read
-from edgerun.loading import LoadOptions, prepare
+from edgerun.llm.loading import LoadOptions, prepare
 from edgerun.model.bundle import open_bundle
-from edgerun.plan import make_plan
+from edgerun.plan.planner import make_plan
 from tests.altered import AlteredBundle
 from tests.bundles import bundle_of
 

@@ -18,7 +18,7 @@ from edgerun.graph.check import Geometry, check, confirm
 from edgerun.graph.constants import check_constant
 from edgerun.graph.ir import Graph
 from edgerun.graph.ops import SCHEMAS, Kind
-from edgerun.loading import LoadOptions, prepare, resolve
+from edgerun.llm.loading import LoadOptions, prepare, resolve
 from edgerun.model.bundle import open_bundle
 from tests.altered import AlteredBundle
 from tests.bundles import NAMES, bundle_of

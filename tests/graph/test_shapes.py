@@ -9,9 +9,9 @@ from edgerun.backends import Phase, make_backend
 from edgerun.backends.base import CompileOptions
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.graph.shapes import value_shapes
-from edgerun.loading import resolve
+from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
-from edgerun.plan import compile_plan, make_plan
+from edgerun.plan.planner import compile_plan, make_plan
 from edgerun.state import Batch, CacheSpec, KVCache
 
 

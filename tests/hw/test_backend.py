@@ -19,9 +19,9 @@ from edgerun.cli.main import main
 from edgerun.errors import InputError, UnsupportedError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
-from edgerun.loading import resolve
+from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
-from edgerun.plan import compile_plan, make_plan
+from edgerun.plan.planner import compile_plan, make_plan
 from edgerun.state import Batch, CacheSpec, KVCache
 from edgerun_hw.backend import FpgaBackend
 from edgerun_hw.backend.tally import Tally, cycles_report, part_of
@@ -186,7 +186,7 @@ def test_the_environment_alone_can_ask_for_it(environment):
 
 def test_without_a_device_it_takes_no_part_and_costs_nothing(environment):
     code = (
-        "import sys; from edgerun.loading import LoadOptions, prepare; "
+        "import sys; from edgerun.llm.loading import LoadOptions, prepare; "
         "prepare(None, LoadOptions(threads=1)); "
         "sys.exit(any(name.startswith('edgerun_hw') for name in sys.modules))"
     )

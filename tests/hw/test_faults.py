@@ -18,7 +18,7 @@ import pytest
 from edgerun.backends import CompileOptions, Phase, make_backend
 from edgerun.errors import BackendError
 from edgerun.model.bundle import Bundle, open_bundle
-from edgerun.plan import compile_plan, make_plan
+from edgerun.plan.planner import compile_plan, make_plan
 from edgerun.state import Batch, CacheSpec, KVCache
 from edgerun_hw import register_map as regs
 from edgerun_hw.backend import FpgaBackend

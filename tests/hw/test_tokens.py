@@ -14,8 +14,8 @@ from edgerun.cli.main import main
 from edgerun.formats.base import PackedWeight
 from edgerun.formats.lookup import pack_activations, result_words
 from edgerun.graph.ir import Graph
-from edgerun.llm import load
-from edgerun.loading import resolve
+from edgerun.llm.llm import load
+from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
 from edgerun_hw.definition import run_command
 from edgerun_hw.devices import find_device

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgerun.env import settings
-from edgerun.llm import load
+from edgerun.llm.llm import load
 from edgerun_hw.client import WorkerClient
 from tests.hw.devices import replace_fake
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from edgerun.backends.cpu.emit_gemm import AMX_ROWS, gemm_tokens
+from edgerun.backends.cpu.emit.gemm import AMX_ROWS, gemm_tokens
 from edgerun.formats.base import PackedWeight
-from edgerun.kernels.layout import to_stream
+from edgerun.kernels.layouts.stream import to_stream
 from edgerun.kernels.reference import dense
 from tests.kernels.cases_gemm import MANY, STEP, exact_outputs
 from tests.kernels.cases_linear import (

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgerun.kernels import reference
-from edgerun.kernels.attention_units import (
+from edgerun.kernels.attention.units import (
     BLOCK_PAGES,
     ROW_BLOCK,
     ROW_BLOCKS,

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.formats.base import PackedWeight
-from edgerun.kernels import gemm
-from edgerun.kernels.layout import to_stream
+from edgerun.kernels.layouts.stream import to_stream
+from edgerun.kernels.linear.rows import gemm
 from edgerun.kernels.reference import dense
 from tests.kernels.cases_linear import (
     BLOCK_FORMS,

@@ -10,7 +10,7 @@ from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels import reference
 from edgerun.kernels.isa import VECTOR_BYTES
-from edgerun.kernels.layout import StreamWeight, to_stream
+from edgerun.kernels.layouts.stream import StreamWeight, to_stream
 from tests.kernels.harness import (
     F32,
     ISAS,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.formats import format_named
-from edgerun.kernels.layout import StreamWeight, to_stream
+from edgerun.kernels.layouts.stream import StreamWeight, to_stream
 from tests.kernels.cases_linear import expectation, packed_weight, rounded_row
 from tests.kernels.harness import Call, cases_of, random
 

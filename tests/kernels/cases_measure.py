@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgerun.kernels.dot import DOTS
 from edgerun.kernels.isa import VECTOR_BYTES
+from edgerun.kernels.lang.dot import DOTS
 from tests.kernels.harness import ISAS, Call, cases_of
 
 CODES, PLACES = 4, 2

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from edgerun.formats.base import PackedWeight
 from edgerun.formats.ternary import FORMAT
 from edgerun.formats.trits import pack_trits
-from edgerun.kernels.layout import StreamWeight, to_stream
-from edgerun.kernels.trit_layout import TritWeight, to_trits
+from edgerun.kernels.layouts.stream import StreamWeight, to_stream
+from edgerun.kernels.layouts.trits import TritWeight, to_trits
 from tests.kernels.cases_linear import SHAPES, VECTORS, expectation, packed_weight, rounded_row
 from tests.kernels.cases_lookup import table_entries
 from tests.kernels.harness import UNTOUCHED, Call, cases_of, random

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.kernels.isa import VECTOR_BYTES, available_isas
-from edgerun.kernels.program import Program, ThreadTeam
-from edgerun.kernels.registry import instruction
+from edgerun.kernels.jit.registry import instruction
+from edgerun.kernels.run.program import Program, ThreadTeam
 
 ROWS = 1  # word of the frame that holds the number of rows
 UNTOUCHED = 77  # fills outputs, so that what a kernel should not write shows

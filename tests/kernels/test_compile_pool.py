@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from edgerun.kernels import compile_pool
-from edgerun.kernels.compile_pool import CompilePool, Helper, Job
-from edgerun.kernels.compiler import compile_object
-from edgerun.kernels.registry import kernels
+from edgerun.kernels.jit import compile_pool
+from edgerun.kernels.jit.compile_pool import CompilePool, Helper, Job
+from edgerun.kernels.jit.compiler import compile_object
+from edgerun.kernels.jit.registry import kernels
 
 
 def jobs(count: int) -> list[Job]:
@@ -159,8 +159,9 @@ def test_a_kernel_that_could_not_be_told_of_still_waits() -> None:
 
 FORK = """
 import os, signal, sys, threading
-from edgerun.kernels import compile_pool, registry
-from edgerun.kernels.compile_pool import Job
+from edgerun.kernels.jit import compile_pool
+from edgerun.kernels.jit import registry
+from edgerun.kernels.jit.compile_pool import Job
 
 taken, told = threading.Event(), threading.Event()
 

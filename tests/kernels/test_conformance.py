@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from edgerun.kernels.program import ThreadTeam
-from edgerun.kernels.registry import kernels
+from edgerun.kernels.jit.registry import kernels
+from edgerun.kernels.run.program import ThreadTeam
 from tests.kernels import (  # noqa: F401  (importing registers the cases)
     cases_amx,
     cases_attention,

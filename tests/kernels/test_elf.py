@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgerun.kernels import loader
-from edgerun.kernels.code_memory import library_address, place
-from edgerun.kernels.compiler import compile_object
-from edgerun.kernels.dot import X86
-from edgerun.kernels.elf import Image, Relocation, Symbol, UnknownObjectError, read_image
-from edgerun.kernels.loader import ENTRY, load_by_llvm, load_object
-from edgerun.kernels.registry import kernels
+from edgerun.kernels.host.code_memory import library_address, place
+from edgerun.kernels.jit import loader
+from edgerun.kernels.jit.compiler import compile_object
+from edgerun.kernels.jit.elf import Image, Relocation, Symbol, UnknownObjectError, read_image
+from edgerun.kernels.jit.loader import ENTRY, load_by_llvm, load_object
+from edgerun.kernels.jit.registry import kernels
+from edgerun.kernels.lang.dot import X86
 
 pytestmark = pytest.mark.skipif(
     not (X86 and sys.platform.startswith("linux")), reason="object files of Linux on x86-64"

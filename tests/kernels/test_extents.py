@@ -15,12 +15,12 @@ import pytest
 from numpy.typing import NDArray
 
 from edgerun.kernels.extents import EXTENTS, OPTIONAL
-from edgerun.kernels.program import ThreadTeam
-from edgerun.kernels.registry import kernels
+from edgerun.kernels.jit.registry import kernels
+from edgerun.kernels.run.program import ThreadTeam
 from tests.kernels.harness import CASES, ISAS, Call, run
 
 PAGE, PROTECTED = mmap.PAGESIZE, 0
-# Bound to a cache when the program meets one; see emit_attention.py.
+# Bound to a cache when the program meets one; see emit/attention.py.
 LATE = {"keys", "values", "key_scales", "value_scales", "page_table", "table"}
 # The back-end makes them for the largest batch, whatever a case needs.
 GENEROUS, GATHERING = {"partials", "units"}, {"select_rows"}

@@ -13,19 +13,20 @@ import pytest
 from edgerun.env import settings
 from edgerun.errors import InputError
 from edgerun.kernels import isa as isa_module
-from edgerun.kernels.dot import X86
+from edgerun.kernels.host.permission import ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA, ask_for_tiles
 from edgerun.kernels.isa import REQUIRED, available_isas, obstacle, selected_isa
-from edgerun.kernels.permission import ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA, ask_for_tiles
+from edgerun.kernels.lang.dot import X86
 
 # In a process of its own: LLVM ends the process where it cannot translate something.
 SCRIPT = """
 import sys
 from llvmlite import binding
-from edgerun.kernels import dot, loader
-from edgerun.kernels.amx import amx_row
-from edgerun.kernels.compiler import compile_module
-from edgerun.kernels.linear import linear_block, linear_row
-from edgerun.kernels.measure import amx_peak
+from edgerun.kernels.lang import dot
+from edgerun.kernels.jit import loader
+from edgerun.kernels.linear.amx import amx_row
+from edgerun.kernels.jit.compiler import compile_module
+from edgerun.kernels.linear.rows import linear_block, linear_row
+from edgerun.kernels.probes.multiply import amx_peak
 triple, cpu, isa, lanes = sys.argv[1:]
 dot.X86 = triple.startswith("x86")
 binding.initialize_all_targets()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from edgerun.kernels.compile_pool import helpers_allowed
-from edgerun.kernels.object_cache import FOLDERS_KEPT, Entry, ObjectCache
+from edgerun.kernels.jit.compile_pool import helpers_allowed
+from edgerun.kernels.jit.object_cache import FOLDERS_KEPT, Entry, ObjectCache
 
 NOBODY = 65534
 ENTRY = Entry(b"\x7fELF\n\x00code", ("rows", "x"))
@@ -164,8 +164,8 @@ def test_oldest_versions_are_removed(tmp_path: Path) -> None:
 
 SCRIPT = """
 import sys
-from edgerun.kernels.registry import compiled
-from edgerun.kernels.program import ThreadTeam
+from edgerun.kernels.jit.registry import compiled
+from edgerun.kernels.run.program import ThreadTeam
 ThreadTeam(1)
 compiled("add", lanes=4).address
 print(*sorted({"numba", "llvmlite"} & set(sys.modules)))

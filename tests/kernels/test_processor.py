@@ -9,17 +9,17 @@ import sys
 import pytest
 
 from edgerun.kernels import isa as isa_module
-from edgerun.kernels.dot import X86
+from edgerun.kernels.host.processor import identity
 from edgerun.kernels.isa import host_features
-from edgerun.kernels.loader import host
-from edgerun.kernels.processor import identity
+from edgerun.kernels.jit.loader import host
+from edgerun.kernels.lang.dot import X86
 
 LINUX_X86 = X86 and sys.platform.startswith("linux")
 
 
 @pytest.mark.skipif(not LINUX_X86, reason="asked with cpuid, on Linux")
 def test_identity_is_the_same_on_every_core() -> None:
-    code = "from edgerun.kernels.processor import identity; print(identity().hex())"
+    code = "from edgerun.kernels.host.processor import identity; print(identity().hex())"
     found = set()
     for core in sorted(os.sched_getaffinity(0))[:4]:
         pinned = f"import os; os.sched_setaffinity(0, [{core}]); {code}"

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgerun.kernels import program as program_module
-from edgerun.kernels.instructions import Instruction, Loaded, fences
-from edgerun.kernels.program import Program, ThreadTeam
-from edgerun.kernels.registry import instruction
+from edgerun.kernels.jit.registry import instruction
+from edgerun.kernels.run import program as program_module
+from edgerun.kernels.run.instructions import Instruction, Loaded, fences
+from edgerun.kernels.run.program import Program, ThreadTeam
 
 ONE, ROWS = 0, 1
 WIDTH = 24

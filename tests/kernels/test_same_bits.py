@@ -9,8 +9,8 @@ import pytest
 
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels import reference
-from edgerun.kernels.layout import to_stream
-from edgerun.kernels.program import ThreadTeam
+from edgerun.kernels.layouts.stream import to_stream
+from edgerun.kernels.run.program import ThreadTeam
 from tests.kernels.cases_linear import (
     VECTORS,
     packed_weight,

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgerun.errors import PromptError
-from edgerun.model.chat_format import ChatFormat
-from edgerun.model.chat_template import ChatTemplate
-from edgerun.model.conversation import MAX_DEPTH
+from edgerun.model.chat.conversation import MAX_DEPTH
+from edgerun.model.chat.format import ChatFormat
+from edgerun.model.chat.template import ChatTemplate
 from tests import fakes
 
 TOKENIZER = fakes.byte_tokenizer()

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from edgerun.errors import InputError
-from edgerun.model import chat_template
-from edgerun.model.chat_template import ChatTemplate, template_source
+from edgerun.model.chat import template as chat_template
+from edgerun.model.chat.template import ChatTemplate, template_source
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "chat_templates"
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>", "functions": "[]", "datetime": "May 1"}
@@ -286,7 +286,7 @@ def test_an_interrupt_while_the_clock_starts_stops_it(monkeypatch: pytest.Monkey
 
 FORK = """
 import os, signal, sys
-from edgerun.model import chat_template
+from edgerun.model.chat import template as chat_template
 template = chat_template.ChatTemplate("{{ messages[0].content }}")
 def ask(name):
     for number in range(20):

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgerun.errors import InputError, PromptError
-from edgerun.model.chat_format import ChatFormat, RenderedChat
-from edgerun.model.chat_template import ChatTemplate
-from edgerun.model.disguise import RESERVED, SPELLING, make_disguises
-from edgerun.model.tokenizer import Tokenizer
+from edgerun.model.chat.disguise import RESERVED, SPELLING, make_disguises
+from edgerun.model.chat.format import ChatFormat, RenderedChat
+from edgerun.model.chat.template import ChatTemplate
+from edgerun.model.text.tokenizer import Tokenizer
 from tests import fakes
 from tests.model.test_chat_template import VARIABLES, by_jinja2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgerun.model.stop_text import StopText
+from edgerun.model.text.stop_text import StopText
 
 LETTERS = st.text(alphabet="abc", max_size=30)
 STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=3)

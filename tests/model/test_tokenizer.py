@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as RustTokenizer
 
 from edgerun.errors import BundleError, PromptError, UnsupportedError
-from edgerun.model.disguise import make_disguises
-from edgerun.model.tokenizer import Tokenizer
+from edgerun.model.chat.disguise import make_disguises
+from edgerun.model.text.tokenizer import Tokenizer
 from tests import fakes
 
 JSONS = {

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as RustTokenizer
 
 from edgerun.errors import BundleError, PromptError
-from edgerun.model import tokenizer as tokenizer_module
-from edgerun.model.chat_format import ChatFormat
-from edgerun.model.chat_template import ChatTemplate
-from edgerun.model.tokenizer import Tokenizer
-from edgerun.model.tokenizer_check import MAX_STEPS, TextBounds, check_tokenizer_json
+from edgerun.model.chat.format import ChatFormat
+from edgerun.model.chat.template import ChatTemplate
+from edgerun.model.text import tokenizer as tokenizer_module
+from edgerun.model.text.tokenizer import Tokenizer
+from edgerun.model.text.tokenizer_check import MAX_STEPS, TextBounds, check_tokenizer_json
 from tests import fakes
 
 LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from edgerun.errors import BundleError
-from edgerun.model.tokenizer import Tokenizer
-from edgerun.model.tokenizer_parts import check_parts
+from edgerun.model.text.tokenizer import Tokenizer
+from edgerun.model.text.tokenizer_parts import check_parts
 
 BPE = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}
 REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 50}

@@ -11,8 +11,8 @@ import pytest
 
 from edgerun.env import read_settings
 from edgerun.errors import BundleError
-from edgerun.llm import load
-from edgerun.loading import LoadOptions, prepare
+from edgerun.llm.llm import load
+from edgerun.llm.loading import LoadOptions, prepare
 from edgerun.model import verification
 from edgerun.model.bundle import Bundle, open_bundle
 from tests.bundles import bundle_of
@@ -174,7 +174,7 @@ def test_a_model_that_cannot_be_compiled_leaves_no_thread(
     def fail(*_: object) -> None:
         raise BundleError("no")
 
-    monkeypatch.setattr("edgerun.loading.compile_plan", fail)
+    monkeypatch.setattr("edgerun.llm.loading.compile_plan", fail)
     before = threading.active_count()
     with pytest.raises(BundleError, match="no"):
         prepare(bundle, LoadOptions(threads=1))

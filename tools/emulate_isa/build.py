@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from edgerun.env import settings
-from edgerun.kernels.compiler import compile_module
-from edgerun.kernels.loader import ENTRY, target_machine
-from edgerun.kernels.object_cache import Entry, ObjectCache
-from edgerun.kernels.registry import code_version, kernels
+from edgerun.kernels.jit.compiler import compile_module
+from edgerun.kernels.jit.loader import ENTRY, target_machine
+from edgerun.kernels.jit.object_cache import Entry, ObjectCache
+from edgerun.kernels.jit.registry import code_version, kernels
 
 from .processors import Processor
 

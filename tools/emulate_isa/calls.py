@@ -11,9 +11,9 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.kernels.instructions import Instruction, Loaded
-from edgerun.kernels.program import Program
-from edgerun.kernels.registry import kernels as registered
+from edgerun.kernels.jit.registry import kernels as registered
+from edgerun.kernels.run.instructions import Instruction, Loaded
+from edgerun.kernels.run.program import Program
 
 from .build import Kernels
 from .image import Memory, Region

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgerun.kernels.dot import X86
+from edgerun.kernels.lang.dot import X86
 
 from .build import IMAGE, PAGE, reset_code
 from .processors import Processor

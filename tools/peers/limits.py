@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edgerun.peaks import measure_peaks
-from edgerun.profile import measure_bandwidth
+from edgerun.machine.profile import measure_bandwidth
+from edgerun.plan.peaks import measure_peaks
 from peers.bandwidth import BandwidthMeter
 
 

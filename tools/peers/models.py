@@ -13,7 +13,7 @@ import byte_tokenizer
 import make_random_model
 
 from edgerun.formats.base import PackedWeight
-from edgerun.loading import resolve
+from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
 
 # Small, with the block sizes of every format dividing its widths.
@@ -158,7 +158,7 @@ def step_bytes(kind: str, path: Path) -> int:
 
 def step_macs(preset: str, folder: Path) -> dict[str, int]:
     """Multiply-adds of the linear layers for a token row, and for one row of logits."""
-    from edgerun.workload import workload
+    from edgerun.plan.workload import workload
 
     work = workload(open_bundle(bundle(preset, PRESETS[preset].ours[0], folder)).graph)
     return {"row_macs": work.row_macs, "logit_macs": work.logit_macs}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edgerun.kernels.isa import selected_isa
-from edgerun.profile import processor_name
+from edgerun.machine.profile import processor_name
 
 Run = dict[str, Any]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import edgerun
 from edgerun.backends.base import Phase
-from edgerun.loading import LoadOptions, Model, prepare
+from edgerun.llm.loading import LoadOptions, Model, prepare
 from edgerun.state import Batch, KVCache
 
 

@@ -6,10 +6,10 @@ import math
 from typing import TYPE_CHECKING
 
 from edgerun.backends.base import CompileOptions, Executable, Phase, Support
-from edgerun.env import worker_threads
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node, ValueShape
-from edgerun.profile import CALIBRATE, MachineProfile, absence, machine_profile
+from edgerun.kernels.host.cores import worker_threads
+from edgerun.machine.profile import CALIBRATE, MachineProfile, absence, machine_profile
 
 if TYPE_CHECKING:
     from edgerun.backends.cpu.binder import Binder
@@ -102,7 +102,7 @@ class _Shared:
     def __init__(self, threads: int, trits: bool) -> None:
         from edgerun.backends.cpu.weights import WeightStore
         from edgerun.kernels.isa import selected_isa
-        from edgerun.kernels.program import ThreadTeam
+        from edgerun.kernels.run.program import ThreadTeam
 
         self.isa = selected_isa()
         self.weights = WeightStore(self.isa, trits=trits)
@@ -161,7 +161,7 @@ def _width(segment: Graph, name: str) -> int:
 def _bind(segment: Graph, options: CompileOptions, weights: WeightStore, isa: str) -> Binder:
     """Binds every node of a segment."""
     from edgerun.backends.cpu.binder import LOGIT_ROWS, ROWS, Binder
-    from edgerun.backends.cpu.emit import EMITTERS
+    from edgerun.backends.cpu.emit.ops import EMITTERS
 
     binder = Binder(segment, options, weights, isa)
     for name in segment.inputs:

@@ -15,8 +15,8 @@ from edgerun.backends.cpu.operands import Argument, checked_arguments
 from edgerun.backends.cpu.weights import Prepared, WeightStore
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.mapped_file import read_array
-from edgerun.kernels.program import FRAME_WORDS, Instruction
-from edgerun.kernels.registry import instruction
+from edgerun.kernels.jit.registry import instruction
+from edgerun.kernels.run.program import FRAME_WORDS, Instruction
 
 # Words of the frame; attention counts its units in those from ATTENTION on.
 ONE, ROWS, LOGIT_ROWS, ANY_LOGITS, ATTENTION = range(5)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgerun.formats.base import PackedWeight
 from edgerun.formats.trits import FAMILY_BITS
-from edgerun.profile import MULTIPLY, family
+from edgerun.machine.profile import MULTIPLY, family
 
 LOOKUP, AMX = "lookup", "amx"
 # Of the kernels that do not multiply with the instruction set's ordinary vectors.
@@ -36,7 +36,7 @@ Constant: TypeAlias = PackedWeight | NDArray[Any]
 
 def paths_of(isa: str) -> tuple[str, ...]:
     """The paths that an instruction set has."""
-    from edgerun.backends.cpu.emit_lookup import ISAS
+    from edgerun.backends.cpu.emit.lookup import ISAS
 
     return (MULTIPLY, *(LOOKUP,) * (isa in ISAS), *(AMX,) * (isa == AMX))
 

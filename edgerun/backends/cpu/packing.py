@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from edgerun.backends.cpu.families import WEIGHT_BITS
 from edgerun.env import settings
-from edgerun.profile import MachineProfile, family
+from edgerun.machine.profile import MachineProfile, family
 
 GAIN = 1.05  # estimated speed from which trits are chosen: estimates err by some percent
 CALIBRATE = "`edgerun doctor --calibrate` measures it"

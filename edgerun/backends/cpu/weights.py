@@ -14,8 +14,8 @@ from edgerun.graph.constants import check_finite, check_many_scales
 from edgerun.graph.ir import Constant
 from edgerun.graph.mapped_file import ArrayReader, read_array
 from edgerun.kernels.isa import VECTOR_BYTES
-from edgerun.kernels.layout import Arena, StreamWeight, to_stream
-from edgerun.kernels.trit_layout import OneMatrix, TritWeight, to_trits
+from edgerun.kernels.layouts.stream import Arena, StreamWeight, to_stream
+from edgerun.kernels.layouts.trits import OneMatrix, TritWeight, to_trits
 
 DENSE_LANES = 8
 LOOKED_AT_ELEMENTS = 1 << 20  # they stay in the caches

@@ -34,8 +34,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.engine.sampling.leaders import leaders
 from edgerun.engine.sampling.params import SamplingParams
-from edgerun.kernels.leaders import leaders
 
 
 @dataclass(slots=True)

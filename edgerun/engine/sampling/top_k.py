@@ -10,8 +10,8 @@ from edgerun.engine.sampling.base import (
     Processor,
     processor,
 )
+from edgerun.engine.sampling.leaders import leaders
 from edgerun.engine.sampling.params import SamplingParams
-from edgerun.kernels.leaders import leaders
 
 
 @processor(40, keeps_likeliest=True)

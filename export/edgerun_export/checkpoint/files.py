@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from edgerun.errors import CheckpointError
-from edgerun.plain_files import NotPlainError, open_plain
+from edgerun.files.plain import NotPlainError, open_plain
 from edgerun_export.checkpoint.base import U8
 
 MIB = 1 << 20

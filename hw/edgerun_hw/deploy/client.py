@@ -20,7 +20,7 @@ from typing import Any
 
 from edgerun import env
 from edgerun.errors import InputError
-from edgerun.private_files import advice, private_folder
+from edgerun.files.private import advice, private_folder
 from edgerun_hw.deploy.broker import PROTOCOL
 from edgerun_hw.deploy.broker.protocol import MAX_CHUNK_BYTES, PERSON
 from edgerun_hw.deploy.broker_file import INSTALLED

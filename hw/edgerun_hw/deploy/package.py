@@ -22,7 +22,7 @@ from typing import Any
 
 from edgerun import __version__
 from edgerun.errors import StorageError
-from edgerun.plain_files import read_plain
+from edgerun.files.plain import read_plain
 from edgerun_hw.deploy import bitstream, devicetree, hardware, signature
 from edgerun_hw.deploy.broker.boards import BY_NAME, Board
 from edgerun_hw.deploy.broker.ed25519 import SIGNATURE_BYTES

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
-from edgerun.cli.visible import visible
+from edgerun.cli.screen.visible import visible
 from edgerun_hw.deploy.package import Package
 from edgerun_hw.deploy.plan import name_of, plural, settings
 from edgerun_hw.deploy.steps import Step

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edgerun.errors import MissingDependencyError
-from edgerun.plain_files import read_plain
+from edgerun.files.plain import read_plain
 from edgerun_hw.deploy.broker import ed25519
 from edgerun_hw.deploy.errors import PackageError
 

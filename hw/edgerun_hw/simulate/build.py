@@ -22,13 +22,14 @@ from pathlib import Path
 
 from edgerun import env
 from edgerun.errors import BackendError, StorageError
-from edgerun.private_files import (
+from edgerun.files.private import (
     advice,
     open_private,
     private_folder,
     read_private,
     write_atomically,
 )
+from edgerun.kernels.host.cores import cores
 from edgerun_hw.geometry import Geometry
 from edgerun_hw.simulate.toolchain import Compiler, Verilator, find_compiler, find_verilator
 from edgerun_hw.sources import digest, hardware_folder, rtl_files
@@ -197,7 +198,7 @@ class _Job:
             self._verilate(folder)
             self.progress("compiling the simulator (once; it is kept)")
             units = self._write_units(folder)
-            with ThreadPoolExecutor(env.usable_cores()) as pool:
+            with ThreadPoolExecutor(cores().usable) as pool:
                 runtime = pool.submit(self._runtime, library.parent.parent, folder)
                 objects = [*pool.map(self._compile, units), runtime.result()]
             shared = folder / LIBRARY

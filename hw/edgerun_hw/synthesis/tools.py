@@ -18,7 +18,7 @@ from typing import Any
 
 from edgerun import env
 from edgerun.errors import BackendError, MissingDependencyError, StorageError
-from edgerun.private_files import advice, private_folder, read_private, write_atomically
+from edgerun.files.private import advice, private_folder, read_private, write_atomically
 
 # Tool: the module that holds it and the function that runs it.
 TOOLS = {

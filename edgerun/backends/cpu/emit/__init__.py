@@ -1,0 +1,1 @@
+"""How each op of the schema becomes kernel calls."""

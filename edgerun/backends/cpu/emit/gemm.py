@@ -1,0 +1,59 @@
+"""Low-bit linear layers of many rows by unpacking once (``kernels/linear/gemm.py, amx.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ONE, Binder
+from edgerun.backends.cpu.buffers import Buffer
+from edgerun.graph.ir import Node
+from edgerun.kernels.isa import VECTOR_BYTES
+
+# The kernel that does blocks of rows, by the one that does single rows.
+BY_GEMM: Mapping[str, str] = {"linear_row": "gemm_row", "linear_block": "gemm_block"}
+BY_AMX: Mapping[str, str] = {"linear_row": "amx_row", "linear_block": "amx_block"}
+AMX_ROWS = 4  # with fewer AMX is not worth unpacking for
+SMALLEST = 8  # rows; with fewer the linear kernels are as fast
+
+
+def by_gemm(binder: Binder) -> bool:
+    """Whether a phase has enough rows."""
+    return binder.options.max_rows >= SMALLEST
+
+
+def gemm_tokens(isa: str) -> int:
+    """Rows of a block: a tile of two vectors of weight rows fills half of the registers.
+
+    Blocks of AMX have any size from ``AMX_ROWS`` on; ``lookup_rows`` takes a negative number so.
+    """
+    if isa == "amx":
+        return -AMX_ROWS
+    return 8 if VECTOR_BYTES[isa] == 64 else 4
+
+
+def emit_gemm(
+    binder: Binder,
+    node: Node,
+    single: tuple[str, dict[str, int | str], dict[str, Any], set[str]],
+    out: Buffer,
+    step: int,
+) -> None:
+    """Emits the product of the rows that fill blocks.
+
+    ``single`` is the kernel that does the other rows: its name, parameters, arguments and inputs.
+    """
+    name, params, arguments, reads = single
+    arguments = {key: value for key, value in arguments.items() if key != "lookup"}
+    tile = 2 * VECTOR_BYTES[binder.isa] // 16  # groups of four weight rows
+    step = max(1, step // tile) * tile
+    counted_by = binder.counted_by[node.inputs[0]]
+    binder.emit(
+        (BY_AMX if binder.isa == "amx" else BY_GEMM)[name],
+        params | {"tokens": gemm_tokens(binder.isa)},
+        arguments | {"step": step},
+        chunks=(ANY_LOGITS if counted_by == LOGIT_ROWS else ONE, arguments["groups"], step),
+        reads=reads | ({out.key} if arguments["accumulate"] else set()),
+        writes={out.key},
+        label=f"{node.name}/product",
+    )

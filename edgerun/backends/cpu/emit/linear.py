@@ -1,0 +1,225 @@
+"""Linear layers: rounding of the input, choice of the kernel, residual in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgerun.backends.cpu.binder import (
+    ANY_LOGITS,
+    LOGIT_ROWS,
+    ONE,
+    Binder,
+    Rounded,
+    Rounding,
+)
+from edgerun.backends.cpu.buffers import Buffer
+from edgerun.backends.cpu.emit.gemm import BY_GEMM, by_gemm, emit_gemm, gemm_tokens
+from edgerun.backends.cpu.emit.lookup import TOKENS, by_lookup, emit_lookup
+from edgerun.backends.cpu.emit.trits import expand_codes
+from edgerun.backends.cpu.operands import Argument
+from edgerun.backends.cpu.weights import DENSE_LANES, DenseWeight, Prepared
+from edgerun.graph.ir import Node
+from edgerun.kernels.isa import VECTOR_BYTES
+from edgerun.kernels.layouts.stream import GROUP
+from edgerun.kernels.layouts.trits import TritWeight
+
+CHUNK_BYTES = 128 * 1024
+LONGEST_CHUNK_BYTES = 1024 * 1024  # of large matrices: long streams are read faster
+CHUNKS_A_THREAD, LONG_CHUNKS_A_THREAD = 4, 64
+
+
+def rounding(binder: Binder, node: Node) -> Rounding | None:
+    """The form in which a node reads its first input; None for the plain float value."""
+    if node.op != "linear" or node.attrs["activations"] == "float":
+        return None
+    weight = binder.prepared(node)
+    if isinstance(weight, DenseWeight):
+        return Rounding("round_row", 0, weight.shape[1])
+    if isinstance(weight, TritWeight):
+        return Rounding("quantize_row", 0, weight.padded_k)
+    if node.attrs["activations"] == "int8_block":
+        return Rounding("quantize_block", weight.block, weight.padded_k)
+    if weight.scales.shape[1] == 1:
+        return Rounding("quantize_row", 0, weight.padded_k)
+    return Rounding("quantize_row_blocks", weight.block, weight.padded_k)
+
+
+def take_rounded(binder: Binder, value: str, form: Rounding, counted_by: int) -> Rounded:
+    """Takes buffers for a value in a rounded form."""
+    blocks = form.padded_k // form.block if form.block else 1
+    if form.kernel == "round_row":
+        rounded = Rounded(binder.pool.take(form.padded_k), None, None, blocks)
+    else:
+        rounded = Rounded(
+            codes=binder.pool.take(form.padded_k, "int8"),
+            scales=binder.pool.take(blocks, "float32", exact=True),
+            sums=binder.pool.take(blocks, "float32" if form.block else "int32", exact=True),
+            blocks=blocks,
+        )
+    binder.rounded[value, form] = rounded
+    binder.counted_by[value] = counted_by
+    return rounded
+
+
+def rounding_arguments(form: Rounding, rounded: Rounded) -> dict[str, Argument]:
+    """Output arguments of the kernel that rounds, alone or fused to a norm."""
+    codes = rounded.codes
+    if rounded.scales is None or rounded.sums is None:
+        return {"out": codes, "out_stride": codes.stride}
+    arguments: dict[str, Argument] = {
+        "q": codes,
+        "q_stride": codes.stride,
+        "scale": rounded.scales,
+        "sum": rounded.sums,
+    }
+    return arguments | ({"blocks": rounded.blocks} if form.block else {})
+
+
+def emit_linear(binder: Binder, node: Node, index: int) -> None:
+    """Emits rounding (unless it is there already) and the product."""
+    source, _, bias_name, residual = (*node.inputs, "", "")[:4]
+    weight = binder.prepared(node)
+    form = rounding(binder, node)
+    if form is not None and (source, form) not in binder.rounded:
+        _emit_rounding(binder, source, form, node)
+    counted_by = binder.counted_by[source]
+    in_place = bool(residual) and binder.dies_at(residual, index)
+    output = node.outputs[0]
+    if in_place:
+        out = binder.rename(residual, output)
+    else:
+        out = binder.new(output, weight.shape[0], counted_by)
+    common: dict[str, Any] = {
+        "rows": binder.count(counted_by),
+        "scales": 0 if isinstance(weight, DenseWeight) else weight.scales,
+        "bias": binder.vector(bias_name) if bias_name else None,
+        "out": out,
+        "n": weight.shape[0],
+        "groups": -(-weight.shape[0] // GROUP),
+        "tiles": _tiles(weight),
+        "out_stride": out.stride,
+        "accumulate": int(in_place),
+    }
+    _emit_product(binder, node, form, weight, common, out)
+    if residual and not in_place:
+        _emit_residual(binder, node, out, counted_by)
+
+
+def _emit_product(
+    binder: Binder,
+    node: Node,
+    form: Rounding | None,
+    weight: Prepared,
+    common: dict[str, Any],
+    out: Buffer,
+) -> None:
+    """Emits the product; ``common`` are the arguments that all linear kernels share."""
+    source, counted_by = node.inputs[0], binder.counted_by[node.inputs[0]]
+    name, params, extra, reads = _kernel(binder, source, form, weight)
+    codes = weight.values if isinstance(weight, DenseWeight) else weight.codes
+    step = _step(common["groups"], codes.nbytes, binder.options.threads)
+    looked_up = name in ("linear_row", "linear_trits") and by_lookup(binder, weight)
+    in_blocks = name in BY_GEMM or name == "linear_trits"
+    # Of the logits one row is wanted, as a rule: not worth compiling a kernel for many.
+    many = counted_by != LOGIT_ROWS and by_gemm(binder)
+    multiplied = in_blocks and not looked_up and many
+    if in_blocks:
+        extra["lookup"] = TOKENS * looked_up + gemm_tokens(binder.isa) * multiplied
+    binder.emit(
+        name,
+        params,
+        common | {"codes": codes, "step": step} | extra,
+        chunks=(ANY_LOGITS if counted_by == LOGIT_ROWS else ONE, common["groups"], step),
+        reads=reads | ({out.key} if common["accumulate"] else set()),
+        writes={out.key},
+        label=node.name,
+    )
+    if multiplied:
+        single = name, params, common | {"codes": codes} | extra, reads
+        if isinstance(weight, TritWeight):
+            single = expand_codes(binder, node, weight, single, gemm_tokens(binder.isa))
+        emit_gemm(binder, node, single, out, step)
+    if looked_up and form is not None and not isinstance(weight, DenseWeight):
+        rounded = binder.rounded[source, form]
+        emit_lookup(binder, node, weight, rounded, out, common, counted_by)
+
+
+def _tiles(weight: Prepared) -> int:
+    if isinstance(weight, DenseWeight):
+        return int(weight.values.shape[1]) // DENSE_LANES
+    return int(weight.codes.shape[1])
+
+
+def _step(groups: int, nbytes: int, threads: int) -> int:
+    """Groups a chunk: small enough to share the work, large enough to be worth taking."""
+    longest = min(nbytes // (threads * LONG_CHUNKS_A_THREAD), LONGEST_CHUNK_BYTES)
+    by_size = max(CHUNK_BYTES, longest) * groups // max(1, nbytes)
+    by_share = groups // (threads * CHUNKS_A_THREAD)
+    return max(1, min(by_size, by_share))
+
+
+def _kernel(
+    binder: Binder, source: str, form: Rounding | None, weight: Prepared
+) -> tuple[str, dict[str, int | str], dict[str, Any], set[str]]:
+    """Name, compile-time constants, input arguments and input buffers of the product."""
+    rounded = binder.rounded[source, form] if form is not None else None
+    x = rounded.codes if rounded is not None else binder.values[source]
+    arguments: dict[str, Any] = {"x": x, "x_stride": x.stride}
+    if isinstance(weight, DenseWeight):
+        return "linear_dense", {"width": DENSE_LANES}, arguments, {x.key}
+    if isinstance(weight, TritWeight):
+        assert rounded is not None
+        assert rounded.scales is not None
+        assert rounded.sums is not None
+        arguments |= {"x_scale": rounded.scales, "x_sum": rounded.sums}
+        return "linear_trits", {"lanes": weight.lanes, "isa": binder.isa}, arguments, rounded.keys()
+    params: dict[str, int | str] = {"bits": weight.bits, "lanes": weight.lanes}
+    if rounded is None or rounded.scales is None or rounded.sums is None:
+        arguments["blocks"] = weight.scales.shape[1]
+        return "linear_float", params | {"block": weight.block}, arguments, {x.key}
+    arguments |= {"x_scale": rounded.scales, "x_sum": rounded.sums}
+    params["isa"] = binder.isa
+    if form is not None and form.kernel == "quantize_row":
+        return "linear_row", params, arguments, rounded.keys()
+    arguments["blocks"] = rounded.blocks
+    return "linear_block", params | {"block": weight.block}, arguments, rounded.keys()
+
+
+def _emit_rounding(binder: Binder, source: str, form: Rounding, node: Node) -> None:
+    x, counted_by = binder.values[source], binder.counted_by[source]
+    rounded = take_rounded(binder, source, form, counted_by)
+    arguments: dict[str, Argument] = {
+        "rows": binder.count(counted_by),
+        "x": x,
+        "x_stride": x.stride,
+        "width": x.width,
+    }
+    lanes = VECTOR_BYTES[binder.isa] // 4
+    binder.emit(
+        form.kernel,
+        {"block": form.block, "lanes": lanes} if form.block else {"lanes": lanes},
+        arguments | rounding_arguments(form, rounded),
+        chunks=(counted_by, 1, 1),
+        reads={x.key},
+        writes=rounded.keys(),
+        label=f"{node.name}/rounding",
+    )
+
+
+def _emit_residual(binder: Binder, node: Node, out: Buffer, counted_by: int) -> None:
+    residual = binder.values[node.inputs[3]]
+    binder.emit(
+        "add",
+        {"lanes": VECTOR_BYTES[binder.isa] // 4},
+        {
+            "rows": binder.count(counted_by),
+            "a": out,
+            "b": residual,
+            "out": out,
+            "width": out.stride,
+        },
+        chunks=(counted_by, 1, 1),
+        reads={out.key, residual.key},
+        writes={out.key},
+        label=f"{node.name}/residual",
+    )

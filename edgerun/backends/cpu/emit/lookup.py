@@ -1,0 +1,169 @@
+"""Ternary linear layers of many rows by table lookup; see ``kernels/linear/lookup.py``."""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends.cpu.binder import ONE, Binder, Rounded
+from edgerun.backends.cpu.buffers import Buffer, aligned_zeros
+from edgerun.backends.cpu.operands import Argument
+from edgerun.backends.cpu.weights import Prepared
+from edgerun.graph.ir import Node
+from edgerun.kernels.layouts.stream import GROUP, StreamWeight
+from edgerun.kernels.layouts.trits import TritWeight
+
+TOKENS = 16  # a block: one vector of int16 sums with AVX2
+CELLS = 65536  # of sums a chunk: with their tables they fit the second-level cache
+SMALLEST_RANGE = 256  # weight rows; tables cost as much as about 100
+CODE_CHUNKS_A_THREAD = 4
+ISAS = ("avx2", "portable")  # where multiplying is slower
+
+
+def by_lookup(binder: Binder, weight: Prepared) -> bool:
+    """Whether blocks of rows of a layer whose scales are by row are to be looked up."""
+    return is_ternary(weight) and binder.isa in ISAS and binder.options.max_rows >= TOKENS // 2
+
+
+def is_ternary(weight: Prepared) -> TypeGuard[StreamWeight | TritWeight]:
+    """Whether a prepared weight is known to be ternary."""
+    return isinstance(weight, TritWeight) or (isinstance(weight, StreamWeight) and weight.ternary)
+
+
+def emit_lookup(
+    binder: Binder,
+    node: Node,
+    weight: StreamWeight | TritWeight,
+    rounded: Rounded,
+    out: Buffer,
+    common: dict[str, Any],
+    counted_by: int,
+) -> None:
+    """Emits the three kernels; ``common`` are the arguments that all linear kernels share."""
+    entries = expansion_memory(binder)
+    groups, params = len(weight.codes) // GROUP, {"lanes": weight.lanes, "tokens": TOKENS}
+    _emit_entries(binder, node, weight, entries, common["rows"])
+    columns = _columns(binder, node, rounded, weight.padded_k, counted_by)
+    fewest = -(-groups * GROUP * TOKENS // CELLS)
+    ranges = _ranges(groups * GROUP, fewest, binder.options.threads)
+    assert rounded.scales is not None
+    reads = {entries.key, columns.key, rounded.scales.key}
+    binder.emit(
+        "lookup_row",
+        params | {"cells": CELLS},
+        common
+        | {
+            "codes": entries,
+            "tiles": _code_tiles(weight),
+            "step": -(-groups // ranges),
+            "columns": columns,
+            "padded_k": weight.padded_k,
+            "x_scale": rounded.scales,
+            "coarse_step": -(-groups // fewest),
+            "late_blocks": binder.options.threads,
+        },
+        # Twice as many as whole blocks need: the last block may be half full.
+        chunks=(counted_by, 2 * ranges, TOKENS),
+        reads=reads | ({out.key} if common["accumulate"] else set()),
+        writes={out.key},
+        label=f"{node.name}/lookup",
+    )
+
+
+def _emit_entries(
+    binder: Binder,
+    node: Node,
+    weight: StreamWeight | TritWeight,
+    entries: Buffer,
+    rows: NDArray[np.int64],
+) -> None:
+    groups = len(weight.codes) // GROUP
+    step = max(1, groups // (binder.options.threads * CODE_CHUNKS_A_THREAD))
+    name, params = "lookup_entries", {"lanes": weight.lanes, "tokens": TOKENS}
+    arguments: dict[str, Argument] = {
+        "entries": entries,
+        "groups": groups,
+        "tiles": weight.codes.shape[1],
+        "step": step,
+        "rows": rows,
+    }
+    if isinstance(weight, TritWeight):
+        name, isa = "trit_entries", {"isa": binder.isa}
+        arguments |= {"trits": weight.codes, "code_tiles": weight.code_tiles}
+    else:
+        isa = {}
+        arguments |= {"codes": weight.codes}
+    binder.emit(
+        name,
+        params | isa,
+        arguments,
+        chunks=(ONE, groups, step),
+        reads=set(),
+        writes={entries.key},
+        label=f"{node.name}/entries",
+    )
+
+
+def _code_tiles(weight: StreamWeight | TritWeight) -> int:
+    """Vectors of a row of two-bit codes."""
+    return weight.padded_k // (4 * weight.lanes)
+
+
+def _ranges(rows: int, fewest: int, threads: int) -> int:
+    """Ranges of weight rows of the last blocks: enough for all threads."""
+    return max(fewest, min(threads, rows // SMALLEST_RANGE))
+
+
+def expansion_memory(binder: Binder) -> Buffer:
+    """Memory for the entries or the two-bit codes of any ternary layer.
+
+    Two take turns, so that one fills while the other is read.
+    """
+    used = [key for key in binder.shared if key.startswith("entries")]
+    if len(used) < 2:
+        layers = (node for node in binder.graph.nodes if node.op == "linear")
+        sizes = [
+            len(weight.codes) * _code_tiles(weight) * weight.lanes
+            for node in layers
+            if is_ternary(weight := binder.prepared(node))
+        ]
+        array = aligned_zeros((1, max(sizes)), "uint8")
+        binder.shared[f"entries{len(used)}"] = Buffer(f"entries{len(used)}", array, max(sizes))
+        return binder.shared[f"entries{len(used)}"]
+    taken = binder.shared.pop(used[0])  # the one that waits longest becomes the last
+    binder.shared[used[0]] = taken
+    return taken
+
+
+def _columns(
+    binder: Binder, node: Node, rounded: Rounded, padded_k: int, counted_by: int
+) -> Buffer:
+    """Transposes a rounded value, unless an earlier layer has done so."""
+    source = node.inputs[0]
+    key = f"columns{padded_k}"
+    if binder.columns.get(key) == source:
+        return binder.shared[key]
+    if key not in binder.shared:
+        blocks = -(-binder.options.max_rows // TOKENS)
+        array = aligned_zeros((blocks, padded_k * TOKENS), "int16")
+        binder.shared[key] = Buffer(key, array, padded_k * TOKENS)
+    binder.columns[key] = source
+    columns = binder.shared[key]
+    binder.emit(
+        "lookup_columns",
+        {"tokens": TOKENS},
+        {
+            "rows": binder.count(counted_by),
+            "x": rounded.codes,
+            "x_stride": rounded.codes.stride,
+            "columns": columns,
+            "padded_k": padded_k,
+        },
+        chunks=(counted_by, 1, TOKENS),
+        reads={rounded.codes.key},
+        writes={columns.key},
+        label=f"{node.name}/columns",
+    )
+    return columns

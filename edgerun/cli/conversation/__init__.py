@@ -1,0 +1,1 @@
+"""What ``edgerun chat`` holds a conversation with."""

@@ -1,0 +1,246 @@
+"""The slash commands of ``edgerun chat``: one function each, marked ``@command``."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from edgerun.cli.screen.visible import folded, visible
+from edgerun.env import terminal_erases
+from edgerun.errors import InputError
+
+if TYPE_CHECKING:
+    from edgerun.cli.conversation.state import Conversation
+
+Command: TypeAlias = Callable[["Conversation", str], None]
+COMMANDS: dict[str, Command] = {}
+SHOWN = 40  # characters of a message in a line about it
+WHOLE = ("top_k", "seed", "max_tokens")
+SETTINGS = (
+    "max_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "stop",
+)
+
+
+ALIASES = {"?": "help", "bye": "quit", "exit": "quit", "q": "quit"}
+
+
+def run_command(conversation: Conversation, line: str) -> None:
+    """Runs a line that starts with a slash.
+
+    Raises:
+        InputError: there is no such command, or its argument is unusable.
+    """
+    name, _, argument = line[1:].strip().partition(" ")
+    name = ALIASES.get(name, name)
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, (*COMMANDS, *ALIASES), 1)
+        hint = f"did you mean /{close[0]}?" if close else "see /help"
+        raise InputError(f"there is no command /{name}: {hint}")
+    COMMANDS[name](conversation, argument.strip())
+
+
+def command(function: Command) -> Command:
+    """Registers a command under its name, its docstring as help."""
+    COMMANDS[function.__name__.removesuffix("_")] = function
+    return function
+
+
+def tell(text: str) -> None:
+    """Prints a line of help or status; stdout is for tokens."""
+    print(folded(visible(text), sys.stderr), file=sys.stderr, flush=True)
+
+
+@command
+def help_(conversation: Conversation, argument: str) -> None:
+    """Shows this list."""  # noqa: D401
+    for name, function in COMMANDS.items():
+        names = ", ".join(f"/{name}" for name in (name, *_spellings(name)))
+        tell(f"  {names:<22} {function.__doc__}")
+    tell('  Enter sends; Alt-Enter, or \\ at the end, makes a line; """ surrounds a block.')
+    tell("  Tab completes commands, Ctrl-C stops a reply, Ctrl-D quits.")
+
+
+def _spellings(name: str) -> list[str]:
+    return [alias for alias, command in ALIASES.items() if command == name]
+
+
+@command
+def retry(conversation: Conversation, argument: str) -> None:
+    """Answers the last message again."""  # noqa: D401
+    if conversation.llm.chat_params(**conversation.settings).temperature == 0:
+        tell("the likeliest reply is the same each time: /set temperature 0.8 varies it")
+    conversation.retry()
+
+
+@command
+def undo(conversation: Conversation, argument: str) -> None:
+    """Takes back the last message and its reply."""  # noqa: D401
+    text = str(conversation.undo()["content"])
+    conversation.keep()
+    tell(f"took back {shortened(text)!r} and its reply ({conversation.fill()} tokens)")
+
+
+@command
+def forget(conversation: Conversation, argument: str) -> None:
+    """Drops the N oldest messages and replies: /forget N."""  # noqa: D401
+    count = int(argument) if argument.isascii() and argument.isdigit() else 0
+    there = len(conversation.exchanges())
+    if not 1 <= count <= there:
+        expected = f"expected 1 to {there}" if there else "nothing was said yet"
+        raise InputError(f"cannot forget {argument or 'no'} messages: {expected}")
+    conversation.forget(count)
+    conversation.keep()
+    tell(f"forgot {count} of {there} messages and replies ({conversation.fill()} tokens)")
+
+
+@command
+def show(conversation: Conversation, argument: str) -> None:
+    """Shows what was said."""  # noqa: D401
+    for message in conversation.session.messages:
+        role, text = str(message["role"]), visible(str(message["content"]))
+        begins = {"user": "> ", "assistant": ""}.get(role, f"[{role}] ")
+        lines = [folded(line, sys.stderr, "") for line in (begins + text).split("\n")]
+        shown = "\n".join(lines)
+        print(bold(shown) if role == "user" else shown, file=sys.stderr)
+    tell(f"{conversation.fill()} tokens")
+
+
+@command
+def copy(conversation: Conversation, argument: str) -> None:
+    """Copies the last reply to the clipboard."""  # noqa: D401
+    from edgerun.cli.conversation.clipboard import copy as put
+
+    replies = [item for item in conversation.session.messages if item["role"] == "assistant"]
+    if not replies:
+        raise InputError("there is no reply yet")
+    how = put(str(replies[-1]["content"]))
+    if how is None:
+        raise InputError("there is no clipboard here: /save FILE keeps the chat in a file")
+    tell(how)
+
+
+@command
+def system(conversation: Conversation, argument: str) -> None:
+    """Shows or sets the system message; - removes it."""  # noqa: D401
+    if argument:
+        conversation.session.system = "" if argument == "-" else argument
+    tell(f"system message: {conversation.session.system or 'none'}")
+
+
+@command
+def set_(conversation: Conversation, argument: str) -> None:
+    """Shows or sets sampling: /set NAME VALUE."""  # noqa: D401
+    if argument:
+        name, _, value = argument.replace("=", " ", 1).partition(" ")
+        changed = {**conversation.settings, name: parsed(name, value.strip())}
+        changed = {key: item for key, item in changed.items() if item is not None}
+        conversation.llm.chat_params(**changed)
+        conversation.settings = changed
+    params = conversation.llm.chat_params(**conversation.settings)
+    for name in SETTINGS:
+        tell(f"  {name:<18} {getattr(params, name)}")
+
+
+@command
+def save(conversation: Conversation, argument: str) -> None:
+    """Saves the chat: /save FILE."""  # noqa: D401
+    conversation.session.save(file_named(argument))
+    tell(f"saved to {argument}")
+
+
+@command
+def load(conversation: Conversation, argument: str) -> None:
+    """Goes on with a saved chat: /load FILE."""  # noqa: D401
+    conversation.session.load(file_named(argument))
+    count = len(conversation.session.messages)
+    tell(f"loaded {count} messages from {argument} ({conversation.fill()} tokens)")
+
+
+@command
+def clear(conversation: Conversation, argument: str) -> None:
+    """Forgets what was said, but for the system message."""  # noqa: D401
+    conversation.session.clear()
+    tell(f"cleared ({conversation.fill()} tokens)")
+
+
+@command
+def history(conversation: Conversation, argument: str) -> None:
+    """What is kept on disk: /history off, on or clear."""  # noqa: D401
+    store = conversation.store
+    if store is None:
+        raise InputError("nothing of this chat is kept: it is not at a terminal")
+    if argument not in ("", "on", "off", "clear"):
+        raise InputError(f"/history {argument}: expected on, off or clear")
+    if argument in ("on", "off"):
+        store.switch(on=argument == "on")
+    if argument == "clear":
+        tell(f"deleted {store.clear()} files")
+    kept = "messages and the last chat are kept" if store.is_on else "nothing is kept"
+    tell(f"{kept} in {store.folder}")
+
+
+@command
+def stats(conversation: Conversation, argument: str) -> None:
+    """Shows speed and memory of the last reply."""  # noqa: D401
+    from edgerun.cli.screen.report import show_stats
+
+    if conversation.last is None:
+        raise InputError("there is no reply yet")
+    show_stats(conversation.llm, conversation.last)
+
+
+@command
+def quit_(conversation: Conversation, argument: str) -> None:
+    """Ends the chat."""  # noqa: D401
+    conversation.done = True
+
+
+def shortened(text: str) -> str:
+    """The beginning of a text, for one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN else f"{line[:SHOWN]}…"
+
+
+def bold(text: str) -> str:
+    """A text as a terminal shows it in bold; as it is where there is none."""
+    return f"\x1b[1m{text}\x1b[0m" if sys.stderr.isatty() and terminal_erases() else text
+
+
+def file_named(argument: str) -> str:
+    """Checks that a command was given a file."""
+    if not argument:
+        raise InputError("name a file, for example /save story.chat")
+    return argument
+
+
+def parsed(name: str, text: str) -> Any:
+    """Reads a value of /set; None goes back to the default.
+
+    Raises:
+        InputError: there is no such setting, or the text is no number.
+    """
+    if name not in SETTINGS:
+        close = difflib.get_close_matches(name, SETTINGS, 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(SETTINGS)}"
+        raise InputError(f"there is no setting {name!r}: {hint}")
+    if text in ("", "default", "none"):
+        return None
+    if name == "stop":
+        return (text,)
+    try:
+        return int(text) if name in WHOLE else float(text)
+    except ValueError:
+        kind = "a whole number" if name in WHOLE else "a number"
+        raise InputError(f"{name} is {text!r}; expected {kind} or 'default'") from None

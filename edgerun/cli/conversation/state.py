@@ -1,0 +1,222 @@
+"""The state of ``edgerun chat``: what was said, how full the context is, and what is kept of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from edgerun.cli import options
+from edgerun.cli.screen.terminal import unquoted
+from edgerun.errors import EdgerunError, InputError, PromptError, StorageError
+
+if TYPE_CHECKING:
+    from edgerun.cli.conversation.store import ChatStore
+    from edgerun.cli.screen.terminal import ReadLine
+    from edgerun.engine.stats import Stats
+    from edgerun.llm.completion import TextStream
+    from edgerun.llm.llm import LLM, ChatSession
+    from edgerun.model.chat.template import Message
+
+STOP, DROP_OLDEST = "stop", "drop-oldest"
+WHEN_FULL = (STOP, DROP_OLDEST)
+MOST_RESERVED = 512  # tokens that `drop-oldest` keeps free for a reply, or half of the context
+WAYS_OUT = (
+    "/undo takes back the last message and its reply, /forget N drops the N oldest, /clear all; "
+    "`edgerun chat --when-full drop-oldest` drops by itself"
+)
+
+
+class Conversation:
+    """A chat, and what its commands change.
+
+    Attributes:
+        llm: the model.
+        session: what was said.
+        settings: sampling parameters that were set.
+        when_full: one of ``WHEN_FULL``.
+        store: where the chat is kept, or None.
+        last: timings of the last reply.
+        done: whether to quit.
+        unanswered: messages that were refused.
+    """
+
+    def __init__(
+        self,
+        llm: LLM,
+        settings: dict[str, Any],
+        *,
+        when_full: str = STOP,
+        store: ChatStore | None = None,
+        show_stats: bool = False,
+    ) -> None:
+        self.llm = llm
+        self.session: ChatSession = llm.session()
+        self.settings = settings
+        self.when_full = when_full
+        self.store = store
+        self.last: Stats | None = None
+        self.done = False
+        self.unanswered = 0
+        self._show_stats = show_stats
+
+    @property
+    def context(self) -> int:
+        """Tokens that the chat may have."""
+        return self.llm.model.context
+
+    def used(self) -> int | None:
+        """Tokens that the chat has, the beginning of a reply included; None if it has no form."""
+        if not self.session.messages:
+            return 0
+        try:
+            return self.llm.stream_chat(self.session.messages).completion.prompt_tokens
+        except PromptError as error:
+            return error.tokens
+        except InputError:  # a template that wants the user to speak last
+            return None
+
+    def fill(self) -> str:
+        """How full the context is, as ``412/512``."""
+        used = self.used()
+        return f"{'?' if used is None else used}/{self.context}"
+
+    def hold(self, read: ReadLine) -> None:
+        """Reads and answers until the input ends."""
+        while not self.done:
+            try:
+                text = read()
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                if not sys.stdin.isatty():
+                    raise
+                continue  # clears the line, as in a shell
+            if text.strip():
+                self.handle(text)
+
+    def handle(self, text: str) -> None:
+        """Runs a command or answers a message; the caller's mistakes become one line."""
+        from edgerun.cli.conversation.commands import run_command
+
+        try:
+            if text.startswith("/"):
+                run_command(self, text)
+            else:
+                self.answer(unquoted(text))
+        except EdgerunError as error:
+            options.say(str(error))
+            self.unanswered += not text.startswith("/")
+        except KeyboardInterrupt:
+            print(" [stopped]", file=sys.stderr, flush=True)
+
+    def answer(self, text: str) -> None:
+        """Streams a reply to stdout; Ctrl-C stops it and keeps the chat.
+
+        Raises:
+            PromptError: the message does not fit.
+        """
+        from edgerun.cli.screen.reply import reply_writer
+
+        stream, write = self._begin(text), reply_writer()
+        try:
+            with stream:
+                for piece in stream:
+                    write(piece)
+        except KeyboardInterrupt:
+            print(" [stopped]", end="", file=sys.stderr, flush=True)
+        print(flush=True)
+        completion = stream.completion
+        self.last = completion.stats
+        if completion.finish_reason == "context":
+            self._say_full()
+        if self._show_stats:
+            from edgerun.cli.screen.report import show_stats
+
+            show_stats(self.llm, self.last)
+        self.keep()
+
+    def keep(self) -> None:
+        """Writes the chat to the store; a disk that is full ends keeping, not the chat."""
+        if self.store is None:
+            return
+        try:
+            self.store.keep(self.session, self.llm.model.digest)
+        except StorageError as error:
+            self.store = None
+            options.say(f"this chat is not kept for --continue: {error}")
+
+    def exchanges(self) -> list[int]:
+        """Where each exchange, a user's message and what follows it, begins in the messages."""
+        messages = self.session.messages
+        return [index for index, item in enumerate(messages) if item.get("role") == "user"]
+
+    def forget(self, count: int) -> None:
+        """Drops the oldest exchanges; the system message stays."""
+        starts, messages = self.exchanges(), self.session.messages
+        if starts:
+            end = starts[count] if count < len(starts) else len(messages)
+            self.session.messages = [*messages[: starts[0]], *messages[end:]]
+
+    def undo(self) -> Message:
+        """Drops the last exchange and returns what the user said.
+
+        Raises:
+            InputError: there is none.
+        """
+        starts = self.exchanges()
+        if not starts:
+            raise InputError("there is nothing to take back: nothing was said yet")
+        message = self.session.messages[starts[-1]]
+        self.session.messages = self.session.messages[: starts[-1]]
+        return message
+
+    def retry(self) -> None:
+        """Answers the last message again; the old reply comes back if that fails.
+
+        Raises:
+            InputError: there is no message, or it does not fit.
+        """
+        before = list(self.session.messages)
+        text = str(self.undo()["content"])
+        left = list(self.session.messages)
+        try:
+            self.answer(text)
+        finally:
+            if self.session.messages == left:  # not one token came
+                self.session.messages = before
+
+    def _begin(self, text: str) -> TextStream:
+        """Starts a reply; in a full context it forgets the oldest exchanges if it may."""
+        before = list(self.session.messages)
+        dropped = 0
+        while True:
+            try:
+                stream = self.session.send(text, **self.settings)
+            except PromptError as error:
+                if error.tokens is None or not self.exchanges():
+                    self.session.messages = before
+                    raise
+                if self.when_full == STOP:
+                    raise PromptError(
+                        f"the chat would have {error.tokens} tokens, and the context is "
+                        f"{self.context}: {WAYS_OUT}"
+                    ) from error
+            else:
+                if self.when_full == STOP or not self.exchanges() or self._leaves_room(stream):
+                    break
+                stream.close()  # before it began
+            self.forget(1)
+            dropped += 1
+        if dropped:
+            what = "message and its reply" if dropped == 1 else f"{dropped} messages and replies"
+            options.say(f"the context is full: the oldest {what} were dropped")
+        return stream
+
+    def _leaves_room(self, stream: TextStream) -> bool:
+        reserved = min(self.context // 2, MOST_RESERVED)
+        return stream.completion.prompt_tokens + reserved <= self.context
+
+    def _say_full(self) -> None:
+        full = f"the context is full ({self.context}/{self.context}), so the reply ends here"
+        later = "the oldest messages make room for the next one"
+        options.say(f"{full}: {WAYS_OUT if self.when_full == STOP else later}")

@@ -1,0 +1,121 @@
+"""What chats keep between runs, in the user's state folder: messages typed, and the last chat.
+
+Nothing of it is in the cache folder, which people share and throw away. Files are the user's alone
+(mode 0600). ``/history off`` writes a marker, and nothing more is kept until ``/history on``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgerun.errors import StorageError
+from edgerun.files.private import open_private, private_folder, write_atomically
+
+if TYPE_CHECKING:
+    from edgerun.llm.llm import ChatSession
+
+HISTORY = "chat_history"
+OFF = "history_off"
+DIGITS = 16  # of the model's digest, in the name of its last chat
+
+
+@dataclass(frozen=True, slots=True)
+class ChatStore:
+    """The files of chats.
+
+    Attributes:
+        folder: may not exist yet.
+    """
+
+    folder: Path
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is kept."""
+        return not (self.folder / OFF).exists()
+
+    def switch(self, *, on: bool) -> None:
+        """Keeps messages and chats from now on, or no longer; what there is stays.
+
+        Raises:
+            StorageError: the folder cannot be written.
+        """
+        try:
+            if on:
+                (self.folder / OFF).unlink(missing_ok=True)
+            else:
+                self._make_folder()
+                (self.folder / OFF).touch(mode=0o600)
+        except OSError as error:
+            raise StorageError(f"cannot write to {self.folder}: {error.strerror}") from error
+
+    def clear(self) -> int:
+        """Deletes what was kept; returns the number of files.
+
+        Raises:
+            StorageError: one cannot be deleted.
+        """
+        files = [
+            path for path in (self.folder / HISTORY, *self.folder.glob("*.chat")) if path.exists()
+        ]
+        for path in files:
+            try:
+                path.unlink()
+            except OSError as error:
+                raise StorageError(f"cannot delete {path}: {error.strerror}") from error
+        return len(files)
+
+    def make_history_file(self) -> None:
+        """Makes the file of messages typed, for its owner alone, where there is none.
+
+        Raises:
+            OSError: it cannot be made, or somebody else could write to it.
+        """
+        self._make_folder()
+        if not os.path.lexists(self.folder / HISTORY):
+            write_atomically(self.folder / HISTORY, b"")
+        os.close(open_private(self.folder / HISTORY))
+
+    @property
+    def has_history(self) -> bool:
+        """Whether messages typed were kept, in a file that is nobody else's."""
+        try:
+            os.close(open_private(self.folder / HISTORY))
+        except OSError:
+            return False
+        return True
+
+    def adopt(self, old: Path) -> None:
+        """Takes over the messages that an older edgerun kept in the cache folder, if it can."""
+        if not old.is_file() or old.is_symlink() or (self.folder / HISTORY).exists():
+            return
+        with contextlib.suppress(OSError):
+            self._make_folder()
+            shutil.move(old, self.folder / HISTORY)
+            (self.folder / HISTORY).chmod(0o600)
+
+    def last_chat(self, digest: str) -> Path:
+        """Where the last chat with a model is kept."""
+        return self.folder / f"last-{digest[:DIGITS]}.chat"
+
+    def keep(self, session: ChatSession, digest: str) -> None:
+        """Writes a chat as the last one with its model.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        if not self.is_on:
+            return
+        try:
+            self._make_folder()
+        except OSError as error:
+            raise StorageError(f"cannot make {self.folder}: {error.strerror}") from error
+        session.save(self.last_chat(digest))
+
+    def _make_folder(self) -> None:
+        private_folder(self.folder)

@@ -1,0 +1,94 @@
+"""Progress on stderr: a line that is rewritten on a terminal, a bar while a first run compiles."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from edgerun.cli.options import say
+from edgerun.cli.screen.visible import columns, visible
+from edgerun.env import terminal_erases
+
+SESSION = "onnxruntime session"
+COMPILING = "compiling for this machine, first run only"
+BAR = 20  # columns
+CLEAR = "\r\x1b[2K"
+
+
+class progress_line:  # noqa: N801, used as a statement
+    """Rewrites one line on stderr, if that is a terminal; clears it at the end."""
+
+    def __enter__(self) -> progress_line:
+        shown = sys.stderr.isatty() and terminal_erases()
+        self._stream = sys.stderr if shown else None
+        return self
+
+    def __call__(self, text: str) -> None:
+        if self._stream:
+            # A line that fills the terminal goes on in the next one, where it cannot be cleared.
+            shown = visible(text)[: columns(self._stream) - 1]
+            self._stream.write(f"{CLEAR}{shown}")
+            self._stream.flush()
+
+    def __exit__(self, *_: object) -> None:
+        self("")
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is a terminal to show the line."""
+        return self._stream is not None
+
+
+class first_run:  # noqa: N801, used as a statement
+    """Tells what a first run waits for, and nothing when everything comes from the cache.
+
+    One line when compiling begins, on a terminal with a bar that grows, and one with the duration.
+    Called with the text that back-ends pass to ``progress``: ``registry.STARTING``, a kernel's name
+    and its constants, or the session that onnxruntime starts, which is no compilation and happens
+    every time.
+    """
+
+    def __init__(self) -> None:
+        self._line = progress_line()
+        self._count = 0
+        self._began: float | None = None
+
+    def __enter__(self) -> first_run:
+        self._line.__enter__()
+        return self
+
+    def __call__(self, text: str) -> None:
+        from edgerun.kernels.jit import registry
+        from edgerun.model.verification import CHECKING
+
+        if text in (SESSION, CHECKING):
+            say("starting onnxruntime" if text == SESSION else text)
+            return
+
+        if self._began is None:
+            self._began = time.perf_counter()
+            if not self._line.is_shown:
+                say(COMPILING)
+        self._count += text != registry.STARTING
+        total = max(registry.queued(), self._count)
+        self._line(f"{COMPILING} {bar(self._count, total)} {self._count}/{total}")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._line.__exit__()
+        if self._count and self._began is not None and kind is None:
+            from edgerun.kernels.jit import registry
+
+            seconds = time.perf_counter() - self._began
+            kept = ", kept for the next run" if registry.all_kept() else ""
+            say(f"compiled {self._count} kernels in {seconds:.1f} s{kept}")
+
+
+def bar(done: int, total: int) -> str:
+    """A bar of fixed width.
+
+    Example:
+        >>> bar(1, 4)
+        '[#####...............]'
+    """
+    filled = BAR * done // max(total, 1)
+    return f"[{'#' * filled}{'.' * (BAR - filled)}]"

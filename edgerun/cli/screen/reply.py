@@ -1,0 +1,102 @@
+"""Where replies go: as they are into a pipe, wrapped between words on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TextIO
+
+from edgerun.cli.screen.visible import NARROWEST, columns, visible
+from edgerun.env import terminal_erases
+
+TAB = 8
+# Change the width of what is beside them, on some terminals only.
+JOINER, EMOJI_STYLE = "\u200d", "\ufe0f"
+
+Write = Callable[[str], None]
+
+
+def reply_writer() -> Write:
+    """Returns what writes pieces of a reply to stdout."""
+    if not sys.stdout.isatty():
+        return _through(sys.stdout)
+    width = columns(sys.stdout) - 1
+    if width < NARROWEST or not terminal_erases():
+        return lambda piece: _through(sys.stdout)(visible(piece))
+    return WrappedLines(_through(sys.stdout), width).write
+
+
+def _through(stream: TextIO) -> Write:
+    def write(piece: str) -> None:
+        stream.write(piece)
+        stream.flush()
+
+    return write
+
+
+class WrappedLines:
+    """Breaks lines between words, although the end of a word is not known when it begins.
+
+    A word that turns out too long for its line is erased and begun again on the next one. Words
+    longer than a line, and scripts of wide characters, which have no spaces, break anywhere.
+    """
+
+    def __init__(self, write: Write, width: int) -> None:
+        """Starts at the left margin.
+
+        Args:
+            write: takes what goes to the terminal.
+            width: columns to fill; one less than there are, because a terminal whose last column
+                is full disagrees with others about where its cursor is.
+        """
+        self._write, self._width = write, width
+        self._column = 0
+        self._word, self._word_cells = "", 0
+
+    def write(self, piece: str) -> None:
+        """Writes a piece of text, control characters made visible."""
+        self._write("".join(map(self._placed, visible(piece))))
+
+    def _placed(self, character: str) -> str:
+        """What to send to the terminal for a character."""
+        if character in " \t\n":
+            return self._space(character)
+        cells = _cells(character)
+        before = ""
+        if self._column + cells > self._width:
+            before = self._next_line()
+        self._column += cells
+        if cells > 1 or character in (JOINER, EMOJI_STYLE):
+            # Lines may break here, and how much would have to be erased is not known.
+            self._word, self._word_cells = "", 0
+        else:
+            self._word += character
+            self._word_cells += cells
+        return before + character
+
+    def _space(self, character: str) -> str:
+        self._word, self._word_cells = "", 0
+        cells = TAB - self._column % TAB if character == "\t" else 1
+        self._column += cells
+        if character == "\n" or self._column > self._width:
+            self._column = 0
+            return "\n"
+        return " " * cells
+
+    def _next_line(self) -> str:
+        """Ends the line, taking the unfinished word along if it does not fill the line."""
+        word, cells = self._word, self._word_cells
+        if cells == self._column:
+            word, cells = "", 0
+        self._word, self._word_cells, self._column = word, cells, cells
+        erased = f"\x1b[{cells}D\x1b[K" if cells else ""
+        return f"{erased}\n{word}"
+
+
+def _cells(character: str) -> int:
+    """Columns that a character takes: none for a combining mark, two for a wide one."""
+    if character.isascii() or character == EMOJI_STYLE:
+        return 1
+    from wcwidth import wcwidth
+
+    return max(0, wcwidth(character))

@@ -1,0 +1,85 @@
+"""Numbers about speed and memory, as text and as JSON."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgerun.engine.stats import Stats
+    from edgerun.llm.llm import LLM
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM."""
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def peak_bytes() -> int:
+    """The most memory of this process that was in RAM at a time; what it is now if unknown."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return resident_bytes()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def streaming(llm: LLM, tokens_per_s: float) -> dict[str, Any]:
+    """How fast decoding reads weights, compared with what memory can do."""
+    from edgerun.machine.profile import machine_bandwidth
+
+    limit = machine_bandwidth(llm.model.threads)
+    speed = llm.model.weight_bytes * tokens_per_s
+    return {
+        "weight_bytes": llm.model.weight_bytes,
+        "gb_per_s": round(speed / 1e9, 3),
+        "memory_limit_gb_per_s": round(limit / 1e9, 3),
+        "share_of_memory_limit": round(speed / limit, 4),
+    }
+
+
+def show_stats(llm: LLM, stats: Stats) -> None:
+    """Prints a few lines on stderr."""
+    for line in [*stats_lines(llm, stats), *report_lines(llm)]:
+        print(line, file=sys.stderr)
+
+
+def report_lines(llm: LLM) -> list[str]:
+    """What devices counted, as tables."""
+    from edgerun.cli.screen.tables import aligned
+
+    lines: list[str] = []
+    for report in llm.reports():
+        lines += [report.title, *(f"  {line}" for line in (*aligned(report.rows), *report.notes))]
+    return lines
+
+
+def stats_lines(llm: LLM, stats: Stats) -> list[str]:
+    """Speed and memory of the last generation, a line each, and back-ends that are unusual."""
+    from edgerun.backends.registry import DEFAULT
+
+    numbers = streaming(llm, stats.decode_tokens_per_s)
+    share, limit = numbers["share_of_memory_limit"], numbers["memory_limit_gb_per_s"]
+    cached = llm.model.cache_spec.bytes_per_token * (stats.prompt_tokens + stats.decode_steps)
+    reused = stats.reused_tokens
+    more = f", {reused} more from the cache" if reused else ""
+    backends = llm.model.backends
+    unusual = (
+        [f"back-ends    {', '.join(backends)}; the usual one is {DEFAULT[0]}"]
+        if set(backends).difference(DEFAULT)
+        else []
+    )
+    return [
+        *unusual,
+        f"first token  {stats.first_token_s:.3f} s",
+        f"prefill      {stats.prefill_tokens_per_s:.1f} tokens/s "
+        f"({stats.prompt_tokens - reused} tokens{more})",
+        f"decode       {stats.decode_tokens_per_s:.1f} tokens/s ({stats.completion_tokens} tokens)",
+        f"weights      {numbers['gb_per_s']:.2f} GB/s, "
+        f"{share:.0%} of the measured limit of {limit:.1f} GB/s",
+        f"memory       {resident_bytes() / 1e6:.0f} MB resident, of which about "
+        f"{llm.model.weight_bytes / 1e6:.1f} MB weights and {cached / 1e6:.1f} MB KV cache",
+    ]

@@ -1,0 +1,1 @@
+"""Kernels of causal attention over the paged cache."""

@@ -1,0 +1,205 @@
+"""What the attention kernels have in common: their arguments, queries, softmax and results.
+
+The pool of ``state/kv_cache.py`` lies as ``[page, layer, kv_head, token, head_dim]`` and its base
+address is that of the layer in page 0; ``page_heads`` heads lie from one page to the next.
+``page_table`` is int32 ``[sequences, pages]``. ``lanes`` is the number of float32 in a vector.
+A *query* is one head of one row; the queries of a unit (``units.py``) that share a
+key/value head are ``[rows, group]``.
+
+A context is read in blocks of ``BLOCK_PAGES`` pages, counted from its beginning. Inside a block
+softmax runs online, page by page; the results of blocks are merged from the first to the last.
+Whether one unit reads all blocks or each has a unit of its own, the same numbers are added in the
+same order: what a row gets does not depend by a bit on the rows that are computed with it.
+"""
+
+from __future__ import annotations
+
+from numba import float32, njit
+
+from edgerun.kernels.attention.units import (
+    BLOCK_PAGES,
+    ROW_BLOCK,
+    ROW_BLOCKS,
+    ROW_INTS,
+    ROW_SLOT,
+    UNIT_BLOCK,
+    UNIT_ROW,
+    UNIT_ROWS,
+)
+from edgerun.kernels.lang.simd import load, maximum, reduce_add, reduce_max, splat, store
+from edgerun.kernels.lang.vectormath import exp
+from edgerun.kernels.lang.word import float_at, int_at, set_float, word
+
+PAGE_TOKENS = 64  # as in state/kv_cache.py
+LOWEST = -3.0e38
+CACHE = "keys values key_scales value_scales page_table pages kv_heads page_heads"
+
+# Arguments of ``attention`` and ``attention_many``.
+POSITIONS, SEQUENCES, Q, Q_STRIDE, OUT, OUT_STRIDE = range(6)
+KEYS, VALUES, KEY_SCALES, VALUE_SCALES, PAGE_TABLE, PAGES, KV_HEADS, PAGE_HEADS = range(6, 14)
+SCALE, WINDOW, UNITS, ROW_TABLE, PARTIALS = range(14, 19)
+FIELDS = (
+    "positions sequences q q_stride out out_stride "
+    + CACHE
+    + " scale window units row_blocks partials"
+)
+
+
+@njit
+def visible_from(position, window):  # type: ignore[no-untyped-def]
+    """First position that a row at ``position`` sees; a window of 0 means all."""
+    return 0 if window == 0 else max(0, position - window + 1)
+
+
+@njit
+def slot_of(a, row, page, head):  # type: ignore[no-untyped-def]
+    """Index of a page's first token in the layer's pool, counted in heads."""
+    sequence = int_at(word(a, SEQUENCES), row)
+    stored = int_at(word(a, PAGE_TABLE), sequence * word(a, PAGES) + page)
+    return (stored * word(a, PAGE_HEADS) + head) * PAGE_TOKENS
+
+
+@njit(inline="always")
+def gather(a, unit, head, group, used, q, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Copies the scaled queries of a unit, and zeros up to ``used`` of them."""
+    factor = splat(float_at(word(a, SCALE), 0), "f32", lanes)
+    zero = splat(float32(0), "f32", lanes)
+    row, count = int_at(unit, UNIT_ROW), int_at(unit, UNIT_ROWS) * group
+    for m in range(used):
+        heads = word(a, Q) + ((row + m // group) * word(a, Q_STRIDE)) * 4
+        source = heads + (head * group + m % group) * head_dim * 4
+        for index in range(0, head_dim * 4, lanes * 4):
+            place = m * head_dim * 4 + index
+            store(q + place, load(source + index, "f32", lanes) * factor if m < count else zero)
+
+
+@njit(inline="always")
+def clear(out, state, queries, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Sets results to those of no tokens."""
+    zero = splat(float32(0), "f32", lanes)
+    for m in range(queries):
+        for index in range(0, head_dim * 4, lanes * 4):
+            store(out + m * head_dim * 4 + index, zero)
+        set_float(state, 2 * m, float32(LOWEST))
+        set_float(state, 2 * m + 1, float32(0))
+
+
+@njit(inline="always")
+def merge(out, state, part, part_state, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Adds the result of a later block of tokens to that of those before, for one query."""
+    highest = max(float_at(state, 0), float_at(part_state, 0))
+    ours = exp(splat(float_at(state, 0) - highest, "f32", lanes))
+    theirs = exp(splat(float_at(part_state, 0) - highest, "f32", lanes))
+    for index in range(0, head_dim * 4, lanes * 4):
+        before, added = load(out + index, "f32", lanes), load(part + index, "f32", lanes)
+        store(out + index, before * ours + added * theirs)
+    total = float_at(state, 1) * reduce_max(ours) + float_at(part_state, 1) * reduce_max(theirs)
+    set_float(state, 0, highest)
+    set_float(state, 1, total)
+
+
+@njit(inline="always")
+def merge_block(out, state, part, part_state, queries, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """``merge`` for all queries of a unit; then the part begins anew."""
+    for m in range(queries):
+        place = m * head_dim * 4
+        merge(out + place, state + m * 8, part + place, part_state + m * 8, head_dim, lanes)
+    clear(part, part_state, queries, head_dim, lanes)
+
+
+@njit(inline="always")
+def end_of_block(page, last):  # type: ignore[no-untyped-def]
+    """Whether a page is the last of its block, or of those before page ``last``."""
+    return (page + 1) % BLOCK_PAGES == 0 or page + 1 == last
+
+
+@njit(inline="always")
+def finish(target, out, state, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Stores the weighted mean of values of one query."""
+    inverse = splat(float32(1) / float_at(state, 1), "f32", lanes)
+    for index in range(0, head_dim * 4, lanes * 4):
+        store(target + index, load(out + index, "f32", lanes) * inverse)
+
+
+@njit
+def _fill(x, first, last, value):  # type: ignore[no-untyped-def]
+    """Sets float32 elements ``first .. last - 1``."""
+    for index in range(first, last):
+        set_float(x, index, value)
+
+
+@njit(inline="always")
+def _multiply(x, y, factor, lanes):  # type: ignore[no-untyped-def]
+    """``x *= y * factor`` for the float32 of one page."""
+    every = splat(factor, "f32", lanes)
+    for index in range(0, PAGE_TOKENS * 4, lanes * 4):
+        store(x + index, load(x + index, "f32", lanes) * (load(y + index, "f32", lanes) * every))
+
+
+@njit(inline="always")
+def soften(a, slot, p, out, state, first, last, factor, size, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Turns a query's scores of a page into weights and updates its running sums.
+
+    Tokens outside ``first .. last - 1`` get weight zero. A state is the running maximum and the
+    sum of weights (Milakov and Gimelshein 2018); ``out`` is the sum of values under them. Scales
+    of int8 keys and ``factor`` go into the scores, those of values into the weights.
+    """
+    if first >= last:
+        _fill(p, 0, PAGE_TOKENS, float32(0))
+        return
+    if size == 1:
+        _multiply(p, word(a, KEY_SCALES) + slot * 4, factor, lanes)
+    _fill(p, 0, first, float32(LOWEST))
+    _fill(p, last, PAGE_TOKENS, float32(LOWEST))
+    top = splat(float_at(state, 0), "f32", lanes)
+    for index in range(0, last * 4, lanes * 4):
+        top = maximum(top, load(p + index, "f32", lanes))
+    highest = reduce_max(top)
+    top = splat(highest, "f32", lanes)
+    for index in range(0, last * 4, lanes * 4):
+        store(p + index, exp(load(p + index, "f32", lanes) - top))
+    _fill(p, 0, first, float32(0))
+    _fill(p, last, PAGE_TOKENS, float32(0))
+    total = splat(float32(0), "f32", lanes)
+    for index in range(0, last * 4, lanes * 4):
+        total = total + load(p + index, "f32", lanes)
+    _raise(state, out, highest, reduce_add(total), head_dim, lanes)
+    if size == 1:
+        _multiply(p, word(a, VALUE_SCALES) + slot * 4, float32(1), lanes)
+
+
+@njit(inline="always")
+def _raise(state, out, highest, total, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Adds a page's sum of weights; rescales what was summed under a lower maximum."""
+    before = float_at(state, 0)
+    if highest > before:
+        factor = exp(splat(before - highest, "f32", lanes))
+        for index in range(0, head_dim * 4, lanes * 4):
+            store(out + index, load(out + index, "f32", lanes) * factor)
+        set_float(state, 0, highest)
+        total += float_at(state, 1) * reduce_max(factor)
+    else:
+        total += float_at(state, 1)
+    set_float(state, 1, total)
+
+
+@njit(inline="always")
+def scatter(a, unit, head, group, out, state, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Stores the results of a unit: finished ones, or partial ones to be combined."""
+    row = int_at(unit, UNIT_ROW)
+    for m in range(int_at(unit, UNIT_ROWS) * group):
+        source = out + m * head_dim * 4
+        place = word(a, ROW_TABLE) + (row + m // group) * ROW_INTS * 4
+        if int_at(place, ROW_BLOCKS) == 1:
+            target = word(a, OUT) + (row + m // group) * word(a, OUT_STRIDE) * 4
+            target += (head * group + m % group) * head_dim * 4
+            finish(target, source, state + m * 8, head_dim, lanes)
+        else:
+            slot = int_at(place, ROW_SLOT) + int_at(unit, UNIT_BLOCK) - int_at(place, ROW_BLOCK)
+            base = (slot * word(a, KV_HEADS) + head) * group * (head_dim + 2)
+            target = word(a, PARTIALS) + (base + m % group * head_dim) * 4
+            for index in range(0, head_dim * 4, lanes * 4):
+                store(target + index, load(source + index, "f32", lanes))
+            sums = word(a, PARTIALS) + (base + group * head_dim) * 4
+            set_float(sums, 2 * (m % group), float_at(state, 2 * m))
+            set_float(sums, 2 * (m % group) + 1, float_at(state, 2 * m + 1))

@@ -1,0 +1,227 @@
+"""Cuts a batch into units of attention, and puts partial results together.
+
+What units are, and why, is said in ``units.py``.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from numba import int64, njit
+
+from edgerun.kernels.attention.parts import PAGE_TOKENS, clear, finish, merge, visible_from
+from edgerun.kernels.attention.units import (
+    COUNTS,
+    ROW_BLOCK,
+    ROW_BLOCKS,
+    ROW_INTS,
+    ROW_SLOT,
+    SINGLE,
+    SPLIT,
+    STACKED,
+    UNIT_BLOCK,
+    UNIT_END,
+    UNIT_INTS,
+    UNIT_PAGE,
+    UNIT_ROW,
+    UNIT_ROWS,
+)
+from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.lang.tiles import scratch
+from edgerun.kernels.lang.word import int_at, set_int, set_word, word
+
+(ROWS, POSITIONS, SEQUENCES, PAGE_TABLE, PAGES, WINDOW, STACK) = range(7)
+CAPACITY, COUNTERS, SINGLES, STACKEDS, ROW_TABLE = range(7, 12)
+
+
+@kernel(
+    "attention_plan",
+    "rows positions sequences page_table pages window stack capacity counts single stacked"
+    " row_blocks",
+)
+def attention_plan(block: int) -> Body:
+    """Writes the units of a batch and, at ``counts``, how many there are; one chunk.
+
+    A run is the rows of one sequence. A block of ``block`` pages is a unit of a run of at most
+    ``stack`` rows, while there is room for partial results: rows beyond ``capacity`` of them
+    are a unit each, with all pages.
+    """
+
+    def body(a: int, chunk: int) -> None:
+        for index in range(COUNTS):
+            set_word(word(a, COUNTERS), index, 0)
+        # int64(0) rather than 0, here and below: Numba compiles a function once more for a literal.
+        rows, size, row = word(word(a, ROWS), 0), int64(block), int64(0)
+        _place_rows(a, rows, size)
+        while row < rows:
+            stop = _run_end(a, row, rows)
+            if stop - row > word(a, STACK):
+                _stack_prompt(a, row, stop)
+            else:
+                while stop < rows and _run_end(a, stop, rows) - stop <= word(a, STACK):
+                    stop = _run_end(a, stop, rows)
+                _cut_blocks(a, row, stop, size)
+            row = stop
+
+    return body
+
+
+@njit
+def _run_end(a, row, rows):  # type: ignore[no-untyped-def]
+    """End of the rows that belong to the sequence of ``row``."""
+    sequences, stop = word(a, SEQUENCES), row + 1
+    while stop < rows and int_at(sequences, stop) == int_at(sequences, row):
+        stop += 1
+    return stop
+
+
+@njit
+def _first_page(a, row):  # type: ignore[no-untyped-def]
+    position = int_at(word(a, POSITIONS), row)
+    return visible_from(position, word(a, WINDOW)) // PAGE_TOKENS
+
+
+@njit
+def _end_page(a, row):  # type: ignore[no-untyped-def]
+    return int_at(word(a, POSITIONS), row) // PAGE_TOKENS + 1
+
+
+@njit
+def _place_rows(a, rows, size):  # type: ignore[no-untyped-def]
+    """Says where each row's partial results go."""
+    slots, row = int64(0), int64(0)
+    while row < rows:
+        stop = _run_end(a, row, rows)
+        for one in range(row, stop):
+            first, blocks = int64(0), int64(1)
+            if stop - row <= word(a, STACK):
+                first = _first_page(a, one) // size
+                blocks = (_end_page(a, one) - 1) // size - first + 1
+            if slots + blocks > word(a, CAPACITY):
+                blocks = int64(1)
+            place = word(a, ROW_TABLE) + one * ROW_INTS * 4
+            set_int(place, ROW_SLOT, slots)
+            set_int(place, ROW_BLOCK, first)
+            set_int(place, ROW_BLOCKS, blocks)
+            if blocks > 1:
+                slots += blocks
+                set_word(word(a, COUNTERS), SPLIT, rows)
+        row = stop
+
+
+@njit
+def _append(a, row, rows, page, end, block):  # type: ignore[no-untyped-def]
+    kind = SINGLE if rows == 1 else STACKED
+    units = word(a, SINGLES) if rows == 1 else word(a, STACKEDS)
+    count = word(word(a, COUNTERS), kind)
+    unit = units + count * UNIT_INTS * 4
+    set_int(unit, UNIT_ROW, row)
+    set_int(unit, UNIT_ROWS, rows)
+    set_int(unit, UNIT_PAGE, page)
+    set_int(unit, UNIT_END, end)
+    set_int(unit, UNIT_BLOCK, block)
+    set_word(word(a, COUNTERS), kind, count + 1)
+
+
+@njit
+def _stack_prompt(a, row, stop):  # type: ignore[no-untyped-def]
+    """Stacks of rows, each with every page that one of them sees; the longest come first."""
+    stack = word(a, STACK)
+    stacks = (stop - row + stack - 1) // stack
+    for index in range(stacks - 1, -1, -1):
+        first = row + index * stack
+        last = min(first + stack, stop)
+        _append(a, first, last - first, _first_page(a, first), _end_page(a, last - 1), int64(0))
+
+
+@njit
+def _cut_blocks(a, row, stop, size):  # type: ignore[no-untyped-def]
+    """Units of all blocks of short runs, block by block; neighbours with equal pages share."""
+    blocks = int64(0)
+    for one in range(row, stop):
+        blocks = max(blocks, (_end_page(a, one) - 1) // size + 1)
+    for block in range(blocks):
+        one = row
+        while one < stop:
+            end = one + 1
+            if _has_block(a, one, block, size):
+                while (
+                    end < stop
+                    and end - one < word(a, STACK)
+                    and _share_block(a, end - 1, end, block, size)
+                ):
+                    end += 1
+                page = max(block * size, _first_page(a, one))
+                last = min((block + 1) * size, _end_page(a, end - 1))
+                _append(a, one, end - one, page, last, block)
+            one = end
+    for one in range(row, stop):
+        if _is_whole(a, one, size):
+            _append(a, one, 1, _first_page(a, one), _end_page(a, one), int64(0))
+
+
+@njit
+def _is_whole(a, row, size):  # type: ignore[no-untyped-def]
+    """Whether a row sees several blocks and there was no room for their partial results."""
+    several = (_end_page(a, row) - 1) // size > _first_page(a, row) // size
+    return several and int_at(word(a, ROW_TABLE) + row * ROW_INTS * 4, ROW_BLOCKS) == 1
+
+
+@njit
+def _has_block(a, row, block, size):  # type: ignore[no-untyped-def]
+    """Whether a row sees a block in a unit that may be shared."""
+    sees = _first_page(a, row) < (block + 1) * size and block * size < _end_page(a, row)
+    return sees and not _is_whole(a, row, size)
+
+
+@njit
+def _share_block(a, row, other, block, size):  # type: ignore[no-untyped-def]
+    """Whether two neighbours, the first of which sees a block, see the same pages of it."""
+    if not _has_block(a, other, block, size):
+        return False
+    sequence = int_at(word(a, SEQUENCES), row)
+    second = int_at(word(a, SEQUENCES), other)
+    if sequence == second:
+        return True
+    start = max(block * size, _first_page(a, row))
+    end = min((block + 1) * size, _end_page(a, row))
+    if start != max(block * size, _first_page(a, other)):
+        return False
+    if end != min((block + 1) * size, _end_page(a, other)):
+        return False
+    table, pages = word(a, PAGE_TABLE), word(a, PAGES)
+    for page in range(start, end):
+        if int_at(table, sequence * pages + page) != int_at(table, second * pages + page):
+            return False
+    return True
+
+
+@kernel("attention_combine", "row_blocks partials out out_stride kv_heads")
+def attention_combine(head_dim: int, group: int, lanes: int) -> Body:
+    """Merges the partial results of a row's blocks in order; chunk = row * kv_heads + kv_head.
+
+    A partial result is ``group`` weighted sums of values ``[head_dim]``, then the running maximum
+    and the sum of weights of each. Rows of one block are left alone.
+    """
+    lanes = gcd(head_dim, lanes)
+    size, wide = group * (head_dim + 2) * 4, head_dim * 4
+
+    def body(a: int, chunk: int) -> None:
+        kv_heads = word(a, 4)
+        row, head = chunk // kv_heads, chunk % kv_heads
+        place = word(a, 0) + row * ROW_INTS * 4
+        blocks = int_at(place, ROW_BLOCKS)
+        if blocks == 1:
+            return
+        total, state = scratch(wide), scratch(8)
+        first = word(a, 1) + (int_at(place, ROW_SLOT) * kv_heads + head) * size
+        for m in range(group):
+            clear(total, state, 1, head_dim, lanes)
+            for block in range(blocks):
+                part = first + block * kv_heads * size
+                sums = part + (group * head_dim + 2 * m) * 4
+                merge(total, state, part + m * wide, sums, head_dim, lanes)
+            out = word(a, 2) + (row * word(a, 3) + (head * group + m) * head_dim) * 4
+            finish(out, total, state, head_dim, lanes)
+
+    return body

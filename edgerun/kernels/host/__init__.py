@@ -1,0 +1,1 @@
+"""What kernels need of the system: cores, processor, permission, memory for code."""

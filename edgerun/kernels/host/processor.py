@@ -1,0 +1,79 @@
+"""Identifies the processor by what LLVM looks at, so that LLVM need not be asked at every start.
+
+The instruction ``cpuid`` tells LLVM which processor this is and what it can do; code compiled for
+one set of answers runs wherever the answers are the same. Linux on x86-64 only: elsewhere LLVM's
+own words identify the processor.
+
+Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2A, "CPUID"; LLVM,
+``llvm/lib/TargetParser/Host.cpp``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+from functools import cache
+
+from edgerun.kernels.host.code_memory import place
+
+# void query(uint32 leaf, uint32 subleaf, uint32 registers[4]), System V calling convention.
+QUERY = bytes.fromhex(
+    "53 49 89 d0"  # push rbx; mov r8, rdx
+    "89 f8 89 f1 0f a2"  # mov eax, edi; mov ecx, esi; cpuid
+    "41 89 00 41 89 58 04"  # mov [r8], eax; mov [r8+4], ebx
+    "41 89 48 08 41 89 50 0c"  # mov [r8+8], ecx; mov [r8+12], edx
+    "5b c3"  # pop rbx; ret
+)
+# uint64 enabled(): register states that the system saves.
+ENABLED = bytes.fromhex(
+    "31 c9 0f 01 d0"  # xor ecx, ecx; xgetbv
+    "48 c1 e2 20 48 09 d0 c3"  # shl rdx, 32; or rax, rdx; ret
+)
+EXTENDED = 0x80000000
+# Leaf, subleaf and which registers count (a, b, c, d): others differ from core to core or with
+# what runs at the moment.
+LEAVES = (
+    (0x1, 0, (0, 2, 3)),
+    (0x7, 0, (0, 1, 2, 3)),
+    (0x7, 1, (0, 1, 2, 3)),
+    (0xD, 1, (0,)),
+    (0x14, 0, (1,)),
+    (0x19, 0, (1,)),
+    (0x1E, 1, (0,)),
+    (0x24, 0, (1,)),
+    (0x80000001, 0, (2, 3)),
+    (0x80000008, 0, (1,)),
+)
+OSXSAVE = 1 << 27  # in register c of leaf 1: xgetbv may be used
+
+
+@cache
+def identity() -> bytes | None:
+    """What ``cpuid`` says about features; None where it is not known how to ask."""
+    if not sys.platform.startswith("linux") or os.uname().machine != "x86_64":
+        return None
+    if struct.calcsize("P") != 8:
+        return None
+    try:
+        start = place(len(QUERY) + len(ENABLED), lambda _: QUERY + ENABLED)
+    except OSError:  # LLVM would be refused as well
+        return None
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)
+    query, registers = kind(start), (ctypes.c_uint32 * 4)()
+
+    def ask(leaf: int, subleaf: int) -> tuple[int, ...]:
+        query(leaf, subleaf, ctypes.addressof(registers))
+        return tuple(registers)
+
+    basic, extended = ask(0, 0), ask(EXTENDED, 0)
+    words = [*basic, extended[0]]
+    for leaf, subleaf, wanted in LEAVES:
+        most = extended[0] if leaf >= EXTENDED else basic[0]
+        found = ask(leaf, subleaf) if leaf <= most else (0,) * 4
+        words += [found[index] for index in wanted]
+    states = 0
+    if ask(1, 0)[2] & OSXSAVE:
+        states = ctypes.CFUNCTYPE(ctypes.c_uint64)(start + len(QUERY))()
+    return struct.pack(f"<{len(words)}IQ", *words, states)

@@ -1,0 +1,1 @@
+"""From a kernel to machine code in memory: declared, compiled, cached, loaded."""

@@ -1,0 +1,116 @@
+"""Turns a kernel body into object code. Imports Numba, so it is imported only to compile.
+
+The object has one symbol, ``ENTRY``, and refers to nothing but the C library: Numba's own entry
+points, which report Python exceptions, are left out, since kernels raise none. Loading it again
+(``loader.py``) therefore needs neither Numba nor its import time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import binding
+from numba import types
+from numba.core import compiler
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+
+from edgerun.kernels.jit.loader import ENTRY, target_machine
+
+ENTRY_TEMPLATE = """
+define {kind} @{entry}({args}) {{
+  %result = alloca i64
+  %error = alloca ptr
+  %status = call i32 @"{inner}"(ptr %result, ptr %error, {args})
+  {end}
+}}
+"""
+
+
+def compile_named(name: str, params: dict[str, Any]) -> bytes:
+    """Object code of a registered kernel, or of a function of ``run/runner.py``, by its name.
+
+    Raises:
+        KeyError: there is none of that name.
+    """
+    from edgerun.kernels.jit.registry import kernels
+    from edgerun.kernels.run.runner import FUNCTIONS
+
+    if name in FUNCTIONS:
+        body, arguments, result = FUNCTIONS[name]
+        return compile_object(body, arguments, result=result)
+    return compile_object(kernels()[name].make(**params))
+
+
+def fields_of_all() -> dict[str, list[str]]:
+    """Names of the arguments of everything that ``compile_named`` knows."""
+    from edgerun.kernels.jit.registry import kernels
+    from edgerun.kernels.run.runner import FUNCTIONS
+
+    return {name: [] for name in FUNCTIONS} | {
+        name: list(one.fields) for name, one in kernels().items()
+    }
+
+
+def compile_object(body: Callable[..., Any], arguments: int = 2, *, result: bool = False) -> bytes:
+    """Object code of ``body`` for this machine.
+
+    Args:
+        body: a function of int64 arguments that Numba can compile.
+        arguments: how many.
+        result: whether it returns an int64 rather than nothing.
+    """
+    machine = target_machine()
+    return bytes(machine.emit_object(compile_module(body, arguments, machine, result=result)))
+
+
+def compile_module(
+    body: Callable[..., Any], arguments: int, machine: Any, *, result: bool = False
+) -> Any:
+    """The optimised LLVM module of ``body`` for a target machine."""
+    compiled = _translate(body, arguments, types.int64 if result else types.void)
+    library = compiled.library
+    module = binding.parse_assembly(
+        library.get_llvm_str()
+        + ENTRY_TEMPLATE.format(
+            kind="i64" if result else "void",
+            entry=ENTRY,
+            inner=compiled.fndesc.llvm_func_name,
+            args=", ".join(f"i64 %a{index}" for index in range(arguments)),
+            end="%value = load i64, ptr %result\n  ret i64 %value" if result else "ret void",
+        )
+    )
+    for helper in library._linking_libraries:
+        module.link_in(helper._get_module_for_linking(), preserve=True)
+    _drop_unused(module)
+    passes = binding.create_pass_builder(
+        machine, binding.create_pipeline_tuning_options(speed_level=3)
+    )
+    passes.getModulePassManager().run(module, passes)
+    return module
+
+
+def _translate(body: Callable[..., Any], arguments: int, result: Any) -> Any:
+    """Numba's result up to unoptimised LLVM code.
+
+    ``njit`` would go on to machine code, which takes as long again, and for which this machine
+    may lack the instructions.
+    """
+    flags = compiler.Flags()
+    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    flags.error_model = "numpy"
+    typing, target = cpu_target.typing_context, cpu_target.target_context
+    typing.refresh()
+    target.refresh()
+    with global_compiler_lock:
+        return compiler.compile_extra(
+            typing, target, body, (types.intp,) * arguments, result, flags, {}
+        )
+
+
+def _drop_unused(module: Any) -> None:
+    """Makes all but the entry internal, so that the optimiser removes what nothing calls."""
+    for one in [*module.functions, *module.global_variables]:
+        if not one.is_declaration and one.name != ENTRY:
+            one.linkage = "internal"

@@ -1,0 +1,66 @@
+"""Vector functions that no machine has an instruction for."""
+
+from __future__ import annotations
+
+from numba import float32, int32, njit, types
+from numba.extending import intrinsic
+
+from edgerun.kernels.lang.simd import (
+    Vec,
+    broadcast,
+    cast,
+    fma,
+    maximum,
+    minimum,
+    reinterpret,
+    round_even,
+    shift_left,
+)
+
+
+@intrinsic
+def like(typingctx, value, scalar):  # type: ignore[no-untyped-def]
+    """Copies a float32 or int32 into every lane of a vector shaped like ``value``."""
+    if not isinstance(value, Vec):
+        return None
+    kind = types.float32 if value.is_float else types.int32
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        return broadcast(builder, args[1], value)
+
+    return value(value, kind), codegen
+
+
+@njit
+def exp(x):  # type: ignore[no-untyped-def]
+    """``e ** x`` of a float32 vector; x is clamped to [-87.3, 88.3].
+
+    Relative error below 2e-7. Source: Cephes ``expf`` (Moshier 1989): x = n ln 2 + r, a
+    polynomial for e ** r, and n added to the exponent bits.
+    """
+    x = minimum(maximum(x, like(x, float32(-87.3))), like(x, float32(88.3)))
+    n = round_even(x * like(x, float32(1.44269504)))
+    r = fma(n, like(x, float32(-0.693359375)), x)
+    r = fma(n, like(x, float32(2.12194440e-4)), r)
+    p = fma(like(x, float32(1.9875691500e-4)), r, like(x, float32(1.3981999507e-3)))
+    p = fma(p, r, like(x, float32(8.3334519073e-3)))
+    p = fma(p, r, like(x, float32(4.1665795894e-2)))
+    p = fma(p, r, like(x, float32(1.6666665459e-1)))
+    p = fma(p, r, like(x, float32(5.0000001201e-1)))
+    p = fma(p, r * r, r) + like(x, float32(1))
+    whole = cast(n, "i32")
+    return p * reinterpret(shift_left(whole + like(whole, int32(127)), 23), "f32")
+
+
+@njit
+def silu(x):  # type: ignore[no-untyped-def]
+    """``x * sigmoid(x)`` of a float32 vector; error below 3e-7 of the result."""
+    zero = like(x, float32(0))
+    return x / (like(x, float32(1)) + exp(zero - maximum(x, like(x, float32(-80)))))
+
+
+@njit
+def relu2(x):  # type: ignore[no-untyped-def]
+    """``max(x, 0) ** 2`` of a float32 vector, exact as float32 arithmetic is."""
+    positive = maximum(x, like(x, float32(0)))
+    return positive * positive

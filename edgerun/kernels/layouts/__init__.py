@@ -1,0 +1,1 @@
+"""How weights lie in memory while kernels stream them."""

@@ -1,0 +1,1 @@
+"""Kernels of linear layers over low-bit weights."""

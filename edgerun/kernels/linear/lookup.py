@@ -1,0 +1,251 @@
+"""Ternary linear layers by table lookup: many tokens at once, without multiplying.
+
+Four ternary weights of a row, which lie in one byte of the stream layout, can add up their four
+activations in 81 ways. All 81 sums are computed once, for ``tokens`` tokens side by side; every
+weight row then needs one addition where multiplying needs four products and their sum. Tables
+for 8 bytes (32 of K: a pass) stay in the caches next to the core. Table lookup for ternary
+weights is what T-MAC does for one token and TeLLMe on an FPGA; here the table is wide instead.
+
+Three kernels work one after the other:
+
+- ``lookup_entries`` turns weight bytes into numbers of table entries, for all rows;
+- ``lookup_columns`` transposes activations to int16 ``[blocks, padded K, tokens]``;
+- ``lookup_row`` builds tables and adds, for one block of tokens and one range of rows.
+
+Sums are int16 for as many passes as the activations' magnitudes allow, then added to int32. The
+integer sums are exact and scaled as in ``linear_row``: results are equal bit for bit.
+"""
+
+from __future__ import annotations
+
+from numba import float32, njit
+
+from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.lang.intrinsics import prefetch
+from edgerun.kernels.lang.simd import (
+    absolute,
+    cast,
+    load,
+    load_splat,
+    mask_bits,
+    reduce_max,
+    shift_left,
+    shift_right,
+    splat,
+    store,
+)
+from edgerun.kernels.lang.tiles import scratch
+from edgerun.kernels.lang.word import float_at, int_at, word
+from edgerun.kernels.linear.lookup_tiles import (
+    BYTES,
+    LANES,
+    SUMS,
+    add_rows,
+    fill_tables,
+    store_planes_of_four,
+    transpose_bytes,
+    transpose_totals,
+)
+from edgerun.kernels.linear.rows import (
+    ACCUMULATE,
+    BIAS,
+    COMMON,
+    GROUPS,
+    OUT,
+    OUT_STRIDE,
+    ROWS,
+    SCALES,
+    STEP,
+    TILES,
+    N,
+    finish,
+    lookup_rows,
+)
+
+SAFE = 2**15 - 1 - 32 * 128  # magnitudes that one more pass cannot carry beyond int16
+EIGHT = 8
+LINE = 64
+GROUPS_AT_ONCE = 64  # of rows, whose weights are read side by side
+ENTRIES, COLUMNS, PADDED_K, X_SCALE, COARSE_STEP, LATE_BLOCKS = 1, 11, 12, 13, 14, 15
+
+
+@njit(inline="always")
+def _entries(codes):  # type: ignore[no-untyped-def]
+    """Base-3 numbers of the digits that the codes 1, 2 and 3 stand for; padding may be any."""
+    codes = codes - mask_bits(codes | shift_right(codes, 1), 0x55)
+    low, high = mask_bits(codes, 15), shift_right(codes, 4)
+    low = low - shift_right(low, 2)  # d0 + 4 d1 becomes d0 + 3 d1
+    high = high - shift_right(high, 2)
+    return low + high + shift_left(high, 3)
+
+
+@kernel("lookup_entries", "codes entries groups tiles step rows")
+def lookup_entries(lanes: int, tokens: int) -> Body:
+    """Weight bytes ``[4 * groups, tiles * lanes]`` to uint8 ``entries[passes, 4 * groups, 8]``.
+
+    An entry is the base-3 number that a byte's four codes are the digits of. A chunk is ``step``
+    groups of four rows. Nothing is done for a batch that is too small for a block.
+    """
+
+    def body(a: int, chunk: int) -> None:
+        if lookup_rows(word(word(a, 5), 0), tokens) == 0:
+            return
+        groups, row_bytes = word(a, 2), word(a, 3) * lanes
+        plane = groups * 4 * BYTES
+        first, last = chunk * word(a, 4), min(groups, (chunk + 1) * word(a, 4))
+        for some in range(first, last, GROUPS_AT_ONCE):
+            target = word(a, 1) + some * 4 * BYTES
+            for tile in range(word(a, 3)):
+                source = word(a, 0) + some * 4 * row_bytes + tile * lanes
+                for group in range(min(GROUPS_AT_ONCE, last - some)):
+                    store_planes_of_four(
+                        _entries(load(source, "u8", lanes)),
+                        _entries(load(source + row_bytes, "u8", lanes)),
+                        _entries(load(source + 2 * row_bytes, "u8", lanes)),
+                        _entries(load(source + 3 * row_bytes, "u8", lanes)),
+                        target + group * 4 * BYTES,
+                        plane,
+                    )
+                    for row in range(4):  # what the next tiles need: nothing else asks for it
+                        prefetch(source + row * row_bytes + LINE)
+                    source += 4 * row_bytes
+                target += lanes // BYTES * plane
+
+    return body
+
+
+@kernel("lookup_columns", "rows x x_stride columns padded_k")
+def lookup_columns(tokens: int) -> Body:
+    """int8 ``x[rows, x_stride]`` to int16 ``columns[blocks, padded_k, tokens]``.
+
+    A chunk is 16 rows of the batch; those that it lacks count as zero.
+    """
+
+    def body(a: int, chunk: int) -> None:
+        rows, stride, padded_k = word(word(a, 0), 0), word(a, 2), word(a, 4)
+        first = chunk * LANES
+        if first >= lookup_rows(rows, tokens):
+            return
+        source = word(a, 1) + first * stride
+        target = word(a, 3) + (first // tokens * tokens * padded_k + first % tokens) * 2
+        missing = first + LANES > rows
+        spare = scratch(256)
+        for k in range(0, padded_k, LANES):
+            start, step = source + k, stride
+            if missing:
+                for row in range(LANES):
+                    some = splat(0, "i8", LANES)
+                    if first + row < rows:
+                        some = load(source + row * stride + k, "i8", LANES)
+                    store(spare + row * LANES, some)
+                start, step = spare, LANES
+            transpose_bytes(start, step, target + k * tokens * 2, tokens * 2)
+
+    return body
+
+
+@njit
+def _store_totals(a, row, present, first, count, totals, tokens):  # type: ignore[no-untyped-def]
+    """Scales and stores int32 ``totals[count, tokens]`` of the weight rows from ``first`` on."""
+    square = scratch(256)
+    whole = (min(first + count, word(a, N)) - first) // EIGHT * EIGHT
+    stride = word(a, OUT_STRIDE)
+    for n in range(0, whole, EIGHT):
+        scale = load(word(a, SCALES) + (first + n) * 4, "f32", EIGHT)
+        for part in range(0, present, EIGHT):
+            transpose_totals(totals + (n * tokens + part) * 4, tokens * 4, square)
+            for token in range(min(EIGHT, present - part)):
+                target = word(a, OUT) + ((row + part + token) * stride + first + n) * 4
+                value = cast(load(square + token * EIGHT * 4, "i32", EIGHT), "f32")
+                value = value * load_splat(word(a, X_SCALE) + (row + part + token) * 4, EIGHT)
+                value = value * scale
+                if word(a, BIAS) != 0:
+                    value = value + load(word(a, BIAS) + (first + n) * 4, "f32", EIGHT)
+                if word(a, ACCUMULATE) != 0:
+                    value = value + load(target, "f32", EIGHT)
+                store(target, value)
+    for n in range(whole, count):
+        scale_of_row = float_at(word(a, SCALES), first + n)
+        for token in range(present):
+            total = float32(int_at(totals, n * tokens + token))
+            factor = float_at(word(a, X_SCALE), row + token)
+            finish(a, row + token, first + n, total * factor * scale_of_row)
+
+
+@njit(inline="always")
+def _reach(columns, stride, reach, fresh, tokens):  # type: ignore[no-untyped-def]
+    """The largest magnitude that any row's sum may have after a pass over ``columns``.
+
+    int16 ``reach[tokens]`` is what it was before, for each token; ``fresh`` makes that zero.
+    """
+    most = 0
+    for part in range(0, tokens * 2, LANES * 2):
+        total = splat(0, "i16", LANES)
+        if not fresh:
+            total = load(reach + part, "i16", LANES)
+        for group in range(BYTES):
+            for plane in range(4):
+                place = columns + plane * stride + group * tokens * 2 + part
+                total = total + absolute(load(place, "i16", LANES))
+        store(reach + part, total)
+        most = max(most, reduce_max(cast(total, "i32")))
+    return most
+
+
+@njit
+def _share(groups, coarse, fine, early, chunk):  # type: ignore[no-untyped-def]
+    """The block of a chunk, and its range of groups: ``coarse`` in the first ``early`` blocks."""
+    block, step, ranges = 0, coarse, (groups + coarse - 1) // coarse
+    if chunk >= early * ranges:
+        chunk -= early * ranges
+        block, step, ranges = early, fine, (groups + fine - 1) // fine
+    first = chunk % ranges * step
+    return block + chunk // ranges, first, min(groups, first + step)
+
+
+@kernel("lookup_row", COMMON + "columns padded_k x_scale coarse_step late_blocks")
+def lookup_row(lanes: int, tokens: int, cells: int) -> Body:
+    """``linear_row`` for ternary weights and the first ``lookup_rows`` rows of a batch.
+
+    ``codes`` are the entries of ``lookup_entries``, ``columns`` come from ``lookup_columns``;
+    a chunk is a range of weight rows for one block. Ranges are long, ``coarse_step`` groups, so
+    that a table serves many rows; those of the last ``late_blocks`` blocks are shorter, ``step``
+    groups, so that threads end together. A range times ``tokens`` is at most ``cells``.
+    """
+    entry, passes_a_tile = tokens * 2, lanes // BYTES
+    table_bytes, narrow_bytes, wide_bytes = BYTES * SUMS * entry, cells * 2, cells * 4
+
+    def body(a: int, chunk: int) -> None:
+        rows, groups = word(word(a, ROWS), 0), word(a, GROUPS)
+        taken = lookup_rows(rows, tokens)
+        early = max(0, (taken + tokens - 1) // tokens - word(a, LATE_BLOCKS))
+        block, begin, end = _share(groups, word(a, COARSE_STEP), word(a, STEP), early, chunk)
+        row, first, count = block * tokens, begin * 4, (end - begin) * 4
+        if row >= taken:
+            return
+        columns = word(a, COLUMNS) + row * word(a, PADDED_K) * 2
+        table, sums, totals = scratch(table_bytes), scratch(narrow_bytes), scratch(wide_bytes)
+        reach = scratch(entry)
+        for index in range(0, count * tokens, LANES):
+            store(totals + index * 4, splat(0, "i32", LANES))
+        entries = word(a, ENTRIES) + first * BYTES
+        passes = word(a, TILES) * passes_a_tile
+        fresh = True
+        for one in range(passes):
+            tile, start = one // passes_a_tile, one % passes_a_tile * BYTES
+            place = columns + (tile * 4 * lanes + start) * entry
+            fill_tables(place, lanes * entry, table, tokens)
+            last = _reach(place, lanes * entry, reach, fresh, tokens) > SAFE or one == passes - 1
+            if fresh and last:
+                add_rows(entries, sums, totals, table, count, tokens, 1, 1)
+            elif fresh:
+                add_rows(entries, sums, totals, table, count, tokens, 1, 0)
+            elif last:
+                add_rows(entries, sums, totals, table, count, tokens, 0, 1)
+            else:
+                add_rows(entries, sums, totals, table, count, tokens, 0, 0)
+            fresh = last
+            entries += groups * 4 * BYTES
+        _store_totals(a, row, min(tokens, rows - row), first, count, totals, tokens)
+
+    return body

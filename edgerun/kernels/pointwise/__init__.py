@@ -1,0 +1,1 @@
+"""Kernels that treat each row, or each element, by itself."""

@@ -1,0 +1,152 @@
+"""Kernels that treat every element by itself: embeddings, gates, sums, rotary embedding.
+
+Buffers are float32 ``[rows, stride]``; ``lanes`` is the number of float32 in a vector. ``rows``
+is the address of an int64; these kernels leave it to the program to call them once a row.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from numba import float32, njit
+
+from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.lang.simd import load, store
+from edgerun.kernels.lang.vectormath import relu2, silu
+from edgerun.kernels.lang.word import byte_at, float_at, int_at, set_float, word
+
+
+@njit
+def copy_floats(source: int, target: int, count: int) -> None:
+    """Copies ``count`` float32."""
+    whole = count // 8 * 8
+    for index in range(0, whole, 8):
+        store(target + index * 4, load(source + index * 4, "f32", 8))
+    for index in range(whole, count):
+        set_float(target, index, float_at(source, index))
+
+
+@kernel("embedding_dense", "rows ids table out width out_stride")
+def embedding_dense() -> Body:
+    """Rows ``ids`` (int32) of a float32 table ``[vocab, width]``; a chunk is a row. Exact."""
+
+    def body(a: int, chunk: int) -> None:
+        width = word(a, 4)
+        source = word(a, 2) + int_at(word(a, 1), chunk) * width * 4
+        copy_floats(source, word(a, 3) + chunk * word(a, 5) * 4, width)
+
+    return body
+
+
+@kernel("embedding_block", "rows ids codes scales out width out_stride")
+def embedding_block(bits: int, block: int) -> Body:
+    """Rows of a table in the MatMulNBits layout of the bundle; a chunk is a row.
+
+    ``codes`` uint8 ``[vocab, blocks, block * bits / 8]``, ``scales`` float32
+    ``[vocab, blocks]``, zero point ``2 ** (bits - 1)``. One rounding an element.
+    """
+    low = (1 << bits) - 1
+    middle = 1 << (bits - 1)
+    per_byte = 8 // bits
+
+    def body(a: int, chunk: int) -> None:
+        width, identity = word(a, 5), int_at(word(a, 1), chunk)
+        blocks = (width + block - 1) // block
+        codes = word(a, 2) + identity * (blocks * block // per_byte)
+        scales = word(a, 3) + identity * blocks * 4
+        out = word(a, 4) + chunk * word(a, 6) * 4
+        for index in range(width):
+            code = (byte_at(codes, index // per_byte) >> (index % per_byte * bits)) & low
+            set_float(out, index, float32(code - middle) * float_at(scales, index // block))
+
+    return body
+
+
+@kernel("gate", "rows gate gate_stride up up_stride out out_stride width pieces")
+def gate(activation: str, lanes: int) -> Body:
+    """``out = activation(gate) * up`` for ``silu`` or ``relu2``; ``out`` may be an input.
+
+    A row is cut into ``pieces``: chunk = row * pieces + piece. Relative error below 4e-7.
+    """
+    squared = 1 if activation == "relu2" else 0
+
+    def body(a: int, chunk: int) -> None:
+        pieces, width = word(a, 8), word(a, 7)
+        row, piece = chunk // pieces, chunk % pieces
+        size = (width // lanes + pieces - 1) // pieces * lanes
+        first, last = piece * size, min(width, (piece + 1) * size)
+        if piece == pieces - 1:
+            last = width
+        g = word(a, 1) + row * word(a, 2) * 4
+        u = word(a, 3) + row * word(a, 4) * 4
+        out = word(a, 5) + row * word(a, 6) * 4
+        whole = first + max(0, last - first) // lanes * lanes
+        for index in range(first, whole, lanes):
+            x = load(g + index * 4, "f32", lanes)
+            y = relu2(x) if squared else silu(x)
+            store(out + index * 4, y * load(u + index * 4, "f32", lanes))
+        for index in range(whole, last):
+            one = load(g + index * 4, "f32", 1)
+            y1 = relu2(one) if squared else silu(one)
+            store(out + index * 4, y1 * load(u + index * 4, "f32", 1))
+
+    return body
+
+
+@kernel("add", "rows a b out width")
+def add(lanes: int) -> Body:
+    """``out = a + b``, all ``[rows, width]``; ``out`` may be an input; a chunk is a row. Exact."""
+
+    def body(a: int, chunk: int) -> None:
+        width = word(a, 4)
+        start = chunk * width * 4
+        left, right, out = word(a, 1) + start, word(a, 2) + start, word(a, 3) + start
+        whole = width // lanes * lanes
+        for index in range(0, whole, lanes):
+            total = load(left + index * 4, "f32", lanes) + load(right + index * 4, "f32", lanes)
+            store(out + index * 4, total)
+        for index in range(whole, width):
+            set_float(out, index, float_at(left, index) + float_at(right, index))
+
+    return body
+
+
+@kernel("select_rows", "rows index x x_stride out out_stride width")
+def select_rows() -> Body:
+    """``out[i] = x[index[i]]`` with int32 ``index``; ``rows`` counts the outputs. Exact."""
+
+    def body(a: int, chunk: int) -> None:
+        source = word(a, 2) + int_at(word(a, 1), chunk) * word(a, 3) * 4
+        copy_floats(source, word(a, 4) + chunk * word(a, 5) * 4, word(a, 6))
+
+    return body
+
+
+@kernel("rotary", "rows positions table x x_stride heads")
+def rotary(head_dim: int, lanes: int) -> Body:
+    """Rotates the pairs ``(i, i + head_dim / 2)`` of every head in place; a chunk is a row.
+
+    ``table`` is float32 ``[positions, head_dim]``: the cosines of ``head_dim / 2`` angles, then
+    their sines. Three roundings an element.
+    """
+    half = head_dim // 2
+    lanes = gcd(half, lanes)
+
+    def body(a: int, chunk: int) -> None:
+        table = word(a, 2) + int_at(word(a, 1), chunk) * head_dim * 4
+        x = word(a, 3) + chunk * word(a, 4) * 4
+        for _head in range(word(a, 5)):
+            for index in range(0, half * 4, lanes * 4):
+                cos, sin = (
+                    load(table + index, "f32", lanes),
+                    load(table + index + half * 4, "f32", lanes),
+                )
+                first, second = (
+                    load(x + index, "f32", lanes),
+                    load(x + index + half * 4, "f32", lanes),
+                )
+                store(x + index, first * cos - second * sin)
+                store(x + index + half * 4, second * cos + first * sin)
+            x += head_dim * 4
+
+    return body

@@ -1,0 +1,126 @@
+"""Kernels that do no useful work: ``calibration`` times them to know the machine.
+
+Each keeps one way to get at products busy from registers and the first level of the cache: the
+multipliers of an instruction set, table lookup, the matrix unit of AMX.
+What surrounds these operations in the kernels that do the work only costs time, so these are
+bounds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.lang.dot import DOTS
+from edgerun.kernels.lang.simd import Vec, pointer
+from edgerun.kernels.lang.word import word
+from edgerun.kernels.linear.amx_tiles import LINE, SIDE, SPINNERS, STEP_BYTES, TOKENS, UNITS, WIDTH
+from edgerun.kernels.linear.lookup_tiles import add_rows
+
+CODES = 4  # vectors of codes, kept in registers
+PLACES = 2  # vectors of activations a step, each read from the cache
+PRODUCTS = CODES * PLACES
+DEPTH = LINE  # of K in a tile
+TILE_PRODUCTS = TOKENS * WIDTH * DEPTH
+SUMS_BYTES = TOKENS * STEP_BYTES
+_I64 = ir.IntType(64)
+_BITS = 2  # the cheapest codes: nothing to correct
+
+
+@intrinsic(prefer_literal=True)
+def _products(typingctx, codes, x, steps, out, lanes, isa):  # type: ignore[no-untyped-def]
+    """``out[i] += codes[i % CODES] * x[...]`` for ``steps`` steps of ``PLACES`` vectors each."""
+    values: list[Any] = [getattr(kind, "literal_value", None) for kind in (lanes, isa)]
+    if None in values:
+        return None
+    width, dots = values[0], DOTS[values[1]]
+    narrow, partial = Vec("u8", width).llvm, dots.partial(width).llvm
+
+    def vector(builder, address, kind):  # type: ignore[no-untyped-def]
+        value = builder.load(pointer(builder, address, kind))
+        value.align = 1
+        return value
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        def at(base, index):  # type: ignore[no-untyped-def]
+            return builder.add(base, ir.Constant(_I64, index * width))
+
+        weights = [
+            dots.prepare(builder, vector(builder, at(args[0], index), narrow), width, _BITS)
+            for index in range(CODES)
+        ]
+        sums = [cgutils.alloca_once(builder, partial) for _ in range(PRODUCTS)]
+        for index, place in enumerate(sums):
+            builder.store(vector(builder, at(args[3], index), partial), place)
+        step_bytes = ir.Constant(_I64, PLACES * width)
+        with cgutils.for_range(builder, args[2], intp=_I64) as loop:
+            start = builder.add(args[1], builder.mul(loop.index, step_bytes))
+            for place in range(PLACES):
+                x_vector = vector(builder, at(start, place), narrow)
+                for code in range(CODES):
+                    total = sums[place * CODES + code]
+                    value = builder.load(total)
+                    builder.store(dots.add(builder, value, weights[code], x_vector, width), total)
+        for index, place in enumerate(sums):
+            target = pointer(builder, at(args[3], index), partial)
+            builder.store(builder.load(place), target).align = 1
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp, types.intp, lanes, isa), codegen
+
+
+@kernel("multiply_peak", "codes x steps repeats out")
+def multiply_peak(lanes: int, isa: str) -> Body:
+    """Multiplies codes by activations and adds up, as fast as the instruction set can.
+
+    ``codes`` is uint8 ``[CODES, lanes]`` of values 0 to 3, ``x`` int8 ``[steps * PLACES,
+    lanes]``, read ``repeats`` times over; ``out`` holds ``[PRODUCTS, lanes]`` bytes a chunk:
+    sums in the narrow type of the instruction set, which wrap around. A chunk is
+    ``steps * repeats * PRODUCTS * lanes`` multiply-adds.
+    """
+
+    def body(a: int, chunk: int) -> None:
+        out = word(a, 4) + chunk * PRODUCTS * lanes
+        for _repeat in range(word(a, 3)):
+            _products(word(a, 0), word(a, 1), word(a, 2), out, lanes, isa)
+
+    return body
+
+
+@kernel("lookup_peak", "entries sums table count repeats")
+def lookup_peak(tokens: int) -> Body:
+    """Adds table entries as ``lookup_row`` does, from the cache.
+
+    ``entries`` is uint8 ``[count, 8]``, ``table`` int16 ``[81, 8, tokens]``, ``sums`` int16
+    ``[count, tokens]`` a chunk, which wrap around; ``count`` is even. An entry stands for four
+    multiply-adds a token: a chunk is ``count * repeats * 32 * tokens`` of them.
+    """
+
+    def body(a: int, chunk: int) -> None:
+        sums = word(a, 1) + chunk * word(a, 3) * tokens * 2
+        for _repeat in range(word(a, 4)):
+            add_rows(word(a, 0), sums, 0, word(a, 2), word(a, 3), tokens, 0, 0)
+
+    return body
+
+
+@kernel("amx_peak", "codes x out repeats")
+def amx_peak(isa: str) -> Body:
+    """Multiplies tiles as ``amx_row`` does, all from registers.
+
+    ``codes`` is uint8 ``[16, 32, 4]``, ``x`` int8 ``[32, 64]``, ``out`` int32 ``[32, 32]`` a
+    chunk, which wraps around. A chunk is ``repeats * 32 * 32 * 64`` multiply-adds.
+    """
+    (configure, _, release), spin = UNITS[isa], SPINNERS[isa]
+
+    def body(a: int, chunk: int) -> None:
+        configure(SIDE, DEPTH)
+        spin(word(a, 0), word(a, 1), word(a, 3), word(a, 2) + chunk * SUMS_BYTES)
+        release()
+
+    return body

@@ -1,0 +1,73 @@
+"""A kernel that only reads memory: the speed limit of everything that streams weights.
+
+How a core reads fastest differs between processors: from how many places side by side, and
+whether it pays to ask for lines ahead. ``profile.py`` tries several ways; the best one counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.lang.intrinsics import prefetch
+from edgerun.kernels.lang.simd import Vec, constant, pointer, reduce_add, splat
+from edgerun.kernels.lang.word import set_int, word
+
+LINE = 64
+_I64 = ir.IntType(64)
+
+
+@intrinsic(prefer_literal=True)
+def _sum_lines(typingctx, address, streams, apart, lanes):  # type: ignore[no-untyped-def]
+    """Sum of the int32 in one line of each stream; the streams are ``apart`` bytes apart."""
+    values: list[Any] = [getattr(kind, "literal_value", None) for kind in (streams, lanes)]
+    if None in values:
+        return None
+    count, width = values
+    vec = Vec("i32", width)
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        total = constant(vec, 0)
+        for stream in range(count):
+            start = builder.add(args[0], builder.mul(args[2], ir.Constant(_I64, stream)))
+            for place in range(0, LINE, 4 * width):
+                at = builder.add(start, ir.Constant(_I64, place))
+                value = builder.load(pointer(builder, at, vec.llvm))
+                value.align = 1
+                total = builder.add(total, value)
+        return total
+
+    return vec(types.intp, streams, types.intp, lanes), codegen
+
+
+@kernel("stream_read", "data bytes sums")
+def stream_read(lanes: int, streams: int = 4, ahead: int = 0) -> Body:
+    """Adds up the int32 of ``bytes`` bytes from ``data + chunk * bytes``; exact modulo 2**32.
+
+    ``bytes`` is a multiple of ``streams * LINE``; ``sums`` is int32 ``[chunks]``: without a
+    result the loads would be left out. ``lanes`` is the number of int32 in a vector. The chunk
+    is read from ``streams`` places side by side; ``ahead`` bytes further on lines are asked for,
+    0 leaves that to the processor.
+    """
+
+    def plain(a: int, chunk: int) -> None:
+        x, part = word(a, 0) + chunk * word(a, 1), word(a, 1) // streams
+        total = splat(0, "i32", lanes)
+        for line in range(x, x + part, LINE):
+            total = total + _sum_lines(line, streams, part, lanes)
+        set_int(word(a, 2), chunk, reduce_add(total))
+
+    def asking(a: int, chunk: int) -> None:
+        x, part = word(a, 0) + chunk * word(a, 1), word(a, 1) // streams
+        total = splat(0, "i32", lanes)
+        for line in range(x, x + part, LINE):
+            for stream in range(streams):
+                prefetch(line + stream * part + ahead)
+            total = total + _sum_lines(line, streams, part, lanes)
+        set_int(word(a, 2), chunk, reduce_add(total))
+
+    return asking if ahead else plain

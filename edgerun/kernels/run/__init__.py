@@ -1,0 +1,1 @@
+"""Native programs: lists of kernel calls that several threads walk."""

@@ -1,0 +1,210 @@
+"""Native programs: a list of kernel calls that several threads run without Python in between.
+
+An instruction is a compiled kernel ``void(intp arguments, intp chunk)``, a block of int64
+arguments and a number of chunks. All threads walk the same list and take chunks from a shared
+counter, so a thread that loses its core delays nobody: the others take its share. An
+instruction waits for earlier ones only where buffers demand it. ``runner.py`` has the code that
+the threads execute.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.kernels.jit.registry import compiled
+from edgerun.kernels.run.instructions import COLUMNS, COUNTER_BYTES, Instruction, fences
+
+__all__ = ["FRAME_WORDS", "Instruction", "Program", "ThreadTeam", "fences"]
+
+FRAME_WORDS = 16
+CACHE_LINE_WORDS = 8
+
+
+class Program:
+    """Instructions bound to their buffers, ready to run."""
+
+    def __init__(
+        self,
+        instructions: Sequence[Instruction],
+        keep: Sequence[Any],
+        frame: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Builds the instruction table.
+
+        Args:
+            instructions: in order of execution.
+            keep: objects whose memory the instructions point to.
+            frame: int64 ``[FRAME_WORDS]``, the quantities that chunk counts depend on; made here
+                unless instructions read it too.
+        """
+        self.instructions = list(instructions)
+        self.keep = list(keep)
+        self.frame = np.zeros(FRAME_WORDS, np.int64) if frame is None else frame
+        rows = [
+            (step.function, step.arguments.ctypes.data, step.size, step.times, step.divide, fence)
+            for step, fence in zip(instructions, fences(instructions), strict=True)
+        ]
+        self.table = np.array(rows, np.int64).reshape(-1, COLUMNS)
+        self.counters = _lines(len(rows), COUNTER_BYTES // 8)
+
+
+class ThreadTeam:
+    """Worker threads that help the calling thread to run programs.
+
+    Workers spin for a fraction of a millisecond after a run and then sleep. A team keeps the
+    program it ran last alive, because a worker may look at it a little longer than the run
+    lasts; ``settle`` ends that. In a forked child the workers start anew with the next run.
+    """
+
+    def __init__(self, threads: int) -> None:
+        """Makes a team of ``threads - 1`` workers and whoever calls ``run``."""
+        self.threads = threads
+        self._closed = False
+        self._settled = 0  # the last run that nobody can join any more
+        self._workers: list[threading.Thread] = []
+        self._program: Program | None = None
+        self._master: Callable[..., Any]
+        # Requested now and waited for when something is to run, so that both are compiled while
+        # other kernels are.
+        for name in ("runner-master", "runner-worker"):
+            compiled(name)
+        self._reset()
+        _TEAMS.add(self)
+
+    def run(self, program: Program) -> None:
+        """Runs a program to its end."""
+        with self._lock:
+            if program is not self._program:
+                self._settle()
+                self._program = program
+            if not self._workers:
+                self._start()
+            try:
+                with self._state:
+                    self._run += 1
+                    if self._sleeping:
+                        self._asleep.notify_all()
+                self._master(
+                    self._control.ctypes.data,
+                    program.table.ctypes.data,
+                    len(program.table),
+                    program.counters.ctypes.data,
+                    program.frame.ctypes.data,
+                    self._run,
+                )
+            except BaseException:  # Ctrl-C, perhaps before the run began: nobody is to wait for it
+                self._settled = self._run
+                raise
+
+    def settle(self) -> None:
+        """Waits until no worker can still look at a program that has ended."""
+        with self._lock:
+            self._settle()
+
+    def close(self) -> None:
+        """Ends the workers; calling it twice is allowed, running a program after it is not."""
+        self.settle()
+        with self._state:
+            self._closed = True
+            self._asleep.notify_all()
+        if threading.current_thread() not in self._workers:  # a worker may collect its own team
+            for worker in self._workers:
+                worker.join()
+        self._workers = []
+
+    def _settle(self) -> None:
+        with self._state:  # also a barrier between the store and the loads below
+            self._control[0, 0] = -1
+            self._settled = self._run
+        while not self._idle[:, 0].all():
+            time.sleep(0)
+        self._program = None
+
+    def _reset(self) -> None:
+        self._control = _lines(1, 2 * CACHE_LINE_WORDS)
+        self._idle = _lines(self.threads, 2 * CACHE_LINE_WORDS)
+        self._idle[:] = 1
+        self._run = 0
+        self._settled = 0
+        self._sleeping = 0
+        self._lock = threading.Lock()
+        # Taken and left by itself, because Ctrl-C between a condition's own functions and the
+        # lock beneath would leave it taken for ever.
+        self._state = threading.RLock()
+        self._asleep = threading.Condition(self._state)
+        self._program = None
+        self._workers = []
+
+    def _start(self) -> None:
+        if self._closed:
+            raise RuntimeError("the thread team is closed")
+        self._master = _native("runner-master", 6, result=False)
+        work = _native("runner-worker", 3, result=True)
+        self._workers = [
+            threading.Thread(
+                target=self._work, args=(work, index), daemon=True, name=f"edgerun-{index}"
+            )
+            for index in range(1, self.threads)
+        ]
+        for worker in self._workers:
+            worker.start()
+
+    def _work(self, work: Callable[[int, int, int], int], index: int) -> None:
+        control, idle = self._control.ctypes.data, self._idle[index].ctypes.data
+        last = 0
+        while True:
+            last = work(control, idle, last)
+            with self._state:
+                self._sleeping += 1
+                # A worker that woke up too late finds its run settled and waits for another.
+                while self._run <= max(last, self._settled) and not self._closed:
+                    self._asleep.wait()
+                self._sleeping -= 1
+                if self._closed:
+                    return
+
+
+def _lines(count: int, words: int) -> NDArray[np.int64]:
+    """Zeroed int64 ``[count, words]`` that starts on a cache line."""
+    raw = np.zeros(count * words + CACHE_LINE_WORDS, np.int64)
+    start = -raw.ctypes.data // 8 % CACHE_LINE_WORDS
+    return raw[start : start + count * words].reshape(count, words)
+
+
+@cache
+def _native(name: str, arguments: int, *, result: bool) -> Callable[..., Any]:
+    """A function of ``runner.py`` as ctypes calls it: without the interpreter's lock."""
+    address = compiled(name).address
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64 if result else None, *[ctypes.c_int64] * arguments)
+    return kind(address)
+
+
+_TEAMS: weakref.WeakSet[ThreadTeam] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """Ends all workers before the interpreter goes: they must not outlive it."""
+    for team in list(_TEAMS):
+        team.close()
+
+
+def _forget_workers() -> None:
+    """In a forked child: the threads are gone, and locks may be held for ever."""
+    for team in list(_TEAMS):
+        team._reset()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_workers)

@@ -1,0 +1,1 @@
+"""The embedded Python API: text in, text out."""

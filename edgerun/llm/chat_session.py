@@ -1,0 +1,159 @@
+"""A conversation with a model, remembered from message to message."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from edgerun.engine.sampling import SamplingParams
+from edgerun.engine.session import Session
+from edgerun.engine.session_file import SavedSession, load_session, save_session
+from edgerun.engine.stats import Stats
+from edgerun.errors import PromptError
+from edgerun.llm.arguments import check_path, check_text
+from edgerun.llm.completion import Completion, TextStream
+from edgerun.model.chat.format import RenderedChat
+from edgerun.model.chat.template import Message
+from edgerun.state.fair_lock import FairLock
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from edgerun.engine.sampling.params import SamplingKeywords
+    from edgerun.llm.llm import LLM
+
+
+class ChatSession:
+    """A conversation that remembers.
+
+    It has one reply under way at a time: whichever thread sends the next message, clears or loads
+    ends the reply before. Threads that are to talk at a time take a session each.
+
+    Attributes:
+        messages: what was said, oldest first.
+    """
+
+    def __init__(self, llm: LLM, session: Session) -> None:
+        """Made by ``LLM.session``."""
+        self._llm = llm
+        self._session = session
+        self._before: RenderedChat | None = None
+        self._stream: Callable[[], TextStream | None] = lambda: None
+        self._lock = FairLock()
+        self.messages: list[Message] = []
+
+    @property
+    def system(self) -> str:
+        """The system message, ``""`` if there is none."""
+        first = self.messages[0] if self.messages else {}
+        return str(first["content"]) if first.get("role") == "system" else ""
+
+    @system.setter
+    def system(self, text: str) -> None:
+        message: Message = {"role": "system", "content": check_text("the system message", text)}
+        self.messages[: 1 if self.system else 0] = [message] if text else []
+
+    def send(self, text: str, **sampling: Unpack[SamplingKeywords]) -> TextStream:
+        """Sends a message and streams the reply.
+
+        Both become part of the conversation when the stream ends; an interrupted reply is kept as
+        far as it came, and after an error before the first token the message is not kept. A reply
+        that is still under way when the next message is sent ends there.
+
+        Raises:
+            PromptError: the text is empty, or the conversation no longer fits the context.
+        """
+        stats = Stats()
+        if not check_text("the message", text):
+            raise PromptError("the message is empty")
+        params = self._llm.chat_params(**sampling)
+        return self._lock.run(self._send, text, params, stats)
+
+    def _send(self, text: str, params: SamplingParams, stats: Stats) -> TextStream:
+        self._end_reply()
+        message: Message = {"role": "user", "content": text}
+        chat = self._llm._format.encode(
+            [*self.messages, message], before=self._before, context=self._llm.model.context
+        )
+
+        def ended(completion: Completion) -> None:
+            self._keep(message, chat, completion)
+
+        decoder = self._llm.tokenizer.stream()
+        stream = self._llm._stream(self._session, chat.ids, params, stats, decoder, ended)
+        self._stream = weakref.ref(stream)  # one that is dropped must end at once
+        return stream
+
+    def clear(self) -> None:
+        """Forgets what was said, but for the system message."""
+        self._lock.run(self._replace, None)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the conversation to a file, atomically.
+
+        Raises:
+            StorageError: the folder is not writable or the disk is full.
+        """
+        saved = SavedSession(self._llm.model.digest, tuple(self._session.ids), tuple(self.messages))
+        save_session(check_path(path), saved)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Replaces the conversation by a saved one; its keys and values are computed when needed.
+
+        Raises:
+            SessionError: the file is missing, broken, or belongs to another model.
+        """
+        saved = load_session(check_path(path), self._llm.model.digest)
+        self._lock.run(self._replace, saved.messages)
+
+    def close(self) -> None:
+        """Ends a reply under way and gives the cache back; calling it twice is allowed."""
+        self._lock.run(self._end_reply)
+        self._session.close()
+
+    def __repr__(self) -> str:
+        if not self._session.is_open:
+            return f"<ChatSession: {len(self.messages)} messages, closed>"
+        return (
+            f"<ChatSession: {len(self.messages)} messages, {len(self._session.ids)} of "
+            f"{self._llm.model.context} tokens>"
+        )
+
+    def __enter__(self) -> ChatSession:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _end_reply(self) -> None:
+        """Ends a reply under way, which is kept as far as it came."""
+        stream = self._stream()
+        if stream is not None:
+            stream.close()
+
+    def _replace(self, messages: Sequence[Message] | None) -> None:
+        """Goes on from other messages; None for the system message alone."""
+        self._end_reply()
+        system = self.messages[:1] if self.system else []
+        self._session.clear()
+        self._before = None
+        self.messages[:] = system if messages is None else messages
+
+    def _keep(self, message: Message, chat: RenderedChat, completion: Completion) -> None:
+        if not completion.ids and completion.finish_reason == "cancelled":
+            return
+        self.messages += [message, {"role": "assistant", "content": completion.text}]
+        # Text cut at a stop text, or with hidden tokens, is not the text of the ids.
+        whole = self._llm.tokenizer.decode(completion.ids) == completion.text
+        visible = self._llm.tokenizer.hidden_ids.isdisjoint(completion.ids)
+        self._before = None
+        if whole and visible:
+            self._before = self._llm._format.extended(chat, completion.text, completion.ids)

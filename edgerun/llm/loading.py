@@ -1,0 +1,352 @@
+"""From a path to a model ready to run: the seam between the API and what lies below."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict
+
+from edgerun import env, trace
+from edgerun.backends.base import (
+    Backend,
+    CompileOptions,
+    Executable,
+    Phase,
+    Progress,
+    Reports,
+)
+from edgerun.backends.cpu.families import weight_bytes
+from edgerun.backends.cpu.packing import Packing, choose_packing
+from edgerun.backends.registry import find_candidates
+from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
+from edgerun.errors import BundleError, InputError
+from edgerun.graph.ir import Graph
+from edgerun.graph.shapes import value_shapes
+from edgerun.kernels.host.cores import worker_threads
+from edgerun.machine.profile import machine_profile
+from edgerun.model.bundle import Bundle, open_bundle
+from edgerun.model.chat.template import ChatTemplate, template_source
+from edgerun.model.config import eos_ids, read_json_object, sampling_defaults
+from edgerun.model.text.tokenizer import Tokenizer
+from edgerun.plan.planner import compile_plan, expect, make_plan
+from edgerun.plan.workload import Workload, workload
+from edgerun.state import CacheSpec
+from edgerun.state.kv_cache import STORAGE, CacheDType
+from edgerun.values import as_int, shown
+
+logger = logging.getLogger(__name__)
+
+MAX_CONTEXT = 1 << 24
+MAX_SESSIONS = 1024
+MIN_CONTEXT = 512
+LIMITS = {
+    "threads": env.MAX_THREADS,
+    "context": MAX_CONTEXT,
+    "max_sessions": MAX_SESSIONS,
+    "chunk_rows": MAX_CONTEXT,
+}
+MAX_VALUE_BYTES = 64 << 20
+CACHE_SHARE = 0.5  # of the free memory, for one full context
+TOKENIZER_CONFIG = "tokenizer_config.json"
+GENERATION_CONFIG = "generation_config.json"
+CHAT_TEMPLATE = "chat_template.jinja"
+
+
+class LoadKeywords(TypedDict, total=False):
+    """``LoadOptions`` as keyword arguments, for type checkers."""
+
+    backend: str | None
+    device: str | None
+    threads: int | None
+    context: int | None
+    kv_cache: CacheDType
+    max_sessions: int
+    chunk_rows: int
+    verify: bool
+    pack: str | None
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How to load a model.
+
+    Attributes:
+        backend: name of the one back-end to use, with others for what it leaves to them; None
+            lets the plan choose.
+        device: which device the back-end is to use; None for its own choice.
+        threads: worker threads; None for one per usable core.
+        context: tokens a sequence may have; None for what the model was made for.
+        kv_cache: storage of keys and values, ``"fp32"``, ``"fp16"`` or ``"int8"``.
+        max_sessions: sequences that can be cached at a time.
+        chunk_rows: most prompt tokens of one call; fewer where values are very wide.
+        verify: check the digests of the weight files too.
+        pack: how ternary weights lie in memory, ``"two_bits"``, ``"trits"`` (1.6 bits) or
+            ``"auto"``, the faster; None for what the bundle asks for. Results are the same.
+        progress: called with a line of text before slow work.
+
+    Raises:
+        InputError: a value is unusable.
+    """
+
+    backend: str | None = None
+    device: str | None = None
+    threads: int | None = None
+    context: int | None = None
+    kv_cache: CacheDType = "fp16"
+    max_sessions: int = 4
+    chunk_rows: int = DEFAULT_CHUNK_ROWS
+    verify: bool = False
+    pack: str | None = None
+    progress: Progress = field(default=lambda text: logger.info(text))
+
+    def __post_init__(self) -> None:
+        """Checks every value; NumPy's numbers become Python's."""
+        _check_choice("kv_cache", self.kv_cache, tuple(STORAGE))
+        if self.pack is not None:
+            _check_choice("pack", self.pack, env.PACKS)
+        for name in ("backend", "device"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, str) and value):
+                raise InputError(f"{name} is {shown(value)}; expected a name, or None")
+        for name, high in LIMITS.items():
+            value = _whole(name, getattr(self, name), high)
+            object.__setattr__(self, name, value)
+        worker_threads(self.threads)  # refuses more than there are cores
+        if not isinstance(self.verify, bool):
+            raise InputError(f"verify is {shown(self.verify)}; expected True or False")
+        if not callable(self.progress):
+            raise InputError(f"progress is {shown(self.progress)}; expected a function of a text")
+
+    @property
+    def worker_threads(self) -> int:
+        """Threads to use: asked for here, in the environment, or one per usable core."""
+        return worker_threads(self.threads)
+
+
+@dataclass(slots=True)
+class Model:
+    """All that is needed to generate text.
+
+    Attributes:
+        path: the bundle.
+        digest: identifies the bundle's content.
+        tokenizer: text to ids and back.
+        template: chat template.
+        executables: a program for each phase.
+        cache_spec: what the model caches.
+        context: tokens a sequence may have.
+        vocab_size: width of the logits.
+        eos_ids: ids that end a reply.
+        sampling_defaults: what the model recommends.
+        chunk_rows: most prompt tokens of one call.
+        max_sessions: sequences that can be cached at a time.
+        weight_bytes: bytes of weights that a decode step reads.
+        threads: worker threads.
+        backends: names of the back-ends in use.
+        workload: how much there is to multiply.
+        reporters: back-ends in use that count what their device does.
+        owned: closes the back-ends; to be done after the executables are closed.
+    """
+
+    path: Path
+    digest: str
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    executables: Mapping[Phase, Executable]
+    cache_spec: CacheSpec
+    context: int
+    vocab_size: int
+    eos_ids: tuple[int, ...] = ()
+    sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
+    chunk_rows: int = DEFAULT_CHUNK_ROWS
+    max_sessions: int = 4
+    weight_bytes: int = 0
+    threads: int = 1
+    backends: tuple[str, ...] = ()
+    workload: Workload = field(default_factory=Workload)
+    reporters: tuple[Reports, ...] = ()
+    owned: ExitStack = field(default_factory=ExitStack)
+
+
+def resolve(path: str | Path | None) -> Path:
+    """Returns the folder of a bundle; None is the model that comes with edgerun.
+
+    Raises:
+        BundleError: no model comes with this installation.
+    """
+    if path is not None:
+        return Path(path)
+    package = Path(__file__).parents[1]
+    for candidate in (package / "_default_model", package.parent / "models" / "default" / "bundle"):
+        if candidate.is_dir():
+            return candidate
+    raise BundleError(
+        "no default model comes with this installation: name a bundle, "
+        "for example one made with `edgerun export`"
+    )
+
+
+def prepare(path: str | Path | None, options: LoadOptions) -> Model:
+    """Opens a bundle, plans it and compiles it.
+
+    Raises:
+        BundleError: the bundle is missing, broken or altered.
+        UnsupportedError: no back-end runs it.
+        BackendError: a back-end failed to compile it.
+    """
+    bundle = open_bundle(resolve(path), verify=options.verify)
+    config = bundle.config
+    texts = {name: _read_json(bundle, name) for name in (TOKENIZER_CONFIG, GENERATION_CONFIG)}
+    tokenizer = _tokenizer(bundle, texts[TOKENIZER_CONFIG])
+    template = ChatTemplate(
+        _template_source(bundle, texts[TOKENIZER_CONFIG]), tokenizer.special_token_variables()
+    )
+    spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, options.kv_cache)
+    context = _context(options.context, config.context_length, spec)
+    rows = min(options.chunk_rows, context, affordable_rows(bundle.graph))
+    found = dict.fromkeys((*config.eos_token_ids, *eos_ids(texts[GENERATION_CONFIG])))
+    packing = packing_of(bundle, options)
+    executables, used, owned = _compile(bundle, options, spec, rows, packing.trits)
+    return Model(
+        path=bundle.path,
+        digest=bundle.digest,
+        tokenizer=tokenizer,
+        template=template,
+        executables=executables,
+        cache_spec=spec,
+        context=context,
+        vocab_size=config.vocab_size,
+        eos_ids=tuple(dict.fromkeys((*found, *tokenizer.eos_ids))),
+        sampling_defaults=sampling_defaults(texts[GENERATION_CONFIG]),
+        chunk_rows=rows,
+        max_sessions=options.max_sessions,
+        weight_bytes=streamed_bytes(bundle.graph, trits=packing.trits),
+        threads=options.worker_threads,
+        backends=tuple(backend.name for backend in used),
+        workload=workload(bundle.graph),
+        reporters=tuple(backend for backend in used if isinstance(backend, Reports)),
+        owned=owned,
+    )
+
+
+def affordable_rows(graph: Graph) -> int:
+    """Rows for which the widest value of a graph takes at most ``MAX_VALUE_BYTES``, at least 1.
+
+    A small file can describe layers of very many, very short rows. Logits do not count: a prompt
+    needs those of one row.
+    """
+    shapes = value_shapes(graph).values()
+    widest = max((shape.width for shape in shapes if not shape.selected), default=1)
+    return max(1, MAX_VALUE_BYTES // (4 * widest))
+
+
+def streamed_bytes(graph: Graph, *, trits: bool = False) -> int:
+    """Bytes of weights that one decode step reads: all constants but rows of the embedding.
+
+    As they lie in memory, see ``weight_bytes`` of the CPU back-end.
+    """
+    used: dict[str, int] = {}
+    for node in graph.nodes:
+        for name in node.inputs if node.op != "embedding" else ():
+            constant = graph.constants.get(name)
+            if constant is not None:
+                activations = str(node.attrs.get("activations", ""))
+                used[name] = weight_bytes(constant, activations, trits=trits)
+    return sum(used.values())
+
+
+def _compile(
+    bundle: Bundle, options: LoadOptions, spec: CacheSpec, rows: int, trits: bool
+) -> tuple[Mapping[Phase, Executable], tuple[Backend, ...], ExitStack]:
+    """The programs, the back-ends that run them, and what closes all back-ends asked.
+
+    Weights that were never hashed are hashed meanwhile, so that nothing is generated with others.
+    """
+    candidates = find_candidates(options.backend, options.device)
+    threads = options.worker_threads
+    with ExitStack() as owned, bundle.files.verification() as verification:
+        for backend in candidates.backends:
+            owned.callback(backend.close)
+        expect(candidates.backends, threads, trits=trits)
+        plan = make_plan(bundle.graph, candidates.backends, candidates.preferred)
+        each = {
+            Phase.PREFILL: CompileOptions(threads, rows, spec, options.progress, trits=trits),
+            Phase.DECODE: CompileOptions(threads, 1, spec, options.progress, trits=trits),
+        }
+        names = {segment.backend for phase in plan.segments.values() for segment in phase}
+        used = tuple(backend for backend in candidates.backends if backend.name in names)
+        for backend in set(candidates.backends).difference(used):
+            backend.close()
+        programs = compile_plan(plan, candidates.backends, each)
+        verification.finish(options.progress)
+        return programs, used, owned.pop_all()
+
+
+def packing_of(bundle: Bundle, options: LoadOptions) -> Packing:
+    """How the bundle's ternary weights will lie in memory, and why."""
+    threads = options.worker_threads
+    packing = choose_packing(bundle.manifest.pack, options.pack, machine_profile(), threads)
+    trace.say(trace.PLAN, f"ternary weights as {packing.name}: {packing.reason}")
+    return packing
+
+
+def _tokenizer(bundle: Bundle, config: Mapping[str, Any]) -> Tokenizer:
+    tokenizer = Tokenizer.from_json(bundle.read_text("tokenizer.json"), config)
+    if tokenizer.vocab_size > bundle.config.vocab_size:
+        raise BundleError(
+            f"the tokenizer of {bundle.path} has {tokenizer.vocab_size} tokens and the model "
+            f"{bundle.config.vocab_size}: they do not belong together"
+        )
+    return tokenizer
+
+
+def _read_json(bundle: Bundle, name: str) -> dict[str, Any]:
+    return read_json_object(name, bundle.read_text(name) if bundle.has(name) else None)
+
+
+def _template_source(bundle: Bundle, tokenizer_config: Mapping[str, Any]) -> str | None:
+    file = bundle.read_text(CHAT_TEMPLATE) if bundle.has(CHAT_TEMPLATE) else None
+    return template_source(tokenizer_config, file)
+
+
+def _context(asked: int | None, trained: int, spec: CacheSpec) -> int:
+    """Tokens a sequence may have.
+
+    Raises:
+        InputError: more than the model was trained for.
+    """
+    if asked is not None and asked > trained:
+        raise InputError(f"context is {asked}; this model was made for at most {trained} tokens")
+    if asked is not None:
+        return asked
+    import psutil
+
+    wanted = trained
+    affordable = int(psutil.virtual_memory().available * CACHE_SHARE) // spec.bytes_per_token
+    if affordable < wanted:
+        wanted = max(MIN_CONTEXT, affordable)
+        logger.warning(
+            "the context is limited to %d of %d tokens by the free memory; choose one with "
+            "the context option",
+            wanted,
+            trained,
+        )
+    return wanted
+
+
+def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        raise InputError(f"{name} is {shown(value)}; expected one of {', '.join(choices)}")
+
+
+def _whole(name: str, value: object, high: int) -> int | None:
+    if value is None and name in ("threads", "context"):
+        return None
+    number = as_int(value)
+    if number is None or not 1 <= number <= high:
+        raise InputError(f"{name} is {shown(value)}; expected a whole number from 1 to {high}")
+    return number

@@ -1,0 +1,1 @@
+"""How fast this machine is, and whether anything else keeps it busy."""

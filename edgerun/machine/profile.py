@@ -1,0 +1,334 @@
+"""What this machine can do, measured once and remembered.
+
+A ``MachineProfile`` says how fast memory can be read, how fast each family of kernels
+multiplies, and what starting an instruction costs. Planning estimates with it, and ``edgerun
+bench`` holds what it reaches against it. ``edgerun doctor --calibrate`` (``calibration.py``)
+measures all of it; the speed of memory alone is also measured when something first asks for it.
+Planning uses a complete profile or the nominal one, never a mixture (``for_planning``), and what
+is measured while other programs use the machine is not kept.
+
+The file lies in the cache folder and holds a profile per machine: model of the processor, cores,
+and version of the kernels, since other kernels have other speeds. A file of another ``FORMAT`` or
+one that is damaged counts as none, ``absence`` says so, and the next measurement replaces it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import platform
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.env import settings
+from edgerun.files.private import make_folder, read_private, write_atomically
+from edgerun.kernels.host.cores import cores
+from edgerun.machine.busy import BusyMeter
+
+if TYPE_CHECKING:
+    from edgerun.kernels.run.program import Program, ThreadTeam
+
+logger = logging.getLogger(__name__)
+
+BUFFER_BYTES = 256 << 20  # beyond most caches; four times the last level's where that is known
+CHUNK_BYTES = 256 << 10
+SECONDS = 0.08  # for each way of reading
+MIN_PASSES = 3
+# Places read side by side, and how far ahead lines are asked for (0: by the processor alone).
+WAYS = ((1, 0), (2, 0), (4, 0), (8, 0), (1, 4096), (4, 2048))
+FILE = "machine.json"
+FORMAT = 2  # of the file; 1 had no number, one peak and families by bits
+PROFILES_KEPT = 8
+MAX_FILE_BYTES = 4 << 20
+MULTIPLY = "multiply"  # the path of kernels that multiply with the instruction set's vectors
+CALIBRATE = "`edgerun doctor --calibrate` measures"
+
+# What a file may say: planning divides by these, and takes logarithms of them.
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+Speed: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
+Speeds: TypeAlias = Annotated[Mapping[Count, Speed], msgspec.Meta(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class MachineProfile:
+    """Measured speeds; what was never measured is missing or None.
+
+    Attributes:
+        measured: date of the latest measurement, ``YYYY-MM-DD``.
+        bandwidth: bytes a second that so many threads read from memory.
+        rates: multiply-adds a second by kernel family (``family``) and batch rows, with
+            ``threads`` threads and weights in the cache.
+        paths: how each of ``rates`` came about: by ``"multiply"``, ``"lookup"`` or ``"amx"``.
+        peaks: multiply-adds a second that each path can do at most, by threads: its innermost
+            operation alone, on registers and the first level of the cache.
+        fork_join_s: what an instruction of a program costs besides its kernel, by threads.
+        contended: speed of decoding while another process keeps one core busy, idle is 1.
+        threads: with which ``rates`` and ``contended`` were measured.
+    """
+
+    measured: str = ""
+    bandwidth: Mapping[Count, Speed] = field(default_factory=dict)
+    rates: Mapping[str, Speeds] = field(default_factory=dict)
+    paths: Mapping[str, Mapping[Count, str]] = field(default_factory=dict)
+    peaks: Mapping[str, Speeds] = field(default_factory=dict)
+    fork_join_s: Mapping[Count, Annotated[float, msgspec.Meta(ge=0)]] = field(default_factory=dict)
+    contended: float | None = None
+    threads: Count = 1
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that planning uses was measured."""
+        return bool(self.bandwidth and self.rates and self.fork_join_s)
+
+    def for_planning(self) -> MachineProfile:
+        """This profile if it is complete, else the nominal one.
+
+        Costs are compared with one another, so a measured one beside an assumed one would decide
+        by the difference between this machine and the assumption.
+        """
+        return self if self.complete else NOMINAL
+
+    def read_speed(self, threads: int) -> float:
+        """Bytes a second from memory; of the nearest number of threads that was measured."""
+        return _nearest(self.bandwidth, threads)
+
+    def rate(self, name: str, rows: int) -> float:
+        """Multiply-adds a second of a kernel family at so many batch rows.
+
+        A family that was not measured counts as the slowest that was.
+        """
+        return _nearest(self.rates.get(name) or _slowest(self.rates), rows)
+
+    def instruction_s(self, threads: int) -> float:
+        """Seconds an instruction costs besides its kernel; of the nearest number of threads."""
+        return _nearest(self.fork_join_s, threads)
+
+    def peak(self, threads: int, paths: Collection[str] = ()) -> float | None:
+        """What kernels of some paths can do at most with so many threads, multiply-adds a second.
+
+        The fastest peak, or kernel ever measured, of the paths and of plain multiplication, which
+        rows that fill no block are left to; of all paths if none is named. None if not measured.
+        """
+        wanted = {*(paths or (*self.peaks, *self._rate_paths())), MULTIPLY}
+        known = [self.peaks[path] for path in wanted if threads in self.peaks.get(path, {})]
+        # More threads can do no less: a smaller figure is that of a slow moment.
+        found = [rate for peak in known for count, rate in peak.items() if count <= threads]
+        if threads == self.threads:
+            found += [rate for rate, path in self._measured() if path in wanted]
+        return max(found, default=0.0) or None
+
+    def _measured(self) -> Iterator[tuple[float, str]]:
+        for name, by_rows in self.rates.items():
+            for rows, rate in by_rows.items():
+                yield rate, self.paths.get(name, {}).get(rows, MULTIPLY)
+
+    def _rate_paths(self) -> set[str]:
+        return {path for _, path in self._measured()}
+
+
+# What planning assumes where nothing was measured: a small desktop processor.
+NOMINAL = MachineProfile(
+    bandwidth={1: 10e9}, rates={"": {1: 50e9}}, fork_join_s={1: 2e-6}, threads=1
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What the file holds: profiles by ``machine_key``."""
+
+    format: int
+    profiles: Mapping[str, MachineProfile]
+
+
+def family(activations: str, weights: str) -> str:
+    """Name of the kernels that multiply such weights with such activations.
+
+    >>> family("int8_row", "ternary")
+    'int8_row/ternary'
+    """
+    return f"{activations}/{weights}"
+
+
+@cache
+def machine_profile() -> MachineProfile:
+    """What is known of this machine, read once; measures nothing."""
+    return read_profile()
+
+
+def read_profile() -> MachineProfile:
+    """Reads what is known of this machine; an empty profile where nothing is."""
+    return _read()[0].get(machine_key(), MachineProfile())
+
+
+def absence() -> str:
+    """Why nothing is known of this machine, in a sentence; empty if something is, or no file is."""
+    profiles, fault = _read()
+    if fault:
+        return f"{path()} {fault}, so it is ignored; {CALIBRATE} this machine anew"
+    if profiles and machine_key() not in profiles:
+        return (
+            f"{path()} has profiles of other machines or other versions of the kernels only; "
+            f"{CALIBRATE} this machine"
+        )
+    return ""
+
+
+def write_profile(profile: MachineProfile) -> MachineProfile:
+    """Keeps a profile of this machine, dated today, and returns it.
+
+    The file appears whole or not at all; a folder that cannot be written only costs measuring
+    again.
+    """
+    today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    dated = replace(profile, measured=today)
+    others = [item for item in _read()[0].items() if item[0] != machine_key()]
+    kept = dict([*others[-(PROFILES_KEPT - 1) :], (machine_key(), dated)])
+    with contextlib.suppress(OSError):
+        make_folder(path().parent)
+        content = msgspec.json.format(msgspec.json.encode(_File(FORMAT, kept)))
+        write_atomically(path(), content)
+    machine_profile.cache_clear()
+    return dated
+
+
+def path() -> Path:
+    """The file of profiles."""
+    return settings().cache_dir / FILE
+
+
+def machine_bandwidth(threads: int) -> float:
+    """Reading speed of memory in bytes a second, measured when first asked for.
+
+    Kept only if no other program used the machine meanwhile.
+    """
+    known = read_profile()
+    if threads in known.bandwidth:
+        return known.bandwidth[threads]
+    with BusyMeter() as meter:
+        speed = measure_bandwidth(threads)
+    if meter.busy:
+        logger.info("the speed of memory was not stored: %s", meter.describe())
+    else:
+        write_profile(replace(known, bandwidth={**known.bandwidth, threads: speed}))
+    return speed
+
+
+def measure_bandwidth(threads: int) -> float:
+    """Measures how many bytes a second ``threads`` threads can read from memory.
+
+    Takes about a second and ``BUFFER_BYTES`` of memory on pages of 2 MiB. The best pass of the
+    best way of reading counts, so that other programs disturb it little.
+    """
+    from edgerun.kernels.layouts.stream import Arena
+    from edgerun.kernels.run.program import ThreadTeam
+
+    data = Arena(piece=0).zeros((_buffer_bytes(),))
+    data[:: 4 << 10] = 1  # the system commits a page when it is written
+    team = ThreadTeam(threads)
+    try:
+        programs = [_reading(data, streams, ahead) for streams, ahead in WAYS]
+        return data.size / min(_best_time(team, program) for program in programs)
+    finally:
+        team.close()
+
+
+def _reading(data: NDArray[np.uint8], streams: int, ahead: int) -> Program:
+    from edgerun.kernels.isa import VECTOR_BYTES, selected_isa
+    from edgerun.kernels.jit.registry import instruction
+    from edgerun.kernels.run.program import Program
+
+    chunks = data.size // CHUNK_BYTES
+    sums = np.zeros(chunks, np.int32)
+    lanes = VECTOR_BYTES[selected_isa()] // 4
+    step = instruction(
+        "stream_read",
+        params={"lanes": lanes, "streams": streams, "ahead": ahead},
+        fields={"data": data.ctypes.data, "bytes": CHUNK_BYTES, "sums": sums.ctypes.data},
+        chunks=(0, 1, 1),
+        reads=set(),
+        writes=set(),
+    )
+    program = Program([step], [data, sums])
+    program.frame[0] = chunks
+    return program
+
+
+def _best_time(team: ThreadTeam, program: Program) -> float:
+    best, passes, end = float("inf"), 0, time.perf_counter() + SECONDS
+    while passes < MIN_PASSES or time.perf_counter() < end:
+        start = time.perf_counter()
+        team.run(program)
+        best = min(best, time.perf_counter() - start)
+        passes += 1
+    return best
+
+
+def _buffer_bytes() -> int:
+    import psutil
+
+    wanted = max(BUFFER_BYTES, 4 * _last_cache_bytes())
+    affordable = int(psutil.virtual_memory().available) // 4
+    return max(1, min(wanted, affordable) // CHUNK_BYTES) * CHUNK_BYTES
+
+
+def _last_cache_bytes() -> int:
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        return max(0, os.sysconf("SC_LEVEL3_CACHE_SIZE"))
+    return 0
+
+
+@cache
+def machine_key() -> str:
+    """Names the machine and the version of the kernels."""
+    from edgerun.kernels.jit.registry import code_version
+
+    found = cores()
+    counted = f"{found.logical} of {os.cpu_count()} logical, {found.physical} physical cores"
+    return f"{processor_name()}, {counted}, kernels {code_version()}"
+
+
+def processor_name() -> str:
+    """Model of the processor as the system calls it; for people, not for decisions."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("model name", "Model"):
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _read() -> tuple[Mapping[str, MachineProfile], str]:
+    """The profiles of the file, and what is wrong with it if they cannot be used."""
+    try:
+        content = read_private(path(), MAX_FILE_BYTES)
+    except FileNotFoundError:
+        return {}, ""
+    except OSError as error:
+        return {}, f"cannot be used ({error.strerror})"
+    try:
+        found = msgspec.json.decode(content, type=_File)
+    except msgspec.MsgspecError:
+        return {}, "is damaged or of an older version of edgerun"
+    if found.format != FORMAT:
+        return {}, f"has format {found.format}, this version of edgerun reads {FORMAT}"
+    return found.profiles, ""
+
+
+def _nearest(known: Mapping[int, float], number: int) -> float:
+    return known[min(known, key=lambda one: abs(math.log(one / max(number, 1))))]
+
+
+def _slowest(rates: Mapping[str, Mapping[int, float]]) -> Mapping[int, float]:
+    """Rates to assume for a family that was not measured."""
+    return min(rates.values(), key=lambda by_rows: max(by_rows.values()))

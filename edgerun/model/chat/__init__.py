@@ -1,0 +1,1 @@
+"""Conversations to prompts: templates, and what keeps content apart from control."""

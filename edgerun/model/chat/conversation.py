@@ -1,0 +1,103 @@
+"""Conversations as templates get them: checked, their text flattened, and disguised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from edgerun.errors import InputError, PromptError
+from edgerun.model.chat.template import Message
+from edgerun.values import shown
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+# Values of "type" that templates compare and print; all others are text like any other.
+TYPES = ("function", "object", "string", "integer", "number", "boolean", "array", "null")
+# What a model itself wrote, in messages of the assistant.
+REPLY_KEYS = ("content", "reasoning_content", "reasoning", "thinking")
+MAX_DEPTH = 64
+
+
+def normalised(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Checks that a conversation has a shape that templates expect, and flattens its text.
+
+    Content in parts, ``[{"type": "text", "text": ...}]``, becomes one text with a line for each
+    part. Content may be None, which templates see, or missing where a message calls tools.
+
+    Raises:
+        PromptError: the conversation has another shape, or holds other things than text.
+    """
+    if not messages:
+        raise PromptError("the conversation is empty: pass at least one message")
+    return [_normalised(message, index) for index, message in enumerate(messages)]
+
+
+def check_tools(tools: Sequence[Mapping[str, Any]] | None) -> None:
+    """Checks that tools are descriptions of functions.
+
+    Raises:
+        InputError: one is not.
+    """
+    for index, tool in enumerate(tools or ()):
+        if not isinstance(tool, Mapping):
+            raise InputError(f"tool {index} is {shown(tool)}; expected a JSON schema of a function")
+        _check_depth(tool, f"tool {index}", 0)
+
+
+def map_texts(value: Any, change: Callable[[str], str], change_key: Callable[[str], str]) -> Any:
+    """Changes every string in JSON-like data, keys included, but no plain ``type``."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {
+            change_key(key) if isinstance(key, str) else key: item
+            if key == "type" and isinstance(item, str) and item in TYPES
+            else map_texts(item, change, change_key)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [map_texts(item, change, change_key) for item in value]
+    return value
+
+
+def _normalised(message: Message, index: int) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise PromptError(f"message {index} is {shown(message)}; expected role and content")
+    role = message.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        raise PromptError(
+            f"message {index} has role {shown(role)}; expected one of {', '.join(ROLES)}"
+        )
+    _check_depth(message, f"message {index}", 0)
+    content = message.get("content")
+    if content is None and not message.get("tool_calls"):
+        raise PromptError(f"message {index} has no content; only one with tool_calls needs none")
+    if isinstance(content, list | tuple):
+        return {**message, "content": "\n".join(_part_text(part, index) for part in content)}
+    if not isinstance(content, str | None):
+        raise PromptError(f"message {index} has {shown(content)} as content; expected text")
+    return dict(message)
+
+
+def _part_text(part: Any, index: int) -> str:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind != "text":
+        named = (
+            f"a part of type {shown(kind)}" if isinstance(kind, str) else f"the part {shown(part)}"
+        )
+        raise PromptError(
+            f"message {index} has {named}; models here read text only, "
+            'as a string or as {"type": "text", "text": ...}'
+        )
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise PromptError(f"message {index} has a part of text without text: {shown(part)}")
+    return text
+
+
+def _check_depth(value: Any, name: str, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise PromptError(f"{name} is nested deeper than {MAX_DEPTH} levels")
+    items = value.values() if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping | list | tuple):
+        for item in items:
+            _check_depth(item, name, depth + 1)

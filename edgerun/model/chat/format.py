@@ -1,0 +1,191 @@
+"""Conversations to ids: renders the template, keeps content apart from control.
+
+Content could be encoded apart from the template in two ways: replace it by placeholders and put
+it back after rendering, which breaks with every template that trims, splits or escapes content; or
+disguise it such that it survives all that (``disguise.py``). This module does the second. Which
+disguise a template leaves unharmed shows when its result, revealed, is compared with what the
+template makes of the conversation as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from edgerun.errors import InputError
+from edgerun.model.chat.conversation import REPLY_KEYS, check_tools, map_texts, normalised
+from edgerun.model.chat.disguise import Disguise, make_disguises
+from edgerun.model.chat.template import ChatTemplate, Message
+from edgerun.model.text.tokenizer import END_OF_TURN, Tokenizer
+
+# Names and strings with which a template looks things up or compares them.
+WORD = re.compile(r"\.\s*(\w+)|(['\"])(\w+)\2")
+# Strings that a template looks for in text: an argument of such a method, or left of `in`.
+INSPECTED = re.compile(
+    r"(?:split|startswith|endswith|find|index|count|partition|prefix|suffix)"
+    r"\(\s*(?P<quote>['\"])(?P<argument>[^'\"\n]{1,80})(?P=quote)"
+    r"|(?P<mark>['\"])(?P<member>[^'\"\n]{1,80})(?P=mark)\s+(?:not\s+)?in\b"
+)
+Context: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """A conversation as text and ids.
+
+    Attributes:
+        text: the rendered template, content disguised.
+        disguise: takes the disguise off.
+        spared: strings that it left as they are.
+        ids: token ids.
+    """
+
+    text: str
+    disguise: Disguise
+    spared: Collection[str]
+    ids: tuple[int, ...]
+
+    def follows(self, other: RenderedChat) -> bool:
+        """Whether this text, disguised alike, begins with that of another conversation."""
+        return self.disguise == other.disguise and self.text.startswith(other.text)
+
+
+class ChatFormat:
+    """A tokenizer and a template that belong together.
+
+    Attributes:
+        template: the template.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
+        """Takes both from one bundle."""
+        self._tokenizer = tokenizer
+        self.template = template
+        self._words = frozenset(match[1] or match[3] for match in WORD.finditer(template.source))
+        self._reply_tags = tokenizer.controls.tags(self._inspected())
+
+    def encode(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        before: RenderedChat | None = None,
+        context: int | None = None,
+        **variables: Any,
+    ) -> RenderedChat:
+        """Renders and encodes a conversation that ends before a reply.
+
+        Args:
+            messages: the conversation, at least one message.
+            tools: functions the model may call, as JSON schemas.
+            before: an earlier result, see ``extended``; if this conversation goes on from there,
+                its ids are kept as they are, whatever the text would encode to.
+            context: tokens there is room for, if what is obviously longer is to be refused early.
+            variables: further names for the template.
+
+        Raises:
+            PromptError: there is no message, one has an unusable role or content, or the
+                conversation does not fit.
+            InputError: the template is broken or refuses the conversation.
+        """
+        check_tools(tools)
+        given = {**variables, "messages": normalised(messages), "tools": tools or None}
+        if context is not None:
+            for message in given["messages"]:
+                if message["role"] != "assistant":  # whose thoughts templates may leave out
+                    self._tokenizer.check_fits(message.get("content") or "", context)
+        text, disguise, spared = self._render(given)
+        if context is not None:
+            self._tokenizer.check_fits(disguise.reveal(text), context)
+        chat = RenderedChat(text, disguise, spared, ())
+        if before and chat.follows(before):
+            rest = text[len(before.text) :]
+            if self._tokenizer.starts_with_control(rest):
+                ids = self._tokenizer.encode_template(rest, disguise.reveal, first=False)
+                return RenderedChat(text, disguise, spared, (*before.ids, *ids))
+        ids = self._tokenizer.encode_template(text, disguise.reveal)
+        return RenderedChat(text, disguise, spared, tuple(ids))
+
+    def extended(self, chat: RenderedChat, reply: str, reply_ids: Sequence[int]) -> RenderedChat:
+        """Returns ``chat`` followed by a reply and the ids that the model generated for it."""
+        text = chat.text + self._hidden_reply(reply, chat.disguise, chat.spared)
+        return RenderedChat(text, chat.disguise, chat.spared, (*chat.ids, *reply_ids))
+
+    def _render(self, context: Context) -> tuple[str, Disguise, Collection[str]]:
+        """The rendered text, its disguise, and what that spared.
+
+        The first disguise counts with which the template says the same as without. If a template
+        looks for control tokens in content there is none, and then it does not see them.
+        """
+        stand_ins, marks = make_disguises(
+            self._tokenizer.controls, [context, self.template.source, self.template.variables]
+        )
+        attempts: list[tuple[Disguise, Collection[str]]] = [
+            (stand_ins, ()),
+            (stand_ins, self._words),
+            (marks, self._words),
+        ]
+        plain = self.template.render(**context)
+        rendered: list[tuple[str, Disguise, Collection[str]]] = []
+        failure = InputError("")
+        for disguise, spared in attempts:
+            hidden = self._hidden(context, disguise, spared)
+            if hidden == context:
+                return plain, disguise, spared
+            try:
+                text = self.template.render(**hidden)
+            except InputError as error:
+                failure = error
+                continue
+            rendered.append((text, disguise, spared))
+            if disguise.reveal(text) == plain:
+                return rendered[-1]
+        if not rendered:
+            raise InputError(
+                f"{failure}; this happens only when its text is kept apart from control tokens"
+            ) from failure
+        return rendered[0]
+
+    def _hidden(
+        self, context: Context, disguise: Disguise, spared: Collection[str]
+    ) -> dict[str, Any]:
+        def hide(text: str) -> str:
+            return disguise.hide(text, spared)
+
+        def hide_key(key: str) -> str:
+            return disguise.hide(key, self._words)
+
+        def hide_message(message: Message) -> dict[str, Any]:
+            replies = REPLY_KEYS if message["role"] == "assistant" else ()
+            hidden = map_texts({**message, "role": ""}, hide, hide_key)
+            own = {
+                key: self._hidden_reply(message[key], disguise, spared)
+                for key in replies
+                if isinstance(message.get(key), str)
+            }
+            return {**hidden, **own, "role": message["role"]}
+
+        # The names of variables are the caller's, like the names of arguments.
+        hidden = {name: map_texts(value, hide, hide_key) for name, value in context.items()}
+        return {**hidden, "messages": [hide_message(message) for message in context["messages"]]}
+
+    def _hidden_reply(self, reply: str, disguise: Disguise, spared: Collection[str]) -> str:
+        """A model's own text, in which the tags of its replies stay effective."""
+        pieces = self._reply_tags.split(reply)
+        return "".join(
+            piece if index % 2 else disguise.hide(piece, spared)
+            for index, piece in enumerate(pieces)
+        )
+
+    def _inspected(self) -> Iterator[str]:
+        """Control tokens that the template looks for in text, but none that end a turn."""
+        never = {*END_OF_TURN, *self._tokenizer.special_token_variables().values()}
+        for match in INSPECTED.finditer(self.template.source):
+            literal = match["argument"] or match["member"]
+            yield from (
+                name
+                for name in self._tokenizer.controls.names
+                if name in literal and name not in never
+            )

@@ -1,0 +1,294 @@
+"""Measures the machine for ``edgerun doctor --calibrate``: the whole ``MachineProfile``.
+
+The kernels are timed through the CPU back-end as a model would use them, so that what is planned
+is what was measured. Best times count where a limit is asked for, medians where other programs
+are part of the question.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from edgerun.backends.base import CompileOptions, Counts, Executable, Phase, Values
+from edgerun.backends.cpu.families import WEIGHT_BITS
+from edgerun.backends.registry import make_backend
+from edgerun.errors import EdgerunError
+from edgerun.formats.base import PackedWeight, pack_bits
+from edgerun.graph.ir import Constant, Graph, Node
+from edgerun.machine.busy import BusyMeter
+from edgerun.machine.profile import (
+    MULTIPLY,
+    MachineProfile,
+    family,
+    measure_bandwidth,
+    read_profile,
+    write_profile,
+)
+from edgerun.machine.timing import best_time, median_time
+from edgerun.plan.peaks import measure_fork_join, measure_peaks
+from edgerun.state import Batch, CacheSpec, KVCache
+
+BLOCK = 32
+SPEC = CacheSpec(1, 1, 16)
+SPIN = "import os, sys\nif len(sys.argv) > 1: os.sched_setaffinity(0, {int(sys.argv[1])})\n"
+SPIN += "print(flush=True)\nwhile True: pass\n"
+
+
+class Progress(Protocol):
+    """Receives one line of text about what is being measured."""
+
+    def __call__(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A graph of linear layers, for timing.
+
+    Attributes:
+        activations: as in ``graph/ops.py``.
+        weights: as they lie in memory, one of ``WEIGHT_BITS``.
+        rows: batch rows.
+        size: input and output features.
+        layers: how many in a row.
+        chained: each reads what the one before wrote, as in a model; else all read the input.
+        shared: all have the same weights, which then stay in the cache.
+    """
+
+    activations: str
+    weights: str
+    rows: int
+    size: tuple[int, int]
+    layers: int
+    chained: bool = False
+    shared: bool = True
+
+    @property
+    def multiply_adds(self) -> int:
+        """In one run."""
+        return self.rows * self.size[0] * self.size[1] * self.layers
+
+
+# One row reads a matrix of 256 kB again and again; many rows are bound by multiplication anyway.
+HOT_BYTES, ROW_LAYERS, BATCH_ROWS, BATCH_SIZE, BATCH_LAYERS = 256 << 10, 64, 128, 1024, 4
+FAMILIES = tuple(
+    (activations, weights)
+    for activations, each in (
+        ("int8_row", ("trits", "ternary", "int2", "int4", "int8")),
+        ("int8_block", ("int2", "int4", "int8")),
+        ("float", ("int2", "int4", "int8", "float32")),
+    )
+    for weights in each
+)
+DECODING = Load("int8_row", "ternary", 1, (2048, 2048), 24, chained=True, shared=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What limits a number of threads, and whether it could be kept.
+
+    Attributes:
+        profile: of this machine, with what was measured now.
+        disturbance: what other programs did meanwhile, so that nothing was stored; or empty.
+    """
+
+    profile: MachineProfile
+    disturbance: str = ""
+
+
+def calibrate(threads: int, progress: Progress = lambda text: None) -> MachineProfile:
+    """Measures everything and keeps it; takes about a quarter of a minute.
+
+    Args:
+        threads: the most to measure with; memory and fork-join also with 1, 2, 4, ...
+        progress: told what is measured next.
+
+    Raises:
+        EdgerunError: other programs used the machine meanwhile; nothing was stored.
+    """
+    with BusyMeter() as meter:
+        found = _measure_all(threads, progress)
+    if meter.busy:
+        raise EdgerunError(
+            f"the machine was busy, so nothing was stored: {meter.describe()}; "
+            "end them and calibrate again"
+        )
+    progress("decoding beside a process that keeps one core busy")
+    return write_profile(replace(found, contended=measure_contended(threads)))
+
+
+def _measure_all(threads: int, progress: Progress) -> MachineProfile:
+    """All but what needs another process."""
+    counts = thread_counts(threads)
+    progress(f"speed of memory with {_listed(counts)} threads")
+    bandwidth = {count: measure_bandwidth(count) for count in counts}
+    progress("cost of starting an instruction")
+    fork_join = {count: measure_fork_join(count) for count in counts}
+    progress("peak of the instructions that multiply")
+    peaks = measure_peaks(counts)
+    rates, paths = {}, {}
+    for activations, weights in FAMILIES:
+        progress(f"kernels of {weights} weights, {activations} activations")
+        found = {load.rows: measure_rate(load, threads) for load in loads_of(activations, weights)}
+        name = family(activations, weights)
+        rates[name] = {rows: rate for rows, (rate, _) in found.items()}
+        paths[name] = {rows: path for rows, (_, path) in found.items()}
+    return MachineProfile(
+        bandwidth=bandwidth,
+        rates=rates,
+        paths=paths,
+        peaks=peaks,
+        fork_join_s=fork_join,
+        threads=threads,
+    )
+
+
+def limits(threads: int) -> Limits:
+    """The profile with what limits so many threads, kept unless other programs were running.
+
+    Measured now, and the best ever seen counts, since other programs and a slow moment of the
+    machine only make it look slower than it is.
+    """
+    with BusyMeter() as meter:
+        profile = _limits(threads, read_profile())
+    if meter.busy:
+        return Limits(profile, meter.describe())
+    return Limits(write_profile(profile))
+
+
+def _limits(threads: int, known: MachineProfile) -> MachineProfile:
+    speed = max(measure_bandwidth(threads), known.bandwidth.get(threads, 0.0))
+    peaks = {path: dict(by_threads) for path, by_threads in known.peaks.items()}
+    for path, by_threads in measure_peaks([threads]).items():
+        best = peaks.setdefault(path, {})
+        best[threads] = max(by_threads[threads], best.get(threads, 0.0))
+    # Nothing costs nothing: a zero is an error of measurement.
+    costs = [measure_fork_join(threads), known.fork_join_s.get(threads, 0.0)]
+    cost = min((seconds for seconds in costs if seconds > 0), default=0.0)
+    return replace(
+        known,
+        bandwidth={**known.bandwidth, threads: speed},
+        peaks=peaks,
+        fork_join_s={**known.fork_join_s, threads: cost},
+    )
+
+
+def thread_counts(most: int) -> list[int]:
+    """1, 2, 4, ... and ``most``.
+
+    >>> thread_counts(6)
+    [1, 2, 4, 6]
+    """
+    return sorted({most, *(1 << power for power in range(most.bit_length()) if 1 << power < most)})
+
+
+def loads_of(activations: str, weights: str) -> list[Load]:
+    """What is timed of a kernel family: one row and many."""
+    k = BATCH_SIZE
+    n = int(HOT_BYTES * 8 / WEIGHT_BITS[weights] / k)
+    many = Load(activations, weights, BATCH_ROWS, (k, BATCH_SIZE), BATCH_LAYERS)
+    return [Load(activations, weights, 1, (k, n), ROW_LAYERS), many]
+
+
+def measure_rate(load: Load, threads: int) -> tuple[float, str]:
+    """Multiply-adds a second, the best of several runs, and the path that does blocks of rows."""
+    with compiled(load, threads) as (executable, run):
+        paths = executable.launches.paths if isinstance(executable, Counts) else ()
+        special = [path for path in paths if path != MULTIPLY]
+        return load.multiply_adds / best_time(run), (*special, MULTIPLY)[0]
+
+
+def measure_contended(threads: int) -> float | None:
+    """Speed of a decode-like program beside a spinning process, relative to idle.
+
+    The other process is pinned to the first core that this one may use, and is in a session of
+    its own, as a program in another terminal is. None where none can be started.
+    """
+    ratios = []
+    with compiled(DECODING, threads) as (_, run):
+        best_time(run)
+        for _ in range(3):
+            alone = median_time(run)
+            try:
+                with spinning():
+                    ratios.append(alone / median_time(run))
+            except OSError:
+                return None
+    return statistics.median(ratios)
+
+
+@contextlib.contextmanager
+def compiled(load: Load, threads: int) -> Iterator[tuple[Executable, Callable[[], Values]]]:
+    """Compiles a load on the CPU back-end; yields it and a function that runs it once."""
+    backend = make_backend("cpu")
+    phase = Phase.DECODE if load.rows == 1 else Phase.PREFILL
+    options = CompileOptions(threads, load.rows, SPEC, trits=load.weights == "trits")
+    try:
+        executable: Executable = backend.compile(graph_of(load), phase, options)
+        batch = Batch.of([0] * load.rows, 0, 0, logits="none")
+        cache = KVCache(SPEC, load.rows)
+        x = np.random.default_rng(0).standard_normal((load.rows, load.size[0])).astype(np.float32)
+        yield executable, lambda: executable(batch, cache, {"x": x})
+        executable.close()
+    finally:
+        backend.close()
+
+
+def graph_of(load: Load) -> Graph:
+    """The layers of a load as a graph with the input ``x``."""
+    nodes: list[Node] = []
+    constants: dict[str, Constant] = {}
+    for layer in range(load.layers):
+        weight = "w0" if load.shared else f"w{layer}"
+        if weight not in constants:
+            constants[weight] = random_weight(load.weights, load.size, layer)
+        source = f"y{layer - 1}" if load.chained and layer else "x"
+        attributes = {"activations": load.activations}
+        nodes.append(Node("linear", f"l{layer}", (source, weight), (f"y{layer}",), attributes))
+    return Graph(nodes, ["x"], [nodes[-1].outputs[0]], constants)
+
+
+def random_weight(name: str, size: tuple[int, int], seed: int) -> Constant:
+    """A matrix ``[N, K]`` whose products keep the size of what they multiply."""
+    k, n = size
+    rng = np.random.default_rng(seed)
+    if name == "float32":
+        return rng.standard_normal((n, k), np.float32) * np.float32(k**-0.5)
+    ternary = name in ("ternary", "trits")  # of two bits, the ternary codes are 1, 2 and 3
+    bits = math.ceil(WEIGHT_BITS[name])
+    codes = rng.integers(int(ternary), 1 << bits, (n, k // BLOCK, BLOCK), np.uint8)
+    scales = np.full((n, k // BLOCK), k**-0.5 / 2 ** (bits - 1), np.float32)
+    made = "ternary" if ternary else name
+    return PackedWeight(made, (n, k), BLOCK, pack_bits(codes, bits), scales)
+
+
+@contextlib.contextmanager
+def spinning() -> Iterator[None]:
+    """A process that keeps one core busy meanwhile.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    pinned = [str(min(os.sched_getaffinity(0)))] if hasattr(os, "sched_getaffinity") else []
+    command = [sys.executable, "-S", "-c", SPIN, *pinned]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None
+            if not process.stdout.readline():  # a line says that it spins now
+                raise OSError("the spinning process ended")
+            yield
+        finally:
+            process.kill()
+
+
+def _listed(counts: Sequence[int]) -> str:
+    return ", ".join(map(str, counts))

@@ -1,0 +1,194 @@
+"""Conversations: what is remembered, cut, saved and given back, on the model of ``tests/fakes``."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.test_llm import model
+
+from edgerun.errors import InputError, PromptError, SessionError
+from edgerun.llm.completion import Completion
+
+
+def test_a_session_remembers_and_reuses() -> None:
+    llm = model()
+    chat = llm.session()
+    first = chat.send("hello", max_tokens=5).result()
+    second = chat.send("again", max_tokens=5).result()
+    assert [message["role"] for message in chat.messages] == ["user", "assistant"] * 2
+    assert chat.messages[1]["content"] == first.text
+    assert second.stats.reused_tokens >= first.prompt_tokens + len(first.ids) - 1
+    assert second.ids == llm.chat(chat.messages[:3], max_tokens=5).ids
+
+
+def test_an_interrupted_reply_is_kept_as_far_as_it_came() -> None:
+    chat = model().session()
+    with chat.send("hello") as stream:
+        shown = next(stream) + next(stream)
+    assert chat.messages[1] == {"role": "assistant", "content": shown}
+    assert chat.send("go on", max_tokens=3).result().text
+
+
+def test_a_new_message_ends_a_reply_under_way_and_follows_it() -> None:
+    llm = model()
+    chat = llm.session()
+    first = chat.send("hello")
+    shown = next(first)
+    second = chat.send("go on", max_tokens=3).result()
+    assert list(first) == []
+    assert first.completion.finish_reason == "cancelled"
+    contents = [message["content"] for message in chat.messages]
+    assert contents == ["hello", shown, "go on", second.text]
+    assert second.ids == llm.chat(chat.messages[:3], max_tokens=3).ids
+
+
+def test_a_reply_under_way_is_forgotten_with_the_rest(tmp_path: Path) -> None:
+    chat = model().session()
+    chat.save(tmp_path / "empty")
+    for forget in (chat.clear, lambda: chat.load(tmp_path / "empty")):
+        stream = chat.send("hello")
+        next(stream)
+        forget()
+        stream.close()
+        assert chat.messages == []
+
+
+def test_a_message_that_fails_is_not_kept() -> None:
+    chat = model(context=64).session()
+    with pytest.raises(PromptError):
+        chat.send("x" * 100)
+    assert chat.messages == []
+    assert chat.send("x", max_tokens=2).result().text
+
+
+def test_the_system_message_can_change_and_survives_clear() -> None:
+    chat = model().session()
+    chat.system = "be kind"
+    chat.send("x", max_tokens=2).result()
+    chat.system = "be brief"
+    assert [message["content"] for message in chat.messages[:2]] == ["be brief", "x"]
+    chat.clear()
+    assert chat.messages == [{"role": "system", "content": "be brief"}]
+    chat.system = ""
+    assert chat.messages == []
+
+
+def test_a_saved_session_goes_on_where_it_was(tmp_path: Path) -> None:
+    llm = model()
+    chat, other = llm.session(), llm.session()
+    chat.send("hello", max_tokens=5).result()
+    chat.save(tmp_path / "chat")
+    other.load(tmp_path / "chat")
+    assert other.messages == chat.messages
+    assert other.send("more", max_tokens=5).result().ids == (
+        chat.send("more", max_tokens=5).result().ids
+    )
+    with pytest.raises(SessionError, match="another model"):
+        model(digest="1" * 64).session().load(tmp_path / "chat")
+
+
+def test_sessions_are_limited_and_closing_one_makes_room() -> None:
+    llm = model(max_sessions=2)
+    chat = llm.session()
+    with pytest.raises(InputError, match="in use"):
+        llm.session()
+    chat.close()
+    llm.session()
+
+
+def test_leaving_the_block_of_a_session_closes_it() -> None:
+    llm = model(max_sessions=2)
+    for _ in range(3):
+        with llm.session() as chat:
+            assert chat.send("hello", max_tokens=2).result().text
+    llm.session()
+
+
+def test_a_forgotten_session_makes_room() -> None:
+    llm = model(max_sessions=2)
+    for _ in range(5):
+        chat = llm.session()
+        assert chat.send("hello", max_tokens=2).result().text
+        del chat  # nobody closed it
+        gc.collect()
+    stream = llm.session().send("hello", max_tokens=2)
+    next(stream)
+    with pytest.raises(InputError, match="all 2 sequences"):
+        llm.session()
+    del stream
+    gc.collect()
+    llm.session()
+
+
+def test_closing_ends_a_reply_under_way_which_is_kept() -> None:
+    chat = model().session()
+    stream = chat.send("hello")
+    shown = next(stream)
+    chat.close()
+    assert list(stream) == []
+    assert chat.messages[1] == {"role": "assistant", "content": shown}
+    with pytest.raises(InputError, match="this session is closed"):
+        chat.send("more").result()
+    with pytest.raises(InputError, match="this session is closed"):
+        chat.clear()
+
+
+def test_a_message_sent_by_another_thread_ends_the_reply_under_way() -> None:
+    chat = model().session()
+    first = chat.send("hello")
+    shown = [next(first)]
+    ended = threading.Event()
+
+    def read() -> None:
+        shown.extend(first)
+        ended.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    second = chat.send("go on", max_tokens=3).result()
+    assert ended.wait(60)
+    contents = [message["content"] for message in chat.messages]
+    assert contents == ["hello", "".join(shown), "go on", second.text]
+    assert first.completion.finish_reason in ("cancelled", "context")
+
+
+def test_threads_that_share_a_session_leave_a_whole_conversation() -> None:
+    """Whoever is interrupted learns it; no reply is in part another's."""
+    llm = model(max_sessions=2, context=4096)
+    chat = llm.session()
+
+    def send(number: int) -> Completion:
+        return chat.send(f"say {number}", max_tokens=4).result()
+
+    with ThreadPoolExecutor(6) as pool:
+        sent = [pool.submit(send, number) for number in range(18)]
+        replies = [one.result() for one in sent]
+    assert {reply.finish_reason for reply in replies} <= {"length", "cancelled"}
+    roles = [message["role"] for message in chat.messages]
+    assert roles == ["user", "assistant"] * (len(roles) // 2)
+    whole = [reply.text for reply in replies if reply.finish_reason == "length"]
+    assert whole
+    assert set(whole) <= {message["content"] for message in chat.messages}
+    assert (
+        chat.send("x", max_tokens=3).result().ids == llm.chat(chat.messages[:-1], max_tokens=3).ids
+    )
+
+
+def test_it_is_described_in_a_line() -> None:
+    llm = model(max_sessions=2, backends=("cpu",))
+    chat = llm.session()
+    reply = chat.send("hello", max_tokens=2)
+    assert repr(reply) == "<TextStream: Completion('', 0 tokens after 25, finish_reason='')>"
+    text = reply.result().text
+    assert repr(reply.completion) == (
+        f"Completion({text!r}, 2 tokens after 25, finish_reason='length')"
+    )
+    assert repr(chat) == "<ChatSession: 2 messages, 26 of 512 tokens>"
+    assert repr(llm) == "<LLM fake: context 512, 0 of 2 sequences free, cpu on 1 thread>"
+    chat.close()
+    llm.close()
+    assert repr(chat) == "<ChatSession: 2 messages, closed>"
+    assert repr(llm) == "<LLM fake: closed>"

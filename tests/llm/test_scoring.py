@@ -1,0 +1,52 @@
+"""Bits per byte and perplexity, on the fake model of ``tests/fakes.py``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.test_llm import Broken, model
+
+from edgerun.errors import BackendError, InputError
+from edgerun.llm.llm import LLM
+from edgerun.llm.scoring import score_texts, split_documents
+from tests import fakes
+
+
+def test_scores_match_the_probabilities_of_single_tokens() -> None:
+    llm = model()
+    text = "hello world"
+    ids = llm.tokenizer.encode(text)
+    nats = 0.0
+    for place in range(1, len(ids)):
+        logits = np.zeros(fakes.VOCAB)
+        logits[fakes.next_token(ids[:place])] = 10
+        nats -= logits[ids[place]] - np.log(np.exp(logits).sum())
+    (score,) = score_texts(llm, [text])
+    assert score.nats == pytest.approx(nats, rel=1e-6)
+    assert (score.tokens, score.bytes, score.windows) == (11, 11, 1)
+    assert score.perplexity == pytest.approx(np.exp(nats / 11))
+    assert score.bits_per_byte == pytest.approx(nats / np.log(2) / 11)
+
+
+def test_windows_cover_every_token_once() -> None:
+    (score,) = score_texts(model(), ["x" * 100], 33)
+    assert (score.tokens, score.windows) == (100, 4)
+    tokenizer = fakes.byte_tokenizer(add_bos_token=False, bos_token=None)
+    (score,) = score_texts(model(tokenizer=tokenizer), ["é" * 50], 40)
+    assert (score.tokens, score.windows, score.bytes) == (97, 3, 97)
+
+
+def test_a_context_without_room_for_a_next_token_is_refused() -> None:
+    with pytest.raises(InputError, match="the context is 1 token; scoring needs 2"):
+        next(score_texts(model(context=1), ["text"]))
+
+
+def test_a_model_that_computes_nan_has_no_score() -> None:
+    with pytest.raises(BackendError, match="nan"):
+        list(score_texts(LLM(fakes.fake_model(Broken())), ["hello"]))
+
+
+def test_documents_are_split_at_separator_lines() -> None:
+    text = "a\nb\n<|end|>\n\n<|end|>\r\nc <|end|>\n"
+    assert list(split_documents(text, "<|end|>")) == ["a\nb", "c <|end|>"]
+    assert list(split_documents(text, None)) == [text]

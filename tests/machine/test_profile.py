@@ -1,0 +1,228 @@
+"""The profile of the machine: what is measured, kept and assumed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgerun.env import read_settings
+from edgerun.machine import profile
+from edgerun.machine.profile import MachineProfile
+from tests.fakes import Meter
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    chosen = read_settings({"EDGERUN_CACHE": str(tmp_path / "cache")})
+    monkeypatch.setattr(profile, "settings", lambda: chosen)
+    monkeypatch.setattr(profile, "BusyMeter", Meter(busy=False))
+    profile.machine_profile.cache_clear()
+    yield tmp_path / "cache"
+    profile.machine_profile.cache_clear()
+
+
+def test_memory_reads_at_a_believable_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "BUFFER_BYTES", 32 << 20)
+    monkeypatch.setattr(profile, "SECONDS", 0.0)
+    monkeypatch.setattr(profile, "_last_cache_bytes", lambda: 0)
+    assert 1e8 < profile.measure_bandwidth(1) < 1e13
+
+
+def test_speed_is_measured_once_per_number_of_threads(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def measure(threads: int) -> float:
+        asked.append(threads)
+        return 1e9 * threads
+
+    monkeypatch.setattr(profile, "measure_bandwidth", measure)
+    assert [profile.machine_bandwidth(threads) for threads in (1, 2, 1, 2)] == [1e9, 2e9, 1e9, 2e9]
+    assert asked == [1, 2]
+    assert [path.name for path in folder.iterdir()] == [profile.FILE]
+
+
+def test_speed_on_a_busy_machine_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "measure_bandwidth", lambda threads: 1e9)
+    monkeypatch.setattr(profile, "BusyMeter", Meter(busy=True))
+    assert profile.machine_bandwidth(1) == 1e9
+    assert profile.read_profile() == MachineProfile()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"x": "fast"}', "null", '{"x": {"threads": "two"}}'])
+def test_damaged_file_is_measured_again(
+    folder: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir()
+    (folder / profile.FILE).write_text(text)
+    monkeypatch.setattr(profile, "measure_bandwidth", lambda threads: 5.0)
+    assert profile.machine_bandwidth(1) == 5.0
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"bandwidth": {0: 1e9}},
+        {"bandwidth": {1: 0.0}},
+        {"bandwidth": {1: 1e9}, "rates": {"float/int4": {}}, "fork_join_s": {1: 1e-6}},
+        {"fork_join_s": {1: -1e-6}},
+        {"threads": 0},
+    ],
+    ids=str,
+)
+def test_figures_that_cannot_be_are_not_planned_with(folder: Path, figures: dict[str, Any]) -> None:
+    profile.write_profile(MachineProfile(**figures))
+    assert profile.read_profile() == MachineProfile()
+    assert "is damaged" in profile.absence()
+
+
+def test_a_file_that_others_may_write_is_not_believed_and_this_is_said(folder: Path) -> None:
+    profile.write_profile(MachineProfile(bandwidth={1: 7.0}))
+    assert profile.read_profile().bandwidth == {1: 7.0}
+    (folder / profile.FILE).chmod(0o666)
+    assert profile.read_profile() == MachineProfile()
+    assert "others than its owner may write" in profile.absence()
+    profile.write_profile(MachineProfile(bandwidth={1: 8.0}))
+    assert profile.read_profile().bandwidth == {1: 8.0}
+
+
+def test_a_pipe_instead_of_the_file_is_not_waited_for(folder: Path) -> None:
+    folder.mkdir()
+    os.mkfifo(folder / profile.FILE)
+    assert profile.read_profile() == MachineProfile()
+    assert "a pipe" in profile.absence()
+
+
+def test_folder_that_cannot_be_written_is_no_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.write_text("a file where the folder should be")
+    monkeypatch.setattr(profile, "measure_bandwidth", lambda threads: 5.0)
+    assert profile.machine_bandwidth(1) == 5.0
+
+
+def test_a_full_disk_is_no_error_and_gets_no_fuller(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: str, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(profile, "measure_bandwidth", lambda threads: 5.0)
+    monkeypatch.setattr(profile.os, "replace", full)
+    assert profile.machine_bandwidth(1) == 5.0
+    assert list(folder.iterdir()) == []
+
+
+FULL = MachineProfile(
+    bandwidth={1: 10e9, 2: 18e9},
+    rates={"int8_row/ternary": {1: 50e9, 128: 400e9}, "int8_block/int8": {1: 30e9, 128: 90e9}},
+    paths={"int8_row/ternary": {1: "multiply", 128: "lookup"}},
+    peaks={"multiply": {2: 300e9}, "lookup": {2: 350e9}},
+    fork_join_s={1: 1e-7, 2: 5e-7},
+    contended=0.6,
+    threads=2,
+)
+
+
+def test_a_profile_is_read_as_it_was_written(folder: Path) -> None:
+    dated = profile.write_profile(FULL)
+    assert dated.measured
+    assert profile.read_profile() == dated
+    assert profile.machine_profile() == dated
+
+
+def test_profiles_of_other_machines_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [f"machine {number}" for number in range(profile.PROFILES_KEPT + 3)]
+    for key in keys:
+        monkeypatch.setattr(profile, "machine_key", lambda key=key: key)
+        profile.write_profile(FULL)
+    assert list(profile._read()[0]) == keys[-profile.PROFILES_KEPT :]
+
+
+def test_other_kernels_are_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile.machine_key.cache_clear()
+    monkeypatch.setattr("edgerun.kernels.jit.registry.code_version", lambda: "one")
+    first = profile.machine_key()
+    profile.machine_key.cache_clear()
+    monkeypatch.setattr("edgerun.kernels.jit.registry.code_version", lambda: "two")
+    assert first != profile.machine_key()
+    profile.machine_key.cache_clear()
+
+
+@pytest.mark.parametrize(("rows", "rate"), [(1, 50e9), (4, 50e9), (64, 400e9), (512, 400e9)])
+def test_the_nearest_measured_number_of_rows_counts(rows: int, rate: float) -> None:
+    assert FULL.rate("int8_row/ternary", rows) == rate
+
+
+def test_what_was_not_measured_is_assumed_slow() -> None:
+    assert FULL.rate("float/float32", 128) == 90e9
+    nominal = MachineProfile().for_planning()
+    assert nominal.rate("int8_row/ternary", 1) == profile.NOMINAL.rates[""][1]
+    assert nominal.read_speed(4) == profile.NOMINAL.bandwidth[1]
+    assert FULL.read_speed(8) == 18e9
+    assert FULL.instruction_s(1) == 1e-7
+
+
+def test_the_peak_is_the_fastest_that_was_seen_of_the_paths_taken() -> None:
+    assert FULL.peak(2, ["multiply"]) == 300e9
+    assert FULL.peak(2, ["lookup"]) == 400e9  # a kernel was faster than what should limit it
+    assert FULL.peak(2, ["amx"]) == 300e9  # not measured
+    assert FULL.peak(2) == 400e9
+    assert FULL.peak(1) is None
+    slower = replace(FULL, peaks={"multiply": {2: 40e9}, "lookup": {2: 500e9}})
+    assert slower.peak(2, ["multiply"]) == 90e9
+    assert slower.peak(2, ["lookup"]) == 500e9
+    assert MachineProfile().peak(1) is None
+    assert MachineProfile(peaks={"multiply": {1: 7e9, 2: 5e9, 4: 9e9}}).peak(2) == 7e9
+
+
+OLD = (
+    '{"%s": {"bandwidth": {"1": 9e9}, "int8_peak": {"1": 1.0}, "rates": {"int8_row/2": {"1": 1}}}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (OLD, "is damaged or of an older version of edgerun, so it is ignored"),
+        ("{", "is damaged or of an older version of edgerun, so it is ignored"),
+        ('{"format": 3, "profiles": {}}', "has format 3, this version of edgerun reads 2"),
+        (
+            '{"format": 2, "profiles": {"x": {}}}',
+            "has profiles of other machines or other versions",
+        ),
+        ('{"format": 2, "profiles": {}}', ""),
+        (None, ""),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_ignored_with_a_sentence(
+    folder: Path, text: str | None, words: str
+) -> None:
+    if text is not None:
+        folder.mkdir()
+        (folder / profile.FILE).write_text(text.replace("%s", profile.machine_key()))
+    assert profile.read_profile() == MachineProfile()
+    assert words in profile.absence()
+    assert bool(profile.absence()) == bool(words)
+    assert ("--calibrate" in profile.absence()) == bool(words)
+    profile.write_profile(FULL)
+    assert profile.absence() == ""
+    assert profile.read_profile().rates == FULL.rates
+
+
+@pytest.mark.parametrize("part", ["bandwidth", "rates", "fork_join_s"])
+def test_plans_never_mix_measured_and_nominal_speeds(part: str) -> None:
+    assert FULL.for_planning() is FULL
+    assert replace(FULL, **{part: {}}).for_planning() is profile.NOMINAL  # type: ignore[arg-type]
+
+
+def test_only_a_whole_profile_is_complete() -> None:
+    assert FULL.complete
+    assert not MachineProfile().complete
+    assert not replace(FULL, rates={}).complete

@@ -1,0 +1,180 @@
+"""What ``doctor --calibrate`` measures, quickly and on small loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgerun.backends.cpu.families import WEIGHT_BITS, paths_of
+from edgerun.env import read_settings
+from edgerun.errors import EdgerunError
+from edgerun.formats.base import PackedWeight, unpack_bits
+from edgerun.kernels.isa import selected_isa
+from edgerun.machine import profile, timing
+from edgerun.machine.profile import MachineProfile, read_profile, write_profile
+from edgerun.plan.calibration import (
+    Load,
+    compiled,
+    graph_of,
+    loads_of,
+    random_weight,
+    thread_counts,
+)
+from edgerun.plan.planner import calibration, peaks
+from tests.fakes import Meter
+
+SMALL = Load("int8_row", "ternary", 1, (256, 256), 3)
+
+
+@pytest.fixture(autouse=True)
+def quick(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    chosen = read_settings({"EDGERUN_CACHE": str(tmp_path)})
+    monkeypatch.setattr(profile, "settings", lambda: chosen)
+    profile.machine_profile.cache_clear()
+    monkeypatch.setattr(calibration, "BusyMeter", Meter(busy=False))
+    monkeypatch.setattr(timing, "SECONDS", 0.0)
+    monkeypatch.setattr(peaks, "PEAK_REPEATS", 2)
+    monkeypatch.setattr(peaks, "INSTRUCTIONS", 5)
+    monkeypatch.setattr(calibration, "FAMILIES", (("int8_row", "ternary"),))  # compiles least
+    monkeypatch.setattr(calibration, "ROW_LAYERS", 2)
+    monkeypatch.setattr(calibration, "BATCH_LAYERS", 1)
+    monkeypatch.setattr(calibration, "DECODING", replace(SMALL, chained=True, shared=False))
+    monkeypatch.setattr(calibration, "measure_bandwidth", lambda threads: 1e9 * threads)
+    yield
+    profile.machine_profile.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("most", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])]
+)
+def test_threads_double(most: int, counts: list[int]) -> None:
+    assert thread_counts(most) == counts
+
+
+def test_everything_is_measured_and_kept() -> None:
+    said: list[str] = []
+    found = calibration.calibrate(1, said.append)
+    assert found == read_profile()
+    assert found.complete
+    assert set(found.bandwidth) == set(found.fork_join_s) == {1}
+    assert set(found.peaks) == set(paths_of(selected_isa()))
+    assert all(by_threads[1] > 0 for by_threads in found.peaks.values())
+    assert len(found.rates) == len(calibration.FAMILIES)
+    assert all(set(rates) == {1, calibration.BATCH_ROWS} for rates in found.rates.values())
+    assert min(rate for rates in found.rates.values() for rate in rates.values()) > 0
+    assert found.contended is not None
+    assert found.contended > 0
+    assert any("ternary weights" in line for line in said)
+
+
+@pytest.mark.skipif(selected_isa() not in ("avx2", "portable"), reason="nothing is looked up here")
+def test_the_path_of_a_rate_is_what_the_program_takes() -> None:
+    calibration.calibrate(1)
+    paths = read_profile().paths["int8_row/ternary"]
+    assert paths == {1: "multiply", calibration.BATCH_ROWS: "lookup"}
+
+
+@pytest.mark.parametrize(
+    ("known", "now", "kept"), [(7.0, 5.0, 5.0), (7.0, 9.0, 7.0), (0.0, 9.0, 9.0), (7.0, 0.0, 7.0)]
+)
+def test_the_smallest_cost_counts_unless_it_is_none(
+    monkeypatch: pytest.MonkeyPatch, known: float, now: float, kept: float
+) -> None:
+    write_profile(MachineProfile(bandwidth={1: 3e9}, fork_join_s={1: known}))
+    monkeypatch.setattr(calibration, "measure_fork_join", lambda threads: now)
+    assert calibration.limits(1).profile.fork_join_s == {1: kept}
+
+
+def test_limits_are_measured_where_they_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"multiply": {1: 5.0, 2: 17.0}, "lookup": {1: 6.0}}
+    write_profile(MachineProfile(bandwidth={1: 3e9}, peaks=known, fork_join_s={1: 7.0}))
+    now = {"multiply": {2: 11.0}, "lookup": {2: 12.0}}
+    monkeypatch.setattr(calibration, "measure_peaks", lambda counts: now)
+    monkeypatch.setattr(calibration, "measure_fork_join", lambda threads: 13.0)
+    found = calibration.limits(2).profile
+    assert found == read_profile()
+    assert found.bandwidth == {1: 3e9, 2: 2e9}
+    assert found.peaks == {"multiply": {1: 5.0, 2: 17.0}, "lookup": {1: 6.0, 2: 12.0}}
+    assert found.fork_join_s == {1: 7.0, 2: 13.0}
+
+
+def test_the_best_speed_of_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_profile(MachineProfile(bandwidth={1: 3e9}, fork_join_s={1: 7.0}))
+    assert calibration.limits(1).profile.bandwidth == {1: 3e9}  # measured now: 1e9
+    monkeypatch.setattr(calibration, "measure_bandwidth", lambda threads: 4e9)
+    assert calibration.limits(1).profile.bandwidth == {1: 4e9}
+
+
+def test_what_is_measured_on_a_busy_machine_is_shown_and_not_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calibration, "BusyMeter", Meter(busy=True))
+    known = write_profile(MachineProfile(bandwidth={1: 3e9}))
+    monkeypatch.setattr(calibration, "measure_fork_join", lambda threads: 7e-3)
+    found = calibration.limits(1)
+    assert found.profile.fork_join_s == {1: 7e-3}
+    assert found.disturbance == "other programs used 1.3 of 2 CPUs meanwhile"
+    assert read_profile() == known
+    assert calibration.limits(1).profile.measured == known.measured
+
+
+def test_a_busy_machine_is_not_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "BusyMeter", Meter(busy=True))
+    with pytest.raises(EdgerunError, match=r"nothing was stored: other programs used 1\.3 of 2"):
+        calibration.calibrate(1)
+    assert read_profile() == MachineProfile()
+
+
+def test_without_another_process_the_contended_speed_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calibration.sys, "executable", "/nowhere/python")
+    assert calibration.measure_contended(1) is None
+
+
+def test_weights_of_one_row_fit_the_cache_whatever_their_bits() -> None:
+    for weights, bits in WEIGHT_BITS.items():
+        one, many = loads_of("int8_row", weights)
+        k, n = one.size
+        assert k * n * bits / 8 == pytest.approx(calibration.HOT_BYTES, rel=1e-3)
+        assert (one.rows, many.rows) == (1, calibration.BATCH_ROWS)
+
+
+@pytest.mark.parametrize("chained", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_layers_are_chained_and_shared_as_asked(chained: bool, shared: bool) -> None:
+    graph = graph_of(replace(SMALL, chained=chained, shared=shared))
+    assert [node.inputs[0] for node in graph.nodes] == (["x", "y0", "y1"] if chained else ["x"] * 3)
+    assert len(graph.constants) == (1 if shared else 3)
+
+
+def test_a_load_computes_numbers() -> None:
+    with compiled(replace(SMALL, chained=True), 1) as (_, run):
+        (values,) = run().values()
+    assert np.isfinite(values).all()
+    assert values.any()
+
+
+@pytest.mark.parametrize("name", ["int2", "int4", "int8"])
+def test_random_weights_are_whole(name: str) -> None:
+    weight = random_weight(name, (64, 8), 0)
+    assert isinstance(weight, PackedWeight)
+    assert f"int{weight.bits}" == weight.format == name
+    assert (weight.shape, weight.block) == ((8, 64), calibration.BLOCK)
+
+
+@pytest.mark.parametrize("name", ["ternary", "trits"])
+def test_ternary_weights_have_three_codes(name: str) -> None:
+    weight = random_weight(name, (64, 8), 0)
+    assert isinstance(weight, PackedWeight)
+    assert weight.format == "ternary"
+    assert set(np.unique(unpack_bits(weight.codes, 2))) == {1, 2, 3}
+
+
+def test_float_weights_are_dense() -> None:
+    weight = random_weight("float32", (64, 8), 0)
+    assert isinstance(weight, np.ndarray)
+    assert (weight.shape, weight.dtype) == ((8, 64), np.float32)

@@ -1,0 +1,30 @@
+"""How much a model multiplies, counted from its graph."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgerun.model.bundle import open_bundle
+from edgerun.plan.workload import Workload, workload
+from tests.bundles import bundle_of
+
+
+def test_every_matrix_counts_once_and_the_head_apart() -> None:
+    bundle = open_bundle(bundle_of("llama"))
+    config = bundle.config
+    found = workload(bundle.graph)
+    linear = [node for node in bundle.graph.nodes if node.op == "linear"]
+    sizes = [bundle.graph.constants[node.inputs[1]].shape for node in linear]
+    assert found.layers == config.num_layers
+    assert found.row_macs + found.logit_macs == sum(n * k for n, k in sizes)
+    assert found.logit_macs % config.vocab_size == 0
+    assert found.logit_macs > 0
+    heads = sizes[0][0] // config.head_dim
+    assert found.attention_macs == 2 * config.num_layers * heads * config.head_dim
+
+
+@pytest.mark.parametrize(("rows", "logit_rows", "start"), [(1, 1, 0), (1, 1, 9), (5, 1, 3)])
+def test_rows_see_what_came_before(rows: int, logit_rows: int, start: int) -> None:
+    work = Workload(row_macs=100, logit_macs=7, attention_macs=3, layers=1)
+    seen = sum(start + row + 1 for row in range(rows))
+    assert work.macs(rows, logit_rows, start) == 100 * rows + 7 * logit_rows + 3 * seen
