@@ -3,7 +3,7 @@
 A file that had the digest of its manifest is remembered in the cache folder, by what the system
 says of it: device, inode, size, and the times of the last changes of its content and of itself.
 Whoever writes to a file changes the latter, and cannot set it back. The folder is one that nobody
-else can write to (``private_files.py``); without one, files are hashed every time.
+else can write to (``files/private.py``); without one, files are hashed every time.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgerun.backends.cpu import packing, weights
-from edgerun.backends.cpu.emit.ops import lookup as emit_lookup
+from edgerun.backends.cpu.emit import lookup as emit_lookup
 from edgerun.backends.cpu.packing import choose_packing
 from edgerun.cli.inspect import describe
 from edgerun.env import PACKS, read_settings

@@ -14,7 +14,7 @@ from edgerun.backends.base import Report
 from edgerun.cli.screen.report import report_lines
 from edgerun.cli.screen.tables import aligned, print_pairs, print_rows, size
 from edgerun.machine.profile import MachineProfile
-from edgerun.plan.planner import calibration
+from edgerun.plan import calibration
 from edgerun.plan.workload import Workload
 from tests import fakes
 from tests.cli.conftest import Run

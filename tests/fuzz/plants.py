@@ -21,7 +21,7 @@ from edgerun.backends.cpu.buffers import Buffer, BufferPool
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
 from edgerun.graph.onnx_schema import onnx_messages
 from edgerun.kernels.extents import EXTENTS
-from edgerun.llm.llm import loading
+from edgerun.llm import loading
 from edgerun.model import bundle
 
 Plant = Callable[[], AbstractContextManager[None]]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels.layouts.stream import to_stream
-from edgerun.kernels.linear.rows import gemm
+from edgerun.kernels.linear import gemm
 from edgerun.kernels.reference import dense
 from tests.kernels.cases_linear import (
     BLOCK_FORMS,

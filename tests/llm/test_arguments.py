@@ -9,7 +9,6 @@ from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
-from tests.test_llm import model
 
 import edgerun
 from edgerun.engine.sampling.params import SamplingKeywords, SamplingParams
@@ -17,6 +16,7 @@ from edgerun.errors import EdgerunError, InputError, PromptError
 from edgerun.llm.llm import LLM
 from edgerun.llm.loading import LoadKeywords, LoadOptions
 from edgerun.llm.scoring import score_texts
+from tests.llm.test_llm import model
 
 ODD: dict[str, Any] = {
     "None": None,

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.test_llm import model
 
 from edgerun.errors import InputError, PromptError, SessionError
 from edgerun.llm.completion import Completion
+from tests.llm.test_llm import model
 
 
 def test_a_session_remembers_and_reuses() -> None:

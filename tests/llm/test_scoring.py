@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.test_llm import Broken, model
 
 from edgerun.errors import BackendError, InputError
 from edgerun.llm.llm import LLM
 from edgerun.llm.scoring import score_texts, split_documents
 from tests import fakes
+from tests.llm.test_llm import Broken, model
 
 
 def test_scores_match_the_probabilities_of_single_tokens() -> None:

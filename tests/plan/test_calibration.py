@@ -15,6 +15,7 @@ from edgerun.formats.base import PackedWeight, unpack_bits
 from edgerun.kernels.isa import selected_isa
 from edgerun.machine import profile, timing
 from edgerun.machine.profile import MachineProfile, read_profile, write_profile
+from edgerun.plan import calibration, peaks
 from edgerun.plan.calibration import (
     Load,
     compiled,
@@ -23,7 +24,6 @@ from edgerun.plan.calibration import (
     random_weight,
     thread_counts,
 )
-from edgerun.plan.planner import calibration, peaks
 from tests.fakes import Meter
 
 SMALL = Load("int8_row", "ternary", 1, (256, 256), 3)

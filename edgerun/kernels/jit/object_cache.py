@@ -1,7 +1,7 @@
 """Keeps object code on disk, in a folder per version of the sources, the compiler and the CPU.
 
 An entry is one line of JSON (digest, kernel's fields) and the code, which will be run. So folder
-and file must be such that nobody else could have written them (``private_files.py``), and the
+and file must be such that nobody else could have written them (``files/private.py``), and the
 digest covers all that decides what is run: version, name, fields and code. An entry that is
 damaged or not ours counts as missing: it is compiled again and replaced. A folder that is not
 safe, or cannot be written, costs time and one warning.
