@@ -295,7 +295,9 @@ def test_a_missing_bundle_and_a_missing_default_are_clear(
 ) -> None:
     with pytest.raises(BundleError, match="nowhere"):
         edgerun.load("nowhere")
-    monkeypatch.setattr("edgerun.llm.loading.__file__", str(tmp_path / "edgerun" / "llm" / "loading.py"))
+    monkeypatch.setattr(
+        "edgerun.llm.loading.__file__", str(tmp_path / "edgerun" / "llm" / "loading.py")
+    )
     with pytest.raises(BundleError, match="no default model"):
         resolve(None)
     (tmp_path / "models" / "default" / "bundle").mkdir(parents=True)
