@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tools.emulate_isa import calls, image, machine
-from tools.emulate_isa.build import PAGE
-from tools.emulate_isa.processors import PROCESSORS
+from tools.emulate_isa.x86 import calls, image, machine
+from tools.emulate_isa.x86.build import PAGE
+from tools.emulate_isa.x86.processors import PROCESSORS
 
 ROOT = Path(__file__).resolve().parents[2]
 MISSING = machine.Bochs().missing(PROCESSORS["icelake-client"])
@@ -66,7 +66,7 @@ def test_only_a_known_defect_of_the_emulator_excuses_a_failure() -> None:
 @pytest.mark.skipif(bool(MISSING), reason=MISSING or "nothing is missing")
 def test_avx512_kernels_run_in_the_emulator() -> None:
     cases = ["--only", "linear_row-('avx512vnni',64,('int8',32))", "--only", "add-avx512vnni"]
-    command = [sys.executable, "-m", "tools.emulate_isa", *cases]
+    command = [sys.executable, "-m", "tools.emulate_isa", "x86", *cases]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.split()[-3:] == ["6", "0", "0"]

@@ -1,1 +1,1 @@
-"""Runs kernels compiled for other x86 processors in the emulator Bochs."""
+"""Runs edgerun on processors that are not at hand, in emulators."""

@@ -1,91 +1,34 @@
-"""Runs the conformance cases of the kernels on an emulated processor.
+"""Runs edgerun on a processor that is not at hand: in an emulator.
 
-    python -m tools.emulate_isa [--cpu icelake-client] [--only TEXT] [--verbose]
+    python -m tools.emulate_isa x86 [--cpu icelake-client] [--only TEXT] [--verbose]
+    python -m tools.emulate_isa aarch64 [--cpu cortex-a53] [--suite replies] [-- -k gemm]
 
-Run it in the repository's root. It needs Debian's packages bochs and binutils. Exits with 1 when
-a case fails. Kernels and cases are found as the tests find them, so new ones need nothing here.
+Run it in the repository's root. Exits with 1 when something fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
-import warnings
-from collections import defaultdict
-from pathlib import Path
 
-from .build import Kernels
-from .calls import Outcome, find_cases, record
-from .image import Job, Memory, make_image, translate
-from .machine import Bochs, run
-from .processors import PROCESSORS, Processor
+from . import aarch64, x86
+from .aarch64 import command as aarch64_command
+from .x86 import command as x86_command
 
-TIMEOUT_S = 1800.0
-
-
-def say(text: str) -> None:
-    """Tells of progress, on standard error."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def emulate(bochs: Bochs, processor: Processor, only: list[str]) -> list[Outcome]:
-    """Runs the cases whose names contain one of the texts."""
-    memory = Memory()
-    kernels = Kernels(processor, lambda key: say(f"compiling {key}"))
-    runs, outcomes = record(find_cases(processor, only), kernels, memory)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        code, addresses = kernels.link(folder)
-        jobs = [
-            Job(addresses[one.kernel], translate(one.arguments, one.regions), one.chunks)
-            for one in runs
-        ]
-        image = make_image(processor, code, jobs, memory)
-        say(f"running {len(jobs)} calls of {len(addresses)} kernels on Bochs's {processor.model}")
-        traps, pages = run(bochs, processor, image, len(jobs), folder, TIMEOUT_S)
-    damaged = {region.guest for region in memory.accept(pages)}
-    outcomes += [one.judge(trap, damaged) for one, trap in zip(runs, traps, strict=True)]
-    return outcomes
-
-
-def print_table(outcomes: list[Outcome], verbose: bool) -> None:
-    """Prints a line a kernel, and one for every case that failed, or for all."""
-    by_kernel: dict[str, list[Outcome]] = defaultdict(list)
-    for one in outcomes:
-        by_kernel[str(one.case.kernel)].append(one)
-        if verbose or one.failure:
-            print(f"{one.case}: {one.excuse or one.failure or 'ok'}")
-    print(f"{'kernel':20} cases  failed  emulator's  largest error")
-    for name, its in by_kernel.items():
-        errors = [error for one in its for error in one.errors]
-        error = f"{max(errors):.1e}" if errors else "-"
-        print(f"{name:20} {_counts(its)}  {error:>13}")
-    print(f"{'all':20} {_counts(outcomes)}")
-
-
-def _counts(outcomes: list[Outcome]) -> str:
-    excused = sum(bool(one.excuse) for one in outcomes)
-    failed = sum(bool(one.failure) for one in outcomes) - excused
-    return f"{len(outcomes):5} {failed:7} {excused:11}"
+TARGETS = {"x86": (x86, x86_command), "aarch64": (aarch64, aarch64_command)}
 
 
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.emulate_isa", description=__doc__)
-    parser.add_argument("--cpu", choices=PROCESSORS, default="icelake-client")
-    parser.add_argument("--only", action="append", help="part of the names of cases to run")
-    parser.add_argument("--verbose", action="store_true", help="a line for every case")
-    parser.add_argument("--bochs", default="bochs", help="the emulator's program")
-    parser.add_argument("--display", default="rfb", help="its display, e.g. nogui")
+    targets = parser.add_subparsers(dest="target", required=True)
+    for name, (package, command) in TARGETS.items():
+        command.add_arguments(targets.add_parser(name, help=package.__doc__))
     options = parser.parse_args()
-    bochs, processor = Bochs(options.bochs, options.display), PROCESSORS[options.cpu]
-    if missing := bochs.missing(processor):
-        parser.error(missing)
-    warnings.simplefilter("ignore")  # Numba's, about what the kernels' authors know
-    outcomes = emulate(bochs, processor, options.only or [""])
-    print_table(outcomes, options.verbose)
-    return int(not outcomes or any(one.failure and not one.excuse for one in outcomes))
+    try:
+        return TARGETS[options.target][1].run(options)
+    except RuntimeError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

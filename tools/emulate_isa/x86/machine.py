@@ -84,7 +84,7 @@ class Bochs:
         return self.display + (', options="timeout=0"' if self.display == "rfb" else "")
 
 
-def run(
+def run_image(
     bochs: Bochs, processor: Processor, image: bytes, jobs: int, folder: Path, timeout_s: float
 ) -> tuple[list[Trap | None], dict[int, bytes]]:
     """Runs an image; returns what stopped each job, and the changed pages by address.
