@@ -1,6 +1,6 @@
 """Cases of the products by AMX: on the processor where it has that, everywhere on a model of it.
 
-``python -m tools.emulate_isa --cpu sapphirerapids`` runs them on an emulated processor.
+``python -m tools.emulate_isa x86 --cpu sapphirerapids`` runs them on an emulated processor.
 """
 
 from __future__ import annotations
