@@ -8,6 +8,7 @@
     │   ├── PromptError          a prompt is empty or does not fit the context
     │   ├── SamplingError        a sampling parameter is outside its range
     │   └── SessionError         a saved session is broken or belongs to another model
+    ├── Full                     what runs needs more memory for its states than there is
     ├── StorageError             the disk is full or not writable
     ├── MissingDependencyError   an optional package is not installed
     └── BackendError             a back-end failed while compiling or running
@@ -72,6 +73,10 @@ class SamplingError(InputError):
 
 class SessionError(InputError):
     """A saved session cannot be read or belongs to another model."""
+
+
+class Full(EdgerunError):  # noqa: N818 - what a store says, and not a defect
+    """No page is left for keys and values: end or postpone a sequence, or use a smaller cache."""
 
 
 class StorageError(EdgerunError):

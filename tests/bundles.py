@@ -58,7 +58,7 @@ class Runner:
         self.length += len(ids)
         self.cache.reserve(self.sequence, self.length)
         logits = self.executables[phase](batch, self.cache)["logits"].copy()
-        self.cache.extend(self.sequence, self.length)
+        self.cache.commit(self.sequence, self.length)
         return logits
 
 

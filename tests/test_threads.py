@@ -96,11 +96,11 @@ def test_threads_use_all_parts_of_the_api_at_a_time(llm: edgerun.LLM) -> None:
     def work(number: int) -> list[Any]:
         return [kinds[(number + turn) % len(kinds)](number) for turn in range(10)]
 
-    before = llm._cache.free_sequences
+    before = llm._cache.room().slots
     serial = [work(number) for number in range(10)]
     assert in_threads(work, 10) == serial
     gc.collect()
-    assert llm._cache.free_sequences >= before - 1  # the pool keeps one, as it did
+    assert llm._cache.room().slots >= before - 1  # the pool keeps one, as it did
     assert llm.session().messages == []
 
 
@@ -131,7 +131,7 @@ def test_replies_that_are_interrupted_leave_the_model_to_the_others(llm: edgerun
     assert all(reply == expected for reply in replies)
     assert llm.generate("text", **options).ids == expected
     gc.collect()
-    assert llm._cache.free_sequences == THREADS
+    assert llm._cache.room().slots == THREADS
 
 
 def test_whole_replies_need_one_sequence_for_all_threads() -> None:

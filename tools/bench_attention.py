@@ -138,8 +138,8 @@ def decode(
         cache.reserve(opened[0], context)
         fill(cache)
         if shared:
-            cache.extend(opened[0], context - 1)
-            opened += [cache.fork(opened[0]) for _ in range(sequences - 1)]
+            cache.commit(opened[0], context - 1)
+            opened += [cache.fork(opened[0])[0] for _ in range(sequences - 1)]
         else:
             opened += [cache.open() for _ in range(sequences - 1)]
         for sequence in opened:

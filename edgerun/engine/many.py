@@ -100,7 +100,7 @@ class _Together:
 
     def _take_place(self) -> Session | None:
         """A session that keeps a sequence free for the first request, if there is one."""
-        return Session(self._cache) if self._cache.free_sequences else None
+        return Session(self._cache) if self._cache.room().slots else None
 
     def _one_by_one(self) -> Generator[tuple[int, Step], None, None]:
         for number, request in self._waiting:
@@ -137,7 +137,7 @@ class _Together:
         if self._place is not None:
             self._place.close()
         while self._waiting and len(self._running) < self._engine.chunk_rows:
-            if self._running and not self._cache.free_sequences:
+            if self._running and not self._cache.room().slots:
                 return
             number, request = self._waiting.popleft()
             request.stats.prompt_tokens = len(request.prompt)

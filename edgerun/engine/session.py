@@ -36,7 +36,7 @@ class Session:
         self.ids: list[int] = [] if source is None else source.ids[:length]
         self.sequence: int
         self.sequence = (
-            cache.open(self) if source is None else cache.fork(source.sequence, length, self)
+            cache.open(self) if source is None else cache.fork(source.sequence, length, self)[0]
         )
 
     def fork(self, length: int) -> Session:
@@ -81,14 +81,14 @@ class Session:
         Returns:
             Number of tokens kept.
         """
-        kept = min(shared_prefix(self.ids, prompt), len(prompt) - 1)
+        shared = min(shared_prefix(self.ids, prompt), len(prompt) - 1)
+        kept = self.cache.rewind(self.sequence, shared)
         del self.ids[kept:]
-        self.cache.truncate(self.sequence, kept)
         return kept
 
     def appended(self, ids: Sequence[int]) -> None:
         """Records that the keys and values of ``ids`` were written behind the others."""
-        self.cache.extend(self.sequence, len(self.ids) + len(ids))
+        self.cache.commit(self.sequence, len(self.ids) + len(ids))
         self.ids += ids
 
     def clear(self) -> None:
@@ -103,7 +103,7 @@ class Session:
         self._check_open()
         self._turn += 1
         self.ids.clear()
-        self.cache.truncate(self.sequence, 0)
+        self.cache.rewind(self.sequence, 0)
 
     def close(self) -> None:
         """Gives the sequence back; calling it twice is allowed."""

@@ -266,7 +266,7 @@ class LLM:
         if not self._forgotten.alive:
             return f"<LLM {model.path}: closed>"
         return (
-            f"<LLM {model.path}: context {model.context}, {self._cache.free_sequences} of "
+            f"<LLM {model.path}: context {model.context}, {self._cache.room().slots} of "
             f"{model.max_sessions} sequences free, {', '.join(model.backends)} on "
             f"{model.threads} thread{'s' if model.threads > 1 else ''}>"
         )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import InputError, PromptError
 from edgerun.state.fair_lock import FairLock
+from edgerun.state.store import Block, Holder, Owner, Room
 
 CacheDType = Literal["fp32", "fp16", "int8"]
 PAGE_TOKENS = 64
@@ -42,15 +44,6 @@ class CacheSpec:
         return 2 * self.num_layers * self.num_kv_heads * (self.head_dim * element + scale)
 
 
-class Owner(Protocol):
-    """Who has a sequence: until it is forgotten, or says that it has it no more."""
-
-    is_open: bool
-
-
-Holder: TypeAlias = Callable[[], "Owner | None"]
-
-
 class KVCache:
     """Keys and values of several sequences in pages of ``PAGE_TOKENS`` tokens.
 
@@ -61,11 +54,11 @@ class KVCache:
     capacity.
 
     The executable writes keys and values (natively, or through ``write``); the engine moves the
-    lengths with ``extend`` and ``truncate``. Sequences made by ``fork`` have pages in common
+    lengths with ``commit`` and ``rewind``. Sequences made by ``fork`` have pages in common
     until one of them writes there: ``reserve`` gives it a copy first.
 
-    Any thread may open, fork, truncate and close sequences. Whoever computes holds ``lock`` from
-    ``reserve`` to ``extend``, and until the logits are used: the executable has buffers for one
+    Any thread may open, fork, rewind and close sequences. Whoever computes holds ``lock`` from
+    ``reserve`` to ``commit``, and until the logits are used: the executable has buffers for one
     call at a time. Ctrl-C may come between any two lines here; users of a page are counted up
     before a table names it and down after, so that a page can be lost, and found again, but never
     be given to two.
@@ -103,16 +96,32 @@ class KVCache:
         self._page_users = np.zeros(num_pages, np.int32)
         self._free_pages = list(range(num_pages - 1, -1, -1))
         self._holders: list[Holder] = [_nobody] * max_sequences
+        self._changes = itertools.count(1)
+        self._versions = [0] * max_sequences
 
-    @property
-    def free_sequences(self) -> int:
-        """How many more sequences can be opened."""
-        return sum(not self._in_use(sequence) for sequence in range(len(self._holders)))
+    def room(self) -> Room:
+        """See ``StateStore``."""
+        return self.lock.run(self._room)
 
-    @property
-    def free_pages(self) -> int:
-        """How many pages no open sequence has."""
-        return self.lock.run(self._count_free_pages)
+    def _room(self) -> Room:
+        self._collect()
+        slots = sum(not self._in_use(sequence) for sequence in range(len(self._holders)))
+        return Room(slots, len(self._free_pages), PAGE_TOKENS)
+
+    def length(self, slot: int) -> int:
+        """Tokens that a sequence holds."""
+        return int(self.lengths[slot])
+
+    def version(self, slot: int) -> int:
+        """See ``StateStore``."""
+        return self._versions[slot]
+
+    def checkpoint(self, slot: int) -> None:
+        """Nothing to do: keys and values go back to any length."""
+
+    def match(self, ids: Sequence[int], owner: Owner | None = None) -> tuple[int, int]:
+        """See ``StateStore``; nothing is found yet."""
+        return self.open(owner), 0
 
     def open(self, owner: Owner | None = None) -> int:
         """Takes a free sequence number; its length is 0.
@@ -132,6 +141,7 @@ class KVCache:
         for sequence in range(len(self._holders)):
             if not self._in_use(sequence):
                 self.lengths[sequence] = 0
+                self._versions[sequence] = next(self._changes)
                 self._holders[sequence] = weakref.ref(owner) if owner else _caller
                 return sequence
         raise InputError(
@@ -139,19 +149,21 @@ class KVCache:
             "or a stream, or load the model with a larger max_sessions"
         )
 
-    def fork(self, source: int, length: int | None = None, owner: Owner | None = None) -> int:
+    def fork(
+        self, source: int, length: int | None = None, owner: Owner | None = None
+    ) -> tuple[int, int]:
         """Opens a sequence that begins with another's tokens, without copying them.
 
         Attention to the pages in common is computed for all sequences of a batch in one pass
         where their rows are neighbours.
 
         Args:
-            source: an open sequence; it may be extended, truncated or closed afterwards.
+            source: an open sequence; it may be extended, rewound or closed afterwards.
             length: how many of its tokens to begin with; all of them unless given.
             owner: see ``open``.
 
         Returns:
-            the new sequence, of that length.
+            the new sequence, and its length.
 
         Raises:
             InputError: every sequence is in use, or ``length`` is not between 0 and the length of
@@ -159,7 +171,7 @@ class KVCache:
         """
         return self.lock.run(self._fork, source, length, owner)
 
-    def _fork(self, source: int, length: int | None, owner: Owner | None) -> int:
+    def _fork(self, source: int, length: int | None, owner: Owner | None) -> tuple[int, int]:
         available = int(self.lengths[source])
         kept = available if length is None else length
         if not 0 <= kept <= available:
@@ -171,7 +183,7 @@ class KVCache:
         self._page_users[pages] += 1
         self.page_table[sequence, : len(pages)] = pages
         self.lengths[sequence] = kept
-        return sequence
+        return sequence, kept
 
     def close(self, sequence: int) -> None:
         """Gives back a sequence that has no owner, and its pages."""
@@ -202,13 +214,16 @@ class KVCache:
                 table[index] = self._copy_page(page)
                 self._leave_page(page)
 
-    def extend(self, sequence: int, length: int) -> None:
+    def commit(self, slot: int, length: int, ids: Sequence[int] = ()) -> None:
         """Records that the first ``length`` tokens of the sequence are written."""
-        self.lengths[sequence] = length
+        self.lengths[slot] = length
+        self._versions[slot] = next(self._changes)
 
-    def truncate(self, sequence: int, length: int) -> None:
+    def rewind(self, slot: int, length: int) -> int:
         """Forgets all tokens from position ``length`` on and frees their pages."""
-        self.lock.run(self._truncate, sequence, length)
+        self.lock.run(self._truncate, slot, length)
+        self._versions[slot] = next(self._changes)
+        return self.length(slot)
 
     def _truncate(self, sequence: int, length: int) -> None:
         table = self.page_table[sequence]
@@ -244,9 +259,16 @@ class KVCache:
             self._load(self.values, self.value_scales, layer, pages)[:length],
         )
 
-    def _count_free_pages(self) -> int:
-        self._collect()
-        return len(self._free_pages)
+    def read_block(self, name: str, slot: int, start: int, stop: int) -> Block:
+        """See ``StateStore``."""
+        keys, values = self.read(_layer(name), slot, stop)
+        return keys[start:], values[start:]
+
+    def write_block(self, name: str, slot: int, start: int, block: Block) -> None:
+        """See ``StateStore``."""
+        keys, values = block
+        self.write(_layer(name), slot, start, keys, values)
+        self._versions[slot] = next(self._changes)
 
     def _in_use(self, sequence: int) -> bool:
         owner = self._holders[sequence]()
@@ -317,6 +339,10 @@ class KVCache:
             block *= scales[pages, layer][..., None]
         by_token: NDArray[np.float32] = block.transpose(0, 2, 1, 3)
         return by_token.reshape(-1, self.spec.num_kv_heads, self.spec.head_dim)
+
+
+def _layer(name: str) -> int:
+    return int(name.rpartition(".")[2])
 
 
 class _Caller:

@@ -44,12 +44,12 @@ def projections(spec, group, rows):
 
 def append(cache, sequence, tokens, seed=0):
     """Writes random tokens behind those of a sequence."""
-    start = int(cache.lengths[sequence])
+    start = cache.length(sequence)
     cache.reserve(sequence, start + tokens)
     rng = np.random.default_rng(seed)
     shape = (2, tokens, cache.spec.num_kv_heads, cache.spec.head_dim)
     cache.write(0, sequence, start, *rng.standard_normal(shape).astype(np.float32) * 2)
-    cache.extend(sequence, start + tokens)
+    cache.commit(sequence, start + tokens)
 
 
 def batch_of(cache, parts: Sequence[tuple[int, int]], forked: int = 0):
@@ -59,8 +59,8 @@ def batch_of(cache, parts: Sequence[tuple[int, int]], forked: int = 0):
     """
     batches = []
     for number, (cached, tokens) in enumerate(parts):
-        sequence = cache.fork(0, forked) if forked and number else cache.open()
-        append(cache, sequence, cached - int(cache.lengths[sequence]), seed=number)
+        sequence = cache.fork(0, forked)[0] if forked and number else cache.open()
+        append(cache, sequence, cached - cache.length(sequence), seed=number)
         cache.reserve(sequence, cached + tokens)
         batches.append(Batch.of([0] * tokens, cached, sequence))
     return Batch.join(batches)

@@ -176,7 +176,7 @@ def test_a_failed_or_interrupted_call_leaves_the_session_usable(
     prompt = list(range(9))
     with pytest.raises(type(error)):
         list(engine(Failing(call, error)).generate(kept, prompt, GREEDY))
-    assert kept.cache.lengths[kept.sequence] == len(kept.ids)
+    assert kept.cache.length(kept.sequence) == len(kept.ids)
     assert ids_of(engine().generate(kept, prompt, GREEDY)) == expected(prompt, 8)
 
 
@@ -232,7 +232,7 @@ def test_clearing_a_closed_session_leaves_the_next_one_of_its_sequence_alone() -
     list(engine().generate(new, [1, 2, 3], GREEDY))
     with pytest.raises(InputError, match="closed"):
         old.clear()
-    assert cache.lengths[new.sequence] == len(new.ids) > 0
+    assert cache.length(new.sequence) == len(new.ids) > 0
 
 
 def test_a_stream_of_a_session_closed_meanwhile_says_so() -> None:

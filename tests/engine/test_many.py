@@ -62,7 +62,7 @@ def test_every_reply_is_the_one_of_its_prompt_alone(
         found = together(run, kept, requests)
         assert found == {number: alone(prompt) for number, prompt in enumerate(prompts)}
         assert all(request.stats.reused_tokens >= len(beginning) for request in requests[:1])
-        assert kept.cache.free_sequences == sequences - 1
+        assert kept.cache.room().slots == sequences - 1
 
 
 def test_rows_share_calls_and_the_beginning_is_computed_once() -> None:
@@ -111,7 +111,7 @@ def test_closing_early_gives_all_sequences_back() -> None:
     steps = generate_many(engine(), kept, [Request([n], GREEDY) for n in range(6)])
     next(steps)
     steps.close()
-    assert kept.cache.free_sequences == 3
+    assert kept.cache.room().slots == 3
 
 
 def test_an_error_of_the_model_gives_all_sequences_back() -> None:
@@ -122,7 +122,7 @@ def test_an_error_of_the_model_gives_all_sequences_back() -> None:
     kept = root()
     with pytest.raises(BackendError, match="shape"):
         together(engine(Broken()), kept, [Request([1], GREEDY), Request([2], GREEDY)])
-    assert kept.cache.free_sequences == 3
+    assert kept.cache.room().slots == 3
 
 
 @pytest.mark.parametrize("bad", [[], [fakes.VOCAB], [1] * CONTEXT])

@@ -82,7 +82,7 @@ def test_threads_with_a_session_each_get_their_own_tokens(engine: Engine) -> Non
     alone = [[expected(prompt_of(n, turn), 6) for turn in range(5)] for n in range(THREADS)]
     assert in_threads(talk) == alone
     gc.collect()
-    assert (cache.free_sequences, cache.free_pages) == (THREADS, THREADS)
+    assert (cache.room().slots, cache.room().pages) == (THREADS, THREADS)
 
 
 def test_threads_open_fork_fill_and_drop_sessions(engine: Engine) -> None:
@@ -103,7 +103,7 @@ def test_threads_open_fork_fill_and_drop_sessions(engine: Engine) -> None:
 
     assert all(in_threads(churn))
     gc.collect()
-    assert (cache.free_sequences, cache.free_pages) == (THREADS + 2, 3 * (THREADS + 2))
+    assert (cache.room().slots, cache.room().pages) == (THREADS + 2, 3 * (THREADS + 2))
 
 
 def test_together_and_alone_do_not_mix(engine: Engine) -> None:
@@ -137,7 +137,7 @@ def test_a_session_is_closed_once_however_many_threads_close_it() -> None:
     cache = KVCache(fakes.SPEC, 64, 2)
     session = Session(cache)
     in_threads(lambda _: session.close())
-    assert cache.free_sequences == 2
+    assert cache.room().slots == 2
     sessions = [Session(cache) for _ in range(2)]
     assert {each.sequence for each in sessions} == {0, 1}
 
@@ -180,7 +180,7 @@ def test_a_finaliser_waits_for_nobody() -> None:
         return ended.wait(20)
 
     assert cache.lock.run(hold)
-    assert cache.free_sequences == 2
+    assert cache.room().slots == 2
 
 
 def test_a_step_of_a_session_closed_by_another_thread_says_so(engine: Engine) -> None:

@@ -167,7 +167,7 @@ def generate(backend: Any) -> tuple[list[int], np.ndarray]:
             cache_.reserve(sequence, start + len(ids))
             phase = Phase.PREFILL if len(ids) > 1 else Phase.DECODE
             row = executables[phase](Batch.of(ids, start, sequence), cache_)["logits"][0].copy()
-            cache_.extend(sequence, start + len(ids))
+            cache_.commit(sequence, start + len(ids))
             logits.append(row)
             tokens.append(int(row.argmax()))
             ids = [tokens[-1]]

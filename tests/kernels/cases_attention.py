@@ -231,9 +231,9 @@ def attention_plan(plan: tuple[list[tuple[int, int]], int], window: int) -> Call
     cache = KVCache(CacheSpec(1, 1, 1), max(sum(one) for one in parts), len(parts))
     batches = []
     for cached, tokens in parts:
-        sequence = cache.fork(0, common) if batches and common else cache.open()
+        sequence = cache.fork(0, common)[0] if batches and common else cache.open()
         cache.reserve(sequence, cached + tokens)
-        cache.extend(sequence, cached)
+        cache.commit(sequence, cached)
         batches.append(Batch.of([0] * tokens, cached, sequence))
     batch = Batch.join(batches)
     counted = Counted(batch, cache, window)

@@ -108,7 +108,7 @@ def test_many_prompts_that_are_interrupted_give_their_sequences_back(
     with pytest.raises(EOFError) as kept:  # as a notebook keeps the last traceback
         llm.generate_many(["a", "b"])
     assert kept.tb is not None
-    assert llm._cache.free_sequences == 2
+    assert llm._cache.room().slots == 2
 
 
 def test_a_closed_stream_stops_and_the_next_prompt_still_works() -> None:
@@ -328,7 +328,7 @@ def test_a_stream_that_another_thread_closes_ends_for_its_reader() -> None:
     assert not reader.is_alive()
     assert stream.completion.finish_reason == "cancelled"
     assert "".join(pieces) == stream.completion.text
-    assert llm._cache.free_sequences == 3
+    assert llm._cache.room().slots == 3
 
 
 def test_a_stream_may_be_closed_by_the_reader_itself_in_the_middle_of_a_piece(

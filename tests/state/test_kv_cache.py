@@ -39,24 +39,24 @@ def test_what_is_written_is_read_back(dtype):
 @settings(max_examples=60, deadline=None)
 def test_pages_are_neither_lost_nor_shared(moves):
     cache = cache_of()
-    total = cache.free_pages
+    total = cache.room().pages
     opened = [cache.open() for _ in range(3)]
     for index, length in moves:
         sequence = opened[index]
-        if length > cache.lengths[sequence]:
+        if length > cache.length(sequence):
             cache.reserve(sequence, length)
-            cache.extend(sequence, length)
+            cache.commit(sequence, length)
         else:
-            cache.truncate(sequence, length)
+            cache.rewind(sequence, length)
         used = cache.page_table[cache.page_table >= 0].tolist()
         assert len(set(used)) == len(used)
         assert sorted(used + cache._free_pages) == list(range(total))
         for one in opened:
             pages = (cache.page_table[one] >= 0).sum()
-            assert pages == -(-int(cache.lengths[one]) // PAGE_TOKENS)
+            assert pages == -(-cache.length(one) // PAGE_TOKENS)
     for sequence in opened:
         cache.close(sequence)
-    assert cache.free_pages == total
+    assert cache.room().pages == total
 
 
 def filled(cache, length, seed=0):
@@ -72,11 +72,11 @@ def append(cache, sequence, start, stop, seed):
     rng = np.random.default_rng(seed)
     for layer in range(2):
         cache.write(layer, sequence, start, *rng.standard_normal((2, stop - start, 2, 8)))
-    cache.extend(sequence, stop)
+    cache.commit(sequence, stop)
 
 
 def contents(cache, sequence):
-    length = int(cache.lengths[sequence])
+    length = cache.length(sequence)
     return np.array([cache.read(layer, sequence, length) for layer in range(2)])
 
 
@@ -87,7 +87,7 @@ def test_a_fork_shares_pages_until_one_of_the_two_writes(dtype, writer, length):
     cache = cache_of(dtype)
     source = filled(cache, 130)
     before = contents(cache, source)
-    fork = cache.fork(source, length)
+    fork = cache.fork(source, length)[0]
     kept = 130 if length is None else length
     pages = -(-kept // PAGE_TOKENS)
     assert (cache.page_table[fork, :pages] == cache.page_table[source, :pages]).all()
@@ -98,7 +98,7 @@ def test_a_fork_shares_pages_until_one_of_the_two_writes(dtype, writer, length):
         np.testing.assert_array_equal(contents(cache, source), before)
         np.testing.assert_array_equal(contents(cache, fork)[:, :, :kept], before[:, :, :kept])
     else:
-        cache.truncate(source, 10)
+        cache.rewind(source, 10)
         append(cache, source, 10, 140, seed=1)
         np.testing.assert_array_equal(contents(cache, fork), before[:, :, :kept])
 
@@ -107,7 +107,7 @@ def test_a_fork_outlives_its_source():
     cache = cache_of()
     source = filled(cache, 100)
     before = contents(cache, source)
-    fork = cache.fork(source)
+    fork = cache.fork(source)[0]
     cache.close(source)
     filled(cache, 190, seed=3)
     np.testing.assert_array_equal(contents(cache, fork), before)
@@ -116,7 +116,7 @@ def test_a_fork_outlives_its_source():
 def test_full_pages_stay_shared_when_a_fork_goes_on():
     cache = cache_of()
     source = filled(cache, 130)
-    fork = cache.fork(source)
+    fork = cache.fork(source)[0]
     append(cache, fork, 130, 131, seed=1)
     same = cache.page_table[fork] == cache.page_table[source]
     assert same.tolist() == [True, True, False, True]  # the last is absent in both
@@ -128,28 +128,28 @@ def test_a_fork_of_tokens_that_are_not_there_is_refused(length):
     source = filled(cache, 100)
     with pytest.raises(InputError, match=f"fork of {length} tokens from a sequence of 100"):
         cache.fork(source, length)
-    assert cache.free_sequences == 2
+    assert cache.room().slots == 2
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 200)), max_size=40))
 @settings(max_examples=60, deadline=None)
 def test_forks_lose_no_pages_and_keep_their_contents(moves):
     cache = cache_of(sequences=4)
-    total, opened = cache.free_pages, {}
+    total, opened = cache.room().pages, {}
     for number, (kind, which, length) in enumerate(moves):
         if not opened or (kind == 0 and len(opened) < 4):
             sequence = filled(cache, length, seed=number)
         elif kind == 1 and len(opened) < 4:
             source = list(opened)[which % len(opened)]
-            sequence = cache.fork(source, min(length, int(cache.lengths[source])))
+            sequence = cache.fork(source, min(length, cache.length(source)))[0]
         else:
             sequence = list(opened)[which % len(opened)]
-            cache.truncate(sequence, min(length, int(cache.lengths[sequence])))
+            cache.rewind(sequence, min(length, cache.length(sequence)))
             if kind == 3:
                 cache.close(sequence)
                 del opened[sequence]
                 continue
-            append(cache, sequence, int(cache.lengths[sequence]), max(length, 1), seed=number)
+            append(cache, sequence, cache.length(sequence), max(length, 1), seed=number)
         opened[sequence] = contents(cache, sequence)
         for one, expected in opened.items():
             np.testing.assert_array_equal(contents(cache, one), expected)
@@ -158,7 +158,7 @@ def test_forks_lose_no_pages_and_keep_their_contents(moves):
         assert sorted(cache._free_pages) == np.flatnonzero(users == 0).tolist()
     for sequence in opened:
         cache.close(sequence)
-    assert cache.free_pages == total
+    assert cache.room().pages == total
 
 
 def test_the_context_is_a_limit_with_both_counts():
@@ -201,4 +201,4 @@ def test_pages_that_an_interruption_lost_are_found_again():
     np.testing.assert_array_equal(contents(cache, first), expected)
     for sequence in (first, second):
         cache.close(sequence)
-    assert cache.free_pages == 2 * -(-200 // PAGE_TOKENS)
+    assert cache.room().pages == 2 * -(-200 // PAGE_TOKENS)

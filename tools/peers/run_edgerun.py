@@ -24,7 +24,7 @@ class EdgerunRunner:
         self._length = 0
 
     def reset(self) -> None:
-        self._cache.truncate(self._sequence, 0)
+        self._cache.rewind(self._sequence, 0)
         self._length = 0
 
     def run(self, ids: list[int]) -> int:
@@ -39,7 +39,7 @@ class EdgerunRunner:
         batch = Batch.of(ids, start, self._sequence, logits="last" if last else "none")
         phase = Phase.DECODE if len(ids) == 1 else Phase.PREFILL
         logits = self._model.executables[phase](batch, self._cache)["logits"]
-        self._cache.extend(self._sequence, self._length)
+        self._cache.commit(self._sequence, self._length)
         return int(logits[0].argmax()) if last else -1
 
 

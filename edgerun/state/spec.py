@@ -1,0 +1,73 @@
+"""What a layer remembers from one call to the next, as its op declares it.
+
+A model's states are a tuple, one entry a layer that remembers anything. They are read from the
+lowered graph, node by node; nothing else says how large a cache is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias
+
+CODEC = "fp16"
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionState:
+    """A key and a value for every token that a row may still attend to; any tail can be dropped.
+
+    Attributes:
+        name: what the layer calls it, unique in a model; see ``attention_name``.
+        kv_heads: heads of keys and values.
+        key_dim: elements of a key.
+        value_dim: elements of a value.
+        window: positions that a row sees, its own included; 0 for all before it.
+        codec: how keys and values are stored: the name of a file in ``state/codecs``.
+    """
+
+    name: str
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    window: int = 0
+    codec: str = CODEC
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentArray:
+    """One array of a recurrent state, float32.
+
+    Attributes:
+        name: what the layer calls it.
+        shape: its dimensions; it is the same for a sequence of any length, and begins as zeros.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes for one sequence."""
+        return 4 * prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentState:
+    """Arrays of fixed size that every token changes; they go back to a checkpoint only.
+
+    Attributes:
+        name: what the layer calls it, unique in a model.
+        arrays: what it consists of.
+    """
+
+    name: str
+    arrays: tuple[RecurrentArray, ...]
+
+
+State: TypeAlias = AttentionState | RecurrentState
+
+
+def attention_name(layer: int) -> str:
+    """The name of a layer's keys and values, as model files call them (``….key``, ``….value``)."""
+    return f"past_key_values.{layer}"
