@@ -5,7 +5,7 @@
 // turned into tables of all the sums that a code can name (tlmm_fill); every beat of weights looks
 // up five entries per row (tlmm_lookup, tlmm_lanes), whose sum is added to the row's accumulator
 // (tlmm_accumulate); results leave through a queue (tlmm_drain, tlmm_output). Layout of the
-// streams: edgerun/formats/lookup.py.
+// streams: hw/edgerun_hw/overlay/packing.py.
 //
 // The three parts that follow a command run ahead of one another, up to the next commands: tables
 // are filled while the tile before is looked up, and results drain while the next command's beats

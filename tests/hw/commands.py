@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.formats.lookup import (
+from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.overlay.definition import run_command
+from edgerun_hw.overlay.geometry import Geometry
+from edgerun_hw.overlay.packing import (
     LookupMode,
     pack_activations,
     pack_multiples,
     pack_scales,
     pack_ternary,
 )
-from edgerun_hw import register_map as regs
-from edgerun_hw.definition import run_command
-from edgerun_hw.geometry import Geometry
 from edgerun_hw.simulate.simulator import SimulatedBuffer, Simulator
 
 # Two ports, which must stay in step, and all three users of the data port.

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
-from edgerun_hw import devices
-from edgerun_hw.driver import Tlmm
-from edgerun_hw.fake import FakeDevice, Faults
-from edgerun_hw.geometry import PRESETS, Geometry
-from edgerun_hw.port import Overlay
+from edgerun_hw.devices.registry import registry
+from edgerun_hw.overlay.driver import Tlmm
+from edgerun_hw.overlay.geometry import PRESETS, Geometry
+from edgerun_hw.overlay.port import Overlay
+from edgerun_hw.simulate.fake import FakeDevice, Faults
 
 
 def fake_overlay(geometry: Geometry | str = "tiny", faults: Faults | None = None) -> Tlmm:
@@ -52,5 +52,5 @@ def normal(rng: np.random.Generator, rows: int, width: int) -> NDArray[np.float3
 
 def replace_fake(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Overlay]) -> None:
     """Lets ``--device fake`` open what ``make`` returns."""
-    kind = replace(devices.DEVICES["fake"], open=lambda argument: make())
-    monkeypatch.setattr(devices, "DEVICES", {**devices.DEVICES, "fake": kind})
+    kind = replace(registry.DEVICES["fake"], open=lambda argument: make())
+    monkeypatch.setattr(registry, "DEVICES", {**registry.DEVICES, "fake": kind})

@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.formats.lookup import (
+from edgerun_hw.build.sources import digest, hardware_folder
+from edgerun_hw.overlay.definition import run_command
+from edgerun_hw.overlay.geometry import Geometry
+from edgerun_hw.overlay.packing import (
     LookupMode,
     pack_activations,
     pack_multiples,
     pack_scales,
     pack_ternary,
 )
-from edgerun_hw.definition import run_command
-from edgerun_hw.geometry import Geometry
 from edgerun_hw.simulate.toolchain import find_compiler, find_verilator
-from edgerun_hw.sources import digest, hardware_folder
 
 ENGINE_SOURCES = (
     *("pkg", "engine", "accumulate", "addsub", "codes", "commands", "credit", "delay", "drain"),

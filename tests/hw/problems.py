@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgerun.formats.lookup import LookupMode, pack_activations, pack_multiples, pack_ternary
-from edgerun_hw.command import Command
-from edgerun_hw.port import Overlay
+from edgerun_hw.overlay.command import Command
+from edgerun_hw.overlay.packing import LookupMode, pack_activations, pack_multiples, pack_ternary
+from edgerun_hw.overlay.port import Overlay
 
 LIMITS = {LookupMode.TERNARY: 1, LookupMode.MULTIPLES: 13}
 PACK = {LookupMode.TERNARY: pack_ternary, LookupMode.MULTIPLES: pack_multiples}

@@ -22,14 +22,14 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # pynq says that this processor is not a board's
     import pynq
 
-from edgerun_hw import register_map as regs  # noqa: E402
-from edgerun_hw.driver import Tlmm  # noqa: E402
-from edgerun_hw.fake import FakeDevice, Faults  # noqa: E402
-from edgerun_hw.geometry import PRESETS  # noqa: E402
-from edgerun_hw.overlay_errors import CommandError, WrongOverlayError  # noqa: E402
-from edgerun_hw.pynq_device import SimulatedDevice, prepare  # noqa: E402
-from edgerun_hw.pynq_driver import TlmmIP, find_overlay_ip, load_overlay  # noqa: E402
-from edgerun_hw.stand_in import read_bitstream  # noqa: E402
+from edgerun_hw.board_side.pynq_driver import TlmmIP, find_overlay_ip, load_overlay  # noqa: E402
+from edgerun_hw.overlay import register_map as regs  # noqa: E402
+from edgerun_hw.overlay.driver import Tlmm  # noqa: E402
+from edgerun_hw.overlay.errors import CommandError, WrongOverlayError  # noqa: E402
+from edgerun_hw.overlay.geometry import PRESETS  # noqa: E402
+from edgerun_hw.simulate.board.bitstream import read_bitstream  # noqa: E402
+from edgerun_hw.simulate.board.device import SimulatedDevice, prepare  # noqa: E402
+from edgerun_hw.simulate.fake import FakeDevice, Faults  # noqa: E402
 from tests.hw.problems import random_problem  # noqa: E402
 
 LIBRARY = sys.argv[2] if len(sys.argv) > 2 else ""

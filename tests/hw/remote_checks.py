@@ -19,11 +19,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # pynq says that this processor is not a board's
     import pynq
 
-from edgerun_hw import register_map as regs  # noqa: E402
-from edgerun_hw.geometry import PRESETS  # noqa: E402
-from edgerun_hw.pynq_device import prepare  # noqa: E402
-from edgerun_hw.pynq_driver import TlmmIP, load_overlay  # noqa: E402
-from edgerun_hw.worker_devices import name_by_digest  # noqa: E402
+from edgerun_hw.board_side.devices import name_by_digest  # noqa: E402
+from edgerun_hw.board_side.pynq_driver import TlmmIP, load_overlay  # noqa: E402
+from edgerun_hw.overlay import register_map as regs  # noqa: E402
+from edgerun_hw.overlay.geometry import PRESETS  # noqa: E402
+from edgerun_hw.simulate.board.device import prepare  # noqa: E402
 from tests.hw.problems import random_problem  # noqa: E402
 
 

@@ -25,8 +25,8 @@ from edgerun.plan.planner import compile_plan, make_plan
 from edgerun.state import Batch, CacheSpec, KVCache
 from edgerun_hw.backend import FpgaBackend
 from edgerun_hw.backend.tally import Tally, cycles_report, part_of
-from edgerun_hw.devices import DEVICES, find_device
-from edgerun_hw.port import Counters
+from edgerun_hw.devices.registry import DEVICES, find_device
+from edgerun_hw.overlay.port import Counters
 from tests.bundles import bundle_of
 from tests.hw.devices import fake_overlay, normal, random_weight, replace_fake
 
@@ -199,7 +199,7 @@ def test_without_a_device_it_takes_no_part_and_costs_nothing(environment):
 
 def test_a_device_that_cannot_be_used_is_said_and_left_out(environment, monkeypatch, caplog):
     kind = replace(DEVICES["fake"], obstacle=lambda: "needs something")
-    monkeypatch.setattr("edgerun_hw.devices.DEVICES", {**DEVICES, "fake": kind})
+    monkeypatch.setattr("edgerun_hw.devices.registry.DEVICES", {**DEVICES, "fake": kind})
     environment(EDGERUN_FPGA_DEVICE="fake")
     found = find_candidates()
     assert found.absent["fpga"] == "needs something"

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from edgerun.errors import InputError, StorageError
-from edgerun_hw import project
-from edgerun_hw.boards import board_names, load_board, parse_board, read_toml
-from edgerun_hw.geometry import PRESETS, Geometry
-from edgerun_hw.project import geometry_for, settings_tcl, write_project
-from edgerun_hw.sources import hardware_folder
+from edgerun_hw.build import project
+from edgerun_hw.build.boards import board_names, load_board, parse_board, read_toml
+from edgerun_hw.build.project import geometry_for, settings_tcl, write_project
+from edgerun_hw.build.sources import hardware_folder
+from edgerun_hw.overlay.geometry import PRESETS, Geometry
 
 STUBS = Path(__file__).with_name("vivado_stubs.tcl")
 needs_tclsh = pytest.mark.skipif(shutil.which("tclsh") is None, reason="there is no tclsh")

@@ -5,21 +5,19 @@ import os
 import stat
 
 import pytest
-import typer
 from typer.main import get_command
 
 from edgerun.cli import main
 from edgerun.errors import BackendError, MissingDependencyError
-from edgerun_hw import checks, cli_check, diagnosis
-from edgerun_hw.checks import Outcome, Plan, run_checks
+from edgerun_hw import cli
+from edgerun_hw.check import checks, diagnosis
+from edgerun_hw.check.checks import Outcome, Plan, run_checks
 
 
 @pytest.fixture
 def run(capsys):
     """Runs a command as ``edgerun fpga`` does; returns exit code, stdout and stderr."""
-    app = typer.Typer(pretty_exceptions_enable=False)
-    cli_check.register(app)
-    group = get_command(app)
+    group = get_command(cli.command_group())
 
     def invoke(*arguments):
         code = 0
@@ -113,9 +111,9 @@ def test_unknown_geometry_is_refused_before_work_begins(run, only):
 
 
 def test_stale_generated_file_is_named(monkeypatch, tmp_path):
-    from edgerun_hw import registers
+    from edgerun_hw.registers.description import generated
 
-    monkeypatch.setattr(registers, "stale_files", lambda: [tmp_path / "tlmm_pkg.sv"])
+    monkeypatch.setattr(generated, "stale_files", lambda: [tmp_path / "tlmm_pkg.sv"])
     (outcome,) = checks.CHECKS["generated files"](Plan())
     assert outcome.result == "failed" and "tlmm_pkg.sv" in outcome.figure
 
@@ -194,7 +192,7 @@ def test_seeds_are_tried_until_one_reaches_the_goal(monkeypatch):
 @pytest.mark.fpga
 @pytest.mark.timeout(900)
 def test_lint_has_no_warnings_in_any_preset():
-    from edgerun_hw.geometry import PRESETS
+    from edgerun_hw.overlay.geometry import PRESETS
 
     for outcome in checks.CHECKS["lint"](Plan(geometries=tuple(PRESETS))):
         assert outcome.result == "passed", outcome.figure

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edgerun_hw.geometry import PRESETS
+from edgerun_hw.build.sources import hardware_folder, rtl_files
+from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.simulate.toolchain import find_verilator
-from edgerun_hw.sources import hardware_folder, rtl_files
 
 pytestmark = pytest.mark.fpga
 

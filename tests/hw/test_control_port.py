@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgerun_hw import register_map as regs
+from edgerun_hw.overlay import register_map as regs
 from tests.hw.commands import GEOMETRY, Make, complete, make_command
 
 pytestmark = pytest.mark.fpga

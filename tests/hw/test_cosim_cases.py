@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgerun.formats.lookup import LookupMode
-from edgerun_hw.geometry import PRESETS
+from edgerun_hw.overlay.geometry import PRESETS
+from edgerun_hw.overlay.packing import LookupMode
 from edgerun_hw.simulate.coverage import cover, summarise
 from edgerun_hw.simulate.fuzz import BATCH, Setting, run_setting, settings
 from edgerun_hw.simulate.measure import measure_matrix

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from edgerun_hw.build.sources import hardware_folder
 from edgerun_hw.simulate.library import DdrCounters, DdrOptions, ddr_options
 from edgerun_hw.simulate.memory import DDR_PRESETS, DdrConfig
 from edgerun_hw.simulate.toolchain import find_compiler
-from edgerun_hw.sources import hardware_folder
 
 fpga = pytest.mark.fpga
 

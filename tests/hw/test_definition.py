@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgerun.formats import lookup
-from edgerun.formats.lookup import (
+from edgerun_hw.overlay import packing as lookup
+from edgerun_hw.overlay import register_map
+from edgerun_hw.overlay.definition import run_command, scale_sums
+from edgerun_hw.overlay.geometry import PRESETS, Geometry
+from edgerun_hw.overlay.packing import (
     LookupMode,
     pack_activations,
     pack_multiples,
@@ -14,9 +17,6 @@ from edgerun.formats.lookup import (
     pack_ternary,
     unpack_results,
 )
-from edgerun_hw import register_map
-from edgerun_hw.definition import run_command, scale_sums
-from edgerun_hw.geometry import PRESETS, Geometry
 
 
 @pytest.mark.parametrize("ports", [1, 3, 4])

@@ -11,12 +11,20 @@ import pytest
 
 from edgerun.env import settings
 from edgerun.errors import InputError
-from edgerun_hw import devices, devices_pynq, worker_devices
-from edgerun_hw.client import WorkerClient
-from edgerun_hw.driver import Tlmm
-from edgerun_hw.fake import FakeDevice
-from edgerun_hw.geometry import PRESETS
-from edgerun_hw.stand_in import StandInError, bitstream_name, read_bitstream, write_bitstream
+from edgerun_hw.board_side.devices import name_by_digest
+from edgerun_hw.devices.client import WorkerClient
+from edgerun_hw.devices.registry import DEVICES, find_device
+from edgerun_hw.devices.registry import pynq as pynq_devices
+from edgerun_hw.overlay.driver import Tlmm
+from edgerun_hw.overlay.geometry import PRESETS
+from edgerun_hw.overlay.port import Overlay
+from edgerun_hw.simulate.board.bitstream import (
+    StandInError,
+    bitstream_name,
+    read_bitstream,
+    write_bitstream,
+)
+from edgerun_hw.simulate.fake import FakeDevice
 
 
 @pytest.fixture
@@ -29,21 +37,21 @@ def bitfile(tmp_path: Path) -> Path:
 
 def _have(monkeypatch, *, pynq: bool, python: Path | None) -> None:
     changed = replace(settings(), pynq_python=python)
-    monkeypatch.setattr(devices_pynq, "settings", lambda: changed)
-    monkeypatch.setattr(devices_pynq, "find_spec", lambda name: object() if pynq else None)
+    monkeypatch.setattr(pynq_devices, "settings", lambda: changed)
+    monkeypatch.setattr(pynq_devices, "find_spec", lambda name: object() if pynq else None)
 
 
 def test_without_pynq_the_obstacle_says_what_to_set(monkeypatch, bitfile):
     _have(monkeypatch, pynq=False, python=None)
-    assert "EDGERUN_PYNQ_PYTHON" in devices.DEVICES["pynq"].obstacle()
+    assert "EDGERUN_PYNQ_PYTHON" in DEVICES["pynq"].obstacle()
     with pytest.raises(InputError, match="EDGERUN_PYNQ_PYTHON"):
-        devices.find_device(f"pynq:{bitfile}").open()
+        find_device(f"pynq:{bitfile}").open()
 
 
 @pytest.mark.parametrize(("pynq", "python"), [(True, None), (False, Path(sys.executable))])
 def test_either_way_to_pynq_will_do(monkeypatch, pynq, python):
     _have(monkeypatch, pynq=pynq, python=python)
-    assert devices.DEVICES["pynq"].obstacle() == ""
+    assert DEVICES["pynq"].obstacle() == ""
 
 
 @pytest.mark.parametrize(
@@ -58,23 +66,23 @@ def test_either_way_to_pynq_will_do(monkeypatch, pynq, python):
 def test_unusable_bitstream_is_named(tmp_path, argument, message):
     (tmp_path / "alone.bit").write_bytes(b"")
     with pytest.raises(InputError, match=message):
-        devices_pynq.check_bitfile(argument and str(tmp_path / argument))
+        pynq_devices.check_bitfile(argument and str(tmp_path / argument))
 
 
 def test_archive_brings_its_own_description(tmp_path):
     (tmp_path / "overlay.xsa").write_bytes(b"")
-    assert devices_pynq.check_bitfile(str(tmp_path / "overlay.xsa")).suffix == ".xsa"
+    assert pynq_devices.check_bitfile(str(tmp_path / "overlay.xsa")).suffix == ".xsa"
 
 
 @pytest.mark.parametrize("argument", ["", "host", "host,", ",overlay.bit", "a|b,overlay.bit"])
 def test_remote_needs_host_and_bitstream(argument):
     with pytest.raises(InputError, match="needs a host and a bitstream"):
-        devices_pynq.split_remote(argument)
+        pynq_devices.split_remote(argument)
 
 
 def test_where_pynq_imports_the_driver_runs_in_this_process(monkeypatch, bitfile):
     _have(monkeypatch, pynq=True, python=None)
-    driver = ModuleType("edgerun_hw.pynq_driver")
+    driver = ModuleType("edgerun_hw.board_side.pynq_driver")
     loaded = []
 
     def load_overlay(path: str) -> Tlmm:
@@ -82,8 +90,8 @@ def test_where_pynq_imports_the_driver_runs_in_this_process(monkeypatch, bitfile
         return Tlmm(FakeDevice())
 
     driver.load_overlay = load_overlay
-    monkeypatch.setitem(sys.modules, "edgerun_hw.pynq_driver", driver)
-    overlay = devices.find_device(f"pynq:{bitfile}").open()
+    monkeypatch.setitem(sys.modules, "edgerun_hw.board_side.pynq_driver", driver)
+    overlay = find_device(f"pynq:{bitfile}").open()
     assert isinstance(overlay, Tlmm)
     assert loaded == [str(bitfile)]
 
@@ -91,15 +99,15 @@ def test_where_pynq_imports_the_driver_runs_in_this_process(monkeypatch, bitfile
 def test_elsewhere_it_runs_in_a_worker(monkeypatch, bitfile):
     _have(monkeypatch, pynq=False, python=Path(sys.executable))
     asked = []
-    monkeypatch.setattr(devices_pynq, "WorkerClient", lambda *arguments: asked.append(arguments))
-    devices.find_device(f"pynq:{bitfile}").open()
-    devices.find_device(f"pynq-remote:192.0.2.1,{bitfile}").open()
+    monkeypatch.setattr(pynq_devices, "WorkerClient", lambda *arguments: asked.append(arguments))
+    find_device(f"pynq:{bitfile}").open()
+    find_device(f"pynq-remote:192.0.2.1,{bitfile}").open()
     python = Path(sys.executable)
     assert asked == [(python, f"pynq:{bitfile}"), (python, f"remote:192.0.2.1|{bitfile}")]
 
 
 def test_client_of_a_worker_is_an_overlay_like_the_driver():
-    names = [name for name in vars(devices.Overlay) if not name.startswith("_")]
+    names = [name for name in vars(Overlay) if not name.startswith("_")]
     assert len(names) >= 8
     for kind in (Tlmm, WorkerClient):
         assert [name for name in names if not hasattr(kind, name)] == []
@@ -111,7 +119,7 @@ def test_digest_goes_into_the_name(bitfile, tmp_path):
     for folder, data in zip(folders, (b"bits", b"other bits"), strict=True):
         folder.mkdir()
         bitfile.write_bytes(data)
-        named = worker_devices.name_by_digest(bitfile, folder)
+        named = name_by_digest(bitfile, folder)
         assert named.read_bytes() == data
         assert named.with_suffix(".hwh").read_bytes() == b"description"
         names.append(named.name)

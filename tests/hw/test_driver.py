@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from edgerun_hw import register_map as regs
-from edgerun_hw.command import Capabilities, Command, check_command, expected_cycles, sizes
-from edgerun_hw.driver import Tlmm, read_capabilities
-from edgerun_hw.overlay_errors import (
+from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.overlay.command import Capabilities, Command, check_command, expected_cycles, sizes
+from edgerun_hw.overlay.driver import Tlmm, read_capabilities
+from edgerun_hw.overlay.errors import (
     CommandError,
     OverlayError,
     WrongOverlayError,
 )
-from edgerun_hw.port import Ticket
+from edgerun_hw.overlay.port import Ticket
 
 R, W, WAIT = "read", "write", "wait"
 GEOMETRY = 1 | 1 << 4 | 5 << 12 | 5 << 16 | 3 << 20 | 2 << 24  # queue depth 2

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from edgerun.formats.lookup import LookupMode
-from edgerun_hw import register_map as regs
-from edgerun_hw.driver import Tlmm
-from edgerun_hw.fake import FakeDevice, Faults
-from edgerun_hw.geometry import PRESETS
-from edgerun_hw.overlay_errors import CommandError, OverlayError, OverlayTimeoutError
-from edgerun_hw.port import Ticket
+from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.overlay.driver import Tlmm
+from edgerun_hw.overlay.errors import CommandError, OverlayError, OverlayTimeoutError
+from edgerun_hw.overlay.geometry import PRESETS
+from edgerun_hw.overlay.packing import LookupMode
+from edgerun_hw.overlay.port import Ticket
+from edgerun_hw.simulate.fake import FakeDevice, Faults
 from tests.hw.problems import random_problem
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from edgerun.formats.lookup import LookupMode
-from edgerun_hw.driver import Tlmm
-from edgerun_hw.geometry import PRESETS
-from edgerun_hw.overlay_errors import CommandError, OverlayTimeoutError
+from edgerun_hw.overlay.driver import Tlmm
+from edgerun_hw.overlay.errors import CommandError, OverlayTimeoutError
+from edgerun_hw.overlay.geometry import PRESETS
+from edgerun_hw.overlay.packing import LookupMode
 from edgerun_hw.simulate import Channel, Fault, FaultKind, Simulator
 from tests.hw.problems import random_problem
 

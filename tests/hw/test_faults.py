@@ -20,13 +20,13 @@ from edgerun.errors import BackendError
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.plan.planner import compile_plan, make_plan
 from edgerun.state import Batch, CacheSpec, KVCache
-from edgerun_hw import register_map as regs
 from edgerun_hw.backend import FpgaBackend
-from edgerun_hw.driver import Tlmm
-from edgerun_hw.fake import FakeDevice, Faults
-from edgerun_hw.geometry import PRESETS
-from edgerun_hw.overlay_errors import WorkerError
-from edgerun_hw.port import Overlay
+from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.overlay.driver import Tlmm
+from edgerun_hw.overlay.errors import WorkerError
+from edgerun_hw.overlay.geometry import PRESETS
+from edgerun_hw.overlay.port import Overlay
+from edgerun_hw.simulate.fake import FakeDevice, Faults
 from tests.bundles import bundle_of
 from tests.hw.devices import replace_fake
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from edgerun.backends import make_backend
-from edgerun_hw.driver import Tlmm
-from edgerun_hw.geometry import PRESETS
-from edgerun_hw.port import Overlay
+from edgerun_hw.overlay.driver import Tlmm
+from edgerun_hw.overlay.geometry import PRESETS
+from edgerun_hw.overlay.port import Overlay
 from edgerun_hw.simulate import Channel, Fault, FaultKind, Simulator
 from tests.hw.test_faults import TAKES_OVER, generate, with_device
 

@@ -6,14 +6,21 @@ import numpy as np
 import pytest
 
 from edgerun.formats.base import PackedWeight
-from edgerun.formats.lookup import LookupMode
 from edgerun.kernels import reference
-from edgerun_hw.driver import Tlmm
-from edgerun_hw.fake import FakeBuffer, FakeDevice
-from edgerun_hw.geometry import PRESETS, Geometry
-from edgerun_hw.matrix import DeviceMatrix, cut_matrix, integers_of, largest_integer
-from edgerun_hw.products import Multiplier, Product, WrongResultError, _inputs, round_activations
-from edgerun_hw.timing import capabilities_of
+from edgerun_hw.backend.matrix import DeviceMatrix, integers_of, largest_integer
+from edgerun_hw.backend.products import (
+    Multiplier,
+    Product,
+    WrongResultError,
+    _inputs,
+    round_activations,
+)
+from edgerun_hw.model.cycles import capabilities_of
+from edgerun_hw.overlay.cut import cut_matrix
+from edgerun_hw.overlay.driver import Tlmm
+from edgerun_hw.overlay.geometry import PRESETS, Geometry
+from edgerun_hw.overlay.packing import LookupMode
+from edgerun_hw.simulate.fake import FakeBuffer, FakeDevice
 from tests.hw.devices import fake_overlay, normal, random_weight
 
 TINY = capabilities_of(PRESETS["tiny"])

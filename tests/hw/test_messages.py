@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgerun_hw import messages as msg
-from edgerun_hw.command import Capabilities, Command
-from edgerun_hw.port import Counters
+from edgerun_hw.board_side import messages as msg
+from edgerun_hw.overlay.command import Capabilities, Command
+from edgerun_hw.overlay.port import Counters
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)

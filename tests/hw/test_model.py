@@ -7,10 +7,18 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from edgerun_hw.devices import find_device
-from edgerun_hw.geometry import PRESETS
-from edgerun_hw.matrix import FILL_CYCLES, DeviceMatrix, cut_matrix
-from edgerun_hw.model import (
+from edgerun_hw.backend.matrix import DeviceMatrix
+from edgerun_hw.backend.products import Multiplier, Product, round_activations
+from edgerun_hw.devices.registry import find_device
+from edgerun_hw.model.cycles import (
+    Assumptions,
+    capabilities_of,
+    command_cycles,
+    matrix_seconds,
+    matrix_work,
+    sequence_cycles,
+)
+from edgerun_hw.model.tokens import (
     HEADS,
     LABEL,
     SHAPES,
@@ -20,16 +28,9 @@ from edgerun_hw.model import (
     token_terms,
     tokens_per_second,
 )
-from edgerun_hw.port import Counters
-from edgerun_hw.products import Multiplier, Product, round_activations
-from edgerun_hw.timing import (
-    Assumptions,
-    capabilities_of,
-    command_cycles,
-    matrix_seconds,
-    matrix_work,
-    sequence_cycles,
-)
+from edgerun_hw.overlay.cut import FILL_CYCLES, cut_matrix
+from edgerun_hw.overlay.geometry import PRESETS
+from edgerun_hw.overlay.port import Counters
 from tests.hw.devices import normal, random_weight
 
 KV260 = PRESETS["decode-300"]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from edgerun.env import settings
-from edgerun.formats.lookup import LookupMode
-from edgerun_hw.client import WorkerClient
-from edgerun_hw.geometry import PRESETS
+from edgerun_hw.devices.client import WorkerClient
+from edgerun_hw.overlay.geometry import PRESETS
+from edgerun_hw.overlay.packing import LookupMode
 from tests.hw.problems import random_problem
 
 pytestmark = pytest.mark.pynq

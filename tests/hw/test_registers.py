@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from edgerun.formats import lookup
-from edgerun_hw import register_map as regs
-from edgerun_hw import registers
+from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.registers.description import description as registers
+from edgerun_hw.registers.description import generated
 
 tomllib = pytest.importorskip("tomllib", reason="reading the description needs Python 3.11")
 
@@ -27,29 +27,29 @@ def description() -> registers.Description:
 
 
 def test_generated_files_are_up_to_date():
-    assert registers.stale_files() == []
+    assert generated.stale_files() == []
 
 
 def test_all_four_outputs_are_generated_in_a_checkout():
-    names = {path.name for path in registers.generated_files()}
+    names = {path.name for path in generated.generated_files()}
     assert names == {"register_map.py", "tlmm.hwh", "tlmm_pkg.sv", "fpga-registers.md"}
 
 
 def test_a_changed_file_is_stale_and_writing_repairs_it(tmp_path: Path, monkeypatch, capsys):
-    writers = registers.generated_files()
+    writers = generated.generated_files()
     copies = {tmp_path / path.name: write for path, write in writers.items()}
-    monkeypatch.setattr(registers, "generated_files", lambda: copies)
-    assert len(registers.stale_files()) == 4  # none is there
-    assert registers.main(["--write"]) == 0
-    assert registers.main(["--check"]) == 0
+    monkeypatch.setattr(generated, "generated_files", lambda: copies)
+    assert len(generated.stale_files()) == 4  # none is there
+    assert generated.main(["--write"]) == 0
+    assert generated.main(["--check"]) == 0
     victim = tmp_path / "register_map.py"
     victim.write_text(victim.read_text().replace("0x014", "0x018"))
-    assert registers.main(["--check"]) == 1
+    assert generated.main(["--check"]) == 1
     assert "register_map.py differs" in capsys.readouterr().err
 
 
 def test_unknown_arguments_are_refused(capsys):
-    assert registers.main(["--wirte"]) == 2
+    assert generated.main(["--wirte"]) == 2
     assert "--write" in capsys.readouterr().err
 
 
@@ -65,15 +65,8 @@ def test_systemverilog_has_the_same_numbers(repo_root: Path):
     assert numbers["GEOMETRY_QUEUE_DEPTH_WIDTH"] == regs.GEOMETRY_QUEUE_DEPTH.width
 
 
-def test_packing_uses_the_same_constants():
-    # edgerun cannot import edgerun_hw, so the layout's owner has its own copy.
-    names = ("CODE_BITS", "MAX_MAGNITUDE", "TABLES", "PORT_ROWS", "GROUP", "BEAT_BYTES")
-    for name in (*names, "SPLIT_RADIX"):
-        assert getattr(lookup, name) == getattr(regs, name), name
-
-
 def test_hardware_description_lists_every_word(repo_root: Path):
-    root = ET.parse(repo_root / "hw/edgerun_hw/tlmm.hwh").getroot()
+    root = ET.parse(repo_root / "hw/edgerun_hw/simulate/board/tlmm.hwh").getroot()
     found = {}
     for element in root.iter("REGISTER"):
         properties = {p.get("NAME"): p.get("VALUE") for p in element.findall("PROPERTY")}
@@ -97,7 +90,7 @@ def test_field_extracts_its_bits():
 
 def test_board_files_import_nothing_of_edgerun():
     code = (
-        "import sys; import edgerun_hw.driver, edgerun_hw.worker, edgerun_hw.worker_devices\n"
+        "import sys; import edgerun_hw.overlay.driver, edgerun_hw.board_side.worker\n"
         "bad = [m for m in sys.modules if m == 'edgerun' or m.startswith('edgerun.')]\n"
         "sys.exit(repr(bad) if bad else 0)"
     )

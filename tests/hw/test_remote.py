@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from edgerun.env import settings
-from edgerun_hw.client import WorkerClient
-from edgerun_hw.geometry import PRESETS
+from edgerun_hw.devices.client import WorkerClient
+from edgerun_hw.overlay.geometry import PRESETS
 from tests.hw.problems import random_problem
 
 pytestmark = pytest.mark.pynq
@@ -90,7 +90,15 @@ def board(request, pynq_python, host, repo_root) -> Iterator[str]:
 
         library = [str(build(overlay_design(PRESETS["tiny"])))]
     name, address = host
-    command = ["ip", "netns", "exec", name, str(pynq_python), "-m", "edgerun_hw.remote"]
+    command = [
+        "ip",
+        "netns",
+        "exec",
+        name,
+        str(pynq_python),
+        "-m",
+        "edgerun_hw.simulate.board.server",
+    ]
     process = subprocess.Popen(
         [*command, f"{address}:{PORT}", *library],
         env=_environment(PYTHONPATH=f"{repo_root}:{repo_root / 'hw'}"),
@@ -138,8 +146,9 @@ def test_edgerun_through_its_worker(board, pynq_python, tmp_path, monkeypatch, r
         monkeypatch.delenv(name)
     bitfile = tmp_path / "overlay.bit"
     code = (
-        "import sys; from pathlib import Path; from edgerun_hw.geometry import PRESETS\n"
-        "from edgerun_hw.pynq_device import prepare; prepare(PRESETS['tiny'], Path(sys.argv[1]))"
+        "import sys; from pathlib import Path; from edgerun_hw.overlay.geometry import PRESETS\n"
+        "from edgerun_hw.simulate.board.device import prepare\n"
+        "prepare(PRESETS['tiny'], Path(sys.argv[1]))"
     )
     subprocess.run(
         [str(pynq_python), "-c", code, str(tmp_path)],
@@ -160,7 +169,7 @@ def test_edgerun_through_its_worker(board, pynq_python, tmp_path, monkeypatch, r
 
 
 def test_wrong_host_is_an_error_and_not_a_hang(pynq_python, tmp_path):
-    from edgerun_hw.overlay_errors import OverlayError
+    from edgerun_hw.overlay.errors import OverlayError
 
     (tmp_path / "a.bit").write_bytes(b"")
     with pytest.raises(OverlayError, match="Failed to connect to remote device"):

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from edgerun_hw.backend.matrix import DeviceMatrix
+from edgerun_hw.backend.products import Product, round_activations
 from edgerun_hw.backend.session import Session
-from edgerun_hw.devices import find_device
-from edgerun_hw.driver import Tlmm
-from edgerun_hw.fake import FakeDevice
-from edgerun_hw.geometry import PRESETS
-from edgerun_hw.matrix import DeviceMatrix
-from edgerun_hw.overlay_errors import OverlayError
-from edgerun_hw.products import Product, round_activations
+from edgerun_hw.devices.registry import find_device
+from edgerun_hw.overlay.driver import Tlmm
+from edgerun_hw.overlay.errors import OverlayError
+from edgerun_hw.overlay.geometry import PRESETS
+from edgerun_hw.simulate.fake import FakeDevice
 from tests.hw.devices import normal, random_weight, replace_fake
 
 WEIGHT = random_weight(np.random.default_rng(1), "ternary", (400, 64), 64)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgerun.formats.lookup import LookupMode
-from edgerun_hw import register_map as regs
+from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.overlay.packing import LookupMode
 from edgerun_hw.simulate.faults import Channel, Fault, FaultKind
 from edgerun_hw.simulate.memory import DDR_PRESETS
 from tests.hw.commands import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgerun_hw import register_map as regs
+from edgerun_hw.overlay import register_map as regs
 from edgerun_hw.simulate.faults import DECERR, SLVERR, Channel, Fault, FaultKind
 from edgerun_hw.simulate.simulator import Simulator
 from tests.hw.commands import (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgerun.errors import StorageError
-from edgerun_hw.geometry import Geometry
+from edgerun_hw.overlay.geometry import Geometry
 from edgerun_hw.simulate import (
     DDR_PRESETS,
     Channel,

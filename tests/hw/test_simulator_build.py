@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgerun.errors import BackendError, MissingDependencyError, StorageError
-from edgerun_hw.geometry import Geometry
+from edgerun_hw.overlay.geometry import Geometry
 from edgerun_hw.simulate import build, toolchain
 from edgerun_hw.simulate.build import Design, Variant, standin_design
 

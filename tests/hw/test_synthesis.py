@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from edgerun.errors import BackendError, InputError, MissingDependencyError
-from edgerun_hw.geometry import PRESETS, Geometry
-from edgerun_hw.sources import digest, hardware_folder, rtl_files
+from edgerun_hw.build.sources import digest, hardware_folder, rtl_files
+from edgerun_hw.overlay.geometry import PRESETS, Geometry
 from edgerun_hw.synthesis import ecp5, tools, xilinx
 from edgerun_hw.synthesis.harness import engine_harness, engine_ports
 from edgerun_hw.synthesis.hierarchy import needed_files
@@ -335,5 +335,5 @@ def test_engine_is_placed_on_an_ecp5_near_the_clock_we_want():
 
 @pytest.mark.fpga
 def test_missing_tool_does_not_break_the_import():
-    code = "import edgerun_hw.synthesis.ecp5, edgerun_hw.checks, edgerun_hw.diagnosis"
+    code = "import edgerun_hw.synthesis.ecp5, edgerun_hw.check.checks, edgerun_hw.check.diagnosis"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

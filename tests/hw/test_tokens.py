@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from edgerun.cli.main import main
 from edgerun.formats.base import PackedWeight
-from edgerun.formats.lookup import pack_activations, result_words
 from edgerun.graph.ir import Graph
 from edgerun.llm.llm import load
 from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
-from edgerun_hw.definition import run_command
-from edgerun_hw.devices import find_device
-from edgerun_hw.matrix import DeviceMatrix
-from edgerun_hw.port import Overlay
+from edgerun_hw.backend.matrix import DeviceMatrix
+from edgerun_hw.devices.registry import find_device
+from edgerun_hw.overlay.definition import run_command
+from edgerun_hw.overlay.packing import pack_activations, result_words
+from edgerun_hw.overlay.port import Overlay
 
 PROMPTS = ("Once upon a time", "Tell me a story about a dog.", "The sun was warm and")
 TOKENS = 24

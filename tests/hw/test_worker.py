@@ -12,39 +12,39 @@ from pathlib import Path
 
 import pytest
 
-from edgerun.formats.lookup import LookupMode
-from edgerun_hw import client as client_module
-from edgerun_hw import messages as msg
-from edgerun_hw.client import WorkerClient
-from edgerun_hw.driver import Tlmm
-from edgerun_hw.fake import FakeDevice
-from edgerun_hw.overlay_errors import (
+from edgerun_hw.board_side import messages as msg
+from edgerun_hw.devices.client import WorkerClient
+from edgerun_hw.devices.registry import client as client_module
+from edgerun_hw.overlay.driver import Tlmm
+from edgerun_hw.overlay.errors import (
     CommandError,
     OverlayTimeoutError,
     WorkerError,
     WrongOverlayError,
 )
-from edgerun_hw.port import Ticket
+from edgerun_hw.overlay.packing import LookupMode
+from edgerun_hw.overlay.port import Ticket
+from edgerun_hw.simulate.fake import FakeDevice
 from tests.hw.problems import random_problem
 
 PYTHON = Path(sys.executable)
-LAST_LINES = "from edgerun_hw.worker import main\nsys.exit(main(sys.argv[3:]))\n"
+LAST_LINE = "sys.exit(importlib.import_module(module).main([file, device]))\n"
 FAULTY = """
 import socket
-from edgerun_hw import register_map as regs
-from edgerun_hw.driver import Tlmm
-from edgerun_hw.fake import FakeDevice, Faults
-from edgerun_hw.geometry import PRESETS
-from edgerun_hw.worker import Worker
+from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.overlay.driver import Tlmm
+from edgerun_hw.simulate.fake import FakeDevice, Faults
+from edgerun_hw.overlay.geometry import PRESETS
+from edgerun_hw.board_side.worker import Worker
 device = FakeDevice(PRESETS["tiny"], faults=Faults(%s), memory_bytes=1 << 24)
-connection = socket.socket(fileno=int(sys.argv[3]))
+connection = socket.socket(fileno=int(file))
 Worker(Tlmm(device, watchdog_cycles=5000, timeout_cycles=20000), connection).serve()
 """
 TALKS = """
 import socket
-from edgerun_hw import messages as msg
-from edgerun_hw.command import Capabilities
-connection = socket.socket(fileno=int(sys.argv[3]))
+from edgerun_hw.board_side import messages as msg
+from edgerun_hw.overlay.command import Capabilities
+connection = socket.socket(fileno=int(file))
 connection.recv(100)
 connection.send(msg.encode(msg.Welcome(Capabilities(1, 1, 8, 64, False, True, True, 40)), 1))
 connection.recv(100)
@@ -61,8 +61,8 @@ def start(monkeypatch):
 
     def start(device: str = "fake:tiny", code: str | None = None, **options) -> WorkerClient:
         if code is not None:
-            assert LAST_LINES in client_module.BOOT
-            monkeypatch.setattr(client_module, "BOOT", client_module.BOOT.replace(LAST_LINES, code))
+            assert LAST_LINE in client_module.BOOT
+            monkeypatch.setattr(client_module, "BOOT", client_module.BOOT.replace(LAST_LINE, code))
         clients.append(WorkerClient(PYTHON, device, **options))
         return clients[-1]
 
@@ -332,7 +332,8 @@ def test_forgotten_client_ends_its_worker(start):
 
 def test_worker_leaves_when_its_client_is_killed():
     code = (
-        "import sys, time; from pathlib import Path; from edgerun_hw.client import WorkerClient\n"
+        "import sys, time; from pathlib import Path\n"
+        "from edgerun_hw.devices.client import WorkerClient\n"
         "client = WorkerClient(Path(sys.executable), 'fake:tiny')\n"
         "print(client.pid, flush=True); time.sleep(60)"
     )

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from edgerun_hw import messages as msg
-from edgerun_hw.driver import Tlmm
-from edgerun_hw.fake import FakeDevice
-from edgerun_hw.worker import Worker
+from edgerun_hw.board_side import messages as msg
+from edgerun_hw.board_side.worker import Worker
+from edgerun_hw.overlay.driver import Tlmm
+from edgerun_hw.simulate.fake import FakeDevice
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from edgerun.env import settings
 from edgerun.llm.llm import load
-from edgerun_hw.client import WorkerClient
+from edgerun_hw.devices.client import WorkerClient
 from tests.hw.devices import replace_fake
 
 PROMPT = "Once upon a time"
@@ -37,7 +37,7 @@ def test_worker_gives_the_cpus_tokens(monkeypatch, by_cpu):
 def test_cpu_takes_over_with_the_same_tokens_when_the_worker_dies(
     monkeypatch, by_cpu, caplog, death
 ):
-    monkeypatch.setattr("edgerun_hw.client.FAREWELL_S", 0.3)
+    monkeypatch.setattr("edgerun_hw.devices.client.FAREWELL_S", 0.3)
     started: list[WorkerClient] = []
 
     def start() -> WorkerClient:

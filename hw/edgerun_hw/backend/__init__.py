@@ -7,12 +7,13 @@ from edgerun.errors import UnsupportedError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun_hw.backend.executable import FabricExecutable
+from edgerun_hw.backend.matrix import has_row_scales
 from edgerun_hw.backend.session import Session
 from edgerun_hw.backend.tally import Tally, cycles_report, part_of
-from edgerun_hw.command import MAX_COUNT, TERNARY_TILE, Capabilities
-from edgerun_hw.devices import DEVICES, Device, find_device
-from edgerun_hw.matrix import cut_matrix, has_row_scales
-from edgerun_hw.timing import PYTHON_HOST_US, Assumptions, matrix_seconds
+from edgerun_hw.devices.registry import DEVICES, Device, find_device
+from edgerun_hw.model.cycles import PYTHON_HOST_US, Assumptions, matrix_seconds
+from edgerun_hw.overlay.command import MAX_COUNT, TERNARY_TILE, Capabilities
+from edgerun_hw.overlay.cut import cut_matrix
 
 ROUNDED = ("int8_row", "int8_block")
 TERNARY_BITS = 2

@@ -14,10 +14,10 @@ from edgerun.errors import BackendError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.state import Batch, KVCache
+from edgerun_hw.backend.matrix import DeviceMatrix, stack_key
+from edgerun_hw.backend.products import Product, Rounded, round_activations
 from edgerun_hw.backend.session import Session
 from edgerun_hw.backend.tally import Tally
-from edgerun_hw.matrix import DeviceMatrix, stack_key
-from edgerun_hw.products import Product, Rounded, round_activations
 
 F32: TypeAlias = NDArray[np.float32]
 

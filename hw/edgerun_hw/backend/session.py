@@ -18,12 +18,12 @@ import numpy as np
 from edgerun.errors import BackendError
 from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
-from edgerun_hw.command import Capabilities
-from edgerun_hw.devices import Device
-from edgerun_hw.matrix import DeviceMatrix, integers_of, stack
-from edgerun_hw.overlay_errors import OverlayError
-from edgerun_hw.port import Counters, Overlay
-from edgerun_hw.products import Multiplier, Product, WrongResultError, round_activations
+from edgerun_hw.backend.matrix import DeviceMatrix, integers_of, stack
+from edgerun_hw.backend.products import Multiplier, Product, WrongResultError, round_activations
+from edgerun_hw.devices.registry import Device
+from edgerun_hw.overlay.command import Capabilities
+from edgerun_hw.overlay.errors import OverlayError
+from edgerun_hw.overlay.port import Counters, Overlay
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 
 from edgerun.backends.base import Phase, Report
 from edgerun.graph.ir import Graph
-from edgerun_hw.port import Counters
+from edgerun_hw.overlay.port import Counters
 
 MODULUS = 1 << 32
 ASSUMED_MHZ = 300

@@ -9,7 +9,7 @@ import numpy as np
 from edgerun_hw.deploy import bitstream
 from edgerun_hw.deploy.broker import configuration
 from edgerun_hw.deploy.broker.boards import Board
-from edgerun_hw.register_map import ID_VALUE, VERSION_VALUE
+from edgerun_hw.overlay.register_map import ID_VALUE, VERSION_VALUE
 
 # Their frames begin with this and two words: what ID and VERSION will read.
 MARK = 0x5445_5354

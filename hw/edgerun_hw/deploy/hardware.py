@@ -13,7 +13,7 @@ from typing import Any
 
 from edgerun_hw.deploy.broker.protocol import MAX_FILE_BYTES
 from edgerun_hw.deploy.errors import PackageError
-from edgerun_hw.register_map import VLNV
+from edgerun_hw.overlay.register_map import VLNV
 
 MAX_HWH_BYTES = 16 << 20
 MAX_ENTRIES = 2000

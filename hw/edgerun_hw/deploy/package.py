@@ -40,7 +40,7 @@ from edgerun_hw.deploy.broker.manifest import (
 )
 from edgerun_hw.deploy.broker.protocol import MAX_FILE_BYTES, NAME, parse_object
 from edgerun_hw.deploy.errors import PackageError
-from edgerun_hw.register_map import ID_VALUE, VERSION_VALUE
+from edgerun_hw.overlay.register_map import ID_VALUE, VERSION_VALUE
 
 DEFAULT_NAME = "edgerun-tlmm"
 DEFAULT_SHELL = b'{\n  "shell_type": "XRT_FLAT",\n  "num_slots": "1"\n}\n'

@@ -30,9 +30,9 @@ from edgerun.files.private import (
     write_atomically,
 )
 from edgerun.kernels.host.cores import cores
-from edgerun_hw.geometry import Geometry
+from edgerun_hw.build.sources import digest, hardware_folder, rtl_files
+from edgerun_hw.overlay.geometry import Geometry
 from edgerun_hw.simulate.toolchain import Compiler, Verilator, find_compiler, find_verilator
-from edgerun_hw.sources import digest, hardware_folder, rtl_files
 
 logger = logging.getLogger(__name__)
 

@@ -9,19 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.formats.lookup import (
-    BEAT_BYTES,
-    PORT_ROWS,
+from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.overlay.command import Command, expected_cycles
+from edgerun_hw.overlay.definition import EXACT_FLOAT, run_command
+from edgerun_hw.overlay.geometry import Geometry
+from edgerun_hw.overlay.packing import (
     LookupMode,
     pack_activations,
     pack_multiples,
     pack_scales,
     pack_ternary,
 )
-from edgerun_hw import register_map as regs
-from edgerun_hw.command import Command, expected_cycles
-from edgerun_hw.definition import EXACT_FLOAT, run_command
-from edgerun_hw.geometry import Geometry
+from edgerun_hw.overlay.register_map import BEAT_BYTES, PORT_ROWS
 from edgerun_hw.simulate.addresses import PAGE_BYTES
 from edgerun_hw.simulate.buffers import SimulatedBuffer
 from edgerun_hw.simulate.simulator import Simulator

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgerun.errors import EdgerunError
-from edgerun_hw.geometry import PRESETS, Geometry
+from edgerun_hw.overlay.geometry import PRESETS, Geometry
 from edgerun_hw.simulate.build import Variant
 from edgerun_hw.simulate.fuzz import Setting, run_setting, settings
 from edgerun_hw.simulate.simulator import SimulationError, Simulator

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgerun.errors import EdgerunError
-from edgerun_hw.geometry import PRESETS, Geometry
+from edgerun_hw.overlay.geometry import PRESETS, Geometry
 from edgerun_hw.simulate.cases import MAX_LOOKUPS, random_case, run_cases
 from edgerun_hw.simulate.memory import DDR_PRESETS
 from edgerun_hw.simulate.mishaps import run_mishaps

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from edgerun.formats.lookup import LookupMode
-from edgerun_hw import register_map as regs
-from edgerun_hw.command import expected_cycles
-from edgerun_hw.geometry import Geometry
+from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.overlay.command import expected_cycles
+from edgerun_hw.overlay.geometry import Geometry
+from edgerun_hw.overlay.packing import LookupMode
 from edgerun_hw.simulate.cases import PATIENCE, Case, Placed, make_operands, place, push
 from edgerun_hw.simulate.memory import DdrConfig
 from edgerun_hw.simulate.simulator import SimulationError, Simulator

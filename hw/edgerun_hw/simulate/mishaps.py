@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgerun_hw import register_map as regs
+from edgerun_hw.overlay import register_map as regs
 from edgerun_hw.simulate.cases import make_operands, place, push, random_case, run_cases
 from edgerun_hw.simulate.faults import DECERR, SLVERR, Channel, Fault, FaultKind
 from edgerun_hw.simulate.simulator import Simulator

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from edgerun.errors import BackendError, StorageError
-from edgerun_hw.geometry import Geometry
+from edgerun_hw.overlay.geometry import Geometry
 from edgerun_hw.simulate import library as lib
 from edgerun_hw.simulate.addresses import AddressSpace
 from edgerun_hw.simulate.buffers import SimulatedBuffer

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgerun.errors import BackendError
-from edgerun_hw.sources import digest
+from edgerun_hw.build.sources import digest
 from edgerun_hw.synthesis.harness import HARNESS, engine_harness
 from edgerun_hw.synthesis.hierarchy import needed_files
 from edgerun_hw.synthesis.output_registers import pack_output_registers
@@ -21,7 +21,7 @@ from edgerun_hw.synthesis.tools import cache_folder, cached, run_tool, stage, to
 from edgerun_hw.synthesis.xilinx import ENGINE, module_parameters
 
 if TYPE_CHECKING:
-    from edgerun_hw.geometry import Geometry
+    from edgerun_hw.overlay.geometry import Geometry
 
 SPEED_GRADES = (6, 7, 8)
 TARGET_MHZ = 250

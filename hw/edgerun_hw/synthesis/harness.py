@@ -7,7 +7,7 @@ edge, so the clock that place and route reports is that of the module's own path
 
 from __future__ import annotations
 
-from edgerun_hw.register_map import BEAT_BYTES
+from edgerun_hw.overlay.register_map import BEAT_BYTES
 from edgerun_hw.synthesis.xilinx import ENGINE_PARAMETERS
 
 BEAT_BITS = 8 * BEAT_BYTES

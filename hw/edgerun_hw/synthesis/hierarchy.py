@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from edgerun.errors import InputError
-from edgerun_hw.sources import rtl_files
+from edgerun_hw.build.sources import rtl_files
 
 DEFINED = re.compile(r"^\s*(?:module|package)\s+(?:automatic\s+)?(\w+)", re.MULTILINE)
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgerun.errors import BackendError
-from edgerun_hw.sources import digest
+from edgerun_hw.build.sources import digest
 from edgerun_hw.synthesis.hierarchy import needed_files
 from edgerun_hw.synthesis.tools import cached, run_tool, stage, tool_version
 
 if TYPE_CHECKING:
-    from edgerun_hw.geometry import Geometry
+    from edgerun_hw.overlay.geometry import Geometry
 
 # Families of yosys' synth_xilinx by the processing system of a board's part.
 FAMILIES = {"zynqmp": "xcup", "zynq": "xc7"}

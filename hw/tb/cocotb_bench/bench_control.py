@@ -14,7 +14,7 @@ import cocotb
 from cocotb.clock import Clock
 from cocotb.triggers import ClockCycles, RisingEdge
 
-from edgerun_hw import register_map as regs
+from edgerun_hw.overlay import register_map as regs
 
 ACCESSES = 400
 MOST_CYCLES = 64  # that an access may take

@@ -15,9 +15,9 @@ from axi import Memory, Processor, ReadPorts, WritePort, pauses
 from cocotb.clock import Clock
 from cocotb.triggers import ClockCycles
 
-from edgerun.formats.lookup import LookupMode
-from edgerun_hw import register_map as regs
-from edgerun_hw.geometry import PRESETS
+from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.overlay.geometry import PRESETS
+from edgerun_hw.overlay.packing import LookupMode
 from edgerun_hw.simulate.cases import Case, Operands, make_operands
 
 GEOMETRY = PRESETS[os.environ.get("BENCH_GEOMETRY", "tiny-prefill")]

@@ -112,7 +112,7 @@ def test_clock_registers_of_zynq_7000_are_unlocked_and_locked(tmp_path: Path) ->
 def test_clocks_that_stay_as_they_are_fail_the_deployment(
     tmp_path: Path, repo_root: Path, first
 ) -> None:
-    hwh = (repo_root / "hw/edgerun_hw/tlmm.hwh").read_bytes()
+    hwh = (repo_root / "hw/edgerun_hw/simulate/board/tlmm.hwh").read_bytes()
     clocked = sample_package(example_bit(BY_NAME["kv260"], 7), hwh=hwh)
     root = board(tmp_path / "board", True, first)
     set_faults(root, Faults(logic="stuck"))

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import random
+import shutil
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -27,7 +28,8 @@ def sources(tmp_path: Path, repo_root: Path) -> Sources:
     bit = tmp_path / "design.bit"
     bit.write_bytes(example_bit(KV260))
     bit.with_suffix(".dtbo").write_bytes(sample_overlay())
-    bit.with_suffix(".hwh").write_bytes((repo_root / "hw/edgerun_hw/tlmm.hwh").read_bytes())
+    description = repo_root / "hw/edgerun_hw/simulate/board/tlmm.hwh"
+    shutil.copyfile(description, bit.with_suffix(".hwh"))
     return Sources(bit, "kv260", bit.with_suffix(".dtbo"))
 
 

@@ -1,0 +1,47 @@
+"""The boards that a worker can open, by name; what follows the colon is theirs to read."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from edgerun_hw.overlay.driver import Tlmm
+
+SEPARATOR = "|"
+
+
+def _pynq(bitfile: str) -> Tlmm:
+    from edgerun_hw.board_side.pynq_driver import load_overlay
+
+    return load_overlay(bitfile)
+
+
+def _remote(argument: str) -> Tlmm:
+    """``HOST|BITFILE``: a board that PYNQ.remote serves at another host."""
+    from pynq.pl_server.remote_device import RemoteDevice
+
+    from edgerun_hw.board_side.pynq_driver import load_overlay
+
+    host, _, bitfile = argument.partition(SEPARATOR)
+    with tempfile.TemporaryDirectory(prefix="edgerun-") as folder:
+        named = name_by_digest(Path(bitfile), Path(folder))
+        return load_overlay(str(named), device=RemoteDevice(ip_addr=host))
+
+
+def name_by_digest(bitfile: Path, folder: Path) -> Path:
+    """Links a bitstream and what lies beside it into ``folder``, under a name with its digest.
+
+    PYNQ.remote does not upload a file whose name the board has, whatever is in it.
+    """
+    digest = hashlib.sha256(bitfile.read_bytes()).hexdigest()[:16]
+    for suffix in (bitfile.suffix, ".hwh", ".dtbo"):
+        source = bitfile.with_suffix(suffix)
+        if source.is_file():
+            (folder / f"{bitfile.stem}-{digest}{suffix}").symlink_to(source.resolve())
+    return folder / f"{bitfile.stem}-{digest}{bitfile.suffix}"
+
+
+DEVICES: Mapping[str, Callable[[str], Tlmm]] = MappingProxyType({"pynq": _pynq, "remote": _remote})

@@ -1,0 +1,230 @@
+"""What ``edgerun fpga check`` checks: one function each, in the order of the table.
+
+A check is a function that takes ``Plan`` and returns ``Outcome``s; ``@check`` registers it. Adding
+one is enough to have it run, shown and counted.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from edgerun.errors import EdgerunError, MissingDependencyError
+from edgerun_hw.overlay.geometry import PRESETS, Geometry
+
+Result = Literal["passed", "failed", "skipped"]
+# What the project promises of the engine (yosys, UltraScale+).
+MOST_LUT_SITES_300 = 4000
+DEFAULT_GEOMETRIES = ("decode-75", "decode-300", "prefill-1500")
+LINT_LIMIT_S = 120.0
+ASK = "takes minutes: ask for it with --full"
+PLACED, PLACE_SEEDS = ("decode-75",), (1, 2, 3)
+COSIMULATED = ("tiny", "tiny-prefill")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What shall be checked.
+
+    Attributes:
+        geometries: names of presets that are linted and synthesised.
+        cases: random commands that the co-simulation compares with the definition.
+        seed: of the random commands.
+        full: also what takes minutes: the whole overlay of each board, and place and route.
+        progress: told what is being done.
+    """
+
+    geometries: tuple[str, ...] = DEFAULT_GEOMETRIES
+    cases: int = 60
+    seed: int = 1
+    full: bool = False
+    progress: Callable[[str], None] = field(default=lambda text: None)
+
+    def chosen(self) -> Iterator[tuple[str, Geometry]]:
+        """The geometries with their names."""
+        return ((name, PRESETS[name]) for name in self.geometries)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A row of the table.
+
+    Attributes:
+        check: what was checked.
+        subject: of what.
+        result: ``passed``, ``failed`` or ``skipped``.
+        figure: what was found, for people.
+        values: the same for programs.
+        seconds: how long it took.
+    """
+
+    check: str
+    subject: str
+    result: Result
+    figure: str
+    values: dict[str, object] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+Check = Callable[[Plan], Iterator[Outcome]]
+CHECKS: dict[str, Check] = {}
+
+
+def check(name: str) -> Callable[[Check], Check]:
+    """Registers a check under a name."""
+
+    def register(function: Check) -> Check:
+        CHECKS[name] = function
+        return function
+
+    return register
+
+
+def run_checks(plan: Plan) -> Iterator[Outcome]:
+    """Runs every check; what is not installed is skipped, what breaks has failed."""
+    for name, function in CHECKS.items():
+        plan.progress(name)
+        start = time.monotonic()
+        outcomes = function(plan)
+        while True:
+            try:
+                outcome = next(outcomes)
+            except StopIteration:
+                break
+            except MissingDependencyError as error:
+                outcome = Outcome(name, "", "skipped", str(error))
+            except (EdgerunError, subprocess.TimeoutExpired) as error:
+                outcome = Outcome(name, "", "failed", str(error))
+            now = time.monotonic()
+            yield Outcome(
+                name, outcome.subject, outcome.result, outcome.figure, outcome.values, now - start
+            )
+            start = now
+
+
+def verdict(passed: bool) -> Result:
+    """The word for a condition."""
+    return "passed" if passed else "failed"
+
+
+@check("generated files")
+def generated_files(plan: Plan) -> Iterator[Outcome]:
+    """The files made of the register description are what it says."""
+    from edgerun_hw.registers.description.generated import generated_files, stale_files
+
+    stale = [path.name for path in stale_files()]
+    figure = f"differ: {', '.join(stale)}" if stale else f"{len(generated_files())} up to date"
+    yield Outcome("", "register map", verdict(not stale), figure)
+
+
+@check("lint")
+def lint(plan: Plan) -> Iterator[Outcome]:
+    """Verilator accepts the RTL with all warnings on, for every geometry."""
+    from edgerun_hw.build.project import TOP
+    from edgerun_hw.build.sources import hardware_folder, rtl_files
+    from edgerun_hw.simulate.toolchain import find_verilator
+
+    verilator = find_verilator()
+    files = [*map(str, rtl_files()), str(hardware_folder("rtl") / f"{TOP}.v")]
+    for name, geometry in plan.chosen():
+        values = [f"-G{key}={value}" for key, value in geometry.parameters().items()]
+        options = ["--lint-only", "-Wall", "--top-module", TOP, *values]
+        done = subprocess.run(
+            verilator.command(*options, *files),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LINT_LIMIT_S,
+        )
+        complaints = [line for line in done.stderr.splitlines() if line.startswith("%")]
+        figure = f"{len(complaints)} complaints: {complaints[0]}" if complaints else "no warnings"
+        clean = done.returncode == 0 and not complaints
+        yield Outcome("", name, verdict(clean), figure, {"complaints": complaints})
+
+
+@check("co-simulation")
+def cosimulation(plan: Plan) -> Iterator[Outcome]:
+    """The verilated RTL gives the bits that the definition gives, whatever the memory's pace."""
+    from edgerun_hw.simulate.fuzz import run_setting, settings
+
+    for name in COSIMULATED:
+        plan.progress(f"co-simulation of {name}")
+        cases = cycles = 0
+        failures: list[str] = []
+        for setting in settings(-(-plan.cases // len(COSIMULATED)), plan.seed, (name,)):
+            outcome = run_setting(setting)
+            cases, cycles = cases + setting.cases, cycles + outcome.cycles
+            failures += outcome.failures
+        figure = failures[0] if failures else f"{cases} random commands bit-exact, {cycles} cycles"
+        values: dict[str, object] = {"cases": cases, "cycles": cycles, "failures": failures}
+        yield Outcome("", name, verdict(not failures), figure, values)
+
+
+@check("resources")
+def resources(plan: Plan) -> Iterator[Outcome]:
+    """The engine needs no multiplier and no more LUTs than promised (yosys' estimate)."""
+    from edgerun_hw.synthesis.xilinx import estimate
+
+    for name, geometry in plan.chosen():
+        plan.progress(f"synthesis of {name}")
+        found = estimate(geometry)
+        enough = name != "decode-300" or found.lut_sites <= MOST_LUT_SITES_300
+        figure = (
+            f"{found.lut_sites} LUT sites ({found.lutram} memory), {found.ff} FF, "
+            f"{found.bram36:g} BRAM36, {found.dsp} DSP, estimated by yosys"
+        )
+        yield Outcome("", name, verdict(enough and found.dsp == 0), figure, asdict(found))
+
+
+@check("fit")
+def fit(plan: Plan) -> Iterator[Outcome]:
+    """The whole overlay, in the geometry it has by default, fits the part of every board."""
+    if not plan.full:
+        yield Outcome("", "", "skipped", ASK)
+        return
+    from edgerun_hw.build.boards import board_names, load_board
+    from edgerun_hw.build.project import geometry_for
+    from edgerun_hw.synthesis.xilinx import FAMILIES, TOP, estimate
+
+    for name in board_names():
+        board = load_board(name)
+        plan.progress(f"synthesis of {board.geometry} for {name}")
+        geometry = geometry_for(board, PRESETS[board.geometry])
+        needs, has = estimate(geometry, TOP, FAMILIES[board.family]), board.resources
+        shares = {
+            "LUT": needs.lut_sites / has.lut,
+            "FF": needs.ff / has.ff,
+            "BRAM": needs.bram36 / has.bram36,
+        }
+        figure = ", ".join(f"{share:.0%} of {what}" for what, share in shares.items())
+        fits = max(shares.values()) <= 1
+        yield Outcome("", f"{board.geometry}, {name}", verdict(fits), figure, asdict(needs))
+
+
+@check("place and route")
+def place(plan: Plan) -> Iterator[Outcome]:
+    """The engine on an ECP5-85K: a bitstream and a clock, for comparison between versions."""
+    if not plan.full:
+        yield Outcome("", "", "skipped", ASK)
+        return
+    from edgerun_hw.synthesis.ecp5 import place_and_route
+
+    for name in PLACED:
+        tried = []
+        # One placement of the same netlist is a tenth faster than another.
+        for seed in PLACE_SEEDS:
+            plan.progress(f"place and route of {name}, seed {seed}")
+            tried.append(place_and_route(PRESETS[name], seed=seed))
+            if tried[-1].fmax_mhz >= tried[-1].goal_mhz:
+                break
+        found = max(tried, key=lambda placed: placed.fmax_mhz)
+        figure = (
+            f"{found.fmax_mhz:.1f} MHz (goal {found.goal_mhz:.0f}) on an ECP5-85K of speed grade "
+            f"{found.speed_grade}, best of {len(tried)} seeds, {found.lut} LUT4, "
+            f"bitstream of {found.bitstream_bytes} bytes"
+        )
+        values = {**asdict(found), "seeds_mhz": {p.seed: p.fmax_mhz for p in tried}}
+        yield Outcome("", name, verdict(found.fmax_mhz >= found.goal_mhz), figure, values)

@@ -1,0 +1,157 @@
+"""A command of the overlay, how much memory it moves, and what an overlay can do.
+
+Layouts are described in ``docs/fpga.md`` and made by ``packing.py``. A board only moves bytes, so
+all that is needed here are sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgerun_hw.overlay import register_map as regs
+
+TERNARY_TILE = regs.TABLES * regs.GROUP
+MULTIPLES_TILE = regs.TABLES
+RESULT_BYTES = regs.RESULT_BITS // 8
+MAX_COUNT = 0xFFFF
+# Cycles to fill a tile's tables, and what a command takes besides its lookups; used for patience,
+# not for plans, so a rough upper estimate will do.
+FILL_CYCLES = 32
+START_CYCLES = 512
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What the overlay says about itself in GEOMETRY and LIMITS.
+
+    Attributes:
+        ports: weight ports.
+        columns: activation columns that share one weight stream.
+        queue_depth: commands that may be submitted and not complete.
+        max_row_beats: largest number of row beats in a command.
+        row_scale: results can be scaled to float32 per row.
+        ternary: ternary mode is there.
+        multiples: multiples mode is there.
+        addr_bits: bits of a device address.
+    """
+
+    ports: int
+    columns: int
+    queue_depth: int
+    max_row_beats: int
+    row_scale: bool
+    ternary: bool
+    multiples: bool
+    addr_bits: int
+
+    @property
+    def rows_per_beat(self) -> int:
+        """Matrix rows looked up in one cycle."""
+        return self.ports * regs.PORT_ROWS
+
+    @property
+    def macs_per_cycle(self) -> int:
+        """Multiplications of ternary mode in one cycle."""
+        return self.rows_per_beat * TERNARY_TILE * self.columns
+
+
+@dataclass(frozen=True)
+class Command:
+    """One matrix multiplication. Addresses are the device's, multiples of 16.
+
+    Attributes:
+        x: address of the activations, int8 [tiles][columns][16].
+        y: address of the results, 32 bits [row_beats][columns][rows_per_beat].
+        weights: address of each port's weights, uint8 [tiles][row_beats][16].
+        row_beats: matrix rows over rows per beat, rounded up.
+        tiles: activations over 15 (ternary) or 5 (multiples), rounded up.
+        columns: activation columns.
+        multiples: False for ternary mode.
+        scales: address of float32 [row_beats * rows_per_beat], or None for int32 results.
+    """
+
+    x: int
+    y: int
+    weights: tuple[int, ...]
+    row_beats: int
+    tiles: int
+    columns: int = 1
+    multiples: bool = False
+    scales: int | None = None
+
+    @property
+    def mode_word(self) -> int:
+        """The value of CMD_MODE."""
+        scaled = self.scales is not None
+        multiples = self.multiples << regs.CMD_MODE_MULTIPLES.lsb
+        return multiples | scaled << regs.CMD_MODE_SCALE.lsb
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes that a command reads and writes; ``weights`` is for one port."""
+
+    x: int
+    y: int
+    weights: int
+    scales: int
+
+
+def sizes(command: Command, rows_per_beat: int) -> Sizes:
+    """Bytes of each operand of ``command`` on an engine with so many rows per beat."""
+    rows = command.row_beats * rows_per_beat
+    return Sizes(
+        x=command.tiles * command.columns * regs.BEAT_BYTES,
+        y=_whole_beats(rows * command.columns * RESULT_BYTES),
+        weights=command.tiles * command.row_beats * regs.BEAT_BYTES,
+        scales=0 if command.scales is None else _whole_beats(rows * RESULT_BYTES),
+    )
+
+
+def _whole_beats(nbytes: int) -> int:
+    return -(-nbytes // regs.BEAT_BYTES) * regs.BEAT_BYTES
+
+
+def expected_cycles(command: Command, rows_per_beat: int) -> int:
+    """Cycles that ``command`` takes, roughly, when memory keeps up."""
+    lookups = command.tiles * max(command.row_beats, FILL_CYCLES)
+    drain = sizes(command, rows_per_beat).y // regs.BEAT_BYTES
+    return lookups + drain + START_CYCLES
+
+
+def check_command(command: Command, capabilities: Capabilities) -> None:
+    """Checks that an overlay can run ``command``.
+
+    Raises:
+        ValueError: it cannot, with the reason.
+    """
+    _in_range("row_beats", command.row_beats, capabilities.max_row_beats)
+    _in_range("tiles", command.tiles, MAX_COUNT)
+    _in_range("columns", command.columns, capabilities.columns)
+    if len(command.weights) != capabilities.ports:
+        raise ValueError(
+            f"a command has {len(command.weights)} weight addresses; "
+            f"the overlay has {capabilities.ports} weight ports"
+        )
+    if not (capabilities.multiples if command.multiples else capabilities.ternary):
+        mode = "multiples" if command.multiples else "ternary"
+        raise ValueError(f"a command asks for {mode} mode, which this overlay was built without")
+    if command.scales is not None and not capabilities.row_scale:
+        raise ValueError("a command has row scales, which this overlay was built without")
+    needed = sizes(command, capabilities.rows_per_beat)
+    spans = [("x", command.x, needed.x), ("y", command.y, needed.y)]
+    spans += [("weights", address, needed.weights) for address in command.weights]
+    if command.scales is not None:
+        spans.append(("scales", command.scales, needed.scales))
+    for name, address, nbytes in spans:
+        aligned = address % regs.BEAT_BYTES == 0
+        if not (aligned and address >= 0 and address + nbytes <= 1 << capabilities.addr_bits):
+            raise ValueError(
+                f"the address of {name}, {address:#x}, must be a multiple of {regs.BEAT_BYTES} and "
+                f"end its {nbytes} bytes within {capabilities.addr_bits} bits"
+            )
+
+
+def _in_range(name: str, value: int, limit: int) -> None:
+    if not 1 <= value <= limit:
+        raise ValueError(f"{name} is {value}; this overlay takes 1 to {limit}")

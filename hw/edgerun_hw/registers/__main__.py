@@ -1,0 +1,7 @@
+"""``python -m edgerun_hw.registers``; see ``generated.py``."""
+
+import sys
+
+from edgerun_hw.registers.description.generated import main
+
+sys.exit(main(sys.argv[1:]))
