@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
-from edgerun_hw.devices.registry import registry
+from edgerun_hw.devices import registry
 from edgerun_hw.overlay.driver import Tlmm
 from edgerun_hw.overlay.geometry import PRESETS, Geometry
 from edgerun_hw.overlay.port import Overlay

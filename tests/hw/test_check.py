@@ -111,7 +111,7 @@ def test_unknown_geometry_is_refused_before_work_begins(run, only):
 
 
 def test_stale_generated_file_is_named(monkeypatch, tmp_path):
-    from edgerun_hw.registers.description import generated
+    from edgerun_hw.registers import generated
 
     monkeypatch.setattr(generated, "stale_files", lambda: [tmp_path / "tlmm_pkg.sv"])
     (outcome,) = checks.CHECKS["generated files"](Plan())

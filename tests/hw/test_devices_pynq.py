@@ -12,9 +12,9 @@ import pytest
 from edgerun.env import settings
 from edgerun.errors import InputError
 from edgerun_hw.board_side.devices import name_by_digest
+from edgerun_hw.devices import pynq as pynq_devices
 from edgerun_hw.devices.client import WorkerClient
 from edgerun_hw.devices.registry import DEVICES, find_device
-from edgerun_hw.devices.registry import pynq as pynq_devices
 from edgerun_hw.overlay.driver import Tlmm
 from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.overlay.port import Overlay

@@ -2,16 +2,14 @@
 
 import copy
 import re
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from edgerun_hw.overlay import register_map as regs
-from edgerun_hw.registers.description import description as registers
-from edgerun_hw.registers.description import generated
+from edgerun_hw.registers import description as registers
+from edgerun_hw.registers import generated
 
 tomllib = pytest.importorskip("tomllib", reason="reading the description needs Python 3.11")
 
@@ -86,15 +84,6 @@ def test_documentation_names_every_register(repo_root: Path, description):
 def test_field_extracts_its_bits():
     assert regs.GEOMETRY_COLUMNS.of(0xFFFF_F05F) == 5
     assert regs.STATUS_QUEUE_LEVEL.mask == 0xFF00
-
-
-def test_board_files_import_nothing_of_edgerun():
-    code = (
-        "import sys; import edgerun_hw.overlay.driver, edgerun_hw.board_side.worker\n"
-        "bad = [m for m in sys.modules if m == 'edgerun' or m.startswith('edgerun.')]\n"
-        "sys.exit(repr(bad) if bad else 0)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def _change(data: dict, name: str, values: dict) -> dict:

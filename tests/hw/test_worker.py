@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from edgerun_hw.board_side import messages as msg
+from edgerun_hw.devices import client as client_module
 from edgerun_hw.devices.client import WorkerClient
-from edgerun_hw.devices.registry import client as client_module
 from edgerun_hw.overlay.driver import Tlmm
 from edgerun_hw.overlay.errors import (
     CommandError,

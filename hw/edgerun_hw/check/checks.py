@@ -113,7 +113,7 @@ def verdict(passed: bool) -> Result:
 @check("generated files")
 def generated_files(plan: Plan) -> Iterator[Outcome]:
     """The files made of the register description are what it says."""
-    from edgerun_hw.registers.description.generated import generated_files, stale_files
+    from edgerun_hw.registers.generated import generated_files, stale_files
 
     stale = [path.name for path in stale_files()]
     figure = f"differ: {', '.join(stale)}" if stale else f"{len(generated_files())} up to date"

@@ -12,8 +12,8 @@ from pathlib import Path
 from edgerun.env import settings
 from edgerun.errors import InputError
 from edgerun_hw.board_side.devices import SEPARATOR
+from edgerun_hw.devices import simulated
 from edgerun_hw.devices.client import WorkerClient
-from edgerun_hw.devices.registry import simulated
 from edgerun_hw.overlay.port import Overlay
 
 BITSTREAM_SUFFIXES = (".bit", ".xsa")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from edgerun.errors import InputError
-from edgerun_hw.devices.registry import pynq, simulated
+from edgerun_hw.devices import pynq, simulated
 from edgerun_hw.overlay.port import Overlay
 
 

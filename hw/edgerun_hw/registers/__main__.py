@@ -2,6 +2,6 @@
 
 import sys
 
-from edgerun_hw.registers.description.generated import main
+from edgerun_hw.registers.generated import main
 
 sys.exit(main(sys.argv[1:]))

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edgerun_hw.registers.description import Description, read_description
-from edgerun_hw.registers.description.markdown import write_markdown
-from edgerun_hw.registers.description.python import write_python
-from edgerun_hw.registers.description.systemverilog import write_systemverilog
 from edgerun_hw.registers.hwh import write_hwh
+from edgerun_hw.registers.markdown import write_markdown
+from edgerun_hw.registers.python import write_python
+from edgerun_hw.registers.systemverilog import write_systemverilog
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
