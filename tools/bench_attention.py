@@ -28,7 +28,7 @@ from numba import float32
 from edgerun.backends import CompileOptions, Phase, make_backend
 from edgerun.backends.base import Executable
 from edgerun.graph.ir import Graph, Node
-from edgerun.kernels.isa import VECTOR_BYTES, selected_isa
+from edgerun.kernels.isa import selected_isa
 from edgerun.kernels.jit.compiler import compile_object
 from edgerun.kernels.jit.loader import load_object
 from edgerun.kernels.lang.simd import fma, splat, store
@@ -179,7 +179,7 @@ def prefill(shape: Shape, dtype: Any, tokens: int, threads: int) -> dict[str, fl
 
 def fma_peak(threads: int) -> float:
     """Floating-point operations a second of independent fused multiply-adds in registers."""
-    lanes = VECTOR_BYTES[selected_isa()] // 4
+    lanes = selected_isa().float_lanes
     rounds, sums = 4096, np.zeros((256, lanes), np.float32)
 
     def body(a: int, chunk: int) -> None:

@@ -126,7 +126,7 @@ def _calibrate() -> None:
     from edgerun.kernels.isa import selected_isa
     from edgerun.plan.calibration import calibrate
 
-    threads, isa = worker_threads(None), selected_isa()  # refuse first, then measure
+    threads, isa = worker_threads(None), selected_isa().name  # refuse first, then measure
     options.say(
         f"measuring this machine's {isa} kernels with {threads} threads for about half a minute; "
         "other programs that run meanwhile make it look slower than it is"
@@ -240,7 +240,7 @@ def _instructions() -> dict[str, Any]:
     from edgerun.kernels.isa import available_isas, host_features, obstacle, selected_isa
 
     return {
-        "isa": selected_isa(),
+        "isa": selected_isa().name,
         "isas": available_isas(),
         "amx": obstacle("amx") or "permitted",
         "features": sorted(host_features()),

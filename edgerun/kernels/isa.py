@@ -1,11 +1,13 @@
-"""Which instruction sets this machine has, and which one the kernels use.
+"""Which instruction sets there are, which this machine has, and which one the kernels use.
 
-The choice goes by features, never by the CPU's name, which virtual machines get wrong.
+The choice goes by features, never by the CPU's name, which virtual machines get wrong. All that
+tells one set from another is in its record: nothing else compares their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 
 from edgerun.env import settings
@@ -16,30 +18,88 @@ from edgerun.kernels.jit.registry import remembered
 
 AVX512VNNI = ("avx512f", "avx512bw", "avx512vl", "avx512vnni")
 AVX2 = ("avx2", "fma", "f16c")
-# Best first. Values: the LLVM features that must all be present, and vector bytes. AMX multiplies
-# matrices and does so for linear layers of many rows; all else then uses AVX-512. AVX-VNNI is
-# AVX2 with the dot product of AVX-512's VNNI, which laptops have had since Alder Lake.
-REQUIRED: Mapping[str, tuple[str, ...]] = {
-    "amx": ("amx-tile", "amx-int8", *AVX512VNNI),
-    "avx512vnni": AVX512VNNI,
-    "avxvnni": ("avxvnni", *AVX2),
-    "avx2": AVX2,
-    "portable": (),
+
+
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """An instruction set.
+
+    Attributes:
+        name: what kernels' constants and ``EDGERUN_ISA`` call it.
+        features: what a machine must have, by LLVM's names.
+        vector_bytes: bytes of a vector.
+        registers: how many vectors the registers hold.
+        dots: how products of bytes are summed, a key of ``DOTS`` (``lang/dot.py``).
+        shuffles: which instructions look up and narrow bytes, a key of ``SHUFFLES``
+            (``linear/trit_tiles.py``); empty for generic code.
+        prompts: how many rows are multiplied: the kernels' names begin so.
+        looks_up: whether ternary weights are looked up in tables instead, where multiplying is
+            slower.
+        refusal: asks the system for permission; why this process has none, or nothing.
+    """
+
+    name: str
+    features: tuple[str, ...]
+    vector_bytes: int
+    registers: int
+    dots: str
+    shuffles: str = ""
+    prompts: str = "gemm"
+    looks_up: bool = False
+    refusal: Callable[[], str] = str
+
+    @property
+    def float_lanes(self) -> int:
+        """float32 elements of a vector."""
+        return self.vector_bytes // 4
+
+
+# Best first. AMX multiplies matrices and does so for linear layers of many rows; all else then
+# uses AVX-512. AVX-VNNI is AVX2 with the dot product of AVX-512's VNNI, which laptops have had
+# since Alder Lake.
+ISAS: Mapping[str, Isa] = {
+    isa.name: isa
+    for isa in (
+        Isa(
+            "amx",
+            ("amx-tile", "amx-int8", *AVX512VNNI),
+            vector_bytes=64,
+            registers=32,
+            dots="vnni",
+            shuffles="x86",
+            prompts="amx",
+            refusal=tile_refusal,
+        ),
+        Isa("avx512vnni", AVX512VNNI, 64, 32, dots="vnni", shuffles="x86"),
+        Isa("avxvnni", ("avxvnni", *AVX2), 32, 16, dots="vnni", shuffles="x86"),
+        Isa("avx2", AVX2, 32, 16, dots="pairs", shuffles="x86", looks_up=True),
+        Isa("portable", (), 16, 16, dots="generic", looks_up=True),
+    )
 }
-VECTOR_BYTES: Mapping[str, int] = {
-    "amx": 64,
-    "avx512vnni": 64,
-    "avxvnni": 32,
-    "avx2": 32,
-    "portable": 16,
+# What instructions compute, in generic code: tests their callers on any machine.
+MODELS: Mapping[str, Isa] = {
+    isa.name: isa
+    for isa in (
+        Isa("vnni_model", (), 64, 32, dots="vnni_model"),
+        Isa("amx_model", (), 64, 32, dots="vnni_model", prompts="amx"),
+    )
 }
+
+
+def isa_of(name: str) -> Isa:
+    """The instruction set, or model of one, of that name.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return ISAS.get(name) or MODELS[name]
 
 
 @cache
 def host_features() -> frozenset[str]:
     """LLVM names of the features this machine has.
 
-    LLVM is asked once, and again when the processor says something else (``host/processor.py``).
+    LLVM is asked once, and again when the processor says something else (``processor.py``).
     """
     text = _ask_llvm() if identity() is None else remembered("host-features", _ask_llvm)
     return frozenset(text.decode().split())
@@ -57,7 +117,7 @@ def _ask_llvm() -> bytes:
 
 def available_isas() -> list[str]:
     """Names of the instruction sets that can run here, best first."""
-    return [name for name in REQUIRED if not obstacle(name)]
+    return [name for name in ISAS if not obstacle(name)]
 
 
 def obstacle(name: str) -> str:
@@ -65,13 +125,14 @@ def obstacle(name: str) -> str:
 
     For AMX this asks the system for permission, where the processor has it.
     """
-    if missing := [one for one in REQUIRED[name] if one not in host_features()]:
+    isa = ISAS[name]
+    if missing := [feature for feature in isa.features if feature not in host_features()]:
         return f"this machine lacks {', '.join(missing)}"
-    return tile_refusal() if name == "amx" else ""
+    return isa.refusal()
 
 
 @cache
-def selected_isa() -> str:
+def selected_isa() -> Isa:
     """The instruction set the kernels use: ``EDGERUN_ISA``, or the best available.
 
     Raises:
@@ -80,10 +141,10 @@ def selected_isa() -> str:
     forced = settings().isa
     available = available_isas()
     if not forced:
-        return available[0]
+        return ISAS[available[0]]
     if forced not in available:
-        why = f" ({obstacle(forced)})" if forced in REQUIRED else ""
+        why = f" ({obstacle(forced)})" if forced in ISAS else ""
         raise InputError(
             f"EDGERUN_ISA is '{forced}', but this machine can run: {', '.join(available)}{why}"
         )
-    return forced
+    return ISAS[forced]

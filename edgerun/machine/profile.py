@@ -244,13 +244,13 @@ def measure_bandwidth(threads: int) -> float:
 
 
 def _reading(data: NDArray[np.uint8], streams: int, ahead: int) -> Program:
-    from edgerun.kernels.isa import VECTOR_BYTES, selected_isa
+    from edgerun.kernels.isa import selected_isa
     from edgerun.kernels.jit.registry import instruction
     from edgerun.kernels.run.program import Program
 
     chunks = data.size // CHUNK_BYTES
     sums = np.zeros(chunks, np.int32)
-    lanes = VECTOR_BYTES[selected_isa()] // 4
+    lanes = selected_isa().float_lanes
     step = instruction(
         "stream_read",
         params={"lanes": lanes, "streams": streams, "ahead": ahead},

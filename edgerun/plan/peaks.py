@@ -51,13 +51,13 @@ def measure_peaks(counts: Sequence[int]) -> dict[str, dict[int, float]]:
 
 
 def _multiply_peak(threads: int) -> float:
-    from edgerun.kernels.isa import VECTOR_BYTES, selected_isa
+    from edgerun.kernels.isa import selected_isa
     from edgerun.kernels.probes.multiply import PRODUCTS
 
     chunks = CHUNKS * threads
     seconds = _multiply_time(threads, PEAK_REPEATS, chunks, 1)
     products = chunks * PEAK_REPEATS * PEAK_STEPS * PRODUCTS
-    return products * VECTOR_BYTES[selected_isa()] / seconds
+    return products * selected_isa().vector_bytes / seconds
 
 
 def _lookup_peak(threads: int) -> float:
@@ -86,7 +86,7 @@ def _amx_peak(threads: int) -> float:
         "x": np.ones((32, DEPTH), np.int8),
         "out": np.zeros((chunks, SUMS_BYTES), np.uint8),
     }
-    numbers, params = {"repeats": repeats}, {"isa": selected_isa()}
+    numbers, params = {"repeats": repeats}, {"isa": selected_isa().name}
     seconds = _kernel_time("amx_peak", params, arrays, numbers, (threads, chunks, 1))
     return chunks * repeats * TILE_PRODUCTS / seconds
 
@@ -100,18 +100,18 @@ PEAKS: Mapping[str, Callable[[int], float]] = {
 
 def _multiply_time(threads: int, repeats: int, chunks: int, instructions: int) -> float:
     """Seconds for instructions that multiply, one after the other, at best."""
-    from edgerun.kernels.isa import VECTOR_BYTES, selected_isa
+    from edgerun.kernels.isa import selected_isa
     from edgerun.kernels.probes.multiply import CODES, PLACES, PRODUCTS
 
     isa = selected_isa()
-    lanes = VECTOR_BYTES[isa]
+    lanes = isa.vector_bytes
     arrays = {
         "codes": np.ones((CODES, lanes), np.uint8),
         "x": np.ones((PEAK_STEPS * PLACES, lanes), np.int8),
         "out": np.zeros((chunks, PRODUCTS, lanes), np.uint8),
     }
     numbers = {"steps": PEAK_STEPS, "repeats": repeats}
-    params: Mapping[str, int | str] = {"lanes": lanes, "isa": isa}
+    params: Mapping[str, int | str] = {"lanes": lanes, "isa": isa.name}
     extent = threads, chunks, instructions
     return _kernel_time("multiply_peak", params, arrays, numbers, extent)
 

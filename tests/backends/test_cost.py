@@ -12,6 +12,7 @@ from edgerun.backends.base import Expects, Phase
 from edgerun.backends.cpu.families import family_of, paths_of, paths_taken, weight_bytes
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Constant, Graph, Node
+from edgerun.kernels.isa import ISAS
 from edgerun.machine.profile import MachineProfile
 from edgerun.plan.calibration import random_weight
 from edgerun.plan.planner import PHASE_ROWS, expect, make_plan
@@ -133,9 +134,9 @@ def test_the_head_of_a_prompt_is_one_row(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_paths_come_from_the_instruction_set_and_from_the_kernels() -> None:
-    assert paths_of("avx2") == paths_of("portable") == ("multiply", "lookup")
-    assert paths_of("avx512vnni") == ("multiply",)
-    assert paths_of("amx") == ("multiply", "amx")
+    assert paths_of(ISAS["avx2"]) == paths_of(ISAS["portable"]) == ("multiply", "lookup")
+    assert paths_of(ISAS["avx512vnni"]) == ("multiply",)
+    assert paths_of(ISAS["amx"]) == ("multiply", "amx")
     assert paths_taken(["rms_norm", "linear_row", "lookup_row"]) == ("lookup", "multiply")
     assert paths_taken(["amx_block", "linear_block"]) == ("amx", "multiply")
     assert isinstance(cpu.make(), Expects)

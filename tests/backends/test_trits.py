@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Iterator
@@ -10,11 +11,11 @@ import numpy as np
 import pytest
 
 from edgerun.backends.cpu import packing, weights
-from edgerun.backends.cpu.emit import lookup as emit_lookup
 from edgerun.backends.cpu.packing import choose_packing
 from edgerun.cli.inspect import describe
 from edgerun.env import PACKS, read_settings
 from edgerun.errors import BundleError, InputError, UnsupportedError
+from edgerun.kernels import isa
 from edgerun.llm.loading import LoadOptions, packing_of
 from edgerun.machine.profile import MachineProfile
 from edgerun.model.bundle import open_bundle
@@ -48,7 +49,8 @@ def logits_of(name: str, *, trits: bool, threads: int = 1) -> list[np.ndarray]:
 @pytest.mark.parametrize("name", TERNARY)
 def test_logits_are_those_of_two_bits(name, by, repacked, monkeypatch):
     if by == "product":  # as on machines that multiply faster than they look up
-        monkeypatch.setattr(emit_lookup, "ISAS", ())
+        chosen = dataclasses.replace(isa.selected_isa(), looks_up=False)
+        monkeypatch.setattr(isa, "selected_isa", lambda: chosen)
     codes = logits_of(name, trits=False)
     assert not repacked
     found = logits_of(name, trits=True, threads=2)

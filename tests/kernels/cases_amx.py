@@ -11,6 +11,7 @@ import numpy as np
 
 from edgerun.backends.cpu.emit.gemm import AMX_ROWS, gemm_tokens
 from edgerun.formats.base import PackedWeight
+from edgerun.kernels.isa import isa_of
 from edgerun.kernels.layouts.stream import to_stream
 from edgerun.kernels.reference import dense
 from tests.kernels.cases_gemm import MANY, STEP, exact_outputs
@@ -97,7 +98,7 @@ def amx_row(variant: tuple[str, tuple[str, int], tuple[int, int, int, bool]]) ->
     weight = to_stream(packed, LANES, row_scale=True)
     rounded = rounded_row(random((rows, packed.shape[1])), weight.padded_k)
     params = {"bits": weight.bits, "lanes": weight.lanes}
-    params |= {"isa": isa, "tokens": gemm_tokens("amx")}
+    params |= {"isa": isa, "tokens": gemm_tokens(isa_of(isa))}
     return call_of(stream_fields(weight, STEP) | rounded, params, packed, extras)
 
 
@@ -112,6 +113,6 @@ def amx_block(variant: tuple[str, tuple[str, int], tuple[int, int, int, bool]]) 
         "lanes": weight.lanes,
         "block": packed.block,
         "isa": isa,
-        "tokens": gemm_tokens("amx"),
+        "tokens": gemm_tokens(isa_of(isa)),
     }
     return call_of(stream_fields(weight, STEP) | rounded, params, packed, extras)

@@ -9,7 +9,7 @@ import numpy as np
 from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels import reference
-from edgerun.kernels.isa import VECTOR_BYTES
+from edgerun.kernels.isa import isa_of
 from edgerun.kernels.layouts.stream import StreamWeight, to_stream
 from tests.kernels.harness import (
     F32,
@@ -25,7 +25,7 @@ from tests.kernels.harness import (
 BOUND = 2e-6
 # Instruction sets and vector bytes. AVX-512 code cannot run everywhere, so its structure (64-byte
 # vectors, unsigned 8-bit codes with an offset) is also tested in generic operations.
-VECTORS = [*((isa, VECTOR_BYTES[isa]) for isa in ISAS), ("vnni_model", 64)]
+VECTORS = [(isa, isa_of(isa).vector_bytes) for isa in (*ISAS, "vnni_model")]
 # Outputs, inputs, batch rows, and whether there are a bias and a residual.
 SHAPES = [(4, 64, 1, False), (9, 320, 3, True), (70, 704, 6, False)]
 

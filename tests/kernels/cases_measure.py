@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgerun.kernels.isa import VECTOR_BYTES
+from edgerun.kernels.isa import isa_of
 from edgerun.kernels.lang.dot import DOTS
 from tests.kernels.harness import ISAS, Call, cases_of
 
@@ -14,11 +14,11 @@ NARROW = {"i16": np.int16, "i32": np.int32}
 
 @cases_of("multiply_peak", isa=ISAS)
 def multiply_peak(isa: str) -> Call:
-    lanes, steps, repeats, chunks = VECTOR_BYTES[isa], 3, 2, 2
+    lanes, steps, repeats, chunks = isa_of(isa).vector_bytes, 3, 2, 2
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 4, (CODES, lanes)).astype(np.uint8)
     x = rng.integers(-100, 101, (steps, PLACES, lanes)).astype(np.int8)
-    partial = DOTS[isa].partial(lanes)
+    partial = DOTS[isa_of(isa).dots].partial(lanes)
     sums = np.zeros((chunks, PLACES * CODES, partial.lanes), NARROW[partial.element])
 
     def check() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.kernels.isa import VECTOR_BYTES, available_isas
+from edgerun.kernels.isa import available_isas, isa_of
 from edgerun.kernels.jit.registry import instruction
 from edgerun.kernels.run.program import Program, ThreadTeam
 
@@ -22,7 +22,7 @@ F32 = NDArray[np.float32]
 
 def float_lanes(isa: str) -> int:
     """float32 lanes of an instruction set's vectors."""
-    return VECTOR_BYTES[isa] // 4
+    return isa_of(isa).float_lanes
 
 
 @dataclass(frozen=True)

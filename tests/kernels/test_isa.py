@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from edgerun.env import settings
 from edgerun.errors import InputError
 from edgerun.kernels import isa as isa_module
 from edgerun.kernels.host.permission import ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA, ask_for_tiles
-from edgerun.kernels.isa import REQUIRED, available_isas, obstacle, selected_isa
+from edgerun.kernels.isa import ISAS, available_isas, obstacle, selected_isa
 from edgerun.kernels.lang.dot import X86
 
 # In a process of its own: LLVM ends the process where it cannot translate something.
@@ -78,10 +80,17 @@ def test_portable_code_multiplies_bytes_on_arm(cpu: str, instruction: str) -> No
     assert text.count(f"\t{instruction}") > 20
 
 
-@pytest.mark.parametrize("isa", REQUIRED)
+@pytest.mark.parametrize("isa", ISAS)
 def test_instruction_set_runs_here(isa: str) -> None:
     if isa not in available_isas():
         pytest.skip(f"{obstacle(isa)}: {isa} kernels did not run")
+
+
+def test_nothing_but_the_records_tells_one_set_from_another(repo_root: Path) -> None:
+    compared = re.compile(r"\bisas?(\.name)?\b(\]|\))? *(==|!=|in\b|not in\b) *[\"({\[A-Z]")
+    sources = [path for path in (repo_root / "edgerun").rglob("*.py") if path.name != "isa.py"]
+    assert [path for path in sources if compared.search(path.read_text())] == []
+    assert compared.search('if isa == "amx":') and compared.search("binder.isa in ISAS")
 
 
 def fake_syscall(error: int, calls: list[tuple[int, int, int]]) -> Any:
@@ -115,9 +124,10 @@ def amx_machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Stands for a processor with AMX under a system that answers as told."""
 
     def machine(refusal: str, forced: str | None = None) -> None:
-        everything = frozenset(one for needed in REQUIRED.values() for one in needed)
+        everything = frozenset(one for isa in ISAS.values() for one in isa.features)
         monkeypatch.setattr(isa_module, "host_features", lambda: everything)
-        monkeypatch.setattr(isa_module, "tile_refusal", lambda: refusal)
+        amx = dataclasses.replace(ISAS["amx"], refusal=lambda: refusal)
+        monkeypatch.setattr(isa_module, "ISAS", {**ISAS, "amx": amx})
         chosen = dataclasses.replace(settings(), isa=forced)
         monkeypatch.setattr(isa_module, "settings", lambda: chosen)
         selected_isa.cache_clear()
@@ -128,12 +138,12 @@ def amx_machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_amx_is_the_best_where_it_is_permitted(amx_machine: Any) -> None:
     amx_machine(refusal="")
-    assert selected_isa() == "amx"
+    assert selected_isa().name == "amx"
 
 
 def test_without_permission_for_tiles_the_next_best_is_used(amx_machine: Any) -> None:
     amx_machine(refusal="the system refuses AMX tiles")
-    assert selected_isa() == "avx512vnni"
+    assert selected_isa().name == "avx512vnni"
 
 
 def test_forcing_amx_without_permission_says_why_not(amx_machine: Any) -> None:

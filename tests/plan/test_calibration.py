@@ -70,7 +70,7 @@ def test_everything_is_measured_and_kept() -> None:
     assert any("ternary weights" in line for line in said)
 
 
-@pytest.mark.skipif(selected_isa() not in ("avx2", "portable"), reason="nothing is looked up here")
+@pytest.mark.skipif(not selected_isa().looks_up, reason="nothing is looked up here")
 def test_the_path_of_a_rate_is_what_the_program_takes() -> None:
     calibration.calibrate(1)
     paths = read_profile().paths["int8_row/ternary"]

@@ -64,7 +64,7 @@ def new_run(kind: str, preset: str, threads: int, **more: Any) -> Run:
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
         "machine": platform.machine(),
         "processor": processor_name(),
-        "isa": selected_isa(),
+        "isa": selected_isa().name,
         "complete": False,
         "bandwidth": [],
         "peers": {},

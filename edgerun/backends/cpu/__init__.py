@@ -14,6 +14,7 @@ from edgerun.machine.profile import CALIBRATE, MachineProfile, absence, machine_
 if TYPE_CHECKING:
     from edgerun.backends.cpu.binder import Binder
     from edgerun.backends.cpu.weights import WeightStore
+    from edgerun.kernels.isa import Isa
 
 MIN_BLOCK, MAX_BLOCK = 16, 256
 MAX_HEAD_DIM, MAX_GROUP, MAX_QUERIES = 1024, 128, 16384
@@ -35,7 +36,7 @@ class CpuBackend:
         """Needs Numba, which is a dependency, and an instruction set it can use."""
         from edgerun.kernels.isa import selected_isa
 
-        return Support(True, selected_isa())
+        return Support(True, selected_isa().name)
 
     def supports(self, graph: Graph, node: Node, phase: Phase) -> Support:
         """Whether there is a kernel for the node's op, format and shape."""
@@ -158,7 +159,7 @@ def _width(segment: Graph, name: str) -> int:
     raise KeyError(name)
 
 
-def _bind(segment: Graph, options: CompileOptions, weights: WeightStore, isa: str) -> Binder:
+def _bind(segment: Graph, options: CompileOptions, weights: WeightStore, isa: Isa) -> Binder:
     """Binds every node of a segment."""
     from edgerun.backends.cpu.binder import LOGIT_ROWS, ROWS, Binder
     from edgerun.backends.cpu.emit.ops import EMITTERS

@@ -15,6 +15,7 @@ from edgerun.backends.cpu.operands import Argument, checked_arguments
 from edgerun.backends.cpu.weights import Prepared, WeightStore
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.mapped_file import read_array
+from edgerun.kernels.isa import Isa
 from edgerun.kernels.jit.registry import instruction
 from edgerun.kernels.run.program import FRAME_WORDS, Instruction
 
@@ -78,7 +79,7 @@ class Binder:
     graph: Graph
     options: CompileOptions
     weights: WeightStore
-    isa: str
+    isa: Isa
     instructions: list[Instruction] = field(default_factory=list)
     patches: list[Patch] = field(default_factory=list)
     before_run: list[Callable[[], None]] = field(default_factory=list)

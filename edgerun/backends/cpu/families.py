@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from edgerun.formats.base import PackedWeight
 from edgerun.formats.trits import FAMILY_BITS
+from edgerun.kernels.isa import Isa
 from edgerun.machine.profile import MULTIPLY, family
 
 LOOKUP, AMX = "lookup", "amx"
@@ -34,11 +35,9 @@ ROWS_LOOKED_AT = 16  # for their scales: all of them would be read from disk
 Constant: TypeAlias = PackedWeight | NDArray[Any]
 
 
-def paths_of(isa: str) -> tuple[str, ...]:
+def paths_of(isa: Isa) -> tuple[str, ...]:
     """The paths that an instruction set has."""
-    from edgerun.backends.cpu.emit.lookup import ISAS
-
-    return (MULTIPLY, *(LOOKUP,) * (isa in ISAS), *(AMX,) * (isa == AMX))
+    return (MULTIPLY, *(LOOKUP,) * isa.looks_up, *({isa.prompts} & {AMX}))
 
 
 def paths_taken(kernels: Iterable[str]) -> tuple[str, ...]:

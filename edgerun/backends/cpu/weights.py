@@ -13,7 +13,7 @@ from edgerun.formats.base import PackedWeight
 from edgerun.graph.constants import check_finite, check_many_scales
 from edgerun.graph.ir import Constant
 from edgerun.graph.mapped_file import ArrayReader, read_array
-from edgerun.kernels.isa import VECTOR_BYTES
+from edgerun.kernels.isa import Isa
 from edgerun.kernels.layouts.stream import Arena, StreamWeight, to_stream
 from edgerun.kernels.layouts.trits import OneMatrix, TritWeight, to_trits
 
@@ -41,7 +41,7 @@ Prepared: TypeAlias = StreamWeight | TritWeight | DenseWeight
 class WeightStore:
     """Prepared weights by identity of the constant and the way it is used."""
 
-    def __init__(self, isa: str, *, trits: bool = False) -> None:
+    def __init__(self, isa: Isa, *, trits: bool = False) -> None:
         """Prepares weights for one instruction set; ``trits`` packs ternary ones tighter."""
         self._isa = isa
         self._trits = trits
@@ -79,14 +79,14 @@ class WeightStore:
         check_many_scales(constant)
         if activations == "int8_row" and has_row_scales(constant):
             return self._with_row_scales(constant)
-        lanes = FLOAT_LANES if activations == "float" else VECTOR_BYTES[self._isa]
+        lanes = FLOAT_LANES if activations == "float" else self._isa.vector_bytes
         lanes = min(lanes, constant.block)
         return to_stream(
             constant, lanes, row_scale=False, arena=self._arena, read=self._reader.read
         )
 
     def _with_row_scales(self, constant: PackedWeight) -> Prepared:
-        lanes, read = VECTOR_BYTES[self._isa], self._reader.read
+        lanes, read = self._isa.vector_bytes, self._reader.read
         if self._trits and constant.bits == 2:
             codes = to_stream(constant, lanes, row_scale=True, arena=self._codes, read=read)
             if codes.ternary:

@@ -1,4 +1,4 @@
-"""Integer dot products, the only place that knows instruction sets.
+"""Integer dot products: with few other places (``isa.py``) the one that knows instructions.
 
 A ``Dots`` says how products of unsigned weight codes and signed int8 activations are summed. It
 builds LLVM IR; the loops around it are in ``linear/row_tiles.py``. Sums run in two stages: ``add``
@@ -12,7 +12,7 @@ most ``depth`` additions. Nothing ever saturates.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from llvmlite import ir
@@ -58,7 +58,7 @@ def total_type(lanes: int) -> Vec:
     return Vec("i32", lanes // 4)
 
 
-class Avx2Dots:
+class PairDots:
     """Pairs of products in int16, widened to int32 by a multiplication with ones.
 
     Two products of a 2-bit code stay below 768 and of a 4-bit code below 3840, so 42 or 8 of
@@ -123,7 +123,7 @@ class VnniDots:
         return builder.add(total, builder.mul(partial, constant(total_type(lanes), factor)))
 
 
-class PortableDots:
+class GenericDots:
     """LLVM's generic operations, in the form that each architecture has instructions for.
 
     On x86 sums of neighbouring products become ``pmaddwd``; elsewhere the partial reduction
@@ -156,7 +156,7 @@ class PortableDots:
         return builder.add(total, builder.mul(partial, constant(total_type(lanes), factor)))
 
 
-class VnniModel(PortableDots):
+class VnniModel(GenericDots):
     """What ``VnniDots`` computes, in generic operations: tests its callers on any machine."""
 
     offset = True
@@ -202,17 +202,17 @@ def _shuffle(builder: Any, value: Any, index: range) -> Any:
     return builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), mask)
 
 
-DOTS: dict[str, Dots] = {
-    "amx": VnniDots(),  # outside of ``linear/amx.py``
-    "avx512vnni": VnniDots(),
-    "avxvnni": VnniDots(),
-    "avx2": Avx2Dots(),
-    "portable": PortableDots(),
+# By what instruction sets say of themselves (``isa.py``).
+DOTS: Mapping[str, Dots] = {
+    "vnni": VnniDots(),
+    "pairs": PairDots(),
+    "generic": GenericDots(),
     "vnni_model": VnniModel(),
 }
 
 # The same with every four neighbouring products in one lane.
-DOTS_IN_ORDER: dict[str, Dots] = DOTS | {
-    "portable": PortableDots(_sum_neighbours),
+DOTS_IN_ORDER: Mapping[str, Dots] = {
+    **DOTS,
+    "generic": GenericDots(_sum_neighbours),
     "vnni_model": VnniModel(_sum_neighbours),
 }

@@ -20,7 +20,7 @@ from typing import Any
 
 from numba import float32, int32, njit
 
-from edgerun.kernels.isa import VECTOR_BYTES
+from edgerun.kernels.isa import isa_of
 from edgerun.kernels.jit.registry import Body, kernel
 from edgerun.kernels.lang.simd import cast, load, splat, store
 from edgerun.kernels.lang.tiles import scratch
@@ -62,7 +62,7 @@ PIECE_BYTES = 16 * 1024  # of unpacked codes: half of a small first cache
 
 def gemm_lanes(isa: str) -> int:
     """Bytes of the vectors that ``isa`` multiplies."""
-    return VECTOR_BYTES.get(isa, 64)
+    return isa_of(isa).vector_bytes
 
 
 def tiles_a_piece(bits: int, lanes: int, isa: str, unit: int) -> int:

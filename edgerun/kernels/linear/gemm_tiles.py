@@ -21,6 +21,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from edgerun.kernels.isa import isa_of
 from edgerun.kernels.lang.dot import DOTS, DOTS_IN_ORDER, total_type
 from edgerun.kernels.lang.simd import Vec, broadcast, constant, declare, pointer
 from edgerun.kernels.linear.gemm_unpack import address, literals, load_any, prefetch
@@ -36,12 +37,12 @@ def parts(bits: int, isa: str) -> int:
     Where sums of two products of 8-bit codes fill 16 bits, halves of the codes are faster: their
     sums are added up eight times before they are widened.
     """
-    return 2 if DOTS[isa].depth(bits) == 1 else 1
+    return 2 if DOTS[isa_of(isa).dots].depth(bits) == 1 else 1
 
 
 def zero_point(bits: int, isa: str) -> int:
     """What codes are above the weights they stand for, as the tiles multiply them."""
-    centred = bits == 8 and not DOTS[isa].offset and parts(bits, isa) == 1
+    centred = bits == 8 and not DOTS[isa_of(isa).dots].offset and parts(bits, isa) == 1
     return 0 if centred else 1 << (bits - 1)
 
 
@@ -81,7 +82,7 @@ class GemmShape:
 
     def unit(self, most: int) -> int:
         """Steps between foldings, a power of two up to ``most``."""
-        limit = DOTS[self.isa].depth(self.part_bits) or most
+        limit = DOTS[isa_of(self.isa).dots].depth(self.part_bits) or most
         limit = min(limit, most, self.run if self.parts > 1 else most)
         return 1 << (limit.bit_length() - 1)
 
@@ -90,7 +91,7 @@ class GemmBuilder:
     """Emits steps along K of one tile; keeps the addresses of codes and activations."""
 
     def __init__(self, builder: Any, shape: GemmShape, addresses: list[Any]) -> None:
-        self.builder, self.shape, self.dots = builder, shape, DOTS_IN_ORDER[shape.isa]
+        self.builder, self.shape, self.dots = builder, shape, DOTS_IN_ORDER[isa_of(shape.isa).dots]
         w, x, self.x_stride, last = addresses
         self.w = self.variable(_I64, w)
         self.tokens = [self._token(index, last) for index in range(shape.tokens)]

@@ -17,6 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from edgerun.kernels.isa import isa_of
 from edgerun.kernels.lang.dot import DOTS, total_type
 from edgerun.kernels.lang.simd import ELEMENTS, Vec, constant, declare, pointer
 
@@ -53,7 +54,7 @@ class TileBuilder:
     """Emits the loop over K; keeps the addresses of weights and activations."""
 
     def __init__(self, builder: Any, shape: Shape, isa: str, addresses: list[Any]) -> None:
-        self.builder, self.shape, self.dots = builder, shape, DOTS[isa]
+        self.builder, self.shape, self.dots = builder, shape, DOTS[isa_of(isa).dots]
         w, self.w_stride, x, self.x_stride = addresses
         self.w, self.x = self.variable(_I64, w), self.variable(_I64, x)
 

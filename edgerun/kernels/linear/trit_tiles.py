@@ -12,6 +12,7 @@ Cost with AVX2: 19 instructions for 160 weights, besides the 10 that multiply an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from llvmlite import ir
@@ -20,6 +21,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from edgerun.formats.trits import BASE, DIGITS
+from edgerun.kernels.isa import isa_of
 from edgerun.kernels.lang.dot import total_type
 from edgerun.kernels.lang.simd import ELEMENTS, Vec, constant, declare, pointer
 from edgerun.kernels.lang.tiles import literals, offset
@@ -27,10 +29,15 @@ from edgerun.kernels.linear.row_tiles import Shape, TileBuilder, reduce_int
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 QUARTER = 16  # bytes in 128 bits
-# Names of the instructions by vector bytes: look up bytes in 16, narrow words to bytes.
-_LOOK_UP = {32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}
-_NARROW = {32: "llvm.x86.avx2.packuswb", 64: "llvm.x86.avx512.packuswb.512"}
-HAVING_THEM = ("amx", "avx2", "avx512vnni", "avxvnni")
+# By ``Isa.shuffles`` and vector bytes, names of the instructions that look up bytes in 16 and
+# that narrow words to bytes.
+SHUFFLES: Mapping[str, Mapping[int, tuple[str, str]]] = {
+    "": {},
+    "x86": {
+        32: ("llvm.x86.avx2.pshuf.b", "llvm.x86.avx2.packuswb"),
+        64: ("llvm.x86.avx512.pshuf.b.512", "llvm.x86.avx512.packuswb.512"),
+    },
+}
 
 
 class Digits:
@@ -39,7 +46,7 @@ class Digits:
     def __init__(self, builder: Any, lanes: int, isa: str) -> None:
         self.builder, self.lanes = builder, lanes
         self.bytes, self.words = Vec("u8", lanes), Vec("i16", lanes // 2)
-        self.native = isa in HAVING_THEM
+        self.native = SHUFFLES[isa_of(isa).shuffles].get(lanes)
 
     def unpack(self, packed: Any) -> list[Any]:
         """The five planes of digits of a vector, first digit first."""
@@ -69,7 +76,8 @@ class Digits:
     def _digit(self, pairs: Any, place: int) -> Any:
         """Digit of a pair: place 3 is the first, place 1 the second."""
         table = [pair // place % BASE for pair in range(QUARTER)] * (self.lanes // QUARTER)
-        name, kind = _LOOK_UP[self.lanes], self.bytes.llvm
+        assert self.native
+        name, kind = self.native[0], self.bytes.llvm
         function = declare(self.builder, name, kind, kind, kind)
         return self.builder.call(function, [ir.Constant(kind, table), pairs])
 
@@ -91,7 +99,7 @@ class Digits:
         """Words below 256 back to bytes, in the order before ``_widen``."""
         if self.native:
             kind = self.words.llvm
-            function = declare(self.builder, _NARROW[self.lanes], self.bytes.llvm, kind, kind)
+            function = declare(self.builder, self.native[1], self.bytes.llvm, kind, kind)
             return self.builder.call(function, halves)
         half = ir.VectorType(ELEMENTS["u8"], self.lanes // 2)
         low, high = (self.builder.trunc(one, half) for one in halves)

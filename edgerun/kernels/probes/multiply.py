@@ -15,6 +15,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from edgerun.kernels.isa import isa_of
 from edgerun.kernels.jit.registry import Body, kernel
 from edgerun.kernels.lang.dot import DOTS
 from edgerun.kernels.lang.simd import Vec, pointer
@@ -38,7 +39,7 @@ def _products(typingctx, codes, x, steps, out, lanes, isa):  # type: ignore[no-u
     values: list[Any] = [getattr(kind, "literal_value", None) for kind in (lanes, isa)]
     if None in values:
         return None
-    width, dots = values[0], DOTS[values[1]]
+    width, dots = values[0], DOTS[isa_of(values[1]).dots]
     narrow, partial = Vec("u8", width).llvm, dots.partial(width).llvm
 
     def vector(builder, address, kind):  # type: ignore[no-untyped-def]

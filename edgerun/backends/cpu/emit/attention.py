@@ -13,7 +13,6 @@ from edgerun.backends.cpu.rotary_tables import RotaryTables
 from edgerun.errors import BackendError
 from edgerun.graph.ir import Node
 from edgerun.kernels.attention.units import COUNTS, SINGLE, SPLIT, STACKED, AttentionUnits
-from edgerun.kernels.isa import VECTOR_BYTES
 from edgerun.kernels.run.instructions import Instruction
 from edgerun.kernels.run.program import FRAME_WORDS
 from edgerun.state import KVCache
@@ -242,7 +241,7 @@ def _patch_cache(binder: Binder, made: Instruction, layer: int) -> None:
 
 def _lanes(binder: Binder, size: int) -> int:
     """The widest float vector that divides ``size``, at least one lane."""
-    lanes = VECTOR_BYTES[binder.isa] // 4
+    lanes = binder.isa.float_lanes
     while size % lanes:
         lanes //= 2
     return lanes

@@ -8,11 +8,11 @@ from typing import Any
 from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ONE, Binder
 from edgerun.backends.cpu.buffers import Buffer
 from edgerun.graph.ir import Node
-from edgerun.kernels.isa import VECTOR_BYTES
+from edgerun.kernels.isa import Isa
 
-# The kernel that does blocks of rows, by the one that does single rows.
-BY_GEMM: Mapping[str, str] = {"linear_row": "gemm_row", "linear_block": "gemm_block"}
-BY_AMX: Mapping[str, str] = {"linear_row": "amx_row", "linear_block": "amx_block"}
+# What the kernel that does blocks of rows is called, behind ``Isa.prompts``, by the one that does
+# single rows.
+IN_BLOCKS: Mapping[str, str] = {"linear_row": "row", "linear_block": "block"}
 AMX_ROWS = 4  # with fewer AMX is not worth unpacking for
 SMALLEST = 8  # rows; with fewer the linear kernels are as fast
 
@@ -22,14 +22,14 @@ def by_gemm(binder: Binder) -> bool:
     return binder.options.max_rows >= SMALLEST
 
 
-def gemm_tokens(isa: str) -> int:
+def gemm_tokens(isa: Isa) -> int:
     """Rows of a block: a tile of two vectors of weight rows fills half of the registers.
 
     Blocks of AMX have any size from ``AMX_ROWS`` on; ``lookup_rows`` takes a negative number so.
     """
-    if isa == "amx":
+    if isa.prompts == "amx":
         return -AMX_ROWS
-    return 8 if VECTOR_BYTES[isa] == 64 else 4
+    return isa.registers // 4
 
 
 def emit_gemm(
@@ -45,11 +45,11 @@ def emit_gemm(
     """
     name, params, arguments, reads = single
     arguments = {key: value for key, value in arguments.items() if key != "lookup"}
-    tile = 2 * VECTOR_BYTES[binder.isa] // 16  # groups of four weight rows
+    tile = 2 * binder.isa.vector_bytes // 16  # groups of four weight rows
     step = max(1, step // tile) * tile
     counted_by = binder.counted_by[node.inputs[0]]
     binder.emit(
-        (BY_AMX if binder.isa == "amx" else BY_GEMM)[name],
+        f"{binder.isa.prompts}_{IN_BLOCKS[name]}",
         params | {"tokens": gemm_tokens(binder.isa)},
         arguments | {"step": step},
         chunks=(ANY_LOGITS if counted_by == LOGIT_ROWS else ONE, arguments["groups"], step),

@@ -13,13 +13,12 @@ from edgerun.backends.cpu.binder import (
     Rounding,
 )
 from edgerun.backends.cpu.buffers import Buffer
-from edgerun.backends.cpu.emit.gemm import BY_GEMM, by_gemm, emit_gemm, gemm_tokens
+from edgerun.backends.cpu.emit.gemm import IN_BLOCKS, by_gemm, emit_gemm, gemm_tokens
 from edgerun.backends.cpu.emit.lookup import TOKENS, by_lookup, emit_lookup
 from edgerun.backends.cpu.emit.trits import expand_codes
 from edgerun.backends.cpu.operands import Argument
 from edgerun.backends.cpu.weights import DENSE_LANES, DenseWeight, Prepared
 from edgerun.graph.ir import Node
-from edgerun.kernels.isa import VECTOR_BYTES
 from edgerun.kernels.layouts.stream import GROUP
 from edgerun.kernels.layouts.trits import TritWeight
 
@@ -119,7 +118,7 @@ def _emit_product(
     codes = weight.values if isinstance(weight, DenseWeight) else weight.codes
     step = _step(common["groups"], codes.nbytes, binder.options.threads)
     looked_up = name in ("linear_row", "linear_trits") and by_lookup(binder, weight)
-    in_blocks = name in BY_GEMM or name == "linear_trits"
+    in_blocks = name in IN_BLOCKS or name == "linear_trits"
     # Of the logits one row is wanted, as a rule: not worth compiling a kernel for many.
     many = counted_by != LOGIT_ROWS and by_gemm(binder)
     multiplied = in_blocks and not looked_up and many
@@ -172,13 +171,14 @@ def _kernel(
         assert rounded.scales is not None
         assert rounded.sums is not None
         arguments |= {"x_scale": rounded.scales, "x_sum": rounded.sums}
-        return "linear_trits", {"lanes": weight.lanes, "isa": binder.isa}, arguments, rounded.keys()
+        constants: dict[str, int | str] = {"lanes": weight.lanes, "isa": binder.isa.name}
+        return "linear_trits", constants, arguments, rounded.keys()
     params: dict[str, int | str] = {"bits": weight.bits, "lanes": weight.lanes}
     if rounded is None or rounded.scales is None or rounded.sums is None:
         arguments["blocks"] = weight.scales.shape[1]
         return "linear_float", params | {"block": weight.block}, arguments, {x.key}
     arguments |= {"x_scale": rounded.scales, "x_sum": rounded.sums}
-    params["isa"] = binder.isa
+    params["isa"] = binder.isa.name
     if form is not None and form.kernel == "quantize_row":
         return "linear_row", params, arguments, rounded.keys()
     arguments["blocks"] = rounded.blocks
@@ -194,7 +194,7 @@ def _emit_rounding(binder: Binder, source: str, form: Rounding, node: Node) -> N
         "x_stride": x.stride,
         "width": x.width,
     }
-    lanes = VECTOR_BYTES[binder.isa] // 4
+    lanes = binder.isa.float_lanes
     binder.emit(
         form.kernel,
         {"block": form.block, "lanes": lanes} if form.block else {"lanes": lanes},
@@ -210,7 +210,7 @@ def _emit_residual(binder: Binder, node: Node, out: Buffer, counted_by: int) -> 
     residual = binder.values[node.inputs[3]]
     binder.emit(
         "add",
-        {"lanes": VECTOR_BYTES[binder.isa] // 4},
+        {"lanes": binder.isa.float_lanes},
         {
             "rows": binder.count(counted_by),
             "a": out,

@@ -19,12 +19,12 @@ TOKENS = 16  # a block: one vector of int16 sums with AVX2
 CELLS = 65536  # of sums a chunk: with their tables they fit the second-level cache
 SMALLEST_RANGE = 256  # weight rows; tables cost as much as about 100
 CODE_CHUNKS_A_THREAD = 4
-ISAS = ("avx2", "portable")  # where multiplying is slower
 
 
 def by_lookup(binder: Binder, weight: Prepared) -> bool:
     """Whether blocks of rows of a layer whose scales are by row are to be looked up."""
-    return is_ternary(weight) and binder.isa in ISAS and binder.options.max_rows >= TOKENS // 2
+    most = binder.options.max_rows
+    return is_ternary(weight) and binder.isa.looks_up and most >= TOKENS // 2
 
 
 def is_ternary(weight: Prepared) -> TypeGuard[StreamWeight | TritWeight]:
@@ -90,7 +90,7 @@ def _emit_entries(
         "rows": rows,
     }
     if isinstance(weight, TritWeight):
-        name, isa = "trit_entries", {"isa": binder.isa}
+        name, isa = "trit_entries", {"isa": binder.isa.name}
         arguments |= {"trits": weight.codes, "code_tiles": weight.code_tiles}
     else:
         isa = {}

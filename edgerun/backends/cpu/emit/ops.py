@@ -20,7 +20,6 @@ from edgerun.errors import BackendError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.constants import check_many_scales
 from edgerun.graph.ir import Node
-from edgerun.kernels.isa import VECTOR_BYTES
 
 PIECE_ELEMENTS = 2048
 # Kernels that normalise and round in one pass, by the rounding they replace.
@@ -83,7 +82,7 @@ def emit_rms_norm(binder: Binder, node: Node, index: int) -> None:
         "size": len(weight),
         "epsilon": np.array([node.attrs["epsilon"]], np.float32),
     }
-    lanes = VECTOR_BYTES[binder.isa] // 4
+    lanes = binder.isa.float_lanes
     form = _common_rounding(binder, out_name)
     fused = FUSED.get(form.kernel) if form is not None and x.width == len(weight) else None
     if form is not None and fused is not None:
@@ -128,7 +127,7 @@ def emit_gate(binder: Binder, node: Node, index: int) -> None:
     pieces = max(1, gate.width // PIECE_ELEMENTS) if binder.options.max_rows == 1 else 1
     binder.emit(
         "gate",
-        {"activation": node.attrs["activation"], "lanes": VECTOR_BYTES[binder.isa] // 4},
+        {"activation": node.attrs["activation"], "lanes": binder.isa.float_lanes},
         {
             "rows": binder.count(counted_by),
             "gate": gate,
@@ -154,7 +153,7 @@ def emit_add(binder: Binder, node: Node, index: int) -> None:
     out = binder.new(node.outputs[0], a.width, counted_by)
     binder.emit(
         "add",
-        {"lanes": VECTOR_BYTES[binder.isa] // 4},
+        {"lanes": binder.isa.float_lanes},
         {
             "rows": binder.count(counted_by),
             "a": a,

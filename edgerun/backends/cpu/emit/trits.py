@@ -27,7 +27,7 @@ def expand_codes(
     step = max(1, arguments["groups"] // (binder.options.threads * CODE_CHUNKS_A_THREAD))
     binder.emit(
         "trit_codes",
-        {"lanes": weight.lanes, "tokens": tokens, "isa": binder.isa},
+        {"lanes": weight.lanes, "tokens": tokens, "isa": binder.isa.name},
         {
             "trits": weight.codes,
             "codes": codes,
