@@ -14,9 +14,11 @@ from tempfile import mkdtemp
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.backends import CompileOptions, Executable, Phase, make_backend
+from edgerun.backends import CompileOptions, make_backend
+from edgerun.backends.base import buckets
 from edgerun.model.bundle import Bundle, open_bundle
-from edgerun.plan.planner import compile_plan, make_plan
+from edgerun.plan.planner import make_plan
+from edgerun.plan.programs import Programs, compile_plan
 from edgerun.state import Batch, CacheSpec, KVCache
 from edgerun.state.kv_cache import CacheDType
 from edgerun_export.pipeline import ExportOptions, export
@@ -46,18 +48,17 @@ class Runner:
     """A model on one back-end, with one sequence."""
 
     bundle: Bundle
-    executables: dict[Phase, Executable]
+    programs: Programs
     cache: KVCache
     sequence: int
     length: int = field(default=0)
 
     def run(self, ids: Sequence[int] | NDArray[np.int32]) -> NDArray[np.float32]:
         """Appends ids and returns the logits of all of them."""
-        phase = Phase.PREFILL if len(ids) > 1 else Phase.DECODE
         batch = Batch.of(np.asarray(ids, np.int32), self.length, self.sequence, logits="all")
         self.length += len(ids)
         self.cache.reserve(self.sequence, self.length)
-        logits = self.executables[phase](batch, self.cache)["logits"].copy()
+        logits = self.programs.run(batch, self.cache)["logits"].copy()
         self.cache.commit(self.sequence, self.length)
         return logits
 
@@ -76,20 +77,17 @@ def runner(
 ) -> Iterator[Runner]:
     """Compiles a bundle for one back-end."""
     bundle = open_bundle(folder)
-    backends = [make_backend(backend)]
+    given = {"threads": threads, "pack": "trits" if trits else "two_bits"}
+    backends = [make_backend(backend, given=given)]
     config = bundle.config
     spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, kv_cache)
-    options = {
-        Phase.PREFILL: CompileOptions(threads, max_rows, spec, trits=trits),
-        Phase.DECODE: CompileOptions(threads, 1, spec, trits=trits),
-    }
-    executables = compile_plan(make_plan(bundle.graph, backends), backends, options)
+    plan = make_plan(bundle.graph, backends)
+    programs = compile_plan(plan, backends, buckets(max_rows), CompileOptions(spec))
     cache = KVCache(spec, context, sequences)
     try:
-        yield Runner(bundle, executables, cache, cache.open())
+        yield Runner(bundle, programs, cache, cache.open())
     finally:
-        for executable in executables.values():
-            executable.close()
+        programs.close()
         for one in backends:
             one.close()
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from edgerun.backends.base import Phase
+from edgerun.backends.base import NO_VALUES, Executable, Shape, Values
 from edgerun.llm.loading import Model
 from edgerun.model.chat.template import ChatTemplate
 from edgerun.model.text.tokenizer import Tokenizer
+from edgerun.plan.programs import Programs
 from edgerun.state import Batch, CacheSpec, KVCache
 
 SPECIALS = ("<|bos|>", "<|im_start|>", "<|im_end|>")
@@ -73,7 +73,7 @@ def next_token(ids: Sequence[int]) -> int:
     return 32 + total % 95
 
 
-class FakeExecutable:
+class FakeExecutable(Executable):
     """Writes ids into the key cache and computes logits from what it reads back.
 
     Attributes:
@@ -86,7 +86,7 @@ class FakeExecutable:
         self.rows: list[int] = []
         self.closed = 0
 
-    def __call__(self, batch: Batch, cache: KVCache) -> Mapping[str, NDArray[np.float32]]:
+    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
         self.rows.append(batch.rows)
         for id_, position, sequence in zip(
             batch.ids, batch.positions, batch.sequences, strict=True
@@ -105,6 +105,11 @@ class FakeExecutable:
 
     def _next(self, ids: list[int]) -> int:
         return self.script.get(len(ids), next_token(ids))
+
+
+def programs_of(program: Executable, decode: Executable | None = None) -> Programs:
+    """Programs for batches of any size: one for all, or another for single rows."""
+    return Programs({Shape.of(1): decode or program, Shape.of(1 << 20): program})
 
 
 def saying(text: str, prompt_tokens: int, *, end: bool = True) -> FakeExecutable:
@@ -127,7 +132,7 @@ def fake_model(
         "digest": "0" * 64,
         "tokenizer": tokenizer,
         "template": ChatTemplate(template, tokenizer.special_token_variables()),
-        "executables": {Phase.PREFILL: executable, Phase.DECODE: executable},
+        "programs": programs_of(executable),
         "cache_spec": SPEC,
         "context": context,
         "vocab_size": VOCAB,

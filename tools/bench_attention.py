@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from numba import float32
 
-from edgerun.backends import CompileOptions, Phase, make_backend
-from edgerun.backends.base import Executable
+from edgerun.backends import CompileOptions, make_backend
+from edgerun.backends.base import Executable, buckets
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.isa import selected_isa
 from edgerun.kernels.jit.compiler import compile_object
@@ -91,10 +91,9 @@ def attention(
 ) -> Iterator[tuple[Executable, CacheSpec]]:
     """An executable for batches of up to ``rows`` rows."""
     spec = CacheSpec(layers, shape.kv_heads, shape.head_dim, dtype)
-    backend = make_backend("cpu")
-    phase = Phase.DECODE if rows == 1 else Phase.PREFILL
-    options = CompileOptions(threads, rows, spec)
-    executable = backend.compile(graph_of(shape, layers), phase, options)
+    backend = make_backend("cpu", given={"threads": threads})
+    options = CompileOptions(spec)
+    executable = backend.compile(graph_of(shape, layers), buckets(rows)[-1], options)
     try:
         yield executable, spec
     finally:

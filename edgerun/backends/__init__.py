@@ -5,6 +5,7 @@ from edgerun.backends.base import (
     CompileOptions,
     Executable,
     Phase,
+    Shape,
     Support,
 )
 from edgerun.backends.registry import backend_names, make_backend
@@ -14,6 +15,7 @@ __all__ = [
     "CompileOptions",
     "Executable",
     "Phase",
+    "Shape",
     "Support",
     "backend_names",
     "make_backend",

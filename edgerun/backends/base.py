@@ -2,20 +2,22 @@
 
 A back-end lives in one file or folder beside this one (or in another package that announces it
 under the entry point ``edgerun.backends``) and is found by name. The smallest complete example
-is ``reference.py``.
+is ``reference.py``. Whoever writes another inherits from ``Backend`` and overrides what differs.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.errors import InputError
 from edgerun.graph.ir import Graph, Node
 from edgerun.state import Batch, CacheSpec, KVCache
 
@@ -24,10 +26,43 @@ NO_VALUES: Values = MappingProxyType({})
 
 
 class Phase(Enum):
-    """Prefill reads many tokens a call and is bound by compute; decode by memory."""
+    """Buckets of row counts: decoding is bound by memory, a prompt by arithmetic.
 
-    PREFILL = "prefill"
+    ``FEW`` rows are one each of several sequences, a draft to verify, or the end of a prompt.
+    """
+
     DECODE = "decode"
+    FEW = "few"
+    PREFILL = "prefill"
+
+
+FEW_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The batches that a program is made for, or whose cost is asked.
+
+    Attributes:
+        phase: the bucket.
+        rows: the largest number of rows of a batch; where costs are estimated, the number.
+        cached: tokens in the cache that each row attends to; only estimates know it.
+    """
+
+    phase: Phase
+    rows: int
+    cached: int = 0
+
+    @classmethod
+    def of(cls, rows: int) -> Shape:
+        """Batches of up to ``rows`` rows, in the bucket of the largest."""
+        few = Phase.FEW if rows > 1 else Phase.DECODE
+        return cls(Phase.PREFILL if rows > FEW_ROWS else few, rows)
+
+
+def buckets(chunk_rows: int) -> tuple[Shape, ...]:
+    """The shapes that together take every batch of up to ``chunk_rows`` rows, smallest first."""
+    return tuple(Shape.of(rows) for rows in sorted({1, min(FEW_ROWS, chunk_rows), chunk_rows}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,58 +76,26 @@ class Support:
         return self.ok
 
 
-@dataclass(frozen=True, slots=True)
-class CompileOptions:
-    """What a back-end may need to know beyond the segment itself.
-
-    Attributes:
-        threads: worker threads to use, at least 1.
-        max_rows: the largest number of rows a batch will have in this phase.
-        cache: what the model caches, with the storage type chosen by the caller.
-        progress: called with a short text before slow work such as compilation.
-        trits: whether to keep ternary weights in memory at 1.6 bits where that is possible.
-        fallback: compiles a segment for the back-end that stands in for an ``Accelerator`` whose
-            device fails; None where there is no such back-end.
-    """
-
-    threads: int
-    max_rows: int
-    cache: CacheSpec
-    progress: Progress = field(default=lambda text: None)
-    trits: bool = False
-    fallback: Callable[[Graph, Phase], Executable] | None = None
-
-
 class Progress(Protocol):
     """Receives one line of text about what is being prepared."""
 
     def __call__(self, text: str) -> None: ...
 
 
-class Executable(Protocol):
-    """A compiled segment; calling it runs one batch and updates the cache."""
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """What every back-end may need to know beyond the segment and the shape.
 
-    def __call__(
-        self, batch: Batch, cache: KVCache, values: Values = NO_VALUES
-    ) -> Mapping[str, NDArray[np.float32]]:
-        """Runs the rows of ``batch``; writes their keys and values into ``cache``.
+    Attributes:
+        cache: what the model caches, with the storage type chosen by the caller.
+        progress: called with a short text before slow work such as compilation.
+        fallback: compiles a segment for the companion that stands in for a back-end whose device
+            fails; None where there is none.
+    """
 
-        Pages must have been reserved up to the last position.
-
-        Args:
-            batch: the token rows.
-            cache: read and written by attention.
-            values: what the segment reads from earlier segments, float32 ``[rows, width]``.
-
-        Returns:
-            the segment's outputs by name, valid until the next call; a language model's is
-            ``"logits"``, float32 ``[len(batch.logit_rows), vocab]``.
-        """
-        ...
-
-    def close(self) -> None:
-        """Releases threads, memory and devices; calling it twice is allowed."""
-        ...
+    cache: CacheSpec
+    progress: Progress = field(default=lambda text: None)
+    fallback: Callable[[Graph, Shape], Executable] | None = None
 
 
 @dataclass(slots=True)
@@ -114,56 +117,34 @@ class Launches:
     paths: tuple[str, ...] = ()
 
 
-@runtime_checkable
-class Counts(Protocol):
-    """An executable that counts its launches; not all do."""
-
-    launches: Launches
-
-
-@runtime_checkable
-class Explains(Protocol):
-    """A back-end that can say where its estimates come from; not all do."""
-
-    def cost_basis(self) -> str:
-        """What ``cost`` stands on, in a line: measurements or assumptions."""
-        ...
-
-
-@runtime_checkable
-class Expects(Protocol):
-    """A back-end whose estimates depend on how it will be compiled; not all do."""
-
-    def expect(self, threads: int, trits: bool) -> None:
-        """Says before planning what ``CompileOptions`` will say."""
-        ...
-
-
-@runtime_checkable
-class Accelerator(Protocol):
-    """A back-end that runs some nodes of a model and leaves the others to its companions.
-
-    Asked for by name it takes every node that it supports, whatever that costs. Otherwise it
-    takes part in a plan only if a device is named for it (``EDGERUN_<NAME>_DEVICE``).
+class Executable(ABC):
+    """A compiled segment; calling it runs one batch and updates the cache.
 
     Attributes:
-        companions: names of the back-ends that run the rest, and everything if the device fails.
+        launches: what starting its kernels costs; None if that is not counted.
     """
 
-    companions: tuple[str, ...]
+    launches: Launches | None = None
 
+    @abstractmethod
+    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
+        """Runs the rows of ``batch``; writes their keys and values into ``cache``.
 
-@runtime_checkable
-class HasDevices(Protocol):
-    """A back-end that can use one of several devices."""
+        Pages must have been reserved up to the last position.
 
-    def use_device(self, name: str) -> None:
-        """Chooses a device; called before anything else.
+        Args:
+            batch: the token rows.
+            cache: read and written by attention.
+            values: what the segment reads from earlier segments, float32 ``[rows, width]``.
 
-        Raises:
-            InputError: there is none of that name; the message lists those there are.
+        Returns:
+            the segment's outputs by name, valid until the next call; a language model's is
+            ``"logits"``, float32 ``[len(batch.logit_rows), vocab]``.
         """
-        ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Releases threads, memory and devices; calling it twice is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,43 +162,69 @@ class Report:
     notes: Sequence[str] = ()
 
 
-@runtime_checkable
-class Reports(Protocol):
-    """A back-end that counts what its device does; not all do."""
-
-    def report(self) -> Report | None:
-        """What was counted since it was made; None before anything ran."""
-        ...
-
-
-class Backend(Protocol):
+class Backend(ABC):
     """A way to run graph nodes on some device.
 
     Attributes:
         name: how users call it.
         whole_graph: it runs the original model file or nothing, so the planner does not mix it
             with others.
+        companions: of a back-end that runs some nodes only, the names of those that run the rest,
+            and everything if its device fails. Asked for by name, it takes every node that it
+            supports, whatever that costs; else it takes part only if a device is named for it
+            (``EDGERUN_<NAME>_DEVICE``).
     """
 
     name: str
-    whole_graph: bool
+    whole_graph: bool = False
+    companions: tuple[str, ...] = ()
 
+    def configure(self, given: Mapping[str, Any]) -> None:
+        """Takes what the caller chose, before anything else; other back-ends' keys are ignored.
+
+        Args:
+            given: options of ``edgerun.load`` that concern back-ends: ``threads`` to work with,
+                and ``pack``, how ternary weights lie in memory.
+        """
+        del given
+
+    def use_device(self, name: str) -> None:
+        """Chooses a device; called before it is probed.
+
+        Raises:
+            InputError: there is none of that name; the message lists those there are.
+        """
+        raise InputError(
+            f"the back-end '{self.name}' has no devices to choose from, so not {name!r}"
+        )
+
+    @abstractmethod
     def probe(self) -> Support:
         """Whether this machine can run the back-end at all; cheap, imports lazily."""
-        ...
 
-    def supports(self, graph: Graph, node: Node, phase: Phase) -> Support:
-        """Whether the back-end can run this node in this phase."""
-        ...
+    @abstractmethod
+    def supports(self, graph: Graph, node: Node, shape: Shape) -> Support:
+        """Whether the back-end can run this node in this shape."""
 
-    def cost(self, graph: Graph, node: Node, phase: Phase, rows: int) -> float:
-        """Estimated seconds for the node with ``rows`` token rows."""
-        ...
+    @abstractmethod
+    def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
+        """Estimated seconds for the node with so many rows and so many tokens in the cache."""
 
-    def compile(self, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:
+    def cost_basis(self) -> str:
+        """What ``cost`` stands on, in a line: measurements or assumptions; empty: not said."""
+        return ""
+
+    def weight_bytes(self, graph: Graph, node: Node, name: str) -> int:
+        """Bytes that a constant of a node takes as the back-end keeps it in memory."""
+        return graph.constants[name].nbytes
+
+    @abstractmethod
+    def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
         """Turns a segment, all of whose nodes are supported, into a program."""
-        ...
 
-    def close(self) -> None:
+    def report(self) -> Report | None:
+        """What its device counted; None where nothing is counted, or nothing ran yet."""
+        return None
+
+    def close(self) -> None:  # noqa: B027 - many have nothing to release
         """Releases what its executables share; they must not be called after it."""
-        ...

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from edgerun.backends.base import (
     NO_VALUES,
+    Backend,
     CompileOptions,
     Executable,
-    Phase,
+    Shape,
     Support,
     Values,
 )
@@ -30,6 +31,7 @@ from edgerun.errors import BackendError, BundleError, UnsupportedError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.ops import LOGITS
+from edgerun.kernels.host.cores import worker_threads
 from edgerun.limited import run_limited
 from edgerun.state import Batch, KVCache
 
@@ -42,7 +44,7 @@ COMPLETE = (1, 24)
 TOKEN_INPUTS = ("input_ids", "attention_mask", "position_ids")
 
 
-class OnnxruntimeExecutable:
+class OnnxruntimeExecutable(Executable):
     """A session on the model file."""
 
     def __init__(self, session: Any, options: CompileOptions) -> None:
@@ -135,14 +137,19 @@ def _sequences(batch: Batch) -> Iterator[tuple[int, int, NDArray[np.bool_]]]:
         yield start, stop, (batch.logit_rows >= start) & (batch.logit_rows < stop)
 
 
-class OnnxruntimeBackend:
+class OnnxruntimeBackend(Backend):
     """Runs whole model files with onnxruntime's CPU provider."""
 
     name = "onnxruntime"
     whole_graph = True
 
     def __init__(self) -> None:
-        self._sessions: dict[tuple[str, int], Any] = {}
+        self._sessions: dict[str, Any] = {}
+        self._threads: int | None = None
+
+    def configure(self, given: Mapping[str, Any]) -> None:
+        """Takes the number of threads of a session."""
+        self._threads = given.get("threads")
 
     def probe(self) -> Support:
         """Whether onnxruntime is installed."""
@@ -150,7 +157,7 @@ class OnnxruntimeBackend:
             return Support(False, "not installed: pip install onnxruntime")
         return Support(True)
 
-    def supports(self, graph: Graph, node: Node, phase: Phase) -> Support:
+    def supports(self, graph: Graph, node: Node, shape: Shape) -> Support:
         """Everything, as long as the graph came from a file, and 2-bit weights since 1.24."""
         if graph.source is None:
             return Support(False, "the graph has no model file")
@@ -159,21 +166,21 @@ class OnnxruntimeBackend:
             return _two_bits()
         return Support(True)
 
-    def cost(self, graph: Graph, node: Node, phase: Phase, rows: int) -> float:
+    def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
         """A rough figure: it runs everything or nothing."""
         return SECONDS_A_NODE
 
-    def compile(self, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:
-        """Opens the model file; both phases share one session.
+    def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
+        """Opens the model file; all shapes share one session.
 
         Raises:
             BackendError: onnxruntime rejects the model.
         """
-        key = (str(segment.source), options.threads)
-        if key not in self._sessions:
+        file = str(segment.source)
+        if file not in self._sessions:
             options.progress("onnxruntime session")
-            self._sessions[key] = _session(*key)
-        return OnnxruntimeExecutable(self._sessions[key], options)
+            self._sessions[file] = _session(file, self._threads or worker_threads(None))
+        return OnnxruntimeExecutable(self._sessions[file], options)
 
     def close(self) -> None:
         """Drops the sessions."""

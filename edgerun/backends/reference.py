@@ -13,9 +13,10 @@ import numpy as np
 
 from edgerun.backends.base import (
     NO_VALUES,
+    Backend,
     CompileOptions,
     Executable,
-    Phase,
+    Shape,
     Support,
     Values,
 )
@@ -29,7 +30,7 @@ from edgerun.state import Batch, KVCache
 SECONDS_PER_MAC = 1e-9  # NumPy with dequantisation; only the order of magnitude matters
 
 
-class ReferenceExecutable:
+class ReferenceExecutable(Executable):
     """A segment with its constants, interpreted node by node."""
 
     def __init__(self, segment: Graph) -> None:
@@ -67,35 +68,31 @@ def _mapped_files(constants: Iterable[Constant]) -> list[MappedFile]:
     return list(files.values())
 
 
-class ReferenceBackend:
+class ReferenceBackend(Backend):
     """Runs every op of the schema."""
 
     name = "reference"
-    whole_graph = False
 
     def probe(self) -> Support:
         """NumPy is always there."""
         return Support(True)
 
-    def supports(self, graph: Graph, node: Node, phase: Phase) -> Support:
+    def supports(self, graph: Graph, node: Node, shape: Shape) -> Support:
         """Every op of the schema."""
         if node.op in SCHEMAS:
             return Support(True)
         return Support(False, f"'{node.op}' is not in the op schema")
 
-    def cost(self, graph: Graph, node: Node, phase: Phase, rows: int) -> float:
+    def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
         """A deliberately high estimate."""
         if node.op != "linear":
             return 1e-4
         weight = graph.constants[node.inputs[1]]
-        return float(np.prod(weight.shape)) * rows * SECONDS_PER_MAC + 1e-3
+        return float(np.prod(weight.shape)) * shape.rows * SECONDS_PER_MAC + 1e-3
 
-    def compile(self, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:
+    def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
         """Wraps the segment."""
         return ReferenceExecutable(segment)
-
-    def close(self) -> None:
-        """Nothing to release."""
 
 
 def make() -> ReferenceBackend:

@@ -6,7 +6,8 @@ import importlib
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from edgerun.env import settings
 from edgerun.errors import InputError, UnsupportedError
@@ -46,25 +47,24 @@ def backend_names() -> list[str]:
     return [*BUILT_IN, *(point.name for point in _added_backends())]
 
 
-def make_backend(name: str, device: str | None = None) -> Backend:
+def make_backend(
+    name: str, device: str | None = None, given: Mapping[str, Any] = MappingProxyType({})
+) -> Backend:
     """Makes the back-end called ``name``.
 
     Args:
         name: as ``backend_names`` lists it.
         device: which of its devices to use; None for what the environment names, or its own choice.
+        given: what the caller chose, see ``Backend.configure``.
 
     Raises:
         InputError: there is none of that name, or it has no such device.
     """
     backend = _make(name)
-    wanted = device or settings().devices.get(name)
-    if wanted is None:
-        return backend
-    from edgerun.backends.base import HasDevices
-
-    if not isinstance(backend, HasDevices):
-        raise InputError(f"the back-end '{name}' has no devices to choose from, so not {wanted!r}")
-    backend.use_device(wanted)
+    backend.configure(given)
+    device = device or settings().devices.get(name)
+    if device is not None:
+        backend.use_device(device)
     return backend
 
 
@@ -86,7 +86,11 @@ def _added_backends() -> Iterable[EntryPoint]:
     return entry_points(group=ENTRY_POINTS)
 
 
-def find_candidates(name: str | None = None, device: str | None = None) -> Candidates:
+def find_candidates(
+    name: str | None = None,
+    device: str | None = None,
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> Candidates:
     """Returns the named back-end with its companions, or else those that take part unasked.
 
     The reference back-end is far too slow to stand in unnoticed, and onnxruntime runs whatever a
@@ -97,28 +101,29 @@ def find_candidates(name: str | None = None, device: str | None = None) -> Candi
         InputError: there is no back-end or device of that name, or a device of no back-end.
         UnsupportedError: the named one does not run here.
     """
-    wanted = name or settings().backend
-    if wanted is None:
+    asked = name or settings().backend
+    if asked is None:
         if device is not None:
             raise InputError(f"the device {device!r} was named without a back-end: add --backend")
-        return _all_candidates()
-    backend, support = _probed(wanted, device)
+        return _all_candidates(given)
+    backend, support = _probed(asked, device, given)
     if not support:
-        raise UnsupportedError(f"the back-end {wanted!r} does not run here: {support.reason}")
-    from edgerun.backends.base import Accelerator
-
-    if not isinstance(backend, Accelerator):
+        raise UnsupportedError(f"the back-end {asked!r} does not run here: {support.reason}")
+    if not backend.companions:
         return Candidates((backend,))
-    return Candidates((backend, *(_make(one) for one in backend.companions)), wanted)
+    companions = (make_backend(companion, given=given) for companion in backend.companions)
+    return Candidates((backend, *companions), asked)
 
 
-def _all_candidates() -> Candidates:
-    named = [one for one in settings().devices if one not in BUILT_IN]
-    probed = {one: _probed(one, None) for one in (*DEFAULT, *named)}
-    absent = {one: support.reason for one, (_, support) in probed.items() if not support}
-    for one in set(named).intersection(absent):
-        logger.warning("the back-end '%s' takes no part: %s", one, absent[one])
-    return Candidates(tuple(one for one, support in probed.values() if support), absent=absent)
+def _all_candidates(given: Mapping[str, Any]) -> Candidates:
+    named = [name for name in settings().devices if name not in BUILT_IN]
+    probed = {name: _probed(name, None, given) for name in (*DEFAULT, *named)}
+    absent = {name: support.reason for name, (_, support) in probed.items() if not support}
+    for name in set(named).intersection(absent):
+        logger.warning("the back-end '%s' takes no part: %s", name, absent[name])
+    return Candidates(
+        tuple(backend for backend, support in probed.values() if support), absent=absent
+    )
 
 
 def absent_backends(candidates: Candidates) -> dict[str, str]:
@@ -134,6 +139,6 @@ def absent_backends(candidates: Candidates) -> dict[str, str]:
     return {**others, **candidates.absent}
 
 
-def _probed(name: str, device: str | None) -> tuple[Backend, Support]:
-    backend = make_backend(name, device)
+def _probed(name: str, device: str | None, given: Mapping[str, Any]) -> tuple[Backend, Support]:
+    backend = make_backend(name, device, given)
     return backend, backend.probe()

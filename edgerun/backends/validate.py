@@ -17,7 +17,8 @@ from edgerun.backends.base import (
     NO_VALUES,
     Backend,
     CompileOptions,
-    Phase,
+    Executable,
+    Shape,
     Values,
 )
 from edgerun.errors import BackendError
@@ -31,17 +32,17 @@ from edgerun.state import Batch, KVCache
 TOLERANCE = 5e-3
 
 
-class ValidatingExecutable:
+class ValidatingExecutable(Executable):
     """Runs a segment on a back-end and checks every node against its definition."""
 
     def __init__(
-        self, backend: Backend, segment: Graph, phase: Phase, options: CompileOptions
+        self, backend: Backend, segment: Graph, shape: Shape, options: CompileOptions
     ) -> None:
         """Compiles the segment with all values as outputs."""
         made = [output for node in segment.nodes for output in node.outputs]
         self._name = backend.name
         self._segment = segment
-        self._inner = backend.compile(replace(segment, outputs=made), phase, options)
+        self._inner = backend.compile(replace(segment, outputs=made), shape, options)
 
     def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
         """Runs and checks the batch; see ``Executable``.

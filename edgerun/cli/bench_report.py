@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from edgerun.backends.base import Counts, Launches
+from edgerun.backends.base import Launches
 from edgerun.engine.stats import Stats
 from edgerun.machine.profile import MachineProfile
 
@@ -66,7 +66,7 @@ def summary(llm: LLM, runs: list[Run], load_s: float) -> dict[str, Any]:
         "edgerun": __version__,
         "model": str(model.path),
         "threads": threads,
-        "backends": list(model.backends),
+        "backends": [backend.name for backend in model.backends],
         "prompt_tokens": runs[0].prefill.prompt_tokens,
         "new_tokens": runs[0].decode.completion_tokens,
         "context_tokens": _end(runs[0].decode),
@@ -165,9 +165,8 @@ def launch(llm: LLM, counted: Launches | None, work: Work, wait_s: float) -> dic
 
 
 def launches(llm: LLM) -> dict[str, Launches]:
-    """Counters of the executables by phase, of those that have them."""
-    executables = llm.model.executables.items()
-    return {phase.value: one.launches for phase, one in executables if isinstance(one, Counts)}
+    """Counters of the programs by phase, of those that have them."""
+    return llm.model.programs.launches
 
 
 def memory(llm: LLM, run: Run, resident: int, peak: int) -> dict[str, int]:

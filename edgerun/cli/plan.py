@@ -32,13 +32,12 @@ def plan(
 ) -> None:
     """Runs the command; the parameters are the options."""
     from edgerun.backends.registry import absent_backends, find_candidates
-    from edgerun.llm.loading import LoadOptions, packing_of, resolve
+    from edgerun.llm.loading import LoadOptions, choices, packing_of, resolve
     from edgerun.model.bundle import open_bundle
-    from edgerun.plan.planner import expect, make_plan
+    from edgerun.plan.planner import make_plan
 
     bundle, defaults = open_bundle(resolve(options.model_of(model, named))), LoadOptions()
-    found, packing = find_candidates(backend, device), packing_of(bundle, defaults)
-    expect(found.backends, defaults.worker_threads, trits=packing.trits)
+    found = find_candidates(backend, device, choices(bundle, defaults))
     rows = make_plan(bundle.graph, found.backends, found.preferred).explain()
     for one in found.backends:
         one.close()
@@ -55,6 +54,7 @@ def plan(
             print_pairs("not in the plan", absent)
         bases = {row["backend"]: row["basis"] for row in shown if row["basis"]}
         print_pairs("estimates stand on", bases)
+        packing = packing_of(bundle, defaults)
         print_pairs("ternary weights in memory", {packing.name: packing.reason})
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.backends.base import Executable, Phase
 from edgerun.engine.sampling import History, SamplingParams, make_sampler
 from edgerun.engine.session import Session
 from edgerun.engine.stats import Stats
 from edgerun.errors import BackendError, InputError, PromptError
+from edgerun.plan.programs import Programs
 from edgerun.state import Batch, KVCache
 
 FinishReason = Literal["stop", "length", "context"]
@@ -68,7 +68,7 @@ class Reply:
 
 
 class Engine:
-    """Runs one model's executables.
+    """Runs one model's programs.
 
     Several threads may generate at a time, each on a session of its own: every call of the model
     is a turn of one thread, which holds the lock of the cache until it has its token. An engine
@@ -82,19 +82,19 @@ class Engine:
 
     def __init__(
         self,
-        executables: Mapping[Phase, Executable],
+        programs: Programs,
         vocab_size: int,
         eos_ids: Sequence[int] = (),
         chunk_rows: int = DEFAULT_CHUNK_ROWS,
     ) -> None:
-        """Takes compiled programs for both phases.
+        """Takes the compiled programs of a model.
 
         Raises:
             InputError: ``chunk_rows`` is not positive.
         """
         if chunk_rows < 1:
             raise InputError(f"prefill chunk of {chunk_rows} rows; expected at least 1")
-        self._executables = executables
+        self._programs: Programs | None = programs
         self.vocab_size = vocab_size
         self.eos_ids = frozenset(eos_ids)
         self.chunk_rows = chunk_rows
@@ -229,9 +229,7 @@ class Engine:
             InputError: the engine was closed.
             BackendError: the model failed.
         """
-        self._check_open()
-        phase = Phase.DECODE if batch.rows == 1 else Phase.PREFILL
-        logits: NDArray[np.float32] = self._executables[phase](batch, cache)["logits"]
+        logits: NDArray[np.float32] = self._check_open().run(batch, cache)["logits"]
         if logits.shape != (len(batch.logit_rows), self.vocab_size):
             raise BackendError(
                 f"the model returned logits of shape {logits.shape}; expected "
@@ -265,10 +263,10 @@ class Engine:
         self.check_ids(prompt)
 
     def close(self) -> None:
-        """Releases the executables; calling it twice is allowed."""
-        executables, self._executables = self._executables, {}
-        for executable in set(executables.values()):
-            executable.close()
+        """Releases the programs; calling it twice is allowed."""
+        programs, self._programs = self._programs, None
+        if programs is not None:
+            programs.close()
 
     def check_ids(self, ids: Sequence[int]) -> None:
         """Makes sure that all ids, of which there is one at least, are in the vocabulary.
@@ -283,6 +281,7 @@ class Engine:
                 f"{self.vocab_size - 1}"
             )
 
-    def _check_open(self) -> None:
-        if not self._executables:
+    def _check_open(self) -> Programs:
+        if self._programs is None:
             raise InputError("this model is closed: load it again")
+        return self._programs

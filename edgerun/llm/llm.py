@@ -89,7 +89,7 @@ class LLM:
         self.tokenizer: Tokenizer = model.tokenizer
         self._format = ChatFormat(model.tokenizer, model.template)
         self._engine = Engine(
-            model.executables, model.vocab_size, model.eos_ids, chunk_rows=model.chunk_rows
+            model.programs, model.vocab_size, model.eos_ids, chunk_rows=model.chunk_rows
         )
         # A stream keeps the engine, so it goes on when the model it came from is forgotten.
         self._forgotten = weakref.finalize(self._engine, _release, model)
@@ -228,7 +228,7 @@ class LLM:
 
     def reports(self) -> list[Report]:
         """What the devices of the back-ends in use did so far, where they count it."""
-        found = [reporter.report() for reporter in self.model.reporters]
+        found = [backend.report() for backend in self.model.backends]
         return [report for report in found if report is not None]
 
     def params(self, **sampling: Unpack[SamplingKeywords]) -> SamplingParams:
@@ -265,9 +265,10 @@ class LLM:
         model = self.model
         if not self._forgotten.alive:
             return f"<LLM {model.path}: closed>"
+        backends = ", ".join(backend.name for backend in model.backends)
         return (
             f"<LLM {model.path}: context {model.context}, {self._cache.room().slots} of "
-            f"{model.max_sessions} sequences free, {', '.join(model.backends)} on "
+            f"{model.max_sessions} sequences free, {backends} on "
             f"{model.threads} thread{'s' if model.threads > 1 else ''}>"
         )
 
@@ -326,8 +327,7 @@ class LLM:
 
 def _release(model: Model) -> None:
     """What ``LLM.close`` does, for a model that was forgotten."""
-    for executable in set(model.executables.values()):
-        executable.close()
+    model.programs.close()
     model.owned.close()
 
 

@@ -13,12 +13,10 @@ from edgerun import env, trace
 from edgerun.backends.base import (
     Backend,
     CompileOptions,
-    Executable,
     Phase,
     Progress,
-    Reports,
+    buckets,
 )
-from edgerun.backends.cpu.families import weight_bytes
 from edgerun.backends.cpu.packing import Packing, choose_packing
 from edgerun.backends.registry import find_candidates
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
@@ -31,7 +29,8 @@ from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.model.chat.template import ChatTemplate, template_source
 from edgerun.model.config import eos_ids, read_json_object, sampling_defaults
 from edgerun.model.text.tokenizer import Tokenizer
-from edgerun.plan.planner import compile_plan, expect, make_plan
+from edgerun.plan.planner import Plan, make_plan
+from edgerun.plan.programs import Programs, compile_plan
 from edgerun.plan.workload import Workload, workload
 from edgerun.state import CacheSpec
 from edgerun.state.kv_cache import STORAGE, CacheDType
@@ -136,7 +135,7 @@ class Model:
         digest: identifies the bundle's content.
         tokenizer: text to ids and back.
         template: chat template.
-        executables: a program for each phase.
+        programs: what runs batches.
         cache_spec: what the model caches.
         context: tokens a sequence may have.
         vocab_size: width of the logits.
@@ -146,17 +145,16 @@ class Model:
         max_sessions: sequences that can be cached at a time.
         weight_bytes: bytes of weights that a decode step reads.
         threads: worker threads.
-        backends: names of the back-ends in use.
+        backends: those in use.
         workload: how much there is to multiply.
-        reporters: back-ends in use that count what their device does.
-        owned: closes the back-ends; to be done after the executables are closed.
+        owned: closes the back-ends; to be done after the programs are closed.
     """
 
     path: Path
     digest: str
     tokenizer: Tokenizer
     template: ChatTemplate
-    executables: Mapping[Phase, Executable]
+    programs: Programs
     cache_spec: CacheSpec
     context: int
     vocab_size: int
@@ -166,9 +164,8 @@ class Model:
     max_sessions: int = 4
     weight_bytes: int = 0
     threads: int = 1
-    backends: tuple[str, ...] = ()
+    backends: tuple[Backend, ...] = ()
     workload: Workload = field(default_factory=Workload)
-    reporters: tuple[Reports, ...] = ()
     owned: ExitStack = field(default_factory=ExitStack)
 
 
@@ -209,14 +206,13 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
     context = _context(options.context, config.context_length, spec)
     rows = min(options.chunk_rows, context, affordable_rows(bundle.graph))
     found = dict.fromkeys((*config.eos_token_ids, *eos_ids(texts[GENERATION_CONFIG])))
-    packing = packing_of(bundle, options)
-    executables, used, owned = _compile(bundle, options, spec, rows, packing.trits)
+    programs, backends, owned, weights = _compile(bundle, options, spec, rows)
     return Model(
         path=bundle.path,
         digest=bundle.digest,
         tokenizer=tokenizer,
         template=template,
-        executables=executables,
+        programs=programs,
         cache_spec=spec,
         context=context,
         vocab_size=config.vocab_size,
@@ -224,11 +220,10 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
         sampling_defaults=sampling_defaults(texts[GENERATION_CONFIG]),
         chunk_rows=rows,
         max_sessions=options.max_sessions,
-        weight_bytes=streamed_bytes(bundle.graph, trits=packing.trits),
+        weight_bytes=weights,
         threads=options.worker_threads,
-        backends=tuple(backend.name for backend in used),
+        backends=backends,
         workload=workload(bundle.graph),
-        reporters=tuple(backend for backend in used if isinstance(backend, Reports)),
         owned=owned,
     )
 
@@ -244,46 +239,45 @@ def affordable_rows(graph: Graph) -> int:
     return max(1, MAX_VALUE_BYTES // (4 * widest))
 
 
-def streamed_bytes(graph: Graph, *, trits: bool = False) -> int:
-    """Bytes of weights that one decode step reads: all constants but rows of the embedding.
-
-    As they lie in memory, see ``weight_bytes`` of the CPU back-end.
-    """
+def streamed_bytes(plan: Plan, backends: Sequence[Backend]) -> int:
+    """Bytes of weights that one decode step reads: all constants but rows of the embedding."""
+    by_name = {backend.name: backend for backend in backends}
     used: dict[str, int] = {}
-    for node in graph.nodes:
-        for name in node.inputs if node.op != "embedding" else ():
-            constant = graph.constants.get(name)
-            if constant is not None:
-                activations = str(node.attrs.get("activations", ""))
-                used[name] = weight_bytes(constant, activations, trits=trits)
+    for segment in plan.segments[Phase.DECODE]:
+        for node in segment.graph.nodes:
+            for name in node.inputs if node.op != "embedding" else ():
+                if name in segment.graph.constants:
+                    keeps = by_name[segment.backend].weight_bytes
+                    used[name] = keeps(segment.graph, node, name)
     return sum(used.values())
 
 
 def _compile(
-    bundle: Bundle, options: LoadOptions, spec: CacheSpec, rows: int, trits: bool
-) -> tuple[Mapping[Phase, Executable], tuple[Backend, ...], ExitStack]:
-    """The programs, the back-ends that run them, and what closes all back-ends asked.
+    bundle: Bundle, options: LoadOptions, spec: CacheSpec, rows: int
+) -> tuple[Programs, tuple[Backend, ...], ExitStack, int]:
+    """The programs, the back-ends that run them, what closes these, and bytes that decoding reads.
 
     Weights that were never hashed are hashed meanwhile, so that nothing is generated with others.
     """
-    candidates = find_candidates(options.backend, options.device)
-    threads = options.worker_threads
+    given = choices(bundle, options)
+    candidates = find_candidates(options.backend, options.device, given)
     with ExitStack() as owned, bundle.files.verification() as verification:
         for backend in candidates.backends:
             owned.callback(backend.close)
-        expect(candidates.backends, threads, trits=trits)
         plan = make_plan(bundle.graph, candidates.backends, candidates.preferred)
-        each = {
-            Phase.PREFILL: CompileOptions(threads, rows, spec, options.progress, trits=trits),
-            Phase.DECODE: CompileOptions(threads, 1, spec, options.progress, trits=trits),
-        }
-        names = {segment.backend for phase in plan.segments.values() for segment in phase}
+        names = {segment.backend for segments in plan.segments.values() for segment in segments}
         used = tuple(backend for backend in candidates.backends if backend.name in names)
         for backend in set(candidates.backends).difference(used):
             backend.close()
-        programs = compile_plan(plan, candidates.backends, each)
+        compile_options = CompileOptions(spec, options.progress)
+        programs = compile_plan(plan, candidates.backends, buckets(rows), compile_options)
         verification.finish(options.progress)
-        return programs, used, owned.pop_all()
+        return programs, used, owned.pop_all(), streamed_bytes(plan, used)
+
+
+def choices(bundle: Bundle, options: LoadOptions) -> dict[str, Any]:
+    """What back-ends learn of the caller's choices, see ``Backend.configure``."""
+    return {"threads": options.worker_threads, "pack": packing_of(bundle, options).name}
 
 
 def packing_of(bundle: Bundle, options: LoadOptions) -> Packing:

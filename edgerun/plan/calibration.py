@@ -19,7 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
-from edgerun.backends.base import CompileOptions, Counts, Executable, Phase, Values
+from edgerun.backends.base import CompileOptions, Executable, Shape, Values
 from edgerun.backends.cpu.families import WEIGHT_BITS
 from edgerun.backends.registry import make_backend
 from edgerun.errors import EdgerunError
@@ -202,7 +202,7 @@ def loads_of(activations: str, weights: str) -> list[Load]:
 def measure_rate(load: Load, threads: int) -> tuple[float, str]:
     """Multiply-adds a second, the best of several runs, and the path that does blocks of rows."""
     with compiled(load, threads) as (executable, run):
-        paths = executable.launches.paths if isinstance(executable, Counts) else ()
+        paths = executable.launches.paths if executable.launches else ()
         special = [path for path in paths if path != MULTIPLY]
         return load.multiply_adds / best_time(run), (*special, MULTIPLY)[0]
 
@@ -229,11 +229,11 @@ def measure_contended(threads: int) -> float | None:
 @contextlib.contextmanager
 def compiled(load: Load, threads: int) -> Iterator[tuple[Executable, Callable[[], Values]]]:
     """Compiles a load on the CPU back-end; yields it and a function that runs it once."""
-    backend = make_backend("cpu")
-    phase = Phase.DECODE if load.rows == 1 else Phase.PREFILL
-    options = CompileOptions(threads, load.rows, SPEC, trits=load.weights == "trits")
+    pack = "trits" if load.weights == "trits" else "two_bits"
+    backend = make_backend("cpu", given={"threads": threads, "pack": pack})
+    shape = Shape.of(load.rows)
     try:
-        executable: Executable = backend.compile(graph_of(load), phase, options)
+        executable: Executable = backend.compile(graph_of(load), shape, CompileOptions(SPEC))
         batch = Batch.of([0] * load.rows, 0, 0, logits="none")
         cache = KVCache(SPEC, load.rows)
         x = np.random.default_rng(0).standard_normal((load.rows, load.size[0])).astype(np.float32)

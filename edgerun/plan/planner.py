@@ -7,37 +7,37 @@ nodes, with a charge for every change of back-end.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from edgerun import trace
 from edgerun.backends.base import (
-    NO_VALUES,
-    Accelerator,
+    FEW_ROWS,
     Backend,
-    CompileOptions,
-    Executable,
-    Expects,
-    Explains,
     Phase,
+    Shape,
     Support,
-    Values,
 )
-from edgerun.backends.validate import ValidatingExecutable
-from edgerun.backends.watch import WatchingExecutable
-from edgerun.env import settings
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.graph.ops import IDS, POSITIONS, SCHEMAS
 from edgerun.graph.passes.attributes import is_unread
 from edgerun.graph.shapes import value_shapes
 from edgerun.plan.workload import logit_nodes
-from edgerun.state import Batch, KVCache
 
-SWITCH_SECONDS = 5e-5  # handing a value from one back-end to another
-PHASE_ROWS = {Phase.PREFILL: 128, Phase.DECODE: 1}
+SWITCH_SECONDS = 5e-5  # to leave one back-end and enter another
+SWITCH_BYTES_A_SECOND = 4e9  # of the values that cross: out of one memory, into another
+CACHED = 512  # tokens that a sequence has, as a rule
+# What estimates are made for.
+TYPICAL = (
+    Shape(Phase.PREFILL, 128, CACHED),
+    Shape(Phase.FEW, FEW_ROWS // 4, CACHED),
+    Shape(Phase.DECODE, 1, CACHED),
+)
+PHASE_ROWS = {shape.phase: shape.rows for shape in TYPICAL}
+FLOAT_BYTES = 4
 LOGIT_ROWS = 1  # of a chunk of a prompt, as a rule
 
 
@@ -132,21 +132,25 @@ Placed: TypeAlias = "list[tuple[Node, Backend, float]]"
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A graph in a phase; ``late`` are the nodes that see only rows whose logits are wanted."""
+    """A graph in a shape; ``late`` are the nodes that see only rows whose logits are wanted."""
 
     graph: Graph
-    phase: Phase
+    shape: Shape
     late: frozenset[str]
 
     def able(self, backend: Backend, node: Node) -> Support:
         """Whether a back-end can run a node."""
-        return backend.supports(self.graph, node, self.phase)
+        return backend.supports(self.graph, node, self.shape)
 
     def cost(self, backend: Backend, node: Node) -> float:
         """Seconds that a back-end estimates for a node."""
-        rows = PHASE_ROWS[self.phase]
-        rows = min(rows, LOGIT_ROWS) if node.name in self.late else rows
-        return backend.cost(self.graph, node, self.phase, rows)
+        late = self.shape.phase is Phase.PREFILL and node.name in self.late
+        shape = replace(self.shape, rows=LOGIT_ROWS) if late else self.shape
+        return backend.cost(self.graph, node, shape)
+
+    def total(self, backend: Backend) -> float:
+        """Seconds that a back-end estimates for the graph."""
+        return sum(self.cost(backend, node) for node in self.graph.nodes)
 
 
 def make_plan(graph: Graph, backends: Sequence[Backend], preferred: str | None = None) -> Plan:
@@ -162,18 +166,11 @@ def make_plan(graph: Graph, backends: Sequence[Backend], preferred: str | None =
     """
     segments, refusals = {}, {}
     late = frozenset(logit_nodes(graph))
-    for phase in Phase:
-        task = _Task(graph, phase, late)
-        segments[phase], refusals[phase] = _plan_phase(task, backends, preferred)
-    bases = {one.name: one.cost_basis() for one in backends if isinstance(one, Explains)}
-    return Plan(segments, refusals, bases)
-
-
-def expect(backends: Sequence[Backend], threads: int, *, trits: bool) -> None:
-    """Tells the back-ends whose estimates depend on it how they will be compiled."""
-    for one in backends:
-        if isinstance(one, Expects):
-            one.expect(threads, trits)
+    for shape in TYPICAL:
+        task = _Task(graph, shape, late)
+        segments[shape.phase], refusals[shape.phase] = _plan_phase(task, backends, preferred)
+    bases = {backend.name: backend.cost_basis() for backend in backends}
+    return Plan(segments, refusals, {name: basis for name, basis in bases.items() if basis})
 
 
 def _plan_phase(
@@ -181,19 +178,20 @@ def _plan_phase(
 ) -> tuple[tuple[Segment, ...], tuple[Refusal, ...]]:
     graph = task.graph
     mixing = [backend for backend in backends if not backend.whole_graph]
-    placed = _cheapest_path(task, mixing, preferred)
-    if placed:  # a graph of constants alone has no nodes to place
-        return _segments(graph, placed), _refusals(task, backends, placed)
+    seconds, placed = _cheapest_path(task, mixing, preferred)
     for backend in backends:
         if backend.whole_graph and all(task.able(backend, node) for node in graph.nodes):
-            seconds = sum(task.cost(backend, node) for node in graph.nodes)
-            return (Segment(backend.name, graph, seconds),), _refusals(task, mixing, [])
+            alone = [(node, backend, task.cost(backend, node)) for node in graph.nodes]
+            if (total := sum(cost for *_, cost in alone)) < seconds:
+                seconds, placed = total, alone
+    if placed:
+        return _segments(graph, placed), _refusals(task, backends, placed)
     if not graph.nodes:
         raise UnsupportedError("the model's graph computes nothing: its outputs are constants")
     reasons = [f"{one.backend}: {one.reason}" for one in _refusals(task, backends, [])]
     said = "; ".join(reasons) or "none was given"
     raise UnsupportedError(
-        f"no back-end runs this model's {task.phase.value}: {said}{_advice(graph, backends)}"
+        f"no back-end runs this model's {task.shape.phase.value}: {said}{_advice(graph, backends)}"
     )
 
 
@@ -209,25 +207,45 @@ def _advice(graph: Graph, backends: Sequence[Backend]) -> str:
 
 def _cheapest_path(
     task: _Task, backends: Sequence[Backend], preferred: str | None
-) -> Placed | None:
-    """Best back-end for every node, or None when a node has none (Viterbi's algorithm)."""
+) -> tuple[float, Placed]:
+    """Best back-end for every node (Viterbi's algorithm); no nodes where one has none.
+
+    A change of back-end costs what the bytes that cross cost, and something for itself.
+    """
     best: dict[str, tuple[float, Placed]] = {"": (0.0, [])}
-    for node in task.graph.nodes:
+    crossing = _crossing_seconds(task) if len(backends) > 1 else [0.0] * len(task.graph.nodes)
+    for node, switch in zip(task.graph.nodes, crossing, strict=True):
         reached: dict[str, tuple[float, Placed]] = {}
         able = [backend for backend in backends if task.able(backend, node)]
-        for backend in [one for one in able if one.name == preferred] or able:
+        for backend in [able_ for able_ in able if able_.name == preferred] or able:
             cost = task.cost(backend, node)
             totals = {
-                name: total + cost + (SWITCH_SECONDS if name not in ("", backend.name) else 0.0)
+                name: total + cost + (switch if name not in ("", backend.name) else 0.0)
                 for name, (total, _) in best.items()
             }
             previous = min(totals, key=lambda name: totals[name])
             path = [*best[previous][1], (node, backend, cost)]
             reached[backend.name] = (totals[previous], path)
         if not reached:
-            return None
+            return math.inf, []
         best = reached
-    return min(best.values(), key=lambda entry: entry[0])[1]
+    return min(best.values(), key=lambda entry: entry[0])
+
+
+def _crossing_seconds(task: _Task) -> list[float]:
+    """What it costs to change the back-end before each node: for the values alive there."""
+    graph, shapes = task.graph, value_shapes(task.graph)
+    last_read = {name: index for index, node in enumerate(graph.nodes) for name in node.inputs}
+    alive: dict[str, int] = {}
+    seconds = []
+    for index, node in enumerate(graph.nodes):
+        crossing = sum(bytes_ for name, bytes_ in alive.items() if last_read.get(name, 0) >= index)
+        seconds.append(SWITCH_SECONDS + crossing / SWITCH_BYTES_A_SECOND)
+        for name in node.outputs:
+            shape = shapes.get(name, ValueShape(0))  # an op that only its own back-end knows
+            rows = min(task.shape.rows, LOGIT_ROWS) if shape.selected else task.shape.rows
+            alive[name] = FLOAT_BYTES * shape.width * rows
+    return seconds
 
 
 def _segments(graph: Graph, placed: Placed) -> tuple[Segment, ...]:
@@ -266,7 +284,7 @@ def _refusals(task: _Task, backends: Sequence[Backend], placed: Placed) -> tuple
     used = {backend.name for _, backend, _ in placed}
     found = []
     for backend in backends:
-        if placed and isinstance(backend, Accelerator):
+        if placed and backend.companions:
             found += _left_out(task, backend, placed)
             continue
         if backend.name in used:
@@ -278,8 +296,9 @@ def _refusals(task: _Task, backends: Sequence[Backend], placed: Placed) -> tuple
             node, support = min(unable, key=lambda pair: not is_unread(pair[0]))
             reason = f"{node.name}: {support.reason}"
         else:
-            seconds = sum(task.cost(backend, node) for node in task.graph.nodes)
-            reason = f"slower by estimate: {seconds * 1e3:.2f} ms / {PHASE_ROWS[task.phase]} rows"
+            reason = (
+                f"slower by estimate: {task.total(backend) * 1e3:.2f} ms / {task.shape.rows} rows"
+            )
         found.append(Refusal(backend.name, reason))
     return tuple(found)
 
@@ -295,79 +314,7 @@ def _left_out(task: _Task, backend: Backend, placed: Placed) -> list[Refusal]:
         own = sum(task.cost(backend, node) for node, _ in able)
         others = sum(cost for _, cost in able)
         texts.append(
-            f"slower by estimate: {own * 1e3:.2f} ms / {PHASE_ROWS[task.phase]} rows for "
+            f"slower by estimate: {own * 1e3:.2f} ms / {task.shape.rows} rows for "
             f"{len(able)} nodes that take {others * 1e3:.2f} ms elsewhere"
         )
     return [Refusal(backend.name, text) for text in texts]
-
-
-class Chain:
-    """Executables of consecutive segments as one."""
-
-    def __init__(self, parts: Sequence[Executable]) -> None:
-        self._parts = list(parts)
-
-    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
-        """Runs the parts in order, each seeing what the earlier ones produced."""
-        known = dict(values)
-        for part in self._parts:
-            known.update(part(batch, cache, known))
-        return known
-
-    def close(self) -> None:
-        """Closes the parts."""
-        for part in self._parts:
-            part.close()
-
-
-def compile_plan(
-    plan: Plan, backends: Sequence[Backend], options: Mapping[Phase, CompileOptions]
-) -> dict[Phase, Executable]:
-    """Compiles every segment; one executable per phase.
-
-    With ``EDGERUN_VALIDATE=1`` every node of a back-end that mixes is checked as it runs, with
-    ``EDGERUN_DEBUG=3`` its value is shown.
-    """
-    for row in plan.explain():
-        what = dict(row.ops) if row.chosen else row.reason
-        trace.say(trace.PLAN, f"{row.phase} {'' if row.chosen else 'not '}{row.backend}: {what}")
-    by_name = {backend.name: backend for backend in backends}
-    compiled: dict[Phase, Executable] = {}
-    for phase, segments in plan.segments.items():
-        parts = [
-            _compile(
-                by_name[segment.backend],
-                segment.graph,
-                phase,
-                _with_fallback(by_name, segment.backend, options[phase]),
-            )
-            for segment in segments
-        ]
-        compiled[phase] = parts[0] if len(parts) == 1 else Chain(parts)
-    return compiled
-
-
-def _with_fallback(
-    by_name: Mapping[str, Backend], name: str, options: CompileOptions
-) -> CompileOptions:
-    """Options from which an accelerator learns who stands in for it."""
-    backend = by_name[name]
-    if not isinstance(backend, Accelerator):
-        return options
-    companions = [by_name[one] for one in backend.companions if one in by_name]
-
-    def compile_elsewhere(segment: Graph, phase: Phase) -> Executable:
-        for other in companions:
-            if all(other.supports(segment, node, phase) for node in segment.nodes):
-                return other.compile(segment, phase, options)
-        raise UnsupportedError(f"the back-end '{name}' failed and no other runs what it ran")
-
-    return replace(options, fallback=compile_elsewhere)
-
-
-def _compile(backend: Backend, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:
-    if settings().validate and not backend.whole_graph:
-        return ValidatingExecutable(backend, segment, phase, options)
-    if trace.enabled(trace.SHAPES) and not backend.whole_graph:
-        return WatchingExecutable(backend, segment, phase, options)
-    return backend.compile(segment, phase, options)

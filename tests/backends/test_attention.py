@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from edgerun.backends import CompileOptions, Phase, make_backend
+from edgerun.backends import CompileOptions, Shape, make_backend
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels import reference
 from edgerun.kernels.attention.units import AttentionUnits
@@ -74,9 +74,8 @@ def run(spec, group, parts, *, window=0, threads=2, forked=0):
     cache = KVCache(spec, max(sum(part) for part in parts), len(parts))
     batch = batch_of(cache, parts, forked)
     values = projections(spec, group, rows)
-    backend = make_backend("cpu")
-    options = CompileOptions(threads, rows, spec)
-    executable = backend.compile(graph, Phase.PREFILL, options)
+    backend = make_backend("cpu", given={"threads": threads})
+    executable = backend.compile(graph, Shape.of(rows), CompileOptions(spec))
     try:
         found = executable(batch, cache, values)["out"].copy()
     finally:
@@ -93,8 +92,8 @@ def run_alone(spec, group, parts, window):
     cache = KVCache(spec, max(sum(part) for part in parts), len(parts))
     batch = batch_of(cache, parts)
     values = projections(spec, group, batch.rows)
-    backend = make_backend("cpu")
-    executable = backend.compile(graph, Phase.DECODE, CompileOptions(1, 1, spec))
+    backend = make_backend("cpu", given={"threads": 1})
+    executable = backend.compile(graph, Shape.of(1), CompileOptions(spec))
     rows = []
     for row in range(batch.rows):
         single = Batch.of([0], int(batch.positions[row]), int(batch.sequences[row]))

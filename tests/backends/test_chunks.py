@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgerun.backends import CompileOptions, Phase, make_backend
+from edgerun.backends import CompileOptions, Shape, make_backend
 from edgerun.graph.ir import Constant, Graph, Node
 from edgerun.plan.calibration import random_weight
 from edgerun.state import Batch, CacheSpec, KVCache
@@ -31,9 +31,9 @@ def product(
     """The layer's output for all rows, ``chunk`` of them at a time."""
     node = Node("linear", "layer", ("x", "w"), ("y",), {"activations": activations})
     graph = Graph([node], ["x"], ["y"], {"w": weight})
-    backend = make_backend("cpu")
-    phase = Phase.DECODE if chunk == 1 else Phase.PREFILL
-    program = backend.compile(graph, phase, CompileOptions(1, chunk, SPEC, trits=trits))
+    given = {"threads": 1, "pack": "trits" if trits else "two_bits"}
+    backend = make_backend("cpu", given=given)
+    program = backend.compile(graph, Shape.of(chunk), CompileOptions(SPEC))
     cache, found = KVCache(SPEC, ROWS), []
     for start in range(0, ROWS, chunk):
         some = x[start : start + chunk]

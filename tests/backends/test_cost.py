@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import edgerun.backends.cpu as cpu
-from edgerun.backends.base import Expects, Phase
+from edgerun.backends.base import Phase, Shape
 from edgerun.backends.cpu.families import family_of, paths_of, paths_taken, weight_bytes
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Constant, Graph, Node
 from edgerun.kernels.isa import ISAS
 from edgerun.machine.profile import MachineProfile
 from edgerun.plan.calibration import random_weight
-from edgerun.plan.planner import PHASE_ROWS, expect, make_plan
+from edgerun.plan.planner import PHASE_ROWS, make_plan
 
 # Multiplication so fast that only memory counts, or the other way round; instructions are free.
 MEMORY = MachineProfile(bandwidth={1: 1e9}, rates={"x": {1: 1e30}}, fork_join_s={1: 1e-30})
@@ -45,8 +45,8 @@ def cost(
 ) -> float:
     monkeypatch.setattr(cpu, "machine_profile", lambda: profile)
     backend = cpu.make()
-    expect([backend], threads, trits=trits)
-    return backend.cost(graph, graph.nodes[0], Phase.DECODE, rows)
+    backend.configure({"threads": threads, "pack": "trits" if trits else "two_bits"})
+    return backend.cost(graph, graph.nodes[0], Shape.of(rows))
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_the_head_of_a_prompt_is_one_row(monkeypatch: pytest.MonkeyPatch) -> Non
     asked: dict[tuple[Phase, str], int] = {}
 
     class Asked(cpu.CpuBackend):
-        def cost(self, graph: Graph, node: Node, phase: Phase, rows: int) -> float:
-            asked[phase, node.name] = rows
+        def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
+            asked[shape.phase, node.name] = shape.rows
             return 1.0
 
     weight: Any = np.ones((K, K), np.float32)
@@ -139,7 +139,6 @@ def test_paths_come_from_the_instruction_set_and_from_the_kernels() -> None:
     assert paths_of(ISAS["amx"]) == ("multiply", "amx")
     assert paths_taken(["rms_norm", "linear_row", "lookup_row"]) == ("lookup", "multiply")
     assert paths_taken(["amx_block", "linear_block"]) == ("amx", "multiply")
-    assert isinstance(cpu.make(), Expects)
 
 
 @pytest.mark.parametrize(

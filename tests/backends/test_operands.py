@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgerun.backends import CompileOptions, Phase, make_backend
+from edgerun.backends import CompileOptions, Shape, make_backend
 from edgerun.backends.cpu.binder import Binder
 from edgerun.backends.cpu.emit.ops import EMITTERS
 from edgerun.backends.cpu.operands import WITH_CACHE, checked_arguments
@@ -31,19 +31,21 @@ BEYOND = [
 ]
 
 
-def compile_cpu(folder, phase):
+ROWS = (1, 16, 64)
+
+
+def compile_cpu(folder, rows):
     bundle = open_bundle(folder)
     config = bundle.config
     spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim)
-    rows = 1 if phase is Phase.DECODE else 16
     backend = make_backend("cpu")
     try:
-        backend.compile(bundle.graph, phase, CompileOptions(1, rows, spec))
+        backend.compile(bundle.graph, Shape.of(rows), CompileOptions(spec))
     finally:
         backend.close()
 
 
-@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("rows", ROWS)
 def test_a_graph_that_fits_is_bound(phase):
     compile_cpu(bundle_of("llama", weights="int4"), phase)
 
@@ -53,9 +55,9 @@ def test_what_the_first_wall_lets_through_is_refused_by_the_second(name, tmp_pat
     monkeypatch.setattr(bundles, "check", lambda graph: None)
     monkeypatch.setattr(bundles, "confirm", lambda *_: None)
     folder = write(CASES[name][0], tmp_path / "bundle")
-    for phase in Phase:
+    for rows in ROWS:
         with pytest.raises(BackendError, match="would touch|do not fit"):
-            compile_cpu(folder, phase)
+            compile_cpu(folder, rows)
 
 
 @pytest.mark.parametrize("op", ["gate", "linear", "select_rows", "attention"])
@@ -82,7 +84,7 @@ def test_a_buffer_that_an_emitter_makes_too_small_is_noticed(op, monkeypatch):
     monkeypatch.setattr(Binder, "new", narrow)
     monkeypatch.setattr(Binder, "dies_at", lambda *_: False)
     with pytest.raises(BackendError, match="would touch .* bytes of .*, which has"):
-        compile_cpu(bundle_of("bitnet-packed", weights="ternary"), Phase.PREFILL)
+        compile_cpu(bundle_of("bitnet-packed", weights="ternary"), 64)
 
 
 def test_ids_outside_of_the_table_are_refused():
@@ -101,11 +103,14 @@ def test_queries_that_do_not_fit_the_stack_are_not_supported(heads, size):
     graph = open_bundle(bundle_of("llama", weights="int4")).graph
     node = next(node for node in graph.nodes if node.op == "attention")
     backend = make_backend("cpu")
-    assert backend.supports(graph, node, Phase.DECODE)
+    assert backend.supports(graph, node, Shape.of(1))
     sizes = {"num_heads": heads[0], "num_kv_heads": heads[1], "head_dim": size}
     large = replace(node, attrs={**node.attrs, **sizes})
-    for phase in Phase:
-        assert f"query heads of {size} elements" in backend.supports(graph, large, phase).reason
+    for rows in ROWS:
+        assert (
+            f"query heads of {size} elements"
+            in backend.supports(graph, large, Shape.of(rows)).reason
+        )
 
 
 def arguments(**changes):

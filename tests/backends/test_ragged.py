@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from edgerun.backends import Phase
 from edgerun.state import Batch
 from tests.bundles import bundle_of, runner
 
@@ -27,11 +26,10 @@ def test_a_joined_batch_equals_separate_ones(backend, threads):
             model.cache.reserve(sequence, len(prompt) + 1)
         pairs = list(zip(PROMPTS, sequences, strict=True))
         first = Batch.join([Batch.of(ids, 0, one, logits="all") for ids, one in pairs])
-        prefill = model.executables[Phase.PREFILL](first, model.cache)["logits"].copy()
+        prefill = model.programs.run(first, model.cache)["logits"].copy()
         steps = zip(NEXT, pairs, strict=True)
-        # Decode rows of several sequences need the program for several rows.
         second = Batch.join([Batch.of([token], len(ids), one) for token, (ids, one) in steps])
-        decode = model.executables[Phase.PREFILL](second, model.cache)["logits"].copy()
+        decode = model.programs.run(second, model.cache)["logits"].copy()
     start = 0
     for index, (prompt, token) in enumerate(zip(PROMPTS, NEXT, strict=True)):
         expected, following = alone(folder, backend, prompt, token)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgerun import env
-from edgerun.backends.base import CompileOptions, Phase
+from edgerun.backends.base import CompileOptions, Shape
 from edgerun.backends.reference import ReferenceBackend
 from edgerun.backends.validate import ValidatingExecutable
 from edgerun.errors import BackendError
@@ -35,8 +35,8 @@ class Wrong(ReferenceBackend):
 
     name = "wrong"
 
-    def compile(self, segment, phase, options):
-        inner = super().compile(segment, phase, options)
+    def compile(self, segment, shape, options):
+        inner = super().compile(segment, shape, options)
 
         def run(batch, cache, values):
             outputs = dict(inner(batch, cache, values))
@@ -51,8 +51,8 @@ def test_the_first_wrong_node_is_named():
     bundle = open_bundle(bundle_of("llama"))
     config = bundle.config
     spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, "fp32")
-    options = CompileOptions(1, 16, spec)
-    checked = ValidatingExecutable(Wrong(), bundle.graph, Phase.PREFILL, options)
+    options = CompileOptions(spec)
+    checked = ValidatingExecutable(Wrong(), bundle.graph, Shape.of(16), options)
     cache = KVCache(spec, 64)
     sequence = cache.open()
     cache.reserve(sequence, len(IDS))

@@ -61,7 +61,7 @@ def test_the_prompt_is_a_users_message_for_a_chat_model(run: Run) -> None:
 
 def test_raw_continues_the_text(run: Run) -> None:
     model = saying("no")
-    model.executables = continuing("yes").executables
+    model.programs = continuing("yes").programs
     assert run("run", "-p", "hi", "--raw", model=model).out == "yes\n"
 
 

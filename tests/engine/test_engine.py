@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgerun.backends.base import Phase
 from edgerun.engine.engine import Engine, Step
 from edgerun.engine.sampling import SamplingParams
 from edgerun.engine.session import Session, shared_prefix
@@ -24,7 +23,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=8)
 
 def engine(executable: Any = None, chunk_rows: int = 4) -> Engine:
     executable = executable or fakes.FakeExecutable()
-    programs = {Phase.PREFILL: executable, Phase.DECODE: executable}
+    programs = fakes.programs_of(executable)
     return Engine(programs, fakes.VOCAB, (fakes.END,), chunk_rows)
 
 
@@ -78,7 +77,7 @@ def test_prefill_runs_in_chunks_and_decode_row_by_row() -> None:
 
 def test_each_phase_runs_on_its_own_executable() -> None:
     prefill, decode = fakes.FakeExecutable(), fakes.FakeExecutable()
-    run = Engine({Phase.PREFILL: prefill, Phase.DECODE: decode}, fakes.VOCAB)
+    run = Engine(fakes.programs_of(prefill, decode), fakes.VOCAB)
     list(run.generate(session(), [1, 2, 3], GREEDY))
     assert (prefill.rows, decode.rows) == ([3], [1] * 7)
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgerun.backends.base import Phase
 from edgerun.engine.engine import Engine
 from edgerun.engine.many import Request, generate_many
 from edgerun.engine.sampling import SamplingParams
@@ -24,7 +23,7 @@ CONTEXT = 80  # more than a page
 
 def engine(executable: fakes.FakeExecutable | None = None, chunk_rows: int = 8) -> Engine:
     program = executable or fakes.FakeExecutable()
-    programs = {Phase.PREFILL: program, Phase.DECODE: program}
+    programs = fakes.programs_of(program)
     return Engine(programs, fakes.VOCAB, (fakes.END,), chunk_rows)
 
 

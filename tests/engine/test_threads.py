@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgerun.backends.base import Phase
 from edgerun.engine.engine import Engine
 from edgerun.engine.many import Request, generate_many
 from edgerun.engine.sampling import SamplingParams
@@ -56,7 +55,7 @@ class SlowToSample:
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr("edgerun.engine.engine.make_sampler", SlowToSample())
     executable = OneBuffer()
-    programs = {Phase.PREFILL: executable, Phase.DECODE: executable}
+    programs = fakes.programs_of(executable)
     return Engine(programs, fakes.VOCAB, (fakes.END,), chunk_rows=4)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgerun.backends import Phase, make_backend
+from edgerun.backends import Backend, Phase, Shape, make_backend
 from edgerun.backends.base import CompileOptions
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.graph.shapes import value_shapes
 from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
-from edgerun.plan.planner import compile_plan, make_plan
+from edgerun.plan.planner import make_plan
+from edgerun.plan.programs import compile_plan
 from edgerun.state import Batch, CacheSpec, KVCache
 
 
@@ -35,23 +36,24 @@ def test_unknown_ops_and_inputs_are_left_out():
     assert value_shapes(known)["z"] == ValueShape(3)
 
 
-class Only:
+class Only(Backend):
     """A CPU back-end for some ops, under another name."""
-
-    whole_graph = False
 
     def __init__(self, name, ops):
         self.name, self._ops, self._inner = name, ops, make_backend("cpu")
 
-    def supports(self, graph, node, phase):
+    def probe(self):
+        return self._inner.probe()
+
+    def supports(self, graph, node, shape):
         able = node.op in self._ops
         return type(self._inner.probe())(able, "" if able else "not mine")
 
-    def cost(self, graph, node, phase, rows):
+    def cost(self, graph, node, shape):
         return 0.0
 
-    def compile(self, segment, phase, options):
-        return self._inner.compile(segment, phase, options)
+    def compile(self, segment, shape, options):
+        return self._inner.compile(segment, shape, options)
 
     def close(self):
         self._inner.close()
@@ -67,8 +69,7 @@ def test_segments_cut_anywhere_compute_what_the_whole_does(first):
 
     def run(backends):
         plan = make_plan(bundle.graph, backends)
-        options = dict.fromkeys(Phase, CompileOptions(1, 16, spec))
-        executable = compile_plan(plan, backends, options)[Phase.PREFILL]
+        programs = compile_plan(plan, backends, [Shape.of(16)], CompileOptions(spec))
         cache = KVCache(spec, 64, len(batches))
         opened = [cache.open() for _ in batches]
         for (ids, _), sequence in zip(batches, opened, strict=True):
@@ -77,11 +78,11 @@ def test_segments_cut_anywhere_compute_what_the_whole_does(first):
             Batch.of(ids, 0, sequence, logits=wanted)
             for (ids, wanted), sequence in zip(batches, opened, strict=True)
         ]
-        logits = executable(Batch.join(parts), cache)["logits"].copy()
-        executable.close()
+        logits = programs.run(Batch.join(parts), cache)["logits"].copy()
+        programs.close()
         for backend in backends:
             backend.close()
-        return logits, len(plan.segments[Phase.PREFILL])
+        return logits, len(plan.segments[Phase.FEW])
 
     whole, _ = run([make_backend("cpu")])
     cut, segments = run([Only("some", first), Only("others", ops - set(first))])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edgerun import env
-from edgerun.backends import CompileOptions, Phase, make_backend
+from edgerun.backends import CompileOptions, Phase, Shape, make_backend
 from edgerun.backends.registry import absent_backends, find_candidates
 from edgerun.backends.validate import ValidatingExecutable
 from edgerun.cli.main import main
@@ -21,7 +21,8 @@ from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
-from edgerun.plan.planner import compile_plan, make_plan
+from edgerun.plan.planner import make_plan
+from edgerun.plan.programs import compile_plan
 from edgerun.state import Batch, CacheSpec, KVCache
 from edgerun_hw.backend import FpgaBackend
 from edgerun_hw.backend.tally import Tally, cycles_report, part_of
@@ -73,16 +74,16 @@ def linear(
 def test_packed_weights_and_rounded_activations_are_supported(change, activations, reason):
     weight = random_weight(np.random.default_rng(0), "int4", (20, 64), 32)
     graph, node = linear(replace(weight, **change), activations)
-    support = fpga().supports(graph, node, Phase.DECODE)
+    support = fpga().supports(graph, node, Shape.of(1))
     assert support.ok == (not reason)
     assert reason in support.reason
 
 
 def test_what_is_not_a_packed_linear_is_left_to_others():
     graph, node = linear(np.zeros((20, 64), np.float32))
-    assert "not packed" in fpga().supports(graph, node, Phase.DECODE).reason
+    assert "not packed" in fpga().supports(graph, node, Shape.of(1)).reason
     other = Node("rms_norm", "norm", ("x", "w"), ("y",), {"epsilon": 1e-5})
-    assert "linear layers only" in fpga().supports(graph, other, Phase.DECODE).reason
+    assert "linear layers only" in fpga().supports(graph, other, Shape.of(1)).reason
 
 
 def test_an_overlay_without_a_mode_gets_no_weights_for_it():
@@ -94,7 +95,7 @@ def test_an_overlay_without_a_mode_gets_no_weights_for_it():
     rng = np.random.default_rng(0)
     for name, able in (("ternary", True), ("int4", False), ("int8", False)):
         graph, node = linear(random_weight(rng, name, (20, 64), 32))
-        support = backend.supports(graph, node, Phase.DECODE)
+        support = backend.supports(graph, node, Shape.of(1))
         assert support.ok == able
         assert able or "no mode for weights" in support.reason
 
@@ -112,11 +113,11 @@ def test_a_layer_with_bias_and_residual_agrees_with_its_definition(name, activat
         {"x": normal(rng, rows, 64), "r": normal(rng, rows, 70)},
     )
     batch, cache = Batch.of(list(range(rows)), 0, 0), KVCache(SPEC, 64)
-    executable = ValidatingExecutable(backend, graph, Phase.PREFILL, CompileOptions(1, rows, SPEC))
+    executable = ValidatingExecutable(backend, graph, Shape.of(rows), CompileOptions(SPEC))
     found = executable(batch, cache, values)["y"].copy()
     executable.close()
     cpu = make_backend("cpu")
-    expected = cpu.compile(graph, Phase.PREFILL, CompileOptions(1, rows, SPEC))
+    expected = cpu.compile(graph, Shape.of(rows), CompileOptions(SPEC))
     by_cpu = expected(batch, cache, values)["y"]
     if activations == "int8_row":
         np.testing.assert_array_equal(found, by_cpu)
@@ -136,8 +137,7 @@ def test_layers_that_read_one_another_run_in_turn():
     ]
     graph = Graph(nodes, ["x"], ["u", "v", "y"], dict(weights))
     backend = fpga("fake:tiny")
-    options = CompileOptions(1, 1, SPEC)
-    executable = ValidatingExecutable(backend, graph, Phase.DECODE, options)
+    executable = ValidatingExecutable(backend, graph, Shape.of(1), CompileOptions(SPEC))
     executable(Batch.of([1], 0, 0), KVCache(SPEC, 64), {"x": normal(rng, 1, 64)})
     report = backend.report()
     assert report is not None
@@ -280,8 +280,8 @@ def test_a_joined_batch_equals_separate_ones(name, monkeypatch):
     found = find_candidates("fpga", "fake")
     plan = make_plan(bundle.graph, found.backends, found.preferred)
     assert {"fpga", "cpu"} == {segment.backend for segment in plan.segments[Phase.PREFILL]}
-    compiled = compile_plan(plan, found.backends, dict.fromkeys(Phase, CompileOptions(1, 64, spec)))
-    run = compiled[Phase.PREFILL]
+    programs = compile_plan(plan, found.backends, [Shape.of(64)], CompileOptions(spec))
+    run = programs.run
     cache = KVCache(spec, 64, 2 * len(PROMPTS))
     pairs = [(ids, cache.open()) for ids in PROMPTS]
     alone = [(ids, cache.open()) for ids in PROMPTS]
@@ -296,8 +296,7 @@ def test_a_joined_batch_equals_separate_ones(name, monkeypatch):
     ]
     assert [len(one) for one in separate] == [7, 1, 0, 1]
     np.testing.assert_allclose(joined, np.concatenate(separate), atol=2e-4)
-    for executable in compiled.values():
-        executable.close()
+    programs.close()
     for backend in found.backends:
         backend.close()
 
@@ -345,7 +344,7 @@ def test_closing_the_last_program_closes_the_device(monkeypatch):
     replace_fake(monkeypatch, lambda: overlay)
     graph, _ = linear(random_weight(np.random.default_rng(0), "ternary", (20, 64), 64))
     backend = fpga()
-    made = [backend.compile(graph, phase, CompileOptions(1, 1, SPEC)) for phase in Phase]
+    made = [backend.compile(graph, Shape.of(rows), CompileOptions(SPEC)) for rows in (1, 16)]
     made[0].close()
     made[0].close()
     assert not closed

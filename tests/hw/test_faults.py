@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgerun.backends import CompileOptions, Phase, make_backend
+from edgerun.backends import CompileOptions, Shape, make_backend
+from edgerun.backends.base import buckets
 from edgerun.errors import BackendError
 from edgerun.model.bundle import Bundle, open_bundle
-from edgerun.plan.planner import compile_plan, make_plan
+from edgerun.plan.planner import make_plan
+from edgerun.plan.programs import compile_plan
 from edgerun.state import Batch, CacheSpec, KVCache
 from edgerun_hw.backend import FpgaBackend
 from edgerun_hw.overlay import register_map as regs
@@ -152,12 +154,8 @@ def generate(backend: Any) -> tuple[list[int], np.ndarray]:
     graph, config = bundle().graph, bundle().config
     spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, "fp32")
     backends = [backend, *(make_backend(name) for name in getattr(backend, "companions", ()))]
-    options = {
-        Phase.PREFILL: CompileOptions(1, len(PROMPT), spec),
-        Phase.DECODE: CompileOptions(1, 1, spec),
-    }
     plan = make_plan(graph, backends, backend.name)
-    executables = compile_plan(plan, backends, options)
+    programs = compile_plan(plan, backends, buckets(len(PROMPT)), CompileOptions(spec))
     cache_ = KVCache(spec, 32, 1)
     sequence = cache_.open()
     tokens, logits, ids = [], [], list(PROMPT)
@@ -165,15 +163,13 @@ def generate(backend: Any) -> tuple[list[int], np.ndarray]:
         for _ in range(TOKENS):
             start = int(bool(tokens)) * (len(PROMPT) + len(tokens) - 1)
             cache_.reserve(sequence, start + len(ids))
-            phase = Phase.PREFILL if len(ids) > 1 else Phase.DECODE
-            row = executables[phase](Batch.of(ids, start, sequence), cache_)["logits"][0].copy()
+            row = programs.run(Batch.of(ids, start, sequence), cache_)["logits"][0].copy()
             cache_.commit(sequence, start + len(ids))
             logits.append(row)
             tokens.append(int(row.argmax()))
             ids = [tokens[-1]]
     finally:
-        for executable in executables.values():
-            executable.close()
+        programs.close()
         for one in backends:
             one.close()
     return tokens, np.array(logits)
@@ -281,7 +277,7 @@ def test_without_a_companion_the_failure_is_an_error(monkeypatch):
     node = next(one for one in graph.nodes if one.op == "linear")
     spec = CacheSpec(1, 1, 16)
     alone = replace(graph.with_nodes([node]), outputs=[*node.outputs])
-    executable = backend.compile(alone, Phase.DECODE, CompileOptions(1, 1, spec))
+    executable = backend.compile(alone, Shape.of(1), CompileOptions(spec))
     x = np.ones((1, graph.constants[node.inputs[1]].shape[1]), np.float32)
     with pytest.raises(BackendError, match="no other back-end"):
         for _ in range(4):

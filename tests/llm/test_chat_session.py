@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edgerun.backends import make_backend
 from edgerun.errors import InputError, PromptError, SessionError
 from edgerun.llm.completion import Completion
 from tests.llm.test_llm import model
@@ -178,7 +179,7 @@ def test_threads_that_share_a_session_leave_a_whole_conversation() -> None:
 
 
 def test_it_is_described_in_a_line() -> None:
-    llm = model(max_sessions=2, backends=("cpu",))
+    llm = model(max_sessions=2, backends=(make_backend("cpu"),))
     chat = llm.session()
     reply = chat.send("hello", max_tokens=2)
     assert repr(reply) == "<TextStream: Completion('', 0 tokens after 25, finish_reason='')>"

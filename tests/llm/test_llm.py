@@ -207,7 +207,7 @@ def test_without_a_template_a_chat_stops_at_the_next_speaker() -> None:
     assert llm.chat_params(stop="x").stop == ("x", "\nUser:", "\nSystem:")
 
 
-def test_closing_releases_the_executables_once_each() -> None:
+def test_closing_releases_the_programs_once_each() -> None:
     executable = fakes.FakeExecutable()
     with LLM(fakes.fake_model(executable)):
         pass

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 import edgerun
-from edgerun.backends.base import Counts, Phase
+from edgerun.backends import make_backend
 from edgerun.cli.main import main
 from edgerun.errors import BundleError, InputError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.llm.loading import affordable_rows, streamed_bytes
 from edgerun.model.bundle import MANIFEST, open_bundle
+from edgerun.plan.planner import make_plan
 from tests.bundles import bundle_of
 
 
@@ -42,7 +43,8 @@ def test_a_loaded_model_knows_its_bundle() -> None:
         model = llm.model
     assert model.path == folder
     assert len(model.digest) == 64
-    assert (model.context, model.threads, model.backends) == (32, 1, ("reference",))
+    assert (model.context, model.threads) == (32, 1)
+    assert [backend.name for backend in model.backends] == ["reference"]
     assert 0 < model.weight_bytes <= (folder / "model.onnx.data").stat().st_size * 1.1
 
 
@@ -53,7 +55,12 @@ def test_trits_are_counted_as_what_they_take() -> None:
         for one in graph.constants.values()
         if isinstance(one, PackedWeight) and one.format == "ternary"
     )
-    saved = streamed_bytes(graph) - streamed_bytes(graph, trits=True)
+
+    def streamed(pack: str) -> int:
+        backends = [make_backend("cpu", given={"pack": pack})]
+        return streamed_bytes(make_plan(graph, backends), backends)
+
+    saved = streamed("two_bits") - streamed("trits")
     assert saved == pytest.approx(ternary * (1 - 1.6 / 2), rel=0.01)
 
 
@@ -131,7 +138,7 @@ def test_reports_describe_a_bundle(command: list[str], capsys: pytest.CaptureFix
     assert main([command[0], folder, *command[1:], *backend, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     if command[0] == "plan":
-        assert {row["phase"] for row in found} == {"prefill", "decode"}
+        assert {row["phase"] for row in found} == {"prefill", "few", "decode"}
     else:
         assert found["model"]["architecture"] == "llama"
         assert sum(entry["tensors"] for entry in found["formats"].values()) > 0
@@ -144,7 +151,6 @@ def test_a_token_is_one_native_call() -> None:
     with edgerun.load(bundle_of("llama"), backend="cpu", threads=1) as llm:
         stats = llm.generate([5, 6, 7], max_tokens=9, ignore_eos=True).stats
         assert stats.decode_steps == 8
-        for phase, runs in ((Phase.PREFILL, 1), (Phase.DECODE, 8)):
-            executable = llm.model.executables[phase]
-            assert isinstance(executable, Counts)
-            assert executable.launches.runs == runs
+        llm.generate(list(range(3, 23)), max_tokens=1, ignore_eos=True)
+        runs = {phase: counted.runs for phase, counted in llm.model.programs.launches.items()}
+        assert runs == {"decode": 8, "few": 1, "prefill": 1}

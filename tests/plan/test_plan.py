@@ -5,14 +5,22 @@ import itertools
 import numpy as np
 import pytest
 
-from edgerun.backends.base import CompileOptions, Phase, Support
+from edgerun.backends.base import (
+    NO_VALUES,
+    Backend,
+    CompileOptions,
+    Phase,
+    Support,
+    buckets,
+)
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
-from edgerun.plan.planner import SWITCH_SECONDS, Chain, compile_plan, make_plan
+from edgerun.plan.planner import SWITCH_SECONDS, make_plan
+from edgerun.plan.programs import compile_plan
 from edgerun.state import Batch, CacheSpec, KVCache
 
 
-class Fake:
+class Fake(Backend):
     """A back-end that adds its number to its input, with given costs per node."""
 
     def __init__(self, name, costs, able=lambda node: True, whole_graph=False):
@@ -21,23 +29,20 @@ class Fake:
     def probe(self):
         return Support(True)
 
-    def supports(self, graph, node, phase):
+    def supports(self, graph, node, shape):
         return Support(self.able(node), "" if self.able(node) else f"{self.name} cannot")
 
-    def cost(self, graph, node, phase, rows):
+    def cost(self, graph, node, shape):
         return self.costs[int(node.name[1:])]
 
-    def compile(self, segment, phase, options):
-        def run(batch, cache, values):
+    def compile(self, segment, shape, options):
+        def run(batch, cache, values=NO_VALUES):
             known = {"ids": batch.ids.astype(np.float32), **values}
             for node in segment.nodes:
                 known[node.outputs[0]] = known[node.inputs[0]] + 1
             return {name: known[name] for name in segment.outputs}
 
         return run
-
-    def close(self):
-        pass
 
 
 def chain_graph(length):
@@ -95,10 +100,8 @@ def test_segments_hand_values_to_one_another():
     plan = make_plan(chain_graph(4), backends)
     assert placement(plan) == ["a", "b", "a", "b"]
     spec = CacheSpec(1, 1, 8)
-    options = dict.fromkeys(Phase, CompileOptions(1, 4, spec))
-    executables = compile_plan(plan, backends, options)
-    assert isinstance(executables[Phase.DECODE], Chain)
-    result = executables[Phase.DECODE](Batch.of([5, 7], 0, 0), KVCache(spec, 64))
+    programs = compile_plan(plan, backends, buckets(4), CompileOptions(spec))
+    result = programs.run(Batch.of([5, 7], 0, 0), KVCache(spec, 64))
     np.testing.assert_array_equal(result["v3"], [9, 11])
 
 
@@ -108,9 +111,12 @@ def test_a_node_nobody_runs_names_it_and_every_reason():
         make_plan(chain_graph(2), backends)
 
 
-def test_whole_graph_back_ends_serve_only_when_no_other_can():
-    whole = Fake("whole", [0.0] * 2, whole_graph=True)
-    assert placement(make_plan(chain_graph(2), [whole, Fake("a", [1.0] * 2)])) == ["a", "a"]
+def test_whole_graph_back_ends_are_compared_by_cost():
+    whole = Fake("whole", [1.0] * 2, whole_graph=True)
+    assert placement(make_plan(chain_graph(2), [whole, Fake("a", [0.9] * 2)])) == ["a", "a"]
+    dear = make_plan(chain_graph(2), [Fake("a", [0.9, 1.2]), whole])
+    assert placement(dear) == ["whole", "whole"]
+    assert "slower by estimate: 2100.00 ms" in dear.refusals[Phase.DECODE][0].reason
     unable = Fake("a", [1.0] * 2, lambda node: False)
     plan = make_plan(chain_graph(2), [whole, unable])
     assert placement(plan) == ["whole", "whole"]
@@ -145,9 +151,9 @@ class Accelerating(Fake):
     def __init__(self, costs):
         super().__init__("a", costs, lambda node: int(node.name[1:]) % 2 == 1)
 
-    def compile(self, segment, phase, options):
+    def compile(self, segment, shape, options):
         assert options.fallback is not None
-        return options.fallback(segment, phase)
+        return options.fallback(segment, shape)
 
 
 def test_a_preferred_back_end_takes_what_it_supports_whatever_it_costs():
@@ -169,8 +175,8 @@ def test_an_accelerator_learns_who_stands_in_for_it():
     backends = [Accelerating([0.0] * 3), Fake("b", [0.0] * 3)]
     plan = make_plan(chain_graph(3), backends, "a")
     spec = CacheSpec(1, 1, 8)
-    compiled = compile_plan(plan, backends, dict.fromkeys(Phase, CompileOptions(1, 4, spec)))
-    result = compiled[Phase.DECODE](Batch.of([5], 0, 0), KVCache(spec, 64))
+    programs = compile_plan(plan, backends, buckets(4), CompileOptions(spec))
+    result = programs.run(Batch.of([5], 0, 0), KVCache(spec, 64))
     np.testing.assert_array_equal(result["v2"], [8])
 
 
@@ -179,4 +185,4 @@ def test_without_a_companion_nobody_stands_in():
     plan = make_plan(chain_graph(3), backends, "a")
     spec = CacheSpec(1, 1, 8)
     with pytest.raises(UnsupportedError, match="'a' failed and no other"):
-        compile_plan(plan, backends, dict.fromkeys(Phase, CompileOptions(1, 4, spec)))
+        compile_plan(plan, backends, buckets(4), CompileOptions(spec))

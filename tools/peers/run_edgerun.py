@@ -1,11 +1,10 @@
-"""edgerun as a peer: its executables, without sampling and text."""
+"""edgerun as a peer: its programs, without sampling and text."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import edgerun
-from edgerun.backends.base import Phase
 from edgerun.llm.loading import LoadOptions, Model, prepare
 from edgerun.state import Batch, KVCache
 
@@ -37,8 +36,7 @@ class EdgerunRunner:
         start, self._length = self._length, self._length + len(ids)
         self._cache.reserve(self._sequence, self._length)
         batch = Batch.of(ids, start, self._sequence, logits="last" if last else "none")
-        phase = Phase.DECODE if len(ids) == 1 else Phase.PREFILL
-        logits = self._model.executables[phase](batch, self._cache)["logits"]
+        logits = self._model.programs.run(batch, self._cache)["logits"]
         self._cache.commit(self._sequence, self._length)
         return int(logits[0].argmax()) if last else -1
 

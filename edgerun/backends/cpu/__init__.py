@@ -1,11 +1,13 @@
-"""The CPU back-end: one native program per phase, made of Numba kernels."""
+"""The CPU back-end: one native program per shape of batches, made of Numba kernels."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from edgerun.backends.base import CompileOptions, Executable, Phase, Support
+from edgerun.backends.base import Backend, CompileOptions, Executable, Shape, Support
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.kernels.host.cores import worker_threads
@@ -13,24 +15,40 @@ from edgerun.machine.profile import CALIBRATE, MachineProfile, absence, machine_
 
 if TYPE_CHECKING:
     from edgerun.backends.cpu.binder import Binder
-    from edgerun.backends.cpu.weights import WeightStore
-    from edgerun.kernels.isa import Isa
 
 MIN_BLOCK, MAX_BLOCK = 16, 256
+HALF_BYTES = 2  # of an element of the cache in half precision, the usual storage
+ATTENTION_FAMILY = "float/float32"  # attention multiplies float32 with float32
 MAX_HEAD_DIM, MAX_GROUP, MAX_QUERIES = 1024, 128, 16384
 OPS = ("embedding", "rms_norm", "linear", "rotary", "attention", "gate", "add", "select_rows")
 
 
-class CpuBackend:
+@dataclass(frozen=True, slots=True)
+class CpuOptions:
+    """What the caller may choose about this back-end.
+
+    Attributes:
+        threads: worker threads.
+        trits: whether ternary weights lie in memory at 1.6 bits where that is possible.
+    """
+
+    threads: int
+    trits: bool = False
+
+
+class CpuBackend(Backend):
     """Runs every op of the schema natively, with few limits on shapes."""
 
     name = "cpu"
-    whole_graph = False
 
     def __init__(self) -> None:
         self._shared: _Shared | None = None
-        self._threads: int | None = None
-        self._trits = False
+        self.configure({})
+
+    def configure(self, given: Mapping[str, Any]) -> None:
+        """Takes the number of threads and how ternary weights are packed."""
+        threads = given.get("threads") or worker_threads(None)
+        self._options = CpuOptions(threads, given.get("pack") == "trits")
 
     def probe(self) -> Support:
         """Needs Numba, which is a dependency, and an instruction set it can use."""
@@ -38,7 +56,7 @@ class CpuBackend:
 
         return Support(True, selected_isa().name)
 
-    def supports(self, graph: Graph, node: Node, phase: Phase) -> Support:
+    def supports(self, graph: Graph, node: Node, shape: Shape) -> Support:
         """Whether there is a kernel for the node's op, format and shape."""
         if node.op not in OPS:
             return Support(False, f"no kernel for '{node.op}'")
@@ -50,38 +68,45 @@ class CpuBackend:
             return _supports_attention(node)
         return Support(True)
 
-    def expect(self, threads: int, trits: bool) -> None:
-        """Lets estimates count with so many threads, and ternary weights of 1.6 bits."""
-        self._threads, self._trits = threads, trits
-
-    def cost(self, graph: Graph, node: Node, phase: Phase, rows: int) -> float:
+    def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
         """The larger of the times to stream the weights and to multiply, and what starting costs.
 
         Bytes and speed are those of the weights as they will lie in memory. Speeds come from the
         machine profile if it is complete, and are all nominal if not.
         """
-        from edgerun.backends.cpu.families import family_of, weight_bytes
+        from edgerun.backends.cpu.families import family_of
 
-        profile, threads = machine_profile().for_planning(), worker_threads(self._threads)
-        start = profile.instruction_s(threads)
+        profile, threads = machine_profile().for_planning(), self._options.threads
+        start, rows = profile.instruction_s(threads), shape.rows
+        if node.op == "attention":
+            return start + _attention_seconds(node, shape, profile, threads)
         if node.op != "linear":
             return start * (1 + rows / 16)
         weight, activations = graph.constants[node.inputs[1]], node.attrs["activations"]
-        rate = profile.rate(family_of(weight, activations, trits=self._trits), rows)
+        rate = profile.rate(family_of(weight, activations, trits=self._options.trits), rows)
         multiply = math.prod(weight.shape) * rows / (rate * threads / profile.threads)
-        read = weight_bytes(weight, activations, trits=self._trits) / profile.read_speed(threads)
+        read = self.weight_bytes(graph, node, node.inputs[1]) / profile.read_speed(threads)
         return max(read, multiply) + start
 
     def cost_basis(self) -> str:
         """Says what the estimates of ``cost`` stand on."""
-        return basis(machine_profile(), worker_threads(self._threads))
+        return basis(machine_profile(), self._options.threads)
 
-    def compile(self, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:
+    def weight_bytes(self, graph: Graph, node: Node, name: str) -> int:
+        """Bytes of a constant as kernels will stream it."""
+        from edgerun.backends.cpu.families import weight_bytes
+
+        activations = str(node.attrs.get("activations", ""))
+        return weight_bytes(graph.constants[name], activations, trits=self._options.trits)
+
+    def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
         """Binds the segment to kernels."""
         from edgerun.backends.cpu.executable import CpuExecutable
 
-        shared = self._shared_state(options)
-        binder = _bind(segment, options, shared.weights, shared.isa)
+        if self._shared is None:
+            self._shared = _Shared(self._options)
+        shared = self._shared
+        binder = _bind(segment, shape, options, shared)
         shared.weights.rest()
         return CpuExecutable(binder, shared.team)
 
@@ -91,23 +116,18 @@ class CpuBackend:
             self._shared.team.close()
             self._shared = None
 
-    def _shared_state(self, options: CompileOptions) -> _Shared:
-        if self._shared is None:
-            self._shared = _Shared(options.threads, options.trits)
-        return self._shared
-
 
 class _Shared:
-    """What the programs of all phases share: prepared weights and threads."""
+    """What the programs of all shapes share: prepared weights and threads."""
 
-    def __init__(self, threads: int, trits: bool) -> None:
+    def __init__(self, options: CpuOptions) -> None:
         from edgerun.backends.cpu.weights import WeightStore
         from edgerun.kernels.isa import selected_isa
         from edgerun.kernels.run.program import ThreadTeam
 
-        self.isa = selected_isa()
-        self.weights = WeightStore(self.isa, trits=trits)
-        self.team = ThreadTeam(threads)
+        self.isa, self.threads = selected_isa(), options.threads
+        self.weights = WeightStore(self.isa, trits=options.trits)
+        self.team = ThreadTeam(options.threads)
 
 
 def basis(profile: MachineProfile, threads: int) -> str:
@@ -117,6 +137,17 @@ def basis(profile: MachineProfile, threads: int) -> str:
     speed = f"memory measured {profile.measured}, {profile.read_speed(threads) / 1e9:.1f} GB/s"
     peak = max(max(by_rows.values()) for by_rows in profile.rates.values())
     return f"{speed}; multiplication measured, up to {peak / 1e9:.0f} G multiply-adds/s"
+
+
+def _attention_seconds(node: Node, shape: Shape, profile: MachineProfile, threads: int) -> float:
+    """The larger of the times to read keys and values and to multiply with them."""
+    head_dim, seen = node.attrs["head_dim"], shape.cached + shape.rows
+    if window := node.attrs["window"]:
+        seen = min(seen, window)
+    read = 2 * HALF_BYTES * head_dim * node.attrs["num_kv_heads"] * seen
+    rate = profile.rate(ATTENTION_FAMILY, shape.rows) * threads / profile.threads
+    multiply = 2 * head_dim * node.attrs["num_heads"] * seen * shape.rows
+    return float(max(read / profile.read_speed(threads), multiply / rate))
 
 
 def _supports_attention(node: Node) -> Support:
@@ -159,15 +190,15 @@ def _width(segment: Graph, name: str) -> int:
     raise KeyError(name)
 
 
-def _bind(segment: Graph, options: CompileOptions, weights: WeightStore, isa: Isa) -> Binder:
+def _bind(segment: Graph, shape: Shape, options: CompileOptions, shared: _Shared) -> Binder:
     """Binds every node of a segment."""
     from edgerun.backends.cpu.binder import LOGIT_ROWS, ROWS, Binder
     from edgerun.backends.cpu.emit.ops import EMITTERS
 
-    binder = Binder(segment, options, weights, isa)
+    binder = Binder(segment, shape, options, shared.weights, shared.isa, shared.threads)
     for name in segment.inputs:
-        shape = segment.shapes.get(name) or ValueShape(_width(segment, name))
-        binder.new(name, shape.width, LOGIT_ROWS if shape.selected else ROWS)
+        value = segment.shapes.get(name) or ValueShape(_width(segment, name))
+        binder.new(name, value.width, LOGIT_ROWS if value.selected else ROWS)
     for index, node in enumerate(segment.nodes):
         EMITTERS[node.op](binder, node, index)
         binder.release(index)

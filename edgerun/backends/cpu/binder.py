@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.backends.base import CompileOptions
+from edgerun.backends.base import CompileOptions, Shape
 from edgerun.backends.cpu.buffers import Buffer, BufferPool
 from edgerun.backends.cpu.operands import Argument, checked_arguments
 from edgerun.backends.cpu.weights import Prepared, WeightStore
@@ -65,9 +65,11 @@ class Binder:
 
     Attributes:
         graph: the segment.
-        options: threads, rows, cache.
-        weights: prepared weights, shared with other phases.
+        shape: of the batches.
+        options: the cache, and whom to tell about progress.
+        weights: prepared weights, shared with other shapes.
         isa: instruction set of the kernels.
+        threads: that will run the program.
         shared: memory that nodes use one after the other, by a name of their choice.
         columns: which value a shared buffer holds the columns of.
         before_run: called before each run, when the batch lies in its buffers.
@@ -77,9 +79,11 @@ class Binder:
     """
 
     graph: Graph
+    shape: Shape
     options: CompileOptions
     weights: WeightStore
     isa: Isa
+    threads: int
     instructions: list[Instruction] = field(default_factory=list)
     patches: list[Patch] = field(default_factory=list)
     before_run: list[Callable[[], None]] = field(default_factory=list)
@@ -102,7 +106,7 @@ class Binder:
     last_use: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        rows = self.options.max_rows
+        rows = self.shape.rows
         self.pool = BufferPool(rows)
         self.frame = np.zeros(FRAME_WORDS, np.int64)
         self.frame[ONE] = 1
@@ -143,7 +147,7 @@ class Binder:
         Raises:
             BackendError: the kernel would touch more memory than an operand has.
         """
-        known = {"rows": self.options.max_rows, **(sizes or {})}
+        known = {"rows": self.shape.rows, **(sizes or {})}
         fields, operands = checked_arguments(name, params, arguments, known)
         self.operands += operands
         made = instruction(
@@ -194,7 +198,7 @@ class Binder:
         """Emits a copy of a value under a new name."""
         x, counted_by = self.values[source], self.counted_by[source]
         out = self.new(name, x.width, counted_by)
-        every = np.arange(self.options.max_rows, dtype=np.int32)
+        every = np.arange(self.shape.rows, dtype=np.int32)
         arguments: dict[str, Argument] = {
             "rows": self.count(counted_by),
             "index": every,

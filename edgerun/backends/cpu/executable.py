@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from edgerun import trace
-from edgerun.backends.base import NO_VALUES, Launches, Values
+from edgerun.backends.base import NO_VALUES, Executable, Launches, Values
 from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ROWS, Binder
 from edgerun.backends.cpu.families import paths_taken
 from edgerun.errors import BackendError
@@ -16,7 +16,7 @@ from edgerun.kernels.run.program import Program, ThreadTeam
 from edgerun.state import Batch, KVCache
 
 
-class CpuExecutable:
+class CpuExecutable(Executable):
     """Runs one native program per call."""
 
     def __init__(self, binder: Binder, team: ThreadTeam) -> None:
@@ -30,13 +30,12 @@ class CpuExecutable:
             binder.frame,
         )
         table = self._program.table
-        self.launches = Launches(
+        self._launches = self.launches = Launches(
             instructions=len(table),
             waits=int(table[:, FENCE].sum()),
             paths=paths_taken(binder.kernels),
         )
-        rows = binder.options.max_rows
-        self._times = trace.Times("decode" if rows == 1 else "prefill")
+        self._times = trace.Times(binder.shape.phase.value)
         self._steps = self._single_steps() if trace.enabled(trace.TIMES) else []
 
     def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
@@ -46,9 +45,9 @@ class CpuExecutable:
             BackendError: the batch has more rows than the program was compiled for.
         """
         binder, rows, wanted = self._binder, batch.rows, len(batch.logit_rows)
-        if rows > binder.options.max_rows:
+        if rows > binder.shape.rows:
             raise BackendError(
-                f"a batch of {rows} rows for a program of at most {binder.options.max_rows}"
+                f"a batch of {rows} rows for a program of at most {binder.shape.rows}"
             )
         if cache is not self._cache:
             self._bind(cache)
@@ -83,8 +82,8 @@ class CpuExecutable:
         if not self._steps:
             start = time.perf_counter()
             self._team.run(self._program)
-            self.launches.native_s += time.perf_counter() - start
-            self.launches.runs += 1
+            self._launches.native_s += time.perf_counter() - start
+            self._launches.runs += 1
         for label, step in self._steps:
             start = time.perf_counter()
             self._team.run(step)

@@ -66,7 +66,7 @@ def stats_lines(llm: LLM, stats: Stats) -> list[str]:
     cached = llm.model.cache_spec.bytes_per_token * (stats.prompt_tokens + stats.decode_steps)
     reused = stats.reused_tokens
     more = f", {reused} more from the cache" if reused else ""
-    backends = llm.model.backends
+    backends = [backend.name for backend in llm.model.backends]
     unusual = (
         [f"back-ends    {', '.join(backends)}; the usual one is {DEFAULT[0]}"]
         if set(backends).difference(DEFAULT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgerun.backends.base import CompileOptions, Executable, Phase, Report, Support
+from edgerun.backends.base import Backend, CompileOptions, Executable, Report, Shape, Support
 from edgerun.errors import UnsupportedError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
@@ -30,7 +30,7 @@ NOMINAL = Capabilities(
 )
 
 
-class FpgaBackend:
+class FpgaBackend(Backend):
     """Multiplies by lookup on the overlay; see ``edgerun.backends.base.Backend``.
 
     Attributes:
@@ -38,7 +38,6 @@ class FpgaBackend:
     """
 
     name = "fpga"
-    whole_graph = False
     companions = ("cpu",)
 
     def __init__(self) -> None:
@@ -63,7 +62,7 @@ class FpgaBackend:
         obstacle = self._device.kind.obstacle()
         return Support(not obstacle, obstacle or self._device.kind.summary)
 
-    def supports(self, graph: Graph, node: Node, phase: Phase) -> Support:
+    def supports(self, graph: Graph, node: Node, shape: Shape) -> Support:
         """Linear layers of packed weights and rounded activations."""
         if node.op != "linear":
             return Support(False, "the fabric runs linear layers only")
@@ -81,7 +80,7 @@ class FpgaBackend:
             return Support(False, f"this overlay has no mode for weights of {weight.bits} bits")
         return Support(True)
 
-    def cost(self, graph: Graph, node: Node, phase: Phase, rows: int) -> float:
+    def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
         """Cycles at an assumed clock, from what the device says it can do."""
         weight = graph.constants[node.inputs[1]]
         assert isinstance(weight, PackedWeight)
@@ -89,7 +88,7 @@ class FpgaBackend:
         block = weight.shape[1] if has_row_scales(weight) else weight.block
         largest = 1 << (weight.bits - 1) if weight.bits > 2 else 1
         cut = cut_matrix(weight.shape, largest, block, capabilities)
-        return matrix_seconds(cut, capabilities, rows, self._assumptions)
+        return matrix_seconds(cut, capabilities, shape.rows, self._assumptions)
 
     def cost_basis(self) -> str:
         """Says what the estimates of ``cost`` stand on."""
@@ -99,12 +98,12 @@ class FpgaBackend:
             f"{PYTHON_HOST_US:g} us a command in Python; modelled, not measured on a board"
         )
 
-    def compile(self, segment: Graph, phase: Phase, options: CompileOptions) -> Executable:
+    def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
         """Writes the weights to the device."""
         session = self._opened()
-        tally = Tally(phase, part_of(segment))
+        tally = Tally(shape.phase, part_of(segment))
         self._tallies.append(tally)
-        return FabricExecutable(segment, phase, session, tally, options)
+        return FabricExecutable(segment, shape, session, tally, options)
 
     def report(self) -> Report | None:
         """Cycles per token by part, and what became of the device."""

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.backends.base import NO_VALUES, CompileOptions, Executable, Phase, Values
+from edgerun.backends.base import NO_VALUES, CompileOptions, Executable, Shape, Values
 from edgerun.errors import BackendError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
@@ -22,14 +22,14 @@ from edgerun_hw.backend.tally import Tally
 F32: TypeAlias = NDArray[np.float32]
 
 
-class FabricExecutable:
+class FabricExecutable(Executable):
     """Runs linear layers on the device; if that fails, on the back-end that stands in for it."""
 
     def __init__(
-        self, segment: Graph, phase: Phase, session: Session, tally: Tally, options: CompileOptions
+        self, segment: Graph, shape: Shape, session: Session, tally: Tally, options: CompileOptions
     ) -> None:
         """Packs the weights and writes them to the device, unless another phase has done it."""
-        self._segment, self._phase = segment, phase
+        self._segment, self._shape = segment, shape
         self._session, self._tally = session, tally
         self._fallback = options.fallback
         self._stand_in: Executable | None = None
@@ -58,7 +58,7 @@ class FabricExecutable:
                     f"the FPGA device failed ({self._session.failure}) and no other back-end was "
                     "given to take over"
                 )
-            self._stand_in = self._fallback(self._segment, self._phase)
+            self._stand_in = self._fallback(self._segment, self._shape)
         return self._stand_in(batch, cache, values)
 
     def close(self) -> None:

@@ -85,7 +85,7 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
         "out_stride": out.stride,
     }
     kinds = [("attention", shape, units.single, SINGLE)]
-    if binder.options.max_rows > 1:
+    if binder.shape.rows > 1:
         kinds.append(("attention_many", shape | {"rows": STACK_ROWS}, units.stacked, STACKED))
     parts = [
         _emit_reading(
@@ -210,7 +210,7 @@ def _units(binder: Binder, window: int, partial_floats: int) -> tuple[AttentionU
         "counts": binder.count(counts),
     }
     fields = {name: array.ctypes.data for name, array in batch.items()}
-    made = AttentionUnits(binder.options.max_rows, STACK_ROWS, window, partial_floats, fields)
+    made = AttentionUnits(binder.shape.rows, STACK_ROWS, window, partial_floats, fields)
     binder.keep.append(made)
     binder.before_run.append(made.plan)
     _patch_table(binder, made.arguments, made.names)

@@ -19,7 +19,7 @@ SMALLEST = 8  # rows; with fewer the linear kernels are as fast
 
 def by_gemm(binder: Binder) -> bool:
     """Whether a phase has enough rows."""
-    return binder.options.max_rows >= SMALLEST
+    return binder.shape.rows >= SMALLEST
 
 
 def gemm_tokens(isa: Isa) -> int:

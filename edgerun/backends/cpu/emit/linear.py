@@ -116,7 +116,7 @@ def _emit_product(
     source, counted_by = node.inputs[0], binder.counted_by[node.inputs[0]]
     name, params, extra, reads = _kernel(binder, source, form, weight)
     codes = weight.values if isinstance(weight, DenseWeight) else weight.codes
-    step = _step(common["groups"], codes.nbytes, binder.options.threads)
+    step = _step(common["groups"], codes.nbytes, binder.threads)
     looked_up = name in ("linear_row", "linear_trits") and by_lookup(binder, weight)
     in_blocks = name in IN_BLOCKS or name == "linear_trits"
     # Of the logits one row is wanted, as a rule: not worth compiling a kernel for many.

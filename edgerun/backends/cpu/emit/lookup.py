@@ -23,7 +23,7 @@ CODE_CHUNKS_A_THREAD = 4
 
 def by_lookup(binder: Binder, weight: Prepared) -> bool:
     """Whether blocks of rows of a layer whose scales are by row are to be looked up."""
-    most = binder.options.max_rows
+    most = binder.shape.rows
     return is_ternary(weight) and binder.isa.looks_up and most >= TOKENS // 2
 
 
@@ -47,7 +47,7 @@ def emit_lookup(
     _emit_entries(binder, node, weight, entries, common["rows"])
     columns = _columns(binder, node, rounded, weight.padded_k, counted_by)
     fewest = -(-groups * GROUP * TOKENS // CELLS)
-    ranges = _ranges(groups * GROUP, fewest, binder.options.threads)
+    ranges = _ranges(groups * GROUP, fewest, binder.threads)
     assert rounded.scales is not None
     reads = {entries.key, columns.key, rounded.scales.key}
     binder.emit(
@@ -62,7 +62,7 @@ def emit_lookup(
             "padded_k": weight.padded_k,
             "x_scale": rounded.scales,
             "coarse_step": -(-groups // fewest),
-            "late_blocks": binder.options.threads,
+            "late_blocks": binder.threads,
         },
         # Twice as many as whole blocks need: the last block may be half full.
         chunks=(counted_by, 2 * ranges, TOKENS),
@@ -80,7 +80,7 @@ def _emit_entries(
     rows: NDArray[np.int64],
 ) -> None:
     groups = len(weight.codes) // GROUP
-    step = max(1, groups // (binder.options.threads * CODE_CHUNKS_A_THREAD))
+    step = max(1, groups // (binder.threads * CODE_CHUNKS_A_THREAD))
     name, params = "lookup_entries", {"lanes": weight.lanes, "tokens": TOKENS}
     arguments: dict[str, Argument] = {
         "entries": entries,
@@ -146,7 +146,7 @@ def _columns(
     if binder.columns.get(key) == source:
         return binder.shared[key]
     if key not in binder.shared:
-        blocks = -(-binder.options.max_rows // TOKENS)
+        blocks = -(-binder.shape.rows // TOKENS)
         array = aligned_zeros((blocks, padded_k * TOKENS), "int16")
         binder.shared[key] = Buffer(key, array, padded_k * TOKENS)
     binder.columns[key] = source

@@ -32,7 +32,7 @@ def emit_embedding(binder: Binder, node: Node, index: int) -> None:
     if isinstance(table, PackedWeight):
         check_many_scales(table)
     if can_stage(table):
-        staged = StagedRows(table, binder.options.max_rows)
+        staged = StagedRows(table, binder.shape.rows)
         binder.before_run.append(lambda: staged.fetch(binder.ids[: binder.frame[ROWS]]))
         table, ids = staged.table, staged.ids
     else:
@@ -124,7 +124,7 @@ def emit_gate(binder: Binder, node: Node, index: int) -> None:
     same = binder.dies_at(node.inputs[0], index)
     name = node.outputs[0]
     out = binder.rename(node.inputs[0], name) if same else binder.new(name, gate.width, counted_by)
-    pieces = max(1, gate.width // PIECE_ELEMENTS) if binder.options.max_rows == 1 else 1
+    pieces = max(1, gate.width // PIECE_ELEMENTS) if binder.shape.rows == 1 else 1
     binder.emit(
         "gate",
         {"activation": node.attrs["activation"], "lanes": binder.isa.float_lanes},

@@ -24,7 +24,7 @@ def expand_codes(
     """
     _, params, arguments, reads = single
     codes = expansion_memory(binder)
-    step = max(1, arguments["groups"] // (binder.options.threads * CODE_CHUNKS_A_THREAD))
+    step = max(1, arguments["groups"] // (binder.threads * CODE_CHUNKS_A_THREAD))
     binder.emit(
         "trit_codes",
         {"lanes": weight.lanes, "tokens": tokens, "isa": binder.isa.name},
