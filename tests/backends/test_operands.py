@@ -46,8 +46,8 @@ def compile_cpu(folder, rows):
 
 
 @pytest.mark.parametrize("rows", ROWS)
-def test_a_graph_that_fits_is_bound(phase):
-    compile_cpu(bundle_of("llama", weights="int4"), phase)
+def test_a_graph_that_fits_is_bound(rows):
+    compile_cpu(bundle_of("llama", weights="int4"), rows)
 
 
 @pytest.mark.parametrize("name", BEYOND)

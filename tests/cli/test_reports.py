@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from edgerun.backends import make_backend
 from edgerun.backends.base import Report
 from edgerun.cli.screen.report import report_lines
 from edgerun.cli.screen.tables import aligned, print_pairs, print_rows, size
@@ -69,7 +70,7 @@ def test_stats_name_back_ends_that_are_unusual(
     run: Run, backends: tuple[str, ...], line: str
 ) -> None:
     model = fakes.fake_model()
-    model.backends = backends
+    model.backends = tuple(make_backend(name) for name in backends)
     shown = run("run", "-p", "hello", "-n", "2", "--stats", model=model).err
     assert "decode" in shown
     assert ("back-ends" in shown) == bool(line)
