@@ -71,3 +71,12 @@ def test_a_boards_worker_loads_nothing_of_edgerun():
         "sys.exit(repr(bad) if bad else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_no_folder_holds_more_than_sixteen_modules():
+    folders = {file.parent for file in PACKAGE.rglob("*.py")}
+    modules = {
+        str(folder.relative_to(PACKAGE)): len(set(folder.glob("*.py")) - {folder / "__init__.py"})
+        for folder in folders
+    }
+    assert {folder: count for folder, count in modules.items() if count > 16} == {}

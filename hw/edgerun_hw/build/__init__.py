@@ -1,0 +1,1 @@
+"""Sources, boards and Vivado projects of the overlay."""

@@ -1,0 +1,1 @@
+"""Whether sources, results, tools and boards are as they should be."""

@@ -103,11 +103,11 @@ def programs(root: Path) -> Iterator[Finding]:
 def board(root: Path) -> Iterator[Finding]:
     """Whether this is a board that the overlay is built for."""
     from edgerun_hw.build.boards import board_names, load_board
-    from edgerun_hw.deploy.broker.boards import identify
+    from edgerun_hw.deploy.broker.board.boards import identify
+    from edgerun_hw.deploy.broker.board.identity import compatible
+    from edgerun_hw.deploy.broker.board.policy import SETTINGS, read_policy
+    from edgerun_hw.deploy.broker.board.system import System
     from edgerun_hw.deploy.broker.errors import FailureError
-    from edgerun_hw.deploy.broker.identity import compatible
-    from edgerun_hw.deploy.broker.policy import SETTINGS, read_policy
-    from edgerun_hw.deploy.broker.system import System
 
     tree = root / "proc/device-tree"
     if not on_board(root):

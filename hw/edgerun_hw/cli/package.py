@@ -133,7 +133,7 @@ def _address(text: str | None) -> int | None:
 
 
 def _described(package: Package) -> dict[str, Any]:
-    from edgerun_hw.deploy.broker.manifest import MANIFEST
+    from edgerun_hw.deploy.broker.application.manifest import MANIFEST
 
     manifest: dict[str, Any] = json.loads(package.files[MANIFEST])
     digest = package.manifest.digest

@@ -1,9 +1,9 @@
 """Reads .bit files, checks what is in them, and turns them into what the FPGA manager takes.
 
 A .bit file is a header (the field letters of the tools' own format, as in "Xilinx .bit files" of
-the FPGA FAQ 0026) and a configuration stream (``broker/configuration.py``). The FPGA manager wants
-the stream alone, each 32-bit word with its bytes reversed; ``bootgen -process_bitstream bin`` and
-pynq's ``bit2bin`` write the same.
+the FPGA FAQ 0026) and a configuration stream (``broker/formats/configuration.py``). The FPGA
+manager wants the stream alone, each 32-bit word with its bytes reversed;
+``bootgen -process_bitstream bin`` and pynq's ``bit2bin`` write the same.
 
 The CRC of the stream runs over the register's address and each word written to it: 37 bits, low bit
 first, polynomial 0x82F63B78 (CRC-32C, reflected). Found to hold on 18 bitstreams that Vivado 2014.4
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgerun_hw.deploy.broker import configuration
+from edgerun_hw.deploy.broker.formats import configuration
 from edgerun_hw.deploy.broker.protocol import MAX_FILE_BYTES
 from edgerun_hw.deploy.errors import PackageError
 

@@ -21,8 +21,8 @@ def broker_file() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(zipfile.ZipInfo("__main__.py", EPOCH), START)
-        for source in sorted(FOLDER.glob("*.py")):
-            name = zipfile.ZipInfo(f"{PACKAGE}/{source.name}", EPOCH)
+        for source in sorted(FOLDER.rglob("*.py")):
+            name = zipfile.ZipInfo(f"{PACKAGE}/{source.relative_to(FOLDER).as_posix()}", EPOCH)
             archive.writestr(name, source.read_bytes(), zipfile.ZIP_DEFLATED)
     return FIRST_LINE + buffer.getvalue()
 

@@ -74,9 +74,9 @@ def sysroot_target(folder: Path) -> Target:
     if not (folder / "proc" / "device-tree").is_dir():
         raise InputError(
             f"{folder} is no emulated board: make one with "
-            f"`python -m edgerun_hw.deploy.emulator make {folder}`"
+            f"`python -m edgerun_hw.deploy.emulate.board make {folder}`"
         )
-    command = (sys.executable, "-m", "edgerun_hw.deploy.emulator", "serve", str(folder))
+    command = (sys.executable, "-m", "edgerun_hw.deploy.emulate.board", "serve", str(folder))
     return Target(f"emulated board {folder}", command)
 
 

@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 
 from edgerun.errors import MissingDependencyError
-from edgerun_hw.deploy.broker import overlay
+from edgerun_hw.deploy.broker.application import overlay
+from edgerun_hw.deploy.broker.application.manifest import Manifest
 from edgerun_hw.deploy.broker.errors import RefusalError
-from edgerun_hw.deploy.broker.manifest import Manifest
 from edgerun_hw.deploy.errors import PackageError
 
 COMPILE_S = 30

@@ -3,7 +3,7 @@
     <name>/<name>.bit.bin   the bitstream in the FPGA manager's byte order
     <name>/<name>.dtbo      the device tree overlay
     <name>/shell.json       what dfx-mgr wants to know
-    <name>/manifest.json    digests, board, part, clocks, registers (``broker/manifest.py``)
+    <name>/manifest.json    digests, board, part, clocks, registers: ``manifest.py`` reads it
     <name>/manifest.json.sig   optional: Ed25519 signature of manifest.json, 64 bytes
 
 The same inputs give the same bytes.
@@ -24,10 +24,7 @@ from edgerun import __version__
 from edgerun.errors import StorageError
 from edgerun.files.plain import read_plain
 from edgerun_hw.deploy import bitstream, devicetree, hardware, signature
-from edgerun_hw.deploy.broker.boards import BY_NAME, Board
-from edgerun_hw.deploy.broker.ed25519 import SIGNATURE_BYTES
-from edgerun_hw.deploy.broker.errors import BrokerError
-from edgerun_hw.deploy.broker.manifest import (
+from edgerun_hw.deploy.broker.application.manifest import (
     FORMAT,
     MANIFEST,
     MAX_BYTES,
@@ -38,6 +35,9 @@ from edgerun_hw.deploy.broker.manifest import (
     Manifest,
     read_manifest,
 )
+from edgerun_hw.deploy.broker.board.boards import BY_NAME, Board
+from edgerun_hw.deploy.broker.errors import BrokerError
+from edgerun_hw.deploy.broker.formats.ed25519 import SIGNATURE_BYTES
 from edgerun_hw.deploy.broker.protocol import MAX_FILE_BYTES, NAME, parse_object
 from edgerun_hw.deploy.errors import PackageError
 from edgerun_hw.overlay.register_map import ID_VALUE, VERSION_VALUE

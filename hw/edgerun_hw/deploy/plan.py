@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgerun_hw.deploy.broker.boards import BY_NAME
-from edgerun_hw.deploy.broker.loader import FIRMWARE
-from edgerun_hw.deploy.broker.manifest import MANIFEST
-from edgerun_hw.deploy.broker.policy import KEYS, SETTINGS
+from edgerun_hw.deploy.broker.application.manifest import MANIFEST
+from edgerun_hw.deploy.broker.board.boards import BY_NAME
+from edgerun_hw.deploy.broker.board.loader import FIRMWARE
+from edgerun_hw.deploy.broker.board.policy import KEYS, SETTINGS
 from edgerun_hw.deploy.client import Board, person
 from edgerun_hw.deploy.errors import RefusedError
 from edgerun_hw.deploy.package import Package

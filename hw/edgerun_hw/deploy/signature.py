@@ -8,7 +8,7 @@ from typing import Any
 
 from edgerun.errors import MissingDependencyError
 from edgerun.files.plain import read_plain
-from edgerun_hw.deploy.broker import ed25519
+from edgerun_hw.deploy.broker.formats import ed25519
 from edgerun_hw.deploy.errors import PackageError
 
 MAX_KEY_BYTES = 64 * 1024

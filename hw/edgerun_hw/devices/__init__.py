@@ -1,0 +1,1 @@
+"""The devices that ``--device`` can name, and how they are reached."""

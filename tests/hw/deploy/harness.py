@@ -16,13 +16,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgerun_hw.deploy.broker.boards import BY_NAME
-from edgerun_hw.deploy.broker.loader import FIRMWARE, MANAGER, NODE, OVERLAYS, SEARCH_PATH, XMUTIL
-from edgerun_hw.deploy.broker.manifest import MANIFEST
+from edgerun_hw.deploy.broker.application.manifest import MANIFEST
+from edgerun_hw.deploy.broker.application.store import INCOMING, JOURNAL, KEPT
+from edgerun_hw.deploy.broker.board.boards import BY_NAME
+from edgerun_hw.deploy.broker.board.loader import (
+    FIRMWARE,
+    MANAGER,
+    NODE,
+    OVERLAYS,
+    SEARCH_PATH,
+    XMUTIL,
+)
 from edgerun_hw.deploy.broker.session import Session
-from edgerun_hw.deploy.broker.store import INCOMING, JOURNAL, KEPT
-from edgerun_hw.deploy.dfx_mgr import DEFAULT_RELEASE
-from edgerun_hw.deploy.emulator import (
+from edgerun_hw.deploy.emulate.board import (
     FAULTS,
     LOGIC,
     EmulatedSystem,
@@ -30,10 +36,11 @@ from edgerun_hw.deploy.emulator import (
     make_root,
     set_faults,
 )
-from edgerun_hw.deploy.example_bit import example_bit
-from edgerun_hw.deploy.fuzz import Script
+from edgerun_hw.deploy.emulate.dfx_mgr import DEFAULT_RELEASE
+from edgerun_hw.deploy.emulate.example_bit import example_bit
+from edgerun_hw.deploy.emulate.fuzz import Script
+from edgerun_hw.deploy.emulate.sample import sample_package
 from edgerun_hw.deploy.package import DEFAULT_NAME
-from edgerun_hw.deploy.sample import sample_package
 
 KV260 = BY_NAME["kv260"]
 Files = Mapping[str, bytes]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from edgerun_hw.deploy import bitstream
-from edgerun_hw.deploy.broker import configuration
-from edgerun_hw.deploy.broker.boards import BOARDS, BY_NAME
+from edgerun_hw.deploy.broker.board.boards import BOARDS, BY_NAME
+from edgerun_hw.deploy.broker.formats import configuration
+from edgerun_hw.deploy.emulate.example_bit import example_bit
 from edgerun_hw.deploy.errors import PackageError
-from edgerun_hw.deploy.example_bit import example_bit
 
 KV260 = BY_NAME["kv260"]
 BIT = example_bit(KV260)

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from edgerun_hw.deploy.broker import settings
-from edgerun_hw.deploy.broker.boards import BY_NAME
+from edgerun_hw.deploy.broker.board import settings
+from edgerun_hw.deploy.broker.board.boards import BY_NAME
+from edgerun_hw.deploy.broker.board.loader import Sysfs
+from edgerun_hw.deploy.broker.board.system import System
 from edgerun_hw.deploy.broker.errors import BusyError, FailureError, RefusalError
-from edgerun_hw.deploy.broker.loader import Sysfs
 from edgerun_hw.deploy.broker.session import LOCK
-from edgerun_hw.deploy.broker.system import System
 from edgerun_hw.deploy.broker_file import broker_file
-from edgerun_hw.deploy.emulator import Faults, set_faults
-from edgerun_hw.deploy.example_bit import example_bit
-from edgerun_hw.deploy.sample import sample_overlay, sample_package
+from edgerun_hw.deploy.emulate.board import Faults, set_faults
+from edgerun_hw.deploy.emulate.example_bit import example_bit
+from edgerun_hw.deploy.emulate.sample import sample_overlay, sample_package
 from tests.hw.deploy.harness import (
     Quick,
     ask,
@@ -169,7 +169,7 @@ def test_lock_of_a_killed_process_does_not_hold(tmp_path: Path) -> None:
 
 def test_silence_ends_the_conversation_and_takes_back(tmp_path: Path, first, second) -> None:
     root = board(tmp_path / "board", True, first)
-    command = [sys.executable, "-m", "edgerun_hw.deploy.emulator", "serve", str(root)]
+    command = [sys.executable, "-m", "edgerun_hw.deploy.emulate.board", "serve", str(root)]
     helper = subprocess.Popen(
         [*command, "--patience", "0.3"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -195,7 +195,7 @@ def test_signal_ends_the_conversation_and_takes_back(
     tmp_path: Path, number: int, first, second
 ) -> None:
     root = board(tmp_path / "board", True, first)
-    command = [sys.executable, "-m", "edgerun_hw.deploy.emulator", "serve", str(root)]
+    command = [sys.executable, "-m", "edgerun_hw.deploy.emulate.board", "serve", str(root)]
     helper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert helper.stdin and helper.stdout
     for op, data, fields in deployment(second)[:-2]:  # the new one is loaded
@@ -320,6 +320,6 @@ def test_program_runs_without_shell_environment_or_patience(tmp_path: Path, monk
     script.chmod(0o755)
     with pytest.raises(FailureError, match="xmutil loadapp a failed: Load Error: -1$"):
         system.run(str(script), "loadapp", "a")
-    monkeypatch.setattr("edgerun_hw.deploy.broker.system.COMMAND_S", 0.1)
+    monkeypatch.setattr("edgerun_hw.deploy.broker.board.system.COMMAND_S", 0.1)
     with pytest.raises(FailureError, match="took more than"):
         system.run("/bin/sleep", "1000")

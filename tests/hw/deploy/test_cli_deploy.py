@@ -13,10 +13,10 @@ import pytest
 
 from edgerun.cli import commands
 from edgerun.cli.main import main
-from edgerun_hw.deploy.broker.boards import BY_NAME
-from edgerun_hw.deploy.emulator import Faults, make_root, power_cycle, set_faults
-from edgerun_hw.deploy.example_bit import example_bit
-from edgerun_hw.deploy.sample import sample_overlay
+from edgerun_hw.deploy.broker.board.boards import BY_NAME
+from edgerun_hw.deploy.emulate.board import Faults, make_root, power_cycle, set_faults
+from edgerun_hw.deploy.emulate.example_bit import example_bit
+from edgerun_hw.deploy.emulate.sample import sample_overlay
 from edgerun_hw.deploy.screen import Screen
 from tests.hw.deploy.harness import running, without_faults
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from edgerun_hw.deploy import devicetree
-from edgerun_hw.deploy.broker.boards import BY_NAME
-from edgerun_hw.deploy.broker.fdt import read_tree
+from edgerun_hw.deploy.broker.board.boards import BY_NAME
+from edgerun_hw.deploy.broker.formats.fdt import read_tree
+from edgerun_hw.deploy.emulate.example_bit import example_bit
+from edgerun_hw.deploy.emulate.sample import BASES, sample_overlay, sample_tree
 from edgerun_hw.deploy.errors import PackageError
-from edgerun_hw.deploy.example_bit import example_bit
 from edgerun_hw.deploy.package import Sources, make_package
-from edgerun_hw.deploy.sample import BASES, sample_overlay, sample_tree
 
 pytestmark = pytest.mark.skipif(not shutil.which("dtc"), reason="dtc is not installed")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edgerun_hw.deploy.dfx_mgr import RELEASES
-from edgerun_hw.deploy.emulator import Faults, power_cycle
+from edgerun_hw.deploy.emulate.board import Faults, power_cycle
+from edgerun_hw.deploy.emulate.dfx_mgr import RELEASES
 from tests.hw.deploy.harness import (
     ROLLBACK,
     Quick,

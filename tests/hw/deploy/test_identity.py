@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from edgerun_hw.deploy.broker.boards import BOARDS, BY_NAME, identify
+from edgerun_hw.deploy.broker.board.boards import BOARDS, BY_NAME, identify
+from edgerun_hw.deploy.broker.board.identity import DEVICE_TREE, board_of
+from edgerun_hw.deploy.broker.board.policy import SETTINGS, Policy, read_policy
 from edgerun_hw.deploy.broker.errors import RefusalError
-from edgerun_hw.deploy.broker.identity import DEVICE_TREE, board_of
-from edgerun_hw.deploy.broker.policy import SETTINGS, Policy, read_policy
-from edgerun_hw.deploy.emulator import make_root
-from edgerun_hw.deploy.example_bit import example_bit
-from edgerun_hw.deploy.sample import sample_package
+from edgerun_hw.deploy.emulate.board import make_root
+from edgerun_hw.deploy.emulate.example_bit import example_bit
+from edgerun_hw.deploy.emulate.sample import sample_package
 from tests.hw.deploy.harness import Quick, ask, deploy, resealed
 
 ZYNQ = "xlnx,zynq-7000"

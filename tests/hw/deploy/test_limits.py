@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from edgerun_hw.deploy.broker import session
+from edgerun_hw.deploy.broker.board.system import System
 from edgerun_hw.deploy.broker.errors import FailureError, ProtocolError
 from edgerun_hw.deploy.broker.protocol import Channel, EndOfSession
-from edgerun_hw.deploy.broker.system import System
 from edgerun_hw.deploy.errors import PackageError
 from edgerun_hw.deploy.package import read_package
 from edgerun_hw.deploy.signature import check_signature

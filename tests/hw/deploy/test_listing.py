@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from edgerun_hw.deploy.broker.errors import FailureError
-from edgerun_hw.deploy.broker.listing import parse_listing
-from edgerun_hw.deploy.dfx_mgr import RELEASES
+from edgerun_hw.deploy.broker.formats.listing import parse_listing
+from edgerun_hw.deploy.emulate.dfx_mgr import RELEASES
 
 SECTIONS = Path(__file__).with_name("listings.txt").read_text().split("## ")[1:]
 LISTINGS = {title: text for title, _, text in (section.partition("\n") for section in SECTIONS)}

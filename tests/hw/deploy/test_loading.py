@@ -1,17 +1,17 @@
 """Loading and going back as dfx-mgr and the kernel have it, both simulated.
 
 dfx-mgr forgets an application whose folder is moved, and its overlay stays; of-fpga-region takes
-one overlay at a time. Both rules are those of the real ones (``edgerun_hw/deploy/dfx_mgr.py``).
+one overlay at a time. Both rules are those of the real ones (``deploy/emulate/dfx_mgr.py``).
 """
 
 from pathlib import Path
 
 import pytest
 
+from edgerun_hw.deploy.broker.board.loader import FIRMWARE, NODE, OVERLAYS, XMUTIL, Xmutil
 from edgerun_hw.deploy.broker.errors import FailureError
-from edgerun_hw.deploy.broker.loader import FIRMWARE, NODE, OVERLAYS, XMUTIL, Xmutil
-from edgerun_hw.deploy.dfx_mgr import RELEASES
-from edgerun_hw.deploy.emulator import Faults, make_root, set_faults
+from edgerun_hw.deploy.emulate.board import Faults, make_root, set_faults
+from edgerun_hw.deploy.emulate.dfx_mgr import RELEASES
 from tests.hw.deploy.harness import (
     ROLLBACK,
     Quick,

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from edgerun_hw.deploy.broker.boards import BOARDS
+from edgerun_hw.deploy.broker.application.manifest import MANIFEST, Manifest, read_manifest
+from edgerun_hw.deploy.broker.application.overlay import check_overlay
+from edgerun_hw.deploy.broker.application.references import UNRESOLVED
+from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.broker.errors import RefusalError
-from edgerun_hw.deploy.broker.fdt import MAX_DEPTH, Node, read_tree
-from edgerun_hw.deploy.broker.manifest import MANIFEST, Manifest, read_manifest
-from edgerun_hw.deploy.broker.overlay import check_overlay
-from edgerun_hw.deploy.broker.references import UNRESOLVED
-from edgerun_hw.deploy.example_bit import example_bit
-from edgerun_hw.deploy.sample import sample_overlay, sample_package, sample_tree, write_tree
+from edgerun_hw.deploy.broker.formats.fdt import MAX_DEPTH, Node, read_tree
+from edgerun_hw.deploy.emulate.example_bit import example_bit
+from edgerun_hw.deploy.emulate.sample import sample_overlay, sample_package, sample_tree, write_tree
 from tests.hw.deploy.harness import board, converse, deployment, digest_of, resealed, running
 
 NAME = "edgerun-tlmm"

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from edgerun_hw.deploy import hardware
-from edgerun_hw.deploy.broker.boards import BY_NAME
+from edgerun_hw.deploy.broker.board.boards import BY_NAME
+from edgerun_hw.deploy.emulate.example_bit import example_bit
+from edgerun_hw.deploy.emulate.sample import sample_overlay
 from edgerun_hw.deploy.errors import PackageError
-from edgerun_hw.deploy.example_bit import example_bit
 from edgerun_hw.deploy.package import Sources, make_package, read_package, write_package
-from edgerun_hw.deploy.sample import sample_overlay
 from tests.hw.deploy.harness import resealed
 
 KV260 = BY_NAME["kv260"]

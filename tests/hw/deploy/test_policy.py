@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from edgerun_hw.deploy.broker.application.manifest import MANIFEST, SIGNATURE
+from edgerun_hw.deploy.broker.application.store import KEPT
+from edgerun_hw.deploy.broker.board.loader import FIRMWARE
+from edgerun_hw.deploy.broker.board.policy import KEYS, SETTINGS, Policy
 from edgerun_hw.deploy.broker.errors import BrokerError, RefusalError
-from edgerun_hw.deploy.broker.loader import FIRMWARE
-from edgerun_hw.deploy.broker.manifest import MANIFEST, SIGNATURE
-from edgerun_hw.deploy.broker.policy import KEYS, SETTINGS, Policy
 from edgerun_hw.deploy.broker.session import boot
-from edgerun_hw.deploy.broker.store import KEPT
-from edgerun_hw.deploy.emulator import Faults, make_root, power_cycle, set_faults
-from edgerun_hw.deploy.example_bit import example_bit
-from edgerun_hw.deploy.sample import sample_overlay, sample_package
+from edgerun_hw.deploy.emulate.board import Faults, make_root, power_cycle, set_faults
+from edgerun_hw.deploy.emulate.example_bit import example_bit
+from edgerun_hw.deploy.emulate.sample import sample_overlay, sample_package
 from tests.hw.deploy.harness import (
     KV260,
     ROLLBACK,

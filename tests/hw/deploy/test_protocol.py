@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from edgerun_hw.deploy import fuzz
-from edgerun_hw.deploy.broker import application
+from edgerun_hw.deploy.broker.application import check as application
+from edgerun_hw.deploy.broker.application.manifest import MANIFEST, read_manifest
 from edgerun_hw.deploy.broker.errors import ProtocolError, RefusalError
-from edgerun_hw.deploy.broker.manifest import MANIFEST, read_manifest
 from edgerun_hw.deploy.broker.protocol import MAX_LINE_BYTES, Request, parse_request
+from edgerun_hw.deploy.emulate import fuzz
 from tests.hw.deploy.harness import board, check_tidy, converse, deployment, digest_of, running
 
 

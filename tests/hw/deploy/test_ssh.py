@@ -47,7 +47,7 @@ class Server:
             "ControlPersist": "30",
             "ControlPath": self.folder / "m",
         }
-        command = f"{sys.executable} -m edgerun_hw.deploy.emulator serve {root}"
+        command = f"{sys.executable} -m edgerun_hw.deploy.emulate.board serve {root}"
         path = f"PYTHONPATH={os.pathsep.join(p for p in sys.path if p)}"
         return client.ssh_target(
             f"{getpass.getuser()}@127.0.0.1",

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from edgerun_hw.deploy.broker import ed25519
-from edgerun_hw.deploy.broker.manifest import MANIFEST, SIGNATURE
+from edgerun_hw.deploy.broker.application.manifest import MANIFEST, SIGNATURE
+from edgerun_hw.deploy.broker.formats import ed25519
 from tests.hw.deploy.harness import board, deploy, digest_of, running
 
 

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from . import PROTOCOL
+from .board.system import System
 from .errors import BrokerError
 from .protocol import Channel
 from .session import Session, boot
-from .system import System
 
 USAGE = "usage: edgerun-fpga-broker [boot | version]"
 

@@ -12,15 +12,15 @@ from dataclasses import asdict
 from typing import Any
 
 from . import PROTOCOL
-from .boards import identify
+from .application.intake import Intake
+from .application.store import JOURNAL, STATE, Application, Journal
+from .board.boards import identify
+from .board.identity import DEVICE_TREE, board_of, compatible
+from .board.loader import state
+from .board.policy import read_policy
+from .board.system import System
 from .errors import BrokerError, BusyError, ProtocolError, RefusalError
-from .identity import DEVICE_TREE, board_of, compatible
-from .intake import Intake
-from .loader import state
-from .policy import read_policy
 from .protocol import Channel, EndOfSession, Request
-from .store import JOURNAL, STATE, Application, Journal
-from .system import System
 from .transaction import Changer, Undone
 
 LOCK = "run/edgerun-fpga.lock"

@@ -10,15 +10,15 @@ import contextlib
 import time
 from dataclasses import dataclass, replace
 
-from . import settings
-from .application import check_application
+from .application.check import check_application
+from .application.manifest import MANIFEST, Manifest
+from .application.store import ELSEWHERE, Application, Journal, State, Store
+from .board import settings
+from .board.identity import board_of
+from .board.loader import Loader, check_state, loader_of
+from .board.policy import read_policy
+from .board.system import System
 from .errors import BrokerError, FailureError, RefusalError
-from .identity import board_of
-from .loader import Loader, check_state, loader_of
-from .manifest import MANIFEST, Manifest
-from .policy import read_policy
-from .store import ELSEWHERE, Application, Journal, State, Store
-from .system import System
 
 BOOT_ID = "proc/sys/kernel/random/boot_id"
 ID_OFFSET, VERSION_OFFSET = 0, 4

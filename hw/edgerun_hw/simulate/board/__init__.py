@@ -1,0 +1,1 @@
+"""A board without a board: what pynq finds in the place of one."""

@@ -1,8 +1,8 @@
 """Everything that the helper does to the machine, in one place.
 
 Paths are relative to the root of the file system, without a leading slash, and are made of
-constants and of names that have been checked. ``deploy/emulator.py`` overrides what needs hardware,
-and makes any action fail for the tests.
+constants and of names that have been checked. ``deploy/emulate/board.py`` overrides what needs
+hardware, and makes any action fail for the tests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from .errors import BusyError, FailureError, RefusalError
+from ..errors import BusyError, FailureError, RefusalError
 
 COMMAND_S = 60.0
 LOCK_ATTEMPTS, LOCK_PAUSE_S = 4, 0.05

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..errors import RefusalError
 from .boards import BOARDS, Board, identify
-from .errors import RefusalError
 from .policy import SETTINGS, Policy
 from .system import System
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
-from . import fdt
-from .errors import FailureError
-from .listing import Listing, parse_listing
+from ..errors import FailureError
+from ..formats import fdt
+from ..formats.listing import Listing, parse_listing
 from .system import System
 
 FIRMWARE = "lib/firmware/xilinx"

@@ -15,8 +15,8 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from .errors import RefusalError
-from .fdt import Node, read_tree
+from ..errors import RefusalError
+from ..formats.fdt import Node, read_tree
 from .manifest import REGISTER_BYTES, Manifest
 from .references import UNRESOLVED, Place, fixups, local_fixups, node_at, refusal, require
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from .errors import FailureError
+from ..errors import FailureError
 
 NOT_LOADED = "-1"
 COPROCESSOR = "RPU"  # firmware of the real-time processors, which is none of our business

@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from . import ed25519
+from ..errors import BrokerError, FailureError, RefusalError
+from ..formats import ed25519
+from ..protocol import parse_object
 from .boards import BY_NAME
-from .errors import BrokerError, FailureError, RefusalError
-from .protocol import parse_object
 from .system import System
 
 FOLDER = "etc/edgerun"

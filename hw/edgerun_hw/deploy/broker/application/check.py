@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 
-from . import configuration, ed25519
-from .boards import Board
-from .errors import RefusalError
+from ..board.boards import Board
+from ..board.policy import Policy
+from ..board.system import System
+from ..errors import RefusalError
+from ..formats import configuration, ed25519
+from ..protocol import MAX_FILE_BYTES
 from .manifest import MANIFEST, MAX_MANIFEST_BYTES, SIGNATURE, Manifest, read_manifest
 from .overlay import check_overlay
-from .policy import Policy
-from .protocol import MAX_FILE_BYTES
-from .system import System
 
 
 def check_application(

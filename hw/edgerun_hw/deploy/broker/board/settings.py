@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from .errors import FailureError
+from ..errors import FailureError
 
 CLOCKS = ("pl0", "pl1", "pl2", "pl3")
 SOURCES = {"zynqmp": {"IOPLL": 0, "RPLL": 2, "DPLL": 3}, "zynq7": {"IO": 0, "ARM": 2, "DDR": 3}}

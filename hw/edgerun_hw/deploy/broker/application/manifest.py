@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import fdt
-from .boards import BY_NAME, Board
-from .errors import ProtocolError, RefusalError
-from .protocol import DIGEST, MAX_FILE_BYTES, NAME, parse_object
-from .settings import CLOCKS, MIN_DIVISION, PORTS, SOURCES, WIDTHS, Clock
+from ..board.boards import BY_NAME, Board
+from ..board.settings import CLOCKS, MIN_DIVISION, PORTS, SOURCES, WIDTHS, Clock
+from ..errors import ProtocolError, RefusalError
+from ..formats import fdt
+from ..protocol import DIGEST, MAX_FILE_BYTES, NAME, parse_object
 
 FORMAT = 2
 MANIFEST, SIGNATURE, SHELL = "manifest.json", "manifest.json.sig", "shell.json"

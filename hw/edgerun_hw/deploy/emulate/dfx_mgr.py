@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edgerun_hw.deploy.broker.board.loader import CLIENT, FIRMWARE, OVERLAYS, XMUTIL
 from edgerun_hw.deploy.broker.errors import FailureError
-from edgerun_hw.deploy.broker.loader import CLIENT, FIRMWARE, OVERLAYS, XMUTIL
 
 if TYPE_CHECKING:
-    from edgerun_hw.deploy.emulator import EmulatedSystem
+    from edgerun_hw.deploy.emulate.board import EmulatedSystem
 
 DEFAULT_RELEASE = "2024.2"
 

@@ -5,8 +5,8 @@
 react as the kernel and the hardware are documented to: all of it is simulated. What a power
 failure erases lies in ``DIR/.emulator``::
 
-    python -m edgerun_hw.deploy.emulator make DIR --board kv260
-    python -m edgerun_hw.deploy.emulator power-cycle DIR
+    python -m edgerun_hw.deploy.emulate.board make DIR --board kv260
+    python -m edgerun_hw.deploy.emulate.board power-cycle DIR
 
 Faults are asked for in ``DIR/.emulator/faults.json`` (``Faults``): a kill, a full disk or an I/O
 error at the n-th action of the helper, logic that does not start, or that is not what it should be.
@@ -28,18 +28,25 @@ from pathlib import Path
 from typing import Any
 
 from edgerun_hw.deploy import bitstream
-from edgerun_hw.deploy.broker import configuration, fdt
-from edgerun_hw.deploy.broker.boards import BOARDS, BY_NAME, Board, identify
+from edgerun_hw.deploy.broker.board.boards import BOARDS, BY_NAME, Board, identify
+from edgerun_hw.deploy.broker.board.identity import DEVICE_TREE, compatible
+from edgerun_hw.deploy.broker.board.loader import (
+    FIRMWARE,
+    MANAGER,
+    NODE,
+    OVERLAYS,
+    SEARCH_PATH,
+    XMUTIL,
+)
+from edgerun_hw.deploy.broker.board.policy import SETTINGS, read_policy
+from edgerun_hw.deploy.broker.board.system import System
 from edgerun_hw.deploy.broker.errors import BrokerError
-from edgerun_hw.deploy.broker.identity import DEVICE_TREE, compatible
-from edgerun_hw.deploy.broker.loader import FIRMWARE, MANAGER, NODE, OVERLAYS, SEARCH_PATH, XMUTIL
-from edgerun_hw.deploy.broker.policy import SETTINGS, read_policy
+from edgerun_hw.deploy.broker.formats import configuration, fdt
 from edgerun_hw.deploy.broker.protocol import MAX_FILE_BYTES, Channel
 from edgerun_hw.deploy.broker.session import Session, boot
-from edgerun_hw.deploy.broker.system import System
 from edgerun_hw.deploy.broker.transaction import BOOT_ID
-from edgerun_hw.deploy.dfx_mgr import DEFAULT_RELEASE, RELEASES, DfxMgr
-from edgerun_hw.deploy.example_bit import registers_of
+from edgerun_hw.deploy.emulate.dfx_mgr import DEFAULT_RELEASE, RELEASES, DfxMgr
+from edgerun_hw.deploy.emulate.example_bit import registers_of
 
 VOLATILE = ".emulator"
 LOGIC, FAULTS = f"{VOLATILE}/logic.json", f"{VOLATILE}/faults.json"
@@ -331,7 +338,7 @@ def _load(file: Path) -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> int:
     """Makes a board, or is its helper."""
-    parser = argparse.ArgumentParser(prog="python -m edgerun_hw.deploy.emulator")
+    parser = argparse.ArgumentParser(prog="python -m edgerun_hw.deploy.emulate.board")
     parser.add_argument("command", choices=("make", "serve", "boot", "power-cycle"))
     parser.add_argument("root", type=Path)
     parser.add_argument("--board", choices=tuple(BY_NAME), default="kv260")

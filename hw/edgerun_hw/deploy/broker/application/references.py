@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 import struct
 
-from .errors import RefusalError
-from .fdt import Node
+from ..errors import RefusalError
+from ..formats.fdt import Node
 
 UNRESOLVED = 0xFFFFFFFF  # what dtc writes where the kernel is to put a phandle
 PLACE = re.compile(r"(/[^:]*):([^:]+):(0|[1-9][0-9]{0,5})", re.ASCII)

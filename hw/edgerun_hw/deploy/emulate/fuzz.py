@@ -2,7 +2,7 @@
 
 Run as::
 
-    python -m edgerun_hw.deploy.fuzz --messages 1000000 --seed 0
+    python -m edgerun_hw.deploy.emulate.fuzz --messages 1000000 --seed 0
 
 Nine in ten messages go to the parser, which must return a request or refuse; what it returns is
 judged by rules written apart from it. The others are conversations with the whole helper on an
@@ -25,19 +25,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgerun_hw.deploy.altered import alter
 from edgerun_hw.deploy.broker import PROTOCOL
-from edgerun_hw.deploy.broker.boards import BY_NAME
+from edgerun_hw.deploy.broker.application.manifest import MANIFEST
+from edgerun_hw.deploy.broker.application.store import HOME
+from edgerun_hw.deploy.broker.board.boards import BY_NAME
+from edgerun_hw.deploy.broker.board.loader import FIRMWARE
 from edgerun_hw.deploy.broker.errors import ProtocolError
-from edgerun_hw.deploy.broker.loader import FIRMWARE
-from edgerun_hw.deploy.broker.manifest import MANIFEST
 from edgerun_hw.deploy.broker.protocol import Channel, EndOfSession, Request, parse_request
 from edgerun_hw.deploy.broker.session import Session
-from edgerun_hw.deploy.broker.store import HOME
-from edgerun_hw.deploy.emulator import EmulatedSystem, make_root
-from edgerun_hw.deploy.example_bit import example_bit
+from edgerun_hw.deploy.emulate.altered import alter
+from edgerun_hw.deploy.emulate.board import EmulatedSystem, make_root
+from edgerun_hw.deploy.emulate.example_bit import example_bit
+from edgerun_hw.deploy.emulate.sample import sample_package
 from edgerun_hw.deploy.package import DEFAULT_NAME
-from edgerun_hw.deploy.sample import sample_package
 
 Parse = Callable[[bytes], Request]
 OWN = (FIRMWARE, HOME, ".emulator", "sys", "run/edgerun-fpga.lock")
@@ -299,7 +299,7 @@ def _is_own(folder: Path, path: Path) -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the fuzzer; 1 if it finds something."""
-    parser = argparse.ArgumentParser(prog="python -m edgerun_hw.deploy.fuzz")
+    parser = argparse.ArgumentParser(prog="python -m edgerun_hw.deploy.emulate.fuzz")
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)

@@ -7,11 +7,11 @@ import json
 import random
 from collections.abc import Callable
 
-from edgerun_hw.deploy.broker import configuration
-from edgerun_hw.deploy.broker.fdt import Node, read_tree
-from edgerun_hw.deploy.broker.manifest import MANIFEST
+from edgerun_hw.deploy.broker.application.manifest import MANIFEST
+from edgerun_hw.deploy.broker.formats import configuration
+from edgerun_hw.deploy.broker.formats.fdt import Node, read_tree
+from edgerun_hw.deploy.emulate.sample import write_tree
 from edgerun_hw.deploy.package import DEFAULT_NAME
-from edgerun_hw.deploy.sample import write_tree
 
 Alteration = Callable[[random.Random, bytes], bytes]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgerun_hw.deploy import bitstream
-from edgerun_hw.deploy.broker import configuration
-from edgerun_hw.deploy.broker.boards import Board
+from edgerun_hw.deploy.broker.board.boards import Board
+from edgerun_hw.deploy.broker.formats import configuration
 from edgerun_hw.overlay.register_map import ID_VALUE, VERSION_VALUE
 
 # Their frames begin with this and two words: what ID and VERSION will read.

@@ -19,11 +19,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .errors import FailureError, ProtocolError, RefusalError
-from .loader import FIRMWARE
+from ..board.loader import FIRMWARE
+from ..board.system import System
+from ..errors import FailureError, ProtocolError, RefusalError
+from ..protocol import DIGEST, MAX_FILE_BYTES, parse_object
 from .manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest, read_manifest
-from .protocol import DIGEST, MAX_FILE_BYTES, parse_object
-from .system import System
 
 HOME = "lib/firmware/edgerun"
 INCOMING, KEPT = f"{HOME}/incoming", f"{HOME}/kept"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from .application import check_application
-from .boards import Board
-from .errors import ProtocolError, RefusalError
+from ..board.boards import Board
+from ..board.policy import Policy
+from ..board.system import NewFile, System
+from ..errors import ProtocolError, RefusalError
+from ..protocol import MAX_FILE_BYTES
+from .check import check_application
 from .manifest import Manifest
-from .policy import Policy
-from .protocol import MAX_FILE_BYTES
 from .store import INCOMING
-from .system import NewFile, System
 
 MAX_TOTAL_BYTES = MAX_FILE_BYTES + (2 << 20)
 

@@ -6,8 +6,10 @@ import struct
 import tempfile
 from pathlib import Path
 
-from edgerun_hw.deploy.broker.boards import BY_NAME
-from edgerun_hw.deploy.broker.fdt import (
+from edgerun_hw.deploy.broker.application.overlay import FAMILIES
+from edgerun_hw.deploy.broker.application.references import UNRESOLVED
+from edgerun_hw.deploy.broker.board.boards import BY_NAME
+from edgerun_hw.deploy.broker.formats.fdt import (
     BEGIN_NODE,
     END,
     END_NODE,
@@ -19,8 +21,6 @@ from edgerun_hw.deploy.broker.fdt import (
     VERSION,
     Node,
 )
-from edgerun_hw.deploy.broker.overlay import FAMILIES
-from edgerun_hw.deploy.broker.references import UNRESOLVED
 from edgerun_hw.deploy.package import DEFAULT_NAME, DEFAULT_SHELL, Sources, make_package
 
 BASES = {"kv260": 0xA000_0000, "ultra96v2": 0xA000_0000, "pynq-z2": 0x43C0_0000}

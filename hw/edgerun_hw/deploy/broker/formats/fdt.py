@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .errors import RefusalError
+from ..errors import RefusalError
 
 MAGIC, VERSION, LAST_COMPATIBLE = 0xD00DFEED, 17, 16
 HEADER = struct.Struct(">10I")

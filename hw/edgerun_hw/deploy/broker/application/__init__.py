@@ -1,0 +1,1 @@
+"""Applications: what they declare, whether that is so, and where they lie."""

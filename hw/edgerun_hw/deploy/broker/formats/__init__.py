@@ -1,0 +1,1 @@
+"""Readers of what others write: device trees, configuration streams, signatures, listings."""
