@@ -14,8 +14,8 @@ from edgerun.backends.base import (
     buckets,
 )
 from edgerun.errors import UnsupportedError
-from edgerun.graph.ir import Graph, Node
-from edgerun.plan.planner import SWITCH_SECONDS, make_plan
+from edgerun.graph.ir import Graph, Node, ValueShape
+from edgerun.plan.planner import SWITCH_BYTES_A_SECOND, SWITCH_SECONDS, make_plan
 from edgerun.plan.programs import compile_plan
 from edgerun.state import Batch, CacheSpec, KVCache
 
@@ -186,3 +186,23 @@ def test_without_a_companion_nobody_stands_in():
     spec = CacheSpec(1, 1, 8)
     with pytest.raises(UnsupportedError, match="'a' failed and no other"):
         compile_plan(plan, backends, buckets(4), CompileOptions(spec))
+
+
+def test_a_change_costs_what_the_bytes_that_cross_cost():
+    """Values alive between two nodes are handed over, the wider the dearer; others are not."""
+    wide, narrow = 1 << 22, 64
+    nodes = [
+        Node("add", "n0", ("x", "x"), ("u",)),
+        Node("linear", "n1", ("u", "down"), ("v",), {"activations": "float"}),
+        Node("add", "n2", ("v", "v"), ("y",)),
+    ]
+    shape = np.lib.stride_tricks.as_strided
+    down = shape(np.zeros(1, np.float32), (narrow, wide), (0, 0))
+    graph = Graph(nodes, ["x"], ["y"], {"down": down}, shapes={"x": ValueShape(wide)})
+    crossing = 4 * wide / SWITCH_BYTES_A_SECOND
+    gain = SWITCH_SECONDS + crossing / 2
+    # Behind the wide value a change pays only if it gains more than the bytes cost.
+    early = [Fake("a", [0.0, gain, gain]), Fake("b", [1.0, 0.0, gain])]
+    assert placement(make_plan(graph, early)) == ["a", "a", "a"]
+    late = [Fake("a", [0.0, 0.0, gain]), Fake("b", [1.0, 1.0, 0.0])]
+    assert placement(make_plan(graph, late)) == ["a", "a", "b"]
