@@ -1,0 +1,233 @@
+"""A sequence: a prompt and what follows it, from the moment it is asked for until it has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import compress, count
+from operator import ne
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.engine.stats import Stats
+
+FinishReason = Literal["stop", "length", "context", "memory"]
+AHEAD = 8  # ids that a reply may have which its reader has not taken
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token of a reply.
+
+    Attributes:
+        id: the token.
+        finish_reason: why it is the last one, or None: ``"stop"`` for a stop id (which belongs to
+            no text), ``"length"`` for max_tokens, ``"context"`` for the end of the context.
+    """
+
+    id: int
+    finish_reason: FinishReason | None = None
+
+
+class Chooses(Protocol):
+    """What a sequence needs of its chooser."""
+
+    @property
+    def position(self) -> int:
+        """How many ids are before the next one."""
+        ...
+
+    def draw(self, logits: NDArray[np.float32]) -> int:
+        """Chooses an id by logits ``[vocab]``."""
+        ...
+
+    def accept(self, id_: int) -> None:
+        """Appends an id."""
+        ...
+
+    def undo(self, count: int) -> None:
+        """Takes the last ids back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What ends a reply.
+
+    Attributes:
+        length: most ids, those of the prompt among them.
+        reason: what is said of a reply of that length.
+        stop_ids: ids that are the last of a reply.
+    """
+
+    length: int
+    reason: FinishReason = "context"
+    stop_ids: frozenset[int] = frozenset()
+
+
+class Lease:
+    """Has a slot of the store, until it is closed or forgotten."""
+
+    __slots__ = ("__weakref__", "is_open", "slot")
+
+    def __init__(self) -> None:
+        """Made before the slot is taken, which is then this object's."""
+        self.slot = -1
+        self.is_open = True
+
+
+class Sequence:
+    """A prompt and its reply; nobody else has a list of its ids.
+
+    Its engine computes it; one reader, in any thread, takes what came. Only ``lease``, ``cached``
+    and ``ids`` change when it is computed, each at once: a call that is interrupted between two of
+    these changes is repeated.
+
+    Attributes:
+        ids: the prompt and what was chosen, a stop id included.
+        prompt_tokens: how many of them are the prompt.
+        ending: what ends the reply.
+        stats: timings.
+        lease: its slot in the store; None while it waits.
+        cached: ids whose states are in the slot.
+        cancelled: whether nobody wants more of it.
+        starved: whether memory was too small to go on, though nothing else ran.
+        error: what ended it, or None.
+        previous: an ended sequence, whose slot this one goes on with if it is still there.
+        is_retained: whether another one shall go on with its slot.
+    """
+
+    def __init__(
+        self,
+        prompt: list[int],
+        ending: Ending,
+        chooser: Chooses | None,
+        stats: Stats | None = None,
+    ) -> None:
+        """Begins behind a prompt of at least one id."""
+        self.ids = prompt
+        self.prompt_tokens = len(prompt)
+        self.ending = ending
+        self.stats = stats or Stats()
+        self.lease: Lease | None = None
+        self.cached = 0
+        self.cancelled = False
+        self.starved = False
+        self.error: Exception | None = None
+        self.previous: Sequence | None = None
+        self.is_retained = False
+        self._chooser = chooser
+        self._taken = len(prompt)
+
+    @property
+    def pending(self) -> int:
+        """Ids that have no states yet: one in a reply, any number in a prompt."""
+        return len(self.ids) - self.cached
+
+    @property
+    def is_reply(self) -> bool:
+        """Whether the next id to compute follows what was chosen last."""
+        return self.cached == len(self.ids) - 1 >= self.prompt_tokens
+
+    @property
+    def logits_from(self) -> int:
+        """Position of the first id whose logits are wanted."""
+        return len(self.ids) - 1
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why no id follows; None if one does, or if it was cancelled or failed."""
+        return "memory" if self.starved else self._reason(len(self.ids))
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing of it will be computed any more."""
+        return self.cancelled or self.error is not None or self.finish_reason is not None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it is to be computed now: its reader is not far behind."""
+        return len(self.ids) - self._taken < AHEAD and not self.is_ended
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its reader need not wait."""
+        return self._taken < len(self.ids) or self.is_ended
+
+    def receive(self, logits: NDArray[np.float32]) -> None:
+        """Chooses an id by its logits ``[1, vocab]``."""
+        assert self._chooser is not None
+        id_ = self._chooser.draw(logits[0])
+        self._chooser.accept(id_)
+        self.stats.mark(first=len(self.ids) == self.prompt_tokens)
+        self.ids.append(id_)
+        self.stats.completion_tokens += id_ not in self.ending.stop_ids
+
+    def take(self) -> Token | None:
+        """Returns the next token; None if it is not there yet, or none will be."""
+        if self._taken == len(self.ids):
+            return None
+        id_ = self.ids[self._taken]
+        self._taken += 1
+        return Token(id_, self._reason(self._taken))
+
+    def recover(self, cached: int) -> None:
+        """Brings all in line with the ids after a call that was interrupted."""
+        self.cached = cached
+        if self._chooser is not None:
+            self._chooser.undo(self._chooser.position - len(self.ids))
+
+    def _reason(self, length: int) -> FinishReason | None:
+        if length > self.prompt_tokens and self.ids[length - 1] in self.ending.stop_ids:
+            return "stop"
+        return self.ending.reason if length >= self.ending.length else None
+
+
+class Scoring(Sequence):
+    """A text of which the logits of every position are wanted, and no reply."""
+
+    def __init__(self, ids: list[int]) -> None:
+        """Takes at least one id."""
+        super().__init__(ids, Ending(len(ids) + 1), None)
+        self._scored = 0
+        self._block: NDArray[np.float32] | None = None
+
+    @property
+    def logits_from(self) -> int:
+        """Position of the first id whose logits nobody has yet."""
+        return self._scored
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """``"length"`` when the logits of all ids were taken."""
+        return "length" if self._scored == len(self.ids) else super().finish_reason
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its reader has all logits that came."""
+        return self._block is None and not self.is_ended
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its reader need not wait."""
+        return self._block is not None or self.is_ended
+
+    def receive(self, logits: NDArray[np.float32]) -> None:
+        """Keeps a copy of logits ``[rows, vocab]`` for the reader."""
+        self._block = logits.copy()
+
+    def take_block(self) -> NDArray[np.float32] | None:
+        """Returns logits of the next rows ``[rows, vocab]``; None if there are none yet.
+
+        For the thread that holds the store's lock.
+        """
+        block, self._block = self._block, None
+        if block is not None:
+            self._scored += len(block)
+        return block
+
+
+def shared_prefix(left: list[int], right: list[int]) -> int:
+    """Length of the longest common prefix of two lists of ids."""
+    return next(compress(count(), map(ne, left, right)), min(len(left), len(right)))
