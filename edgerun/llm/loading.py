@@ -24,6 +24,7 @@ from edgerun.errors import BundleError, InputError
 from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import value_shapes
 from edgerun.kernels.host.cores import worker_threads
+from edgerun.kernels.host.memory import available_memory
 from edgerun.machine.profile import machine_profile
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.model.chat.template import ChatTemplate, template_source
@@ -317,10 +318,8 @@ def _context(asked: int | None, trained: int, spec: CacheSpec) -> int:
         raise InputError(f"context is {asked}; this model was made for at most {trained} tokens")
     if asked is not None:
         return asked
-    import psutil
-
     wanted = trained
-    affordable = int(psutil.virtual_memory().available * CACHE_SHARE) // spec.bytes_per_token
+    affordable = int(available_memory() * CACHE_SHARE) // spec.bytes_per_token
     if affordable < wanted:
         wanted = max(MIN_CONTEXT, affordable)
         logger.warning(

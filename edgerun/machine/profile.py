@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from edgerun.env import settings
 from edgerun.files.private import make_folder, read_private, write_atomically
 from edgerun.kernels.host.cores import cores
+from edgerun.kernels.host.memory import available_memory
 from edgerun.machine.busy import BusyMeter
 
 if TYPE_CHECKING:
@@ -275,10 +276,8 @@ def _best_time(team: ThreadTeam, program: Program) -> float:
 
 
 def _buffer_bytes() -> int:
-    import psutil
-
     wanted = max(BUFFER_BYTES, 4 * _last_cache_bytes())
-    affordable = int(psutil.virtual_memory().available) // 4
+    affordable = available_memory() // 4
     return max(1, min(wanted, affordable) // CHUNK_BYTES) * CHUNK_BYTES
 
 

@@ -13,6 +13,7 @@ UNUSED = (
     "onnxruntime",
     "openvino",
     "prompt_toolkit",
+    "psutil",
     "edgerun.plan.calibration",
 )
 SCRIPT = """

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from edgerun.env import settings
 from edgerun.errors import InputError
+from edgerun.kernels.host.cgroups import group_folders, read_text
 
 CPUS = "sys/devices/system/cpu"
 HYBRID_FAST = "sys/devices/cpu_core/cpus"
@@ -29,8 +30,6 @@ SPEED_FILES = ("cpu_capacity", "cpufreq/cpuinfo_max_freq")
 # more: Cortex-A55 beside A76 0.5, Zen 5c beside Zen 5 0.65.
 FAST_SHARE = 0.7
 SIBLING_FILES = ("topology/core_cpus_list", "topology/thread_siblings_list")
-CGROUPS = "proc/self/cgroup"
-CGROUP_MOUNT = "sys/fs/cgroup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,7 @@ def parse_cpu_list(text: str) -> set[int]:
 
 def read_quota(root: Path) -> float | None:
     """CPUs' worth of time that the control groups of this process allow; the least of them."""
-    found = [quota for folder in _cgroup_folders(root) for quota in _quotas(folder)]
+    found = [quota for folder in group_folders(root, "cpu") for quota in _quotas(folder)]
     return min(found, default=None)
 
 
@@ -142,7 +141,7 @@ def _one_per_core(root: Path, allowed: Set[int]) -> set[int]:
 
 def _siblings(folder: Path) -> set[int]:
     for name in SIBLING_FILES:
-        found = parse_cpu_list(_text(folder / name))
+        found = parse_cpu_list(read_text(folder / name))
         if found:
             return found
     return set()
@@ -150,7 +149,7 @@ def _siblings(folder: Path) -> set[int]:
 
 def _fast(root: Path, cpus: Set[int]) -> Set[int]:
     """Those of the CPUs that are about as fast as the fastest of them."""
-    named = parse_cpu_list(_text(root / HYBRID_FAST)) & cpus
+    named = parse_cpu_list(read_text(root / HYBRID_FAST)) & cpus
     if named:
         return named
     for name in SPEED_FILES:
@@ -162,40 +161,12 @@ def _fast(root: Path, cpus: Set[int]) -> Set[int]:
     return cpus
 
 
-def _cgroup_folders(root: Path) -> Iterator[Path]:
-    """Folders of the groups that may limit this process, from its own up to the mount's root.
-
-    Inside a container the path that the system reports may not exist below the mount, which then
-    is the container's own group: the root is looked at in any case.
-    """
-    for line in _text(root / CGROUPS).splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        names = controllers.split(",")
-        if controllers and "cpu" not in names:
-            continue
-        for mount in _mounts(controllers):
-            yield from _upwards(root / CGROUP_MOUNT / mount, path)
-
-
-def _mounts(controllers: str) -> Iterable[str]:
-    return dict.fromkeys((controllers, "cpu", "cpu,cpuacct")) if controllers else ("", "unified")
-
-
-def _upwards(mount: Path, path: str) -> Iterator[Path]:
-    parts = [part for part in PurePosixPath(path).parts if part != "/"]
-    if ".." in parts:  # outside of what this namespace shows
-        parts = []
-    for length in range(len(parts), -1, -1):
-        yield mount.joinpath(*parts[:length])
-
-
 def _quotas(folder: Path) -> Iterator[float]:
     """What one group allows: version 2's ``cpu.max``, version 1's two files."""
-    allowed, _, period = _text(folder / "cpu.max").strip().partition(" ")
+    allowed, _, period = read_text(folder / "cpu.max").strip().partition(" ")
     texts = [
         (allowed, period),
-        (_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")),
+        (read_text(folder / "cpu.cfs_quota_us"), read_text(folder / "cpu.cfs_period_us")),
     ]
     for quota, every in texts:
         if _whole(quota) and _whole(every):  # "max" and -1 mean no limit
@@ -208,12 +179,5 @@ def _whole(text: str) -> bool:
 
 
 def _number(path: Path) -> int | None:
-    text = _text(path)
+    text = read_text(path)
     return int(text) if _whole(text) else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
