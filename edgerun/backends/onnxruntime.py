@@ -30,9 +30,9 @@ from edgerun.backends.base import (
 from edgerun.errors import BackendError, BundleError, UnsupportedError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
-from edgerun.graph.ops import LOGITS
 from edgerun.kernels.host.cores import worker_threads
 from edgerun.limited import run_limited
+from edgerun.ops.base import LOGITS
 from edgerun.state import Batch, KVCache
 
 SECONDS_A_NODE = 2e-4

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from edgerun.backends.base import (
     NO_VALUES,
     Backend,
@@ -23,11 +21,13 @@ from edgerun.backends.base import (
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Constant, Graph, Node
 from edgerun.graph.mapped_file import MappedFile, find_file
-from edgerun.graph.ops import IDS, POSITIONS, SCHEMAS
-from edgerun.kernels.reference import evaluate
+from edgerun.graph.shapes import node_work
+from edgerun.ops.base import IDS, POSITIONS
+from edgerun.ops.registry import OPS
 from edgerun.state import Batch, KVCache
 
-SECONDS_PER_MAC = 1e-9  # NumPy with dequantisation; only the order of magnitude matters
+# NumPy with dequantisation; only the order of magnitude matters.
+SECONDS_PER_MAC, SECONDS_A_NODE = 1e-9, 1e-3
 
 
 class ReferenceExecutable(Executable):
@@ -50,7 +50,8 @@ class ReferenceExecutable(Executable):
         constants = self._segment.constants
         for node in self._segment.nodes:
             inputs = [known.get(name, constants.get(name)) for name in node.inputs]
-            known[node.outputs[0]] = evaluate(node.op, inputs, node.attrs, batch, cache)
+            outputs = OPS[node.op].evaluate(inputs, node.attrs, batch, cache)
+            known.update(zip(node.outputs, outputs, strict=True))
         return {name: known[name] for name in self._segment.outputs}
 
     def close(self) -> None:
@@ -69,7 +70,7 @@ def _mapped_files(constants: Iterable[Constant]) -> list[MappedFile]:
 
 
 class ReferenceBackend(Backend):
-    """Runs every op of the schema."""
+    """Runs every op by its definition."""
 
     name = "reference"
 
@@ -78,17 +79,15 @@ class ReferenceBackend(Backend):
         return Support(True)
 
     def supports(self, graph: Graph, node: Node, shape: Shape) -> Support:
-        """Every op of the schema."""
-        if node.op in SCHEMAS:
+        """Every op that has a definition."""
+        if node.op in OPS:
             return Support(True)
-        return Support(False, f"'{node.op}' is not in the op schema")
+        return Support(False, f"'{node.op}' is none of our ops")
 
     def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
         """A deliberately high estimate."""
-        if node.op != "linear":
-            return 1e-4
-        weight = graph.constants[node.inputs[1]]
-        return float(np.prod(weight.shape)) * shape.rows * SECONDS_PER_MAC + 1e-3
+        macs = node_work(graph, node, graph.shapes).macs * shape.rows
+        return macs * SECONDS_PER_MAC + SECONDS_A_NODE
 
     def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
         """Wraps the segment."""

@@ -23,8 +23,8 @@ from edgerun.backends.base import (
 )
 from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph, Node
-from edgerun.graph.ops import IDS, POSITIONS
-from edgerun.kernels.reference import evaluate
+from edgerun.ops.base import IDS, POSITIONS
+from edgerun.ops.registry import OPS
 from edgerun.state import Batch, KVCache
 
 # Of the range of the expected values. Rounding to int8 may turn the other way on a tie, which
@@ -63,8 +63,9 @@ class ValidatingExecutable(Executable):
         }
         for node in self._segment.nodes:
             inputs = [known.get(name) for name in node.inputs]
-            expected = evaluate(node.op, inputs, node.attrs, batch, before)
-            self._compare(node, found[node.outputs[0]], expected)
+            expected = OPS[node.op].evaluate(inputs, node.attrs, batch, before)
+            for name, value in zip(node.outputs, expected, strict=True):
+                self._compare(node, found[name], value)
         return {name: found[name] for name in self._segment.outputs}
 
     def close(self) -> None:

@@ -26,8 +26,9 @@ class WatchingExecutable(Executable):
         """Runs and shows the batch; see ``Executable``."""
         found = self._inner(batch, cache, values)
         for node in self._segment.nodes:
-            line = trace.value_line(node.name, found[node.outputs[0]])
-            trace.say(trace.SHAPES, f"{self._title} {node.op} {line}")
+            for output in node.outputs:
+                line = trace.value_line(node.name, found[output])
+                trace.say(trace.SHAPES, f"{self._title} {node.op} {line}")
         return {name: found[name] for name in self._segment.outputs}
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """Whether a lowered graph is one that can be run: the wall in front of every back-end.
 
 Kernels are machine code that trusts sizes, so nothing may reach them that does not fit together.
-What each op demands is data in ``graph/ops.py``; here it is compared with every node and constant.
+What each op demands is data in its file in ``ops/``; here it is compared with every node and
+constant.
 """
 
 from __future__ import annotations
@@ -10,18 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-import numpy as np
-
 from edgerun.errors import BundleError
 from edgerun.graph.constants import check_constant
 from edgerun.graph.ir import Graph, Node, ValueShape
-from edgerun.graph.ops import IDS, LOGITS, POSITIONS, SCHEMAS, Kind, Operand
-from edgerun.graph.shapes import ALTERED, output_shape
-
-# Attributes that are the same in all nodes that have them: the cache has one shape.
-MODEL_WIDE = ("num_heads", "num_kv_heads", "head_dim")
-
-MAX_FREQUENCY = 1 << 16  # radians a token; real models begin at 1
+from edgerun.graph.shapes import ALTERED, node_sizes, output_shapes
+from edgerun.ops.base import IDS, LOGITS, POSITIONS, Kind, Operand
+from edgerun.ops.registry import OPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +43,8 @@ class Geometry:
 
 
 def is_lowered(graph: Graph) -> bool:
-    """Whether the graph has nothing but ops of the schema; others run from their own file."""
-    return bool(graph.nodes) and all(node.op in SCHEMAS for node in graph.nodes)
+    """Whether the graph has nothing but our ops; others run from their own file."""
+    return bool(graph.nodes) and all(node.op in OPS for node in graph.nodes)
 
 
 def check(graph: Graph) -> Geometry:
@@ -63,7 +58,7 @@ def check(graph: Graph) -> Geometry:
         UnsupportedError: a weight format is not known.
     """
     shapes: dict[str, ValueShape] = {}
-    checked: set[tuple[str, Kind]] = set()
+    checked: set[tuple[str, Operand]] = set()
     names: set[str] = set()
     for node in graph.nodes:
         if node.name in names:
@@ -71,17 +66,14 @@ def check(graph: Graph) -> Geometry:
         names.add(node.name)
         _check_attributes(node)
         _check_inputs(graph, node, shapes)
-        for name, kind in _constants(node):
-            if (name, kind) not in checked:
-                check_constant(name, graph.constants[name], kind)
-                checked.add((name, kind))
-        _check_output(graph, node, shapes)
-        shape = output_shape(graph, node, shapes)
-        assert shape is not None  # all inputs are known
-        shapes[node.outputs[0]] = shape
+        for name, operand in _constants(node):
+            if (name, operand) not in checked:
+                check_constant(name, graph.constants[name], operand)
+                checked.add((name, operand))
+        _check_outputs(graph, node, shapes)
+        shapes.update(output_shapes(graph, node, shapes))
     _check_ends(graph, shapes)
-    _check_head_norms(graph, shapes)
-    _check_frequencies(graph)
+    _check_head_vectors(graph, shapes)
     return _geometry(graph, shapes)
 
 
@@ -104,20 +96,8 @@ def confirm(geometry: Geometry, stated: Mapping[str, int], origin: str) -> None:
             )
 
 
-def _check_frequencies(graph: Graph) -> None:
-    """Angles are position times frequency: what float32 cannot hold there becomes NaN."""
-    for node in graph.nodes:
-        if node.op == "rotary":
-            largest = float(np.abs(graph.array(node.inputs[2])).max())
-            if largest > MAX_FREQUENCY:
-                raise BundleError(
-                    f"node '{node.name}' turns by up to {largest:g} radians a token; expected at "
-                    f"most {MAX_FREQUENCY}: {ALTERED}"
-                )
-
-
 def _check_attributes(node: Node) -> None:
-    rules = SCHEMAS[node.op].attributes
+    rules = OPS[node.op].attributes
     if set(node.attrs) != set(rules):
         raise BundleError(
             f"node '{node.name}' ({node.op}) has the attributes {_listed(node.attrs)}; expected "
@@ -136,7 +116,7 @@ def _listed(names: Mapping[str, Any]) -> str:
 
 def _check_inputs(graph: Graph, node: Node, shapes: Mapping[str, ValueShape]) -> None:
     """Every operand is there, and what its kind demands: made before, or a constant."""
-    operands = SCHEMAS[node.op].inputs
+    operands = OPS[node.op].inputs
     needed = sum(not operand.optional for operand in operands)
     if not needed <= len(node.inputs) <= len(operands):
         raise BundleError(
@@ -157,6 +137,11 @@ def _check_inputs(graph: Graph, node: Node, shapes: Mapping[str, ValueShape]) ->
                 f"node '{node.name}' ({node.op}) reads '{name}' as {operand.name}; expected "
                 f"{description}"
             )
+        if operand.kind is Kind.ROWS and not absent and shapes[name].dtype != operand.dtype:
+            raise BundleError(
+                f"node '{node.name}' ({node.op}) reads '{name}', which is {shapes[name].dtype}, as "
+                f"{operand.name}; expected {operand.dtype}: {ALTERED}"
+            )
 
 
 def _misplaced(operand: Operand, name: str) -> bool:
@@ -164,22 +149,21 @@ def _misplaced(operand: Operand, name: str) -> bool:
     return operand.kind is Kind.BATCH and name != operand.name
 
 
-def _constants(node: Node) -> list[tuple[str, Kind]]:
+def _constants(node: Node) -> list[tuple[str, Operand]]:
     """The constants that a node reads."""
-    pairs = zip(SCHEMAS[node.op].inputs, node.inputs, strict=False)
-    return [
-        (name, one.kind) for one, name in pairs if name and one.kind in (Kind.VECTOR, Kind.MATRIX)
-    ]
+    pairs = zip(node.inputs, OPS[node.op].inputs, strict=False)
+    return [pair for pair in pairs if pair[0] and pair[1].kind in (Kind.VECTOR, Kind.MATRIX)]
 
 
-def _check_output(graph: Graph, node: Node, shapes: Mapping[str, ValueShape]) -> None:
-    """A node makes one value, which nothing else makes."""
-    name = node.outputs[0] if node.outputs else ""
-    taken = name in shapes or name in graph.constants or name in ("", IDS, POSITIONS)
-    if taken or any(node.outputs[1:]):
+def _check_outputs(graph: Graph, node: Node, shapes: Mapping[str, ValueShape]) -> None:
+    """A node makes the values of its op, which nothing else makes."""
+    count = len(OPS[node.op].outputs)
+    others = {"", IDS, POSITIONS, *shapes, *graph.constants}
+    if len(node.outputs) != count or len({*node.outputs} - others) != count:
+        expected = f"{count} values" if count > 1 else "one value"
         raise BundleError(
             f"node '{node.name}' ({node.op}) makes {', '.join(node.outputs) or 'nothing'}; "
-            f"expected one value that nothing else makes: {ALTERED}"
+            f"expected {expected} that nothing else makes: {ALTERED}"
         )
 
 
@@ -195,19 +179,18 @@ def _check_ends(graph: Graph, shapes: Mapping[str, ValueShape]) -> None:
         raise BundleError(f"the graph reads {', '.join(graph.inputs)}, which nothing provides")
 
 
-def _check_head_norms(graph: Graph, shapes: Mapping[str, ValueShape]) -> None:
+def _check_head_vectors(graph: Graph, shapes: Mapping[str, ValueShape]) -> None:
     """A norm is as long as a row; as a head only where heads are what is read next."""
     readers = graph.consumers()
     for node in graph.nodes:
-        if node.op != "rms_norm":
-            continue
-        size, width = len(graph.array(node.inputs[1])), shapes[node.outputs[0]].width
-        heads = {reader.attrs.get("head_dim") for reader in readers.get(node.outputs[0], [])}
-        if size != width and heads != {size}:
-            raise BundleError(
-                f"node '{node.name}' (rms_norm) normalises rows of {width} by a weight of {size}; "
-                f"expected {width}: {ALTERED}"
-            )
+        for name, operand in _constants(node):
+            width, size = shapes[node.outputs[0]].width, graph.constants[name].shape[0]
+            heads = {reader.attrs.get("head_dim") for reader in readers.get(node.outputs[0], [])}
+            if operand.of_heads and size != width and heads != {size}:
+                raise BundleError(
+                    f"node '{node.name}' ({node.op}) treats rows of {width} by a {operand.name} of "
+                    f"{size}; expected {width}: {ALTERED}"
+                )
 
 
 def _geometry(graph: Graph, shapes: Mapping[str, ValueShape]) -> Geometry:
@@ -216,31 +199,22 @@ def _geometry(graph: Graph, shapes: Mapping[str, ValueShape]) -> Geometry:
     Raises:
         BundleError: nodes differ in one, or layers are missing or there twice.
     """
-    by_op: dict[str, list[Node]] = {}
-    for node in graph.nodes:
-        by_op.setdefault(node.op, []).append(node)
-    layers = sorted(node.attrs["layer"] for node in by_op.get("attention", []))
+    layers = sorted(node.attrs["layer"] for node in graph.nodes if OPS[node.op].state)
     wrong = next((layer for index, layer in enumerate(layers) if layer != index), None)
     if not layers or wrong is not None:
         raise BundleError(
             f"the graph has {len(layers)} attention layers and calls one of them {wrong}; expected "
             f"every number from 0 on once: {ALTERED}"
         )
-    tables = [graph.constants[node.inputs[1]].shape for node in by_op.get("embedding", [])]
-    gates = [shapes[node.outputs[0]].width for node in by_op.get("gate", [])]
-    return Geometry(
-        num_layers=len(layers),
-        **{name: _same(name, _stated(graph, name)) for name in MODEL_WIDE},
-        hidden_size=_same("hidden_size", [int(shape[1]) for shape in tables]),
-        intermediate_size=_same("intermediate_size", gates or [0]),
-        vocab_size=_same(
-            "vocab_size", [int(shape[0]) for shape in tables] + [shapes[LOGITS].width]
-        ),
-    )
-
-
-def _stated(graph: Graph, name: str) -> list[int]:
-    return [node.attrs[name] for node in graph.nodes if name in node.attrs]
+    stated: dict[str, list[int]] = {entry.name: [] for entry in fields(Geometry)}
+    for node in graph.nodes:
+        sizes = node_sizes(graph, node, shapes).named()
+        for name, size in OPS[node.op].model_sizes.items():
+            stated[name].append(sizes[size])
+    stated["num_layers"] = [len(layers)]
+    stated["vocab_size"].append(shapes[LOGITS].width)
+    stated["intermediate_size"] = stated["intermediate_size"] or [0]  # a model may have no gates
+    return Geometry(**{name: _same(name, sizes) for name, sizes in stated.items()})
 
 
 def _same(name: str, sizes: list[int]) -> int:

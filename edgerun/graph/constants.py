@@ -13,7 +13,8 @@ from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Constant
 from edgerun.graph.mapped_file import ArrayReader
-from edgerun.graph.ops import Kind
+from edgerun.graph.shapes import ALTERED
+from edgerun.ops.base import Kind, Operand
 
 DIMENSIONS = {Kind.VECTOR: 1, Kind.MATRIX: 2}
 SMALLEST_BLOCK = 16  # what MatMulNBits allows
@@ -21,7 +22,7 @@ FEW_BYTES = 1 << 16  # of scales
 PIECE = 1 << 22  # elements looked at together
 
 
-def check_constant(name: str, constant: Constant, kind: Kind) -> None:
+def check_constant(name: str, constant: Constant, operand: Operand) -> None:
     """Checks type, dimensions and content of a constant.
 
     Contents are looked at as far as that is cheap: the numbers of vectors, and scales that are
@@ -29,24 +30,30 @@ def check_constant(name: str, constant: Constant, kind: Kind) -> None:
     has to read them anyway (``check_many_scales``, ``check_finite``).
 
     Raises:
-        BundleError: it is not what an operand of this kind must be.
+        BundleError: it is not what the operand must be.
         UnsupportedError: no such weight format.
     """
     if isinstance(constant, PackedWeight):
-        if kind is not Kind.MATRIX:
+        if operand.kind is not Kind.MATRIX:
             raise BundleError(f"constant '{name}' is a packed matrix; expected a float32 vector")
         _check_packed(name, constant)
         if constant.scales.nbytes <= FEW_BYTES:
             check_finite(name, "scales", constant.scales)
         return
-    dimensions = DIMENSIONS[kind]
+    dimensions = DIMENSIONS[operand.kind]
     if constant.dtype != np.float32 or constant.ndim != dimensions or not constant.size:
         raise BundleError(
             f"constant '{name}' is {_describe(constant)}; expected float32 with {dimensions} "
             f"dimension{'s' * (dimensions > 1)}"
         )
-    if kind is Kind.VECTOR:
+    if operand.kind is Kind.VECTOR:
         check_finite(name, "elements", constant)
+        largest = float(np.abs(constant).max())
+        if largest > operand.limit:
+            raise BundleError(
+                f"constant '{name}' reaches {largest:g}; expected at most {operand.limit:g} of "
+                f"{operand.name}: {ALTERED}"
+            )
 
 
 def check_many_scales(weight: PackedWeight) -> None:

@@ -20,7 +20,7 @@ class Node:
     """One operation.
 
     Attributes:
-        op: name in the op schema (``graph/ops.py``) or, before the passes ran, the ONNX op type
+        op: name in ``ops/`` or, before the passes ran, the ONNX op type
             (``"com.microsoft.MatMulNBits"`` for the contrib domain).
         name: unique name, for messages and placement.
         inputs: value or constant names; ``""`` for an absent optional input.
@@ -44,10 +44,12 @@ class ValueShape:
     Attributes:
         width: elements a row.
         selected: whether it has a row for each wanted logit row of the batch, not for each token.
+        dtype: type of the elements, ``"float32"`` or ``"int32"``.
     """
 
     width: int
     selected: bool = False
+    dtype: str = "float32"
 
 
 @dataclass(slots=True)

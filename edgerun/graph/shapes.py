@@ -1,4 +1,4 @@
-"""Sizes in a lowered graph, from the op schema: widths of values, and what their rows are."""
+"""Sizes in a lowered graph, from what its ops say: widths of values, and what their rows are."""
 
 from __future__ import annotations
 
@@ -7,58 +7,81 @@ from collections.abc import Mapping
 
 from edgerun.errors import BundleError
 from edgerun.graph.ir import Graph, Node, ValueShape
-from edgerun.graph.ops import SCHEMAS, Kind, Operand
+from edgerun.ops.base import Kind, Operand, Work
+from edgerun.ops.registry import OPS
 
 Shapes = Mapping[str, ValueShape]
 ALTERED = "the model is damaged or altered, copy or export it again"
 
 
 def value_shapes(graph: Graph) -> dict[str, ValueShape]:
-    """Shapes of all values that nodes of the op schema make, by name.
+    """Shapes of all values that the nodes of a lowered graph make, by name.
 
     Raises:
         BundleError: the sizes of a node's inputs, constants and attributes contradict each other.
     """
-    known: dict[str, ValueShape] = dict(graph.shapes)
+    shapes: dict[str, ValueShape] = dict(graph.shapes)
     for node in graph.nodes:
-        shape = output_shape(graph, node, known)
-        if shape is not None:
-            known.update(dict.fromkeys(node.outputs, shape))
-    return known
+        shapes.update(output_shapes(graph, node, shapes))
+    return shapes
 
 
-def output_shape(graph: Graph, node: Node, known: Shapes) -> ValueShape | None:
-    """Shape of a node's output, or None if it is of another op or too little is known.
+def output_shapes(graph: Graph, node: Node, shapes: Shapes) -> dict[str, ValueShape]:
+    """Shapes of a node's outputs by name, without those of which too little is known.
 
     Raises:
         BundleError: the sizes of the node contradict each other.
     """
-    schema = SCHEMAS.get(node.op)
-    if schema is None:
-        return None
-    sizes = Sizes(node)
-    selected: set[bool] = set()
-    for operand, name in zip(schema.inputs, node.inputs, strict=False):
-        for expression, size in zip(
-            operand.sizes, _sizes(graph, operand, name, known), strict=False
-        ):
-            sizes.unify(expression, size, f"{operand.name} '{name}'")
-        if operand.kind is Kind.ROWS and name in known:
-            selected.add(known[name].selected)
-    sizes.relate(schema.equal, schema.divides)
-    if len(selected) > 1 or (schema.every_row and True in selected):
+    op = OPS.get(node.op)
+    if op is None:
+        return {}
+    sizes = node_sizes(graph, node, shapes)
+    inputs = zip(op.inputs, node.inputs, strict=False)
+    values = [name for operand, name in inputs if operand.kind is Kind.ROWS and name in shapes]
+    selected = {shapes[name].selected for name in values}
+    if len(selected) > 1 or (op.every_row and True in selected):
         raise BundleError(
             f"node '{node.name}' ({node.op}) mixes rows of all tokens with those whose logits are "
             f"wanted: {ALTERED}"
         )
-    width = sizes.value(schema.width)
-    return None if width is None else ValueShape(width, schema.selects or True in selected)
+    made = {}
+    for operand, name in zip(op.outputs, node.outputs, strict=False):
+        width = sizes.value(operand.sizes[0])
+        if width is not None:
+            made[name] = ValueShape(width, op.selects or True in selected, operand.dtype)
+    return made
 
 
-def _sizes(graph: Graph, operand: Operand, name: str, known: Shapes) -> tuple[int, ...]:
+def node_sizes(graph: Graph, node: Node, shapes: Shapes) -> Sizes:
+    """What the operands and attributes of a node say of the sizes that its op names.
+
+    Raises:
+        BundleError: they contradict each other.
+    """
+    op, sizes = OPS[node.op], Sizes(node)
+    for operand, name in zip(op.inputs, node.inputs, strict=False):
+        operand_sizes = _operand_sizes(graph, operand, name, shapes)
+        for expression, size in zip(operand.sizes, operand_sizes, strict=False):
+            sizes.unify(expression, size, f"{operand.name} '{name}'")
+    sizes.relate(op.equal, op.divides)
+    return sizes
+
+
+def node_work(graph: Graph, node: Node, shapes: Shapes) -> Work:
+    """What a node has to multiply and to read."""
+    op = OPS[node.op]
+    nbytes = {
+        operand.name: graph.constants[name].nbytes
+        for operand, name in zip(op.inputs, node.inputs, strict=False)
+        if name in graph.constants
+    }
+    return op.work(node_sizes(graph, node, shapes).named(), nbytes)
+
+
+def _operand_sizes(graph: Graph, operand: Operand, name: str, shapes: Shapes) -> tuple[int, ...]:
     """Sizes of an operand as far as they are known."""
     if operand.kind is Kind.ROWS:
-        return (known[name].width,) if name in known else ()
+        return (shapes[name].width,) if name in shapes else ()
     constant = graph.constants.get(name)
     return () if constant is None else tuple(int(size) for size in constant.shape)
 
@@ -74,6 +97,10 @@ class Sizes:
             for name, value in node.attrs.items()
             if type(value) is int
         }
+
+    def named(self) -> dict[str, int]:
+        """The sizes by name, of those that are known."""
+        return {name: size for name, (size, _) in self._known.items()}
 
     def value(self, expression: str) -> int | None:
         """The value of a name, a number or a product ``a*b``; None if a factor is not known."""

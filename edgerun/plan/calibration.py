@@ -55,7 +55,7 @@ class Load:
     """A graph of linear layers, for timing.
 
     Attributes:
-        activations: as in ``graph/ops.py``.
+        activations: as in ``ops/linear.py``.
         weights: as they lie in memory, one of ``WEIGHT_BITS``.
         rows: batch rows.
         size: input and output features.

@@ -22,9 +22,10 @@ from edgerun.backends.base import (
 )
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node, ValueShape
-from edgerun.graph.ops import IDS, POSITIONS, SCHEMAS
 from edgerun.graph.passes.attributes import is_unread
 from edgerun.graph.shapes import value_shapes
+from edgerun.ops.base import IDS, POSITIONS
+from edgerun.ops.registry import OPS
 from edgerun.plan.workload import logit_nodes
 
 SWITCH_SECONDS = 5e-5  # to leave one back-end and enter another
@@ -198,7 +199,7 @@ def _plan_phase(
 def _advice(graph: Graph, backends: Sequence[Backend]) -> str:
     """What a user may try whose model the given back-ends cannot run; may be empty."""
     asked = {backend.name for backend in backends}
-    if "reference" not in asked and all(node.op in SCHEMAS for node in graph.nodes):
+    if "reference" not in asked and all(node.op in OPS for node in graph.nodes):
         return "; --backend reference runs it, slowly"
     if "onnxruntime" not in asked and graph.source is not None:
         return "; if you trust the file, --backend onnxruntime may run it, without our limits"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from edgerun.graph.ir import Graph, Node
+from edgerun.graph.check import is_lowered
+from edgerun.graph.ir import Graph
+from edgerun.graph.shapes import node_work, value_shapes
+from edgerun.ops.registry import OPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +37,16 @@ class Workload:
 
 def workload(graph: Graph) -> Workload:
     """Counts the multiply-adds of a lowered graph."""
-    late = logit_nodes(graph)
+    late, shapes = logit_nodes(graph), value_shapes(graph)
     row = logit = attention = layers = 0
-    for node in graph.nodes:
-        if node.op == "linear":
-            macs = _linear_macs(graph, node)
-            row, logit = (row, logit + macs) if node.name in late else (row + macs, logit)
-        elif node.op == "attention":
-            layers += 1
-            attention += 2 * int(node.attrs["num_heads"]) * int(node.attrs["head_dim"])
+    for node in graph.nodes if is_lowered(graph) else ():
+        work = node_work(graph, node, shapes)
+        if node.name in late:
+            logit += work.macs
+        else:
+            row += work.macs
+        attention += work.cached_macs
+        layers += work.cached_macs > 0
     return Workload(row, logit, attention, layers)
 
 
@@ -52,11 +55,8 @@ def logit_nodes(graph: Graph) -> set[str]:
     selected: set[str] = set()
     found = set()
     for node in graph.nodes:
-        if node.op == "select_rows" or selected.intersection(node.inputs):
+        selects = node.op in OPS and OPS[node.op].selects
+        if selects or selected.intersection(node.inputs):
             selected.update(node.outputs)
             found.add(node.name)
     return found
-
-
-def _linear_macs(graph: Graph, node: Node) -> int:
-    return math.prod(int(side) for side in graph.constants[node.inputs[1]].shape)

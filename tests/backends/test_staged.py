@@ -9,9 +9,9 @@ import pytest
 from edgerun.backends.cpu import staged
 from edgerun.backends.cpu.staged import StagedRows, can_stage
 from edgerun.errors import BackendError
+from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Constant
-from edgerun.kernels.reference import dense
 from edgerun.model.bundle import open_bundle
 from tests.bundles import bundle_of, runner
 

@@ -8,10 +8,10 @@ from onnx import helper
 
 from edgerun.backends import make_backend
 from edgerun.errors import BundleError, UnsupportedError
-from edgerun.graph.ops import SCHEMAS
 from edgerun.graph.passes.attributes import ATTRIBUTES, Read
 from edgerun.llm.loading import LoadOptions, prepare
 from edgerun.model.bundle import open_bundle
+from edgerun.ops.registry import OPS
 from edgerun.plan.planner import make_plan
 from tests.altered import AlteredBundle
 from tests.bundles import bundle_of
@@ -31,7 +31,7 @@ def altered(folder, name="llama"):
 
 
 def is_lowered(folder):
-    return {node.op for node in open_bundle(folder).graph.nodes} <= set(SCHEMAS)
+    return {node.op for node in open_bundle(folder).graph.nodes} <= set(OPS)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])

@@ -5,9 +5,9 @@ import pytest
 
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Var
-from edgerun.graph.ops import SCHEMAS
 from edgerun.graph.passes.prune import prune
 from edgerun.model.bundle import open_bundle
+from edgerun.ops.registry import OPS
 from tests.bundles import NAMES, bundle_of
 
 
@@ -15,7 +15,7 @@ from tests.bundles import NAMES, bundle_of
 @pytest.mark.parametrize("name", NAMES)
 def test_every_node_of_an_exported_model_is_lowered(name, weights):
     graph = open_bundle(bundle_of(name, weights=weights)).graph
-    assert {node.op for node in graph.nodes} <= set(SCHEMAS)
+    assert {node.op for node in graph.nodes} <= set(OPS)
     assert graph.outputs == ["logits"]
 
 

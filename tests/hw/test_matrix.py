@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight
-from edgerun.kernels import reference
+from edgerun.ops import linear
 from edgerun_hw.backend.matrix import DeviceMatrix, integers_of, largest_integer
 from edgerun_hw.backend.products import (
     Multiplier,
@@ -34,11 +35,11 @@ def expected_bound(
     x: np.ndarray, weight: PackedWeight, activations: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """The definition in float64 and the error that ``products.py`` promises."""
-    rounded = reference.rounded_activations(x, activations, weight.block).astype(np.float64)
-    dense = reference.dense(weight).astype(np.float64)
-    magnitudes = np.abs(rounded) @ np.abs(dense).T
+    rounded = linear.rounded_activations(x, activations, weight.block).astype(np.float64)
+    matrix = dense(weight).astype(np.float64)
+    magnitudes = np.abs(rounded) @ np.abs(matrix).T
     # Each of the scales' products is rounded in the definition's float32 operands too.
-    return rounded @ dense.T, (weight.blocks + 4) * 2.0**-24 * magnitudes
+    return rounded @ matrix.T, (weight.blocks + 4) * 2.0**-24 * magnitudes
 
 
 @pytest.mark.parametrize("activations", ["int8_row", "int8_block"])
@@ -69,7 +70,7 @@ def test_one_scale_a_row_gives_the_bits_of_the_cpu_kernels_formula(name):
     x = normal(rng, 7, 96)
     product = Product(DeviceMatrix(weight, overlay), round_activations(x, "int8_row", 0))
     Multiplier(overlay).multiply([product])
-    codes, scale = reference.quantize_row(x)
+    codes, scale = linear.quantize_row(x)
     sums = codes.astype(np.int32) @ integers_of(weight, 0, 117).astype(np.int32).T
     expected = (sums.astype(np.float32) * scale[:, None]) * weight.scales[:, 0]
     np.testing.assert_array_equal(product.out, expected)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from edgerun.backends.cpu.emit.gemm import AMX_ROWS, gemm_tokens
+from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels.isa import isa_of
 from edgerun.kernels.layouts.stream import to_stream
-from edgerun.kernels.reference import dense
 from tests.kernels.cases_gemm import MANY, STEP, exact_outputs
 from tests.kernels.cases_linear import (
     BOUND,

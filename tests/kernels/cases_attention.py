@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from edgerun.kernels import reference
 from edgerun.kernels.attention.units import (
     BLOCK_PAGES,
     ROW_BLOCK,
@@ -21,6 +20,7 @@ from edgerun.kernels.attention.units import (
     STACKED,
     AttentionUnits,
 )
+from edgerun.ops.registry import OPS
 from edgerun.state import Batch, CacheSpec, KVCache
 from tests.kernels.harness import (
     F32,
@@ -124,7 +124,7 @@ def attention_call(
     q = random((batch.rows, width), 1, gap=1)
     k, v = (random((batch.rows, kv_heads * head_dim), seed) for seed in (2, 3))
     scale, out = np.array([0.3 / head_dim**0.5], np.float32), untouched((batch.rows, width + 2))
-    expected: F32 = reference.attention(
+    expected: F32 = OPS["attention"].define(
         q[:, :width],
         k,
         v,

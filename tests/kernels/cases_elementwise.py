@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgerun.formats import format_named
-from edgerun.kernels import reference
+from edgerun.ops.registry import OPS
 from tests.kernels.harness import (
     ISAS,
     UNTOUCHED,
@@ -27,7 +27,7 @@ def embedding_dense(shape: tuple[int, int]) -> Call:
     out = untouched((rows, width + 3))
 
     def check() -> None:
-        np.testing.assert_array_equal(out[:, :width], reference.embedding(ids, table))
+        np.testing.assert_array_equal(out[:, :width], OPS["embedding"].define(ids, table))
         assert (out[:, width:] == UNTOUCHED).all()
 
     fields = {"ids": ids, "table": table, "out": out, "width": width, "out_stride": width + 3}
@@ -41,7 +41,7 @@ def embedding_block(form: tuple[str, int]) -> Call:
     ids, out = np.array([8, 0, 3], np.int32), untouched((3, 2 * block))
 
     def check() -> None:
-        np.testing.assert_array_equal(out, reference.embedding(ids, table))
+        np.testing.assert_array_equal(out, OPS["embedding"].define(ids, table))
 
     fields = {"ids": ids, "codes": table.codes, "scales": table.scales, "out": out}
     sizes = {"width": 2 * block, "out_stride": 2 * block}
@@ -64,7 +64,7 @@ def gate(isa: str, activation: str, shape: tuple[int, int, int]) -> Call:
     x[0, :3] = -300, 300, 0
 
     def check() -> None:
-        expected = reference.gate(x[:, :width], up[:, :width], activation=activation)
+        expected = OPS["gate"].define(x[:, :width], up[:, :width], activation=activation)
         np.testing.assert_allclose(out[:, :width], expected, rtol=5e-7, atol=1e-30)
         assert (out[:, width:] == UNTOUCHED).all()
 
@@ -79,7 +79,7 @@ def add(isa: str, shape: tuple[int, int]) -> Call:
     a, b, out = random(shape, 1), random(shape, 2), untouched(shape)
 
     def check() -> None:
-        np.testing.assert_array_equal(out, reference.add(a, b))
+        np.testing.assert_array_equal(out, OPS["add"].define(a, b))
 
     fields = {"a": a, "b": b, "out": out, "width": shape[1]}
     return Call({"lanes": float_lanes(isa)}, fields, shape[0], check)
@@ -109,7 +109,9 @@ def rotary(isa: str, shape: tuple[int, int, int]) -> Call:
     before = x[:, :width].copy()
 
     def check() -> None:
-        expected = reference.rotary(before, positions, frequencies, head_dim=head_dim, factor=1.5)
+        expected = OPS["rotary"].define(
+            before, positions, frequencies, head_dim=head_dim, factor=1.5
+        )
         assert_near(x[:, :width], expected, 4e-7)
         assert np.isnan(x[:, width:]).all()
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels.layouts.stream import to_stream
 from edgerun.kernels.linear import gemm
-from edgerun.kernels.reference import dense
 from tests.kernels.cases_linear import (
     BLOCK_FORMS,
     BOUND,

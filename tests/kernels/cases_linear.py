@@ -8,9 +8,10 @@ import numpy as np
 
 from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
-from edgerun.kernels import reference
 from edgerun.kernels.isa import isa_of
 from edgerun.kernels.layouts.stream import StreamWeight, to_stream
+from edgerun.ops import linear
+from edgerun.ops.registry import OPS
 from tests.kernels.harness import (
     F32,
     ISAS,
@@ -42,7 +43,7 @@ def expectation(x: F32, weight: Any, extras: bool, activations: str) -> tuple[di
     bias, out = random((n,), 5), untouched((rows, n + 3))
     residual = random((rows, n), 6)
     out[:, :n] = residual
-    expected = reference.linear(
+    expected = OPS["linear"].define(
         x, weight, bias if extras else None, residual if extras else None, activations=activations
     )
 
@@ -74,7 +75,7 @@ def packed_weight(form: tuple[str, int], n: int, k: int, *, row_scale: bool) -> 
 
 def rounded_row(x: F32, stride: int) -> dict[str, Any]:
     """Fields of activations with one scale a row."""
-    codes, scale = reference.quantize_row(x)
+    codes, scale = linear.quantize_row(x)
     q = np.zeros((len(x), stride), np.int8)
     q[:, : x.shape[1]] = codes
     fields = {"x": q, "x_stride": stride, "x_scale": scale}
@@ -85,7 +86,7 @@ def rounded_block(x: F32, stride: int, block: int) -> dict[str, Any]:
     """Fields of activations with one scale a block."""
     padded = np.zeros((len(x), stride), np.float32)
     padded[:, : x.shape[1]] = x
-    q, scales = reference.quantize_block(padded, block)
+    q, scales = linear.quantize_block(padded, block)
     sums = q.reshape(len(x), -1, block).sum(axis=2, dtype=np.int32)
     fields = {"x": np.ascontiguousarray(q), "x_stride": stride, "x_scale": scales}
     return fields | {"x_sum": sums, "blocks": scales.shape[1]}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.kernels import reference
+from edgerun.ops import linear
+from edgerun.ops.registry import OPS
 from tests.kernels.harness import (
     F32,
     ISAS,
@@ -49,7 +50,7 @@ def quantize_row(isa: str, shape: tuple[int, int]) -> Call:
     scale, total = untouched((rows,)), untouched((rows,), np.int32)
 
     def check() -> None:
-        codes, scales = reference.quantize_row(x[:, :width])
+        codes, scales = linear.quantize_row(x[:, :width])
         check_codes(q, width, codes, 0)
         np.testing.assert_array_equal(scale, scales)
         np.testing.assert_array_equal(total, q.sum(axis=1, dtype=np.int32))
@@ -66,7 +67,7 @@ def quantize_block(isa: str, shape: tuple[int, int], block: int) -> Call:
     scale, total = untouched((rows, blocks)), untouched((rows, blocks), np.int32)
 
     def check() -> None:
-        codes, scales = reference.quantize_block(x[:, :width], block)
+        codes, scales = linear.quantize_block(x[:, :width], block)
         used = scales.shape[1]
         check_codes(q, width, codes, 0)
         np.testing.assert_array_equal(scale[:, :used], scales)
@@ -86,7 +87,7 @@ def quantize_row_blocks(isa: str, shape: tuple[int, int], block: int) -> Call:
     scale, total = untouched((rows, blocks)), untouched((rows, blocks), np.int32)
 
     def check() -> None:
-        codes, scales = reference.quantize_row(x[:, :width])
+        codes, scales = linear.quantize_row(x[:, :width])
         check_codes(q, width, codes, 0)
         np.testing.assert_array_equal(scale, np.repeat(scales[:, None], blocks, axis=1))
         sums = q.reshape(rows, blocks, block).sum(axis=2)
@@ -103,7 +104,7 @@ def round_row(isa: str, shape: tuple[int, int]) -> Call:
     x, out = awkward(shape), untouched((rows, width + 2))
 
     def check() -> None:
-        expected = reference.rounded_activations(x[:, :width], "int8_row", 0)
+        expected = linear.rounded_activations(x[:, :width], "int8_row", 0)
         np.testing.assert_array_equal(out[:, :width], expected)
         assert (out[:, width:] == UNTOUCHED).all()
 
@@ -118,7 +119,7 @@ def rms_norm(isa: str, shape: tuple[int, int, int]) -> Call:
     x, weight, out = random((rows, width), gap=1), random((size,), 1), untouched((rows, width + 2))
 
     def check() -> None:
-        expected = reference.rms_norm(x[:, :width], weight, epsilon=1e-5)
+        expected = OPS["rms_norm"].define(x[:, :width], weight, epsilon=1e-5)
         assert_near(out[:, :width], expected, 1e-6)
         assert (out[:, width:] == UNTOUCHED).all()
 
@@ -134,8 +135,8 @@ def rms_norm_row(isa: str, shape: tuple[int, int]) -> Call:
     q, scale, total = untouched((rows, 320), np.int8), untouched((rows,)), untouched((rows,), "i4")
 
     def check() -> None:
-        normal = reference.rms_norm(x[:, :width], weight, epsilon=1e-5)
-        codes, scales = reference.quantize_row(normal)
+        normal = OPS["rms_norm"].define(x[:, :width], weight, epsilon=1e-5)
+        codes, scales = linear.quantize_row(normal)
         check_codes(q, width, codes, 1)
         np.testing.assert_allclose(scale, scales, rtol=2e-6)
         np.testing.assert_array_equal(total, q.sum(axis=1, dtype=np.int32))
@@ -157,8 +158,8 @@ def rms_norm_block(isa: str, shape: tuple[int, int], block: int) -> Call:
     )
 
     def check() -> None:
-        normal = reference.rms_norm(x[:, :width], weight, epsilon=1e-5)
-        codes, scales = reference.quantize_block(normal, block)
+        normal = OPS["rms_norm"].define(x[:, :width], weight, epsilon=1e-5)
+        codes, scales = linear.quantize_block(normal, block)
         check_codes(q, width, codes, 1)
         np.testing.assert_allclose(scale[:, : scales.shape[1]], scales, rtol=2e-6, atol=1e-38)
         sums = q.reshape(rows, blocks, block).sum(axis=2)

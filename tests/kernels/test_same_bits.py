@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight
-from edgerun.kernels import reference
 from edgerun.kernels.layouts.stream import to_stream
 from edgerun.kernels.run.program import ThreadTeam
+from edgerun.ops import linear
 from tests.kernels.cases_linear import (
     VECTORS,
     packed_weight,
@@ -52,10 +53,8 @@ def product(kernel: str, packed: PackedWeight, x: F32, lanes: int, params: dict[
 def in_order(packed: PackedWeight, x: F32) -> F32:
     """Exact sums of blocks, scaled and added up in order."""
     block = packed.block
-    q, scales = reference.quantize_block(np.pad(x, [(0, 0), (0, -x.shape[1] % block)]), block)
-    weights = (
-        reference.dense(packed) / np.repeat(packed.scales, block, axis=1)[:, : packed.shape[1]]
-    )
+    q, scales = linear.quantize_block(np.pad(x, [(0, 0), (0, -x.shape[1] % block)]), block)
+    weights = dense(packed) / np.repeat(packed.scales, block, axis=1)[:, : packed.shape[1]]
     weights = np.rint(weights).reshape(N, -1, block)
     total = np.zeros((len(x), N), np.float32)
     for index in range(packed.blocks):

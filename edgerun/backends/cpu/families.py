@@ -50,7 +50,7 @@ def family_of(weight: Constant, activations: str, *, trits: bool) -> str:
 
     Args:
         weight: as the bundle stores it.
-        activations: how they are to be rounded, see ``graph/ops.py``.
+        activations: how they are to be rounded, see ``ops/linear.py``.
         trits: whether ternary weights are packed at 1.6 bits.
     """
     if not isinstance(weight, PackedWeight):

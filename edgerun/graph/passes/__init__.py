@@ -1,4 +1,4 @@
-"""Passes turn the exporter's ONNX forms into the ops of ``graph/ops.py``, one form a file.
+"""Passes turn the exporter's ONNX forms into the ops of ``ops/``, one form a file.
 
 Each pass is a function ``Graph -> Graph`` that rewrites the nodes it recognises and leaves the
 others alone; it returns a new graph, and may add derived constants to the one it was given. What

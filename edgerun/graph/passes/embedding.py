@@ -9,7 +9,7 @@ import numpy as np
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph
 from edgerun.graph.match import Const, Matcher, Num, Op, Var
-from edgerun.graph.ops import IDS
+from edgerun.ops.base import IDS
 
 FLOAT = 1  # onnx.TensorProto
 _DENSE = Op("Gather", Const("table"), Var("ids"), axis=0)

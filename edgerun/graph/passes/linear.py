@@ -15,7 +15,7 @@ from edgerun.errors import BundleError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Var
-from edgerun.graph.ops import Activations
+from edgerun.ops.linear import Activations
 
 _SCALE = Op(
     "Div",

@@ -8,7 +8,7 @@ import numpy as np
 
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Pattern, Var
-from edgerun.graph.ops import POSITIONS
+from edgerun.ops.base import POSITIONS
 
 FLOAT = 1  # onnx.TensorProto
 _ANGLES = Op(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgerun.graph.ir import Graph, Node
-from edgerun.graph.ops import LOGITS
+from edgerun.ops.base import LOGITS
 
 
 def select_logit_rows(graph: Graph) -> Graph:

@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.kernels.reference import quantize_block, quantize_row
+from edgerun.ops.linear import quantize_block, quantize_row
 from edgerun_hw.backend.matrix import DeviceMatrix, Piece
 from edgerun_hw.overlay.errors import OverlayError
 from edgerun_hw.overlay.packing import LookupMode, pack_activations, result_words

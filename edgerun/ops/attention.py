@@ -1,0 +1,117 @@
+"""Causal attention to what the cache holds, which the rows join first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from edgerun.ops.base import (
+    COUNT,
+    F32,
+    MAX_SIZE,
+    Attribute,
+    Example,
+    NBytes,
+    Op,
+    Sizes,
+    Work,
+    normal,
+    rows,
+)
+from edgerun.state import Batch, KVCache
+from edgerun.state.spec import AttentionState, attention_name
+
+
+def attention(
+    q: F32,
+    k: F32,
+    v: F32,
+    *,
+    batch: Batch,
+    cache: KVCache,
+    layer: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    scale: float,
+    window: int,
+) -> F32:
+    """Writes keys and values into the cache, then attends causally to what it holds.
+
+    A row at position p sees positions ``max(0, p - window + 1) .. p`` of its sequence (all up to
+    p when ``window`` is 0), read back from the cache in its storage type. Query heads share
+    key/value heads in consecutive groups (Ainslie et al. 2023).
+    """
+    keys, values = (part.reshape(-1, num_kv_heads, head_dim) for part in (k, v))
+    for row in range(batch.rows):
+        sequence, position = int(batch.sequences[row]), int(batch.positions[row])
+        cache.write(layer, sequence, position, keys[row : row + 1], values[row : row + 1])
+    out = np.empty((len(q), num_heads, head_dim), np.float32)
+    for row, heads in enumerate(q.reshape(-1, num_kv_heads, num_heads // num_kv_heads, head_dim)):
+        position = int(batch.positions[row])
+        first = max(0, position - window + 1) if window else 0
+        past_k, past_v = cache.read(layer, int(batch.sequences[row]), position + 1)
+        scores = np.einsum("hgd,thd->hgt", heads, past_k[first:]) * np.float32(scale)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        out[row] = np.einsum("hgt,thd->hgd", weights, past_v[first:]).reshape(num_heads, head_dim)
+    return out.reshape(len(q), -1)
+
+
+def _state(attributes: Mapping[str, Any]) -> AttentionState:
+    return AttentionState(
+        name=attention_name(attributes["layer"]),
+        kv_heads=attributes["num_kv_heads"],
+        key_dim=attributes["head_dim"],
+        value_dim=attributes["head_dim"],
+        window=attributes["window"],
+    )
+
+
+def _work(sizes: Sizes, nbytes: NBytes) -> Work:
+    return Work(cached_macs=2 * sizes["num_heads"] * sizes["head_dim"])
+
+
+def _examples() -> list[Example]:
+    examples = []
+    shapes = [(4, 2, 16, 0, ((0, 5),)), (3, 1, 8, 7, ((70, 1), (5, 1))), (6, 2, 64, 0, ((60, 9),))]
+    for heads, kv_heads, head_dim, window, parts in shapes:
+        height = sum(new for _, new in parts)
+        counts = {"q": heads, "k": kv_heads, "v": kv_heads}
+        values = {
+            name: normal((height, count * head_dim), seed)
+            for seed, (name, count) in enumerate(counts.items())
+        }
+        sizes = {"num_heads": heads, "num_kv_heads": kv_heads, "head_dim": head_dim}
+        attributes = {"layer": 0, **sizes, "scale": head_dim**-0.5, "window": window}
+        examples.append(Example(values, attributes, parts))
+    return examples
+
+
+OP = Op(
+    inputs=(
+        rows("q", "num_heads*head_dim"),
+        rows("k", "num_kv_heads*head_dim"),
+        rows("v", "num_kv_heads*head_dim"),
+    ),
+    outputs=(rows("out", "num_heads*head_dim"),),
+    define=attention,
+    attributes={
+        "layer": Attribute(int, 0, MAX_SIZE),
+        "num_heads": COUNT,
+        "num_kv_heads": COUNT,
+        "head_dim": COUNT,
+        "scale": Attribute(float),
+        "window": Attribute(int, 0, MAX_SIZE),
+    },
+    divides=(("num_kv_heads", "num_heads"),),
+    every_row=True,
+    state=_state,
+    context=("batch", "cache"),
+    model_sizes={name: name for name in ("num_heads", "num_kv_heads", "head_dim")},
+    work=_work,
+    tolerance=3e-6,
+    examples=_examples,
+)

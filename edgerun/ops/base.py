@@ -1,0 +1,211 @@
+"""What a file in this folder says of its op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.state import Batch, KVCache
+from edgerun.state.spec import State
+
+F32: TypeAlias = NDArray[np.float32]
+
+IDS = "ids"
+POSITIONS = "positions"
+LOGITS = "logits"
+
+MAX_SIZE = 2**31 - 1
+SMALLEST_NORMAL = 2.0**-126  # of float32
+LARGEST_FLOAT32 = 2.0**128 * (1 - 2.0**-24)
+
+
+class Kind(Enum):
+    """What an input of an op is.
+
+    ``ROWS`` is a value, ``BATCH`` one of ``ids`` and ``positions``, int32 ``[rows]``; the others
+    are constants: float32 ``VECTOR``, float32 or packed ``MATRIX``.
+    """
+
+    ROWS = "rows"
+    BATCH = "batch"
+    VECTOR = "vector"
+    MATRIX = "matrix"
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An input or an output of an op.
+
+    Attributes:
+        name: what the op calls it.
+        kind: what it is.
+        sizes: a name for each dimension, of a value for its width alone; the same name is the
+            same size everywhere in a node, and a product of names is written ``a*b``.
+        optional: whether it may be absent.
+        dtype: element type of a value, ``"float32"`` or ``"int32"``.
+        limit: largest magnitude of an element of a vector.
+        of_heads: it is as long as a row, or else as the heads that all readers of the node's
+            output divide rows into.
+    """
+
+    name: str
+    kind: Kind
+    sizes: tuple[str, ...] = ()
+    optional: bool = False
+    dtype: str = "float32"
+    limit: float = LARGEST_FLOAT32
+    of_heads: bool = False
+
+
+def rows(name: str, width: str, *, optional: bool = False, dtype: str = "float32") -> Operand:
+    """A value ``[rows, width]``."""
+    return Operand(name, Kind.ROWS, (width,), optional, dtype)
+
+
+def vector(name: str, size: str, *, optional: bool = False) -> Operand:
+    """A float32 constant ``[size]``."""
+    return Operand(name, Kind.VECTOR, (size,), optional)
+
+
+def matrix(name: str, height: str, width: str) -> Operand:
+    """A constant ``[height, width]``, float32 or packed."""
+    return Operand(name, Kind.MATRIX, (height, width))
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """Type and range of an attribute.
+
+    Attributes:
+        kind: its exact type.
+        low: the smallest number allowed.
+        high: the largest number allowed.
+        choices: the strings allowed.
+    """
+
+    kind: type[int] | type[float] | type[str]
+    low: float = -LARGEST_FLOAT32
+    high: float = LARGEST_FLOAT32
+    choices: tuple[str, ...] = ()
+
+    def allows(self, value: Any) -> bool:
+        """Whether a value has the type and lies in the range."""
+        if type(value) is not self.kind:
+            return False
+        if isinstance(value, str):
+            return value in self.choices
+        return bool(self.low <= value <= self.high)  # neither is true of NaN
+
+    def __str__(self) -> str:
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        kind = "a whole number" if self.kind is int else "a number"
+        return f"{kind} from {self.low:.6g} to {self.high:.6g}"
+
+
+COUNT = Attribute(int, 1, MAX_SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a node has to multiply and to read.
+
+    Attributes:
+        macs: multiply-adds a row.
+        cached_macs: multiply-adds for every row and token that it attends to.
+        nbytes: bytes of constants that a call reads, however many rows it has.
+        row_nbytes: bytes of constants that each row reads.
+    """
+
+    macs: int = 0
+    cached_macs: int = 0
+    nbytes: int = 0
+    row_nbytes: int = 0
+
+
+Sizes: TypeAlias = Mapping[str, int]
+NBytes: TypeAlias = Mapping[str, int]  # of the constants of a node, by operand
+
+
+def streams_constants(sizes: Sizes, nbytes: NBytes) -> Work:
+    """The work of an op that multiplies nothing worth counting."""
+    return Work(nbytes=sum(nbytes.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A node and its inputs, on which definition and back-ends are compared.
+
+    Attributes:
+        inputs: arrays and packed weights by operand; ``positions`` come from ``parts``.
+        attributes: of the node.
+        parts: of every sequence of the batch how many tokens are cached, and how many rows follow
+            them; none is one sequence of all rows.
+    """
+
+    inputs: Mapping[str, Any]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[tuple[int, int], ...] = ()
+
+
+def normal(shape: tuple[int, ...], seed: int) -> F32:
+    """Normally distributed elements for examples."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """An op: the schema of its nodes, its meaning, and what planning needs to know of it.
+
+    Attributes:
+        inputs: in order; optional ones come last.
+        outputs: in order.
+        define: computes the outputs from inputs (None for an absent one) and attributes, in NumPy,
+            for clarity and not for speed; several outputs as a tuple.
+        examples: makes some; every back-end that supports them is tested with them.
+        attributes: by name; all must be there, and no others.
+        equal: pairs of sizes that must be equal.
+        divides: pairs of sizes of which the first must divide the second.
+        every_row: whether it must see a row for every token, not the selected ones.
+        selects: whether its outputs have rows for the wanted logits only.
+        state: what a node remembers, from its attributes; None for an op that remembers nothing.
+        context: what else ``define`` takes: ``"batch"``, ``"cache"``.
+        model_sizes: sizes that are the whole model's, by their names in ``Geometry``.
+        work: what a node has to do, from its sizes and the bytes of its constants.
+        tolerance: error that a back-end may make, of the largest magnitude of an output.
+    """
+
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    define: Callable[..., Any]
+    examples: Callable[[], Sequence[Example]]
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    equal: tuple[tuple[str, str], ...] = ()
+    divides: tuple[tuple[str, str], ...] = ()
+    every_row: bool = False
+    selects: bool = False
+    state: Callable[[Mapping[str, Any]], State] | None = None
+    context: tuple[str, ...] = ()
+    model_sizes: Mapping[str, str] = field(default_factory=dict)
+    work: Callable[[Sizes, NBytes], Work] = streams_constants
+    tolerance: float = 0.0
+
+    def evaluate(
+        self, inputs: Sequence[Any], attrs: Mapping[str, Any], batch: Batch, cache: KVCache
+    ) -> tuple[NDArray[Any], ...]:
+        """Computes the outputs by the definition.
+
+        Args:
+            inputs: arrays and packed weights, None for an absent optional one.
+            attrs: attributes of the node.
+            batch: the rows that run.
+            cache: read and written by ops that keep state.
+        """
+        offered = {"batch": batch, "cache": cache}
+        outputs = self.define(*inputs, **attrs, **{name: offered[name] for name in self.context})
+        return outputs if isinstance(outputs, tuple) else (outputs,)

@@ -1,0 +1,11 @@
+"""Finds the ops: the files beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from edgerun.discovery import entries
+from edgerun.ops.base import Op
+
+# By name, which is that of the file.
+OPS: Mapping[str, Op] = entries("edgerun.ops", "OP")
