@@ -23,6 +23,7 @@ from edgerun.graph.onnx_schema import onnx_messages
 from edgerun.kernels.extents import EXTENTS
 from edgerun.llm import loading
 from edgerun.model import bundle
+from edgerun.plan.workload import Workload
 
 Plant = Callable[[], AbstractContextManager[None]]
 LEAK_BYTES = 400 << 20
@@ -52,6 +53,7 @@ def unchecked() -> Iterator[None]:
         mock.patch.object(bundle, "is_lowered", lambda graph: False),
         mock.patch.object(operands, "EXTENTS", free),
         mock.patch.object(loading, "affordable_rows", lambda graph: DEFAULT_CHUNK_ROWS),
+        mock.patch.object(loading, "workload", lambda graph: Workload()),
     ):
         yield
 
