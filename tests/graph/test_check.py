@@ -359,9 +359,8 @@ def test_large_finite_numbers_whose_sum_overflows_are_finite():
     largest = np.finfo(np.float32).max
     check_constant("v", np.full(64, largest, np.float32), vector("x", "size"))
     with pytest.raises(BundleError, match="infinite"):
-        check_constant(
-            "v", np.array([largest, INFINITE, -INFINITE], np.float32), vector("x", "size")
-        )
+        values = np.array([largest, INFINITE, -INFINITE], np.float32)
+        check_constant("v", values, vector("x", "size"))
 
 
 def test_sizes_that_are_not_stated_are_not_compared():
