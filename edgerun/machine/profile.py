@@ -121,13 +121,13 @@ class MachineProfile:
         The fastest peak, or kernel ever measured, of the paths and of plain multiplication, which
         rows that fill no block are left to; of all paths if none is named. None if not measured.
         """
-        wanted = {*(paths or (*self.peaks, *self._rate_paths())), MULTIPLY}
-        known = [self.peaks[path] for path in wanted if threads in self.peaks.get(path, {})]
+        names = {*(paths or (*self.peaks, *self._rate_paths())), MULTIPLY}
+        peaks = [self.peaks[path] for path in names if threads in self.peaks.get(path, {})]
         # More threads can do no less: a smaller figure is that of a slow moment.
-        found = [rate for peak in known for count, rate in peak.items() if count <= threads]
+        rates = [rate for peak in peaks for count, rate in peak.items() if count <= threads]
         if threads == self.threads:
-            found += [rate for rate, path in self._measured() if path in wanted]
-        return max(found, default=0.0) or None
+            rates += [rate for rate, path in self._measured() if path in names]
+        return max(rates, default=0.0) or None
 
     def _measured(self) -> Iterator[tuple[float, str]]:
         for name, by_rows in self.rates.items():
@@ -194,10 +194,10 @@ def write_profile(profile: MachineProfile) -> MachineProfile:
     today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     dated = replace(profile, measured=today)
     others = [item for item in _read()[0].items() if item[0] != machine_key()]
-    kept = dict([*others[-(PROFILES_KEPT - 1) :], (machine_key(), dated)])
+    newest = dict([*others[-(PROFILES_KEPT - 1) :], (machine_key(), dated)])
     with contextlib.suppress(OSError):
         make_folder(path().parent)
-        content = msgspec.json.format(msgspec.json.encode(_File(FORMAT, kept)))
+        content = msgspec.json.format(msgspec.json.encode(_File(FORMAT, newest)))
         write_atomically(path(), content)
     machine_profile.cache_clear()
     return dated
@@ -213,15 +213,15 @@ def machine_bandwidth(threads: int) -> float:
 
     Kept only if no other program used the machine meanwhile.
     """
-    known = read_profile()
-    if threads in known.bandwidth:
-        return known.bandwidth[threads]
+    profile = read_profile()
+    if threads in profile.bandwidth:
+        return profile.bandwidth[threads]
     with BusyMeter() as meter:
         speed = measure_bandwidth(threads)
     if meter.busy:
         logger.info("the speed of memory was not stored: %s", meter.describe())
     else:
-        write_profile(replace(known, bandwidth={**known.bandwidth, threads: speed}))
+        write_profile(replace(profile, bandwidth={**profile.bandwidth, threads: speed}))
     return speed
 
 
@@ -276,9 +276,9 @@ def _best_time(team: ThreadTeam, program: Program) -> float:
 
 
 def _buffer_bytes() -> int:
-    wanted = max(BUFFER_BYTES, 4 * _last_cache_bytes())
+    enough = max(BUFFER_BYTES, 4 * _last_cache_bytes())
     affordable = available_memory() // 4
-    return max(1, min(wanted, affordable) // CHUNK_BYTES) * CHUNK_BYTES
+    return max(1, min(enough, affordable) // CHUNK_BYTES) * CHUNK_BYTES
 
 
 def _last_cache_bytes() -> int:
@@ -292,8 +292,8 @@ def machine_key() -> str:
     """Names the machine and the version of the kernels."""
     from edgerun.kernels.jit.registry import code_version
 
-    found = cores()
-    counted = f"{found.logical} of {os.cpu_count()} logical, {found.physical} physical cores"
+    here = cores()
+    counted = f"{here.logical} of {os.cpu_count()} logical, {here.physical} physical cores"
     return f"{processor_name()}, {counted}, kernels {code_version()}"
 
 
@@ -316,16 +316,16 @@ def _read() -> tuple[Mapping[str, MachineProfile], str]:
     except OSError as error:
         return {}, f"cannot be used ({error.strerror})"
     try:
-        found = msgspec.json.decode(content, type=_File)
+        file = msgspec.json.decode(content, type=_File)
     except msgspec.MsgspecError:
         return {}, "is damaged or of an older version of edgerun"
-    if found.format != FORMAT:
-        return {}, f"has format {found.format}, this version of edgerun reads {FORMAT}"
-    return found.profiles, ""
+    if file.format != FORMAT:
+        return {}, f"has format {file.format}, this version of edgerun reads {FORMAT}"
+    return file.profiles, ""
 
 
-def _nearest(known: Mapping[int, float], number: int) -> float:
-    return known[min(known, key=lambda one: abs(math.log(one / max(number, 1))))]
+def _nearest(by_number: Mapping[int, float], number: int) -> float:
+    return by_number[min(by_number, key=lambda each: abs(math.log(each / max(number, 1))))]
 
 
 def _slowest(rates: Mapping[str, Mapping[int, float]]) -> Mapping[int, float]:

@@ -21,10 +21,10 @@ def median_time(run: Callable[[], object]) -> float:
 
 
 def _times(run: Callable[[], object]) -> list[float]:
-    found: list[float] = []
+    seconds: list[float] = []
     end = time.perf_counter() + SECONDS
-    while len(found) < MIN_RUNS or time.perf_counter() < end:
+    while len(seconds) < MIN_RUNS or time.perf_counter() < end:
         start = time.perf_counter()
         run()
-        found.append(time.perf_counter() - start)
-    return found
+        seconds.append(time.perf_counter() - start)
+    return seconds

@@ -90,17 +90,17 @@ class Plan:
             rows += [
                 Placement(
                     phase.value,
-                    one.backend,
+                    segment.backend,
                     True,
-                    one.seconds,
-                    one.count_ops(),
-                    basis=self.bases.get(one.backend, ""),
+                    segment.seconds,
+                    segment.count_ops(),
+                    basis=self.bases.get(segment.backend, ""),
                 )
-                for one in segments
+                for segment in segments
             ]
             rows += [
-                Placement(phase.value, one.backend, False, reason=one.reason)
-                for one in self.refusals[phase]
+                Placement(phase.value, refusal.backend, False, reason=refusal.reason)
+                for refusal in self.refusals[phase]
             ]
         return rows
 
@@ -189,7 +189,7 @@ def _plan_phase(
         return _segments(graph, placed), _refusals(task, backends, placed)
     if not graph.nodes:
         raise UnsupportedError("the model's graph computes nothing: its outputs are constants")
-    reasons = [f"{one.backend}: {one.reason}" for one in _refusals(task, backends, [])]
+    reasons = [f"{refusal.backend}: {refusal.reason}" for refusal in _refusals(task, backends, [])]
     said = "; ".join(reasons) or "none was given"
     raise UnsupportedError(
         f"no back-end runs this model's {task.shape.phase.value}: {said}{_advice(graph, backends)}"
@@ -218,7 +218,7 @@ def _cheapest_path(
     for node, switch in zip(task.graph.nodes, crossing, strict=True):
         reached: dict[str, tuple[float, Placed]] = {}
         able = [backend for backend in backends if task.able(backend, node)]
-        for backend in [able_ for able_ in able if able_.name == preferred] or able:
+        for backend in [candidate for candidate in able if candidate.name == preferred] or able:
             cost = task.cost(backend, node)
             totals = {
                 name: total + cost + (switch if name not in ("", backend.name) else 0.0)
@@ -266,27 +266,31 @@ def _segments(graph: Graph, placed: Placed) -> tuple[Segment, ...]:
 def _cut(graph: Graph, nodes: list[Node], shapes: Mapping[str, ValueShape]) -> Graph:
     """The sub-graph of some nodes: inputs are values made outside, outputs those read outside."""
     inside = {node.name for node in nodes}
-    made = {output for node in nodes for output in node.outputs}
+    computed = {output for node in nodes for output in node.outputs}
     read = dict.fromkeys(name for node in nodes for name in node.inputs if name)
     outside = {name for node in graph.nodes if node.name not in inside for name in node.inputs}
     segment = graph.with_nodes(nodes)
     inputs = [
         name
         for name in read
-        if name not in made and name not in graph.constants and name not in (IDS, POSITIONS)
+        if name not in computed and name not in graph.constants and name not in (IDS, POSITIONS)
     ]
-    outputs = [name for name in dict.fromkeys([*made]) if name in outside or name in graph.outputs]
+    outputs = [
+        name for name in dict.fromkeys([*computed]) if name in outside or name in graph.outputs
+    ]
     constants = {name: graph.constants[name] for name in read if name in graph.constants}
-    known = {name: shapes[name] for name in inputs if name in shapes}
-    return replace(segment, inputs=inputs, outputs=outputs, constants=constants, shapes=known)
+    input_shapes = {name: shapes[name] for name in inputs if name in shapes}
+    return replace(
+        segment, inputs=inputs, outputs=outputs, constants=constants, shapes=input_shapes
+    )
 
 
 def _refusals(task: _Task, backends: Sequence[Backend], placed: Placed) -> tuple[Refusal, ...]:
     used = {backend.name for _, backend, _ in placed}
-    found = []
+    refusals: list[Refusal] = []
     for backend in backends:
         if placed and backend.companions:
-            found += _left_out(task, backend, placed)
+            refusals += _left_out(task, backend, placed)
             continue
         if backend.name in used:
             continue
@@ -300,8 +304,8 @@ def _refusals(task: _Task, backends: Sequence[Backend], placed: Placed) -> tuple
             reason = (
                 f"slower by estimate: {task.total(backend) * 1e3:.2f} ms / {task.shape.rows} rows"
             )
-        found.append(Refusal(backend.name, reason))
-    return tuple(found)
+        refusals.append(Refusal(backend.name, reason))
+    return tuple(refusals)
 
 
 def _left_out(task: _Task, backend: Backend, placed: Placed) -> list[Refusal]:

@@ -71,10 +71,10 @@ class Chain(Executable):
 
     def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
         """Runs the parts in order, each seeing what the earlier ones produced."""
-        known = dict(values)
+        computed = dict(values)
         for part in self._parts:
-            known.update(part(batch, cache, known))
-        return known
+            computed.update(part(batch, cache, computed))
+        return computed
 
     def close(self) -> None:
         """Closes the parts."""

@@ -106,20 +106,20 @@ def parse_cpu_list(text: str) -> set[int]:
     >>> sorted(parse_cpu_list("0-2,5"))
     [0, 1, 2, 5]
     """
-    found: set[int] = set()
+    numbers: set[int] = set()
     try:
         for part in filter(None, text.strip().split(",")):
             first, _, last = part.partition("-")
-            found.update(range(int(first), int(last or first) + 1))
+            numbers.update(range(int(first), int(last or first) + 1))
     except ValueError:
         return set()
-    return found
+    return numbers
 
 
 def read_quota(root: Path) -> float | None:
     """CPUs' worth of time that the control groups of this process allow; the least of them."""
-    found = [quota for folder in group_folders(root, "cpu") for quota in _quotas(folder)]
-    return min(found, default=None)
+    quotas = [quota for folder in group_folders(root, "cpu") for quota in _quotas(folder)]
+    return min(quotas, default=None)
 
 
 def _allowed_cpus() -> set[int]:
@@ -141,9 +141,9 @@ def _one_per_core(root: Path, allowed: Set[int]) -> set[int]:
 
 def _siblings(folder: Path) -> set[int]:
     for name in SIBLING_FILES:
-        found = parse_cpu_list(read_text(folder / name))
-        if found:
-            return found
+        cpus = parse_cpu_list(read_text(folder / name))
+        if cpus:
+            return cpus
     return set()
 
 
@@ -154,9 +154,9 @@ def _fast(root: Path, cpus: Set[int]) -> Set[int]:
         return named
     for name in SPEED_FILES:
         speeds = {cpu: _number(root / CPUS / f"cpu{cpu}" / name) for cpu in cpus}
-        known = [speed for speed in speeds.values() if speed is not None]
-        if known and len(known) == len(speeds):
-            least = FAST_SHARE * max(known)
+        readable = [speed for speed in speeds.values() if speed is not None]
+        if readable and len(readable) == len(speeds):
+            least = FAST_SHARE * max(readable)
             return {cpu for cpu, speed in speeds.items() if speed is not None and speed >= least}
     return cpus
 

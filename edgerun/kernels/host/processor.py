@@ -69,10 +69,10 @@ def identity() -> bytes | None:
 
     basic, extended = ask(0, 0), ask(EXTENDED, 0)
     words = [*basic, extended[0]]
-    for leaf, subleaf, wanted in LEAVES:
+    for leaf, subleaf, counting in LEAVES:
         most = extended[0] if leaf >= EXTENDED else basic[0]
-        found = ask(leaf, subleaf) if leaf <= most else (0,) * 4
-        words += [found[index] for index in wanted]
+        answer = ask(leaf, subleaf) if leaf <= most else (0,) * 4
+        words += [answer[index] for index in counting]
     states = 0
     if ask(1, 0)[2] & OSXSAVE:
         states = ctypes.CFUNCTYPE(ctypes.c_uint64)(start + len(QUERY))()
