@@ -21,12 +21,8 @@ from edgerun_hw.overlay.packing import (
     pack_ternary,
 )
 from edgerun_hw.simulate.toolchain import find_compiler, find_verilator
+from edgerun_hw.synthesis.hierarchy import needed_files
 
-ENGINE_SOURCES = (
-    *("pkg", "engine", "accumulate", "addsub", "codes", "commands", "credit", "delay", "drain"),
-    *("entries", "fifo", "fill", "lanes", "lookup", "loop", "multiply", "normalise", "output"),
-    *("pack", "pipeline", "ram", "results", "scale", "scales", "select", "table"),
-)
 ALWAYS = 256  # of 256
 
 
@@ -147,7 +143,7 @@ class EngineBench:
 
     def _build(self) -> Path:
         verilator, compiler = find_verilator(), find_compiler()
-        rtl = [hardware_folder("rtl") / f"tlmm_{name}.sv" for name in ENGINE_SOURCES]
+        rtl = needed_files("tlmm_engine")
         bench = hardware_folder("tb") / "engine.cpp"
         parameters = self.geometry.parameters()
         folder = self._cache / digest([*rtl, bench], sorted(parameters.items()))

@@ -52,7 +52,7 @@ def test_unknown_arguments_are_refused(capsys):
 
 
 def test_systemverilog_has_the_same_numbers(repo_root: Path):
-    text = (repo_root / "hw/rtl/tlmm_pkg.sv").read_text()
+    text = (repo_root / "hw/rtl/common/tlmm_pkg.sv").read_text()
     offsets = re.findall(r"\[11:0\] REG_(\w+) = 12'h([0-9a-f]{3});", text)
     assert {name: int(value, 16) for name, value in offsets} == regs.OFFSETS
     numbers = {name: int(value) for name, value in re.findall(r"int (\w+) = (\d+);", text)}

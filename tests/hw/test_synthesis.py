@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from edgerun.errors import BackendError, InputError, MissingDependencyError
-from edgerun_hw.build.sources import digest, hardware_folder, rtl_files
+from edgerun_hw.build.sources import digest, hardware_folder, rtl_files, wrapped_rtl_files
 from edgerun_hw.overlay.geometry import PRESETS, Geometry
 from edgerun_hw.synthesis import ecp5, tools, xilinx
 from edgerun_hw.synthesis.harness import engine_harness, engine_ports
@@ -107,7 +107,7 @@ def test_modules_and_notes_are_no_cells():
 
 
 def test_harness_connects_every_port_of_the_engine():
-    text = (hardware_folder("rtl") / "tlmm_engine.sv").read_text()
+    text = (hardware_folder("rtl") / "engine" / "tlmm_engine.sv").read_text()
     head = re.sub(r"//[^\n]*", "", text[: text.index(");\n")])
     ports = re.findall(r"\b(input|output)\s+logic\s*(?:\[[^\]]*\])?\s*(\w+)", head)
     inputs, outputs = engine_ports(1)
@@ -311,7 +311,7 @@ def test_resources_follow_the_geometry():
 @pytest.mark.fpga
 @pytest.mark.timeout(900)
 def test_wrapper_is_accepted_by_yosys(tmp_path):
-    files = [*rtl_files(), hardware_folder("rtl") / "tlmm_wrapper.v"]
+    files = wrapped_rtl_files()
     script = tools.stage(files, tmp_path) + "hierarchy -check -top tlmm_wrapper\nproc\ncheck\n"
     (tmp_path / "run.ys").write_text(script)
     tools.run_tool("yosys", ["-q", "-s", "run.ys"], tmp_path)

@@ -51,7 +51,8 @@ def test_the_simulated_overlay_gives_the_cpus_tokens(device):
         (report,) = llm.reports()
     assert not any("not used any more" in note for note in report.notes)
     totals = [row for row in report.rows if row["part"] == "all"]
-    assert [row["phase"] for row in totals] == ["prefill", "decode"]
+    # Prompts of up to 16 tokens, which the program for few rows takes.
+    assert [row["phase"] for row in totals] == ["decode", "few"]
     for row in totals:
         counted = sum(row[name] for name in row if name == "lookups" or name.startswith("stall"))
         assert counted + row["start and drain"] == pytest.approx(row["busy"], abs=4)

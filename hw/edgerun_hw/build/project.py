@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgerun.errors import InputError, StorageError
-from edgerun_hw.build.sources import digest, hardware_folder, rtl_files
+from edgerun_hw.build.sources import digest, hardware_folder, wrapped_rtl_files
 from edgerun_hw.overlay.register_map import VERSION_RESET, VLNV
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def write_project(
     """
     geometry = geometry_for(board, geometry)
     _refuse_foreign(folder)
-    rtl = [*rtl_files(), hardware_folder("rtl") / f"{TOP}.v"]
+    rtl = wrapped_rtl_files()
     scripts = [hardware_folder("boards") / "common.tcl", *(board.folder / n for n in BOARD_FILES)]
     about = {
         "board": board.name,

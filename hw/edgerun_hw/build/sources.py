@@ -35,10 +35,15 @@ def hardware_folder(name: str) -> Path:
 def rtl_files() -> list[Path]:
     """Returns the SystemVerilog sources of the overlay, in the order compilers need."""
     folder = hardware_folder("rtl")
-    found = sorted(folder.glob("*.sv"), key=lambda file: (file.name not in RTL_FIRST, file.name))
-    if not found:
+    files = sorted(folder.rglob("*.sv"), key=lambda file: (file.name not in RTL_FIRST, file.name))
+    if not files:
         raise InputError(f"there is no .sv file in {folder}")
-    return found
+    return files
+
+
+def wrapped_rtl_files() -> list[Path]:
+    """Returns the sources of the overlay as Vivado takes it, its top in plain Verilog last."""
+    return [*rtl_files(), hardware_folder("rtl") / "shell" / "tlmm_wrapper.v"]
 
 
 def digest(files: Iterable[Path], *parts: object) -> str:

@@ -124,11 +124,11 @@ def generated_files(plan: Plan) -> Iterator[Outcome]:
 def lint(plan: Plan) -> Iterator[Outcome]:
     """Verilator accepts the RTL with all warnings on, for every geometry."""
     from edgerun_hw.build.project import TOP
-    from edgerun_hw.build.sources import hardware_folder, rtl_files
+    from edgerun_hw.build.sources import wrapped_rtl_files
     from edgerun_hw.simulate.toolchain import find_verilator
 
     verilator = find_verilator()
-    files = [*map(str, rtl_files()), str(hardware_folder("rtl") / f"{TOP}.v")]
+    files = list(map(str, wrapped_rtl_files()))
     for name, geometry in plan.chosen():
         values = [f"-G{key}={value}" for key, value in geometry.parameters().items()]
         options = ["--lint-only", "-Wall", "--top-module", TOP, *values]

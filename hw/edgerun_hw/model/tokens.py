@@ -1,6 +1,6 @@
 """Tokens per second of whole models on the overlay. Modelled, no board.
 
-A modelled figure is cycles (``timing.py``, held against the simulator) times an assumed clock,
+A modelled figure is cycles (``cycles.py``, held against the simulator) times an assumed clock,
 memory traffic over an assumed share of an assumed bandwidth, and assumptions about the processor
 beside it. ``token_terms`` lists every term, so that nobody has to believe the sum.
 """

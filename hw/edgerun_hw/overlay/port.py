@@ -1,8 +1,8 @@
 """What a driver needs of a device: registers, memory and time.
 
-A ``DevicePort`` is a board (``pynq_driver``), a simulation (``simulate``) or a piece of software
-(``fake``). An ``Overlay`` is one level up: commands. It is the driver itself (``driver.Tlmm``) or a
-driver in another process (``client.WorkerClient``).
+A ``DevicePort`` is a board (``board_side``), a simulation or a piece of software (``simulate``). An
+``Overlay`` is one level up: commands. It is the driver itself (``driver.Tlmm``) or a driver in
+another process (``devices/client.py``).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Counters:
 class Overlay(Protocol):
     """A device that takes commands, here or in another process.
 
-    Errors are those of ``overlay_errors``. After one of them nothing but ``reset`` and ``close``
+    Errors are those of ``errors.py``. After one of them nothing but ``reset`` and ``close``
     works, and every command that was not complete is lost.
     """
 

@@ -32,8 +32,9 @@ def generated_files() -> dict[Path, Callable[[Description], str]]:
         PACKAGE / "simulate" / "board" / "tlmm.hwh": write_hwh,
     }
     checkout = PACKAGE.parents[1]
-    if (checkout / "hw" / "rtl").is_dir():
-        files[checkout / "hw" / "rtl" / "tlmm_pkg.sv"] = write_systemverilog
+    rtl = checkout / "hw" / "rtl" / "common"
+    if rtl.is_dir():
+        files[rtl / "tlmm_pkg.sv"] = write_systemverilog
         files[checkout / "docs" / "fpga-registers.md"] = write_markdown
     return files
 
