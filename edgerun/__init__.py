@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from edgerun._version import __version__
 
 if TYPE_CHECKING:
-    from edgerun.engine.sampling.params import SamplingKeywords, SamplingParams
+    from edgerun.engine.chooser.keywords import SamplingKeywords
+    from edgerun.engine.chooser.params import SamplingParams
     from edgerun.engine.stats import Stats
     from edgerun.errors import (
         BackendError,
         BundleError,
+        ChooserError,
         EdgerunError,
         InputError,
         MissingDependencyError,
@@ -38,6 +40,7 @@ __all__ = [
     "BackendError",
     "BundleError",
     "ChatSession",
+    "ChooserError",
     "Completion",
     "EdgerunError",
     "InputError",
@@ -63,8 +66,8 @@ if not TYPE_CHECKING:  # a type checker is to see the names above and no others
         "ChatSession": "edgerun.llm.chat_session",
         "Completion": "edgerun.llm.completion",
         "TextStream": "edgerun.llm.completion",
-        "SamplingKeywords": "edgerun.engine.sampling.params",
-        "SamplingParams": "edgerun.engine.sampling.params",
+        "SamplingKeywords": "edgerun.engine.chooser.keywords",
+        "SamplingParams": "edgerun.engine.chooser.params",
         "Stats": "edgerun.engine.stats",
         "LLM": "edgerun.llm.llm",
         "load": "edgerun.llm.llm",

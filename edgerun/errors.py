@@ -12,6 +12,7 @@
     ├── StorageError             the disk is full or not writable
     ├── MissingDependencyError   an optional package is not installed
     └── BackendError             a back-end failed while compiling or running
+        └── ChooserError         no token could be chosen: logits are NaN, or none was left
 
 A message says what happened, with which value, what was expected, and what to do next, in one
 sentence that a person at a terminal can act on.
@@ -89,6 +90,13 @@ class MissingDependencyError(EdgerunError):
 
 class BackendError(EdgerunError):
     """A back-end failed while compiling or running a segment."""
+
+
+class ChooserError(BackendError):
+    """No token could be chosen for one sequence; others go on.
+
+    The model computed NaN, or a sampling processor failed or left nothing to choose from.
+    """
 
 
 def _shortened(message: str) -> str:

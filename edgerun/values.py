@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Sequence
 from numbers import Integral
 
 
@@ -18,3 +19,11 @@ def as_int(value: object) -> int | None:
 def shown(value: object) -> str:
     """Returns a value as Python writes it, on one line and not too long."""
     return " ".join(reprlib.repr(value).split())
+
+
+def suggestion(name: str, names: Sequence[str]) -> str:
+    """The end of a message about a name that is none of ``names``."""
+    import difflib
+
+    close = difflib.get_close_matches(name, names, 1)
+    return f": did you mean {close[0]!r}?" if close else f"; there are {', '.join(names)}"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.engine.sampling import History, SamplingParams, make_sampler
+from edgerun.engine.chooser import Chooser, SamplingParams
 from edgerun.machine.timing import median_time
 
 PARAMS: dict[str, dict[str, Any]] = {
@@ -27,8 +27,11 @@ PARAMS: dict[str, dict[str, Any]] = {
     "top-p 0.9": {"top_p": 0.9},
     "min-p 0.05": {"min_p": 0.05},
     "typical 0.9": {"typical_p": 0.9},
+    "penalties": {"repetition_penalty": 1.1},
+    "a model's": {"temperature": 0.7, "top_p": 0.9, "repetition_penalty": 1.05},
 }
 LEADERS = 40
+PROMPT = list(range(0, 8192, 4))
 
 
 def model_like(vocab: int) -> NDArray[np.float32]:
@@ -52,13 +55,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--vocab", type=int, default=128_256)
-    logits, empty = model_like(parser.parse_args().vocab), History([])
+    logits = model_like(parser.parse_args().vocab)
     ordering = median_time(lambda: order_and_normalise(logits))
     found = {"argsort": {"ms": ordering * 1e3, "ratio": 1.0}}
     for name, given in PARAMS.items():
-        sample = make_sampler(SamplingParams(seed=0, **given))
-        sample(logits, empty)
-        seconds = median_time(lambda sample=sample: sample(logits, empty))
+        chooser = Chooser(SamplingParams(seed=0, **given), PROMPT, len(logits))
+        chooser.draw(logits)
+        seconds = median_time(lambda chooser=chooser: chooser.draw(logits))
         found[name] = {"ms": seconds * 1e3, "ratio": ordering / seconds}
     for name, row in found.items():
         print(f"{name:12} {row['ms']:7.3f} ms  {row['ratio']:6.1f} x", file=sys.stderr)

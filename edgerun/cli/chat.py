@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,7 +26,7 @@ EXAMPLES = options.examples(
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("chat", help=COMMANDS["chat"], epilog=EXAMPLES)(chat)
+    app.command("chat", help=COMMANDS["chat"], epilog=EXAMPLES)(options.with_sampling(chat))
 
 
 def chat(
@@ -35,14 +35,8 @@ def chat(
     system: Annotated[
         str | None, typer.Option("--system", metavar="TEXT", help="System message.")
     ] = None,
-    max_tokens: options.MaxTokens = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    seed: options.Seed = None,
-    stop: options.Stop = None,
+    *,
+    sampling: dict[str, Any],
     threads: options.Threads = None,
     backend: options.BackendName = None,
     device: options.Device = None,
@@ -74,17 +68,6 @@ def chat(
     if when_full not in WHEN_FULL:
         raise InputError(f"--when-full is {when_full!r}; expected {' or '.join(WHEN_FULL)}")
     ChatTemplate.prepare()
-    settings = options.given(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        seed=seed,
-        stop=stop or None,
-    )
-    options.check_sampling(settings)
     loading = {"threads": threads, "backend": backend, "device": device}
     loading |= {"context": context, "kv_cache": kv_cache, "pack": pack}
     store, at_terminal = ChatStore(environment().state_dir), sys.stdin.isatty()
@@ -93,7 +76,7 @@ def chat(
             options.say("this model has no chat format, so it may not answer like a partner")
         conversation = Conversation(
             llm,
-            settings,
+            sampling,
             when_full=when_full,
             store=store if at_terminal or go_on else None,
             show_stats=stats,

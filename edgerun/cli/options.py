@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from edgerun.cli.screen.visible import folded, visible
 
 if TYPE_CHECKING:
+    from edgerun.engine.chooser.option import Option
     from edgerun.llm.llm import LLM
+
+Command: TypeAlias = Callable[..., None]
 
 Model = Annotated[
     Path | None,
@@ -59,39 +65,6 @@ Pack = Annotated[
         "what the bundle asks for if left out.",
     ),
 ]
-MaxTokens = Annotated[
-    int | None, typer.Option("-n", "--max-tokens", metavar="N", help="Most tokens to generate.")
-]
-Temperature = Annotated[
-    float | None,
-    typer.Option(
-        "--temperature", metavar="X", help="0 takes the likeliest token every time; also --temp."
-    ),
-]
-TopK = Annotated[
-    int | None, typer.Option("--top-k", metavar="N", help="Keep the k likeliest tokens.")
-]
-TopP = Annotated[
-    float | None,
-    typer.Option("--top-p", metavar="X", help="Keep the likeliest tokens up to this probability."),
-]
-MinP = Annotated[
-    float | None,
-    typer.Option(
-        "--min-p", metavar="X", help="Drop tokens less likely than this share of the top."
-    ),
-]
-RepetitionPenalty = Annotated[
-    float | None,
-    typer.Option("--repetition-penalty", metavar="X", help="Above 1 discourages repetition."),
-]
-Seed = Annotated[
-    int | None, typer.Option("--seed", metavar="N", help="Makes the choice repeatable.")
-]
-Stop = Annotated[
-    list[str] | None,
-    typer.Option("--stop", metavar="TEXT", help="End the reply at this text; can be repeated."),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 ShowStats = Annotated[bool, typer.Option("--stats", help="Show speed and memory on stderr.")]
 
@@ -124,15 +97,49 @@ def given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def check_sampling(sampling: dict[str, Any]) -> None:
-    """Complains about sampling options before a model is loaded.
+def with_sampling(command: Command) -> Command:
+    """Gives a command an option for everything that can be asked of a reply.
 
-    Raises:
-        SamplingError: one is outside its range.
+    They stand in the place of its parameter ``sampling``, which becomes a dictionary of those that
+    were given, all checked before a model is loaded.
     """
-    from edgerun.engine.sampling.params import SamplingParams
+    from edgerun.engine.chooser.params import SamplingParams, all_options
 
-    SamplingParams(**sampling)
+    offered = {entry.name: entry for entry in all_options()}
+    parameters = dict(inspect.signature(command, eval_str=True).parameters)
+    place = list(parameters).index("sampling")
+    own = [entry for name, entry in parameters.items() if name != "sampling"]
+    signature = inspect.Signature([*own[:place], *map(_parameter, offered.values()), *own[place:]])
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        sampling = {}
+        for name, entry in offered.items():
+            value = values.pop(name)
+            if value is not None and value != []:
+                sampling[name] = entry.read(value) if isinstance(value, str) else value
+        SamplingParams(**sampling)
+        command(**values, sampling=sampling)
+
+    run.__dict__["__signature__"] = signature
+    run.__annotations__ = {name: entry.annotation for name, entry in signature.parameters.items()}
+    return run
+
+
+def _parameter(entry: Option) -> inspect.Parameter:
+    """An option of the command line."""
+    long = f"--{entry.name.replace('_', '-')}"
+    shown = typer.Option(
+        *filter(None, (entry.letter, long)),
+        metavar=entry.kind.metavar or None,
+        help=entry.help,
+    )
+    return inspect.Parameter(
+        entry.name,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        default=None,
+        annotation=Annotated[entry.kind.flag | None, shown],
+    )
 
 
 def load(model: Path | None, **options: Any) -> LLM:

@@ -25,7 +25,7 @@ EXAMPLES = options.examples(
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("run", help=COMMANDS["run"], epilog=EXAMPLES)(run)
+    app.command("run", help=COMMANDS["run"], epilog=EXAMPLES)(options.with_sampling(run))
 
 
 def run(
@@ -49,14 +49,8 @@ def run(
             help="The same as TEXT; '-' is stdin alone. What comes through stdin is put behind it.",
         ),
     ] = None,
-    max_tokens: options.MaxTokens = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    seed: options.Seed = None,
-    stop: options.Stop = None,
+    *,
+    sampling: dict[str, Any],
     system: Annotated[
         str | None,
         typer.Option(
@@ -84,17 +78,8 @@ def run(
     words = [word for word in (model, text) if word is not None]
     folder, asked = model_and_text(words, named, prompt)
     whole = gather(asked)
-    sampling = options.given(
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        seed=seed,
-        stop=stop or None,
-    )
-    sampling["max_tokens"] = DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens
-    options.check_sampling(sampling)
+    limited = "max_tokens" in sampling
+    sampling.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
     loading = {"threads": threads, "backend": backend, "device": device}
     loading |= {"context": context, "kv_cache": kv_cache, "pack": pack}
     if not raw:
@@ -110,7 +95,7 @@ def run(
                 found["devices"] = [asdict(report) for report in llm.reports()]
             print(json.dumps(found, ensure_ascii=False))
         else:
-            _say_why_it_ended(completion, limited=max_tokens is not None)
+            _say_why_it_ended(completion, limited=limited)
         if stats:
             from edgerun.cli.screen.report import show_stats
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.engine.sampling import History, SamplingParams, make_sampler
+from edgerun.engine.chooser import Chooser, SamplingParams
 from edgerun.engine.session import Session
 from edgerun.engine.stats import Stats
 from edgerun.errors import BackendError, InputError, PromptError
@@ -39,31 +39,33 @@ class Reply:
     """Chooses the tokens of one reply from the logits behind what came before.
 
     Attributes:
-        history: the prompt and the tokens chosen, but for one that ended the reply.
+        ids: the prompt and the tokens chosen, but for one that ended the reply.
     """
 
     def __init__(
-        self, prompt: list[int], params: SamplingParams, context: int, eos_ids: frozenset[int]
+        self, prompt: list[int], params: SamplingParams, context: int, engine: Engine
     ) -> None:
         """Begins a reply to ``prompt`` in a sequence of at most ``context`` tokens."""
-        self.history = History(prompt, len(prompt))
-        self._sample = make_sampler(params)
+        self.ids = prompt
+        self._prompt_tokens = len(prompt)
+        self._chooser = Chooser(params, prompt, engine.vocab_size)
         self._stops = frozenset(params.stop_ids)
         if not params.ignore_eos:
-            self._stops |= eos_ids
+            self._stops |= engine.eos_ids
         room = context - len(prompt)
         self._left = min(room, params.max_tokens or room)
         self._limited: FinishReason = "length" if self._left == params.max_tokens else "context"
 
     def next(self, logits: NDArray[np.float32], stats: Stats) -> Step:
         """Chooses a token by its logits ``[vocab]``."""
-        token = self._sample(logits, self.history)
-        stats.mark(first=len(self.history.ids) == self.history.prompt_tokens)
+        token = self._chooser.draw(logits)
+        stats.mark(first=len(self.ids) == self._prompt_tokens)
         self._left -= 1
         reason = "stop" if token in self._stops else None if self._left else self._limited
         stats.completion_tokens += token not in self._stops
         if reason is None:
-            self.history.ids.append(token)
+            self._chooser.accept(token)
+            self.ids.append(token)
         return Step(token, reason)
 
 
@@ -139,7 +141,7 @@ class Engine:
 
     def _prefill(self, session: Session, turn: int, reply: Reply, stats: Stats) -> Step:
         """Computes a prompt, a chunk a turn, and chooses the first token."""
-        prompt, lock, rows = reply.history.ids, session.cache.lock, self.chunk_rows
+        prompt, lock, rows = reply.ids, session.cache.lock, self.chunk_rows
         began = time.perf_counter()
         kept = lock.run(self.rewind, session, turn, prompt)
         stats.prompt_tokens, stats.reused_tokens = len(prompt), kept
@@ -167,7 +169,7 @@ class Engine:
 
     def reply(self, prompt: Sequence[int], params: SamplingParams, context: int) -> Reply:
         """Begins a reply to a prompt, in a sequence of at most ``context`` tokens."""
-        return Reply([int(id_) for id_ in prompt], params, context, self.eos_ids)
+        return Reply([int(id_) for id_ in prompt], params, context, self)
 
     def logits(self, session: Session, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
         """Yields the logits of every row of a sequence, chunk by chunk, from an empty session.

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.engine.chooser import SamplingParams
 from edgerun.engine.engine import Engine, Reply, Step
-from edgerun.engine.sampling import SamplingParams
 from edgerun.engine.session import Session, shared_prefix
 from edgerun.engine.stats import Stats
 from edgerun.state import Batch
@@ -48,7 +48,7 @@ class _Running:
     @property
     def pending(self) -> list[int]:
         """Ids that have no keys and values yet: one in a reply, any number in a prompt."""
-        return self.reply.history.ids[len(self.session.ids) :]
+        return self.reply.ids[len(self.session.ids) :]
 
 
 def generate_many(

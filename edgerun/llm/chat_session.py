@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from edgerun.engine.sampling import SamplingParams
+from edgerun.engine.chooser import SamplingParams
 from edgerun.engine.session import Session
 from edgerun.engine.session_file import SavedSession, load_session, save_session
 from edgerun.engine.stats import Stats
@@ -22,7 +22,7 @@ from edgerun.state.fair_lock import FairLock
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from edgerun.engine.sampling.params import SamplingKeywords
+    from edgerun.engine.chooser.keywords import SamplingKeywords
     from edgerun.llm.llm import LLM
 
 

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.base import Report
+from edgerun.engine.chooser import SamplingParams
+from edgerun.engine.chooser.params import STOP
 from edgerun.engine.engine import Engine, Step
 from edgerun.engine.many import Request, generate_many
-from edgerun.engine.sampling import SamplingParams
-from edgerun.engine.sampling.params import check_stop
 from edgerun.engine.session import Session
 from edgerun.engine.session_pool import SessionPool
 from edgerun.engine.stats import Stats
-from edgerun.errors import InputError, PromptError, SamplingError
+from edgerun.errors import InputError, PromptError
 from edgerun.llm.arguments import (
     check_conversation,
     check_ids,
@@ -37,15 +37,15 @@ from edgerun.model.chat.template import DEFAULT_STOPS, Message
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.state import KVCache
 from edgerun.state.fair_lock import FairLock
+from edgerun.values import suggestion
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from edgerun.engine.sampling.params import SamplingKeywords
+    from edgerun.engine.chooser.keywords import SamplingKeywords
     from edgerun.llm.loading import LoadKeywords
 
 T = TypeVar("T")
-PARAMETER_NAMES = tuple(entry.name for entry in fields(SamplingParams))
 
 
 def load(path: str | os.PathLike[str] | None = None, **options: Unpack[LoadKeywords]) -> LLM:
@@ -66,7 +66,7 @@ def load(path: str | os.PathLike[str] | None = None, **options: Unpack[LoadKeywo
     known = [entry.name for entry in fields(LoadOptions)]
     for name in options:
         if name not in known:
-            raise InputError(f"load has no option {name!r}{_suggest(name, known)}")
+            raise InputError(f"load has no option {name!r}{suggestion(name, known)}")
     folder = None if path is None else check_path(path)
     return LLM(prepare(folder, LoadOptions(**options)))
 
@@ -233,18 +233,15 @@ class LLM:
 
     def params(self, **sampling: Unpack[SamplingKeywords]) -> SamplingParams:
         """Checks sampling parameters and adds what the model recommends."""
-        for name in sampling:
-            if name not in PARAMETER_NAMES:
-                raise SamplingError(
-                    f"there is no sampling parameter {name!r}{_suggest(name, PARAMETER_NAMES)}"
-                )
+        if "processors" in sampling:
+            return SamplingParams(**sampling)
         merged: dict[str, Any] = {**self.model.sampling_defaults, **sampling}
         return SamplingParams(**merged)
 
     def chat_params(self, **sampling: Unpack[SamplingKeywords]) -> SamplingParams:
         """Like ``params``; without a chat template the next speaker's name ends a reply."""
         if not self.has_chat_template:
-            sampling["stop"] = (*check_stop(sampling.get("stop", ())), *DEFAULT_STOPS)
+            sampling["stop"] = (*STOP.check("stop", sampling.get("stop", ())), *DEFAULT_STOPS)
         return self.params(**sampling)
 
     def close(self) -> None:
@@ -329,13 +326,6 @@ def _release(model: Model) -> None:
     """What ``LLM.close`` does, for a model that was forgotten."""
     model.programs.close()
     model.owned.close()
-
-
-def _suggest(name: str, known: Sequence[str]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, known, 1)
-    return f": did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
 
 
 __all__ = ["LLM", "ChatSession", "Completion", "LoadOptions", "Mapping", "TextStream", "load"]

@@ -19,6 +19,7 @@ from edgerun.backends.base import (
 )
 from edgerun.backends.cpu.packing import Packing, choose_packing
 from edgerun.backends.registry import find_candidates
+from edgerun.engine.chooser.processor import processor_types
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
 from edgerun.errors import BundleError, InputError
 from edgerun.graph.ir import Graph
@@ -218,7 +219,10 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
         context=context,
         vocab_size=config.vocab_size,
         eos_ids=tuple(dict.fromkeys((*found, *tokenizer.eos_ids))),
-        sampling_defaults=sampling_defaults(texts[GENERATION_CONFIG]),
+        sampling_defaults=sampling_defaults(
+            texts[GENERATION_CONFIG],
+            [entry.name for each in processor_types() for entry in each.options()],
+        ),
         chunk_rows=rows,
         max_sessions=options.max_sessions,
         weight_bytes=weights,

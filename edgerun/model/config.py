@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from edgerun.errors import BundleError
 
 # Used when a model recommends nothing.
 FALLBACK = {"temperature": 0.7, "top_p": 0.95}
-NAMES = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
 
 
 def read_json_object(name: str, text: str | None) -> dict[str, Any]:
@@ -30,14 +29,18 @@ def read_json_object(name: str, text: str | None) -> dict[str, Any]:
     return value
 
 
-def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Picks the sampling parameters that a model recommends, under their names here.
+def sampling_defaults(generation_config: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Picks the numbers that a model recommends for sampling.
 
     ``do_sample: false`` without a temperature means greedy, as in transformers.
+
+    Args:
+        generation_config: what the file holds.
+        names: sampling parameters, named there as here.
     """
     found = {
         name: generation_config[name]
-        for name in NAMES
+        for name in names
         if isinstance(generation_config.get(name), int | float)
     }
     if generation_config.get("do_sample") is False:

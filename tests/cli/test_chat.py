@@ -105,7 +105,7 @@ def test_commands_answer_on_stderr(run: Run, tmp_path: Path) -> None:
         "system message: be kind",
         "temperature        0.5",
         "temperature is 'hot'; expected a number",
-        "did you mean temperature?",
+        "did you mean 'temperature'?",
         "top_p is 7.0",
         "did you mean /save?",
         "there is no reply yet",

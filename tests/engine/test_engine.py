@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgerun.engine.chooser import SamplingParams
 from edgerun.engine.engine import Engine, Step
-from edgerun.engine.sampling import SamplingParams
 from edgerun.engine.session import Session, shared_prefix
 from edgerun.engine.stats import Stats
 from edgerun.errors import BackendError, InputError, PromptError

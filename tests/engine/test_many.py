@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgerun.engine.chooser import SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.engine.many import Request, generate_many
-from edgerun.engine.sampling import SamplingParams
 from edgerun.engine.session import Session
 from edgerun.errors import BackendError, InputError, PromptError
 from edgerun.state import KVCache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from edgerun.engine.sampling import History, SamplingParams, make_sampler
-from edgerun.engine.sampling.base import Candidates, last_of_fewest, place, registered
-from edgerun.errors import BackendError, SamplingError
+from edgerun.engine.chooser import Chooser, SamplingParams
+from edgerun.engine.chooser.candidates import Candidates
+from edgerun.engine.chooser.selection import last_of_fewest, place
+from edgerun.errors import ChooserError, SamplingError
 
 LOGITS = hnp.arrays(
     np.float32,
     st.integers(1, 60),
     elements=st.floats(-12, 12, width=32),
 )
-EMPTY = History([])
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -31,21 +32,39 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 def kept(logits: np.ndarray, **params: Any) -> set[int]:
     """Ids that the filters leave."""
-    candidates = Candidates(logits.copy())
-    for entry in registered():
-        process = entry.make(SamplingParams(**params))
-        candidates = process(candidates, EMPTY) if process else candidates
+    candidates = filtered(logits, [], [], **params)
     return set(range(len(logits))) if candidates.ids is None else set(map(int, candidates.ids))
 
 
-def reachable(logits: np.ndarray, draws: int = 300, **params: Any) -> set[int]:
-    sample = make_sampler(SamplingParams(seed=0, **params))
-    return {sample(logits, EMPTY) for _ in range(draws)}
+def filtered(logits: np.ndarray, prompt: list[int], reply: list[int], **params: Any) -> Candidates:
+    """What processors leave behind a prompt and the beginning of a reply."""
+    candidates = Candidates(logits.copy())
+    for processor in SamplingParams(**params).processors:
+        if processor.is_active:
+            each = processor.begin(prompt, len(logits))
+            for id_ in reply:
+                each.accept(id_)
+            candidates = each.apply(candidates)
+    return candidates
+
+
+def choose(logits: np.ndarray, prompt: Sequence[int] = (), **params: Any) -> int:
+    return Chooser(SamplingParams(**params), prompt, len(logits)).draw(logits)
+
+
+def draws(logits: np.ndarray, count: int = 300, **params: Any) -> list[int]:
+    """Tokens drawn one after the other."""
+    chooser = Chooser(SamplingParams(**{"seed": 0, **params}), (), len(logits))
+    found = []
+    for _ in range(count):
+        found.append(chooser.draw(logits))
+        chooser.accept(found[-1])
+    return found
 
 
 @given(LOGITS)
 def test_greedy_takes_the_first_of_the_highest(logits: np.ndarray) -> None:
-    assert make_sampler(SamplingParams(temperature=0))(logits, EMPTY) == int(np.argmax(logits))
+    assert choose(logits, temperature=0) == int(np.argmax(logits))
 
 
 @given(LOGITS, st.integers(1, 70))
@@ -104,8 +123,7 @@ def test_typical_p_keeps_the_tokens_nearest_to_the_entropy(logits: np.ndarray, p
 
 @given(LOGITS, st.floats(0.1, 5))
 def test_draws_follow_the_tempered_distribution(logits: np.ndarray, temperature: float) -> None:
-    sample = make_sampler(SamplingParams(temperature=temperature, seed=1))
-    counts = Counter(sample(logits, EMPTY) for _ in range(400))
+    counts = Counter(draws(logits, 400, temperature=temperature))
     expected = softmax(logits / np.float32(temperature))
     for index, weight in enumerate(expected):
         # Five standard deviations of a binomial distribution, whose tail is longer for rare events:
@@ -115,21 +133,17 @@ def test_draws_follow_the_tempered_distribution(logits: np.ndarray, temperature:
 
 def test_penalties_follow_their_formulas() -> None:
     logits = np.array([2.0, -2.0, 1.0, 0.5, 0.0], np.float32)
-    history = History([0, 1, 2, 2, 3, 2], prompt_tokens=3)  # reply: 2, 3, 2
-    seen: list[np.ndarray] = []
-    for entry in registered():
-        process = entry.make(
-            SamplingParams(
-                repetition_penalty=2.0,
-                presence_penalty=0.5,
-                frequency_penalty=0.25,
-                logit_bias={4: 1.5},
-            )
-        )
-        if process:
-            seen.append(process(Candidates(logits), history).logits)
+    candidates = filtered(
+        logits,
+        [0, 1, 2],
+        [2, 3, 2],
+        repetition_penalty=2.0,
+        presence_penalty=0.5,
+        frequency_penalty=0.25,
+        logit_bias={4: 1.5},
+    )
     expected = [2.0 / 2, -2.0 * 2, 1.0 / 2 - 2 * 0.25 - 0.5, 0.5 / 2 - 0.25 - 0.5, 1.5]
-    np.testing.assert_allclose(seen[-1], expected, atol=1e-6)
+    np.testing.assert_allclose(candidates.logits, expected, atol=1e-6)
 
 
 @given(LOGITS, st.integers(1, 20), st.floats(0.05, 0.95))
@@ -140,14 +154,13 @@ def test_greedy_choice_is_the_likeliest_of_what_the_filters_leave(
     for params in ({"top_k": k}, {"top_k": k, "typical_p": p}, {"top_p": p, "typical_p": p}):
         remaining = sorted(kept(logits, **params))
         likeliest = remaining[int(np.argmax(logits[remaining]))]
-        assert make_sampler(SamplingParams(temperature=0, **params))(logits, EMPTY) == likeliest
+        assert choose(logits, temperature=0, **params) == likeliest
 
 
 def test_tiny_repetition_penalties_repeat_without_overflow() -> None:
     logits = np.array([1.0, 300.0, -2.0], np.float32)
     for temperature in (0, 1e-9, 1):
-        params = SamplingParams(repetition_penalty=1e-300, temperature=temperature, seed=0)
-        assert make_sampler(params)(logits, History([0, 2])) == 0
+        assert choose(logits, [0, 2], repetition_penalty=1e-300, temperature=temperature) == 0
 
 
 def test_filters_apply_one_after_the_other() -> None:
@@ -160,45 +173,43 @@ def test_filters_apply_one_after_the_other() -> None:
 def test_a_seed_repeats_the_choice_and_none_varies_it() -> None:
     logits = np.zeros(1000, np.float32)
 
-    def draws(seed: int | None) -> list[int]:
-        sample = make_sampler(SamplingParams(seed=seed))
-        return [sample(logits, EMPTY) for _ in range(8)]
-
-    assert draws(7) == draws(7)
-    assert draws(7) != draws(8)
-    assert draws(None) != draws(None)
+    assert draws(logits, 8, seed=7) == draws(logits, 8, seed=7)
+    assert draws(logits, 8, seed=7) != draws(logits, 8, seed=8)
+    assert draws(logits, 8, seed=None) != draws(logits, 8, seed=None)
 
 
 def test_logits_are_left_as_they_are() -> None:
     logits = np.array([1.0, 2.0], np.float32)
-    params = SamplingParams(temperature=0.5, logit_bias={0: 3}, repetition_penalty=1.5, seed=0)
-    make_sampler(params)(logits, History([0]))
+    choose(logits, [0], temperature=0.5, logit_bias={0: 3}, repetition_penalty=1.5)
     assert logits.tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-9, 1e-3])
 def test_tiny_temperatures_are_greedy_without_overflow(temperature: float) -> None:
     logits = np.array([1.0, 300.0, -3e38, 2.0], np.float32)
-    assert reachable(logits, 20, temperature=temperature) == {1}
+    assert set(draws(logits, 20, temperature=temperature)) == {1}
 
 
 def test_impossible_tokens_are_never_drawn() -> None:
     logits = np.array([-np.inf, 0.0, -np.inf, 0.0, -np.inf], np.float32)
-    assert reachable(logits) == {1, 3}
-    assert reachable(logits, top_p=0.9) == {1, 3}
-    assert reachable(logits, typical_p=0.9) == {1, 3}
+    assert set(draws(logits)) == {1, 3}
+    assert set(draws(logits, top_p=0.9)) == {1, 3}
+    assert set(draws(logits, typical_p=0.9)) == {1, 3}
 
 
 @pytest.mark.parametrize("values", [[np.nan, 1.0], [np.inf, 1.0], [-np.inf, -np.inf]])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_broken_logits_are_a_backend_error(values: list[float], temperature: float) -> None:
-    with pytest.raises(BackendError, match="maximum"):
-        make_sampler(SamplingParams(temperature=temperature))(np.array(values, np.float32), EMPTY)
+@pytest.mark.parametrize("bias", [{}, {0: 1}])
+def test_no_token_is_chosen_from_broken_logits(
+    values: list[float], temperature: float, bias: dict[int, float]
+) -> None:
+    with pytest.raises(ChooserError, match="maximum"):
+        choose(np.array(values, np.float32), temperature=temperature, logit_bias=bias)
 
 
 def test_a_bias_outside_the_vocabulary_is_an_error() -> None:
     with pytest.raises(SamplingError, match="id 9; the vocabulary ends at 1"):
-        make_sampler(SamplingParams(logit_bias={9: 1}))(np.zeros(2, np.float32), EMPTY)
+        Chooser(SamplingParams(logit_bias={9: 1}), (), vocab_size=2)
 
 
 @given(
@@ -293,10 +304,6 @@ def test_values_outside_their_range_are_one_clear_sentence(name: str, value: Any
     message = str(caught.value)
     assert name in message
     assert "\n" not in message
-
-
-def test_every_processor_has_its_own_place_in_the_order() -> None:
-    assert len(registered()) == 7
 
 
 @pytest.mark.peers

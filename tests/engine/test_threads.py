@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from edgerun.engine.chooser import Chooser, SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.engine.many import Request, generate_many
-from edgerun.engine.sampling import SamplingParams
 from edgerun.engine.session import Session
 from edgerun.errors import InputError
 from edgerun.state import Batch, KVCache
@@ -40,20 +40,17 @@ class OneBuffer(fakes.FakeExecutable):
         return {"logits": self.logits[: len(logits)]}
 
 
-class SlowToSample:
-    """A sampler that lets other threads run before it looks at the logits."""
+class SlowChooser(Chooser):
+    """Lets other threads run before it looks at the logits."""
 
-    def __call__(self, params: SamplingParams) -> Callable[..., int]:
-        def sample(logits: NDArray[np.float32], history: Any) -> int:
-            time.sleep(1e-5)
-            return int(logits.argmax())
-
-        return sample
+    def draw(self, logits: NDArray[np.float32]) -> int:
+        time.sleep(1e-5)
+        return super().draw(logits)
 
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
-    monkeypatch.setattr("edgerun.engine.engine.make_sampler", SlowToSample())
+    monkeypatch.setattr("edgerun.engine.engine.Chooser", SlowChooser)
     executable = OneBuffer()
     programs = fakes.programs_of(executable)
     return Engine(programs, fakes.VOCAB, (fakes.END,), chunk_rows=4)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
 
 import edgerun
-from edgerun.engine.sampling.params import SamplingKeywords, SamplingParams
+from edgerun.engine.chooser.params import all_options
 from edgerun.errors import EdgerunError, InputError, PromptError
 from edgerun.llm.llm import LLM
 from edgerun.llm.loading import LoadKeywords, LoadOptions
@@ -118,7 +118,7 @@ def test_every_odd_argument_is_accepted_or_refused_in_one_line(
         assert accepted == ACCEPTED[call]
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in fields(SamplingParams)])
+@pytest.mark.parametrize("name", [*(entry.name for entry in all_options()), "processors"])
 def test_every_odd_sampling_parameter_is_accepted_or_refused(llm: LLM, name: str) -> None:
     options: dict[str, Any] = {"max_tokens": 2}
     for odd in ODD.values():
@@ -178,9 +178,5 @@ def test_numbers_of_numpy_are_numbers(llm: LLM) -> None:
     assert LoadOptions(max_sessions=np.int64(3)).max_sessions == 3  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("keywords", "checked"), [(SamplingKeywords, SamplingParams), (LoadKeywords, LoadOptions)]
-)
-def test_keywords_for_type_checkers_are_those_that_exist(keywords: Any, checked: Any) -> None:
-    assert list(keywords.__annotations__) == [entry.name for entry in fields(checked)]
-    assert set(get_type_hints(SamplingParams)) == {entry.name for entry in fields(SamplingParams)}
+def test_keywords_for_type_checkers_are_those_that_exist() -> None:
+    assert list(LoadKeywords.__annotations__) == [entry.name for entry in fields(LoadOptions)]

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgerun.cli.screen.visible import folded, visible
+from edgerun.engine.chooser.params import all_options
 from edgerun.env import terminal_erases
 from edgerun.errors import InputError
+from edgerun.values import suggestion
 
 if TYPE_CHECKING:
     from edgerun.cli.conversation.state import Conversation
@@ -17,22 +19,6 @@ if TYPE_CHECKING:
 Command: TypeAlias = Callable[["Conversation", str], None]
 COMMANDS: dict[str, Command] = {}
 SHOWN = 40  # characters of a message in a line about it
-WHOLE = ("top_k", "seed", "max_tokens")
-SETTINGS = (
-    "max_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-    "stop",
-)
-
-
 ALIASES = {"?": "help", "bye": "quit", "exit": "quit", "q": "quit"}
 
 
@@ -79,7 +65,7 @@ def _spellings(name: str) -> list[str]:
 @command
 def retry(conversation: Conversation, argument: str) -> None:
     """Answers the last message again."""  # noqa: D401
-    if conversation.llm.chat_params(**conversation.settings).temperature == 0:
+    if conversation.llm.chat_params(**conversation.settings).is_greedy:
         tell("the likeliest reply is the same each time: /set temperature 0.8 varies it")
     conversation.retry()
 
@@ -149,8 +135,8 @@ def set_(conversation: Conversation, argument: str) -> None:
         conversation.llm.chat_params(**changed)
         conversation.settings = changed
     params = conversation.llm.chat_params(**conversation.settings)
-    for name in SETTINGS:
-        tell(f"  {name:<18} {getattr(params, name)}")
+    for name, value in params.values().items():
+        tell(f"  {name:<18} {value}")
 
 
 @command
@@ -229,18 +215,9 @@ def parsed(name: str, text: str) -> Any:
     """Reads a value of /set; None goes back to the default.
 
     Raises:
-        InputError: there is no such setting, or the text is no number.
+        InputError: there is no such setting, or the text is no value of it.
     """
-    if name not in SETTINGS:
-        close = difflib.get_close_matches(name, SETTINGS, 1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(SETTINGS)}"
-        raise InputError(f"there is no setting {name!r}: {hint}")
-    if text in ("", "default", "none"):
-        return None
-    if name == "stop":
-        return (text,)
-    try:
-        return int(text) if name in WHOLE else float(text)
-    except ValueError:
-        kind = "a whole number" if name in WHOLE else "a number"
-        raise InputError(f"{name} is {text!r}; expected {kind} or 'default'") from None
+    settings = {entry.name: entry for entry in all_options()}
+    if name not in settings:
+        raise InputError(f"there is no setting {name!r}{suggestion(name, list(settings))}")
+    return None if text in ("", "default", "none") else settings[name].read(text)

@@ -128,10 +128,12 @@ def _completer() -> Completer:
     from prompt_toolkit.completion import Completer, Completion, PathCompleter
     from prompt_toolkit.document import Document
 
-    from edgerun.cli.conversation.commands import ALIASES, COMMANDS, SETTINGS
+    from edgerun.cli.conversation.commands import ALIASES, COMMANDS
+    from edgerun.engine.chooser.params import all_options
 
     files = PathCompleter(expanduser=True)
-    words = {"set": SETTINGS, "history": ("on", "off", "clear")}
+    settings = [entry.name for entry in all_options()]
+    words = {"set": settings, "history": ["on", "off", "clear"]}
 
     class OfCommands(Completer):
         def get_completions(self, document: Any, complete_event: Any) -> Iterator[Completion]:
@@ -143,7 +145,7 @@ def _completer() -> Completer:
                 yield from files.get_completions(Document(argument), complete_event)
                 return
             begun = argument if space else name
-            for word in words.get(name, ()) if space else (*COMMANDS, *ALIASES):
+            for word in words.get(name, []) if space else (*COMMANDS, *ALIASES):
                 if word.startswith(begun):
                     yield Completion(word, start_position=-len(begun))
 

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-from edgerun.engine.sampling.base import Candidates, History, Processor, processor
-from edgerun.engine.sampling.params import SamplingParams
+from edgerun.engine.chooser.option import Number, option
+from edgerun.engine.chooser.processor import Processor
+
+if TYPE_CHECKING:
+    from edgerun.engine.chooser.candidates import Candidates
 
 
-@processor(60, keeps_likeliest=True)
-def min_p(params: SamplingParams) -> Processor | None:
-    """Keeps tokens with ``p >= min_p * max(p)``; in logits ``l >= max(l) + ln(min_p)``."""
-    if params.min_p == 0:
-        return None
-    distance = np.log(np.float64(params.min_p))
+@dataclass(frozen=True)
+class MinP(Processor):
+    """Keeps tokens with ``p >= min_p * max(p)``; in logits ``l >= max(l) + ln(min_p)``.
 
-    def apply(candidates: Candidates, history: History) -> Candidates:
-        return candidates.keep(candidates.logits >= candidates.logits.max() + distance)
+    Nguyen et al. 2024, "Turning up the heat".
+    """
 
-    return apply
+    order: ClassVar[int] = 60
+    keeps_likeliest: ClassVar[bool] = True
+    min_p: float = option(
+        0.0, Number(0, 1), "Drop tokens less likely than this share of the likeliest; 0 keeps all."
+    )
+
+    def apply(self, candidates: Candidates) -> Candidates:
+        least = float(candidates.logits.max()) + math.log(self.min_p)
+        return candidates.keep(candidates.logits >= least)
+
+
+PROCESSOR = MinP

@@ -2,38 +2,125 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
+from edgerun.engine.chooser.option import Number, option
+from edgerun.engine.chooser.processor import Filter, Processor
 
-from edgerun.engine.sampling.base import Candidates, History, Processor, processor
-from edgerun.engine.sampling.params import SamplingParams
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from edgerun.engine.chooser.candidates import Candidates
 
 
-@processor(20)
-def penalties(params: SamplingParams) -> Processor | None:
-    """Repetition counts prompt and reply (CTRL, section 4.1); the others the reply alone.
+@dataclass(frozen=True)
+class Penalties(Processor):
+    """Repetition counts prompt and reply (Keskar et al. 2019, "CTRL", section 4.1).
 
-    Presence and frequency are those of the OpenAI API:
+    Presence and frequency count the reply alone and are those of the OpenAI API:
     ``logit -= count * frequency_penalty + (count > 0) * presence_penalty``.
     """
-    # A tiny penalty would overflow float32; this one already outweighs any logit.
-    repetition = np.float32(max(params.repetition_penalty, 1e-6))
-    presence, frequency = params.presence_penalty, params.frequency_penalty
-    if repetition == 1 and presence == 0 and frequency == 0:
-        return None
 
-    def apply(candidates: Candidates, history: History) -> Candidates:
-        logits = candidates.logits
-        if repetition != 1:
-            seen = np.asarray(history.ids, np.int64)  # one id often, each time the same value
-            values = logits[seen]
-            logits[seen] = np.where(values > 0, values / repetition, values * repetition)
-        if presence or frequency:
-            counted = Counter(history.ids[history.prompt_tokens :])
-            counts = np.fromiter(counted.values(), np.float64, len(counted))
-            seen = np.fromiter(counted, np.int64, len(counted))
-            logits[seen] -= (counts * frequency + presence).astype(np.float32)
+    order: ClassVar[int] = 20
+    repetition_penalty: float = option(
+        1.0,
+        Number(0, 100, above_low=True),
+        """Above 1 discourages repetition: divides positive logits of tokens in prompt and reply,
+        multiplies negative ones.""",
+    )
+    presence_penalty: float = option(
+        0.0, Number(-2, 2), "Subtracted once from the logits of tokens in the reply."
+    )
+    frequency_penalty: float = option(
+        0.0, Number(-2, 2), "Subtracted from the logits of tokens in the reply, once a time."
+    )
+
+    def begin(self, prompt: Sequence[int], vocab_size: int) -> Filter:
+        """Counts the prompt."""
+        return PenaltyFilter(self, prompt)
+
+
+class PenaltyFilter:
+    """The penalties of one sequence."""
+
+    def __init__(self, penalties: Penalties, prompt: Sequence[int]) -> None:
+        self._penalties = penalties
+        self._seen, self._reply = Counts(prompt), Counts()
+
+    def accept(self, id_: int) -> None:
+        self._seen.add(id_)
+        self._reply.add(id_)
+
+    def undo(self, id_: int) -> None:
+        self._seen.remove(id_)
+        self._reply.remove(id_)
+
+    def apply(self, candidates: Candidates) -> Candidates:
+        import numpy as np
+
+        logits, penalties = candidates.logits, self._penalties
+        if penalties.repetition_penalty != 1:
+            # A tinier penalty would overflow float32; this one already outweighs any logit.
+            repetition = np.float32(max(penalties.repetition_penalty, 1e-6))
+            ids = self._seen.ids
+            values = logits[ids]
+            logits[ids] = np.where(values > 0, values / repetition, values * repetition)
+        if penalties.presence_penalty or penalties.frequency_penalty:
+            counts = self._reply.counts.astype(np.float64)
+            amount = counts * penalties.frequency_penalty + penalties.presence_penalty
+            logits[self._reply.ids] -= amount.astype(np.float32)
         return candidates
 
-    return apply
+
+class Counts:
+    """How often ids occur, in the order of their first occurrences.
+
+    The last id that was added is the first to be removed. So one that no longer occurs is the last
+    in the list, and removing it leaves what was there before it came.
+    """
+
+    def __init__(self, ids: Sequence[int] = ()) -> None:
+        import numpy as np
+
+        distinct, counts = np.unique(np.asarray(ids, np.int64), return_counts=True)
+        self._size = len(distinct)
+        self._ids, self._counts = distinct, counts
+        self._places = {id_: place for place, id_ in enumerate(distinct.tolist())}
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """Ids that occur, int64 ``[n]``."""
+        return self._ids[: self._size]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """How often each of them does, int64 ``[n]``."""
+        return self._counts[: self._size]
+
+    def add(self, id_: int) -> None:
+        place = self._places.setdefault(id_, self._size)
+        if place == self._size:
+            self._append(id_)
+        self._counts[place] += 1
+
+    def remove(self, id_: int) -> None:
+        place = self._places[id_]
+        self._counts[place] -= 1
+        if self._counts[place] == 0:
+            self._size = place
+            del self._places[id_]
+
+    def _append(self, id_: int) -> None:
+        import numpy as np
+
+        if self._size == len(self._ids):
+            self._ids = np.resize(self._ids, 2 * self._size + 16)
+            self._counts = np.resize(self._counts, 2 * self._size + 16)
+        self._ids[self._size], self._counts[self._size] = id_, 0
+        self._size += 1
+
+
+PROCESSOR = Penalties

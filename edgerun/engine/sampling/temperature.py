@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-from edgerun.engine.sampling.base import Candidates, History, Processor, processor
-from edgerun.engine.sampling.params import SamplingParams
+from edgerun.engine.chooser.option import Number, option
+from edgerun.engine.chooser.processor import Processor
+
+if TYPE_CHECKING:
+    from edgerun.engine.chooser.candidates import Candidates
 
 
-@processor(30, keeps_likeliest=True)
-def temperature(params: SamplingParams) -> Processor | None:
-    """Divides logits by the temperature; 0 is handled by the sampler as greedy."""
-    if params.temperature in (0, 1):
-        return None
-    # A tiny temperature would overflow float32; this one already decides every non-tie.
-    divisor = np.float32(max(params.temperature, 1e-6))
+@dataclass(frozen=True)
+class Temperature(Processor):
+    """Divides logits by the temperature; 0 takes the likeliest token, whatever else is done."""
 
-    def apply(candidates: Candidates, history: History) -> Candidates:
+    order: ClassVar[int] = 30
+    keeps_likeliest: ClassVar[bool] = True
+    temperature: float = option(
+        1.0, Number(0, 100), "0 takes the likeliest token every time; 1 is the model's own choice."
+    )
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def is_active(self) -> bool:
+        return self.temperature not in (0, 1)
+
+    def apply(self, candidates: Candidates) -> Candidates:
+        import numpy as np
+
         candidates.logits -= candidates.logits.max()
         with np.errstate(over="ignore"):
-            candidates.logits /= divisor
+            # A tinier temperature would overflow float32; this one already decides every non-tie.
+            candidates.logits /= np.float32(max(self.temperature, 1e-6))
         return candidates
 
-    return apply
+
+PROCESSOR = Temperature

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-from edgerun.engine.sampling.base import (
-    Candidates,
-    History,
-    Processor,
-    processor,
-)
-from edgerun.engine.sampling.leaders import leaders
-from edgerun.engine.sampling.params import SamplingParams
+from edgerun.engine.chooser.option import Whole, option
+from edgerun.engine.chooser.processor import Processor
+
+if TYPE_CHECKING:
+    from edgerun.engine.chooser.candidates import Candidates
 
 
-@processor(40, keeps_likeliest=True)
-def top_k(params: SamplingParams) -> Processor | None:
+@dataclass(frozen=True)
+class TopK(Processor):
     """Keeps every token at least as likely as the k-th; ties with it stay (as in HF)."""
-    count = params.top_k
-    if count == 0:
-        return None
 
-    def apply(candidates: Candidates, history: History) -> Candidates:
-        size = len(candidates.logits)
-        if count >= size:
-            return candidates
-        chosen = leaders(candidates.logits, count)
-        keys = candidates.logits[chosen]
-        threshold = np.partition(keys, len(keys) - count)[len(keys) - count]
-        return candidates.take(chosen[keys >= threshold])
+    order: ClassVar[int] = 40
+    keeps_likeliest: ClassVar[bool] = True
+    top_k: int = option(0, Whole(0, 2**31 - 1), "Keep the k likeliest tokens; 0 keeps all.")
 
-    return apply
+    def apply(self, candidates: Candidates) -> Candidates:
+        return candidates.keep_largest(self.top_k)
+
+
+PROCESSOR = TopK

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-from edgerun.engine.sampling.base import (
-    Candidates,
-    History,
-    Processor,
-    last_of_fewest,
-    processor,
-)
-from edgerun.engine.sampling.params import SamplingParams
+from edgerun.engine.chooser.option import Number, option
+from edgerun.engine.chooser.processor import Processor
+
+if TYPE_CHECKING:
+    from edgerun.engine.chooser.candidates import Candidates
 
 
-@processor(50, keeps_likeliest=True)
-def top_p(params: SamplingParams) -> Processor | None:
-    """Keeps the fewest likeliest tokens that sum to at least p, and ties with the last of them."""
-    mass = params.top_p
-    if mass >= 1:
-        return None
+@dataclass(frozen=True)
+class TopP(Processor):
+    """Keeps the fewest likeliest tokens that sum to at least p, and ties with the last of them.
 
-    def apply(candidates: Candidates, history: History) -> Candidates:
+    Holtzman et al. 2020, "The curious case of neural text degeneration".
+    """
+
+    order: ClassVar[int] = 50
+    keeps_likeliest: ClassVar[bool] = True
+    top_p: float = option(
+        1.0,
+        Number(0, 1, above_low=True),
+        "Keep the fewest tokens whose probabilities sum to at least this; 1 keeps all.",
+    )
+
+    def apply(self, candidates: Candidates) -> Candidates:
         weights = candidates.weights()
-        wanted = mass * float(weights.sum(dtype=np.float64))
-        return candidates.keep(
-            candidates.logits >= last_of_fewest(candidates.logits, weights, wanted)
-        )
+        mass = self.top_p * float(weights.sum(dtype="f8"))
+        return candidates.keep_mass(candidates.logits, weights, mass)
 
-    return apply
+
+PROCESSOR = TopP

@@ -1,129 +1,41 @@
-"""What a processor is, and how one is found.
-
-A processor is one file in this folder with one function marked ``@processor(order)``. The function
-gets the parameters and returns what to do with candidates, or None if the parameters ask nothing
-of it. Order decides who goes first:
-
-====  ======================================================
- 10   logit bias
- 20   repetition, presence and frequency penalties
- 30   temperature
- 40   top-k
- 50   top-p
- 60   min-p
- 70   typical-p
-====  ======================================================
-
-It is the order of Hugging Face's ``generate``; each filter sees the probabilities that the ones
-before it left, renormalised.
-
-A processor that never changes which of the candidates is the likeliest says so, with
-``keeps_likeliest``: greedy choice leaves it out where no other processor follows it.
-"""
+"""Finding the largest of many numbers without sorting them all, in NumPy."""
 
 from __future__ import annotations
 
-import functools
-import importlib
-import pkgutil
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.engine.sampling.leaders import leaders
-from edgerun.engine.sampling.params import SamplingParams
-
-
-@dataclass(slots=True)
-class History:
-    """Ids that precede the next token.
-
-    Attributes:
-        ids: prompt and reply; the engine appends to it.
-        prompt_tokens: how many of them belong to the prompt.
-    """
-
-    ids: list[int]
-    prompt_tokens: int = 0
-
-
-@dataclass(slots=True)
-class Candidates:
-    """Tokens still in play.
-
-    Attributes:
-        logits: float32 ``[n]``; a processor may change them in place.
-        ids: id of each, int64 ``[n]`` increasing; None if ``logits`` covers the vocabulary.
-    """
-
-    logits: NDArray[np.float32]
-    ids: NDArray[np.int64] | None = None
-
-    def keep(self, mask: NDArray[np.bool_]) -> Candidates:
-        """Returns the candidates where ``mask`` is true; order stays."""
-        return self.take(np.flatnonzero(mask))
-
-    def take(self, chosen: NDArray[np.int64]) -> Candidates:
-        """Returns the candidates at ``chosen``, increasing positions."""
-        return Candidates(self.logits[chosen], chosen if self.ids is None else self.ids[chosen])
-
-    def weights(self) -> NDArray[np.float32]:
-        """Probabilities up to a common factor, float32 ``[n]``, largest 1; scratch memory."""
-        weights: NDArray[np.float32] = scratch("weights", len(self.logits))
-        np.subtract(self.logits, self.logits.max(), out=weights)
-        np.exp(weights, out=weights)
-        return weights
-
-
+MIN_GROUPS = 1024
 BLOCK = 512
 HEADS = (64, 1024)  # how many tokens to look at before looking at all: sorting takes its time
 BINS = 2048
 BINS_PER_UNIT = 64  # of a logit; the last bin takes whatever lies below
 SLAB = 12_288  # keys put into bins at a time: small arrays need no fresh pages of the system
 
-Processor: TypeAlias = Callable[[Candidates, History], Candidates]
-Factory: TypeAlias = Callable[[SamplingParams], Processor | None]
-
 _LOCAL = threading.local()
-_REGISTERED: dict[int, Registered] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """A factory of processors.
+def leaders(keys: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    """Positions of the ``count`` largest keys and of a few more, increasing.
 
-    Attributes:
-        make: the factory.
-        keeps_likeliest: its processors never change which candidate is the likeliest.
+    All keys that equal or exceed one of those returned are returned too. Keys are dealt into
+    groups; the ``count``-th largest of the groups' maxima bounds the ``count``-th largest key from
+    below, and finding maxima is many times faster than a partition of a large vocabulary.
+
+    Args:
+        keys: float32 ``[n]`` without NaN.
+        count: at least 1; all positions are returned if there are no more.
     """
-
-    make: Factory
-    keeps_likeliest: bool
-
-
-def processor(order: int, *, keeps_likeliest: bool = False) -> Callable[[Factory], Factory]:
-    """Registers a factory of processors at a place in the order; see above."""
-
-    def register(factory: Factory) -> Factory:
-        if order in _REGISTERED:
-            raise ValueError(f"two sampling processors have order {order}")
-        _REGISTERED[order] = Registered(factory, keeps_likeliest)
-        return factory
-
-    return register
-
-
-@functools.cache
-def registered() -> tuple[Registered, ...]:
-    """Imports every file of this folder; returns the factories in order."""
-    package = importlib.import_module("edgerun.engine.sampling")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
-    return tuple(entry for _, entry in sorted(_REGISTERED.items()))
+    groups = max(MIN_GROUPS, 4 * count)
+    rows = len(keys) // groups
+    if rows < 2:
+        return np.arange(len(keys))
+    tops = keys[: rows * groups].reshape(rows, groups).max(axis=0)
+    bound = np.partition(tops, groups - count)[groups - count]
+    return np.flatnonzero(keys >= bound)
 
 
 def place(weights: NDArray[np.float32], mass: float) -> int:

@@ -1,0 +1,204 @@
+"""Chooses the tokens of one sequence, from logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.engine.chooser.candidates import Candidates, check_highest, likeliest
+from edgerun.engine.chooser.params import SamplingParams
+from edgerun.engine.chooser.processor import Filter, Processor
+from edgerun.engine.chooser.randomness import Uniform, uniform
+from edgerun.engine.chooser.selection import place, scratch
+from edgerun.errors import ChooserError, EdgerunError
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """How likely each token is to be drawn.
+
+    Attributes:
+        ids: tokens that may be drawn, int64 ``[n]`` increasing, n at least 1.
+        probabilities: float64 ``[n]``; they sum to 1.
+    """
+
+    ids: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+
+
+class Chooser:
+    """Chooses the tokens of one sequence.
+
+    ``distribution``, ``draw`` and ``verify`` change nothing; ``accept`` appends a token, and
+    ``undo`` takes some back. What is drawn depends on the logits, on the ids before it, and on the
+    seed and the position, never on what was drawn and not accepted.
+
+    Logits are float32 ``[vocab]`` and left unchanged.
+
+    Raises:
+        ChooserError: from every call that takes logits, if none is finite or one is NaN, if a
+            processor fails, or if none leaves a token that could be chosen.
+
+    Example:
+        >>> chooser = Chooser(SamplingParams(temperature=0), prompt=[1, 2], vocab_size=3)
+        >>> chooser.draw(np.array([0.1, 2.0, 0.3], np.float32))
+        1
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt: Sequence[int],
+        vocab_size: int,
+        uniform_at: Uniform | None = None,
+    ) -> None:
+        """Begins behind a prompt.
+
+        Args:
+            params: what the caller asks for.
+            prompt: ids before the first token to choose.
+            vocab_size: ids are below this.
+            uniform_at: random numbers in [0, 1) by position; None takes those of the seed.
+
+        Raises:
+            SamplingError: a value does not suit a vocabulary of this size.
+        """
+        self._greedy = params.is_greedy
+        self._filters: list[Filter] = [
+            processor.begin(prompt, vocab_size)
+            for processor in _needed(params.processors, greedy=self._greedy)
+        ]
+        self._uniform_at = uniform_at or uniform(params.seed)
+        self._prompt_tokens = len(prompt)
+        self._accepted: list[int] = []
+
+    @property
+    def position(self) -> int:
+        """Of the next token: how many ids are before it."""
+        return self._prompt_tokens + len(self._accepted)
+
+    def distribution(self, logits: NDArray[np.float32]) -> Distribution:
+        """Returns the distribution from which ``draw`` draws."""
+        if self._greedy:
+            return Distribution(np.array([self._likeliest(logits)]), np.ones(1))
+        candidates = self._filtered(logits)
+        weights = candidates.weights().astype(np.float64)
+        ids = np.arange(len(weights)) if candidates.ids is None else candidates.ids
+        possible = weights > 0
+        return Distribution(ids[possible], weights[possible] / weights.sum())
+
+    def draw(self, logits: NDArray[np.float32]) -> int:
+        """Chooses a token."""
+        if self._greedy:
+            return self._likeliest(logits)
+        candidates = self._filtered(logits)
+        weights = candidates.weights()
+        mass = self._uniform_at(self.position) * float(weights.sum(dtype=np.float64))
+        index = place(weights, mass)
+        if weights[index] == 0:  # rounding carried the sum past the last possible token
+            index = int(np.flatnonzero(weights)[-1])
+        return candidates.id_at(index)
+
+    def accept(self, id_: int) -> None:
+        """Appends a token, whoever chose it."""
+        self._accepted.append(id_)
+        for each in self._filters:
+            each.accept(id_)
+
+    def undo(self, count: int) -> None:
+        """Takes back the last tokens that were accepted; all is as it was before them.
+
+        Raises:
+            ValueError: fewer were accepted.
+        """
+        if not 0 <= count <= len(self._accepted):
+            raise ValueError(f"{count} tokens to take back of {len(self._accepted)}")
+        for _ in range(count):
+            id_ = self._accepted.pop()
+            for each in self._filters:
+                each.undo(id_)
+
+    def verify(self, logits: NDArray[np.float32], drafted: Sequence[int]) -> list[int]:
+        """Chooses one token, and another one for each of those drafted that was chosen too.
+
+        The ids are those that ``draw`` and ``accept`` would choose one by one: each is drawn with
+        the random number of its position, so that a draft changes nothing but the speed. A token
+        that was drafted is taken with its probability, the most that is possible for a draft that
+        comes without probabilities of its own (Leviathan et al. 2023, "Fast inference from
+        transformers via speculative decoding", theorem 3.5 with q = 1).
+
+        Args:
+            logits: behind what was accepted, and behind each of those drafted, ``[k + 1, vocab]``.
+            drafted: ids, k of them.
+
+        Returns:
+            Chosen ids, 1 to k + 1; all but the last are the first of those drafted.
+
+        Raises:
+            ValueError: there are not k + 1 rows of logits.
+        """
+        if len(logits) != len(drafted) + 1:
+            raise ValueError(f"{len(logits)} rows of logits for {len(drafted)} drafted tokens")
+        before = len(self._accepted)
+        chosen: list[int] = []
+        try:
+            for row, draft in zip(logits, (*drafted, None), strict=True):
+                chosen.append(self.draw(row))
+                if chosen[-1] != draft:
+                    break
+                self.accept(chosen[-1])
+        finally:
+            self.undo(len(self._accepted) - before)
+        return chosen
+
+    def _likeliest(self, logits: NDArray[np.float32]) -> int:
+        return self._filtered(logits).likeliest() if self._filters else likeliest(logits)
+
+    def _filtered(self, logits: NDArray[np.float32]) -> Candidates:
+        """What the filters leave; without any, what is there."""
+        if not self._filters:
+            return Candidates(logits)
+        # max propagates NaN, so one pass finds NaN, infinity and "all tokens impossible".
+        check_highest(logits.max())
+        copied = scratch("logits", len(logits))
+        copied[:] = logits
+        candidates = Candidates(copied)
+        for each in self._filters:
+            candidates = _applied(each, candidates)
+        return candidates
+
+
+def _needed(processors: Sequence[Processor], *, greedy: bool) -> list[Processor]:
+    """Processors that do something.
+
+    Greedy choice needs nothing that keeps the likeliest token, unless something follows that may
+    change it: typical-p sees what top-k left.
+    """
+    active = [each for each in processors if each.is_active]
+    while greedy and active and active[-1].keeps_likeliest:
+        active.pop()
+    return active
+
+
+def _applied(filter_: Filter, candidates: Candidates) -> Candidates:
+    """What a processor leaves; whatever goes wrong in it ends this sequence alone."""
+    try:
+        left = filter_.apply(candidates)
+    except EdgerunError:
+        raise
+    except Exception as error:
+        raise ChooserError(
+            f"the sampling processor {_name(filter_)} failed: {type(error).__name__}: {error}"
+        ) from error
+    if not len(left.logits):
+        raise ChooserError(
+            f"the sampling processor {_name(filter_)} left no token to choose from: ask for less"
+        )
+    return left
+
+
+def _name(filter_: Filter) -> str:
+    return type(filter_).__name__

@@ -1,0 +1,31 @@
+"""``SamplingParams`` as keyword arguments, for type checkers.
+
+Written by ``python -m tools.sampling_options``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypedDict
+
+from edgerun.engine.chooser.processor import Processor
+
+
+class SamplingKeywords(TypedDict, total=False):
+    """What may be asked of a reply; see docs/python.md."""
+
+    max_tokens: int | None
+    stop: str | Sequence[str]
+    stop_ids: Iterable[int]
+    ignore_eos: bool
+    seed: int | None
+    logit_bias: Mapping[int, float]
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    processors: Iterable[Processor]

@@ -1,0 +1,157 @@
+"""What a caller may ask of a reply, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edgerun.engine.chooser.option import Option, Options, Switch, Whole, option
+from edgerun.engine.chooser.processor import Processor, processor_types, processors_of
+from edgerun.errors import SamplingError
+from edgerun.values import shown, suggestion
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from edgerun.engine.chooser.keywords import SamplingKeywords
+
+MAX_TOKENS = 2**31 - 1
+MAX_SEED = 2**64 - 1
+MAX_STOPS = 64
+MAX_STOP_CHARACTERS = 4096
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A few short texts, or one."""
+
+    accepts, flag, metavar, values = "str | Sequence[str]", list[str], "TEXT", "texts"
+
+    def check(self, name: str, value: Any) -> tuple[str, ...]:
+        texts = (value,) if isinstance(value, str) else value
+        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+            raise SamplingError(f"{name} is {shown(value)}; expected a text or a list of texts")
+        sizes = {len(text) for text in texts}
+        if len(texts) > MAX_STOPS or not sizes <= set(range(1, MAX_STOP_CHARACTERS + 1)):
+            raise SamplingError(
+                f"{name} has {len(texts)} texts of {sorted(sizes)} characters; expected at most "
+                f"{MAX_STOPS} of 1 to {MAX_STOP_CHARACTERS} characters each"
+            )
+        return tuple(texts)
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        return (text,)
+
+
+@dataclass(frozen=True)
+class Ids:
+    """Token ids."""
+
+    accepts, flag, metavar, values = "Iterable[int]", str, "ID,ID", "token ids, as in 5,7"
+
+    def check(self, name: str, value: Any) -> tuple[int, ...]:
+        refused = (str, bytes, bytearray, memoryview, Mapping)
+        try:
+            if isinstance(value, refused) or not isinstance(value, Iterable):
+                raise TypeError
+            items = tuple(value)
+        except TypeError as error:  # an array without dimensions says so when it is read
+            raise SamplingError(
+                f"{name} is {shown(value)}; expected a list of token ids"
+            ) from error
+        whole = Whole(0, MAX_TOKENS)
+        return tuple(whole.check(name, item) for item in items)
+
+    def parse(self, text: str) -> tuple[int, ...]:
+        return tuple(int(part) for part in text.split(","))
+
+
+STOP = Texts()
+
+
+@dataclass(frozen=True, init=False)
+class SamplingParams(Options):
+    """How tokens are chosen and when a reply ends.
+
+    Every option of a processor is an argument too, such as ``temperature`` and ``top_k``;
+    docs/python.md lists them. Their defaults change nothing.
+
+    Attributes:
+        max_tokens: most tokens to generate; None up to the end of the context.
+        stop: texts that end the reply; they are not part of it.
+        stop_ids: ids that end the reply, besides the model's own.
+        ignore_eos: go on when the model ends its reply.
+        seed: makes the choice repeatable; None draws a fresh one.
+        processors: what is done to the logits, in this order.
+
+    Raises:
+        SamplingError: there is no such option, or a value is outside its range.
+
+    Example:
+        >>> SamplingParams(temperature=0.7, seed=1).values()["temperature"]
+        0.7
+    """
+
+    max_tokens: int | None = option(
+        None, Whole(1, MAX_TOKENS, optional=True), "Most tokens to generate.", "-n"
+    )
+    stop: tuple[str, ...] = option(
+        (), STOP, "End the reply at this text, which is not part of it; can be repeated."
+    )
+    stop_ids: tuple[int, ...] = option(
+        (), Ids(), "End the reply at these tokens, besides the model's own."
+    )
+    ignore_eos: bool = option(False, Switch(), "Go on when the model ends its reply.")
+    seed: int | None = option(
+        None, Whole(0, MAX_SEED, optional=True), "Makes the choice repeatable."
+    )
+    processors: tuple[Processor, ...] = ()
+
+    def __init__(self, **values: Unpack[SamplingKeywords]) -> None:
+        """Takes any of ``all_options`` by name, or ``processors`` instead of options of theirs."""
+        given: dict[str, Any] = dict(values)
+        processors = given.pop("processors", None)
+        names = [entry.name for entry in all_options()]
+        for name in given:
+            if name not in names:
+                raise SamplingError(
+                    f"there is no sampling parameter {name!r}{suggestion(name, names)}"
+                )
+        for entry in self.options():
+            object.__setattr__(self, entry.name, given.pop(entry.name, entry.default))
+        chosen = processors_of(given) if processors is None else _checked(processors, given)
+        object.__setattr__(self, "processors", chosen)
+        self.__post_init__()
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is taken every time."""
+        return any(each.is_greedy for each in self.processors)
+
+    def values(self) -> dict[str, Any]:
+        """Returns the value of every option, in the order of ``all_options``."""
+        return {
+            entry.name: getattr(holder, entry.name)
+            for holder in (self, *self.processors)
+            for entry in holder.options()
+        }
+
+
+def all_options() -> list[Option]:
+    """Returns what ends a reply, and what there is to choose, in the order of the processors."""
+    classes: Sequence[type[Options]] = (SamplingParams, *processor_types())
+    return [entry for each in classes for entry in each.options()]
+
+
+def _checked(processors: Any, given: Mapping[str, Any]) -> tuple[Processor, ...]:
+    if not isinstance(processors, list | tuple):
+        raise SamplingError(f"processors is {shown(processors)}; expected a list of processors")
+    for each in processors:
+        if not isinstance(each, Processor):
+            raise SamplingError(f"processors holds {shown(each)}; expected processors only")
+    if given:
+        raise SamplingError(
+            f"{next(iter(given))} is given beside a list of processors: put it into one of them"
+        )
+    return tuple(processors)

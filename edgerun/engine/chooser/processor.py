@@ -1,0 +1,130 @@
+"""What a sampling processor is, and how one is found.
+
+A processor is one file in ``edgerun/engine/sampling`` or in a package's
+``edgerun_plugins/engine/sampling``, with a class that the file names as its ``PROCESSOR``::
+
+    @dataclass(frozen=True)
+    class TopNSigma(Processor):
+        order: ClassVar[int] = 45
+        keeps_likeliest: ClassVar[bool] = True
+        top_n_sigma: float = option(0.0, Number(0, 100), "Drop tokens this many deviations ...")
+
+        def apply(self, candidates: Candidates) -> Candidates:
+            logits = candidates.logits
+            return candidates.keep(logits >= logits.max() - self.top_n_sigma * logits.std())
+
+    PROCESSOR = TopNSigma
+
+Its fields become arguments of ``LLM.generate``, flags of ``edgerun run`` and rows of the table in
+docs/python.md. Help pages import these files and should not wait for NumPy: a file that needs it
+imports it where it is used.
+
+The places in the order are those of Hugging Face's ``generate``: logit bias 10, penalties 20,
+temperature 30, top-k 40, top-p 50, min-p 60, typical-p 70. Each filter sees the probabilities that
+the ones before it left, renormalised.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from edgerun.engine.chooser.option import Options
+from edgerun.plugins import modules
+
+if TYPE_CHECKING:
+    from edgerun.engine.chooser.candidates import Candidates
+
+ROOM = "engine.sampling"
+
+
+class Filter(Protocol):
+    """What a processor does in one sequence; it may remember the ids that were accepted."""
+
+    def apply(self, candidates: Candidates) -> Candidates:
+        """Returns what is left of the candidates; their logits may be changed in place."""
+
+    def accept(self, id_: int) -> None:
+        """Learns that a token was appended."""
+
+    def undo(self, id_: int) -> None:
+        """Learns that the last token, which is ``id_``, was taken back."""
+
+
+@dataclass(frozen=True)
+class Processor(Options):
+    """Base of processors: small frozen values, whose defaults change nothing.
+
+    One that looks at candidates alone is its own filter, and needs ``apply`` only. One that
+    remembers returns another filter from ``begin``, and computes nothing but what it remembers:
+    after ``undo`` the filter must be as it was.
+
+    Attributes:
+        order: place among the others, lowest first; no two have the same.
+        keeps_likeliest: it never changes which of the candidates is the likeliest, so that greedy
+            choice can leave it out where no other processor follows it.
+    """
+
+    order: ClassVar[int]
+    keeps_likeliest: ClassVar[bool] = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it does anything."""
+        return any(getattr(self, entry.name) != entry.default for entry in self.options())
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is to be taken."""
+        return False
+
+    def begin(self, prompt: Sequence[int], vocab_size: int) -> Filter:
+        """Returns a filter for a sequence that begins with ``prompt``.
+
+        Raises:
+            SamplingError: a value does not suit a vocabulary of this size.
+        """
+        return self
+
+    def apply(self, candidates: Candidates) -> Candidates:
+        raise NotImplementedError
+
+    def accept(self, id_: int) -> None:
+        pass
+
+    def undo(self, id_: int) -> None:
+        pass
+
+
+@functools.cache
+def processor_types() -> tuple[type[Processor], ...]:
+    """Imports all files of processors; returns their classes in order.
+
+    Raises:
+        ValueError: two have the same place, or options of the same name.
+    """
+    types: list[type[Processor]] = [module.PROCESSOR for module in modules(ROOM)]
+    types.sort(key=lambda each: each.order)
+    _check_distinct("order", [str(each.order) for each in types])
+    _check_distinct("option", [entry.name for each in types for entry in each.options()])
+    return tuple(types)
+
+
+def _check_distinct(what: str, values: list[str]) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"two sampling processors have the {what} {value}")
+
+
+def processors_of(values: Mapping[str, Any]) -> tuple[Processor, ...]:
+    """Returns a processor of every class, in order, with those of its options that are named.
+
+    Raises:
+        SamplingError: a value is outside its range.
+    """
+    return tuple(
+        each(**{entry.name: values[entry.name] for entry in each.options() if entry.name in values})
+        for each in processor_types()
+    )

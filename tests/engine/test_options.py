@@ -1,0 +1,120 @@
+"""What is derived from the sampling options is up to date, and mistakes in them are named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from edgerun.engine.chooser import SamplingParams, processor
+from edgerun.engine.chooser.option import Switch, option
+from edgerun.engine.chooser.params import all_options
+from edgerun.engine.chooser.processor import Processor, processor_types
+from edgerun.engine.sampling.temperature import Temperature
+from edgerun.errors import SamplingError
+from tools import sampling_options
+
+
+@dataclass(frozen=True)
+class Another(Processor):
+    order: ClassVar[int] = 31
+    another: bool = option(False, Switch(), "Nothing.")
+
+
+def test_the_derived_files_are_up_to_date(repo_root: Path) -> None:
+    """``python -m tools.sampling_options`` writes them."""
+    page = (repo_root / sampling_options.PAGE).read_text("utf-8")
+    assert (repo_root / sampling_options.KEYWORDS).read_text("utf-8") == sampling_options.keywords()
+    assert page == sampling_options.page(page)
+    assert all(f"| `{entry.name}` |" in page for entry in all_options())
+
+
+def test_defaults_pass_their_own_checks_and_do_nothing() -> None:
+    for entry in all_options():
+        assert entry.kind.check(entry.name, entry.default) == entry.default
+    assert not any(each.is_active for each in SamplingParams().processors)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("temperature", "0.5", 0.5),
+        ("top_k", "40", 40),
+        ("seed", "7", 7),
+        ("stop", "a,b", ("a,b",)),
+        ("stop_ids", "5,7", (5, 7)),
+        ("ignore_eos", "on", True),
+        ("ignore_eos", "False", False),
+        ("logit_bias", "13=-5,7=2.5", {13: -5.0, 7: 2.5}),
+    ],
+)
+def test_values_may_be_typed(name: str, text: str, value: Any) -> None:
+    entry = next(entry for entry in all_options() if entry.name == name)
+    assert entry.read(text) == value
+    assert SamplingParams(**{name: value}).values()[name] == value  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("temperature", "hot", "temperature is 'hot'; expected a number from 0 to 100"),
+        ("top_k", "1.5", "top_k is '1.5'; expected a whole number from 0"),
+        ("stop_ids", "5,x", "stop_ids is '5,x'; expected token ids, as in 5,7"),
+        ("ignore_eos", "maybe", "ignore_eos is 'maybe'; expected True or False"),
+        ("logit_bias", "13", "expected numbers from -100 to 100 by token id, as in 13=-5"),
+    ],
+)
+def test_typed_nonsense_is_refused(name: str, text: str, words: str) -> None:
+    entry = next(entry for entry in all_options() if entry.name == name)
+    with pytest.raises(SamplingError) as refusal:
+        entry.read(text)
+    assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"temprature": 1}, "no sampling parameter 'temprature': did you mean 'temperature'?"),
+        ({"processors": Temperature()}, "expected a list of processors"),
+        ({"processors": [Temperature]}, "processors holds <class"),
+        ({"processors": [Temperature()], "top_k": 3}, "top_k is given beside a list of processors"),
+    ],
+)
+def test_mistakes_are_named(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(SamplingError) as refusal:
+        SamplingParams(**given)
+    assert words in str(refusal.value)
+
+
+def test_a_list_of_processors_may_stand_beside_what_ends_a_reply() -> None:
+    params = SamplingParams(processors=[Temperature(temperature=0)], max_tokens=3, stop="x")
+    assert params.is_greedy
+    assert (params.max_tokens, params.stop) == (3, ("x",))
+    assert params == SamplingParams(
+        processors=(Temperature(temperature=0.0),), max_tokens=3, stop="x"
+    )
+
+
+def test_params_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        SamplingParams().max_tokens = 5  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        Temperature().temperature = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("field", "value"), [("order", 30), ("another", "temperature")])
+def test_two_processors_of_one_place_or_name_are_refused(
+    monkeypatch: pytest.MonkeyPatch, field: str, value: Any
+) -> None:
+    kind: Any = Another
+    if field == "order":
+        kind = type("Twin", (Another,), {"order": value})
+    else:
+        monkeypatch.setattr(Another, "options", Temperature.options)
+    modules = [SimpleNamespace(PROCESSOR=each) for each in (Temperature, kind)]
+    monkeypatch.setattr(processor, "modules", lambda room: modules)
+    with pytest.raises(ValueError, match=f"two sampling processors have the .* {value}"):
+        processor_types.__wrapped__()
