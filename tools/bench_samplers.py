@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.engine.chooser import Chooser, SamplingParams
+from edgerun.engine.chooser.chooser import Chooser
+from edgerun.engine.chooser.params import SamplingParams
 from edgerun.machine.timing import median_time
 
 PARAMS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.engine.chooser import Chooser, SamplingParams
+from edgerun.engine.chooser.chooser import Chooser
+from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.session import Session
 from edgerun.engine.stats import Stats
 from edgerun.errors import BackendError, InputError, PromptError

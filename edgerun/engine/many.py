@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.engine.chooser import SamplingParams
+from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine, Reply, Step
 from edgerun.engine.session import Session, shared_prefix
 from edgerun.engine.stats import Stats

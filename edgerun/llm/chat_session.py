@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from edgerun.engine.chooser import SamplingParams
+from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.session import Session
 from edgerun.engine.session_file import SavedSession, load_session, save_session
 from edgerun.engine.stats import Stats

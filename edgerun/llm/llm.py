@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.base import Report
-from edgerun.engine.chooser import SamplingParams
-from edgerun.engine.chooser.params import STOP
+from edgerun.engine.chooser.params import STOP, SamplingParams
 from edgerun.engine.engine import Engine, Step
 from edgerun.engine.many import Request, generate_many
 from edgerun.engine.session import Session

@@ -153,6 +153,16 @@ def test_stop_texts_end_the_reply(run: Run) -> None:
     assert run(*arguments, model=saying("hello")).out == "hel\n"
 
 
+def test_everything_that_chooses_is_an_option(run: Run) -> None:
+    """Those that name tokens are written as `/set` of a chat takes them."""
+    arguments = ["run", "-p", "hi", "-n", "3", "--temperature", "0"]
+    assert run(*arguments, "--logit-bias", "120=100,121=50", model=saying("hello")).out == "xxx\n"
+    assert run(*arguments, "--stop-ids", "120,108", model=saying("hello")).out == "he\n"
+    for more, count in (([], 1), (["--ignore-eos"], 3)):
+        found = json.loads(run(*arguments, "--json", *more, model=saying("h")).out)
+        assert len(found["ids"]) == count
+
+
 def test_stats_go_to_stderr(run: Run) -> None:
     result = run("run", "-p", "hi", "--stats", model=saying("hello"))
     assert result.out == "hello\n"
@@ -182,6 +192,8 @@ MISTAKES = [
     (["-p", "x", "-n", "0"], "max_tokens is 0"),
     (["-p", "x", "-n", "99999999999999"], "max_tokens is 99999999999999"),
     (["-p", "x", "--top-k", "-1"], "top_k is -1"),
+    (["-p", "x", "--logit-bias", "5"], "logit_bias is '5'; expected numbers from -100 to 100"),
+    (["-p", "x", "--stop-ids", "5,x"], "stop_ids is '5,x'; expected token ids"),
     (["-p", "x", "--top-p", "0"], "top_p is 0"),
     (["-p", "x", "--min-p", "2"], "min_p is 2"),
     (["-p", "x", "--repetition-penalty", "0"], "repetition_penalty is 0"),

@@ -38,3 +38,17 @@ def test_a_warm_run_imports_nothing_that_it_does_not_use() -> None:
         )
     assert done.stdout.strip()
     assert done.stderr.strip() == "[]"
+
+
+def test_help_waits_for_no_model_and_no_numpy() -> None:
+    """The flags come from the files of the sampling processors."""
+    script = 'import sys; from edgerun.cli.main import main; main(["run", "--help"])'
+    done = subprocess.run(
+        [sys.executable, "-c", f'{script}\nprint("numpy" in sys.modules, file=sys.stderr)'],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+    assert "--typical-p X" in done.stdout
+    assert done.stderr.strip() == "False"

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgerun.engine.chooser import Chooser, SamplingParams
 from edgerun.engine.chooser.candidates import Candidates
+from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.option import Number, option
+from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.chooser.processor import Processor
 from edgerun.engine.chooser.randomness import uniform
 from edgerun.engine.sampling.temperature import Temperature

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgerun.engine.chooser import SamplingParams
+from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine, Step
 from edgerun.engine.session import Session, shared_prefix
 from edgerun.engine.stats import Stats

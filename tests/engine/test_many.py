@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgerun.engine.chooser import SamplingParams
+from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.engine.many import Request, generate_many
 from edgerun.engine.session import Session

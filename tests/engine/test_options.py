@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from edgerun.engine.chooser import SamplingParams, processor
+from edgerun.engine.chooser import processor
 from edgerun.engine.chooser.option import Switch, option
-from edgerun.engine.chooser.params import all_options
+from edgerun.engine.chooser.params import SamplingParams, all_options
 from edgerun.engine.chooser.processor import Processor, processor_types
 from edgerun.engine.sampling.temperature import Temperature
 from edgerun.errors import SamplingError

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from edgerun.engine.chooser import Chooser, SamplingParams
 from edgerun.engine.chooser.candidates import Candidates
+from edgerun.engine.chooser.chooser import Chooser
+from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.chooser.selection import last_of_fewest, place
 from edgerun.errors import ChooserError, SamplingError
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgerun.engine.chooser import Chooser, SamplingParams
+from edgerun.engine.chooser.chooser import Chooser
+from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.engine.many import Request, generate_many
 from edgerun.engine.session import Session

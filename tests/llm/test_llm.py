@@ -135,8 +135,8 @@ def test_two_streams_of_one_model_do_not_mix() -> None:
 
 def test_the_models_recommendation_holds_unless_overridden() -> None:
     llm = model(sampling_defaults={"temperature": 0.0, "top_k": 5})
-    assert llm.params().top_k == 5
-    assert llm.params(top_k=7).top_k == 7
+    assert llm.params().values()["top_k"] == 5
+    assert llm.params(top_k=7).values()["top_k"] == 7
 
 
 @pytest.mark.parametrize(
