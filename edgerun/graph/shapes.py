@@ -26,6 +26,22 @@ def value_shapes(graph: Graph) -> dict[str, ValueShape]:
     return shapes
 
 
+def input_shapes(graph: Graph) -> dict[str, ValueShape]:
+    """Shapes of a graph's inputs: those that it states, else what the nodes that read them say.
+
+    Raises:
+        KeyError: nothing says how wide an input is.
+    """
+    shapes = {name: graph.shapes[name] for name in graph.inputs if name in graph.shapes}
+    for node in graph.nodes if len(shapes) < len(graph.inputs) else ():
+        sizes = node_sizes(graph, node, shapes)
+        for operand, name in zip(OPS[node.op].inputs, node.inputs, strict=False):
+            width = sizes.value(operand.sizes[0]) if operand.kind is Kind.ROWS else None
+            if name in graph.inputs and width is not None:
+                shapes.setdefault(name, ValueShape(width, dtype=operand.dtype))
+    return {name: shapes[name] for name in graph.inputs}
+
+
 def output_shapes(graph: Graph, node: Node, shapes: Shapes) -> dict[str, ValueShape]:
     """Shapes of a node's outputs by name, without those of which too little is known.
 

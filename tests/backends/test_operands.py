@@ -9,7 +9,7 @@ import pytest
 
 from edgerun.backends import CompileOptions, Shape, make_backend
 from edgerun.backends.cpu.binder import Binder
-from edgerun.backends.cpu.emit.ops import EMITTERS
+from edgerun.backends.cpu.emit.registry import EMITTERS
 from edgerun.backends.cpu.operands import WITH_CACHE, checked_arguments
 from edgerun.errors import BackendError
 from edgerun.model import bundle as bundles
@@ -63,24 +63,24 @@ def test_what_the_first_wall_lets_through_is_refused_by_the_second(name, tmp_pat
 @pytest.mark.parametrize("op", ["gate", "linear", "select_rows", "attention"])
 def test_a_buffer_that_an_emitter_makes_too_small_is_noticed(op, monkeypatch):
     """A planted mistake: the op's output gets a quarter of its width."""
-    emit, new = EMITTERS[op], Binder.new
+    emitter, new = EMITTERS[op], Binder.new
     here = False
 
     def planted(binder, node, index):
         nonlocal here
         here = True
-        emit(binder, node, index)
+        emitter.emit(binder, node, index)
         here = False
 
-    def narrow(binder, value, width, counted_by):
-        buffer = new(binder, value, width, counted_by)
+    def narrow(binder, value, width, *others):
+        buffer = new(binder, value, width, *others)
         if not here:
             return buffer
         small = np.zeros((len(buffer.array), width // 4), np.float32)
         binder.values[value] = replace(buffer, array=small)
         return binder.values[value]
 
-    monkeypatch.setitem(EMITTERS, op, planted)
+    monkeypatch.setitem(EMITTERS, op, replace(emitter, emit=planted))
     monkeypatch.setattr(Binder, "new", narrow)
     monkeypatch.setattr(Binder, "dies_at", lambda *_: False)
     with pytest.raises(BackendError, match="would touch .* bytes of .*, which has"):

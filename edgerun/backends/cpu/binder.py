@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends.base import CompileOptions, Shape
 from edgerun.backends.cpu.buffers import Buffer, BufferPool
+from edgerun.backends.cpu.emit.emitter import Emitter
 from edgerun.backends.cpu.operands import Argument, checked_arguments
 from edgerun.backends.cpu.weights import Prepared, WeightStore
 from edgerun.graph.ir import Graph, Node
@@ -70,6 +71,7 @@ class Binder:
         weights: prepared weights, shared with other shapes.
         isa: instruction set of the kernels.
         threads: that will run the program.
+        emitters: how ops run, by name.
         shared: memory that nodes use one after the other, by a name of their choice.
         columns: which value a shared buffer holds the columns of.
         before_run: called before each run, when the batch lies in its buffers.
@@ -84,6 +86,7 @@ class Binder:
     weights: WeightStore
     isa: Isa
     threads: int
+    emitters: Mapping[str, Emitter]
     instructions: list[Instruction] = field(default_factory=list)
     patches: list[Patch] = field(default_factory=list)
     before_run: list[Callable[[], None]] = field(default_factory=list)
@@ -178,9 +181,16 @@ class Binder:
         """The word of the frame that holds the number of rows of a value, int64 ``[1]``."""
         return self.frame[counted_by : counted_by + 1]
 
-    def new(self, value: str, width: int, counted_by: int) -> Buffer:
+    def lanes_of(self, size: int) -> int:
+        """Lanes of the widest float vector that divides ``size``, at least 1."""
+        lanes = self.isa.float_lanes
+        while size % lanes:
+            lanes //= 2
+        return lanes
+
+    def new(self, value: str, width: int, counted_by: int, dtype: str = "float32") -> Buffer:
         """Takes a buffer for a value that the next instruction writes."""
-        buffer = self.values[value] = self.pool.take(width)
+        buffer = self.values[value] = self.pool.take(width, dtype)
         self.counted_by[value] = counted_by
         return buffer
 

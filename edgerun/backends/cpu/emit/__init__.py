@@ -1,1 +1,1 @@
-"""How each op of the schema becomes kernel calls."""
+"""How ops become kernel calls, one file an op; the others help linear layers."""

@@ -1,4 +1,4 @@
-"""Rotary embedding and attention over the paged cache."""
+"""Attention over the paged cache."""
 
 from __future__ import annotations
 
@@ -7,62 +7,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.backends.base import Shape, Support
 from edgerun.backends.cpu.binder import ATTENTION, ROWS, Binder, Patch
+from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.operands import WITH_CACHE, Argument
-from edgerun.backends.cpu.rotary_tables import RotaryTables
 from edgerun.errors import BackendError
-from edgerun.graph.ir import Node
+from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.attention.units import COUNTS, SINGLE, SPLIT, STACKED, AttentionUnits
 from edgerun.kernels.run.instructions import Instruction
 from edgerun.kernels.run.program import FRAME_WORDS
 from edgerun.state import KVCache
 
+HALF_BYTES = 2  # of an element of the cache in half precision, the usual storage
+FAMILY = "float/float32"  # attention multiplies float32 with float32
+MAX_HEAD_DIM, MAX_GROUP, MAX_QUERIES = 1024, 128, 16384
 STACK_ROWS = 8  # rows that attend to a page at a time, of one prompt or with shared pages
-
-
-def emit_rotary(binder: Binder, node: Node, index: int) -> None:
-    """Rotates in place, or a copy if the value is read again."""
-    source, output = node.inputs[0], node.outputs[0]
-    if binder.dies_at(source, index):
-        x = binder.rename(source, output)
-    else:
-        x = binder.copy(source, output, node.name)
-    head_dim, factor = node.attrs["head_dim"], node.attrs["factor"]
-    inv_freq = binder.graph.array(node.inputs[2])
-    if 2 * len(inv_freq) != head_dim or x.width % head_dim:
-        raise BackendError(
-            f"{node.name} rotates rows of {x.width} in heads of {head_dim} by {len(inv_freq)} "
-            "angles, which do not fit"
-        )
-    tables = next((one for one in binder.keep if isinstance(one, RotaryTables)), None)
-    if tables is None:
-        tables = RotaryTables()
-        binder.keep.append(tables)
-        reach = tables.reach
-        binder.before_run.append(lambda: reach(binder.positions[: binder.frame[ROWS]]))
-    shared = tables
-    arguments: dict[str, Argument] = {
-        "rows": binder.count(ROWS),
-        "positions": binder.positions,
-        "table": WITH_CACHE,
-        "x": x,
-        "x_stride": x.stride,
-        "heads": x.width // head_dim,
-    }
-    made = binder.emit(
-        "rotary",
-        {"head_dim": head_dim, "lanes": _lanes(binder, head_dim // 2)},
-        arguments,
-        chunks=(ROWS, 1, 1),
-        reads={x.key},
-        writes={x.key},
-        label=node.name,
-    )
-
-    def table(cache: KVCache) -> int:
-        return shared.address(node.inputs[2], inv_freq, factor, cache.context)
-
-    binder.patches.append(Patch(made.arguments, made.fields.index("table"), table))
 
 
 def emit_attention(binder: Binder, node: Node, index: int) -> None:
@@ -76,7 +35,7 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
     shape = {
         "head_dim": attrs["head_dim"],
         "group": attrs["num_heads"] // attrs["num_kv_heads"],
-        "lanes": _lanes(binder, attrs["head_dim"]),
+        "lanes": binder.lanes_of(attrs["head_dim"]),
     }
     results: dict[str, Argument] = {
         "row_blocks": units.rows,
@@ -147,7 +106,7 @@ def _emit_write(binder: Binder, node: Node, cached: str) -> None:
         {
             "dtype": binder.options.cache.dtype,
             "head_dim": head_dim,
-            "lanes": _lanes(binder, head_dim),
+            "lanes": binder.lanes_of(head_dim),
         },
         _cache_arguments(binder, node)
         | {"rows": binder.count(ROWS), "k": k, "k_stride": k.stride}
@@ -239,9 +198,26 @@ def _patch_cache(binder: Binder, made: Instruction, layer: int) -> None:
     _patch_table(binder, block, made.fields)
 
 
-def _lanes(binder: Binder, size: int) -> int:
-    """The widest float vector that divides ``size``, at least one lane."""
-    lanes = binder.isa.float_lanes
-    while size % lanes:
-        lanes //= 2
-    return lanes
+def _supports(graph: Graph, node: Node) -> Support:
+    """The queries that share a key head lie on the stack of a thread."""
+    head_dim = node.attrs["head_dim"]
+    group = node.attrs["num_heads"] // node.attrs["num_kv_heads"]
+    if head_dim % 2:
+        return Support(False, f"head_dim {head_dim} is odd")
+    if head_dim > MAX_HEAD_DIM or group > MAX_GROUP or group * head_dim > MAX_QUERIES:
+        return Support(False, f"{group} query heads of {head_dim} elements to a key head")
+    return Support(True)
+
+
+def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
+    """The larger of the times to read keys and values and to multiply, and what starting costs."""
+    head_dim, seen = node.attrs["head_dim"], shape.cached + shape.rows
+    if window := node.attrs["window"]:
+        seen = min(seen, window)
+    nbytes = 2 * HALF_BYTES * head_dim * node.attrs["num_kv_heads"] * seen
+    macs = 2 * head_dim * node.attrs["num_heads"] * seen * shape.rows
+    multiply = speeds.multiply_seconds(macs, FAMILY, shape.rows)
+    return speeds.start_seconds() + max(speeds.read_seconds(nbytes), multiply)
+
+
+EMITTER = Emitter(emit_attention, _supports, _cost)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from edgerun.backends.base import Shape, Support
 from edgerun.backends.cpu.binder import (
     ANY_LOGITS,
     LOGIT_ROWS,
@@ -13,23 +15,27 @@ from edgerun.backends.cpu.binder import (
     Rounding,
 )
 from edgerun.backends.cpu.buffers import Buffer
+from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.emit.gemm import IN_BLOCKS, by_gemm, emit_gemm, gemm_tokens
 from edgerun.backends.cpu.emit.lookup import TOKENS, by_lookup, emit_lookup
 from edgerun.backends.cpu.emit.trits import expand_codes
+from edgerun.backends.cpu.families import family_of, weight_bytes
 from edgerun.backends.cpu.operands import Argument
 from edgerun.backends.cpu.weights import DENSE_LANES, DenseWeight, Prepared
-from edgerun.graph.ir import Node
+from edgerun.formats.base import PackedWeight
+from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.layouts.stream import GROUP
 from edgerun.kernels.layouts.trits import TritWeight
 
 CHUNK_BYTES = 128 * 1024
 LONGEST_CHUNK_BYTES = 1024 * 1024  # of large matrices: long streams are read faster
 CHUNKS_A_THREAD, LONG_CHUNKS_A_THREAD = 4, 64
+MIN_BLOCK, MAX_BLOCK = 16, 256
 
 
 def rounding(binder: Binder, node: Node) -> Rounding | None:
     """The form in which a node reads its first input; None for the plain float value."""
-    if node.op != "linear" or node.attrs["activations"] == "float":
+    if node.attrs["activations"] == "float":
         return None
     weight = binder.prepared(node)
     if isinstance(weight, DenseWeight):
@@ -223,3 +229,30 @@ def _emit_residual(binder: Binder, node: Node, out: Buffer, counted_by: int) -> 
         writes={out.key},
         label=f"{node.name}/residual",
     )
+
+
+def _supports(graph: Graph, node: Node) -> Support:
+    weight = graph.constants[node.inputs[1]]
+    if not isinstance(weight, PackedWeight):
+        return Support(True)
+    if weight.zeros is not None:
+        return Support(False, "weights with stored zero points")
+    if not MIN_BLOCK <= weight.block <= MAX_BLOCK or weight.block & (weight.block - 1):
+        return Support(False, f"blocks of {weight.block} weights")
+    return Support(True)
+
+
+def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
+    """The larger of the times to stream the weights and to multiply, and what starting costs.
+
+    Bytes and speed are those of the weights as they will lie in memory.
+    """
+    weight, activations = graph.constants[node.inputs[1]], node.attrs["activations"]
+    kernels = family_of(weight, activations, trits=speeds.trits)
+    macs = math.prod(weight.shape) * shape.rows
+    nbytes = weight_bytes(weight, activations, trits=speeds.trits)
+    multiply = speeds.multiply_seconds(macs, kernels, shape.rows)
+    return max(speeds.read_seconds(nbytes), multiply) + speeds.start_seconds()
+
+
+EMITTER = Emitter(emit_linear, _supports, _cost, rounding)
