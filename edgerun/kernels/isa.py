@@ -13,7 +13,7 @@ from functools import cache
 from edgerun.env import settings
 from edgerun.errors import InputError
 from edgerun.kernels.host.permission import tile_refusal
-from edgerun.kernels.host.processor import identity
+from edgerun.kernels.host.processor import arm_features, identity
 from edgerun.kernels.jit.registry import remembered
 
 AVX512VNNI = ("avx512f", "avx512bw", "avx512vl", "avx512vnni")
@@ -101,6 +101,8 @@ def host_features() -> frozenset[str]:
 
     LLVM is asked once, and again when the processor says something else (``processor.py``).
     """
+    if (features := arm_features()) is not None:
+        return features
     text = _ask_llvm() if identity() is None else remembered("host-features", _ask_llvm)
     return frozenset(text.decode().split())
 

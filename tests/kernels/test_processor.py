@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from edgerun.kernels import isa as isa_module
-from edgerun.kernels.host.processor import identity
+from edgerun.kernels.host import processor
+from edgerun.kernels.host.processor import arm_features, identity, linux_machine
 from edgerun.kernels.isa import host_features
 from edgerun.kernels.jit.loader import host
 from edgerun.kernels.lang.dot import X86
@@ -49,6 +51,46 @@ def test_other_systems_are_left_to_llvm(monkeypatch: pytest.MonkeyPatch) -> None
         assert identity() is None
     finally:
         identity.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("words", "features"),
+    [
+        ({16: 0b11, 26: 0}, {"neon"}),  # Cortex-A53
+        ({16: 0x119FFB, 26: 0}, {"neon", "lse", "dotprod"}),  # Cortex-A76
+        ({16: 0xECFFFFFB, 26: 0x7F877FFF}, {"neon", "lse", "dotprod", "i8mm"}),
+        ({16: 0, 26: 0}, set()),
+    ],
+)
+def test_arm_says_what_it_can_do_in_words_of_bits(
+    words: dict[int, int], features: set[str]
+) -> None:
+    assert arm_features(words.__getitem__) == features
+
+
+def test_arm_features_are_asked_for_on_linux_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (arm_features() is None) == (linux_machine() != "aarch64")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert linux_machine() == ""
+    assert arm_features() is None
+
+
+def test_arm_processors_are_told_apart_by_features_and_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    words, found = {16: 3, 26: 0}, set()
+    monkeypatch.setattr(processor, "linux_machine", lambda: "aarch64")
+    monkeypatch.setattr(processor, "_auxiliary", lambda entry: words[entry])
+    for part, speed, bits in (("0xd03", 1, 3), ("0xd0b", 1, 3), ("0xd0b", 2, 3), ("0xd0b", 1, 7)):
+        text = f"processor : {speed}\nBogoMIPS : {speed}\nCPU part : {part}\n"
+        (tmp_path / "cpuinfo").write_text(text)
+        monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
+        words[16] = bits
+        identity.cache_clear()
+        found.add(identity())
+    monkeypatch.undo()
+    identity.cache_clear()
+    assert len(found) == 3 and None not in found
 
 
 def test_remembered_features_are_llvms(monkeypatch: pytest.MonkeyPatch) -> None:

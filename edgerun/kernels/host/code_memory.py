@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import platform
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -33,9 +34,20 @@ def place(size: int, content: Callable[[int], bytes]) -> int:
         raise _failure("map memory for code")
     code = content(address)
     ctypes.memmove(address, code, min(size, len(code)))
+    if platform.machine() == "aarch64":
+        _let_it_be_fetched(address, size)
     if library.mprotect(address, size, mmap.PROT_READ | mmap.PROT_EXEC):
         raise _failure("make code executable")
     return int(address)
+
+
+def _let_it_be_fetched(address: int, size: int) -> None:
+    """What was written as data may be older in the cache of instructions; not so on x86."""
+    try:
+        clear = ctypes.CDLL("libgcc_s.so.1")["__clear_cache"]
+    except AttributeError as error:
+        raise OSError("the compiler's library has no __clear_cache") from error
+    clear(ctypes.c_void_p(address), ctypes.c_void_p(address + size))
 
 
 def library_address(name: str) -> int:

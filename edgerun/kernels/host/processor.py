@@ -1,11 +1,11 @@
 """Identifies the processor by what LLVM looks at, so that LLVM need not be asked at every start.
 
-The instruction ``cpuid`` tells LLVM which processor this is and what it can do; code compiled for
-one set of answers runs wherever the answers are the same. Linux on x86-64 only: elsewhere LLVM's
-own words identify the processor.
+Code compiled for one set of answers runs wherever the answers are the same. On x86-64 the
+instruction ``cpuid`` tells which processor this is and what it can do; on 64-bit ARM Linux tells
+that, and which cores there are. On other systems LLVM's own words identify the processor.
 
-Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2A, "CPUID"; LLVM,
-``llvm/lib/TargetParser/Host.cpp``.
+Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2A, "CPUID"; Linux,
+``Documentation/arch/arm64/elf_hwcaps.rst``; LLVM, ``llvm/lib/TargetParser/Host.cpp``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import ctypes
 import os
 import struct
 import sys
+from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 from edgerun.kernels.host.code_memory import place
 
@@ -49,13 +51,60 @@ LEAVES = (
 OSXSAVE = 1 << 27  # in register c of leaf 1: xgetbv may be used
 
 
+# Entries of the auxiliary vector, and what their bits mean, by LLVM's names.
+HWCAP, HWCAP2 = 16, 26
+ARM_FEATURES = {
+    "neon": (HWCAP, 1),
+    "lse": (HWCAP, 8),
+    "dotprod": (HWCAP, 20),
+    "i8mm": (HWCAP2, 13),
+}
+CPUINFO = Path("/proc/cpuinfo")
+CORE_NAMES = (b"CPU implementer", b"CPU variant", b"CPU part", b"Features")
+
+
+def linux_machine() -> str:
+    """The architecture of a 64-bit process on Linux; empty on other systems."""
+    if not sys.platform.startswith("linux") or struct.calcsize("P") != 8:
+        return ""
+    return os.uname().machine
+
+
 @cache
 def identity() -> bytes | None:
-    """What ``cpuid`` says about features; None where it is not known how to ask."""
-    if not sys.platform.startswith("linux") or os.uname().machine != "x86_64":
+    """What tells processors apart; None where it is not known how to ask."""
+    asked = {"x86_64": _answers_of_cpuid, "aarch64": _names_of_cores}.get(linux_machine())
+    return asked() if asked else None
+
+
+def arm_features(ask: Callable[[int], int] | None = None) -> frozenset[str] | None:
+    """LLVM's names of the features that kernels use, on 64-bit ARM Linux; None elsewhere.
+
+    Args:
+        ask: tells an entry of the auxiliary vector; the system unless given.
+    """
+    if ask is None and linux_machine() != "aarch64":
         return None
-    if struct.calcsize("P") != 8:
-        return None
+    ask = ask or _auxiliary
+    return frozenset(name for name, (word, bit) in ARM_FEATURES.items() if ask(word) >> bit & 1)
+
+
+def _names_of_cores() -> bytes:
+    try:
+        lines = CPUINFO.read_bytes().splitlines()
+    except OSError:
+        lines = []
+    names = sorted({line for line in lines if line.startswith(CORE_NAMES)})
+    return b"\n".join([struct.pack("<QQ", _auxiliary(HWCAP), _auxiliary(HWCAP2)), *names])
+
+
+def _auxiliary(entry: int) -> int:
+    ask = ctypes.CDLL(None).getauxval
+    ask.argtypes, ask.restype = [ctypes.c_ulong], ctypes.c_ulong
+    return int(ask(entry))
+
+
+def _answers_of_cpuid() -> bytes | None:
     try:
         start = place(len(QUERY) + len(ENABLED), lambda _: QUERY + ENABLED)
     except OSError:  # LLVM would be refused as well

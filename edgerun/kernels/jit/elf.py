@@ -4,28 +4,28 @@ LLVM writes a kernel as a relocatable ELF file with few kinds of sections and re
 it takes a page of code, where LLVM's own loader takes a library of 170 MB into the process.
 Whatever is not understood here is refused, so that LLVM can do it.
 
-Source: System V Application Binary Interface, chapters 4 and 5, and its AMD64 supplement,
-section 4.4 (relocations).
+Source: System V Application Binary Interface, chapters 4 and 5; its AMD64 supplement, section 4.4,
+and ELF for the Arm 64-bit Architecture, section 5.7 (relocations).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import namedtuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 SECTION = struct.Struct("<IIQQQQIIQQ")
+Section = namedtuple("Section", "name kind flags address offset size link info alignment entry")
 SYMBOL = struct.Struct("<IBBHQQ")
 RELOCATION = struct.Struct("<QIIq")
 MAGIC = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian, version 1
-RELOCATABLE, X86_64 = 1, 62
+RELOCATABLE = 1
 PROGBITS, SYMTAB, RELA, NOBITS = 1, 2, 4, 8
 UNWIND = 0x70000001  # how to leave the code by an exception, which kernels do not raise
 WRITE, ALLOC, EXECUTE = 1, 2, 4
-UNDEFINED, FIRST_RESERVED = 0, 0xFF00
-# By type of relocation: format of the word, and whether it is relative to its own place.
-WORDS = {1: ("<Q", False), 2: ("<i", True), 4: ("<i", True), 24: ("<q", True)}
+UNDEFINED = 0
 MAX_ALIGNMENT = 4096
 LINE = 64  # code and constants have cache lines of their own
 
@@ -34,47 +34,61 @@ class UnknownObjectError(ValueError):
     """Not an object file of the kind that is understood here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A section header, as far as it matters."""
+class Word(NamedTuple):
+    """What a type of relocation does with a target and a word.
 
-    name: int
-    kind: int
-    flags: int
-    offset: int
-    size: int
-    link: int
-    info: int
-    alignment: int
+    Attributes:
+        fields: first bit of the value, number of bits, first bit of the word they go to.
+        size: bytes of the word.
+        grain: 0 if the value is the target; else it is the distance from the word's own place,
+            both rounded down to so many bytes.
+        reach: bits of a signed value that the word can hold; 0 where those above do not count.
+        unit: what the value must be a multiple of.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """A symbol: its place in the image, or its name if it is defined elsewhere."""
-
-    place: int | None
-    name: str
+    fields: tuple[tuple[int, int, int], ...]
+    size: int = 4
+    grain: int = 0
+    reach: int = 0
+    unit: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Relocation:
+ABSOLUTE = Word(((0, 64, 0),), 8)
+RELATIVE = Word(((0, 32, 0),), grain=1, reach=32)
+RELATIVE_64 = Word(((0, 64, 0),), 8, grain=1)
+BRANCH = Word(((2, 26, 0),), grain=1, reach=28, unit=4)
+PAGE = Word(((12, 2, 29), (14, 19, 5)), grain=4096, reach=33)
+MOVE = [Word(((16 * part, 16, 5),)) for part in range(4)]  # of 16 bits each
+LOW = [Word(((scale, 12 - scale, 10),), unit=1 << scale) for scale in range(5)]  # within a page
+# By machine: its number, and what its types of relocations do.
+MACHINES: Mapping[str, tuple[int, Mapping[int, Word]]] = {
+    "x86_64": (62, {1: ABSOLUTE, 2: RELATIVE, 4: RELATIVE, 24: RELATIVE_64}),
+    "aarch64": (
+        183,
+        {257: ABSOLUTE, 260: RELATIVE_64, 261: RELATIVE, 275: PAGE, 282: BRANCH, 283: BRANCH}
+        | {264: MOVE[0], 266: MOVE[1], 268: MOVE[2], 269: MOVE[3], 277: LOW[0], 278: LOW[0]}
+        | {284: LOW[1], 285: LOW[2], 286: LOW[3], 299: LOW[4]},
+    ),
+}
+
+
+class Relocation(NamedTuple):
     """A word of the image that depends on where things are.
 
     Attributes:
         place: offset in the image.
-        kind: a key of ``WORDS``.
-        symbol: what it refers to.
-        addend: to be added to the symbol's address.
+        word: what becomes of the word there.
+        target: offset in the image, or name of what is defined elsewhere.
+        addend: to be added to the target's address.
     """
 
     place: int
-    kind: int
-    symbol: Symbol
+    word: Word
+    target: int | str
     addend: int
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(NamedTuple):
     """Code and constants of an object file in one piece.
 
     Attributes:
@@ -95,118 +109,103 @@ class Image:
             find: address of a symbol of the C library.
 
         Raises:
-            UnknownObjectError: a target is too far away for its word.
+            UnknownObjectError: a word cannot hold what it is to say of its target.
         """
         moved = bytearray(self.content)
-        for one in self.relocations:
-            known = one.symbol.place
-            target = find(one.symbol.name) if known is None else address + known
-            form, relative = WORDS[one.kind]
-            value = target + one.addend - (address + one.place if relative else 0)
-            try:
-                struct.pack_into(form, moved, one.place, value)
-            except struct.error as error:
-                raise UnknownObjectError(f"{one.symbol.name or 'a place'} is too far") from error
+        for place, word, target, addend in self.relocations:
+            value = addend + (find(target) if isinstance(target, str) else address + target)
+            if word.grain:
+                here = address + place
+                value = value - value % word.grain - (here - here % word.grain)
+            limit = 1 << word.reach >> 1
+            if value % word.unit or (limit and not -limit <= value < limit):
+                raise UnknownObjectError(f"{target} is too far from {place}, or between two words")
+            bits = int.from_bytes(moved[place : place + word.size], "little")
+            for first, count, at in word.fields:
+                mask = (1 << count) - 1
+                bits = bits & ~(mask << at) | (value >> first & mask) << at
+            moved[place : place + word.size] = bits.to_bytes(word.size, "little")
         return bytes(moved)
 
 
-def read_image(data: bytes, entry: str) -> Image:
-    """Reads an object file for x86-64.
+def read_image(data: bytes, entry: str, machine: str) -> Image:
+    """Reads an object file.
 
     Args:
         data: its bytes.
         entry: name of the symbol that is called.
+        machine: what it is to be for, as ``uname`` says it.
 
     Raises:
         UnknownObjectError: it is none, or holds something that is not understood here.
     """
+    if machine not in MACHINES:
+        raise UnknownObjectError(f"relocations of {machine} are not known")
     try:
-        return _read(data, entry)
-    except UnknownObjectError:
-        raise
+        return _read(data, entry, *MACHINES[machine])
     except (struct.error, IndexError, ValueError, OverflowError) as error:
         raise UnknownObjectError(f"the object file is broken: {error}") from error
 
 
-def _read(data: bytes, entry: str) -> Image:
-    sections = list(_sections(data))
+def _read(data: bytes, entry: str, machine: int, words: Mapping[int, Word]) -> Image:
+    sections = _sections(data, machine)
     content, places = _laid_out(data, sections)
-    tables = [index for index, one in enumerate(sections) if one.kind == SYMTAB]
-    if len(tables) != 1:
-        raise UnknownObjectError(f"it has {len(tables)} tables of symbols")
-    symbols = list(_symbols(data, sections, tables[0], places))
-    entries = [one.place for one in symbols if one.name == entry and one.place is not None]
-    if len(entries) != 1:
-        raise UnknownObjectError(f"it has {len(entries)} symbols {entry}")
-    relocations: list[Relocation] = []
-    for one in sections:
-        if one.info not in places or one.kind in (PROGBITS, NOBITS, SYMTAB):
+    (table,) = (index for index, section in enumerate(sections) if section.kind == SYMTAB)
+    symbols = _symbols(data, sections, sections[table], places)
+    (start,) = (place for place, name in symbols if name == entry and place is not None)
+    relocations = []
+    for section in sections:
+        if section.info not in places or section.kind in (PROGBITS, NOBITS, SYMTAB):
             continue
-        if one.kind != RELA or one.link != tables[0]:
-            raise UnknownObjectError(f"it has relocations of kind {one.kind}")
-        relocations += _relocations(data, one, places[one.info], symbols)
-    for known in relocations:
-        size = struct.calcsize(WORDS[known.kind][0])
-        if not 0 <= known.place <= len(content) - size:
-            raise UnknownObjectError(f"it changes a word at {known.place}, outside of its sections")
-    return Image(content, entries[0], tuple(relocations))
+        if section.kind != RELA or section.link != table:
+            raise UnknownObjectError(f"relocations of kind {section.kind}")
+        for offset, kind, number, addend in RELOCATION.iter_unpack(_bytes(data, section)):
+            (target, name), place = symbols[number], places[section.info] + offset
+            if kind not in words or (target is None and not name):
+                raise UnknownObjectError(f"a relocation of type {kind} to {name or 'nothing'}")
+            if place + words[kind].size > len(content):
+                raise UnknownObjectError(f"a relocation at {place}, outside of the sections")
+            aim = name if target is None else target
+            relocations.append(Relocation(place, words[kind], aim, addend))
+    return Image(content, start, tuple(relocations))
 
 
-def _sections(data: bytes) -> Iterator[Section]:
+def _sections(data: bytes, machine: int) -> list[Section]:
     head = HEADER.unpack_from(data)
-    if not head[0].startswith(MAGIC) or head[1:3] != (RELOCATABLE, X86_64):
-        raise UnknownObjectError("it is no relocatable ELF file for x86-64")
+    if not head[0].startswith(MAGIC) or head[1:3] != (RELOCATABLE, machine):
+        raise UnknownObjectError("no relocatable ELF file for this machine")
     start, size, count = head[6], head[11], head[12]
-    if size != SECTION.size:
-        raise UnknownObjectError(f"its section headers have {size} bytes")
-    for index in range(count):
-        name, kind, flags, _, offset, length, link, info, alignment, _ = SECTION.unpack_from(
-            data, start + index * size
-        )
-        yield Section(name, kind, flags, offset, length, link, info, alignment)
+    return [Section(*SECTION.unpack_from(data, start + n * size)) for n in range(count)]
+
+
+def _bytes(data: bytes, section: Section) -> bytes:
+    content = data[section.offset : section.offset + section.size]
+    if len(content) != section.size:
+        raise UnknownObjectError("a truncated section")
+    return content
 
 
 def _laid_out(data: bytes, sections: list[Section]) -> tuple[bytes, dict[int, int]]:
     """The sections that a program sees, code first, and where each begins."""
     content, places = bytearray(), {}
-    needed = [(index, one) for index, one in enumerate(sections) if one.flags & ALLOC]
-    seen = [entry for entry in needed if entry[1].kind != UNWIND]
-    for index, one in sorted(seen, key=lambda entry: not entry[1].flags & EXECUTE):
-        bytes_ = data[one.offset : one.offset + one.size]
-        if one.kind != PROGBITS or one.flags & WRITE or len(bytes_) != one.size:
-            raise UnknownObjectError(f"section {index} is truncated or no plain code or constants")
-        alignment = max(LINE, one.alignment)
-        if alignment > MAX_ALIGNMENT or alignment & (alignment - 1):
-            raise UnknownObjectError(f"section {index} is to be aligned to {alignment}")
-        content += bytes(-len(content) % alignment)
+    seen = [n for n, one in enumerate(sections) if one.flags & ALLOC and one.kind != UNWIND]
+    for index in sorted(seen, key=lambda n: not sections[n].flags & EXECUTE):
+        section = sections[index]
+        if section.kind != PROGBITS or section.flags & WRITE or section.alignment > MAX_ALIGNMENT:
+            raise UnknownObjectError(f"section {index} is no plain code or constants")
+        content += bytes(-len(content) % max(LINE, section.alignment))
         places[index] = len(content)
-        content += bytes_
+        content += _bytes(data, section)
     return bytes(content), places
 
 
 def _symbols(
-    data: bytes, sections: list[Section], table: int, places: dict[int, int]
-) -> Iterator[Symbol]:
-    header = sections[table]
-    names = sections[header.link]
-    for start in range(header.offset, header.offset + header.size, SYMBOL.size):
-        name, _, _, index, value, _ = SYMBOL.unpack_from(data, start)
-        begin = names.offset + name
-        text = data[begin : data.index(b"\0", begin)].decode("ascii")
-        if index in places:
-            yield Symbol(places[index] + value, text)
-        else:  # elsewhere, or nothing that code refers to, such as the name of a source file
-            yield Symbol(None, text if index == UNDEFINED else "")
-
-
-def _relocations(
-    data: bytes, section: Section, base: int, symbols: list[Symbol]
-) -> Iterator[Relocation]:
-    for start in range(section.offset, section.offset + section.size, RELOCATION.size):
-        offset, kind, number, addend = RELOCATION.unpack_from(data, start)
-        if kind not in WORDS:
-            raise UnknownObjectError(f"it has a relocation of type {kind}")
-        symbol = symbols[number]
-        if symbol.place is None and not symbol.name:
-            raise UnknownObjectError("it refers to a symbol that is nowhere")
-        yield Relocation(base + offset, kind, symbol, addend)
+    data: bytes, sections: list[Section], table: Section, places: Mapping[int, int]
+) -> list[tuple[int | None, str]]:
+    """Offset in the image, or nothing, and name, if it is defined there or elsewhere."""
+    names, symbols = _bytes(data, sections[table.link]), []
+    for start, _, _, index, value, _ in SYMBOL.iter_unpack(_bytes(data, table)):
+        name = names[start:].partition(b"\0")[0].decode("ascii")
+        place = places[index] + value if index in places else None
+        symbols.append((place, name if place is not None or index == UNDEFINED else ""))
+    return symbols

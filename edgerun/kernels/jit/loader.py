@@ -7,10 +7,12 @@ it is left to compilers, and to machines whose object files ``elf.py`` does not 
 from __future__ import annotations
 
 import logging
+import platform
 from functools import cache
 from typing import Any
 
 from edgerun.kernels.host.code_memory import library_address, place
+from edgerun.kernels.host.processor import arm_features
 from edgerun.kernels.jit.elf import UnknownObjectError, read_image
 
 logger = logging.getLogger(__name__)
@@ -25,7 +27,7 @@ _ENGINES: list[Any] = []
 def load_object(data: bytes) -> int:
     """Links an object made by ``compile_object``; returns the address of its entry."""
     try:
-        image = read_image(data, ENTRY)
+        image = read_image(data, ENTRY, platform.machine())
         start = place(len(image.content), lambda address: image.at(address, library_address))
         return start + image.entry
     except (UnknownObjectError, OSError) as error:
@@ -55,7 +57,8 @@ def host() -> tuple[str, str, str]:
         features = binding.get_host_cpu_features().flatten()
     except RuntimeError:  # LLVM cannot tell on this platform
         features = ""
-    return triple, binding.get_host_cpu_name(), features
+    extra = [f"+{name}" for name in sorted(arm_features() or ())]
+    return triple, binding.get_host_cpu_name(), ",".join(filter(None, [features, *extra]))
 
 
 def target_machine(cpu: str | None = None, features: str | None = None) -> Any:

@@ -32,9 +32,10 @@ BUNDLES: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 
 def kernels(place: Environment, cpu: str, arguments: Sequence[str]) -> bool:
-    """The conformance suite of the kernels, and that their bits depend on nothing else."""
-    files = ["tests/kernels/test_conformance.py", "tests/kernels/test_same_bits.py"]
-    return _pytest(place, cpu, files, arguments)
+    """The conformance suite, the loader, and that a second run needs no compiler."""
+    names = ("test_conformance", "test_same_bits", "test_elf", "test_processor")
+    files = [f"tests/kernels/{name}.py" for name in names]
+    return _pytest(place, cpu, [*files, "tests/cli/test_start.py"], arguments)
 
 
 def golden(place: Environment, cpu: str, arguments: Sequence[str]) -> bool:
