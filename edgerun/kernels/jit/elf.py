@@ -60,6 +60,8 @@ BRANCH = Word(((2, 26, 0),), grain=1, reach=28, unit=4)
 PAGE = Word(((12, 2, 29), (14, 19, 5)), grain=4096, reach=33)
 MOVE = [Word(((16 * part, 16, 5),)) for part in range(4)]  # of 16 bits each
 LOW = [Word(((scale, 12 - scale, 10),), unit=1 << scale) for scale in range(5)]  # within a page
+# A jump to anywhere: ldr x16, 8 bytes ahead; br x16; where to.
+VENEER = bytes.fromhex("50000058 00021fd6") + bytes(8)
 # By machine: its number, and what its types of relocations do.
 MACHINES: Mapping[str, tuple[int, Mapping[int, Word]]] = {
     "x86_64": (62, {1: ABSOLUTE, 2: RELATIVE, 4: RELATIVE, 24: RELATIVE_64}),
@@ -153,7 +155,7 @@ def _read(data: bytes, entry: str, machine: int, words: Mapping[int, Word]) -> I
     (table,) = (index for index, section in enumerate(sections) if section.kind == SYMTAB)
     symbols = _symbols(data, sections, sections[table], places)
     (start,) = (place for place, name in symbols if name == entry and place is not None)
-    relocations = []
+    relocations, veneers = [], dict[str, int]()
     for section in sections:
         if section.info not in places or section.kind in (PROGBITS, NOBITS, SYMTAB):
             continue
@@ -166,8 +168,11 @@ def _read(data: bytes, entry: str, machine: int, words: Mapping[int, Word]) -> I
             if place + words[kind].size > len(content):
                 raise UnknownObjectError(f"a relocation at {place}, outside of the sections")
             aim = name if target is None else target
+            if target is None and words[kind] is BRANCH:
+                aim = veneers.setdefault(name, len(content) + len(veneers) * len(VENEER))
             relocations.append(Relocation(place, words[kind], aim, addend))
-    return Image(content, start, tuple(relocations))
+    relocations += [Relocation(at + 8, ABSOLUTE, name, 0) for name, at in veneers.items()]
+    return Image(content + VENEER * len(veneers), start, tuple(relocations))
 
 
 def _sections(data: bytes, machine: int) -> list[Section]:
@@ -196,7 +201,7 @@ def _laid_out(data: bytes, sections: list[Section]) -> tuple[bytes, dict[int, in
         content += bytes(-len(content) % max(LINE, section.alignment))
         places[index] = len(content)
         content += _bytes(data, section)
-    return bytes(content), places
+    return bytes(content) + bytes(-len(content) % LINE), places
 
 
 def _symbols(
