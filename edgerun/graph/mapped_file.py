@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import BackendError
+from edgerun.files.positioned import memory_apart, read_at
 
 Number = TypeVar("Number", bound=np.generic)
 CHANGED = "the file of weights was changed or cut off since it was opened: load the model again"
@@ -57,7 +58,7 @@ class MappedFile(mmap.mmap):
         """
         done = 0
         while done < len(out):
-            count = os.preadv(self.descriptor, [out[done:]], offset + done)
+            count = read_at(self.descriptor, out[done:], offset + done)
             if not count:
                 raise BackendError(CHANGED)
             done += count
@@ -80,10 +81,7 @@ class ArrayReader:
             return array
         if array.nbytes > len(self._memory):
             self.clear()
-            # Not from the heap, which keeps what is given back; and private, for shared memory
-            # is a file to Linux.
-            area = mmap.mmap(-1, array.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            self._memory = np.frombuffer(area, np.uint8)
+            self._memory = np.frombuffer(memory_apart(array.nbytes), np.uint8)
         copy = self._memory[: array.nbytes].view(array.dtype).reshape(array.shape)
         return _read(array, copy)
 

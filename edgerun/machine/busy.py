@@ -10,6 +10,8 @@ import os
 import time
 from typing import NamedTuple
 
+from edgerun.kernels.host.cores import allowed_cpus
+
 BUSY_SHARE = 0.1  # of the CPUs of this process: what others may take without harm
 IDLE_FIELDS = frozenset(("idle", "iowait", "guest", "guest_nice"))  # guests are in user and nice
 
@@ -34,7 +36,7 @@ class BusyMeter:
     """
 
     def __init__(self) -> None:
-        self.cpus = len(_allowed_cpus())
+        self.cpus = len(allowed_cpus())
         self.other_cpus = 0.0
         self._start: _Times | None = None
 
@@ -72,7 +74,7 @@ def _read_times() -> _Times:
             continue
         own += used.user + used.system
     by_cpu = psutil.cpu_times(percpu=True)
-    allowed = [cpu for cpu in _allowed_cpus() if cpu < len(by_cpu)] or range(len(by_cpu))
+    allowed = [cpu for cpu in sorted(allowed_cpus()) if cpu < len(by_cpu)] or range(len(by_cpu))
     everyone = sum(
         seconds
         for cpu in allowed
@@ -80,9 +82,3 @@ def _read_times() -> _Times:
         if name not in IDLE_FIELDS
     )
     return _Times(time.perf_counter(), everyone, own)
-
-
-def _allowed_cpus() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from edgerun.backends.registry import make_backend
 from edgerun.errors import EdgerunError
 from edgerun.formats.base import PackedWeight, pack_bits
 from edgerun.graph.ir import Constant, Graph, Node
+from edgerun.kernels.host.cores import allowed_cpus
 from edgerun.machine.busy import BusyMeter
 from edgerun.machine.profile import (
     MULTIPLY,
@@ -40,8 +40,13 @@ from edgerun.state import Batch, CacheSpec, KVCache
 
 BLOCK = 32
 SPEC = CacheSpec(1, 1, 16)
-SPIN = "import os, sys\nif len(sys.argv) > 1: os.sched_setaffinity(0, {int(sys.argv[1])})\n"
-SPIN += "print(flush=True)\nwhile True: pass\n"
+# On systems that can, the process stays on the CPU that it is told.
+SPIN = """
+import os, sys
+if hasattr(os, "sched_setaffinity"): os.sched_setaffinity(0, {int(sys.argv[1])})
+print(flush=True)
+while True: pass
+"""
 
 
 class Progress(Protocol):
@@ -278,8 +283,8 @@ def spinning() -> Iterator[None]:
     Raises:
         OSError: it cannot be started.
     """
-    pinned = [str(min(os.sched_getaffinity(0)))] if hasattr(os, "sched_getaffinity") else []
-    command = [sys.executable, "-S", "-c", SPIN, *pinned]
+    pinned = str(min(allowed_cpus()))
+    command = [sys.executable, "-S", "-c", SPIN, pinned]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
         try:
             assert process.stdout is not None

@@ -14,7 +14,7 @@ from edgerun.machine.busy import BusyMeter, _Times
 def times(monkeypatch: pytest.MonkeyPatch) -> list[_Times]:
     """What the system will say, one entry a reading, on two CPUs."""
     readings: list[_Times] = []
-    monkeypatch.setattr(busy, "_allowed_cpus", lambda: [0, 1])
+    monkeypatch.setattr(busy, "allowed_cpus", lambda: {0, 1})
     monkeypatch.setattr(busy, "_read_times", lambda: readings.pop(0))
     return readings
 

@@ -27,6 +27,8 @@ def place(size: int, content: Callable[[int], bytes]) -> int:
     Raises:
         OSError: the system gives no memory, or does not let it hold code.
     """
+    if not hasattr(mmap, "PROT_EXEC"):
+        raise OSError("this system gives memory for code in another way")
     library = _library()
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     address = library.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)

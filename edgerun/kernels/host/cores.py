@@ -59,7 +59,7 @@ class Cores:
 @cache
 def cores() -> Cores:
     """The cores of this process, read once."""
-    return read_cores(Path("/"), _allowed_cpus())
+    return read_cores(Path("/"), allowed_cpus())
 
 
 def worker_threads(asked: int | None) -> int:
@@ -100,6 +100,13 @@ def read_cores(root: Path, allowed: Set[int]) -> Cores:
     )
 
 
+def allowed_cpus() -> set[int]:
+    """Numbers of the CPUs that this process may run on; all, where the system does not say."""
+    if hasattr(os, "sched_getaffinity"):
+        return set(os.sched_getaffinity(0))
+    return set(range(os.cpu_count() or 1))
+
+
 def parse_cpu_list(text: str) -> set[int]:
     """Numbers in the kernel's list format: ``0-3,8``; what is no such list is empty.
 
@@ -120,12 +127,6 @@ def read_quota(root: Path) -> float | None:
     """CPUs' worth of time that the control groups of this process allow; the least of them."""
     quotas = [quota for folder in group_folders(root, "cpu") for quota in _quotas(folder)]
     return min(quotas, default=None)
-
-
-def _allowed_cpus() -> set[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return set(os.sched_getaffinity(0))
-    return set(range(os.cpu_count() or 1))
 
 
 def _one_per_core(root: Path, allowed: Set[int]) -> set[int]:

@@ -11,8 +11,6 @@ activations there are zero.
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -22,10 +20,10 @@ from numpy.typing import NDArray
 
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels.host.cores import cores
+from edgerun.kernels.host.huge_pages import zeroed_memory
 from edgerun.kernels.jit.registry import native
 
 GROUP = 4
-HUGE_PAGE = 2 << 20
 LINE = 64
 SLAB_GROUPS = 64  # groups of rows that a thread rearranges at a time
 PIECE_BYTES = 8 << 20  # of packed codes that are in memory at a time
@@ -161,21 +159,6 @@ class Arena:
         size = int(np.prod(shape))
         room = -(-size // LINE) * LINE
         if room > len(self._free):
-            self._free = _huge_pages(max(room, self._piece))
+            self._free = zeroed_memory(max(room, self._piece))
         taken, self._free = self._free[:room], self._free[room:]
         return taken[:size].reshape(shape)
-
-
-def _huge_pages(size: int) -> NDArray[np.uint8]:
-    """Zeroed memory that starts on a huge page; the system commits pages on first use."""
-    whole = size + HUGE_PAGE
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        raw = np.zeros(whole, np.uint8)
-    else:
-        # Private: shared mappings, Python's default, are files to Linux and get no huge pages.
-        area = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(OSError):
-            area.madvise(mmap.MADV_HUGEPAGE)
-        raw = np.frombuffer(area, np.uint8)
-    start = -raw.ctypes.data % HUGE_PAGE
-    return raw[start : start + size]
