@@ -30,6 +30,7 @@ from edgerun.machine.profile import machine_profile
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.model.chat.template import ChatTemplate, template_source
 from edgerun.model.config import eos_ids, read_json_object, sampling_defaults
+from edgerun.model.text.sandboxed_library import SandboxedLibrary
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.plan.planner import Plan, make_plan
 from edgerun.plan.programs import Programs, compile_plan
@@ -179,14 +180,22 @@ def resolve(path: str | Path | None) -> Path:
     """
     if path is not None:
         return Path(path)
+    own = _own_model()
+    if own is None:
+        raise BundleError(
+            "no default model comes with this installation: name a bundle, "
+            "for example one made with `edgerun export`"
+        )
+    return own
+
+
+def _own_model() -> Path | None:
+    """The folder of the model that comes with edgerun, if one does."""
     package = Path(__file__).parents[1]
     for candidate in (package / "_default_model", package.parent / "models" / "default" / "bundle"):
         if candidate.is_dir():
             return candidate
-    raise BundleError(
-        "no default model comes with this installation: name a bundle, "
-        "for example one made with `edgerun export`"
-    )
+    return None
 
 
 def prepare(path: str | Path | None, options: LoadOptions) -> Model:
@@ -197,10 +206,12 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
         UnsupportedError: no back-end runs it.
         BackendError: a back-end failed to compile it.
     """
+    if path is not None:
+        SandboxedLibrary.prepare()
     bundle = open_bundle(resolve(path), verify=options.verify)
     config = bundle.config
     texts = {name: _read_json(bundle, name) for name in (TOKENIZER_CONFIG, GENERATION_CONFIG)}
-    tokenizer = _tokenizer(bundle, texts[TOKENIZER_CONFIG])
+    tokenizer = read_tokenizer(bundle, texts[TOKENIZER_CONFIG])
     template = ChatTemplate(
         _template_source(bundle, texts[TOKENIZER_CONFIG]), tokenizer.special_token_variables()
     )
@@ -293,8 +304,15 @@ def packing_of(bundle: Bundle, options: LoadOptions) -> Packing:
     return packing
 
 
-def _tokenizer(bundle: Bundle, config: Mapping[str, Any]) -> Tokenizer:
-    tokenizer = Tokenizer.from_json(bundle.read_text("tokenizer.json"), config)
+def read_tokenizer(bundle: Bundle, config: Mapping[str, Any]) -> Tokenizer:
+    """Reads a bundle's tokenizer, in this process only if the bundle comes with edgerun.
+
+    Raises:
+        BundleError: it is broken, or has more tokens than the model.
+    """
+    own = _own_model()
+    is_own = own is not None and bundle.path.resolve() == own.resolve()
+    tokenizer = Tokenizer.from_json(bundle.read_text("tokenizer.json"), config, is_own=is_own)
     if tokenizer.vocab_size > bundle.config.vocab_size:
         raise BundleError(
             f"the tokenizer of {bundle.path} has {tokenizer.vocab_size} tokens and the model "

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends.onnxruntime import COMPLETE, release
 from edgerun.errors import EdgerunError, MissingDependencyError
+from edgerun.model.text.tokenizer import Tokenizer
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.bundle_files import MODEL_FILE
 from edgerun_export.bundle_weights import BundleWeights
@@ -75,10 +76,8 @@ class Report:
 
 def sample_ids(spec: DecoderSpec, tokenizer_json: bytes) -> Ids:
     """Encodes a short English text; a model without a usable tokenizer gets arbitrary ids."""
-    from tokenizers import Tokenizer
-
     limit = min(_MAX_TOKENS, spec.context_length)
-    ids = Tokenizer.from_str(tokenizer_json.decode()).encode(_TEXT).ids[:limit]
+    ids = Tokenizer.from_json(tokenizer_json.decode()).encode(_TEXT)[:limit]
     if len(ids) < min(2 * _DECODE_STEPS, limit):
         ids = [(7 * index + 3) % spec.vocab_size for index in range(limit)]
     return np.array(ids, np.int64)

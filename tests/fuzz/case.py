@@ -21,8 +21,6 @@ from tests.fuzz.kinds import KINDS
 from tests.fuzz.watch import WATCH
 
 RAN, REFUSED, FAILED, UNCOMPILED = "ran", "refused", "failed", "uncompiled"
-# The tokenizers library announces its panics itself; what counts is that a sentence follows.
-PANIC = b"panicked at"
 SPARE_BYTES = 256 << 20
 MESSAGE_CHARACTERS = range(10, 2000)
 
@@ -83,7 +81,7 @@ def run_case(kind: str, seed: int, folder: Path) -> Outcome:
     shutil.rmtree(place, ignore_errors=True)
     if result != UNCOMPILED and WATCH.violations:
         result, detail = FAILED, WATCH.violations[0]
-    elif said and not (result == REFUSED and PANIC in said):
+    elif said:
         result, detail = FAILED, f"prints {said[:200]!r}"
     elif peak > size + SPARE_BYTES and result != UNCOMPILED:
         result, detail = FAILED, f"took {peak >> 20} MB for {size >> 10} KB of files"

@@ -16,6 +16,7 @@ from edgerun.cli.main import main
 from edgerun.errors import BundleError, InputError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
+from edgerun.llm import loading
 from edgerun.llm.loading import affordable_rows, streamed_bytes
 from edgerun.model.bundle import MANIFEST, open_bundle
 from edgerun.plan.planner import make_plan
@@ -46,6 +47,15 @@ def test_a_loaded_model_knows_its_bundle() -> None:
     assert (model.context, model.threads) == (32, 1)
     assert [backend.name for backend in model.backends] == ["reference"]
     assert 0 < model.weight_bytes <= (folder / "model.onnx.data").stat().st_size * 1.1
+
+
+def test_edgeruns_own_tokenizer_alone_runs_in_this_process(tmp_path: Path) -> None:
+    shutil.copytree(loading.resolve(None), tmp_path / "copy")
+    libraries = []
+    for folder in (loading.resolve(None), tmp_path / "copy"):
+        tokenizer = loading.read_tokenizer(open_bundle(folder), {})
+        libraries.append(type(tokenizer._library).__name__)
+    assert libraries == ["Library", "SandboxedLibrary"]
 
 
 def test_trits_are_counted_as_what_they_take() -> None:

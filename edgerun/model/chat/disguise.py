@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from edgerun.errors import InputError, PromptError
-from edgerun.model.chat.controls import ControlTokens
+from edgerun.model.text.controls import ControlTokens
 
 # Noncharacters first: no text should hold them. Then private use.
 RESERVED = (*range(0xFDD0, 0xFDF0), *range(0xE000, 0xF900))

@@ -6,20 +6,20 @@ text than it is long, but for what steps before it shrink.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from edgerun.model.text.detokenizer import BYTE_SPELLING
 from edgerun.model.text.tokenizer_check import TextBounds
 
 
 def longest_span(
-    bounds: TextBounds, vocabulary: Mapping[str, int], added: Iterable[str]
+    bounds: TextBounds, vocabulary: Collection[str], added: Iterable[str]
 ) -> float | None:
     """The most bytes of text, spaces aside, that one token can stand for.
 
     Args:
         bounds: of the tokenizer's steps.
-        vocabulary: of its model.
+        vocabulary: how its tokens are spelled.
         added: tokens beside it that text can give.
 
     Returns:

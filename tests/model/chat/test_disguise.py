@@ -18,7 +18,7 @@ from edgerun.model.chat.format import ChatFormat, RenderedChat
 from edgerun.model.chat.template import ChatTemplate
 from edgerun.model.text.tokenizer import Tokenizer
 from tests import fakes
-from tests.model.test_chat_template import VARIABLES, by_jinja2
+from tests.model.chat.test_template import VARIABLES, by_jinja2
 
 TOKENIZER = fakes.byte_tokenizer()
 CONTROLS = TOKENIZER.controls.ids

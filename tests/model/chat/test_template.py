@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,10 +11,9 @@ from typing import Any
 import pytest
 
 from edgerun.errors import InputError
-from edgerun.model.chat import template as chat_template
 from edgerun.model.chat.template import ChatTemplate, template_source
 
-REAL = Path(__file__).parents[3] / "shared" / "data" / "chat_templates"
+REAL = Path(__file__).parents[4] / "shared" / "data" / "chat_templates"
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>", "functions": "[]", "datetime": "May 1"}
 TOOLS = [
     {
@@ -252,62 +247,3 @@ def test_the_template_of_a_model_comes_from_its_file_or_its_configuration() -> N
     assert template_source({"chat_template": "a"}) == "a"
     assert template_source({"chat_template": named}) == "d"
     assert template_source({}) is None
-
-
-def test_a_child_that_was_ended_from_outside_is_replaced() -> None:
-    template = ChatTemplate("{{ messages[0].content }}")
-    messages = [{"role": "user", "content": "x"}]
-    assert template.render(messages) == "x"
-    process = chat_template._worker()._process
-    assert process is not None
-    process.kill()
-    process.wait(60)
-    assert template.render(messages) == "x"
-
-
-def test_an_interrupt_while_the_clock_starts_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    clocks = []
-
-    class Clock(threading.Timer):
-        def start(self) -> None:
-            super().start()
-            clocks.append(self)
-            raise EOFError
-
-    template = ChatTemplate("{{ messages[0].content }}")
-    messages = [{"role": "user", "content": "x"}]
-    with monkeypatch.context() as patch:
-        patch.setattr(chat_template.threading, "Timer", Clock)
-        with pytest.raises(EOFError):
-            template.render(messages)
-    assert [clock.finished.is_set() for clock in clocks] == [True]
-    assert template.render(messages) == "x"
-
-
-FORK = """
-import os, signal, sys
-from edgerun.model.chat import template as chat_template
-template = chat_template.ChatTemplate("{{ messages[0].content }}")
-def ask(name):
-    for number in range(20):
-        text = f"{name} {number}"
-        assert template.render([{"role": "user", "content": text}]) == text
-ask("before")
-before = chat_template._worker()._process.pid
-child = os.fork()
-signal.alarm(100)
-ask("parent" if child else "child")
-assert (chat_template._worker()._process.pid == before) == bool(child)
-if child:
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    ask("after")
-    sys.exit(status)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_process_asks_a_child_of_its_own_and_ends() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=250, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")

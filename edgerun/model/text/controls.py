@@ -10,25 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """One control token.
-
-    Attributes:
-        id: token id.
-        strip_left: spaces before it belong to it.
-        strip_right: spaces behind it belong to it.
-        special: declared special, so never part of visible text.
-    """
-
-    id: int
-    strip_left: bool
-    strip_right: bool
-    special: bool
+from edgerun.model.text.facts import AddedToken
 
 
 class ControlTokens:
@@ -41,7 +24,7 @@ class ControlTokens:
         ends: matches the characters with which those begin and end.
     """
 
-    def __init__(self, tokens: Mapping[str, Control], not_control: frozenset[int]) -> None:
+    def __init__(self, tokens: Mapping[str, AddedToken], not_control: frozenset[int]) -> None:
         """Use ``of``."""
         self._tokens = dict(tokens)
         self.names = tuple(tokens)
@@ -54,11 +37,11 @@ class ControlTokens:
         self._longest = max(map(len, long), default=0)
 
     @classmethod
-    def of(cls, added: Mapping[int, Any]) -> ControlTokens:
-        """Picks the control tokens out of a tokenizer's added tokens, given by id."""
+    def of(cls, added: Iterable[AddedToken]) -> ControlTokens:
+        """Picks the control tokens out of a tokenizer's added tokens."""
         tokens = {
-            token.content: Control(id_, token.lstrip, token.rstrip, token.special)
-            for id_, token in added.items()
+            token.content: token
+            for token in added
             if token.content and (token.special or not _is_plain(token.content))
         }
         # The model answers unknown text with its unk token; that is not an injection.

@@ -1,0 +1,187 @@
+"""This process's end of the sandbox: a child that answers requests and may die of them.
+
+One child serves all models of a process, and is started again when it dies. Limits are those of a
+single request, so whoever asks does not notice what others asked before.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.util
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from edgerun.errors import MissingDependencyError
+
+PACKAGES = ("minijinja", "tokenizers")
+WORKER = Path(__file__).with_name("worker.py")
+START_S = 30.0
+# A machine that is busy with other things takes longer than the processor time that it spends.
+WALL_S, WALL_S_PER_CPU_S = 20.0, 4.0
+CAN_POLL = hasattr(select, "poll")  # a tenth of a timer's cost; Windows has no such thing
+
+
+class Sandbox:
+    """The child process; replaced when it dies."""
+
+    def __init__(self) -> None:
+        """Starts nothing yet."""
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_ready = False
+
+    def start(self, *modules: str) -> None:
+        """Starts the child, unless there is one, without waiting for it.
+
+        Args:
+            modules: to import as soon as it runs.
+
+        Raises:
+            MissingDependencyError: something that it needs is not installed.
+        """
+        with self._lock:
+            if self._process is None:
+                self._start(modules)
+
+    def ask(
+        self,
+        module: str,
+        request: Mapping[str, Any],
+        payload: bytes = b"",
+        *,
+        cpu_s: float,
+        memory_bytes: int,
+    ) -> dict[str, Any]:
+        """Has a module in the child answer a request.
+
+        Args:
+            module: its name; its function ``answer`` takes the request and the payload.
+            request: anything that JSON can express.
+            payload: more of it, as it is.
+            cpu_s: processor time that the answer may take.
+            memory_bytes: address space that it may take beyond what the child has.
+
+        Returns:
+            what the module answers, or ``{"error": <why there is no answer>}``.
+
+        Raises:
+            MissingDependencyError: the child does not start.
+        """
+        limits = {"cpu_us": int(1e6 * cpu_s), "memory_bytes": memory_bytes}
+        header = {**request, **limits, "module": module, "payload_bytes": len(payload)}
+        message = json.dumps(header).encode() + b"\n" + payload
+        with self._lock:
+            self._await_ready()
+            answer = self._exchange(message, WALL_S + WALL_S_PER_CPU_S * cpu_s)
+            if answer.endswith(b"\n"):
+                reply: dict[str, Any] = json.loads(answer)
+                return reply
+            self.close()
+        needs = f"{cpu_s:.3g} s or {memory_bytes >> 20} MB"
+        return {"error": f"it needs more time or memory ({needs}) than is allowed"}
+
+    def close(self) -> None:
+        """Ends the child, whatever it does; the next request starts another."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def leave(self) -> None:
+        """In a forked process: leaves the child to the parent, which goes on asking it."""
+        process, self._process = self._process, None
+        self._lock = threading.Lock()
+        if process is not None:
+            process.poll()  # it is no child of this process, so there is nothing to wait for
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                pipe.close()
+
+    def _await_ready(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            self._start(())
+        if not self._is_ready:
+            self._is_ready = self._exchange(b"", START_S).endswith(b"\n")
+            if not self._is_ready:
+                self.close()
+                raise MissingDependencyError(
+                    f"the process for templates and tokenizers ({sys.executable}) does not start"
+                )
+
+    def _exchange(self, message: bytes, seconds: float) -> bytes:
+        """Writes a message, reads a line; kills the process when that takes too long."""
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        clock = None if CAN_POLL else threading.Timer(seconds, process.kill)
+        try:
+            if clock is not None:
+                clock.start()
+            process.stdin.write(message)
+            process.stdin.flush()
+            if clock is None and not _has_come(process.stdout, seconds):
+                process.kill()
+            return process.stdout.readline()
+        except BrokenPipeError:
+            return b""
+        except BaseException:  # Ctrl-C: the answer would be taken for the next request's
+            self.close()
+            raise
+        finally:
+            if clock is not None:
+                clock.cancel()
+
+    def _start(self, modules: Sequence[str]) -> None:
+        if not sys.executable:
+            raise MissingDependencyError(
+                "chat templates and tokenizers run in a process of their own, "
+                "for which there is no Python executable (sys.executable)"
+            )
+        setup = {"path": _module_path(), "modules": modules}
+        self._is_ready = False
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C at the terminal is for the chat, not for the child
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(setup).encode() + b"\n")
+        self._process.stdin.flush()
+
+
+def _has_come(stream: IO[bytes], seconds: float) -> bool:
+    """Whether there is something to read before the time is over."""
+    poll = select.poll()
+    poll.register(stream, select.POLLIN)
+    return bool(poll.poll(1000 * seconds))
+
+
+def _module_path() -> list[str]:
+    """Folders in which the child finds what it imports."""
+    folders = [Path(__file__).parents[3]]
+    for package in PACKAGES:
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
+            raise MissingDependencyError(f"{package} is not installed: pip install {package}")
+        folders.append(Path(spec.origin).parents[1])
+    return [str(folder) for folder in dict.fromkeys(folders)]
+
+
+@functools.cache
+def sandbox() -> Sandbox:
+    """The sandbox of this process."""
+    shared = Sandbox()
+    atexit.register(shared.close)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=shared.leave)
+    return shared

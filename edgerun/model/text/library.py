@@ -1,0 +1,137 @@
+"""The tokenizers library, and all that is asked of it.
+
+In this process it runs for the tokenizer that comes with edgerun alone; those of models run in the
+sandbox (``sandboxed_library.py``), which has this module answer requests.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tokenizers
+
+from edgerun.model.text.controls import ControlTokens
+from edgerun.model.text.facts import AddedToken, Facts
+
+LONG_BYTES = 4096  # from which the library is faster without positions, which nobody asks for
+
+
+class Library:
+    """One ``tokenizer.json``, of whose control tokens the library finds none in a text.
+
+    Attributes:
+        facts: what it says of itself.
+    """
+
+    def __init__(self, text: str) -> None:
+        """Reads the file's text; whatever the library raises is passed on."""
+        self._tokenizer = tokenizers.Tokenizer.from_str(text)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._lock = threading.Lock()
+        added = tuple(
+            AddedToken(id_, token.content, token.lstrip, token.rstrip, token.special)
+            for id_, token in self._tokenizer.get_added_tokens_decoder().items()
+        )
+        decoder = self._tokenizer.decoder
+        self.facts = Facts(
+            self._tokenizer.get_vocab_size(with_added_tokens=True),
+            added,
+            None if decoder is None else json.loads(decoder.__getstate__()),
+            self._prefix(),
+        )
+        self._forbid(ControlTokens.of(added).names)
+
+    def encode(self, texts: Sequence[str], *, first: bool) -> list[list[int]]:
+        """Encodes plain texts one by one.
+
+        Args:
+            texts: any texts without surrogates.
+            first: whether the first of them starts a sequence.
+        """
+        with self._lock:
+            return [
+                self._encode(text, first=first and index == 0) for index, text in enumerate(texts)
+            ]
+
+    def tokens(self, start: int, stop: int) -> list[str | None]:
+        """How the tokens of a range of ids are spelled; None where an id has none."""
+        return [self._tokenizer.id_to_token(id_) for id_ in range(start, stop)]
+
+    def token_ids(self, names: Sequence[str]) -> list[int | None]:
+        """Ids of tokens, given as they are spelled; None for those that there are not."""
+        return [self._tokenizer.token_to_id(name) for name in names]
+
+    def _encode(self, text: str, *, first: bool) -> list[int]:
+        with _PrefixOnlyAtStart(self._tokenizer, first=first):
+            if len(text) <= LONG_BYTES:
+                return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+            (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+            return list(encoding.ids)
+
+    def _prefix(self) -> tuple[int, ...]:
+        plain = self._tokenizer.encode("a", add_special_tokens=False).ids
+        whole = self._tokenizer.encode("a", add_special_tokens=True).ids
+        for start in range(len(whole) - len(plain) + 1):
+            if whole[start : start + len(plain)] == plain:
+                return tuple(whole[:start])
+        return ()
+
+    def _forbid(self, names: Sequence[str]) -> None:
+        if names:
+            controls = [tokenizers.AddedToken(name, special=True) for name in names]
+            self._tokenizer.add_special_tokens(controls)
+        self._tokenizer.encode_special_tokens = True
+
+
+class _PrefixOnlyAtStart:
+    """Keeps Metaspace's ``"first"`` prefix from being added inside a sequence."""
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, *, first: bool) -> None:
+        self._changed = [] if first else list(_first_metaspaces(tokenizer.pre_tokenizer))
+
+    def __enter__(self) -> None:
+        for step in self._changed:
+            step.prepend_scheme = "never"
+
+    def __exit__(self, *_: object) -> None:
+        for step in self._changed:
+            step.prepend_scheme = "first"
+
+
+def _first_metaspaces(pre_tokenizer: Any) -> Iterator[Any]:
+    kind = type(pre_tokenizer).__name__
+    if kind == "Metaspace" and pre_tokenizer.prepend_scheme == "first":
+        yield pre_tokenizer
+    elif kind == "Sequence":
+        for index in range(len(json.loads(pre_tokenizer.__getstate__())["pretokenizers"])):
+            yield from _first_metaspaces(pre_tokenizer[index])
+
+
+# In the sandbox: tokenizers by key.
+_LIBRARIES: dict[int, Library] = {}
+
+
+def answer(request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """Answers a request of ``SandboxedLibrary``.
+
+    Args:
+        request: ``call``, a method, or ``"load"``, with its ``arguments``; ``key`` of the tokenizer
+            that is asked, ``dropped``, those that nobody will ask again.
+        payload: text of the file to load.
+
+    Returns:
+        ``result``, or ``missing`` if there is no such tokenizer.
+    """
+    for key in request["dropped"]:
+        _LIBRARIES.pop(key, None)
+    if request["call"] == "load":
+        library = _LIBRARIES[request["key"]] = Library(payload.decode())
+        return {"result": library.facts}
+    if request["key"] not in _LIBRARIES:
+        return {"missing": True}
+    method = getattr(_LIBRARIES[request["key"]], request["call"])
+    return {"result": method(**request["arguments"])}

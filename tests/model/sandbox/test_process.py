@@ -1,0 +1,189 @@
+"""The sandbox: requests are answered, one that takes too much kills a child, and the next lives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgerun.errors import MissingDependencyError
+from edgerun.model.sandbox import process
+from edgerun.model.sandbox.process import Sandbox
+
+# A module that does what it is told, in the sandbox alone.
+TOLD = """
+import os, signal, time
+def answer(request, payload):
+    kind, size = request["do"], request.get("size", 0)
+    if kind == "echo":
+        return {"text": payload.decode()}
+    if kind == "take":
+        return {"text": str(len(bytearray(size)))}
+    if kind == "abort":
+        os.abort()
+    if kind == "spin":
+        while True:
+            pass
+    if kind == "sleep":
+        time.sleep(100)
+    if kind == "say":
+        os.write(1 if size else 2, b"here I am\\n")
+        return {}
+    raise ValueError("two\\nlines")
+"""
+LIMITS: dict[str, Any] = {"cpu_s": 0.3, "memory_bytes": 32 << 20}
+TOO_MUCH = {"error": "it needs more time or memory (0.3 s or 32 MB) than is allowed"}
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    folder = tmp_path_factory.mktemp("packages")
+    (folder / "told").mkdir()
+    (folder / "told" / "__init__.py").write_text(TOLD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.setattr(process, "PACKAGES", (*process.PACKAGES, "told"))
+        yield
+
+
+@pytest.fixture
+def box(told: None) -> Iterator[Sandbox]:
+    box = Sandbox()
+    yield box
+    box.close()
+
+
+def echo(box: Sandbox, text: str) -> Any:
+    return box.ask("told", {"do": "echo"}, text.encode(), **LIMITS)["text"]
+
+
+def test_requests_are_answered(box: Sandbox) -> None:
+    assert [echo(box, text) for text in ("", "a\nb", "é" * 100_000)] == ["", "a\nb", "é" * 100_000]
+
+
+def test_a_failure_is_one_line_and_the_child_lives(box: Sandbox) -> None:
+    assert echo(box, "a") == "a"
+    child = box._process
+    assert box.ask("told", {"do": "fail"}, **LIMITS) == {"error": "two"}
+    assert echo(box, "b") == "b"
+    assert box._process is child
+
+
+@pytest.mark.parametrize("kind", ["abort", "spin"])
+def test_a_request_that_kills_the_child_is_an_error_and_the_next_is_answered(
+    box: Sandbox, kind: str
+) -> None:
+    assert box.ask("told", {"do": kind}, **LIMITS) == TOO_MUCH
+    assert echo(box, "b") == "b"
+
+
+@pytest.mark.parametrize("can_poll", [True, False])
+def test_a_request_that_sleeps_is_given_up(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch, can_poll: bool
+) -> None:
+    monkeypatch.setattr(process, "CAN_POLL", can_poll)
+    assert echo(box, "a") == "a"
+    monkeypatch.setattr(process, "WALL_S", 0.1)
+    monkeypatch.setattr(process, "WALL_S_PER_CPU_S", 0)
+    assert box.ask("told", {"do": "sleep"}, **LIMITS) == TOO_MUCH
+    monkeypatch.undo()
+    assert echo(box, "b") == "b"
+
+
+def test_memory_is_limited_for_each_request_anew(box: Sandbox) -> None:
+    for _ in range(3):
+        most = box.ask("told", {"do": "take", "size": 16 << 20}, **LIMITS)
+        assert most == {"text": str(16 << 20)}
+        more = box.ask("told", {"do": "take", "size": 100 << 20}, **LIMITS)
+        assert more == {"error": "it needs more memory than is allowed"}
+
+
+def test_what_native_code_says_reaches_nobody(
+    box: Sandbox, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert box.ask("told", {"do": "say"}, **LIMITS) == {}
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_child_that_was_ended_from_outside_is_replaced(box: Sandbox) -> None:
+    assert echo(box, "a") == "a"
+    assert box._process is not None
+    box._process.kill()
+    box._process.wait(60)
+    assert echo(box, "b") == "b"
+
+
+def test_an_interrupt_ends_the_child_and_the_clock(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = []
+
+    class Clock(threading.Timer):
+        def start(self) -> None:
+            super().start()
+            clocks.append(self)
+            raise EOFError
+
+    assert echo(box, "a") == "a"
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "CAN_POLL", False)
+        patch.setattr(process.threading, "Timer", Clock)
+        with pytest.raises(EOFError):
+            echo(box, "b")
+    assert [clock.finished.is_set() for clock in clocks] == [True]
+    assert box._process is None
+    assert echo(box, "c") == "c"
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "")
+        with pytest.raises(MissingDependencyError, match="no Python executable"):
+            Sandbox().start()
+    monkeypatch.setattr(process, "PACKAGES", ("no_such_package",))
+    with pytest.raises(MissingDependencyError, match="pip install no_such_package"):
+        Sandbox().start()
+
+
+def test_a_child_that_does_not_start_is_an_error(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.py").write_text("1 / 0")
+    monkeypatch.setattr(process, "WORKER", tmp_path / "broken.py")
+    with pytest.raises(MissingDependencyError, match="does not start"):
+        echo(box, "a")
+
+
+FORK = """
+import os, signal, sys
+from edgerun.model.chat.template import ChatTemplate
+from edgerun.model.sandbox.process import sandbox
+template = ChatTemplate("{{ messages[0].content }}")
+def ask(name):
+    for number in range(20):
+        text = f"{name} {number}"
+        assert template.render([{"role": "user", "content": text}]) == text
+ask("before")
+before = sandbox()._process.pid
+child = os.fork()
+signal.alarm(100)
+ask("parent" if child else "child")
+assert (sandbox()._process.pid == before) == bool(child)
+if child:
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    ask("after")
+    sys.exit(status)
+"""
+
+
+@pytest.mark.skipif(not hasattr(process.os, "fork"), reason="no fork on this system")
+def test_a_forked_process_asks_a_child_of_its_own_and_ends() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=250, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
