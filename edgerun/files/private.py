@@ -136,7 +136,16 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = False) -> None:
             draft.unlink()
         raise
     if durable and os.name == "posix":
-        _sync_folder(path.parent)
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Forces a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def advice(error: OSError) -> str:
@@ -173,11 +182,3 @@ def _check(status: os.stat_result, path: Path) -> None:
 def _check_owner(status: os.stat_result, path: Path) -> None:
     if os.name == "posix" and status.st_uid not in (ROOT, os.geteuid()):
         raise UnsafeError(errno.EPERM, f"it belongs to user {status.st_uid}", str(path))
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from edgerun.errors import InputError
-from edgerun_export.atomic import atomic_folder, check_target
+from edgerun.files.drafts import remove_abandoned
+from edgerun.files.folder import atomic_folder, check_target
 from edgerun_export.bundle_files import (
     BUNDLE_FILES,
     MANIFEST_FILE,
@@ -29,15 +30,14 @@ from edgerun_export.bundle_files import (
 )
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.base import Checkpoint
-from edgerun_export.drafts import remove_abandoned
-from edgerun_export.external_data import DataWriter
-from edgerun_export.graph_builder import build_model
-from edgerun_export.onnx_graph import OnnxGraph
+from edgerun_export.graph.builder import build_model
+from edgerun_export.graph.external_data import DataWriter
+from edgerun_export.graph.onnx_graph import OnnxGraph
+from edgerun_export.graph.weight_store import MIN_BLOCK, WeightStore
 from edgerun_export.openvino_ir.install import openvino_version
 from edgerun_export.recipe import Recipe, check_pack, make_recipe
-from edgerun_export.source_model import interpret
-from edgerun_export.verify import check_all_read, damage, sample_ids, verify
-from edgerun_export.weight_store import MIN_BLOCK, WeightStore
+from edgerun_export.source.model import interpret
+from edgerun_export.verify.compare import check_all_read, damage, sample_ids, verify
 
 STEPS = ("read", "weights", "files", "verify", "finish")
 Progress = Callable[[str, float], None]

@@ -198,7 +198,7 @@ def failing(error: OSError) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("function", "error", "words"),
     [
-        ("edgerun_export.external_data.DataWriter.add", FULL, "no space left"),
+        ("edgerun_export.graph.external_data.DataWriter.add", FULL, "no space left"),
         ("os.fsync", FULL, "no space left"),
         ("os.replace", FULL, "no space left"),
         ("tempfile.mkdtemp", DENIED, "no permission to write"),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgerun_export.architectures import DecoderSpec, describe
 from edgerun_export.pipeline import ExportOptions, ExportResult, export
-from edgerun_export.source_weights import SourceWeights
+from edgerun_export.source.weights import SourceWeights
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 

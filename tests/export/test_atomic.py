@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import edgerun_export.atomic as atomic
-import edgerun_export.drafts as drafts
 from edgerun.errors import InputError
+from edgerun.files import drafts, folder
 from edgerun_export.bundle_files import BUNDLE_FILES
 from edgerun_export.pipeline import ExportOptions, export
 
@@ -89,7 +88,7 @@ def test_a_name_that_is_new_in_a_bundle_is_found_before_the_swap(bundle, monkeyp
     del manifest["files"]["config.json"]
     (bundle / "manifest.json").write_text(json.dumps(manifest))
     before = (bundle / "config.json").read_bytes()
-    with pytest.raises(InputError, match=r"holds a 'config\.json' that no export made"):
+    with pytest.raises(InputError, match=r"holds a 'config\.json' that was not made by this"):
         export_to(bundle, "qwen2")
     assert (bundle / "config.json").read_bytes() == before
     check_others(bundle)
@@ -117,7 +116,7 @@ def test_where_hard_links_are_not_to_be_had_files_are_copied(bundle, monkeypatch
     def refuse(*_):
         raise OSError("no hard links here")
 
-    monkeypatch.setattr("edgerun_export.atomic.os.link", refuse)
+    monkeypatch.setattr("edgerun.files.folder.os.link", refuse)
     export_to(bundle, "qwen2")
     check_whole(bundle, OTHERS)
     check_others(bundle)
@@ -156,7 +155,7 @@ def test_everything_has_reached_the_disk_before_it_takes_its_place(again, tmp_pa
         (out / "runs").mkdir()
         (out / "runs" / "log").write_text("precious")
     events = []
-    fsync, swap = os.fsync, atomic._swap
+    fsync, swap = os.fsync, folder._swap
 
     def record_fsync(descriptor):
         status = os.fstat(descriptor)
@@ -169,8 +168,8 @@ def test_everything_has_reached_the_disk_before_it_takes_its_place(again, tmp_pa
         events.append(("folder before", work.stat().st_ino))
         swap(work, target)
 
-    monkeypatch.setattr("edgerun_export.atomic.os.fsync", record_fsync)
-    monkeypatch.setattr("edgerun_export.atomic._swap", record_rename)
+    monkeypatch.setattr("os.fsync", record_fsync)
+    monkeypatch.setattr("edgerun.files.folder._swap", record_rename)
     export_to(out)
     at = next(i for i, event in enumerate(events) if event[0] == "files before")
     synced_before = {inode for _, inode in events[:at]}
@@ -234,7 +233,7 @@ def test_a_draft_that_was_taken_for_a_dead_ones_is_made_again(tmp_path, monkeypa
             removed[0].rmdir()
         return lock(descriptor)
 
-    monkeypatch.setattr("edgerun_export.drafts._lock", remove_first)
+    monkeypatch.setattr("edgerun.files.drafts._lock", remove_first)
     draft = drafts.make_draft(tmp_path / "x")
     assert draft.folder.is_dir() and draft.folder != removed[0]
     draft.discard()

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from edgerun_export.bundle_weights import BundleWeights
-from edgerun_export.numpy_model import forward
-from edgerun_export.verify import relative_error, run_onnx
+from edgerun_export.verify.bundle_weights import BundleWeights
+from edgerun_export.verify.compare import relative_error, run_onnx
+from edgerun_export.verify.numpy_model import forward
 from tests.peers import needs_complete_onnxruntime
 
 NAMES = [

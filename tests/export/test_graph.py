@@ -90,7 +90,7 @@ def test_tensors_are_aligned_inside_the_file_and_do_not_overlap(exported):
 
 
 def test_large_tensors_start_on_a_page(tmp_path):
-    from edgerun_export.external_data import DataWriter
+    from edgerun_export.graph.external_data import DataWriter
 
     with DataWriter(tmp_path / "data") as data:
         data.add("small", np.dtype(np.uint8), (3,), [np.ones(3, np.uint8)])

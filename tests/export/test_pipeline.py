@@ -215,7 +215,7 @@ def test_missing_write_permission_is_a_storage_error(tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("edgerun_export.drafts.tempfile.mkdtemp", refuse)
+    monkeypatch.setattr("edgerun.files.drafts.tempfile.mkdtemp", refuse)
     with pytest.raises(StorageError, match="no permission to write"):
         export(GOLDEN / "llama", tmp_path / "out")
 
@@ -317,7 +317,7 @@ def test_progress_goes_through_all_steps_in_order(tmp_path):
 
 
 def test_folders_are_swapped_where_the_system_cannot_do_it_in_one_step(tmp_path, monkeypatch):
-    monkeypatch.setattr("edgerun_export.atomic._RENAME_EXCHANGE", -1)
+    monkeypatch.setattr("edgerun.files.folder._RENAME_EXCHANGE", -1)
     for name in ("llama", "qwen2"):
         export(GOLDEN / name, tmp_path / "out", ExportOptions(force=True))
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())

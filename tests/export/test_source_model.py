@@ -13,12 +13,12 @@ from safetensors.numpy import save_file
 
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import describe
-from edgerun_export.bundle_weights import BundleWeights
 from edgerun_export.checkpoint import open_checkpoint
-from edgerun_export.linear import LinearBuilder
-from edgerun_export.numpy_model import forward
+from edgerun_export.graph.linear import LinearBuilder
 from edgerun_export.pipeline import ExportOptions, export
-from edgerun_export.verify import VerificationError, relative_error, run_onnx
+from edgerun_export.verify.bundle_weights import BundleWeights
+from edgerun_export.verify.compare import VerificationError, relative_error, run_onnx
+from edgerun_export.verify.numpy_model import forward
 from tests.gguf_model import write_gguf
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"

@@ -10,10 +10,10 @@ import pytest
 
 from edgerun.formats import format_named
 from edgerun_export.architectures import describe
-from edgerun_export.bundle_weights import BundleWeights
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import encode_integers, fits
+from edgerun_export.verify.bundle_weights import BundleWeights
 from tests.gguf_model import write_gguf
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"

@@ -7,7 +7,7 @@ import pytest
 
 from edgerun.errors import MissingDependencyError
 from edgerun_export.pipeline import ExportOptions, export
-from edgerun_export.verify import (
+from edgerun_export.verify.compare import (
     VerificationError,
     divergence,
     relative_error,
@@ -54,7 +54,7 @@ def test_wrong_operator_is_found(op, exported, golden, tmp_path, source_weights)
 
 
 def test_failed_verification_leaves_no_bundle(tmp_path, monkeypatch, golden):
-    monkeypatch.setattr("edgerun_export.verify._BOUND_EXACT", 0.0)
+    monkeypatch.setattr("edgerun_export.verify.compare._BOUND_EXACT", 0.0)
     with pytest.raises(VerificationError):
         export(golden("llama").folder, tmp_path / "out", ExportOptions(verify=True))
     assert list(tmp_path.iterdir()) == []

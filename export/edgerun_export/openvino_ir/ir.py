@@ -15,7 +15,7 @@ import numpy as np
 import openvino
 from numpy.typing import NDArray
 
-from edgerun_export.external_data import DataWriter, Stored
+from edgerun_export.graph.external_data import DataWriter, Stored
 
 # What OpenVINO calls nodes that nobody named, and what they are called here. The latter is met
 # again because some constants are shared by all models of a process.

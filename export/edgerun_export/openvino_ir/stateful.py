@@ -12,7 +12,7 @@ from openvino import opset13 as ops
 from openvino._offline_transformations import apply_make_stateful_transformation
 
 from edgerun.errors import UnsupportedError
-from edgerun_export.external_data import DataWriter, find_data
+from edgerun_export.graph.external_data import DataWriter, find_data
 from edgerun_export.openvino_ir.ir import Constants, write_ir
 
 IR_FILE = "openvino_model.xml"

@@ -18,7 +18,7 @@ from openvino_tokenizers.constants import UTF8ReplaceMode
 from openvino_tokenizers.utils import change_inputs_type, change_outputs_type
 
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.external_data import DataWriter
+from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.openvino_ir.ir import Constants, write_ir
 
 Json = Mapping[str, Any]

@@ -14,14 +14,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from edgerun import __version__
-from edgerun.errors import StorageError
+from edgerun.files.folder import atomic_folder
 from edgerun.files.plain import read_plain
 from edgerun_hw.deploy import bitstream, devicetree, hardware, signature
 from edgerun_hw.deploy.broker.application.manifest import (
@@ -161,21 +160,9 @@ def write_package(package: Package, out: Path, force: bool = False) -> None:
         raise PackageError(f"{out} exists: choose another folder, or replace it with --force")
     if out.exists() and not (out / MANIFEST).is_file():
         raise PackageError(f"{out} is not a package, and is not replaced")
-    place = Path(os.path.abspath(out))  # `.` has no name
-    temporary, old = place.with_name(f".{place.name}.new"), place.with_name(f".{place.name}.old")
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
-        temporary.mkdir(parents=True)
+    with atomic_folder(out, replace=force) as folder:
         for name, data in package.files.items():
-            (temporary / name).write_bytes(data)
-        if place.exists():
-            place.rename(old)
-        temporary.rename(place)
-        shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise StorageError(f"{out} cannot be written: {error.strerror}") from None
+            (folder / name).write_bytes(data)
 
 
 def read_package(folder: Path, keys: Path | None = None) -> Package:

@@ -14,9 +14,9 @@ import onnx
 import pytest
 
 from edgerun.errors import MissingDependencyError, StorageError, UnsupportedError
-from edgerun_export.external_data import find_data
+from edgerun_export.graph.external_data import find_data
 from edgerun_export.pipeline import ExportOptions, export
-from edgerun_export.verify import VerificationError, sample_ids, verify
+from edgerun_export.verify.compare import VerificationError, sample_ids, verify
 from tests.peers import needs_complete_onnxruntime
 
 openvino = pytest.importorskip("openvino")

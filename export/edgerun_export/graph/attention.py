@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.blocks import AttentionMask, Rotary
-from edgerun_export.onnx_graph import CONTRIB_DOMAIN, OnnxGraph, node_path
-from edgerun_export.weight_store import WeightStore
+from edgerun_export.graph.blocks import AttentionMask, Rotary
+from edgerun_export.graph.onnx_graph import CONTRIB_DOMAIN, OnnxGraph, node_path
+from edgerun_export.graph.weight_store import WeightStore
 
 # Adds the norm at a path below ``model.layers.N``, or nothing if there is no path.
 Norm = Callable[[str, str | None], str]

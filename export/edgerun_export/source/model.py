@@ -9,7 +9,7 @@ import numpy as np
 from edgerun_export.architectures import DecoderSpec, describe
 from edgerun_export.architectures.spec import HEAD_WEIGHT
 from edgerun_export.checkpoint.base import Checkpoint
-from edgerun_export.source_weights import SourceWeights
+from edgerun_export.source.weights import SourceWeights
 
 _COMPARED_WEIGHTS = 1 << 20
 

@@ -15,9 +15,9 @@ from edgerun.errors import EdgerunError, MissingDependencyError
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.bundle_files import MODEL_FILE
-from edgerun_export.bundle_weights import BundleWeights
-from edgerun_export.numpy_model import Weights, forward
-from edgerun_export.source_weights import SourceWeights
+from edgerun_export.source.weights import SourceWeights
+from edgerun_export.verify.bundle_weights import BundleWeights
+from edgerun_export.verify.numpy_model import Weights, forward
 
 F32 = NDArray[np.float32]
 Ids = NDArray[np.int64]

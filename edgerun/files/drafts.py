@@ -44,7 +44,7 @@ def make_draft(target: Path) -> Draft:
     for _ in range(_ATTEMPTS):
         name = tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_SUFFIX, dir=target.parent)
         lock = os.open(name, os.O_RDONLY)
-        # Before it was locked, another export may have taken the folder for a dead one's.
+        # Before it was locked, another process may have taken the folder for a dead one's.
         if _lock(lock) is not False and os.path.exists(name):
             return Draft(Path(name), lock)
         os.close(lock)

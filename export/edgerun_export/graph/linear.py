@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from edgerun_export.architectures import DecoderSpec, Projection
 from edgerun_export.architectures.spec import HEAD_WEIGHT
-from edgerun_export.blocks import FLOAT
-from edgerun_export.onnx_graph import CONTRIB_DOMAIN, OnnxGraph, node_path
+from edgerun_export.graph.blocks import FLOAT
+from edgerun_export.graph.onnx_graph import CONTRIB_DOMAIN, OnnxGraph, node_path
+from edgerun_export.graph.weight_store import StoredMatrix, WeightStore
 from edgerun_export.recipe import Recipe
-from edgerun_export.weight_store import StoredMatrix, WeightStore
 
 # Key in a node's metadata_props that tells the runtime what the codes stand for.
 FORMAT_KEY = "edgerun.format"

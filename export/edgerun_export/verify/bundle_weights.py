@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.architectures.spec import HEAD_WEIGHT
 from edgerun_export.bundle_files import MODEL_FILE
-from edgerun_export.external_data import find_data
+from edgerun_export.graph.external_data import find_data
 
 F32 = NDArray[np.float32]
 

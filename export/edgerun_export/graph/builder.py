@@ -8,12 +8,12 @@ import onnx
 from onnx import helper
 
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.attention import ATTENTION
-from edgerun_export.blocks import ACTIVATIONS, quantised_activations
-from edgerun_export.linear import LinearBuilder
-from edgerun_export.onnx_graph import OnnxGraph, node_path
+from edgerun_export.graph.attention import ATTENTION
+from edgerun_export.graph.blocks import ACTIVATIONS, quantised_activations
+from edgerun_export.graph.linear import LinearBuilder
+from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
+from edgerun_export.graph.weight_store import WeightStore
 from edgerun_export.recipe import Recipe
-from edgerun_export.weight_store import WeightStore
 
 _FLOAT, _INT64 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
 _Shape = Sequence[str | int]

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edgerun.errors import InputError, StorageError
-from edgerun_export.drafts import make_draft
+from edgerun.files.drafts import make_draft
+from edgerun.files.private import sync
 
 # From linux/fcntl.h and linux/fs.h.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
@@ -48,7 +49,7 @@ def atomic_folder(
             yield draft.folder
             if target.exists():
                 _carry_over(target, draft.folder, foreign(target))
-            _sync(draft.folder)
+            _sync_all(draft.folder)
             _swap(draft.folder, target)
     finally:
         draft.discard()
@@ -95,8 +96,8 @@ def _carry_over(old: Path, new: Path, names: list[str]) -> None:
     for name in names:
         if os.path.lexists(new / name):
             raise InputError(
-                f"'{old}' holds a '{name}' that no export made, and the new bundle has a file of "
-                "that name; move yours away, or choose another output"
+                f"'{old}' holds a '{name}' that was not made by this command, and now it makes a "
+                "file of that name; move yours away, or choose another output"
             )
         _link(old / name, new / name)
 
@@ -117,22 +118,14 @@ def _link(source: Path, target: Path) -> None:
             shutil.copy2(source, target)
 
 
-def _sync(folder: Path) -> None:
-    """Forces files and folders to the disk, so that a power cut cannot leave a torn bundle."""
+def _sync_all(folder: Path) -> None:
+    """Forces files and folders to the disk, so that a power cut cannot leave a torn folder."""
     for place, _, names in os.walk(folder, topdown=False):
         for name in names:
             path = Path(place, name)
             if stat.S_ISREG(path.lstat().st_mode):
-                _sync_path(path)
-        _sync_path(Path(place))
-
-
-def _sync_path(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+                sync(path)
+        sync(Path(place))
 
 
 def _swap(work: Path, target: Path) -> None:
@@ -144,11 +137,11 @@ def _swap(work: Path, target: Path) -> None:
         _exchange(work, target)  # what was there is removed with the temporary folder
     else:
         os.replace(work, target)
-    _sync_path(target.parent)
+    sync(target.parent)
 
 
 def _exchange(work: Path, target: Path) -> None:
-    """Swaps two folders in one step where the system can, so that there is always a bundle."""
+    """Swaps two folders in one step where the system can, so that there is always one."""
     libc = ctypes.CDLL(None, use_errno=True)
     rename = getattr(libc, "renameat2", None)
     paths = (_AT_FDCWD, os.fsencode(work), _AT_FDCWD, os.fsencode(target))

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from edgerun.errors import UnsupportedError
 from edgerun.formats.base import PackedWeight
-from edgerun_export.external_data import DataWriter
-from edgerun_export.onnx_graph import OnnxGraph
+from edgerun_export.graph.external_data import DataWriter
+from edgerun_export.graph.onnx_graph import OnnxGraph
 from edgerun_export.quantize import block_layout, encode_integers, fits, quantise_rows
 from edgerun_export.recipe import Recipe
-from edgerun_export.source_weights import SourceWeights
+from edgerun_export.source.weights import SourceWeights
 
 F32 = NDArray[np.float32]
 _FLOAT = np.dtype(np.float32)

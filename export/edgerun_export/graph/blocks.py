@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from edgerun_export.architectures import Rope
-from edgerun_export.onnx_graph import OnnxGraph
+from edgerun_export.graph.onnx_graph import OnnxGraph
 
 BOOL, FLOAT = onnx.TensorProto.BOOL, onnx.TensorProto.FLOAT
 _INT64_MAX = 2**63 - 1

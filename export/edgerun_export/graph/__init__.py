@@ -1,0 +1,1 @@
+"""The portable ONNX graph of a decoder, and the data file with its weights."""

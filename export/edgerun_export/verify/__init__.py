@@ -1,0 +1,1 @@
+"""Whether a bundle computes what its checkpoint does."""
