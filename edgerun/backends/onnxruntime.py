@@ -162,7 +162,8 @@ class OnnxruntimeBackend(Backend):
         if graph.source is None:
             return Support(False, "the graph has no model file")
         weights = (graph.constants.get(name) for name in node.inputs)
-        if any(isinstance(one, PackedWeight) and one.bits == 2 for one in weights):
+        packed = any(isinstance(weight, PackedWeight) and weight.bits == 2 for weight in weights)
+        if packed or node.attrs.get("bits") == 2:
             return _two_bits()
         return Support(True)
 

@@ -8,55 +8,28 @@ constant.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any
 
-from edgerun.errors import BundleError
+from edgerun.errors import BundleError, UnsupportedError
 from edgerun.graph.constants import check_constant
 from edgerun.graph.ir import Graph, Node, ValueShape
-from edgerun.graph.shapes import ALTERED, node_sizes, output_shapes
+from edgerun.graph.passes.attributes import is_unread
+from edgerun.graph.shapes import ALTERED, output_shapes
 from edgerun.ops.base import IDS, LOGITS, POSITIONS, Kind, Operand
 from edgerun.ops.registry import OPS
 
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """The sizes of a model, as its graph says.
-
-    Attributes:
-        num_layers: attention layers.
-        num_heads: query heads of each.
-        num_kv_heads: key and value heads of each.
-        head_dim: elements of a head.
-        hidden_size: width of the embedding.
-        intermediate_size: width of the gates.
-        vocab_size: rows of the embedding, and width of the logits.
-    """
-
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    hidden_size: int
-    intermediate_size: int
-    vocab_size: int
-
-
-def is_lowered(graph: Graph) -> bool:
-    """Whether the graph has nothing but our ops; others run from their own file."""
-    return bool(graph.nodes) and all(node.op in OPS for node in graph.nodes)
-
-
-def check(graph: Graph) -> Geometry:
+def check(graph: Graph) -> Mapping[str, ValueShape]:
     """Checks a lowered graph: names, attributes, constants, and how all sizes fit together.
 
     Returns:
-        what the graph says of the model.
+        shapes of all values.
 
     Raises:
         BundleError: something is missing, of another type or size, or contradicts the rest.
-        UnsupportedError: a weight format is not known.
+        UnsupportedError: an op, an attribute of an ONNX op or a weight format is not known.
     """
+    _check_ops(graph)
     shapes: dict[str, ValueShape] = {}
     checked: set[tuple[str, Operand]] = set()
     names: set[str] = set()
@@ -74,26 +47,21 @@ def check(graph: Graph) -> Geometry:
         shapes.update(output_shapes(graph, node, shapes))
     _check_ends(graph, shapes)
     _check_head_vectors(graph, shapes)
-    return _geometry(graph, shapes)
+    return shapes
 
 
-def confirm(geometry: Geometry, stated: Mapping[str, int], origin: str) -> None:
-    """Compares what the graph says with what somebody states about it.
-
-    Args:
-        geometry: from ``check``.
-        stated: sizes by their names in ``Geometry``; 0 states nothing.
-        origin: who states it, for the message.
-
-    Raises:
-        BundleError: a size differs.
-    """
-    for entry in fields(geometry):
-        found, expected = getattr(geometry, entry.name), stated.get(entry.name, 0)
-        if expected not in (0, found):
-            raise BundleError(
-                f"{origin} says {entry.name} {expected}, but its graph has {found}: {ALTERED}"
-            )
+def _check_ops(graph: Graph) -> None:
+    """There are nodes, and each is of an op that we have."""
+    if not graph.nodes:
+        raise UnsupportedError("the model's graph computes nothing: its outputs are constants")
+    unknown = [node for node in graph.nodes if node.op not in OPS]
+    if unknown:
+        # A node with an attribute that no pass reads is why its neighbours are not known either.
+        node = min(unknown, key=lambda node: not is_unread(node))
+        raise UnsupportedError(
+            f"node '{node.name}' is '{node.op}', for which edgerun has neither an op nor a form "
+            "to make one of"
+        )
 
 
 def _check_attributes(node: Node) -> None:
@@ -191,36 +159,3 @@ def _check_head_vectors(graph: Graph, shapes: Mapping[str, ValueShape]) -> None:
                     f"node '{node.name}' ({node.op}) treats rows of {width} by a {operand.name} of "
                     f"{size}; expected {width}: {ALTERED}"
                 )
-
-
-def _geometry(graph: Graph, shapes: Mapping[str, ValueShape]) -> Geometry:
-    """Collects the sizes that hold for the whole model.
-
-    Raises:
-        BundleError: nodes differ in one, or layers are missing or there twice.
-    """
-    layers = sorted(node.attrs["layer"] for node in graph.nodes if OPS[node.op].state)
-    wrong = next((layer for index, layer in enumerate(layers) if layer != index), None)
-    if not layers or wrong is not None:
-        raise BundleError(
-            f"the graph has {len(layers)} attention layers and calls one of them {wrong}; expected "
-            f"every number from 0 on once: {ALTERED}"
-        )
-    stated: dict[str, list[int]] = {entry.name: [] for entry in fields(Geometry)}
-    for node in graph.nodes:
-        sizes = node_sizes(graph, node, shapes).named()
-        for name, size in OPS[node.op].model_sizes.items():
-            stated[name].append(sizes[size])
-    stated["num_layers"] = [len(layers)]
-    stated["vocab_size"].append(shapes[LOGITS].width)
-    stated["intermediate_size"] = stated["intermediate_size"] or [0]  # a model may have no gates
-    return Geometry(**{name: _same(name, sizes) for name, sizes in stated.items()})
-
-
-def _same(name: str, sizes: list[int]) -> int:
-    if len(set(sizes)) != 1:
-        raise BundleError(
-            f"the graph has {name} {' and '.join(map(str, dict.fromkeys(sizes))) or 'nowhere'}; "
-            f"expected the same everywhere: {ALTERED}"
-        )
-    return sizes[0]

@@ -62,7 +62,9 @@ class Graph:
         outputs: names read from outside.
         constants: weights and other constants by name; arrays are views of mapped files.
         source: the ONNX file it was read from, for back-ends that run that file.
-        shapes: of the inputs, if this is a part of another graph.
+        shapes: of the inputs, if this is a part of another graph; of all values, once checked.
+        refusal: why the graph could not be lowered, if it is still the file's; then only a back-end
+            that reads the file itself may run it.
     """
 
     nodes: list[Node]
@@ -71,6 +73,7 @@ class Graph:
     constants: dict[str, Constant]
     source: Path | None = None
     shapes: Mapping[str, ValueShape] = field(default_factory=dict)
+    refusal: str = ""
 
     def producers(self) -> dict[str, Node]:
         """Maps each value to the node that writes it."""

@@ -22,7 +22,8 @@ def value_shapes(graph: Graph) -> dict[str, ValueShape]:
     """
     shapes: dict[str, ValueShape] = dict(graph.shapes)
     for node in graph.nodes:
-        shapes.update(output_shapes(graph, node, shapes))
+        if not shapes.keys() >= set(node.outputs):
+            shapes.update(output_shapes(graph, node, shapes))
     return shapes
 
 

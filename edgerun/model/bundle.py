@@ -6,18 +6,18 @@ import hashlib
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from edgerun.env import PACKS
 from edgerun.errors import BundleError, UnsupportedError
-from edgerun.graph.check import check, confirm, is_lowered
 from edgerun.graph.external_data import OpenFile
+from edgerun.graph.geometry import confirm, geometry
 from edgerun.graph.ir import Graph
+from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
-from edgerun.graph.passes import lower
 from edgerun.model.bundle_files import (
     GENAI_CONFIG,
     MANIFEST,
@@ -155,19 +155,29 @@ def _graph(
     description: Path,
     model: ModelConfig,
 ) -> Graph:
-    """Reads, lowers and checks a model file, and compares it with what a description states.
+    """Reads and lowers a model file, and compares it with what a description states.
 
-    Graphs with ops of their own are not checked: no back-end runs them but one that reads the
-    file itself. What a hostile file can get wrong has no end (names that are no text, attributes
-    of another type), so anything that reading trips over means that the file is broken.
+    What a hostile file can get wrong has no end (names that are no text, attributes of another
+    type), so anything that reading trips over means that the file is broken.
     """
     try:
-        graph = lower(read_graph(path, data, listed))
+        graph = _lowered(read_graph(path, data, listed))
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         raise BundleError(f"the graph in {path} is inconsistent: {error!r}") from error
-    if is_lowered(graph):
-        confirm(check(graph), msgspec.structs.asdict(model), str(description))
+    if not graph.refusal:
+        confirm(geometry(graph), msgspec.structs.asdict(model), str(description))
     return graph
+
+
+def _lowered(graph: Graph) -> Graph:
+    """The lowered graph, or the one given with the reason why it cannot be lowered.
+
+    A back-end that reads the file itself may run that; the others refuse it with this sentence.
+    """
+    try:
+        return lower(graph)
+    except UnsupportedError as error:
+        return replace(graph, refusal=str(error))
 
 
 def _check_model(path: Path, model: ModelConfig) -> None:

@@ -22,10 +22,8 @@ from edgerun.backends.base import (
 )
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node, ValueShape
-from edgerun.graph.passes.attributes import is_unread
 from edgerun.graph.shapes import value_shapes
 from edgerun.ops.base import IDS, POSITIONS
-from edgerun.ops.registry import OPS
 from edgerun.plan.workload import logit_nodes
 
 SWITCH_SECONDS = 5e-5  # to leave one back-end and enter another
@@ -141,6 +139,8 @@ class _Task:
 
     def able(self, backend: Backend, node: Node) -> Support:
         """Whether a back-end can run a node."""
+        if self.graph.refusal and not backend.whole_graph:
+            return Support(False, self.graph.refusal)
         return backend.supports(self.graph, node, self.shape)
 
     def cost(self, backend: Backend, node: Node) -> float:
@@ -188,7 +188,7 @@ def _plan_phase(
     if placed:
         return _segments(graph, placed), _refusals(task, backends, placed)
     if not graph.nodes:
-        raise UnsupportedError("the model's graph computes nothing: its outputs are constants")
+        raise UnsupportedError(graph.refusal)
     reasons = [f"{refusal.backend}: {refusal.reason}" for refusal in _refusals(task, backends, [])]
     said = "; ".join(reasons) or "none was given"
     raise UnsupportedError(
@@ -199,7 +199,7 @@ def _plan_phase(
 def _advice(graph: Graph, backends: Sequence[Backend]) -> str:
     """What a user may try whose model the given back-ends cannot run; may be empty."""
     asked = {backend.name for backend in backends}
-    if "reference" not in asked and all(node.op in OPS for node in graph.nodes):
+    if "reference" not in asked and not graph.refusal:
         return "; --backend reference runs it, slowly"
     if "onnxruntime" not in asked and graph.source is not None:
         return "; if you trust the file, --backend onnxruntime may run it, without our limits"
@@ -297,9 +297,8 @@ def _refusals(task: _Task, backends: Sequence[Backend], placed: Placed) -> tuple
         supports = [(node, task.able(backend, node)) for node in task.graph.nodes]
         unable = [pair for pair in supports if not pair[1]]
         if unable:
-            # A node with an unknown attribute is why its neighbours are not recognised either.
-            node, support = min(unable, key=lambda pair: not is_unread(pair[0]))
-            reason = f"{node.name}: {support.reason}"
+            node, support = unable[0]
+            reason = task.graph.refusal or f"{node.name}: {support.reason}"
         else:
             reason = (
                 f"slower by estimate: {task.total(backend) * 1e3:.2f} ms / {task.shape.rows} rows"

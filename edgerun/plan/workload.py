@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgerun.graph.check import is_lowered
 from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import node_work, value_shapes
 from edgerun.ops.registry import OPS
@@ -39,7 +38,7 @@ def workload(graph: Graph) -> Workload:
     """Counts the multiply-adds of a lowered graph."""
     late, shapes = logit_nodes(graph), value_shapes(graph)
     row = logit = attention = layers = 0
-    for node in graph.nodes if is_lowered(graph) else ():
+    for node in () if graph.refusal else graph.nodes:
         work = node_work(graph, node, shapes)
         if node.name in late:
             logit += work.macs

@@ -12,6 +12,7 @@ from edgerun.backends.cpu.binder import Binder
 from edgerun.backends.cpu.emit.registry import EMITTERS
 from edgerun.backends.cpu.operands import WITH_CACHE, checked_arguments
 from edgerun.errors import BackendError
+from edgerun.graph import lower as lowering
 from edgerun.model import bundle as bundles
 from edgerun.model.bundle import open_bundle
 from edgerun.state import CacheSpec
@@ -52,7 +53,8 @@ def test_a_graph_that_fits_is_bound(rows):
 
 @pytest.mark.parametrize("name", BEYOND)
 def test_what_the_first_wall_lets_through_is_refused_by_the_second(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(bundles, "check", lambda graph: None)
+    monkeypatch.setattr(lowering, "check", lambda graph: {})
+    monkeypatch.setattr(bundles, "geometry", lambda graph: None)
     monkeypatch.setattr(bundles, "confirm", lambda *_: None)
     folder = write(CASES[name][0], tmp_path / "bundle")
     for rows in ROWS:

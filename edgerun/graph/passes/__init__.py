@@ -2,8 +2,9 @@
 
 Each pass is a function ``Graph -> Graph`` that rewrites the nodes it recognises and leaves the
 others alone; it returns a new graph, and may add derived constants to the one it was given. What
-stays unrecognised keeps its ONNX name, and no kernel runs it. A pattern says all of a form: op,
-inputs, and the attributes that matter; ``attributes.py`` sees to it that there are no others.
+stays unrecognised keeps its ONNX name, and is refused (``graph/lower.py``). A pattern says all of
+a form: op, inputs, and the attributes that matter; ``attributes.py`` sees to it that there are no
+others.
 """
 
 from __future__ import annotations
@@ -37,10 +38,3 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     rows.select_logit_rows,
     prune,
 )
-
-
-def lower(graph: Graph) -> Graph:
-    """Applies all passes."""
-    for step in PASSES:
-        graph = step(graph)
-    return graph
