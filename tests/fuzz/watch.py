@@ -26,6 +26,7 @@ SYSTEM = (
     "/dev/null",
     "/dev/urandom",
 )
+LIMITS = "/proc/self/cgroup"  # a link to the process that asks
 # Python's own modules make classes by executing text.
 CLASS_MAKERS = ("dataclasses.py", "collections/__init__.py", "enum.py", "functools.py")
 PATH_EVENTS = {
@@ -125,6 +126,8 @@ class Watch:
         """Whether a file may be opened, where a link at the end of its name is followed or not."""
         if "\0" in name:
             return True  # no file has such a name
+        if name == LIMITS:
+            return True
         folder, last = os.path.split(os.path.abspath(name))
         path = os.path.realpath(name) if follow else os.path.join(os.path.realpath(folder), last)
         if path == self._folder or path.startswith(self._folder + os.sep):

@@ -1,0 +1,34 @@
+"""What a graph says of its model, and what others state about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgerun.errors import BundleError
+from edgerun.graph.geometry import Geometry, confirm, geometry
+from edgerun.llm.loading import resolve
+from edgerun.model.bundle import open_bundle
+from tests.bundles import NAMES, bundle_of
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int4"])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_exporter_writes_is_confirmed(name, weights):
+    bundle = open_bundle(bundle_of(name, weights=weights))
+    config = bundle.config
+    assert geometry(bundle.graph) == Geometry(
+        config.num_layers,
+        config.num_heads,
+        config.num_kv_heads,
+        config.head_dim,
+        config.hidden_size,
+        config.intermediate_size,
+        config.vocab_size,
+    )
+
+
+def test_sizes_that_are_not_stated_are_not_compared():
+    sizes = geometry(open_bundle(resolve(None)).graph)
+    confirm(sizes, {"hidden_size": 0}, "somebody")
+    with pytest.raises(BundleError, match="somebody says hidden_size 1"):
+        confirm(sizes, {"hidden_size": 1}, "somebody")
