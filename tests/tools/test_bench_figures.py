@@ -11,13 +11,6 @@ from typing import Any
 
 import pytest
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
-
-
-@pytest.fixture(autouse=True)
-def tools_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(TOOLS))
-
 
 def peer(samples: dict[str, list[float]], **more: Any) -> dict[str, Any]:
     memory = {"peak_bytes": 1500, "rss_bytes": 1100, "kv_bytes_per_token": 2}
@@ -62,7 +55,7 @@ def make_run(kind: str = "compare", preset: str = "bitnet-2b-4t", **more: Any) -
 
 
 def test_ratios_are_taken_round_by_round() -> None:
-    from peers import figures
+    from tools.bench.peers import figures
 
     # The medians' ratio would be 3.
     assert figures.pair_ratios([1.0, 3.0, 8.0], [1.0, 1.0, 2.0])["median"] == 3.0
@@ -74,7 +67,7 @@ def test_ratios_are_taken_round_by_round() -> None:
 
 
 def test_figures_say_bandwidth_and_memory() -> None:
-    from peers import figures
+    from tools.bench.peers import figures
 
     found = figures.summary(make_run())["peers"]["edgerun:int8"]
     assert found["weight_gb_per_s"] == 28.0
@@ -84,14 +77,14 @@ def test_figures_say_bandwidth_and_memory() -> None:
 
 
 def test_shares_of_bandwidth_are_taken_round_by_round() -> None:
-    from peers import figures
+    from tools.bench.peers import figures
 
     # Before the first round 50; after the rounds 40, 20 and 30.
     assert figures.bandwidth_shares([25.0, 20.0, 15.0], [50.0, 40.0, 20.0, 30.0]) == [0.5, 0.5, 0.5]
 
 
 def test_goals_compare_what_was_asked() -> None:
-    from peers import figures
+    from tools.bench.peers import figures
 
     rows = {row["name"]: row for row in figures.summary(make_run())["goals"]}
     assert rows["decode edgerun:int8 / llamacpp:tq2_0"]["met"]  # 2.6 of 2.4
@@ -100,7 +93,7 @@ def test_goals_compare_what_was_asked() -> None:
 
 
 def test_memory_below_zero_is_not_a_goal_that_was_met() -> None:
-    from peers import figures
+    from tools.bench.peers import figures
 
     (row,) = figures.goals("tiny", {"edgerun:int8": {"other_memory_mb": -246.7}}, {})
     assert row["met"] is None
@@ -115,16 +108,16 @@ def test_the_commit_of_llama_cpp_is_what_its_library_states(
     fake.__file__, fake.__version__ = str(tmp_path / "llama_cpp" / "__init__.py"), "0"  # type: ignore[attr-defined]
     fake.llama_print_system_info = lambda: b""  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "llama_cpp", fake)
-    monkeypatch.delitem(sys.modules, "peers.run_llamacpp", raising=False)
-    from peers import run_llamacpp
+    monkeypatch.delitem(sys.modules, "tools.bench.peers.runners.llamacpp", raising=False)
+    from tools.bench.peers.runners import llamacpp
 
-    assert run_llamacpp.commit(tmp_path) == "unknown"
+    assert llamacpp.commit(tmp_path) == "unknown"
     source = tmp_path / "ggml.c"
     source.write_text('const char *ggml_commit(void) { return "0c1e57098"; }\n')
     library = tmp_path / "libggml-base.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
-    assert run_llamacpp.commit(tmp_path) == "0c1e57098"
-    monkeypatch.delitem(sys.modules, "peers.run_llamacpp")
+    assert llamacpp.commit(tmp_path) == "0c1e57098"
+    monkeypatch.delitem(sys.modules, "tools.bench.peers.runners.llamacpp")
 
 
 @pytest.mark.parametrize(
@@ -143,13 +136,13 @@ def test_the_commit_of_llama_cpp_is_what_its_library_states(
 def test_what_a_pair_is_to_reach(
     preset: str, mine: str, other: str, what: str, least: float | None
 ) -> None:
-    from peers import figures
+    from tools.bench.peers import figures
 
     assert figures.wanted(preset, mine, other, what) == least
 
 
 def test_table_shows_failures_and_ratios() -> None:
-    from peers import figures
+    from tools.bench.peers import figures
 
     text = figures.table(figures.summary(make_run()))
     assert "| onnxruntime:int8 | failed: not / installed |" in text
@@ -157,7 +150,7 @@ def test_table_shows_failures_and_ratios() -> None:
 
 
 def test_a_run_that_ended_early_is_summed_up(tmp_path: Path) -> None:
-    from peers import figures
+    from tools.bench.peers import figures
 
     run = make_run(complete=False, bandwidth=[], peers={"edgerun:int8": {"error": "died"}})
     summed = figures.summary(run)
@@ -166,7 +159,7 @@ def test_a_run_that_ended_early_is_summed_up(tmp_path: Path) -> None:
 
 
 def test_results_grow_and_tell_what_is_known(tmp_path: Path) -> None:
-    from peers.results import Results
+    from tools.bench.peers.results import Results
 
     path = tmp_path / "folder" / "results.json"
     results = Results(path)
@@ -181,7 +174,7 @@ def test_results_grow_and_tell_what_is_known(tmp_path: Path) -> None:
 
 def test_pages_are_written_between_the_marks(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from peers import pages
+    from tools.bench.peers import pages
 
     page = tmp_path / pages.PAGE
     page.write_text(f"before\n{pages.BEGIN}\nold\n{pages.END}\nafter\n")
@@ -223,16 +216,16 @@ def test_pages_are_written_between_the_marks(tmp_path: Path) -> None:
 def test_a_resumed_comparison_leaves_out_what_is_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    import bench_peers
-    from peers.results import Results
+    from tools.bench.peers import __main__ as bench
+    from tools.bench.peers.results import Results
 
     results = Results(None)
     results.add(make_run())
 
     def chosen(*more: str) -> list[str]:
-        argv = ["bench_peers.py", "bitnet-2b-4t", "--work", str(tmp_path), *more]
+        argv = ["peers", "bitnet-2b-4t", "--work", str(tmp_path), *more]
         monkeypatch.setattr(sys, "argv", argv)
-        return bench_peers.chosen_peers(bench_peers.parse_arguments(), results)
+        return bench.chosen_peers(bench.parse_arguments(), results)
 
     names = chosen()
     assert names[:2] == ["edgerun:int8", "edgerun:int4"]

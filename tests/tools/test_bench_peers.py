@@ -12,20 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
+ROOT = Path(__file__).resolve().parents[2]
 STEADY = {"tokens_per_s": 20.0, "own_cores": 2.0, "other_cores": 0.0}
-# Stands for `python -m peers.worker` in a process test: says it is ready and obeys.
+# Stands for `python -m tools.bench.peers.worker` in a process test: says it is ready and obeys.
 OBEDIENT = "import sys; print('{}', flush=True); [print(line, flush=True) for line in sys.stdin]"
 DYING = "import sys; print('{}', flush=True); sys.exit('no such model')"
 
 
-@pytest.fixture(autouse=True)
-def tools_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(TOOLS))
-
-
 def test_memory_is_read_from_status() -> None:
-    from peers.usage import parse_status
+    from tools.bench.peers.usage import parse_status
 
     text = "Name:\tx\nVmHWM:\t 16 kB\nVmRSS:\t  12 kB\nRssAnon:\t 8 kB\nRssFile:\t 4 kB\n"
     assert parse_status(text) == {
@@ -37,7 +32,7 @@ def test_memory_is_read_from_status() -> None:
 
 
 def test_end_of_a_process_is_described() -> None:
-    from peers.process import describe_end
+    from tools.bench.peers.process import describe_end
 
     assert describe_end(-11, "") == "killed by signal 11 (SIGSEGV)"
     assert "want of memory" in describe_end(-9, "")
@@ -62,7 +57,7 @@ class FakeRunner:
 def test_worker_decodes_token_by_token_and_prefills_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from peers import worker as module
+    from tools.bench.peers import worker as module
 
     monkeypatch.setattr(module, "MIN_SECONDS", 1e-9)
     runner = FakeRunner()
@@ -75,7 +70,7 @@ def test_worker_decodes_token_by_token_and_prefills_at_once(
 
 
 def test_worker_fills_a_context_in_pieces_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from peers import worker as module
+    from tools.bench.peers import worker as module
 
     monkeypatch.setattr(module, "PIECE_TOKENS", 8)
     runner = FakeRunner()
@@ -89,7 +84,7 @@ def test_worker_fills_a_context_in_pieces_and_goes_on(monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def make_peer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    from peers import process
+    from tools.bench.peers import process
 
     started: list[Any] = []
     start = process.subprocess.Popen
@@ -115,7 +110,7 @@ def test_peer_answers_commands(make_peer: Any) -> None:
 
 
 def test_peer_that_dies_is_an_error_with_its_last_words(make_peer: Any) -> None:
-    from peers.process import PeerError
+    from tools.bench.peers.process import PeerError
 
     peer = make_peer(DYING)
     peer.ready(30)
@@ -124,7 +119,7 @@ def test_peer_that_dies_is_an_error_with_its_last_words(make_peer: Any) -> None:
 
 
 def test_missing_interpreter_is_an_error(tmp_path: Path) -> None:
-    from peers.process import Peer, PeerError, PeerSpec
+    from tools.bench.peers.process import Peer, PeerError, PeerSpec
 
     spec = PeerSpec("llamacpp", "tq2_0", tmp_path, str(tmp_path / "python"))
     with pytest.raises(PeerError, match="cannot start"):
@@ -132,8 +127,8 @@ def test_missing_interpreter_is_an_error(tmp_path: Path) -> None:
 
 
 def entry_that(monkeypatch: pytest.MonkeyPatch, folder: Path, replies: list[Any]) -> Any:
-    from peers.entry import Entry
-    from peers.process import PeerSpec
+    from tools.bench.peers.entry import Entry
+    from tools.bench.peers.process import PeerSpec
 
     waiting = iter(replies)
     monkeypatch.setattr(Entry, "ask", lambda self, **command: next(waiting))
@@ -162,7 +157,7 @@ def test_of_disturbed_samples_the_least_disturbed_counts(
 
 
 def test_everyone_takes_a_turn_in_every_round() -> None:
-    from peers import measure
+    from tools.bench.peers import measure
 
     asked: list[tuple[str, str]] = []
 
@@ -193,8 +188,8 @@ def test_everyone_takes_a_turn_in_every_round() -> None:
 def run_supervised(tmp_path: Path, body: str) -> Any:
     script = tmp_path / "script.py"
     script.write_text(
-        f"import os, signal, sys\nsys.path.insert(0, {str(TOOLS)!r})\n"
-        "from peers.supervise import FLAG, supervised\n"
+        f"import os, signal, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from tools.bench.peers.supervise import FLAG, supervised\n"
         "if FLAG not in sys.argv:\n    sys.exit(supervised(sys.argv))\n" + body
     )
     return subprocess.run(
@@ -215,7 +210,7 @@ def test_a_bench_that_is_killed_says_so(tmp_path: Path) -> None:
 
 
 def test_bandwidth_is_measured_over_a_whole_buffer() -> None:
-    from peers.bandwidth import CHUNK_WORDS, BandwidthMeter
+    from tools.bench.peers.bandwidth import CHUNK_WORDS, BandwidthMeter
 
     meter = BandwidthMeter(2, buffer_bytes=3 * 8 * CHUNK_WORDS)
     assert meter.measure(passes=1) > 1e8
@@ -225,7 +220,8 @@ def test_bandwidth_is_measured_over_a_whole_buffer() -> None:
 def test_gguf_is_what_the_exporter_reads_as_ternary(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     import gguf
-    from peers import gguf_file, models
+
+    from tools.bench.peers import gguf_file, models
 
     path = tmp_path / "model.gguf"
     gguf_file.write(models.config("tiny"), path, "tq2_0")
@@ -243,7 +239,7 @@ def test_gguf_is_what_the_exporter_reads_as_ternary(tmp_path: Path) -> None:
 @pytest.mark.parametrize("preset", ["bitnet-2b-4t", "llama-3.2-1b", "default"])
 def test_gguf_has_what_each_shape_needs(preset: str) -> None:
     pytest.importorskip("gguf")
-    from peers import gguf_file, models
+    from tools.bench.peers import gguf_file, models
 
     config = models.config(preset)
     shapes = gguf_file.tensor_shapes(config, gguf_file.BODY_TYPES["q4_0"])
@@ -265,8 +261,8 @@ def test_gguf_has_what_each_shape_needs(preset: str) -> None:
 def test_unknown_peers_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], words: str
 ) -> None:
-    import bench_peers
+    from tools.bench.peers import __main__ as bench
 
-    monkeypatch.setattr(sys, "argv", ["bench_peers.py", *arguments, "--work", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["peers", *arguments, "--work", str(tmp_path)])
     with pytest.raises(SystemExit, match=words):
-        bench_peers.parse_arguments()
+        bench.parse_arguments()

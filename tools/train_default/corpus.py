@@ -1,7 +1,9 @@
 """Clean the sources, make the chats, and turn all into token files.
 
-    python corpus.py text --corpora shared/data/corpora --teacher teacher.txt --out text/
-    python corpus.py tokens --text text/ --tokenizer tokenizer/tokenizer.json --out tokens/
+    python -m tools.train_default.corpus text --corpora shared/data/corpora \\
+        --teacher teacher.txt --out text/
+    python -m tools.train_default.corpus tokens --text text/ \\
+        --tokenizer tokenizer/tokenizer.json --out tokens/
 
 `text` writes one JSON string a line and source; `tokens` writes `<source>.npz` with all documents'
 ids (uint16, every document begins with `<|endoftext|>`) and where each begins.
@@ -16,11 +18,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
-from extract import hero, subjects
-from generator import chats
-from swap import vary_story
-from tokenizer import TEXT, render_chat
 from tokenizers import Tokenizer
+
+from tools.train_default.chats.extract import hero, subjects
+from tools.train_default.chats.generator import chats
+from tools.train_default.chats.swap import vary_story
+from tools.train_default.tokenizer import TEXT, render_chat
 
 MOJIBAKE = {"â€œ": '"', "â€™": "'", "â€˜": "'", "â€“": "-", "â€”": " - ", "â€¦": "...", "â€": '"'}
 QUOTES = str.maketrans({"“": '"', "”": '"', "’": "'", "‘": "'", "–": "-", "—": "-", "…": "."})

@@ -1,7 +1,7 @@
 """Write the recipe of a finished run: settings, data, licences, course and result, as TOML.
 
-    python describe.py --text text/ --tokens tokens/ --run run/ --held-out valid.txt --hf hf/ \
-        --out recipe.toml
+    python -m tools.train_default.describe --text text/ --tokens tokens/ --run run/ \\
+        --held-out valid.txt --hf hf/ --out recipe.toml
 
 `--earlier` names the recipe of the finished run that this one went on from (`--start-from`);
 its settings, mix, data and course are kept as tables below `[earlier]`.
@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 import tomllib
-from evaluate import bits_per_byte, held_out_stories, int8_embedding
-from model import TernaryLM
-from save import SAMPLING, load_hf
 from tokenizers import Tokenizer
-from train import Recipe
+
+from tools.train_default.evaluate import bits_per_byte, held_out_stories, int8_embedding
+from tools.train_default.model import TernaryLM
+from tools.train_default.save import SAMPLING, load_hf
+from tools.train_default.train import Recipe
 
 SOURCES = (
     (

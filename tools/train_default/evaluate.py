@@ -1,8 +1,8 @@
 """Held-out bits per byte, sample replies, and how often a story keeps to its subject.
 
-    python evaluate.py bits --model hf/ --held-out valid.txt
-    python evaluate.py samples --model hf/ --out samples.md
-    python evaluate.py following --bundle bundle/    # needs edgerun; see following.py
+    python -m tools.train_default.evaluate bits --model hf/ --held-out valid.txt
+    python -m tools.train_default.evaluate samples --model hf/ --out samples.md
+    python -m tools.train_default.evaluate following --bundle bundle/    # needs edgerun
 
 Bits per byte: every held-out story is scored by itself, `<|endoftext|>` before it as context and
 another one after it as the last predicted token. The sum of -log2 p over the story's tokens and
@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from following import score
-from model import Cache, TernaryLM
-from save import SAMPLING, load_hf
-from tokenizer import END, TEXT, render_chat
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
+
+from tools.train_default.following import score
+from tools.train_default.model import Cache, TernaryLM
+from tools.train_default.save import SAMPLING, load_hf
+from tools.train_default.tokenizer import END, TEXT, render_chat
 
 Messages = list[dict[str, str]]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from extract import article, plural
-from tables import read_words
+from tools.train_default.chats.extract import article, plural
+from tools.train_default.chats.tables import read_words
 
 # `unlisted`: the word lists that the chats are made with have none of these.
 SUBJECTS = read_words("subjects.txt")

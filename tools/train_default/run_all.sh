@@ -7,7 +7,9 @@
 #   LAST_UNTIL  when the third run ends, which goes on from the second by end.toml
 set -eu
 data=$1 out=$2 until=$3 then_until=${4:-} last_until=${5:-}
-here=$(dirname "$0")
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(dirname "$(dirname "$here")")
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 python=${PYTHON:-python3}
 stories=$data/corpora/tinystories
 # Keep freed memory: page faults cost a third of the speed. Let waiting threads sleep.
@@ -15,23 +17,23 @@ export MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
 export MALLOC_TOP_PAD_=67108864 OMP_WAIT_POLICY=passive
 
 mkdir -p "$out"
-[ -e "$out/teacher.txt" ] || "$python" "$here/teacher.py" --model "$data/models/stories260K" \
+[ -e "$out/teacher.txt" ] || "$python" -m tools.train_default.teacher --model "$data/models/stories260K" \
     --words "$stories/train.txt" --count 45000 --seed 1 --out "$out/teacher.txt"
-"$python" "$here/corpus.py" text --corpora "$data/corpora" --teacher "$out/teacher.txt" \
+"$python" -m tools.train_default.corpus text --corpora "$data/corpora" --teacher "$out/teacher.txt" \
     --out "$out/text"
-"$python" "$here/tokenizer.py" --text "$out/text/real.jsonl" "$out/text/chat.jsonl" \
+"$python" -m tools.train_default.tokenizer --text "$out/text/real.jsonl" "$out/text/chat.jsonl" \
     "$out/text/books.jsonl" --vocab-size 4096 --out "$out/tokenizer"
-"$python" "$here/corpus.py" tokens --text "$out/text" --tokenizer "$out/tokenizer/tokenizer.json" \
+"$python" -m tools.train_default.corpus tokens --text "$out/text" --tokenizer "$out/tokenizer/tokenizer.json" \
     --out "$out/tokens"
-"$python" "$here/train.py" --tokens "$out/tokens" --tokenizer "$out/tokenizer" \
+"$python" -m tools.train_default.train --tokens "$out/tokens" --tokenizer "$out/tokenizer" \
     --held-out "$stories/valid.txt" --run "$out/run" --hf "$out/hf" --until "$until"
 go_on() { # FROM TO RECIPE UNTIL
-    "$python" "$here/train.py" --tokens "$out/tokens" --tokenizer "$out/tokenizer" \
+    "$python" -m tools.train_default.train --tokens "$out/tokens" --tokenizer "$out/tokenizer" \
         --held-out "$stories/valid.txt" --run "$2" --hf "$out/hf" \
         --start-from "$1/checkpoint.pt" --recipe "$here/$3" --until "$4"
 }
 describe() {
-    "$python" "$here/describe.py" --text "$out/text" --tokens "$out/tokens" \
+    "$python" -m tools.train_default.describe --text "$out/text" --tokens "$out/tokens" \
         --held-out "$stories/valid.txt" --hf "$out/hf" "$@"
 }
 describe --run "$out/run" --out "$out/recipe.toml"
@@ -42,4 +44,4 @@ if [ -n "$then_until" ]; then
     describe --run "$out/run_end" --recipe "$here/go_on.toml" \
         --earlier "$out/recipe_first.toml" --out "$out/recipe.toml"
 fi
-"$python" "$here/evaluate.py" samples --model "$out/hf" --out "$out/samples.md"
+"$python" -m tools.train_default.evaluate samples --model "$out/hf" --out "$out/samples.md"

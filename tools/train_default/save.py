@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from model import ModelConfig, TernaryLM
 from safetensors.torch import load_file, save_file
-from tokenizer import END, TEXT
 from tokenizers import Tokenizer
+
+from tools.train_default.model import ModelConfig, TernaryLM
+from tools.train_default.tokenizer import END, TEXT
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 SAMPLING = {"do_sample": True, "temperature": 0.7, "top_p": 0.9, "repetition_penalty": 1.05}

@@ -4,7 +4,8 @@ The teacher is so small that its weights and one sequence's cache stay in a core
 fastest sampler is one sequence at a time per thread, compiled by Numba. Every story has its own
 seed, hence the text does not depend on the number of threads.
 
-    python teacher.py --model stories260K --count 60000 --words train.txt --out teacher.txt
+    python -m tools.train_default.teacher --model stories260K --count 60000 \\
+        --words train.txt --out teacher.txt
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Train the model's byte-level BPE and write its Hugging Face files (tokenizer and chat template).
 
-python tokenizer.py --text stories.txt chats.txt --vocab-size 4096 --out tokenizer/
+    python -m tools.train_default.tokenizer --text stories.txt chats.txt --vocab-size 4096 \\
+        --out tokenizer/
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ an interrupted or throttled run still ends annealed. A file `until` in the run's
 or seconds since the epoch) changes the end of a run under way; a file `checkpoint` asks for one at
 once.
 
-    python train.py --tokens tokens/ --tokenizer tokenizer/ --held-out valid.txt \\
-        --run run/ --hf hf/ --until 10:05
+    python -m tools.train_default.train --tokens tokens/ --tokenizer tokenizer/ \\
+        --held-out valid.txt --run run/ --hf hf/ --until 10:05
 
 Matrices are updated by Muon (orthogonalised momentum), all else by AdamW. Weight decay is on for
 the first half and off for the second, as in the BitNet b1.58 training tips.
@@ -28,13 +28,14 @@ from typing import Any
 import numpy as np
 import tomllib
 import torch
-from batches import Mix, load_sources
-from evaluate import bits_per_byte, held_out_stories
-from model import ModelConfig, TernaryLM
-from muon import Muon
-from save import save_hf
 from tokenizers import Tokenizer
-from workers import Batch, Workers
+
+from tools.train_default.batches import Mix, load_sources
+from tools.train_default.evaluate import bits_per_byte, held_out_stories
+from tools.train_default.model import ModelConfig, TernaryLM
+from tools.train_default.muon import Muon
+from tools.train_default.save import save_hf
+from tools.train_default.workers import Batch, Workers
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 import torch.multiprocessing as mp
-from model import TernaryLM
 from torch import Tensor
+
+from tools.train_default.model import TernaryLM
 
 Batch = tuple[Any, Any]  # ids and targets, NumPy arrays [rows, tokens]; targets < 0 do not count
 

@@ -12,7 +12,10 @@ FLAG = "--unsupervised"
 
 
 def supervised(arguments: Sequence[str]) -> int:
-    """Runs this program again with ``FLAG`` and returns its exit code, having said how it ended.
+    """Runs a program with ``FLAG`` and returns its exit code, having said how it ended.
+
+    Args:
+        arguments: of the interpreter: ``-m`` and a module, or a script, and what follows.
 
     Signals that ask to end are passed on, so that the child can say what it was doing.
     """
@@ -25,7 +28,7 @@ def supervised(arguments: Sequence[str]) -> int:
         signal.signal(number, forward)
     status = child.wait()
     if status:
-        print(f"bench_peers: {ending(status)}", file=sys.stderr, flush=True)
+        print(f"bench: {ending(status)}", file=sys.stderr, flush=True)
     return status if status >= 0 else 128 - status
 
 

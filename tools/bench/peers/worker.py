@@ -1,6 +1,6 @@
 """A peer in a process of its own: loads a model once, then measures on command.
 
-    python -m peers.worker KIND PATH --threads N
+    python -m tools.bench.peers.worker KIND PATH --threads N
 
 Speaks JSON lines: one after loading, then one reply for every command read from standard input.
 What the runtimes print goes to standard error.
@@ -21,15 +21,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from peers.usage import CpuUsage, memory
+from tools.bench.peers.usage import CpuUsage, memory
 
 # Module of each kind; imported only in the process that runs it.
 KINDS = {
-    "edgerun": "peers.run_edgerun",
-    "onnxruntime": "peers.run_onnxruntime",
-    "openvino": "peers.run_openvino",
-    "genai": "peers.run_genai",
-    "llamacpp": "peers.run_llamacpp",
+    "edgerun": "tools.bench.peers.runners.edgerun",
+    "onnxruntime": "tools.bench.peers.runners.onnxruntime",
+    "openvino": "tools.bench.peers.runners.openvino",
+    "genai": "tools.bench.peers.runners.genai",
+    "llamacpp": "tools.bench.peers.runners.llamacpp",
 }
 SETTLE_SECONDS = 1.0
 IDLE_SECONDS = 0.5

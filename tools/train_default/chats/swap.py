@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from random import Random
 
-from extract import article, hero, plural, subjects
-from tables import WORDS
+from tools.train_default.chats.extract import article, hero, plural, subjects
+from tools.train_default.chats.tables import WORDS
 
 GIRLS, BOYS = WORDS["girls"], WORDS["boys"]
 ANIMALS = tuple(WORDS[kind] for kind in ("walkers", "fliers", "swimmers"))

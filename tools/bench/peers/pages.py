@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from peers import figures, models, plots
-from peers.results import Run, runs_of
+from tools.bench.peers import figures, models, plots
+from tools.bench.peers.results import Run, runs_of
 
 PAGE = "benchmarks.md"
 GOALS_PAGE = "benchmarks-method.md"
 FOLDER = "benchmarks"
-BEGIN = "<!-- Written by tools/bench_peers.py --docs from a results file: begin -->"
+BEGIN = "<!-- Written by tools/bench/peers --docs from a results file: begin -->"
 END = "<!-- end -->"
 TITLES = {
     "bitnet-2b-4t": "Shape of BitNet b1.58 2B4T",

@@ -1,6 +1,6 @@
 """Measures samplers: a token drawn from the logits of a large vocabulary.
 
-    python tools/bench_samplers.py [--vocab 128256]
+    python -m tools.bench.samplers [--vocab 128256]
 
 Each sampler is compared, in the same run, with what it takes to order the vocabulary by likelihood
 and normalise it, with which a plain NumPy filter begins. A table goes to standard error, one line

@@ -9,16 +9,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import byte_tokenizer
-import make_random_model
-
 from edgerun.formats.base import PackedWeight
 from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
+from tools.bench import random_model
+from tools.golden import byte_tokenizer
 
 # Small, with the block sizes of every format dividing its widths.
 TINY: dict[str, Any] = {
-    **make_random_model.PRESETS["bitnet-2b-4t"],
+    **random_model.PRESETS["bitnet-2b-4t"],
     "hidden_size": 256,
     "intermediate_size": 512,
     "num_hidden_layers": 2,
@@ -79,10 +78,10 @@ _TWO_BITS = (
 )
 PRESETS: dict[str, Preset] = {
     "bitnet-2b-4t": Preset(
-        make_random_model.PRESETS["bitnet-2b-4t"], ("int8", "int4"), (*_GGUF_RIVALS, *_TWO_BITS)
+        random_model.PRESETS["bitnet-2b-4t"], ("int8", "int4"), (*_GGUF_RIVALS, *_TWO_BITS)
     ),
     "llama-3.2-1b": Preset(
-        make_random_model.PRESETS["llama-3.2-1b"],
+        random_model.PRESETS["llama-3.2-1b"],
         ("w4g32", "w4g128"),
         (
             "llamacpp:q4_0",
@@ -121,7 +120,7 @@ def bundle(preset: str, variant: str, folder: Path) -> Path:
     if not (out / "manifest.json").exists():
         checkpoint = folder / f"{preset}-checkpoint"
         if not (checkpoint / "complete").exists():
-            make_random_model.write(config(preset), checkpoint)
+            random_model.write(config(preset), checkpoint)
             (checkpoint / "complete").touch()
         export(checkpoint, out, ExportOptions(**chosen.options, force=True))
     return out
@@ -131,7 +130,7 @@ def gguf_file(preset: str, body: str, folder: Path) -> Path:
     """Returns the GGUF file with projections stored in the given type."""
     out = folder / f"{preset}-{body}.gguf"
     if not out.exists():
-        from peers import gguf_file as writer
+        from tools.bench.peers import gguf_file as writer
 
         writer.write(config(preset), out, body)
     return out

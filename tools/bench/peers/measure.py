@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from peers.entry import Entry, say
+from tools.bench.peers.entry import Entry, say
 
 Tick = Callable[[], None]
 

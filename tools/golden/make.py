@@ -1,6 +1,6 @@
 """Writes tests/golden: tiny random checkpoints with the logits that transformers computes.
 
-    python tools/make_golden.py [--out tests/golden] [NAME ...]
+    python -m tools.golden.make [--out tests/golden] [NAME ...]
 
 Needs torch and transformers, which nothing else in the project does. Weights are stored as
 bfloat16 (their values are rounded before the logits are computed in float32), seeds are fixed.
@@ -22,13 +22,14 @@ os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
-from byte_tokenizer import BOS, EOS, write_json, write_tokenizer  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 from transformers.integrations.bitnet import (  # noqa: E402
     pack_weights,
     replace_with_bitnet_linear,
 )
 from transformers.utils.quantization_config import BitNetQuantConfig  # noqa: E402
+
+from tools.golden.byte_tokenizer import BOS, EOS, write_json, write_tokenizer  # noqa: E402
 
 # In units of the last of 8 bits; float32 noise is about a tenth of it.
 ROUNDING_MARGIN = 1e-4
@@ -94,7 +95,7 @@ def main() -> None:
     """Writes the checkpoints named on the command line, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=list(GOLDEN), metavar="NAME")
-    default = Path(__file__).resolve().parents[1] / "tests" / "golden"
+    default = Path(__file__).resolve().parents[2] / "tests" / "golden"
     parser.add_argument("--out", type=Path, default=default)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

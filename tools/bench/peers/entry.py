@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from peers import models
-from peers.process import Peer, PeerError, PeerSpec
+from tools.bench.peers import models
+from tools.bench.peers.process import Peer, PeerError, PeerSpec
 
 LOAD_TIMEOUT_S = 300.0
 ANSWER_TIMEOUT_S = 240.0

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
-from asking import request
-from extract import hero, questions
-from smalltalk import Exchange, small_talk, talk, vary
-from storygen import make_story
+from tools.train_default.chats.asking import request
+from tools.train_default.chats.extract import hero, questions
+from tools.train_default.chats.smalltalk import Exchange, small_talk, talk, vary
+from tools.train_default.chats.storygen import make_story
 
 CONTINUE = (
     "Continue this story:",

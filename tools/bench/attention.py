@@ -1,6 +1,6 @@
 """Measures attention alone: decode against memory bandwidth, prefill against the FMA peak.
 
-    python tools/bench_attention.py [--shapes NAME ...] [--threads N ...] [--dtypes NAME ...]
+    python -m tools.bench.attention [--shapes NAME ...] [--threads N ...] [--dtypes NAME ...]
 
 Every layer of the shape is one attention node with a cache of its own, run as the CPU back-end
 runs it, so that the figures hold writing the cache, waiting and combining. Tables go to standard

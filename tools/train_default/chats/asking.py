@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from random import Random
 
-from extract import article, hero, plural, subjects
-from smalltalk import vary
-from tables import WORDS
+from tools.train_default.chats.extract import article, hero, plural, subjects
+from tools.train_default.chats.smalltalk import vary
+from tools.train_default.chats.tables import WORDS
 
 ASKS = (
     "Tell me a story about {}.",

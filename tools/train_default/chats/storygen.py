@@ -9,8 +9,8 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
-from extract import ANIMALS, HE, SHE, plural
-from tables import NAMES, WORDS, read_rows
+from tools.train_default.chats.extract import ANIMALS, HE, SHE, plural
+from tools.train_default.chats.tables import NAMES, WORDS, read_rows
 
 PLACES = (
     "park",

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from random import Random
 
-from tables import WORDS
+from tools.train_default.chats.tables import WORDS
 
 ANIMALS, PEOPLE, THINGS = (
     [*WORDS[kind], *WORDS[f"more {kind}"]] for kind in ("animals", "people", "things")

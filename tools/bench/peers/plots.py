@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from peers.figures import OURS
+from tools.bench.peers.figures import OURS
 
 Run = Mapping[str, Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tables import NAMES, WORDS, read_rows
+from tools.train_default.chats.tables import NAMES, WORDS, read_rows
 
 Exchange = tuple[str, str]
 

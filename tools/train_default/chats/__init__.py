@@ -1,0 +1,1 @@
+"""Chats that the default model learns from: stories, requests for them, small talk."""
