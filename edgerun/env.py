@@ -5,7 +5,7 @@
 ``EDGERUN_VALIDATE``     1 reruns each segment on the reference back-end and names what diverges
 ``EDGERUN_BACKEND``      forces one back-end, e.g. ``reference``
 ``EDGERUN_ISA``          forces one instruction set of the CPU kernels, e.g. ``avx2``
-``EDGERUN_PACK``         how ternary weights lie in memory: ``two_bits``, ``trits`` or ``auto``
+``EDGERUN_PACK``         how ternary weights lie in memory: ``two_bits`` or ``trits``
 ``EDGERUN_CACHE``        folder of compiled kernels and the machine profile
 ``EDGERUN_STATE``        folder of what chats keep: messages typed, and the last chat
 ``EDGERUN_THREADS``      worker threads, when the caller names no number
@@ -28,9 +28,8 @@ from edgerun.errors import InputError
 
 MAX_DEBUG = 4
 MAX_THREADS = 1024
-# How ternary weights lie in memory: codes of two bits, trits (``formats/trits.py``), or what the
-# machine profile says is faster.
-PACKS = ("two_bits", "trits", "auto")
+# How ternary weights lie in memory: codes of two bits, or trits (``formats/trits.py``).
+PACKS = ("two_bits", "trits")
 DEVICE = re.compile(r"EDGERUN_([A-Z0-9_]+)_DEVICE")
 BOOLEANS = {"": False, "0": False, "1": True, "false": False, "true": True}
 
@@ -47,7 +46,7 @@ class Settings:
         cache_dir: folder for files that can be computed again; it may not exist yet.
         state_dir: folder for what a user wrote and may want again; it may not exist yet.
         threads: number of worker threads, or None for one per usable core (``cores.py``).
-        pack: how ternary weights lie in memory (``backends/cpu/packing.py``), or None.
+        pack: how ternary weights lie in memory, or None for what the bundle asks for.
         pynq_python: interpreter of an environment with pynq, or None.
         devices: name of the device that a back-end is to use, by the back-end's name.
     """

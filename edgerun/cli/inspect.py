@@ -49,6 +49,8 @@ def describe(bundle: Bundle, *, tensors: bool) -> dict[str, Any]:
     """What ``--json`` prints."""
     import msgspec
 
+    from edgerun.llm.loading import LoadOptions, packing_of
+
     manifest = msgspec.to_builtins(bundle.manifest)
     listed = list(_tensors(bundle.graph))
     formats: dict[str, dict[str, int]] = {}
@@ -62,19 +64,11 @@ def describe(bundle: Bundle, *, tensors: bool) -> dict[str, Any]:
         "digest": bundle.digest,
         "model": manifest["model"],
         "formats": formats,
-        "packing": _packing(bundle),
+        "packing": {"asked": bundle.manifest.pack, "here": packing_of(bundle, LoadOptions())},
         "files": {name: entry["size"] for name, entry in manifest["files"].items()},
         **{name: manifest[name] for name in ("recipe", "source", "quality", "exporter")},
         **({"tensors": listed} if tensors else {}),
     }
-
-
-def _packing(bundle: Bundle) -> dict[str, str]:
-    """How ternary weights will lie in memory here, and why."""
-    from edgerun.llm.loading import LoadOptions, packing_of
-
-    packing = packing_of(bundle, LoadOptions())
-    return {"asked": bundle.manifest.pack, "here": packing.name, "why": packing.reason}
 
 
 def _tensors(graph: Graph) -> Iterator[dict[str, Any]]:

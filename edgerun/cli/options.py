@@ -61,7 +61,7 @@ Pack = Annotated[
     typer.Option(
         "--pack",
         metavar="TYPE",
-        help="Ternary weights in memory: two_bits, trits (1.6 bits) or auto, the faster; "
+        help="Ternary weights in memory: two_bits, or trits (1.6 bits), smaller and slower; "
         "what the bundle asks for if left out.",
     ),
 ]

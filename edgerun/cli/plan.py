@@ -54,8 +54,7 @@ def plan(
             print_pairs("not in the plan", absent)
         bases = {row["backend"]: row["basis"] for row in shown if row["basis"]}
         print_pairs("estimates stand on", bases)
-        packing = packing_of(bundle, defaults)
-        print_pairs("ternary weights in memory", {packing.name: packing.reason})
+        print(f"ternary weights in memory: {packing_of(bundle, defaults)}")
 
 
 def _together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
-from edgerun import env, trace
+from edgerun import env
 from edgerun.backends.base import (
     Backend,
     CompileOptions,
@@ -17,7 +17,6 @@ from edgerun.backends.base import (
     Progress,
     buckets,
 )
-from edgerun.backends.cpu.packing import Packing, choose_packing
 from edgerun.backends.registry import find_candidates
 from edgerun.engine.chooser.processor import processor_types
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
@@ -26,7 +25,6 @@ from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import value_shapes
 from edgerun.kernels.host.cores import worker_threads
 from edgerun.kernels.host.memory import available_memory
-from edgerun.machine.profile import machine_profile
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.model.chat.template import ChatTemplate, template_source
 from edgerun.model.config import eos_ids, read_json_object, sampling_defaults
@@ -86,8 +84,8 @@ class LoadOptions:
         max_sessions: sequences that can be cached at a time.
         chunk_rows: most prompt tokens of one call; fewer where values are very wide.
         verify: check the digests of the weight files too.
-        pack: how ternary weights lie in memory, ``"two_bits"``, ``"trits"`` (1.6 bits) or
-            ``"auto"``, the faster; None for what the bundle asks for. Results are the same.
+        pack: how ternary weights lie in memory, ``"two_bits"``, or ``"trits"``, which are
+            a fifth smaller and slower; None for what the bundle asks for. Results are the same.
         progress: called with a line of text before slow work.
 
     Raises:
@@ -293,15 +291,12 @@ def _compile(
 
 def choices(bundle: Bundle, options: LoadOptions) -> dict[str, Any]:
     """What back-ends learn of the caller's choices, see ``Backend.configure``."""
-    return {"threads": options.worker_threads, "pack": packing_of(bundle, options).name}
+    return {"threads": options.worker_threads, "pack": packing_of(bundle, options)}
 
 
-def packing_of(bundle: Bundle, options: LoadOptions) -> Packing:
-    """How the bundle's ternary weights will lie in memory, and why."""
-    threads = options.worker_threads
-    packing = choose_packing(bundle.manifest.pack, options.pack, machine_profile(), threads)
-    trace.say(trace.PLAN, f"ternary weights as {packing.name}: {packing.reason}")
-    return packing
+def packing_of(bundle: Bundle, options: LoadOptions) -> str:
+    """How the bundle's ternary weights will lie in memory, one of ``env.PACKS``."""
+    return options.pack or env.settings().pack or bundle.manifest.pack
 
 
 def read_tokenizer(bundle: Bundle, config: Mapping[str, Any]) -> Tokenizer:

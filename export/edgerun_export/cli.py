@@ -79,9 +79,8 @@ _Profile = Annotated[
 _Pack = Annotated[
     str,
     typer.Option(
-        help="How edgerun keeps ternary weights in memory: two_bits, trits (1.6 bits) or auto, "
-        "whichever decodes faster by the profile of the machine that loads the bundle. Results "
-        "and files are the same."
+        help="How edgerun keeps ternary weights in memory: two_bits, or trits (1.6 bits), which "
+        "are smaller and slower. Results and files are the same."
     ),
 ]
 _Verify = Annotated[

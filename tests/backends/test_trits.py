@@ -10,14 +10,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from edgerun.backends.cpu import packing, weights
-from edgerun.backends.cpu.packing import choose_packing
+from edgerun import env
+from edgerun.backends.cpu import weights
 from edgerun.cli.inspect import describe
 from edgerun.env import PACKS, read_settings
 from edgerun.errors import BundleError, InputError, UnsupportedError
 from edgerun.kernels import isa
 from edgerun.llm.loading import LoadOptions, packing_of
-from edgerun.machine.profile import MachineProfile
 from edgerun.model.bundle import open_bundle
 from edgerun_export.pipeline import ExportOptions, export
 from tests.bundles import GOLDEN, bundle_of, runner
@@ -65,46 +64,14 @@ def test_weights_that_are_not_ternary_stay_as_they_are(repacked):
     assert not repacked
 
 
-def profile(codes: float, trits: float, bandwidth: float = 20e9) -> MachineProfile:
-    rates = {"int8_row/ternary": {1: codes, 128: 1.0}, "int8_row/trits": {1: trits, 128: 1.0}}
-    return MachineProfile(bandwidth={1: bandwidth, 2: 30e9}, rates=rates, threads=2)
-
-
-@pytest.mark.parametrize(
-    ("known", "threads", "trits"),
-    [
-        (profile(400e9, 400e9), 2, True),  # memory is the limit: 150 against 120 G/s
-        (profile(400e9, 121e9), 2, False),  # hardly faster
-        (profile(120e9, 80e9), 2, False),  # the cores are
-        (profile(400e9, 170e9), 1, True),  # one thread has half of the rate: 85 against 80 G/s
-        (profile(400e9, 164e9), 1, False),
-    ],
-)
-def test_auto_takes_the_faster_by_the_profile(known, threads, trits):
-    found = choose_packing("auto", None, known, threads)
-    assert found.trits is trits
-    assert "by the machine profile" in found.reason
-
-
-@pytest.mark.parametrize(
-    ("known", "says"),
-    [(MachineProfile(), "memory"), (MachineProfile(bandwidth={1: 1.0}), "unpacking of trits")],
-)
-def test_auto_without_a_measurement_says_how_to_make_one(known, says):
-    found = choose_packing("auto", None, known, 1)
-    assert not found.trits
-    assert f"the speed of {says} is not known" in found.reason
-    assert "doctor --calibrate" in found.reason
-
-
-def test_the_caller_wins_over_the_environment_and_that_over_the_bundle(monkeypatch):
-    known = MachineProfile()
-    assert not choose_packing("two_bits", None, known, 1).trits
-    assert "manifest" in choose_packing("trits", None, known, 1).reason
-    monkeypatch.setattr(packing, "settings", lambda: read_settings({"EDGERUN_PACK": "trits"}))
-    found = choose_packing("two_bits", None, known, 1)
-    assert (found.name, found.reason) == ("trits", "EDGERUN_PACK asks for it")
-    assert choose_packing("two_bits", "two_bits", known, 1).name == "two_bits"
+def test_the_caller_wins_over_the_environment_and_that_over_the_bundle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bundle = open_bundle(bundle_of("bitnet-packed"))
+    assert packing_of(bundle, LoadOptions()) == "two_bits"
+    monkeypatch.setattr(env, "settings", lambda: read_settings({"EDGERUN_PACK": "trits"}))
+    assert packing_of(bundle, LoadOptions()) == "trits"
+    assert packing_of(bundle, LoadOptions(pack="two_bits")) == "two_bits"
 
 
 @pytest.mark.parametrize("pack", PACKS)
@@ -113,12 +80,8 @@ def test_the_hint_of_an_export_is_read_at_loading(pack, tmp_path):
     assert result.manifest["pack"] == pack
     bundle = open_bundle(tmp_path / "bundle")
     assert bundle.manifest.pack == pack
-    assert packing_of(bundle, LoadOptions()).trits is (pack == "trits")
-    assert packing_of(bundle, LoadOptions(pack="trits")).trits
-    shown = describe(bundle, tensors=False)["packing"]
-    assert shown["asked"] == pack
-    assert shown["here"] == ("trits" if pack == "trits" else "two_bits")
-    assert shown["why"]
+    assert packing_of(bundle, LoadOptions()) == pack
+    assert describe(bundle, tensors=False)["packing"] == {"asked": pack, "here": pack}
 
 
 def test_the_hint_changes_no_other_file(tmp_path):
@@ -149,7 +112,7 @@ def test_a_manifest_without_a_hint_means_two_bits(tmp_path):
 
 
 def test_bad_values_are_refused_with_what_would_be_good(tmp_path):
-    with pytest.raises(InputError, match="pack is 'five'; expected one of two_bits, trits, auto"):
+    with pytest.raises(InputError, match="pack is 'five'; expected one of two_bits, trits$"):
         LoadOptions(pack="five")
     with pytest.raises(InputError, match="EDGERUN_PACK='five' must be one of two_bits"):
         read_settings({"EDGERUN_PACK": "five"})
