@@ -15,8 +15,7 @@ from edgerun.backends.base import (
     Shape,
     Values,
 )
-from edgerun.backends.validate import ValidatingExecutable
-from edgerun.backends.watch import WatchingExecutable
+from edgerun.backends.observe import ObservedExecutable
 from edgerun.env import settings
 from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph
@@ -128,8 +127,7 @@ def _with_fallback(
 
 
 def _compile(backend: Backend, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
-    if settings().validate and not backend.whole_graph:
-        return ValidatingExecutable(backend, segment, shape, options)
-    if trace.enabled(trace.SHAPES) and not backend.whole_graph:
-        return WatchingExecutable(backend, segment, shape, options)
+    checks, shows = settings().validate, trace.enabled(trace.SHAPES)
+    if (checks or shows) and not backend.whole_graph:
+        return ObservedExecutable(backend, segment, shape, options, checks=checks, shows=shows)
     return backend.compile(segment, shape, options)

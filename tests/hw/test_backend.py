@@ -13,8 +13,8 @@ import pytest
 
 from edgerun import env
 from edgerun.backends import CompileOptions, Phase, Shape, make_backend
+from edgerun.backends.observe import ObservedExecutable
 from edgerun.backends.registry import absent_backends, find_candidates
-from edgerun.backends.validate import ValidatingExecutable
 from edgerun.cli.main import main
 from edgerun.errors import InputError, UnsupportedError
 from edgerun.formats.base import PackedWeight
@@ -113,7 +113,9 @@ def test_a_layer_with_bias_and_residual_agrees_with_its_definition(name, activat
         {"x": normal(rng, rows, 64), "r": normal(rng, rows, 70)},
     )
     batch, cache = Batch.of(list(range(rows)), 0, 0), KVCache(SPEC, 64)
-    executable = ValidatingExecutable(backend, graph, Shape.of(rows), CompileOptions(SPEC))
+    executable = ObservedExecutable(
+        backend, graph, Shape.of(rows), CompileOptions(SPEC), checks=True
+    )
     found = executable(batch, cache, values)["y"].copy()
     executable.close()
     cpu = make_backend("cpu")
@@ -137,7 +139,7 @@ def test_layers_that_read_one_another_run_in_turn():
     ]
     graph = Graph(nodes, ["x"], ["u", "v", "y"], dict(weights))
     backend = fpga("fake:tiny")
-    executable = ValidatingExecutable(backend, graph, Shape.of(1), CompileOptions(SPEC))
+    executable = ObservedExecutable(backend, graph, Shape.of(1), CompileOptions(SPEC), checks=True)
     executable(Batch.of([1], 0, 0), KVCache(SPEC, 64), {"x": normal(rng, 1, 64)})
     report = backend.report()
     assert report is not None

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from edgerun import env
+from edgerun import env, trace
 from edgerun.backends.base import CompileOptions, Shape
+from edgerun.backends.observe import ObservedExecutable
 from edgerun.backends.reference import ReferenceBackend
-from edgerun.backends.validate import ValidatingExecutable
 from edgerun.errors import BackendError
 from edgerun.model.bundle import open_bundle
 from edgerun.state import Batch, CacheSpec, KVCache
@@ -16,15 +16,19 @@ IDS = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "bitnet-packed"])
-def test_the_cpu_backend_passes_node_by_node(name, monkeypatch):
+def test_the_cpu_backend_passes_node_by_node(name, monkeypatch, capsys):
     monkeypatch.setenv("EDGERUN_VALIDATE", "1")
+    monkeypatch.setenv("EDGERUN_DEBUG", "3")  # both at once
     env.settings.cache_clear()
+    trace._logger.cache_clear()
     try:
         with runner(bundle_of(name), "cpu") as checked:
             prefill, decode = checked.run(IDS), checked.run([7])
     finally:
         monkeypatch.undo()
         env.settings.cache_clear()
+        trace._logger.cache_clear()
+    assert "float32 [8, " in capsys.readouterr().err
     with runner(bundle_of(name), "cpu") as plain:
         np.testing.assert_array_equal(plain.run(IDS), prefill)
         np.testing.assert_array_equal(plain.run([7]), decode)
@@ -52,7 +56,7 @@ def test_the_first_wrong_node_is_named():
     config = bundle.config
     spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, "fp32")
     options = CompileOptions(spec)
-    checked = ValidatingExecutable(Wrong(), bundle.graph, Shape.of(16), options)
+    checked = ObservedExecutable(Wrong(), bundle.graph, Shape.of(16), options, checks=True)
     cache = KVCache(spec, 64)
     sequence = cache.open()
     cache.reserve(sequence, len(IDS))
