@@ -1,148 +1,120 @@
-"""What the machine does at most: its multipliers, lookups and tiles; and what starting work costs.
+"""What the machine does at most, and what starting work costs; ``bench`` holds models against it.
 
-Programs of one kernel, timed alone (``kernels/measure.py``): upper bounds of what the paths that
-linear layers take can do, whatever surrounds their innermost operation.
+Programs of one kernel (``kernels/probes``), timed alone: upper bounds of what the paths of linear
+layers can do, whatever surrounds their innermost operation.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.cpu.families import AMX, LOOKUP, paths_of
+from edgerun.kernels.isa import selected_isa
 from edgerun.machine.profile import MULTIPLY
 from edgerun.machine.timing import best_time
 
-PEAK_STEPS, PEAK_REPEATS = 64, 2000
-PEAK_ROWS = 64  # whose sums lie in the first cache beside the tables
-CHUNKS, AMX_REPEATS = 8, 8  # chunks of a peak a thread, and how much longer tiles are busy
+STEPS, REPEATS, ROWS = 64, 2000, 64  # sums of rows lie in the first cache beside the tables
+CHUNKS, AMX_REPEATS = 8, 8  # chunks a thread, and how much longer tiles are busy
 # Repeats that make a chunk of some microseconds on a core of today.
-FORK_JOIN_REPEATS, CHUNKS_A_THREAD, INSTRUCTIONS, FORK_JOIN_ROUNDS = 16, 4, 300, 3
+FORK_JOIN_REPEATS, FORK_JOIN_CHUNKS, INSTRUCTIONS, ROUNDS = 16, 4, 300, 3
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+
+
+class Probe(NamedTuple):
+    """A kernel to time, what it works on, and how many products it makes in a chunk."""
+
+    kernel: str
+    params: dict[str, int | str]
+    arrays: Arrays
+    numbers: dict[str, int]
+    products: int
+
+
+def measure_peaks(counts: Sequence[int]) -> dict[str, dict[int, float]]:
+    """Multiply-adds a second of each path that the instruction set has, by threads."""
+    paths = paths_of(selected_isa())
+    return {path: {count: _peak(PROBES[path], count) for count in counts} for path in paths}
 
 
 def measure_fork_join(threads: int) -> float:
     """Seconds that an instruction costs all threads besides its kernel.
 
     The difference between many instructions, each waiting for the one before, and one that does
-    the work of all. A chunk takes some microseconds, so all threads take part; what they lose by
-    waiting for the slowest is in the figure.
+    the work of all. What threads lose by waiting for the slowest is in the figure.
     """
-    chunks = CHUNKS_A_THREAD * threads
-    many = FORK_JOIN_REPEATS, chunks, INSTRUCTIONS
-    one = FORK_JOIN_REPEATS * INSTRUCTIONS, chunks, 1
-    # In turn, so that a slower moment of the machine does not fall on one of them alone.
-    lost = [
-        _multiply_time(threads, *many) - _multiply_time(threads, *one)
-        for _ in range(FORK_JOIN_ROUNDS)
+    chunks = FORK_JOIN_CHUNKS * threads
+    short = _multiply(chunks, FORK_JOIN_REPEATS)
+    long = _multiply(chunks, FORK_JOIN_REPEATS * INSTRUCTIONS)
+    lost = [  # in turn, so that a slower moment of the machine does not fall on one of them alone
+        _seconds(short, threads, chunks, INSTRUCTIONS) - _seconds(long, threads, chunks)
+        for _ in range(ROUNDS)
     ]
     return max(statistics.median(lost), 0.0) / INSTRUCTIONS
 
 
-def measure_peaks(counts: Sequence[int]) -> dict[str, dict[int, float]]:
-    """Multiply-adds a second of each path that the instruction set has, by threads."""
-    from edgerun.kernels.isa import selected_isa
-
-    paths = paths_of(selected_isa())
-    return {path: {count: PEAKS[path](count) for count in counts} for path in paths}
-
-
-def _multiply_peak(threads: int) -> float:
-    from edgerun.kernels.isa import selected_isa
-    from edgerun.kernels.probes.multiply import PRODUCTS
-
+def _peak(make: Callable[[int, int], Probe], threads: int) -> float:
     chunks = CHUNKS * threads
-    seconds = _multiply_time(threads, PEAK_REPEATS, chunks, 1)
-    products = chunks * PEAK_REPEATS * PEAK_STEPS * PRODUCTS
-    return products * selected_isa().vector_bytes / seconds
+    probe = make(chunks, REPEATS)
+    return chunks * probe.products / _seconds(probe, threads, chunks)
 
 
-def _lookup_peak(threads: int) -> float:
+def _multiply(chunks: int, repeats: int) -> Probe:
+    from edgerun.kernels.probes.multiply import CODES, PLACES, PRODUCTS
+
+    isa, numbers = selected_isa(), {"steps": STEPS, "repeats": repeats}
+    lanes = isa.vector_bytes
+    arrays: Arrays = {
+        "codes": np.ones((CODES, lanes), np.uint8),
+        "x": np.ones((STEPS * PLACES, lanes), np.int8),
+        "out": np.zeros((chunks, PRODUCTS, lanes), np.uint8),
+    }
+    products = repeats * STEPS * PRODUCTS * lanes
+    return Probe("multiply_peak", {"lanes": lanes, "isa": isa.name}, arrays, numbers, products)
+
+
+def _look_up(chunks: int, repeats: int) -> Probe:
     from edgerun.backends.cpu.emit.lookup import TOKENS
     from edgerun.kernels.linear.lookup_tiles import BYTES, SUMS
 
-    chunks = CHUNKS * threads
-    arrays: dict[str, NDArray[Any]] = {
-        "entries": np.zeros((PEAK_ROWS, BYTES), np.uint8),
-        "sums": np.zeros((chunks, PEAK_ROWS, TOKENS), np.int16),
+    arrays: Arrays = {
+        "entries": np.zeros((ROWS, BYTES), np.uint8),
+        "sums": np.zeros((chunks, ROWS, TOKENS), np.int16),
         "table": np.zeros((SUMS, BYTES, TOKENS), np.int16),
     }
-    numbers = {"count": PEAK_ROWS, "repeats": PEAK_REPEATS}
-    params = {"tokens": TOKENS}
-    seconds = _kernel_time("lookup_peak", params, arrays, numbers, (threads, chunks, 1))
-    return chunks * PEAK_REPEATS * PEAK_ROWS * BYTES * 4 * TOKENS / seconds
+    numbers, products = {"count": ROWS, "repeats": repeats}, repeats * ROWS * BYTES * 4 * TOKENS
+    return Probe("lookup_peak", {"tokens": TOKENS}, arrays, numbers, products)
 
 
-def _amx_peak(threads: int) -> float:
-    from edgerun.kernels.isa import selected_isa
+def _multiply_tiles(chunks: int, repeats: int) -> Probe:
     from edgerun.kernels.probes.multiply import DEPTH, SUMS_BYTES, TILE_PRODUCTS
 
-    chunks, repeats = CHUNKS * threads, AMX_REPEATS * PEAK_REPEATS
-    arrays: dict[str, NDArray[Any]] = {
+    arrays: Arrays = {
         "codes": np.ones((TILE_PRODUCTS // 32,), np.uint8),
         "x": np.ones((32, DEPTH), np.int8),
         "out": np.zeros((chunks, SUMS_BYTES), np.uint8),
     }
-    numbers, params = {"repeats": repeats}, {"isa": selected_isa().name}
-    seconds = _kernel_time("amx_peak", params, arrays, numbers, (threads, chunks, 1))
-    return chunks * repeats * TILE_PRODUCTS / seconds
+    numbers, products = {"repeats": AMX_REPEATS * repeats}, AMX_REPEATS * repeats * TILE_PRODUCTS
+    return Probe("amx_peak", {"isa": selected_isa().name}, arrays, numbers, products)
 
 
-PEAKS: Mapping[str, Callable[[int], float]] = {
-    MULTIPLY: _multiply_peak,
-    LOOKUP: _lookup_peak,
-    AMX: _amx_peak,
-}
+PROBES = {MULTIPLY: _multiply, LOOKUP: _look_up, AMX: _multiply_tiles}
 
 
-def _multiply_time(threads: int, repeats: int, chunks: int, instructions: int) -> float:
-    """Seconds for instructions that multiply, one after the other, at best."""
-    from edgerun.kernels.isa import selected_isa
-    from edgerun.kernels.probes.multiply import CODES, PLACES, PRODUCTS
-
-    isa = selected_isa()
-    lanes = isa.vector_bytes
-    arrays = {
-        "codes": np.ones((CODES, lanes), np.uint8),
-        "x": np.ones((PEAK_STEPS * PLACES, lanes), np.int8),
-        "out": np.zeros((chunks, PRODUCTS, lanes), np.uint8),
-    }
-    numbers = {"steps": PEAK_STEPS, "repeats": repeats}
-    params: Mapping[str, int | str] = {"lanes": lanes, "isa": isa.name}
-    extent = threads, chunks, instructions
-    return _kernel_time("multiply_peak", params, arrays, numbers, extent)
-
-
-def _kernel_time(
-    name: str,
-    params: Mapping[str, int | str],
-    arrays: dict[str, NDArray[Any]],
-    numbers: dict[str, int],
-    extent: tuple[int, int, int],
-) -> float:
-    """Seconds for instructions that call a kernel, one after the other, at best.
-
-    ``extent``: threads, chunks of an instruction, instructions.
-    """
+def _seconds(probe: Probe, threads: int, chunks: int, instructions: int = 1) -> float:
+    """Seconds for instructions that call a kernel, one after the other, at best."""
     from edgerun.kernels.jit.registry import instruction
     from edgerun.kernels.run.program import Program, ThreadTeam
 
-    threads, chunks, instructions = extent
-    step = instruction(
-        name,
-        params=dict(params),
-        fields={key: array.ctypes.data for key, array in arrays.items()} | numbers,
-        chunks=(0, 1, 1),
-        reads={"out"},
-        writes={"out"},
-    )
-    program = Program([step] * instructions, [arrays])
+    fields = {key: array.ctypes.data for key, array in probe.arrays.items()} | probe.numbers
+    name, params, out = probe.kernel, probe.params, {"out"}
+    step = instruction(name, params=params, fields=fields, chunks=(0, 1, 1), reads=out, writes=out)
+    program = Program([step] * instructions, [probe.arrays])
     program.frame[0] = chunks
-    team = ThreadTeam(threads)
-    try:
+    with closing(ThreadTeam(threads)) as team:
         return best_time(lambda: team.run(program))
-    finally:
-        team.close()

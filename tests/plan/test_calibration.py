@@ -36,7 +36,7 @@ def quick(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     profile.machine_profile.cache_clear()
     monkeypatch.setattr(calibration, "BusyMeter", Meter(busy=False))
     monkeypatch.setattr(timing, "SECONDS", 0.0)
-    monkeypatch.setattr(peaks, "PEAK_REPEATS", 2)
+    monkeypatch.setattr(peaks, "REPEATS", 2)
     monkeypatch.setattr(peaks, "INSTRUCTIONS", 5)
     monkeypatch.setattr(calibration, "FAMILIES", (("int8_row", "ternary"),))  # compiles least
     monkeypatch.setattr(calibration, "ROW_LAYERS", 2)
