@@ -17,7 +17,7 @@ from edgerun.model.sandbox.process import Sandbox
 
 # A module that does what it is told, in the sandbox alone.
 TOLD = """
-import os, signal, time
+import os, resource, time
 def answer(request, payload):
     kind, size = request["do"], request.get("size", 0)
     if kind == "echo":
@@ -29,6 +29,8 @@ def answer(request, payload):
     if kind == "spin":
         while True:
             pass
+    if kind == "core":
+        return {"text": str(resource.getrlimit(resource.RLIMIT_CORE))}
     if kind == "sleep":
         time.sleep(100)
     if kind == "say":
@@ -76,8 +78,9 @@ def test_a_failure_is_one_line_and_the_child_lives(box: Sandbox) -> None:
 
 @pytest.mark.parametrize("kind", ["abort", "spin"])
 def test_a_request_that_kills_the_child_is_an_error_and_the_next_is_answered(
-    box: Sandbox, kind: str
+    box: Sandbox, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(process, "WALL_S", 1e4)  # so that processor time alone ends it
     assert box.ask("told", {"do": kind}, **LIMITS) == TOO_MUCH
     assert echo(box, "b") == "b"
 
@@ -93,6 +96,10 @@ def test_a_request_that_sleeps_is_given_up(
     assert box.ask("told", {"do": "sleep"}, **LIMITS) == TOO_MUCH
     monkeypatch.undo()
     assert echo(box, "b") == "b"
+
+
+def test_a_child_that_is_killed_leaves_no_core_file(box: Sandbox) -> None:
+    assert box.ask("told", {"do": "core"}, **LIMITS) == {"text": "(0, 0)"}
 
 
 def test_memory_is_limited_for_each_request_anew(box: Sandbox) -> None:
