@@ -151,6 +151,11 @@ def test_a_draw_is_the_inverse_of_the_cumulative_distribution(options: dict[str,
     assert chooser.draw(logits) == distribution.ids[-1]
 
 
+def test_a_number_that_rounds_to_one_draws_the_last_token_that_is_possible() -> None:
+    logits = np.array([1, 2, -np.inf], np.float32)
+    assert Chooser(SamplingParams(), [4], 3, lambda position: 1.0).draw(logits) == 1
+
+
 @pytest.mark.parametrize("drafted", list(itertools.product(range(3), repeat=2)))
 def test_verified_ids_follow_the_target_distribution_exactly(drafted: tuple[int, int]) -> None:
     """Every combination of random numbers that makes a difference, weighed by its measure."""
@@ -284,6 +289,12 @@ def test_whatever_fails_in_a_processor_is_one_typed_error(fault: float, temperat
         with pytest.raises(ChooserError, match=SAID[fault]):
             use()
     assert chooser.position == 1
+
+
+def test_a_processor_that_finds_no_token_possible_is_not_said_to_have_failed() -> None:
+    params = SamplingParams(processors=(Faulty(faulty=0.3), TopP(top_p=0.5)))
+    with pytest.raises(ChooserError, match="^no token can be chosen from logits whose maximum"):
+        Chooser(params, [1], VOCAB).draw(logits_behind([1]))
 
 
 def test_an_error_behind_a_draft_leaves_the_chooser_as_it_was() -> None:

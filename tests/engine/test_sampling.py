@@ -200,12 +200,12 @@ def test_impossible_tokens_are_never_drawn() -> None:
 
 @pytest.mark.parametrize("values", [[np.nan, 1.0], [np.inf, 1.0], [-np.inf, -np.inf]])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("bias", [{}, {0: 1}])
+@pytest.mark.parametrize("options", [{}, {"logit_bias": {0: 1}}, {"min_p": 0.1}, {"top_k": 1}])
 def test_no_token_is_chosen_from_broken_logits(
-    values: list[float], temperature: float, bias: dict[int, float]
+    values: list[float], temperature: float, options: dict[str, Any]
 ) -> None:
     with pytest.raises(ChooserError, match="maximum"):
-        choose(np.array(values, np.float32), temperature=temperature, logit_bias=bias)
+        choose(np.array(values, np.float32), temperature=temperature, **options)
 
 
 def test_a_bias_outside_the_vocabulary_is_an_error() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import edgerun
+from edgerun.engine.sampling.top_p import TopP
 from edgerun.errors import (
     BackendError,
     BundleError,
@@ -137,6 +138,7 @@ def test_the_models_recommendation_holds_unless_overridden() -> None:
     llm = model(sampling_defaults={"temperature": 0.0, "top_k": 5})
     assert llm.params().values()["top_k"] == 5
     assert llm.params(top_k=7).values()["top_k"] == 7
+    assert llm.params(processors=[TopP(top_p=0.5)]).processors == (TopP(top_p=0.5),)
 
 
 @pytest.mark.parametrize(

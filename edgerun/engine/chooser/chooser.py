@@ -13,7 +13,7 @@ from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.chooser.processor import Filter, Processor
 from edgerun.engine.chooser.randomness import Uniform, uniform
 from edgerun.engine.chooser.selection import place, scratch
-from edgerun.errors import ChooserError, EdgerunError
+from edgerun.errors import ChooserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def _applied(filter_: Filter, candidates: Candidates) -> Candidates:
     """What a processor leaves; whatever goes wrong in it ends this sequence alone."""
     try:
         left = filter_.apply(candidates)
-    except EdgerunError:
+    except ChooserError:
         raise
     except Exception as error:
         raise ChooserError(
