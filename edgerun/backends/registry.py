@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from edgerun.discovery import entry_names, import_entry, modules_of
 from edgerun.env import settings
 from edgerun.errors import InputError, UnsupportedError
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Best first; a module with a function make().
-BUILT_IN = ("cpu", "reference", "onnxruntime")
+ROOM = "edgerun.backends"  # a back-end is a module here with a function make()
 DEFAULT = ("cpu",)  # take part unasked
 ENTRY_POINTS = "edgerun.backends"
 NOT_ASKED = "not asked for: --backend {name}"
@@ -43,8 +42,8 @@ class Candidates:
 
 
 def backend_names() -> list[str]:
-    """Names of all back-ends, present or not, best first."""
-    return [*BUILT_IN, *(point.name for point in _added_backends())]
+    """Names of all back-ends, present or not."""
+    return [*entry_names(ROOM, "make"), *(point.name for point in _added_backends())]
 
 
 def make_backend(
@@ -70,8 +69,10 @@ def make_backend(
 
 def _make(name: str) -> Backend:
     backend: Backend
-    if name in BUILT_IN:
-        backend = importlib.import_module(f"edgerun.backends.{name}").make()
+    path = modules_of(ROOM).get(name)
+    make = path and getattr(import_entry(path), "make", None)
+    if make:
+        backend = make()
         return backend
     for point in _added_backends():
         if point.name == name:
@@ -116,7 +117,7 @@ def find_candidates(
 
 
 def _all_candidates(given: Mapping[str, Any]) -> Candidates:
-    named = [name for name in settings().devices if name not in BUILT_IN]
+    named = [name for name in settings().devices if name not in modules_of(ROOM)]
     probed = {name: _probed(name, None, given) for name in (*DEFAULT, *named)}
     absent = {name: support.reason for name, (_, support) in probed.items() if not support}
     for name in set(named).intersection(absent):
@@ -129,8 +130,9 @@ def _all_candidates(given: Mapping[str, Any]) -> Candidates:
 def absent_backends(candidates: Candidates) -> dict[str, str]:
     """Why back-ends take no part in a plan, by name, those included that nobody asked for."""
     taking_part = {backend.name for backend in candidates.backends}
+    without_devices = modules_of(ROOM)
     others = {
-        name: (NOT_ASKED if name in BUILT_IN else NO_DEVICE_NAMED).format(
+        name: (NOT_ASKED if name in without_devices else NO_DEVICE_NAMED).format(
             name=name, upper=name.upper()
         )
         for name in backend_names()

@@ -60,6 +60,7 @@ class WeightFormat(Protocol):
 
     name: str
     bits: int
+    group: int
 
     def bits_per_weight(self, block: int) -> float:
         """Stored bits a weight including its share of the scale."""
@@ -103,12 +104,20 @@ class BlockFormat:
     """A symmetric block-wise format: codes ``low..high`` around the middle zero point.
 
     ``pack`` scales each block so that its largest magnitude meets the end of the code range.
+
+    Attributes:
+        name: that of its file.
+        bits: of a code: 2, 4 or 8.
+        low: the least code, relative to the zero point.
+        high: the greatest.
+        group: weights that share a scale, unless an export is asked for another number.
     """
 
     name: str
     bits: int
     low: int
     high: int
+    group: int = 32
 
     def bits_per_weight(self, block: int) -> float:
         """Stored bits a weight including its share of the float32 scale."""

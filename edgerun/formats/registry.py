@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.discovery import entries
 from edgerun.errors import UnsupportedError
-from edgerun.formats import int2, int4, int8, ternary
 from edgerun.formats.base import PackedWeight, WeightFormat
 
-_FORMATS: dict[str, WeightFormat] = {
-    module.FORMAT.name: module.FORMAT for module in (ternary, int2, int4, int8)
-}
+
+@cache
+def _formats() -> dict[str, WeightFormat]:
+    return entries("edgerun.formats", "FORMAT")
 
 
 def format_names() -> list[str]:
-    """Names of all block-wise weight formats."""
-    return list(_FORMATS)
+    """Names of all block-wise weight formats, which are those of their files."""
+    return list(_formats())
 
 
 def format_named(name: str) -> WeightFormat:
@@ -27,11 +29,12 @@ def format_named(name: str) -> WeightFormat:
     Raises:
         UnsupportedError: no such format.
     """
-    if name not in _FORMATS:
+    formats = _formats()
+    if name not in formats:
         raise UnsupportedError(
-            f"unknown weight format '{name}': supported are {', '.join(_FORMATS)}"
+            f"unknown weight format '{name}': supported are {', '.join(formats)}"
         )
-    return _FORMATS[name]
+    return formats[name]
 
 
 def dense(weight: NDArray[Any] | PackedWeight) -> NDArray[np.float32]:

@@ -25,4 +25,6 @@ class TernaryFormat(BlockFormat):
         return self.encode(weight, scales, block)
 
 
-FORMAT = TernaryFormat("ternary", bits=2, low=-1, high=1)
+# Scales are few anyway (one a matrix in native models), and 128 is what the 2-bit kernels of other
+# runtimes are tuned for; the other formats lose quality quickly beyond 32.
+FORMAT = TernaryFormat("ternary", bits=2, low=-1, high=1, group=128)

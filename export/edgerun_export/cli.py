@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgerun.cli.screen.visible import visible
-from edgerun_export.recipe import ACTIVATIONS, GROUP_SIZES, HEAD_WEIGHTS, WEIGHTS
+from edgerun_export.recipe import (
+    ACTIVATIONS,
+    GROUP_SIZES,
+    HEAD_WEIGHTS,
+    method_names,
+    weight_names,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,8 +48,8 @@ _Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to write the bun
 _Weights = Annotated[
     str | None,
     typer.Option(
-        help=f"Weight format: {', '.join(WEIGHTS)}. Default: ternary if the model was trained "
-        "for it, otherwise int4."
+        help=f"Weight format: {', '.join(weight_names())}. Default: ternary if the model was "
+        "trained for it, otherwise int4."
     ),
 ]
 _GroupSize = Annotated[
@@ -58,6 +64,13 @@ _HeadWeights = Annotated[
     typer.Option(
         help=f"Format of the output head: {', '.join(HEAD_WEIGHTS)}. The embedding is int8, or "
         "fp32 if the head is. Default: int8, or fp32 with --weights fp32."
+    ),
+]
+_Method = Annotated[
+    str | None,
+    typer.Option(
+        help=f"How weights are quantised: {', '.join(method_names())}. Default: what suits the "
+        "format best."
     ),
 ]
 _Activations = Annotated[
@@ -111,6 +124,7 @@ def export_command(
     out: _Out,
     weights: _Weights = None,
     group_size: _GroupSize = None,
+    method: _Method = None,
     head_weights: _HeadWeights = None,
     activations: _Activations = None,
     profile: _Profile = "portable",
@@ -130,6 +144,7 @@ def export_command(
     options = ExportOptions(
         weights=weights,
         group_size=group_size,
+        method=method,
         head_weights=head_weights,
         activations=activations,
         profile=profile,

@@ -50,6 +50,7 @@ class ExportOptions:
     Attributes:
         weights: weight format of the projections.
         group_size: weights that share a scale.
+        method: how projections are quantised.
         head_weights: weight format of the head.
         activations: ``int8`` or ``fp32``.
         profile: which runtimes the graph is written for.
@@ -62,6 +63,7 @@ class ExportOptions:
 
     weights: str | None = None
     group_size: int | None = None
+    method: str | None = None
     head_weights: str | None = None
     activations: str | None = None
     profile: str = "portable"
@@ -202,6 +204,7 @@ class _Job:
             head,
             options.activations,
             options.profile,
+            options.method,
         )
 
     def _write_weights(self) -> None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from edgerun.discovery import entry_names
 from edgerun.env import PACKS
 from edgerun.errors import UnsupportedError
 
-WEIGHTS = ("ternary", "int2", "int4", "int8", "fp32")
 HEAD_WEIGHTS = ("int8", "int4", "fp32")
 ACTIVATIONS = ("int8", "fp32")
 GROUP_SIZES = (16, 32, 64, 128, 256)
 
-# Ternary scales are few anyway (one a matrix in native models), and 128 is what the 2-bit kernels
-# of other runtimes are tuned for; the others lose quality quickly beyond 32.
-_DEFAULT_GROUP = {"ternary": 128, "int2": 32, "int4": 32, "int8": 32, "fp32": 32}
+
+def weight_names() -> list[str]:
+    """Formats that projections may have."""
+    return [*entry_names("edgerun.formats", "FORMAT"), "fp32"]
+
+
+def method_names() -> list[str]:
+    """Methods that make weights of a format."""
+    return entry_names("edgerun_export.quantize", "METHOD")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,7 @@ class Recipe:
         activations: ``int8`` lets runtimes quantise activations in their kernels
             (MatMulNBits accuracy_level 4); ``fp32`` forbids it (level 1).
         profile: which runtimes the bundle is written for, a key of ``PROFILES``.
+        method: how projections are quantised; None for the usual way of their format.
     """
 
     weights: str
@@ -63,6 +71,7 @@ class Recipe:
     head_weights: str
     activations: str
     profile: str
+    method: str | None
 
     @property
     def accuracy_level(self) -> int:
@@ -92,20 +101,27 @@ def make_recipe(
     head_weights: str | None = None,
     activations: str | None = None,
     profile: str = "portable",
+    method: str | None = None,
 ) -> Recipe:
     """Returns a recipe; ``None`` stands for the default that suits ``weights``.
 
     Raises:
         UnsupportedError: an option has a value that is not offered.
     """
-    _check("weights", weights, WEIGHTS)
+    from edgerun.formats import format_named
+
+    _check("weights", weights, weight_names())
+    if method is not None:
+        _check("method", method, method_names())
     fp32 = weights == "fp32"
+    usual_group = 32 if fp32 else format_named(weights).group
     recipe = Recipe(
         weights=weights,
-        group_size=_DEFAULT_GROUP[weights] if group_size is None else group_size,
+        group_size=usual_group if group_size is None else group_size,
         head_weights=head_weights or ("fp32" if fp32 else "int8"),
         activations=activations or ("fp32" if fp32 else "int8"),
         profile=profile,
+        method=method,
     )
     _check("group-size", recipe.group_size, GROUP_SIZES)
     _check("head-weights", recipe.head_weights, HEAD_WEIGHTS)
@@ -128,7 +144,7 @@ def check_pack(pack: str, weights: str) -> None:
         )
 
 
-def _check(option: str, value: object, allowed: tuple[object, ...]) -> None:
+def _check(option: str, value: object, allowed: Sequence[object]) -> None:
     if value not in allowed:
         names = ", ".join(map(str, allowed))
         raise UnsupportedError(f"--{option} {value} is not supported; choose one of: {names}")

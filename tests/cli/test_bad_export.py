@@ -124,7 +124,7 @@ def test_a_damaged_file_checkpoint(
 def test_an_architecture_that_is_not_supported(export: Export, checkpoint: Path) -> None:
     edit_config(checkpoint, model_type="mamba", architectures=["MambaForCausalLM"])
     line = export(checkpoint)
-    assert "architecture 'mamba' is not supported; supported are: llama, mistral, qwen2" in line
+    assert "architecture 'mamba' is not supported; supported are: bitnet, llama, mistral" in line
 
 
 def test_a_tensor_type_that_is_not_supported(export: Export, checkpoint: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_vocabulary_that_does_not_fit(export: Export, checkpoint: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--weights", "int3"], "--weights int3 is not supported; choose one of: ternary, int2"),
+        (["--weights", "int3"], "--weights int3 is not supported; choose one of: int2, int4"),
         (["--group-size", "7"], "--group-size 7 is not supported"),
         (["--profile", "tpu"], "--profile tpu is not supported"),
         (["--revision", "main"], "--revision main is for hub ids"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -114,7 +113,7 @@ def test_two_processors_of_one_place_or_name_are_refused(
         kind = type("Twin", (Another,), {"order": value})
     else:
         monkeypatch.setattr(Another, "options", Temperature.options)
-    modules = [SimpleNamespace(PROCESSOR=each) for each in (Temperature, kind)]
-    monkeypatch.setattr(processor, "modules", lambda room: modules)
+    found = {"temperature": Temperature, "another": kind}
+    monkeypatch.setattr(processor, "entries", lambda room, attribute: found)
     with pytest.raises(ValueError, match=f"two sampling processors have the .* {value}"):
         processor_types.__wrapped__()

@@ -20,12 +20,12 @@ CONFIG = {
 
 
 def test_unknown_architecture_names_the_supported_ones():
-    with pytest.raises(UnsupportedError, match=r"'gpt2' is not supported; supported are: llama,"):
+    with pytest.raises(UnsupportedError, match=r"'gpt2' is not supported; supported are: bitnet,"):
         describe({**CONFIG, "model_type": "gpt2"})
 
 
 def test_architectures_are_those_of_the_documentation():
-    assert architecture_names() == ["llama", "mistral", "qwen2", "qwen3", "bitnet"]
+    assert architecture_names() == ["bitnet", "llama", "mistral", "qwen2", "qwen3"]
 
 
 @pytest.mark.parametrize(

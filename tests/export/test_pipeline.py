@@ -99,6 +99,7 @@ def test_manifest_says_what_the_bundle_is(exported):
         "head_weights": "int8",
         "activations": "int8",
         "profile": "portable",
+        "method": None,
         "natively_ternary": False,
     }
     assert manifest["source"] == {
@@ -261,7 +262,8 @@ def test_unpacked_weights_in_a_packed_checkpoint_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weights": "int3"}, "--weights int3 is not supported; choose one of: ternary, int2"),
+        ({"method": "gptq"}, "--method gptq is not supported; choose one of: rtn, ternary"),
+        ({"weights": "int3"}, "--weights int3 is not supported; choose one of: int2, int4"),
         ({"group_size": 48}, "--group-size 48"),
         ({"head_weights": "int2"}, "--head-weights int2"),
         ({"activations": "int4"}, "--activations int4"),

@@ -31,13 +31,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from edgerun.discovery import entries
 from edgerun.engine.chooser.option import Options
-from edgerun.plugins import modules
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
 
-ROOM = "engine.sampling"
+ROOM = "edgerun.engine.sampling"
 
 
 class Filter(Protocol):
@@ -105,7 +105,7 @@ def processor_types() -> tuple[type[Processor], ...]:
     Raises:
         ValueError: two have the same place, or options of the same name.
     """
-    types: list[type[Processor]] = [module.PROCESSOR for module in modules(ROOM)]
+    types: list[type[Processor]] = list(entries(ROOM, "PROCESSOR").values())
     types.sort(key=lambda each: each.order)
     _check_distinct("order", [str(each.order) for each in types])
     _check_distinct("option", [entry.name for each in types for entry in each.options()])

@@ -38,3 +38,6 @@ def describe(config: Config) -> DecoderSpec:
         mlp_sub_norm="mlp.ffn_sub_norm",
         ternary=ternary_origin(config, default="master"),
     )
+
+
+ARCHITECTURE = describe

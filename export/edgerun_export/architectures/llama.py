@@ -33,3 +33,6 @@ def describe(config: Config) -> DecoderSpec:
         biases=declared_biases(config),
         ternary=ternary_origin(config),
     )
+
+
+ARCHITECTURE = describe

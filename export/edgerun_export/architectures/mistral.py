@@ -27,3 +27,6 @@ def describe(config: Config) -> DecoderSpec:
         windows=(window,) * spec.num_layers,
         biases=frozenset(),
     )
+
+
+ARCHITECTURE = describe

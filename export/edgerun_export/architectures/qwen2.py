@@ -23,3 +23,6 @@ def describe(config: Config) -> DecoderSpec:
         windows=layer_windows(config, spec.num_layers),
         biases=frozenset({"q_proj", "k_proj", "v_proj"}),
     )
+
+
+ARCHITECTURE = describe

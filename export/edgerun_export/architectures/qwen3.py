@@ -28,3 +28,6 @@ def describe(config: Config) -> DecoderSpec:
         q_norm="self_attn.q_norm",
         k_norm="self_attn.k_norm",
     )
+
+
+ARCHITECTURE = describe

@@ -1,26 +1,24 @@
-"""Finds an architecture by the checkpoint's ``model_type``: a module here with ``describe``."""
+"""Finds an architecture by the checkpoint's ``model_type``: the file of that name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from functools import cache
 
+from edgerun.discovery import entries
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.architectures import bitnet, llama, mistral, qwen2, qwen3
 from edgerun_export.architectures.biases import with_stored_biases
 from edgerun_export.architectures.spec import Config, DecoderSpec
 
-_DESCRIBE: dict[str, Callable[[Config], DecoderSpec]] = {
-    "llama": llama.describe,
-    "mistral": mistral.describe,
-    "qwen2": qwen2.describe,
-    "qwen3": qwen3.describe,
-    "bitnet": bitnet.describe,
-}
+
+@cache
+def _architectures() -> dict[str, Callable[[Config], DecoderSpec]]:
+    return entries("edgerun_export.architectures", "ARCHITECTURE")
 
 
 def architecture_names() -> list[str]:
     """The supported values of ``model_type``."""
-    return list(_DESCRIBE)
+    return list(_architectures())
 
 
 def describe(config: Config, tensors: Container[str] = ()) -> DecoderSpec:
@@ -35,10 +33,10 @@ def describe(config: Config, tensors: Container[str] = ()) -> DecoderSpec:
         UnsupportedError: no such architecture, or a variant of it without an implementation.
         CheckpointError: config.json is inconsistent.
     """
-    name = config.get("model_type")
+    name, architectures = config.get("model_type"), _architectures()
     if name is None:
         raise CheckpointError("config.json names no model_type, so the architecture is unknown")
-    if not isinstance(name, str) or name not in _DESCRIBE:
-        known = ", ".join(_DESCRIBE)
+    if not isinstance(name, str) or name not in architectures:
+        known = ", ".join(architectures)
         raise UnsupportedError(f"architecture '{name}' is not supported; supported are: {known}")
-    return with_stored_biases(_DESCRIBE[name](config), config, tensors)
+    return with_stored_biases(architectures[name](config), config, tensors)

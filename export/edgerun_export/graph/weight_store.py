@@ -111,7 +111,7 @@ class WeightStore:
     def projection(self, name: str) -> StoredMatrix:
         """Writes a projection in the recipe's weight format."""
         weights, group = self._recipe.weights, self._recipe.group_size
-        parts = self._parts(name, weights, group, self.damage)
+        parts = self._parts(name, weights, group, self.damage, self._recipe.method)
         return self._store(name, name, weights, group, parts)
 
     def vocabulary(self, name: str, format_name: str, stored_as: str) -> StoredMatrix:
@@ -135,7 +135,12 @@ class WeightStore:
         return block
 
     def _parts(
-        self, name: str, format_name: str, block: int, damage: Damage
+        self,
+        name: str,
+        format_name: str,
+        block: int,
+        damage: Damage,
+        method: str | None = None,
     ) -> Iterator[PackedWeight]:
         """Packs a matrix slab by slab, and adds what that does to it to ``damage``."""
         layout = block_layout(format_name)
@@ -148,7 +153,7 @@ class WeightStore:
                 yield encode_integers(*stored, layout, block)
                 continue
             weights = self._source.rows(name, rows)
-            packed = quantise_rows(weights, format_name, block)
+            packed = quantise_rows(weights, format_name, block, method)
             difference = layout.unpack(packed) - weights
             damage.error += float(np.vdot(difference, difference))
             damage.energy += float(np.vdot(weights, weights))

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from edgerun.formats.base import BlockFormat, PackedWeight
 from edgerun_export.quantize.blocks import encode, padded
+from edgerun_export.quantize.method import Method
 
 F32 = NDArray[np.float32]
 
@@ -47,3 +48,6 @@ def quantise(rows: F32, layout: BlockFormat, block: int) -> PackedWeight:
         gain[better] = explained[better]
         best[better] = (product / square)[better]
     return encode(rows, best, layout, block)
+
+
+METHOD = Method(quantise)

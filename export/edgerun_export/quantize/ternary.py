@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from edgerun.formats.base import BlockFormat, PackedWeight
 from edgerun_export.quantize.blocks import encode, padded
+from edgerun_export.quantize.method import Method
 
 F32 = NDArray[np.float32]
 
@@ -25,3 +26,6 @@ def fit(rows: F32, layout: BlockFormat, block: int) -> PackedWeight:
     kept = (sums * sums / counts).argmax(axis=-1)[..., None]
     scales = (np.take_along_axis(sums, kept, -1) / (kept + 1))[..., 0]
     return encode(rows, scales.astype(np.float32), layout, block)
+
+
+METHOD = Method(fit, usual_for=("ternary",))

@@ -169,7 +169,7 @@ def test_fetches_one_gguf_from_the_hub(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "gpt2"}, "architecture 'gpt2' is not supported; supported are: llama"),
+        ({"model_type": "gpt2"}, "architecture 'gpt2' is not supported; supported are: bitnet"),
         ({"hidden_act": "gelu"}, "activation 'gelu' is not supported"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantised with 'awq'"),
     ],
