@@ -35,7 +35,7 @@ EXAMPLES = options.examples(
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("bench", help=COMMANDS["bench"], epilog=EXAMPLES)(bench)
+    app.command("bench", help=COMMANDS["bench"], epilog=EXAMPLES)(options.with_loading(bench))
 
 
 def bench(
@@ -54,9 +54,8 @@ def bench(
         int, typer.Option("-n", "--new-tokens", help="Tokens to generate.", min=2)
     ] = 64,
     repeat: Annotated[int, typer.Option("--repeat", help="Runs; the median counts.", min=1)] = 3,
-    threads: options.Threads = None,
-    backend: options.BackendName = None,
-    device: options.Device = None,
+    *,
+    loading: dict[str, Any],
     context: Annotated[
         int | None,
         typer.Option(
@@ -67,8 +66,6 @@ def bench(
             "right after the prompt if left out.",
         ),
     ] = None,
-    kv_cache: options.KVCacheType = "fp16",
-    pack: options.Pack = None,
     as_json: options.Json = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
@@ -76,9 +73,7 @@ def bench(
 
     _check_room(context, new_tokens)
     began = time.perf_counter()
-    loading = {"threads": threads, "backend": backend, "device": device}
-    loading |= {"context": context, "kv_cache": kv_cache, "pack": pack}
-    with options.load(options.model_of(model, named), **loading) as llm:
+    with options.load(options.model_of(model, named), context=context, **loading) as llm:
         load_s = time.perf_counter() - began
         prompt = prompt_tokens or max(1, min(PROMPT_TOKENS, llm.model.context - new_tokens))
         filled = None if context is None else context - new_tokens

@@ -10,6 +10,7 @@ import typer
 
 from edgerun.cli import options
 from edgerun.cli.commands import COMMANDS
+from edgerun.cli.screen.messages import say
 
 if TYPE_CHECKING:
     from edgerun.cli.conversation.state import Conversation
@@ -26,7 +27,9 @@ EXAMPLES = options.examples(
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("chat", help=COMMANDS["chat"], epilog=EXAMPLES)(options.with_sampling(chat))
+    app.command("chat", help=COMMANDS["chat"], epilog=EXAMPLES)(
+        options.with_loading(options.with_sampling(chat))
+    )
 
 
 def chat(
@@ -37,12 +40,7 @@ def chat(
     ] = None,
     *,
     sampling: dict[str, Any],
-    threads: options.Threads = None,
-    backend: options.BackendName = None,
-    device: options.Device = None,
-    context: options.Context = None,
-    kv_cache: options.KVCacheType = "fp16",
-    pack: options.Pack = None,
+    loading: dict[str, Any],
     stats: options.ShowStats = False,
     when_full: Annotated[
         str,
@@ -58,9 +56,10 @@ def chat(
     ] = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
+    from edgerun.cli.conversation.loop import hold
+    from edgerun.cli.conversation.reader import reader
     from edgerun.cli.conversation.state import WHEN_FULL, Conversation
     from edgerun.cli.conversation.store import HISTORY, ChatStore
-    from edgerun.cli.screen.terminal import reader
     from edgerun.env import settings as environment
     from edgerun.errors import InputError, PromptError
     from edgerun.model.chat.template import ChatTemplate
@@ -68,12 +67,10 @@ def chat(
     if when_full not in WHEN_FULL:
         raise InputError(f"--when-full is {when_full!r}; expected {' or '.join(WHEN_FULL)}")
     ChatTemplate.prepare()
-    loading = {"threads": threads, "backend": backend, "device": device}
-    loading |= {"context": context, "kv_cache": kv_cache, "pack": pack}
     store, at_terminal = ChatStore(environment().state_dir), sys.stdin.isatty()
     with options.load(options.model_of(model, named), **loading) as llm:
         if not llm.has_chat_template:
-            options.say("this model has no chat format, so it may not answer like a partner")
+            say("this model has no chat format, so it may not answer like a partner")
         conversation = Conversation(
             llm,
             sampling,
@@ -88,7 +85,7 @@ def chat(
             _go_on(conversation, store)
         if system is not None:
             conversation.session.system = system
-        conversation.hold(reader(conversation.fill, store))
+        hold(conversation, reader(conversation.fill, store))
         if conversation.unanswered and not at_terminal:  # a script looks at the exit code
             raise PromptError(f"{conversation.unanswered} of the messages got no reply, see above")
 
@@ -125,7 +122,7 @@ def _go_on(conversation: Conversation, store: ChatStore) -> None:
     """Loads the last chat with this model, if there is one."""
     path = store.last_chat(conversation.llm.model.digest)
     if not path.exists():
-        options.say("there is no chat with this model to go on with: this is a new one")
+        say("there is no chat with this model to go on with: this is a new one")
         return
     conversation.session.load(path)
-    options.say(f"going on with the last chat ({conversation.fill()} tokens); /show prints it")
+    say(f"going on with the last chat ({conversation.fill()} tokens); /show prints it")

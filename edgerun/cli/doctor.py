@@ -14,6 +14,7 @@ import typer
 
 from edgerun.cli import options
 from edgerun.cli.commands import COMMANDS
+from edgerun.cli.screen.messages import say
 from edgerun.cli.screen.visible import folded
 
 PACKAGES = ("numpy", "numba", "llvmlite", "onnx", "onnxruntime", "tokenizers", "minijinja")
@@ -127,11 +128,11 @@ def _calibrate() -> None:
     from edgerun.plan.calibration import calibrate
 
     threads, isa = worker_threads(None), selected_isa().name  # refuse first, then measure
-    options.say(
+    say(
         f"measuring this machine's {isa} kernels with {threads} threads for about half a minute; "
         "other programs that run meanwhile make it look slower than it is"
     )
-    calibrate(threads, lambda text: options.say(f"measuring {text}"))
+    calibrate(threads, lambda text: say(f"measuring {text}"))
 
 
 def _cores() -> dict[str, Any]:

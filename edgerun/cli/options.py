@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from edgerun.cli.screen.visible import folded, visible
+from edgerun.cli.screen.progress import first_run
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.option import Option
@@ -19,13 +18,8 @@ if TYPE_CHECKING:
 
 Command: TypeAlias = Callable[..., None]
 
-Model = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="MODEL",
-        help="Folder of a bundle; the model that comes with edgerun if left out.",
-    ),
-]
+MODEL_HELP = "Folder of a bundle; the model that comes with edgerun if left out."
+Model = Annotated[Path | None, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 NamedModel = Annotated[
     Path | None,
     typer.Option("-m", "--model", metavar="FOLDER", help="The same as MODEL."),
@@ -51,9 +45,11 @@ Context = Annotated[
     typer.Option("-c", "--context", metavar="N", help="Tokens of prompt and reply together."),
 ]
 KVCacheType = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--kv-cache", metavar="TYPE", help="Storage of keys and values: fp32, fp16 or int8."
+        "--kv-cache",
+        metavar="TYPE",
+        help="Storage of keys and values: fp32, fp16 (if left out) or int8.",
     ),
 ]
 Pack = Annotated[
@@ -65,6 +61,14 @@ Pack = Annotated[
         "what the bundle asks for if left out.",
     ),
 ]
+LOADING: dict[str, Any] = {
+    "threads": Threads,
+    "backend": BackendName,
+    "device": Device,
+    "context": Context,
+    "kv_cache": KVCacheType,
+    "pack": Pack,
+}
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 ShowStats = Annotated[bool, typer.Option("--stats", help="Show speed and memory on stderr.")]
 
@@ -87,14 +91,24 @@ def model_of(argument: Path | None, option: Path | None) -> Path | None:
     return argument if option is None else option
 
 
-def say(text: str) -> None:
-    """Prints a line about what is going on; never to stdout."""
-    print(folded(f"edgerun: {visible(text)}", sys.stderr), file=sys.stderr, flush=True)
-
-
 def given(**values: Any) -> dict[str, Any]:
     """Drops options that were left out, so that the model's recommendation holds."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def with_loading(command: Command) -> Command:
+    """Gives a command the options that say how a model is loaded.
+
+    They stand in the place of its parameter ``loading``, which becomes a dictionary of those that
+    were given, for ``load``. A command may have one of them as a parameter of its own.
+    """
+    own = inspect.signature(command).parameters
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in LOADING.items()
+        if name not in own
+    ]
+    return _spread(command, "loading", parameters, lambda values: given(**values))
 
 
 def with_sampling(command: Command) -> Command:
@@ -106,23 +120,38 @@ def with_sampling(command: Command) -> Command:
     from edgerun.engine.chooser.params import SamplingParams, all_options
 
     offered = {entry.name: entry for entry in all_options()}
-    parameters = dict(inspect.signature(command, eval_str=True).parameters)
-    place = list(parameters).index("sampling")
-    own = [entry for name, entry in parameters.items() if name != "sampling"]
-    signature = inspect.Signature([*own[:place], *map(_parameter, offered.values()), *own[place:]])
+
+    def collect(values: dict[str, Any]) -> dict[str, Any]:
+        sampling = {
+            name: offered[name].read(value) if isinstance(value, str) else value
+            for name, value in values.items()
+            if value is not None and value != []
+        }
+        SamplingParams(**sampling)
+        return sampling
+
+    return _spread(command, "sampling", list(map(_parameter, offered.values())), collect)
+
+
+def _spread(
+    command: Command,
+    name: str,
+    parameters: list[inspect.Parameter],
+    collect: Callable[[dict[str, Any]], dict[str, Any]],
+) -> Command:
+    """Puts parameters in the place of one that takes a dictionary of their values."""
+    own = inspect.signature(command, eval_str=True).parameters
+    place = list(own).index(name)
+    others = [parameter for key, parameter in own.items() if key != name]
+    signature = inspect.Signature([*others[:place], *parameters, *others[place:]])
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        sampling = {}
-        for name, entry in offered.items():
-            value = values.pop(name)
-            if value is not None and value != []:
-                sampling[name] = entry.read(value) if isinstance(value, str) else value
-        SamplingParams(**sampling)
-        command(**values, sampling=sampling)
+        taken = {parameter.name: values.pop(parameter.name) for parameter in parameters}
+        command(**values, **{name: collect(taken)})
 
     run.__dict__["__signature__"] = signature
-    run.__annotations__ = {name: entry.annotation for name, entry in signature.parameters.items()}
+    run.__annotations__ = {key: entry.annotation for key, entry in signature.parameters.items()}
     return run
 
 
@@ -136,7 +165,7 @@ def _parameter(entry: Option) -> inspect.Parameter:
     )
     return inspect.Parameter(
         entry.name,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.KEYWORD_ONLY,
         default=None,
         annotation=Annotated[entry.kind.flag | None, shown],
     )
@@ -146,7 +175,6 @@ def load(model: Path | None, **options: Any) -> LLM:
     """Loads a model for a command; slow steps and warnings are announced on stderr."""
     import logging
 
-    from edgerun.cli.screen.progress import first_run
     from edgerun.llm import llm
 
     logging.basicConfig(format="edgerun: %(message)s", level=logging.WARNING)

@@ -27,7 +27,9 @@ EXAMPLES = options.examples(
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("perplexity", help=COMMANDS["perplexity"], epilog=EXAMPLES)(perplexity)
+    app.command("perplexity", help=COMMANDS["perplexity"], epilog=EXAMPLES)(
+        options.with_loading(perplexity)
+    )
 
 
 def perplexity(
@@ -43,12 +45,8 @@ def perplexity(
     window: Annotated[
         int | None, typer.Option("--window", help="Tokens of one run; the context if left out.")
     ] = None,
-    threads: options.Threads = None,
-    backend: options.BackendName = None,
-    device: options.Device = None,
-    context: options.Context = None,
-    kv_cache: options.KVCacheType = "fp16",
-    pack: options.Pack = None,
+    *,
+    loading: dict[str, Any],
     as_json: options.Json = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
@@ -57,8 +55,6 @@ def perplexity(
     from edgerun.llm.scoring import Score, score_texts, split_documents
 
     texts = itertools.islice(split_documents(_read(file), separator), limit)
-    loading = {"threads": threads, "backend": backend, "device": device}
-    loading |= {"context": context, "kv_cache": kv_cache, "pack": pack}
     with options.load(model, chunk_rows=CHUNK_ROWS, **loading) as llm:
         began = time.perf_counter()
         score = Score()

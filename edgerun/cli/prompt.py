@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgerun.cli.options import model_of, say
+from edgerun.cli.options import model_of
+from edgerun.cli.screen.messages import say
 from edgerun.errors import InputError, PromptError
 
 MAX_STDIN_BYTES = 64 << 20

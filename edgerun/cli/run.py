@@ -10,11 +10,15 @@ import typer
 
 from edgerun.cli import options
 from edgerun.cli.commands import COMMANDS
+from edgerun.cli.screen.messages import say
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM, Completion, TextStream
 
 DEFAULT_MAX_TOKENS = 512
+# One word is a model if there is such a folder, and else a text.
+_Model = Annotated[str | None, typer.Argument(metavar="MODEL", help=options.MODEL_HELP)]
+_Text = Annotated[str | None, typer.Argument(metavar="TEXT", help="What to answer or to continue.")]
 EXAMPLES = options.examples(
     'edgerun run "Tell me a story about a dog."',
     'edgerun run ./my-model "Once upon a time" -n 64 --seed 1 --stats',
@@ -25,20 +29,14 @@ EXAMPLES = options.examples(
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("run", help=COMMANDS["run"], epilog=EXAMPLES)(options.with_sampling(run))
+    app.command("run", help=COMMANDS["run"], epilog=EXAMPLES)(
+        options.with_loading(options.with_sampling(run))
+    )
 
 
 def run(
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="Folder of a bundle; the model that comes with edgerun if left out.",
-        ),
-    ] = None,
-    text: Annotated[
-        str | None, typer.Argument(metavar="TEXT", help="What to answer or to continue.")
-    ] = None,
+    model: _Model = None,
+    text: _Text = None,
     named: options.NamedModel = None,
     prompt: Annotated[
         str | None,
@@ -60,12 +58,7 @@ def run(
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat format.")
     ] = False,
-    threads: options.Threads = None,
-    backend: options.BackendName = None,
-    device: options.Device = None,
-    context: options.Context = None,
-    kv_cache: options.KVCacheType = "fp16",
-    pack: options.Pack = None,
+    loading: dict[str, Any],
     as_json: options.Json = False,
     stats: options.ShowStats = False,
 ) -> None:
@@ -77,23 +70,20 @@ def run(
 
     words = [word for word in (model, text) if word is not None]
     folder, asked = model_and_text(words, named, prompt)
-    whole = gather(asked)
+    whole_prompt = gather(asked)
     limited = "max_tokens" in sampling
     sampling.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
-    loading = {"threads": threads, "backend": backend, "device": device}
-    loading |= {"context": context, "kv_cache": kv_cache, "pack": pack}
     if not raw:
         from edgerun.model.chat.template import ChatTemplate
 
         ChatTemplate.prepare()
     with options.load(folder, **loading) as llm:
-        stream = _start(llm, whole, system, raw, sampling)
+        stream = _start(llm, whole_prompt, system, raw, sampling)
         completion = _finish(stream, quiet=as_json)
         if as_json:
-            found = summary(completion)
-            if llm.reports():
-                found["devices"] = [asdict(report) for report in llm.reports()]
-            print(json.dumps(found, ensure_ascii=False))
+            devices = [asdict(report) for report in llm.reports()]
+            fields = summary(completion) | ({"devices": devices} if devices else {})
+            print(json.dumps(fields, ensure_ascii=False))
         else:
             _say_why_it_ended(completion, limited=limited)
         if stats:
@@ -105,9 +95,9 @@ def run(
 def _say_why_it_ended(completion: Completion, *, limited: bool) -> None:
     """Tells of an end that the user may not expect; ``limited`` if they set a number of tokens."""
     if completion.finish_reason == "context":
-        options.say("the reply ends here because the context is full")
+        say("the reply ends here because the context is full")
     elif completion.finish_reason == "length" and not limited:
-        options.say(f"the reply ends here after {DEFAULT_MAX_TOKENS} tokens; -n sets the limit")
+        say(f"the reply ends here after {DEFAULT_MAX_TOKENS} tokens; -n sets the limit")
 
 
 def summary(completion: Completion) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from edgerun.cli.conversation import reader
 from edgerun.cli.conversation.commands import ALIASES, COMMANDS
 from edgerun.cli.conversation.state import Conversation
 from edgerun.cli.conversation.store import ChatStore
-from edgerun.cli.screen import terminal
 from edgerun.errors import SamplingError
 from edgerun.llm.llm import LLM
 from tests import fakes
@@ -45,21 +45,21 @@ def test_ctrl_c_between_the_lines_of_a_pipe_ends_the_chat(
     def read(lines: object) -> str:
         raise events.pop(0)
 
-    monkeypatch.setattr(terminal, "read_message", read)
+    monkeypatch.setattr(reader, "read_message", read)
     assert run("chat").code == 130
 
 
 def test_a_backslash_goes_on_in_the_next_line() -> None:
     lines = io.StringIO("one\\\ntwo\nthree")
-    assert [terminal.read_message(lines) for _ in range(2)] == ["one\ntwo", "three"]
+    assert [reader.read_message(lines) for _ in range(2)] == ["one\ntwo", "three"]
     with pytest.raises(EOFError):
-        terminal.read_message(lines)
+        reader.read_message(lines)
 
 
 def test_three_quotes_surround_a_block() -> None:
     lines = io.StringIO('"""one\n\ntwo\\\n"""\n"""three""" four\nfive\n"""open')
-    found = [terminal.read_message(lines) for _ in range(4)]
-    assert [terminal.unquoted(text) for text in found] == [
+    found = [reader.read_message(lines) for _ in range(4)]
+    assert [reader.unquoted(text) for text in found] == [
         "one\n\ntwo\\",
         "three four",
         "five",
@@ -267,7 +267,7 @@ def test_commands_settings_and_files_are_completed(tmp_path: Path) -> None:
     from prompt_toolkit.document import Document
 
     (tmp_path / "story.chat").touch()
-    completer = terminal._completer()
+    completer = reader._completer()
 
     def completed(text: str) -> list[str]:
         return [found.text for found in completer.get_completions(Document(text), CompleteEvent())]

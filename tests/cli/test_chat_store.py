@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from edgerun.cli.conversation.reader import _history
 from edgerun.cli.conversation.store import HISTORY, ChatStore
-from edgerun.cli.screen.terminal import _history
 
 
 def test_messages_are_the_users_alone(tmp_path: Path) -> None:

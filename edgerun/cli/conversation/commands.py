@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from edgerun.cli.screen.messages import tell
 from edgerun.cli.screen.visible import folded, visible
 from edgerun.engine.chooser.params import all_options
 from edgerun.env import terminal_erases
@@ -41,11 +42,6 @@ def command(function: Command) -> Command:
     """Registers a command under its name, its docstring as help."""
     COMMANDS[function.__name__.removesuffix("_")] = function
     return function
-
-
-def tell(text: str) -> None:
-    """Prints a line of help or status; stdout is for tokens."""
-    print(folded(visible(text), sys.stderr), file=sys.stderr, flush=True)
 
 
 @command

@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from edgerun.cli import options
-from edgerun.cli.screen.terminal import unquoted
-from edgerun.errors import EdgerunError, InputError, PromptError, StorageError
+from edgerun.cli.screen.messages import say
+from edgerun.errors import InputError, PromptError, StorageError
 
 if TYPE_CHECKING:
     from edgerun.cli.conversation.store import ChatStore
-    from edgerun.cli.screen.terminal import ReadLine
     from edgerun.engine.stats import Stats
     from edgerun.llm.completion import TextStream
     from edgerun.llm.llm import LLM, ChatSession
@@ -80,35 +78,6 @@ class Conversation:
         used = self.used()
         return f"{'?' if used is None else used}/{self.context}"
 
-    def hold(self, read: ReadLine) -> None:
-        """Reads and answers until the input ends."""
-        while not self.done:
-            try:
-                text = read()
-            except EOFError:
-                return
-            except KeyboardInterrupt:
-                if not sys.stdin.isatty():
-                    raise
-                continue  # clears the line, as in a shell
-            if text.strip():
-                self.handle(text)
-
-    def handle(self, text: str) -> None:
-        """Runs a command or answers a message; the caller's mistakes become one line."""
-        from edgerun.cli.conversation.commands import run_command
-
-        try:
-            if text.startswith("/"):
-                run_command(self, text)
-            else:
-                self.answer(unquoted(text))
-        except EdgerunError as error:
-            options.say(str(error))
-            self.unanswered += not text.startswith("/")
-        except KeyboardInterrupt:
-            print(" [stopped]", file=sys.stderr, flush=True)
-
     def answer(self, text: str) -> None:
         """Streams a reply to stdout; Ctrl-C stops it and keeps the chat.
 
@@ -143,7 +112,7 @@ class Conversation:
             self.store.keep(self.session, self.llm.model.digest)
         except StorageError as error:
             self.store = None
-            options.say(f"this chat is not kept for --continue: {error}")
+            say(f"this chat is not kept for --continue: {error}")
 
     def exchanges(self) -> list[int]:
         """Where each exchange, a user's message and what follows it, begins in the messages."""
@@ -209,7 +178,7 @@ class Conversation:
             dropped += 1
         if dropped:
             what = "message and its reply" if dropped == 1 else f"{dropped} messages and replies"
-            options.say(f"the context is full: the oldest {what} were dropped")
+            say(f"the context is full: the oldest {what} were dropped")
         return stream
 
     def _leaves_room(self, stream: TextStream) -> bool:
@@ -219,4 +188,4 @@ class Conversation:
     def _say_full(self) -> None:
         full = f"the context is full ({self.context}/{self.context}), so the reply ends here"
         later = "the oldest messages make room for the next one"
-        options.say(f"{full}: {WAYS_OUT if self.when_full == STOP else later}")
+        say(f"{full}: {WAYS_OUT if self.when_full == STOP else later}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from edgerun.cli.options import say
+from edgerun.cli.screen.messages import say
 from edgerun.cli.screen.visible import columns, visible
 from edgerun.env import terminal_erases
 

@@ -1,4 +1,4 @@
-"""Downloads a checkpoint from the Hugging Face hub, then opens it like a local one.
+"""Downloads a checkpoint from the Hugging Face hub.
 
 The configuration comes first: whoever asks for a model that cannot be exported learns it before
 gigabytes of weights have been downloaded.
@@ -6,15 +6,12 @@ gigabytes of weights have been downloaded.
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 from edgerun.errors import CheckpointError, MissingDependencyError
 from edgerun_export.architectures import describe
-from edgerun_export.checkpoint.base import Checkpoint
 from edgerun_export.checkpoint.files import CONFIG_LIMIT_BYTES, decode_json, read_small
-from edgerun_export.checkpoint.registry import open_local
 
 _CONFIG = "config.json"
 # Data only: no pickles, no Python files.
@@ -53,15 +50,18 @@ _REASONS = {
 }
 
 
-def open_hub(hub_id: str, revision: str | None = None) -> Checkpoint:
-    """Open ``owner/name`` or ``owner/name/file.gguf``.
+def download(hub_id: str, revision: str | None = None) -> tuple[Path, str]:
+    """Download ``owner/name`` or ``owner/name/file.gguf``.
 
     Args:
         hub_id: repository, with a file for GGUF.
         revision: branch, tag or commit; the default branch otherwise.
 
+    Returns:
+        the folder or file in the hub's cache, and its commit.
+
     Raises:
-        CheckpointError: not found, gated, offline, or broken once downloaded.
+        CheckpointError: not found, gated or offline.
         UnsupportedError: the repository's configuration describes a model that cannot be exported.
         MissingDependencyError: huggingface_hub is not installed.
     """
@@ -72,15 +72,12 @@ def open_hub(hub_id: str, revision: str | None = None) -> Checkpoint:
             f"downloading '{hub_id}' needs huggingface_hub: pip install 'edgerun[export]'"
         ) from error
     try:
-        path, commit = _download(huggingface_hub, hub_id, revision)
+        return _download(huggingface_hub, hub_id, revision)
     except Exception as error:
         reason = _reason(error)
         if reason is None:
             raise
         raise CheckpointError(f"cannot download '{hub_id}' from the hub: {reason}") from error
-    checkpoint = open_local(path)
-    checkpoint.source = dataclasses.replace(checkpoint.source, location=hub_id, revision=commit)
-    return checkpoint
 
 
 def _download(hub: Any, hub_id: str, revision: str | None) -> tuple[Path, str]:

@@ -8,6 +8,7 @@ A reader is a module of this package, named in ``_READERS``, with::
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
 from pathlib import Path
@@ -77,7 +78,10 @@ def open_checkpoint(
         )
     from edgerun_export.checkpoint import hub
 
-    return hub.open_hub(path_or_id, revision)
+    downloaded, commit = hub.download(path_or_id, revision)
+    checkpoint = open_local(downloaded)
+    checkpoint.source = dataclasses.replace(checkpoint.source, location=path_or_id, revision=commit)
+    return checkpoint
 
 
 def open_local(path: Path, tokenizer: Path | None = None) -> Checkpoint:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgerun.cli.options import say
+from edgerun.cli.screen.messages import say
 
 if TYPE_CHECKING:
     from edgerun_hw.overlay.geometry import Geometry

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from edgerun.cli.options import say
+from edgerun.cli.screen.messages import say
 from edgerun.errors import BackendError
 
 _Board = Annotated[str, typer.Option("--board", help="Board: kv260, ultra96v2 or pynq-z2.")]

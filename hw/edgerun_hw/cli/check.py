@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from edgerun.cli.options import say
+from edgerun.cli.screen.messages import say
 
 _Geometries = Annotated[
     list[str] | None,
