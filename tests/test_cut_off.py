@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bundles import bundle_of
+from tests.support.bundles import bundle_of
 
 BEGIN = """
 import os, sys

@@ -9,7 +9,7 @@ from edgerun import load
 from edgerun.cli.main import main
 from edgerun.llm.scoring import score_texts, split_documents
 from edgerun.model.bundle import open_bundle
-from tests.peers import needs_complete_onnxruntime
+from tests.support.peers import needs_complete_onnxruntime
 
 FOLDER = Path(__file__).resolve().parents[1] / "models" / "default"
 MAX_BYTES = 12_000_000

@@ -17,10 +17,10 @@ import pytest
 
 import edgerun
 from edgerun.llm.llm import LLM
-from tests import fakes
-from tests.bundles import bundle_of
 from tests.engine.test_threads import OneBuffer
-from tests.interrupts import repeat_until_interrupted
+from tests.support import fakes
+from tests.support.bundles import bundle_of
+from tests.support.interrupts import repeat_until_interrupted
 
 THREADS = 16
 MESSAGES = 100

@@ -3,7 +3,7 @@
 import pytest
 
 from edgerun import env, trace
-from tests.bundles import bundle_of, runner
+from tests.support.bundles import bundle_of, runner
 
 SIGNS = {
     1: "decode cpu: {'embedding': 1",

@@ -1,4 +1,4 @@
-// The DRAM model alone, for tests/hw/test_ddr_model.py: streams that read or write from address to
+// The DRAM model alone, for tests/hw/simulate/test_ddr_model.py: streams that read or write from address to
 // address as fast as they are served.
 #include <cstdint>
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.bundles import GOLDEN, NAMES, bundle_of, error_of, runner
+from tests.support.bundles import GOLDEN, NAMES, bundle_of, error_of, runner
 
 BACKENDS = ("reference", "cpu", "onnxruntime")
 

@@ -10,7 +10,7 @@ from edgerun.backends.reference import ReferenceBackend
 from edgerun.errors import BackendError
 from edgerun.model.bundle import open_bundle
 from edgerun.state import Batch, CacheSpec, KVCache
-from tests.bundles import bundle_of, runner
+from tests.support.bundles import bundle_of, runner
 
 IDS = [3, 1, 4, 1, 5, 9, 2, 6]
 

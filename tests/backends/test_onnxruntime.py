@@ -17,8 +17,8 @@ from onnx import TensorProto, helper
 import edgerun
 from edgerun.backends import onnxruntime
 from edgerun.errors import BackendError, BundleError, UnsupportedError
-from tests.altered import AlteredBundle
-from tests.bundles import bundle_of
+from tests.support.altered import AlteredBundle
+from tests.support.bundles import bundle_of
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from edgerun.graph import lower as lowering
 from edgerun.model import bundle as bundles
 from edgerun.model.bundle import open_bundle
 from edgerun.state import CacheSpec
-from tests.bundles import bundle_of, runner
 from tests.graph.test_check import CASES, write
+from tests.support.bundles import bundle_of, runner
 
 # Those that would touch foreign memory, or have a shape that no kernel can have.
 BEYOND = [

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgerun.state import Batch
-from tests.bundles import bundle_of, runner
+from tests.support.bundles import bundle_of, runner
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2], [6], list(range(10, 90)), [5, 3]]
 NEXT = [8, 9, 7, 9]

@@ -17,8 +17,8 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.machine.profile import MachineProfile
 from edgerun.model.bundle import open_bundle
 from edgerun.plan.planner import make_plan
-from tests.bundles import bundle_of
 from tests.llm.test_loading import altered
+from tests.support.bundles import bundle_of
 
 
 def test_slow_and_unlimited_back_ends_have_to_be_named() -> None:

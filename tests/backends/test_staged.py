@@ -13,7 +13,7 @@ from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Constant
 from edgerun.model.bundle import open_bundle
-from tests.bundles import bundle_of, runner
+from tests.support.bundles import bundle_of, runner
 
 IDS = np.array([5, 0, 31, 5], np.int32)
 

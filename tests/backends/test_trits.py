@@ -19,7 +19,7 @@ from edgerun.kernels import isa
 from edgerun.llm.loading import LoadOptions, packing_of
 from edgerun.model.bundle import open_bundle
 from edgerun_export.pipeline import ExportOptions, export
-from tests.bundles import GOLDEN, bundle_of, runner
+from tests.support.bundles import GOLDEN, bundle_of, runner
 
 TERNARY = ["bitnet-master", "bitnet-offline", "bitnet-packed"]
 PIECES = (range(3, 40), range(5, 10), [7], [8], range(20, 36), [9])  # prefill, a few rows, decode

@@ -18,7 +18,7 @@ from edgerun.cli.main import main
 from edgerun.llm.loading import Model
 from edgerun.machine.profile import MachineProfile
 from edgerun.plan.calibration import Limits
-from tests import fakes
+from tests.support import fakes
 
 
 @dataclass(frozen=True)

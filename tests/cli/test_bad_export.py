@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.bundles import GOLDEN
 from tests.cli.conftest import Run, Shell, check_refusal
+from tests.support.bundles import GOLDEN
 
 Export = Callable[..., str]
 Q_PROJ = "model.layers.0.self_attn.q_proj.weight"

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from edgerun.cli import main as cli
-from tests.bundles import bundle_of
 from tests.cli.conftest import Shell, check_refusal
+from tests.support.bundles import bundle_of
 
 
 @pytest.fixture

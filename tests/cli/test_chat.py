@@ -18,9 +18,9 @@ from edgerun.cli.conversation.state import Conversation
 from edgerun.cli.conversation.store import ChatStore
 from edgerun.errors import SamplingError
 from edgerun.llm.llm import LLM
-from tests import fakes
 from tests.cli.conftest import Result, Run
 from tests.cli.test_main import ROOT, SLOW
+from tests.support import fakes
 
 
 def test_every_line_of_a_pipe_is_answered(run: Run) -> None:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 SLOW = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from tests import fakes
+from tests.support import fakes
 from edgerun.llm import llm
 from edgerun.cli.main import main
 class Slow(fakes.FakeExecutable):

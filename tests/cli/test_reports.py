@@ -17,8 +17,8 @@ from edgerun.cli.screen.tables import aligned, print_pairs, print_rows, size
 from edgerun.machine.profile import MachineProfile
 from edgerun.plan import calibration
 from edgerun.plan.workload import Workload
-from tests import fakes
 from tests.cli.conftest import Run
+from tests.support import fakes
 
 
 def test_bench_prints_one_object(run: Run) -> None:

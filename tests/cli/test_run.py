@@ -12,8 +12,8 @@ import pytest
 
 from edgerun.cli.prompt import gather, model_and_text
 from edgerun.llm.loading import Model
-from tests import fakes
 from tests.cli.conftest import Run
+from tests.support import fakes
 
 
 def chat_prompt(content: str, system: str = "") -> str:

@@ -16,7 +16,7 @@ from edgerun.engine.session import Session, shared_prefix
 from edgerun.engine.stats import Stats
 from edgerun.errors import BackendError, InputError, PromptError
 from edgerun.state import Batch, KVCache
-from tests import fakes
+from tests.support import fakes
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 

@@ -15,7 +15,7 @@ from edgerun.engine.many import Request, generate_many
 from edgerun.engine.session import Session
 from edgerun.errors import BackendError, InputError, PromptError
 from edgerun.state import KVCache
-from tests import fakes
+from tests.support import fakes
 
 GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 CONTEXT = 80  # more than a page

@@ -20,8 +20,8 @@ from edgerun.engine.many import Request, generate_many
 from edgerun.engine.session import Session
 from edgerun.errors import InputError
 from edgerun.state import Batch, KVCache
-from tests import fakes
 from tests.engine.test_engine import expected
+from tests.support import fakes
 
 THREADS = 8
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)

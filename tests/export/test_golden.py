@@ -6,7 +6,7 @@ import pytest
 from edgerun_export.verify.bundle_weights import BundleWeights
 from edgerun_export.verify.compare import relative_error, run_onnx
 from edgerun_export.verify.numpy_model import forward
-from tests.peers import needs_complete_onnxruntime
+from tests.support.peers import needs_complete_onnxruntime
 
 NAMES = [
     "llama",

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 from edgerun_export.bundle_files import MODEL_FILE
-from tests.peers import needs_complete_onnxruntime
+from tests.support.peers import needs_complete_onnxruntime
 
 NAMES = ["llama", "mistral", "qwen2", "qwen3", "bitnet-packed"]
 

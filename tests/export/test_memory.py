@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 
 from edgerun_export.pipeline import ExportOptions, export
-from tests.peers import needs_complete_onnxruntime
+from tests.support.peers import needs_complete_onnxruntime
 from tools.bench import random_model
 
 MB = 1 << 20

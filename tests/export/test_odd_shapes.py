@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from edgerun_export.pipeline import ExportOptions, export
-from tests.bundles import GOLDEN, error_of, runner
+from tests.support.bundles import GOLDEN, error_of, runner
 
 HIDDEN, WIDE, VOCAB, KV = 48, 85, 267, 24  # K = 48 and 85 of blocks of 32; N = 85 and 267
 NORMS = {

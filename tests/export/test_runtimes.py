@@ -15,7 +15,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from tests.peers import needs_complete_onnxruntime
+from tests.support.peers import needs_complete_onnxruntime
 
 pytestmark = [pytest.mark.peers, needs_complete_onnxruntime]
 

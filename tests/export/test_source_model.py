@@ -19,7 +19,7 @@ from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.verify.bundle_weights import BundleWeights
 from edgerun_export.verify.compare import VerificationError, relative_error, run_onnx
 from edgerun_export.verify.numpy_model import forward
-from tests.gguf_model import write_gguf
+from tests.support.gguf_model import write_gguf
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 ALL = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}

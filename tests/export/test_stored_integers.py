@@ -14,7 +14,7 @@ from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import encode_integers, fits
 from edgerun_export.verify.bundle_weights import BundleWeights
-from tests.gguf_model import write_gguf
+from tests.support.gguf_model import write_gguf
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 NAME = "model.layers.0.self_attn.q_proj.weight"

@@ -18,7 +18,7 @@ from edgerun.files.plain import (
     open_plain,
     read_plain,
 )
-from tests.oddities import ODDITIES, make_oddity
+from tests.support.oddities import ODDITIES, make_oddity
 
 
 @pytest.mark.parametrize("name", ["a", "model.onnx.data", ".hidden", "...", "a b", "ü"])

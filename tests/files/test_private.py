@@ -19,7 +19,7 @@ from edgerun.files.private import (
     read_private,
     write_atomically,
 )
-from tests.oddities import make_oddity
+from tests.support.oddities import make_oddity
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

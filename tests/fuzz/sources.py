@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 
 from edgerun.engine.session_file import SavedSession, save_session
 from edgerun.model.bundle import open_bundle
-from tests.bundles import GOLDEN, bundle_of
 from tests.export.checkpoint.conftest import (
     llama2c_bytes,
     llama2c_tokenizer,
@@ -19,6 +18,7 @@ from tests.export.checkpoint.conftest import (
     write_gguf,
 )
 from tests.fuzz.files import MANIFEST, Files, read_files, seal, write_files
+from tests.support.bundles import GOLDEN, bundle_of
 
 SESSION = "session"
 # Golden checkpoint, weights: the forms that graphs have.

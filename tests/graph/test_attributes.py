@@ -15,8 +15,8 @@ from edgerun.llm.loading import LoadOptions, prepare
 from edgerun.model.bundle import open_bundle
 from edgerun.ops.registry import OPS
 from edgerun.plan.planner import make_plan
-from tests.altered import AlteredBundle
-from tests.bundles import bundle_of
+from tests.support.altered import AlteredBundle
+from tests.support.bundles import bundle_of
 
 ATTENTION = "layers.0/self_attn/Attention"
 # Together they have every form that the exporter writes.

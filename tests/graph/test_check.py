@@ -22,8 +22,8 @@ from edgerun.llm.loading import LoadOptions, prepare
 from edgerun.model.bundle import open_bundle
 from edgerun.ops.base import matrix, vector
 from edgerun.ops.registry import OPS
-from tests.altered import AlteredBundle
-from tests.bundles import bundle_of
+from tests.support.altered import AlteredBundle
+from tests.support.bundles import bundle_of
 
 LAYER = "model.layers.0"
 NAN, INFINITE = np.float32("nan"), np.float32("inf")

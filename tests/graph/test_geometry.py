@@ -8,7 +8,7 @@ from edgerun.errors import BundleError
 from edgerun.graph.geometry import Geometry, confirm, geometry
 from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
-from tests.bundles import NAMES, bundle_of
+from tests.support.bundles import NAMES, bundle_of
 
 
 @pytest.mark.parametrize("weights", ["fp32", "int4"])

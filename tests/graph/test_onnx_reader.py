@@ -8,8 +8,8 @@ from onnx import numpy_helper
 
 from edgerun.errors import BundleError
 from edgerun.model.bundle import open_bundle
-from tests.altered import AlteredBundle
-from tests.bundles import bundle_of
+from tests.support.altered import AlteredBundle
+from tests.support.bundles import bundle_of
 
 
 @pytest.fixture

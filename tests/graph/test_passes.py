@@ -8,7 +8,7 @@ from edgerun.graph.match import Const, Matcher, Num, Op, Var
 from edgerun.graph.passes.prune import prune
 from edgerun.model.bundle import open_bundle
 from edgerun.ops.registry import OPS
-from tests.bundles import NAMES, bundle_of
+from tests.support.bundles import NAMES, bundle_of
 
 
 @pytest.mark.parametrize("weights", ["fp32", "int4"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgerun_hw.simulate.simulator import Simulator
-from tests.hw.commands import GEOMETRY, Make
+from tests.hw.support.commands import GEOMETRY, Make
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

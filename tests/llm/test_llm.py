@@ -1,4 +1,4 @@
-"""The Python API, on the fake model of ``tests/fakes.py``."""
+"""The Python API, on the fake model of ``tests/support/fakes.py``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from edgerun.kernels.host.cores import cores
 from edgerun.llm.completion import TextStream, Writer
 from edgerun.llm.llm import LLM
 from edgerun.llm.loading import LoadOptions, resolve
-from tests import fakes
+from tests.support import fakes
 
 
 def saying(text: str, prompt: str = "hi", **options: Any) -> LLM:

@@ -20,7 +20,7 @@ from edgerun.llm import loading
 from edgerun.llm.loading import affordable_rows, streamed_bytes
 from edgerun.model.bundle import MANIFEST, open_bundle
 from edgerun.plan.planner import make_plan
-from tests.bundles import bundle_of
+from tests.support.bundles import bundle_of
 
 
 def load(folder: Path, **options: Any) -> Any:
@@ -118,7 +118,7 @@ def altered(folder: Path, target: Path, name: str, data: bytes) -> Path:
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
-    from tests import fakes
+    from tests.support import fakes
 
     content = json.loads(fakes.byte_tokenizer_json())
     content["added_tokens"] += [

@@ -1,4 +1,4 @@
-"""Bits per byte and perplexity, on the fake model of ``tests/fakes.py``."""
+"""Bits per byte and perplexity, on the fake model of ``tests/support/fakes.py``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from edgerun.errors import BackendError, InputError
 from edgerun.llm.llm import LLM
 from edgerun.llm.scoring import score_texts, split_documents
-from tests import fakes
 from tests.llm.test_llm import Broken, model
+from tests.support import fakes
 
 
 def test_scores_match_the_probabilities_of_single_tokens() -> None:

@@ -13,7 +13,7 @@ import pytest
 from edgerun.env import read_settings
 from edgerun.machine import profile
 from edgerun.machine.profile import MachineProfile
-from tests.fakes import Meter
+from tests.support.fakes import Meter
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from edgerun.errors import BundleError, InputError, UnsupportedError
 from edgerun.model.bundle import open_bundle
-from tests.bundles import bundle_of
+from tests.support.bundles import bundle_of
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from onnx import AttributeProto, SparseTensorProto, TensorProto
 from edgerun.errors import BundleError
 from edgerun.model import bundle_files
 from edgerun.model.bundle import open_bundle
-from tests.bundles import bundle_of
-from tests.oddities import ODDITIES, make_oddity
+from tests.support.bundles import bundle_of
+from tests.support.oddities import ODDITIES, make_oddity
 
 BAD_NAMES = ("../secret", "/etc/passwd", "sub/secret", "..", ".", "", "a\\secret", "secret\0")
 TEXTS = ("tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json")

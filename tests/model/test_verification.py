@@ -15,7 +15,7 @@ from edgerun.llm.llm import load
 from edgerun.llm.loading import LoadOptions, prepare
 from edgerun.model import verification
 from edgerun.model.bundle import Bundle, open_bundle
-from tests.bundles import bundle_of
+from tests.support.bundles import bundle_of
 
 NAME = "model.onnx.data"
 

@@ -24,7 +24,7 @@ from edgerun.plan.calibration import (
     random_weight,
     thread_counts,
 )
-from tests.fakes import Meter
+from tests.support.fakes import Meter
 
 SMALL = Load("int8_row", "ternary", 1, (256, 256), 3)
 

@@ -6,7 +6,7 @@ from edgerun.backends.base import FEW_ROWS, Launches, Phase, Shape, buckets
 from edgerun.errors import BackendError
 from edgerun.plan.programs import Programs
 from edgerun.state import Batch, KVCache
-from tests import fakes
+from tests.support import fakes
 
 
 def batch_of(rows):

@@ -6,7 +6,7 @@ import pytest
 
 from edgerun.model.bundle import open_bundle
 from edgerun.plan.workload import Workload, workload
-from tests.bundles import bundle_of
+from tests.support.bundles import bundle_of
 
 
 def test_every_matrix_counts_once_and_the_head_apart() -> None:

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from edgerun.state.fair_lock import FairLock
-from tests.interrupts import repeat_until_interrupted
+from tests.support.interrupts import repeat_until_interrupted
 
 
 def is_free(lock: FairLock) -> bool:

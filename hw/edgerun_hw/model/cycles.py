@@ -1,7 +1,7 @@
 """How long matrices take on the overlay: cycles by its rules, seconds by assumptions.
 
-The cycles are held against the simulator (``tests/hw/test_model.py``); seconds stand on an assumed
-clock and memory and are to be called *modelled*.
+The cycles are held against the simulator (``tests/hw/model/test_model.py``); seconds stand on an
+assumed clock and memory and are to be called *modelled*.
 """
 
 from __future__ import annotations

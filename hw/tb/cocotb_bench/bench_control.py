@@ -1,4 +1,4 @@
-"""cocotb's tests of ``tlmm_registers`` alone; ``tests/hw/test_cocotb.py`` starts them.
+"""cocotb's tests of ``tlmm_registers`` alone; ``tests/hw/rtl/test_cocotb.py`` starts them.
 
 The C++ harness and ``bench_top`` make one access at a time, as drivers do. Here every channel runs
 for itself: addresses, data and responses of several accesses overlap, as an interconnect may do.

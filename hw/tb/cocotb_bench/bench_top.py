@@ -1,4 +1,4 @@
-"""cocotb's tests of ``tlmm_top``; ``tests/hw/test_cocotb.py`` starts them.
+"""cocotb's tests of ``tlmm_top``; ``tests/hw/rtl/test_cocotb.py`` starts them.
 
 The parameters of the build come in the environment variable BENCH_GEOMETRY, a preset's name.
 """

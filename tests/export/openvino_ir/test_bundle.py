@@ -17,7 +17,7 @@ from edgerun.errors import MissingDependencyError, StorageError, UnsupportedErro
 from edgerun_export.graph.external_data import find_data
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.verify.compare import VerificationError, sample_ids, verify
-from tests.peers import needs_complete_onnxruntime
+from tests.support.peers import needs_complete_onnxruntime
 
 openvino = pytest.importorskip("openvino")
 openvino_tokenizers = pytest.importorskip("openvino_tokenizers")

@@ -17,8 +17,8 @@ from edgerun.model.chat.disguise import RESERVED, SPELLING, make_disguises
 from edgerun.model.chat.format import ChatFormat, RenderedChat
 from edgerun.model.chat.template import ChatTemplate
 from edgerun.model.text.tokenizer import Tokenizer
-from tests import fakes
 from tests.model.chat.test_template import VARIABLES, by_jinja2
+from tests.support import fakes
 
 TOKENIZER = fakes.byte_tokenizer()
 CONTROLS = TOKENIZER.controls.ids

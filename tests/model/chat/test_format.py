@@ -14,7 +14,7 @@ from edgerun.errors import PromptError
 from edgerun.model.chat.conversation import MAX_DEPTH
 from edgerun.model.chat.format import ChatFormat
 from edgerun.model.chat.template import ChatTemplate
-from tests import fakes
+from tests.support import fakes
 
 TOKENIZER = fakes.byte_tokenizer()
 VARIABLES = TOKENIZER.special_token_variables()

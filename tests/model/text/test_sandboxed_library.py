@@ -24,7 +24,7 @@ from edgerun.model.text import sandboxed_library
 from edgerun.model.text import tokenizer as tokenizer_module
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.model.text.tokenizer_check import TextBounds
-from tests import fakes
+from tests.support import fakes
 
 LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 DOUBLING = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}

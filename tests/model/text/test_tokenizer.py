@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as RustTokenizer
 from edgerun.errors import BundleError, PromptError, UnsupportedError
 from edgerun.model.chat.disguise import make_disguises
 from edgerun.model.text.tokenizer import Tokenizer
-from tests import fakes
+from tests.support import fakes
 
 JSONS = {
     "byte-level": fakes.byte_tokenizer_json(),

@@ -17,7 +17,7 @@ from edgerun.model.chat.format import ChatFormat
 from edgerun.model.chat.template import ChatTemplate
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.model.text.tokenizer_check import TextBounds, check_tokenizer_json
-from tests import fakes
+from tests.support import fakes
 
 
 def tokenizer_json(**parts: Any) -> str:

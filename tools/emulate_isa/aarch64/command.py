@@ -46,7 +46,7 @@ def golden(place: Environment, cpu: str, arguments: Sequence[str]) -> bool:
 
 def replies(place: Environment, cpu: str, arguments: Sequence[str]) -> bool:
     """Texts of the default model and ids of the golden models are those of this machine."""
-    from tests.bundles import bundle_of
+    from tests.support.bundles import bundle_of
 
     with tempfile.TemporaryDirectory() as name:
         folders = []

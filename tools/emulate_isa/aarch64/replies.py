@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from edgerun import load
-from tests.bundles import runner
+from tests.support.bundles import runner
 
 TEXTS = ("Tell me a story about a dog.", "Hello!", "What is the sun?")
 TOKENS = 80

@@ -19,7 +19,7 @@ import pytest
 from edgerun.env import settings
 from edgerun_hw.devices.client import WorkerClient
 from edgerun_hw.overlay.geometry import PRESETS
-from tests.hw.problems import random_problem
+from tests.hw.support.problems import random_problem
 
 pytestmark = pytest.mark.pynq
 SCRIPT = Path(__file__).with_name("remote_checks.py")

@@ -12,7 +12,7 @@ from edgerun.env import settings
 from edgerun_hw.devices.client import WorkerClient
 from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.overlay.packing import LookupMode
-from tests.hw.problems import random_problem
+from tests.hw.support.problems import random_problem
 
 pytestmark = pytest.mark.pynq
 SCRIPT = Path(__file__).with_name("pynq_checks.py")

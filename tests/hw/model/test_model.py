@@ -31,7 +31,7 @@ from edgerun_hw.model.tokens import (
 from edgerun_hw.overlay.cut import FILL_CYCLES, cut_matrix
 from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.overlay.port import Counters
-from tests.hw.devices import normal, random_weight
+from tests.hw.support.overlays import normal, random_weight
 
 KV260 = PRESETS["decode-300"]
 

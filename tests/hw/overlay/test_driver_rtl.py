@@ -12,7 +12,7 @@ from edgerun_hw.overlay.errors import CommandError, OverlayTimeoutError
 from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.overlay.packing import LookupMode
 from edgerun_hw.simulate import Channel, Fault, FaultKind, Simulator
-from tests.hw.problems import random_problem
+from tests.hw.support.problems import random_problem
 
 pytestmark = pytest.mark.fpga
 

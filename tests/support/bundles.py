@@ -23,7 +23,7 @@ from edgerun.state import Batch, CacheSpec, KVCache
 from edgerun.state.kv_cache import CacheDType
 from edgerun_export.pipeline import ExportOptions, export
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 NAMES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
 
 

@@ -28,8 +28,8 @@ from edgerun_hw.backend import FpgaBackend
 from edgerun_hw.backend.tally import Tally, cycles_report, part_of
 from edgerun_hw.devices.registry import DEVICES, find_device
 from edgerun_hw.overlay.port import Counters
-from tests.bundles import bundle_of
-from tests.hw.devices import fake_overlay, normal, random_weight, replace_fake
+from tests.hw.support.overlays import fake_overlay, normal, random_weight, replace_fake
+from tests.support.bundles import bundle_of
 
 FAKE = ["--backend", "fpga", "--device", "fake"]
 SPEC = CacheSpec(1, 1, 16)

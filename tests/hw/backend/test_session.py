@@ -15,7 +15,7 @@ from edgerun_hw.overlay.driver import Tlmm
 from edgerun_hw.overlay.errors import OverlayError
 from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.simulate.fake import FakeDevice
-from tests.hw.devices import normal, random_weight, replace_fake
+from tests.hw.support.overlays import normal, random_weight, replace_fake
 
 WEIGHT = random_weight(np.random.default_rng(1), "ternary", (400, 64), 64)
 

@@ -12,7 +12,7 @@ import pytest
 from edgerun.env import settings
 from edgerun.llm.llm import load
 from edgerun_hw.devices.client import WorkerClient
-from tests.hw.devices import replace_fake
+from tests.hw.support.overlays import replace_fake
 
 PROMPT = "Once upon a time"
 TOKENS = 6

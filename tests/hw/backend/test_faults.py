@@ -29,8 +29,8 @@ from edgerun_hw.overlay.errors import WorkerError
 from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.overlay.port import Overlay
 from edgerun_hw.simulate.fake import FakeDevice, Faults
-from tests.bundles import bundle_of
-from tests.hw.devices import replace_fake
+from tests.hw.support.overlays import replace_fake
+from tests.support.bundles import bundle_of
 
 PROMPT = [5, 9, 17, 23, 4]
 TOKENS = 3

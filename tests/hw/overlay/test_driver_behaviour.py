@@ -14,7 +14,7 @@ from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.overlay.packing import LookupMode
 from edgerun_hw.overlay.port import Ticket
 from edgerun_hw.simulate.fake import FakeDevice, Faults
-from tests.hw.problems import random_problem
+from tests.hw.support.problems import random_problem
 
 
 @pytest.mark.parametrize("preset", ["tiny", "tiny-prefill", "decode-300"])

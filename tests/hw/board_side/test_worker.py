@@ -25,7 +25,7 @@ from edgerun_hw.overlay.errors import (
 from edgerun_hw.overlay.packing import LookupMode
 from edgerun_hw.overlay.port import Ticket
 from edgerun_hw.simulate.fake import FakeDevice
-from tests.hw.problems import random_problem
+from tests.hw.support.problems import random_problem
 
 PYTHON = Path(sys.executable)
 LAST_LINE = "sys.exit(importlib.import_module(module).main([file, device]))\n"

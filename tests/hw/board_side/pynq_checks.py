@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "hw")]
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # pynq says that this processor is not a board's
@@ -30,7 +30,7 @@ from edgerun_hw.overlay.geometry import PRESETS  # noqa: E402
 from edgerun_hw.simulate.board.bitstream import read_bitstream  # noqa: E402
 from edgerun_hw.simulate.board.device import SimulatedDevice, prepare  # noqa: E402
 from edgerun_hw.simulate.fake import FakeDevice, Faults  # noqa: E402
-from tests.hw.problems import random_problem  # noqa: E402
+from tests.hw.support.problems import random_problem  # noqa: E402
 
 LIBRARY = sys.argv[2] if len(sys.argv) > 2 else ""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "hw")]
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # pynq says that this processor is not a board's
@@ -24,7 +24,7 @@ from edgerun_hw.board_side.pynq_driver import TlmmIP, load_overlay  # noqa: E402
 from edgerun_hw.overlay import register_map as regs  # noqa: E402
 from edgerun_hw.overlay.geometry import PRESETS  # noqa: E402
 from edgerun_hw.simulate.board.device import prepare  # noqa: E402
-from tests.hw.problems import random_problem  # noqa: E402
+from tests.hw.support.problems import random_problem  # noqa: E402
 
 
 def stock_pynq_drives_the_board(folder: Path):

@@ -22,7 +22,7 @@ from edgerun_hw.overlay.driver import Tlmm
 from edgerun_hw.overlay.geometry import PRESETS, Geometry
 from edgerun_hw.overlay.packing import LookupMode
 from edgerun_hw.simulate.fake import FakeBuffer, FakeDevice
-from tests.hw.devices import fake_overlay, normal, random_weight
+from tests.hw.support.overlays import fake_overlay, normal, random_weight
 
 TINY = capabilities_of(PRESETS["tiny"])
 SHAPES = [(1, 16), (5, 32), (37, 64), (130, 96), (421, 160)]

@@ -10,7 +10,7 @@ from edgerun_hw.overlay.driver import Tlmm
 from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.overlay.port import Overlay
 from edgerun_hw.simulate import Channel, Fault, FaultKind, Simulator
-from tests.hw.test_faults import TAKES_OVER, generate, with_device
+from tests.hw.backend.test_faults import TAKES_OVER, generate, with_device
 
 pytestmark = [pytest.mark.fpga, pytest.mark.timeout(900)]
 

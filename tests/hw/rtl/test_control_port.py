@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgerun_hw.overlay import register_map as regs
-from tests.hw.commands import GEOMETRY, Make, complete, make_command
+from tests.hw.support.commands import GEOMETRY, Make, complete, make_command
 
 pytestmark = pytest.mark.fpga
 

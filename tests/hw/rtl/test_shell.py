@@ -13,7 +13,7 @@ from edgerun_hw.overlay import register_map as regs
 from edgerun_hw.overlay.packing import LookupMode
 from edgerun_hw.simulate.faults import Channel, Fault, FaultKind
 from edgerun_hw.simulate.memory import DDR_PRESETS
-from tests.hw.commands import (
+from tests.hw.support.commands import (
     DATA_PORT,
     GEOMETRY,
     LIMIT,

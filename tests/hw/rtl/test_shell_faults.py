@@ -8,7 +8,7 @@ import pytest
 from edgerun_hw.overlay import register_map as regs
 from edgerun_hw.simulate.faults import DECERR, SLVERR, Channel, Fault, FaultKind
 from edgerun_hw.simulate.simulator import Simulator
-from tests.hw.commands import (
+from tests.hw.support.commands import (
     DATA_PORT,
     LIMIT,
     Make,

@@ -1,0 +1,1 @@
+"""Models, bundles, files and interrupts that tests of several packages use."""
