@@ -1,0 +1,18 @@
+"""Scales every block so that its largest magnitude is the last code."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.formats.base import BlockFormat, PackedWeight
+from edgerun_export.quantize.blocks import encode, padded
+from edgerun_export.quantize.method import Method
+
+
+def quantise(rows: NDArray[np.float32], layout: BlockFormat, block: int) -> PackedWeight:
+    blocks = padded(rows, block).reshape(len(rows), -1, block)
+    return encode(rows, np.abs(blocks).max(axis=-1) / np.float32(layout.high), layout, block)
+
+
+METHOD = Method(quantise)

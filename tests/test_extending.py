@@ -1,0 +1,95 @@
+"""A package adds one file of each kind, and nothing else has to change.
+
+The files lie in tests/support/toys as another package would install them, in folders that are
+called like ours. They are used for what they are: exported with, planned, run, and compared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgerun.discovery import ADDED
+from tests.bundles import GOLDEN
+
+TOYS = Path(__file__).parent / "support" / "toys"
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory, repo_root: Path) -> dict[str, Any]:
+    """What came of using the toys, all in one process that finds them on its path."""
+    folder = tmp_path_factory.mktemp("extending")
+    shutil.copytree(TOYS, folder / "site" / ADDED, ignore=shutil.ignore_patterns("__pycache__"))
+    checkpoint = Path(shutil.copytree(GOLDEN / "llama", folder / "checkpoint"))
+    config = json.loads((checkpoint / "config.json").read_text("utf-8"))
+    config |= {"model_type": "toylm", "architectures": ["ToyForCausalLM"]}
+    config |= {"width": config.pop("hidden_size"), "depth": config.pop("num_hidden_layers")}
+    (checkpoint / "config.json").write_text(json.dumps(config), "utf-8")
+    paths = [folder / "site", repo_root, repo_root / "export", repo_root / "hw"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.extending", str(checkpoint), str(folder)],
+        capture_output=True,
+        text=True,
+        cwd=repo_root,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_the_toys_are_nothing_but_one_file_each() -> None:
+    """A second file beside one of these would be the second place that had to change."""
+    files = sorted(str(path.relative_to(TOYS)) for path in TOYS.rglob("*.py"))
+    assert files == [
+        "backends/normer.py",
+        "engine/sampling/top_n_sigma.py",
+        "export/architectures/toylm.py",
+        "export/quantize/absmax.py",
+        "formats/int4s.py",
+    ]
+
+
+def test_an_architecture(used: dict[str, Any]) -> None:
+    assert used["architecture"]["name"] == "toylm"
+    assert used["architecture"]["error"] < 1e-4
+
+
+def test_a_weight_format_and_a_quantisation_method(used: dict[str, Any]) -> None:
+    found = used["weights"]
+    assert found["recipe"]["weights"] == "int4s"
+    assert (found["recipe"]["method"], found["recipe"]["group_size"]) == ("absmax", 64)
+    assert found["equal"]
+    assert found["matrices"] == 14
+    assert found["range"] == [-7, 7]
+    assert "int4, int8, ternary, int4s, fp32." in " ".join(found["help"].split())
+    assert "rtn, ternary, absmax." in " ".join(found["help"].split())
+
+
+def test_a_back_end(used: dict[str, Any]) -> None:
+    found = used["backend"]
+    assert "normer" in found["names"]
+    assert sorted(found["normer"]) == ["cpu", "normer"]
+    assert found["reference"] == ["reference"]
+    assert found["normer ids"] == found["reference ids"]
+    assert found["error"] < 1e-4
+
+
+def test_a_sampling_processor(used: dict[str, Any]) -> None:
+    found = used["sampler"]
+    assert found["narrow"] == found["greedy"] != found["off"]
+    assert found["wide"] == found["off"]
+    assert found["refusal"] == "top_n_sigma is 101; expected a number from 0 to 100"
+    assert found["misspelt"].endswith("did you mean 'top_n_sigma'?")
+    assert "--top-n-sigma X" in found["help"]
+    assert "| `top_n_sigma` | `0.0` | Keep what is so many deviations down. |" in found["table"]
+    assert "    top_n_sigma: float\n" in found["keywords"]
