@@ -53,6 +53,18 @@ class Op:
         self.attributes = attributes
 
 
+class PatternWriter:
+    """Puts a pattern together from what a form calls for, see ``activations/base.py``."""
+
+    def __call__(self, op: str, *inputs: Pattern) -> Pattern:
+        """Matches a node of this op."""
+        return Op(op, *inputs)
+
+    def number(self, value: float) -> Pattern:
+        """Matches a float32 constant of this value."""
+        return Num(float(np.float32(value)))
+
+
 Pattern: TypeAlias = Var | Const | Num | Op
 
 

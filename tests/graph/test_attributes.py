@@ -28,6 +28,13 @@ SOURCES = {
 }
 
 
+# Ops of which no attribute is read.
+PLAIN = (
+    *("Abs", "Add", "And", "Clip", "Cos", "Div", "Greater", "LessOrEqual", "MatMul", "Mul", "Neg"),
+    *("Range", "Relu", "Round", "Sigmoid", "Sin", "Slice", "Squeeze", "Sub", "Unsqueeze"),
+)
+
+
 def altered(folder, name="llama"):
     return AlteredBundle(bundle_of(name, **SOURCES[name]), folder / "bundle")
 
@@ -68,10 +75,10 @@ def test_every_op_that_the_passes_read_is_in_the_table(tmp_path):
     for index, name in enumerate(SOURCES):
         model = altered(tmp_path / str(index), name).model
         ops |= {f"{node.domain}.{node.op_type}".lstrip(".") for node in model.graph.node}
-    assert ops == set(ATTRIBUTES)
+    assert ops == {*ATTRIBUTES, *PLAIN}
 
 
-@pytest.mark.parametrize("op", ATTRIBUTES)
+@pytest.mark.parametrize("op", [*ATTRIBUTES, *PLAIN])
 def test_an_unknown_attribute_is_never_ignored(op, tmp_path):
     for index, name in enumerate(SOURCES):
         bundle = altered(tmp_path / str(index), name)

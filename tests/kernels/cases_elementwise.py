@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgerun.activations.registry import ACTIVATIONS
 from edgerun.formats import format_named
 from edgerun.ops.registry import OPS
 from tests.kernels.harness import (
@@ -51,7 +52,7 @@ def embedding_block(form: tuple[str, int]) -> Call:
 @cases_of(
     "gate",
     isa=ISAS,
-    activation=["silu", "relu2"],
+    activation=list(ACTIVATIONS),
     shape=[(1, 7, 1), (1, 1000, 4), (3, 64, 2), (2, 5, 3)],
 )
 def gate(isa: str, activation: str, shape: tuple[int, int, int]) -> Call:

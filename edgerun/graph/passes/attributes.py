@@ -35,12 +35,9 @@ class Read:
 
 Rules: TypeAlias = Mapping[str, Any]  # a Read, or the one value that changes nothing
 
-_PLAIN: Rules = {}
 # By op; from the operator specifications of ONNX (opset 23) and onnxruntime's contrib operators.
+# Of other ops no attribute is read.
 ATTRIBUTES: Mapping[str, Rules] = {
-    **dict.fromkeys(("Abs", "Add", "And", "Clip", "Cos", "Div", "Greater", "LessOrEqual"), _PLAIN),
-    **dict.fromkeys(("MatMul", "Mul", "Neg", "Range", "Relu", "Round", "Sigmoid", "Sin"), _PLAIN),
-    **dict.fromkeys(("Slice", "Squeeze", "Sub", "Unsqueeze"), _PLAIN),
     "Attention": {
         "scale": Read(float),
         "is_causal": Read(int, 0),
@@ -81,9 +78,7 @@ def is_unread(node: Node) -> bool:
 
 
 def _read(node: Node) -> Node:
-    rules = ATTRIBUTES.get(node.op)
-    if rules is None:
-        return node
+    rules = ATTRIBUTES.get(node.op, {})
     defaults = {
         name: rule.default
         for name, rule in rules.items()

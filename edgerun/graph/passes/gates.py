@@ -1,17 +1,16 @@
-"""``silu(gate) * up`` and ``relu(gate)**2 * up`` become ``gate``."""
+"""``activation(gate) * up`` becomes ``gate``, for every function in ``activations/``."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from edgerun.activations.registry import ACTIVATIONS
 from edgerun.graph.ir import Graph, Node
-from edgerun.graph.match import Matcher, Op, Var
+from edgerun.graph.match import Matcher, Op, PatternWriter, Var
 
-_SILU = Op("Mul", Var("gate"), Op("Sigmoid", Var("gate")))
-_RELU = Op("Relu", Var("gate"))
 _FORMS = {
-    "silu": Op("Mul", _SILU, Var("up")),
-    "relu2": Op("Mul", Op("Mul", _RELU, _RELU), Var("up")),
+    name: Op("Mul", activation.onnx(PatternWriter(), Var("gate")), Var("up"))
+    for name, activation in ACTIVATIONS.items()
 }
 
 

@@ -39,24 +39,9 @@ Factory: TypeAlias = Callable[..., Body]
 Progress: TypeAlias = Callable[[str], None]
 STARTING = "starting the compiler"  # told for each kernel that is queued; others name kernels
 FIELDS = "kernel-fields"  # what a file in the cache is called
-FAMILIES = (
-    "attention.cache_write",
-    "attention.many",
-    "attention.plan",
-    "attention.single",
-    "layouts.repack",
-    "linear.amx",
-    "linear.gemm",
-    "linear.lookup",
-    "linear.rows",
-    "linear.trits",
-    "pointwise.elementwise",
-    "pointwise.normalize",
-    "pointwise.quantize",
-    "probes.multiply",
-    "probes.read",
-)
+WITHOUT_KERNELS = ("host", "jit", "lang", "run")  # folders
 SOURCES = Path(__file__).parents[1]  # what kernels are made of lies in folders beside this one's
+FORMS = SOURCES.parent / "activations"  # and in these files
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +102,9 @@ def kernel(name: str, fields: str) -> Callable[[Factory], Factory]:
 @cache
 def kernels() -> dict[str, Kernel]:
     """All kernels by name; imports Numba."""
-    for family in FAMILIES:
-        importlib.import_module(f"edgerun.kernels.{family}")
+    for path in sorted(SOURCES.glob("*/*.py")):
+        if path.parent.name not in WITHOUT_KERNELS and path.stem != "__init__":
+            importlib.import_module(f"edgerun.kernels.{path.parent.name}.{path.stem}")
     return dict(_KERNELS)
 
 
@@ -126,7 +112,7 @@ def kernels() -> dict[str, Kernel]:
 def code_version() -> str:
     """Digest of all that compiled code depends on: sources, compiler, CPU."""
     digest = hashlib.sha256()
-    for path in sorted(SOURCES.glob("*/*.py")):
+    for path in sorted([*SOURCES.glob("*/*.py"), *FORMS.glob("*.py")]):
         digest.update(path.read_bytes())
     known = identity()
     processor = "\0".join(host()).encode() if known is None else known

@@ -32,6 +32,12 @@ def like(typingctx, value, scalar):  # type: ignore[no-untyped-def]
 
 
 @njit
+def number(x, value):  # type: ignore[no-untyped-def]
+    """A float32 in every lane of a vector shaped like ``x``."""
+    return like(x, float32(value))
+
+
+@njit
 def exp(x):  # type: ignore[no-untyped-def]
     """``e ** x`` of a float32 vector; x is clamped to [-87.3, 88.3].
 
@@ -50,17 +56,3 @@ def exp(x):  # type: ignore[no-untyped-def]
     p = fma(p, r * r, r) + like(x, float32(1))
     whole = cast(n, "i32")
     return p * reinterpret(shift_left(whole + like(whole, int32(127)), 23), "f32")
-
-
-@njit
-def silu(x):  # type: ignore[no-untyped-def]
-    """``x * sigmoid(x)`` of a float32 vector; error below 3e-7 of the result."""
-    zero = like(x, float32(0))
-    return x / (like(x, float32(1)) + exp(zero - maximum(x, like(x, float32(-80)))))
-
-
-@njit
-def relu2(x):  # type: ignore[no-untyped-def]
-    """``max(x, 0) ** 2`` of a float32 vector, exact as float32 arithmetic is."""
-    positive = maximum(x, like(x, float32(0)))
-    return positive * positive

@@ -10,9 +10,10 @@ from math import gcd
 
 from numba import float32, njit
 
+from edgerun.activations.registry import ACTIVATIONS
 from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.lang import vectormath
 from edgerun.kernels.lang.simd import load, store
-from edgerun.kernels.lang.vectormath import relu2, silu
 from edgerun.kernels.lang.word import byte_at, float_at, int_at, set_float, word
 
 
@@ -64,11 +65,11 @@ def embedding_block(bits: int, block: int) -> Body:
 
 @kernel("gate", "rows gate gate_stride up up_stride out out_stride width pieces")
 def gate(activation: str, lanes: int) -> Body:
-    """``out = activation(gate) * up`` for ``silu`` or ``relu2``; ``out`` may be an input.
+    """``out = activation(gate) * up``; ``out`` may be an input.
 
     A row is cut into ``pieces``: chunk = row * pieces + piece. Relative error below 4e-7.
     """
-    squared = 1 if activation == "relu2" else 0
+    activate = njit(ACTIVATIONS[activation].vector(vectormath))
 
     def body(a: int, chunk: int) -> None:
         pieces, width = word(a, 8), word(a, 7)
@@ -83,12 +84,10 @@ def gate(activation: str, lanes: int) -> Body:
         whole = first + max(0, last - first) // lanes * lanes
         for index in range(first, whole, lanes):
             x = load(g + index * 4, "f32", lanes)
-            y = relu2(x) if squared else silu(x)
-            store(out + index * 4, y * load(u + index * 4, "f32", lanes))
+            store(out + index * 4, activate(x) * load(u + index * 4, "f32", lanes))
         for index in range(whole, last):
             one = load(g + index * 4, "f32", 1)
-            y1 = relu2(one) if squared else silu(one)
-            store(out + index * 4, y1 * load(u + index * 4, "f32", 1))
+            store(out + index * 4, activate(one) * load(u + index * 4, "f32", 1))
 
     return body
 

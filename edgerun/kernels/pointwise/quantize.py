@@ -1,4 +1,4 @@
-"""Kernels that round activations to int8; codes are bit-equal to ``reference.py``.
+"""Kernels that round activations to int8; codes are bit-equal to ``ops/linear.py``.
 
 ``x`` is float32 ``[rows, x_stride]``, ``q`` int8 ``[rows, q_stride]``, zero from ``width`` to
 ``q_stride``; a chunk is a row. ``lanes`` is the number of float32 in a vector.
@@ -22,7 +22,7 @@ from edgerun.kernels.lang.simd import (
 )
 from edgerun.kernels.lang.word import set_float, set_int, word
 
-MIN_ABSMAX = 1e-5  # as in reference.py
+MIN_ABSMAX = 1e-5  # as in ops/linear.py
 SMALLEST_NORMAL = 1.1754944e-38  # the inverse of a smaller scale overflows
 
 

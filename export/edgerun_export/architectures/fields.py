@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from edgerun.activations.registry import ACTIVATIONS
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.architectures.spec import Activation, Config, TernaryOrigin
+from edgerun_export.architectures.spec import Config, TernaryOrigin
 
 # Larger than anything known; what exceeds it would only exhaust memory.
 _MAX_SIZE, _MAX_LAYERS = 1 << 24, 1024
 _MIN_NUMBER, _MAX_NUMBER = 1e-12, 1e12
-_ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "relu2": "relu2"}
+# By the names that checkpoints have for them.
+_ACTIVATIONS = {
+    alias: name for name, activation in ACTIVATIONS.items() for alias in (name, *activation.aliases)
+}
 
 
 def positive(
@@ -82,7 +86,7 @@ def names(config: Config, key: str) -> list[str]:
     return value
 
 
-def activation(config: Config, default: str = "silu") -> Activation:
+def activation(config: Config, default: str = "silu") -> str:
     """Returns the feed-forward activation.
 
     Raises:

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Config = Mapping[str, Any]
-Activation = Literal["silu", "relu2"]
 TernaryOrigin = Literal["packed", "master"]
 HEAD_WEIGHT = "lm_head.weight"
 
@@ -63,7 +62,7 @@ class DecoderSpec:
         vocab_size: rows of the embedding.
         context_length: positions the model was made for, in tokens.
         norm_eps: epsilon of every norm.
-        activation: of the feed-forward gate.
+        activation: of the feed-forward gate, the name of a file in ``edgerun/activations``.
         rope: rotary position embedding.
         windows: for each layer the number of latest positions it attends to, or ``None`` for all.
         tied: the head reads the embedding's weights.
@@ -86,7 +85,7 @@ class DecoderSpec:
     vocab_size: int
     context_length: int
     norm_eps: float
-    activation: Activation
+    activation: str
     rope: Rope
     windows: tuple[int | None, ...]
     tied: bool

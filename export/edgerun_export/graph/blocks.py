@@ -6,9 +6,12 @@ format.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import onnx
 
+from edgerun.activations.registry import ACTIVATIONS
 from edgerun_export.architectures import Rope
 from edgerun_export.graph.onnx_graph import OnnxGraph
 
@@ -97,19 +100,28 @@ class Rotary:
         return add("Add", [straight, crossed], f"{at}/Add")
 
 
-def silu(graph: OnnxGraph, value: str, at: str) -> str:
-    """``x * sigmoid(x)``."""
-    gate = graph.node("Sigmoid", [value], f"{at}/Sigmoid")
-    return graph.node("Mul", [value, gate], f"{at}/Mul")
+class _Writer:
+    """Writes the nodes of a form into a graph; see ``edgerun.activations.base``."""
+
+    def __init__(self, graph: OnnxGraph, at: str) -> None:
+        self._graph, self._at = graph, at
+        self._written: Counter[str] = Counter()
+
+    def __call__(self, op: str, *inputs: str) -> str:
+        """Adds a node, called after its op and, from the second on, numbered."""
+        self._written[op] += 1
+        number = f"_{self._written[op]}" if self._written[op] > 1 else ""
+        return self._graph.node(op, list(inputs), f"{self._at}/{op}{number}")
+
+    def number(self, value: float) -> str:
+        """Adds a float32 constant."""
+        return self._graph.scalar(value)
 
 
-def relu2(graph: OnnxGraph, value: str, at: str) -> str:
-    """``relu(x) ** 2``."""
-    positive = graph.node("Relu", [value], f"{at}/Relu")
-    return graph.node("Mul", [positive, positive], f"{at}/Mul")
-
-
-ACTIVATIONS = {"silu": silu, "relu2": relu2}
+def activate(graph: OnnxGraph, name: str, value: str, at: str) -> str:
+    """Applies the activation function called ``name``."""
+    output: str = ACTIVATIONS[name].onnx(_Writer(graph, at), value)
+    return output
 
 
 def quantised_activations(graph: OnnxGraph, value: str, at: str) -> str:

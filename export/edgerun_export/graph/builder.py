@@ -9,7 +9,7 @@ from onnx import helper
 
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.graph.attention import ATTENTION
-from edgerun_export.graph.blocks import ACTIVATIONS, quantised_activations
+from edgerun_export.graph.blocks import activate, quantised_activations
 from edgerun_export.graph.linear import LinearBuilder
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
 from edgerun_export.graph.weight_store import WeightStore
@@ -86,7 +86,7 @@ class _DecoderBuilder:
         hidden = self._activations(hidden, f"{at}/input")
         gate = self._linear.projection(hidden, module, self._projections["gate_proj"])
         up = self._linear.projection(hidden, module, self._projections["up_proj"])
-        active = ACTIVATIONS[self._spec.activation](self._graph, gate, f"{at}/activation")
+        active = activate(self._graph, self._spec.activation, gate, f"{at}/activation")
         gated = self._graph.node("Mul", [active, up], f"{at}/Mul")
         gated = self._optional_norm(gated, module, self._spec.mlp_sub_norm)
         gated = self._activations(gated, f"{at}/output")

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.activations.registry import ACTIVATIONS
 from edgerun_export.architectures import DecoderSpec
 
 F32 = NDArray[np.float32]
@@ -86,18 +87,8 @@ def _layer(spec: DecoderSpec, weights: Weights, layer: int, hidden: F32) -> F32:
 
     inner = rounded(norm(hidden, spec.post_attention_norm))
     gate, up = linear(inner, "gate_proj"), linear(inner, "up_proj")
-    inner = rounded(norm(_activate(spec, gate) * up, spec.mlp_sub_norm))
+    inner = rounded(norm(ACTIVATIONS[spec.activation].define(gate) * up, spec.mlp_sub_norm))
     return hidden + linear(inner, "down_proj")
-
-
-def _activate(spec: DecoderSpec, gate: F32) -> F32:
-    if spec.activation == "relu2":
-        positive = np.maximum(gate, np.float32(0))
-        return positive * positive
-    # A large negative gate overflows the exponential to infinity, which gives the right zero.
-    with np.errstate(over="ignore"):
-        exponential: F32 = np.exp(-gate)
-    return gate / (np.float32(1) + exponential)
 
 
 def _norm(value: F32, weight: F32, epsilon: float) -> F32:
