@@ -78,11 +78,11 @@ def bench(
         prompt = prompt_tokens or max(1, min(PROMPT_TOKENS, llm.model.context - new_tokens))
         filled = None if context is None else context - new_tokens
         runs = [one_run(llm, prompt, new_tokens, filled, index) for index in range(repeat + 1)]
-        found = summary(llm, runs[1:], load_s)  # the first one warms up
+        figures = summary(llm, runs[1:], load_s)  # the first one warms up
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(figures))
         return
-    for line in as_text(found).splitlines():
+    for line in as_text(figures).splitlines():
         print(folded(visible(line), sys.stdout, " " * 8))
 
 
@@ -98,7 +98,7 @@ def one_run(llm: LLM, prompt: int, new_tokens: int, filled: int | None, index: i
     prefill, of_prompt = _timed(llm, ids, 1)
     # Two calls: what is in the cache already is not computed again, so only the first one fills.
     long = _ids(llm, filled, -1)
-    llm.generate(long, **_asked(1))
+    llm.generate(long, **_greedy(1))
     decode, of_decode = _timed(llm, long, new_tokens)
     return Run(prefill, decode, {**of_decode, "prefill": of_prompt.get("prefill", 0.0)})
 
@@ -107,12 +107,13 @@ def _timed(llm: LLM, ids: list[int], new_tokens: int) -> tuple[Stats, dict[str, 
     """Timings of a generation, and seconds inside native programs by phase."""
     from edgerun.cli.bench_report import launches
 
-    before = {phase: one.native_s for phase, one in launches(llm).items()}
-    stats = llm.generate(ids, **_asked(new_tokens)).stats
-    return stats, {phase: one.native_s - before[phase] for phase, one in launches(llm).items()}
+    before = {phase: counters.native_s for phase, counters in launches(llm).items()}
+    stats = llm.generate(ids, **_greedy(new_tokens)).stats
+    after = {phase: counters.native_s for phase, counters in launches(llm).items()}
+    return stats, {phase: after[phase] - seconds for phase, seconds in before.items()}
 
 
-def _asked(new_tokens: int) -> dict[str, Any]:
+def _greedy(new_tokens: int) -> dict[str, Any]:
     return PLAIN | {"max_tokens": new_tokens, "ignore_eos": True}
 
 

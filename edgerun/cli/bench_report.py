@@ -61,7 +61,8 @@ def summary(llm: LLM, runs: list[Run], load_s: float) -> dict[str, Any]:
     measured = limits(threads)
     profile = measured.profile
     decode = median(run.decode.decode_tokens_per_s for run in runs)
-    multiply = profile.peak(threads, [path for one in launches(llm).values() for path in one.paths])
+    paths = [path for counters in launches(llm).values() for path in counters.paths]
+    multiply = profile.peak(threads, paths)
     return {
         "edgerun": __version__,
         "model": str(model.path),
@@ -187,37 +188,38 @@ def _end(stats: Stats) -> int:
     return stats.prompt_tokens + stats.decode_steps
 
 
-def as_text(found: dict[str, Any]) -> str:
+def as_text(figures: dict[str, Any]) -> str:
     """What a person sees: one table, and what it is held against."""
     from edgerun.cli.screen.tables import aligned, size
 
-    used, threads = found["memory"], found["threads"]
+    used, threads = figures["memory"], figures["threads"]
     lines = [
-        f"{found['model']}: {threads} thread{'' if threads == 1 else 's'}, "
-        f"back-ends {', '.join(found['backends'])}, context up to {found['context_tokens']} tokens",
+        f"{figures['model']}: {threads} thread{'' if threads == 1 else 's'}, "
+        f"back-ends {', '.join(figures['backends'])}, "
+        f"context up to {figures['context_tokens']} tokens",
         "",
-        *aligned([_row(found, phase) for phase in found["phases"]]),
+        *aligned([_row(figures, phase) for phase in figures["phases"]]),
         "",
-        f"limits: memory is read at {found['memory_limit_gb_per_s']:.1f} GB/s, int8 products made "
-        f"at {_peaks(found)}",
-        _disturbance_line(found),
+        f"limits: memory is read at {figures['memory_limit_gb_per_s']:.1f} GB/s, int8 products "
+        f"made at {_peaks(figures)}",
+        _disturbance_line(figures),
         f"memory: {size(used['peak_bytes'])} at most, {size(used['weight_bytes'])} of it weights "
         f"and {size(used['kv_bytes'])} keys and values",
     ]
     return "\n".join(line for line in lines if line is not None)
 
 
-def _disturbance_line(found: dict[str, Any]) -> str | None:
-    disturbance = found["limits_disturbed_by"]
+def _disturbance_line(figures: dict[str, Any]) -> str | None:
+    disturbance = figures["limits_disturbed_by"]
     if disturbance is None:
         return None
     return f"        the machine was busy, so they are too low and not stored: {disturbance}"
 
 
-def _peaks(found: dict[str, Any]) -> str:
+def _peaks(figures: dict[str, Any]) -> str:
     """The peak of each phase, once if they are the same, and the paths that have it."""
     peaks: dict[str, list[str]] = {}
-    for phase, part in found["phases"].items():
+    for phase, part in figures["phases"].items():
         paths = ", ".join(part["paths"]) or "all paths"
         peaks.setdefault(f"{part['int8_peak_tops'] or 0:.3f} TOPS ({paths})", []).append(phase)
     if len(peaks) == 1:
@@ -225,14 +227,14 @@ def _peaks(found: dict[str, Any]) -> str:
     return ", ".join(f"{peak} in {' and '.join(phases)}" for peak, phases in peaks.items())
 
 
-def _row(found: dict[str, Any], phase: str) -> dict[str, Any]:
+def _row(figures: dict[str, Any], phase: str) -> dict[str, Any]:
     """A phase's line of the table; ``overhead`` is the part of a call outside of kernels."""
-    part = found["phases"][phase]
+    part = figures["phases"][phase]
     share, launched = part["share_of_int8_peak"], part["launch"]
     return {
         "phase": phase,
         "tokens": part["tokens"],
-        "tokens/s": f"{found[f'{phase}_tokens_per_s']:.1f}",
+        "tokens/s": f"{figures[f'{phase}_tokens_per_s']:.1f}",
         "GB/s": f"{part['gb_per_s']:.2f}",
         "of memory": f"{part['share_of_memory_limit']:.0%}",
         "TOPS": f"{part['tops']:.3f}",

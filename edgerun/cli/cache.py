@@ -71,9 +71,9 @@ def cache(
 
 def contents(folder: Path) -> Iterator[Item]:
     """What there is of ours in a cache folder; links are not followed."""
-    for pattern, what in CONTENTS.items():
+    for pattern, description in CONTENTS.items():
         for path in sorted(folder.glob(pattern)):
-            yield Item(path.name, what, _bytes(path))
+            yield Item(path.name, description, _bytes(path))
 
 
 def clear(folder: Path, items: list[Item]) -> None:

@@ -98,8 +98,8 @@ def greet(llm: LLM) -> None:
     model = llm.model
     threads = f"{model.threads} thread{'' if model.threads == 1 else 's'}"
     name = "edgerun's own small model" if is_own(model.path) else visible(model.path.name)
-    what = f"{size(folder_bytes(model.path))}, context {model.context} tokens, {threads}"
-    print(f"{name}: {what}\n/help shows the commands, Ctrl-D quits.", file=sys.stderr)
+    properties = f"{size(folder_bytes(model.path))}, context {model.context} tokens, {threads}"
+    print(f"{name}: {properties}\n/help shows the commands, Ctrl-D quits.", file=sys.stderr)
 
 
 def is_own(path: Path) -> bool:

@@ -48,13 +48,13 @@ def doctor(
     """Runs the command; the parameters are the options."""
     if calibrate:
         _calibrate()
-    found = diagnosis()
+    findings = diagnosis()
     if as_json:
-        print(json.dumps(found, ensure_ascii=False))
+        print(json.dumps(findings, ensure_ascii=False))
     elif everything:
-        _print(found)
+        _print(findings)
     else:
-        for line in brief(found):
+        for line in brief(findings):
             print(folded(line, sys.stdout, MARGIN))
 
 
@@ -86,38 +86,38 @@ def diagnosis() -> dict[str, Any]:
     }
 
 
-def brief(found: Mapping[str, Any]) -> list[str]:
+def brief(findings: Mapping[str, Any]) -> list[str]:
     """Five lines of a diagnosis, the last of which says what to do."""
     from edgerun.cli.screen.tables import size
 
-    machine, memory, backends = found["machine"], found["memory"], found["back-ends"]
+    machine, memory, backends = findings["machine"], findings["memory"], findings["back-ends"]
     speed = memory["read_gb_per_s"]
     read = f"read at {speed} GB/s" if isinstance(speed, float) else f"whose speed is {speed}"
     ready = [name for name, state in backends.items() if state == "ready"]
     others = [name for name in backends if name not in ready]
     return [
-        f"edgerun    {found['edgerun']['version']}, Python {found['edgerun']['python']}, "
+        f"edgerun    {findings['edgerun']['version']}, Python {findings['edgerun']['python']}, "
         f"{machine['system']}, {machine['architecture']}",
         f"processor  {machine['processor']}, {machine['threads']} threads on "
         f"{machine['physical_cores']} cores, {machine['isa']} kernels",
         f"memory     {size(memory['total_bytes'])}, {size(memory['available_bytes'])} free, {read}",
         f"back-ends  {', '.join(ready) or 'none'}"
         + (f"; not ready: {', '.join(others)}" if others else ""),
-        f"{'verdict':<11}{_verdict(found)}, --all shows more",
+        f"{'verdict':<11}{_verdict(findings)}, --all shows more",
     ]
 
 
-def _verdict(found: Mapping[str, Any]) -> str:
+def _verdict(findings: Mapping[str, Any]) -> str:
     """What is wrong, else what would be good to do."""
-    missing = [name for name, state in found["packages"].items() if state == "missing"]
+    missing = [name for name, state in findings["packages"].items() if state == "missing"]
     wrong = [f"{name} is missing, which `pip install {name}` mends" for name in missing]
-    broken = {name: state for name, state in found["back-ends"].items() if "broken" in state}
+    broken = {name: state for name, state in findings["back-ends"].items() if "broken" in state}
     wrong += [f"{name} is {state}" for name, state in broken.items()]
-    if found["back-ends"].get("cpu") != "ready" and "cpu" not in broken:
-        wrong.append(f"cpu: {found['back-ends'].get('cpu', 'missing')}")
+    if findings["back-ends"].get("cpu") != "ready" and "cpu" not in broken:
+        wrong.append(f"cpu: {findings['back-ends'].get('cpu', 'missing')}")
     if wrong:
         return "; ".join(wrong)
-    if not found["profile"]["complete"]:
+    if not findings["profile"]["complete"]:
         return "nothing is missing; --calibrate measures speed"
     return "nothing is missing"
 
@@ -138,12 +138,12 @@ def _calibrate() -> None:
 def _cores() -> dict[str, Any]:
     from edgerun.kernels.host.cores import cores
 
-    found = cores()
+    counts = cores()
     return {
-        "logical_cores": found.logical,
-        "physical_cores": found.physical,
-        "performance_cores": found.performance,
-        "cpu_quota": found.quota,
+        "logical_cores": counts.logical,
+        "physical_cores": counts.physical,
+        "performance_cores": counts.performance,
+        "cpu_quota": counts.quota,
     }
 
 
@@ -151,26 +151,26 @@ def _profile() -> dict[str, Any]:
     """What was measured of this machine; figures that were not are None or left out."""
     from edgerun.machine.profile import absence, machine_profile, path
 
-    known, billion = machine_profile(), 1e9
+    profile, billion = machine_profile(), 1e9
     return {
         "file": str(path()),
-        "measured": known.measured or None,
-        "complete": known.complete,
+        "measured": profile.measured or None,
+        "complete": profile.complete,
         "note": absence(),
-        "threads": known.threads,
+        "threads": profile.threads,
         "read_gb_per_s": {
-            str(count): round(speed / billion, 2) for count, speed in known.bandwidth.items()
+            str(count): round(speed / billion, 2) for count, speed in profile.bandwidth.items()
         },
-        "int8_peak_tops": _tops(known.peaks),
-        "kernel_tops": _tops(known.rates),
+        "int8_peak_tops": _tops(profile.peaks),
+        "kernel_tops": _tops(profile.rates),
         "kernel_paths": {
             name: {str(rows): path for rows, path in by_rows.items()}
-            for name, by_rows in known.paths.items()
+            for name, by_rows in profile.paths.items()
         },
         "fork_join_us": {
-            str(count): round(seconds * 1e6, 3) for count, seconds in known.fork_join_s.items()
+            str(count): round(seconds * 1e6, 3) for count, seconds in profile.fork_join_s.items()
         },
-        "contended": None if known.contended is None else round(known.contended, 3),
+        "contended": None if profile.contended is None else round(profile.contended, 3),
     }
 
 
@@ -182,10 +182,10 @@ def _tops(rates: Mapping[str, Mapping[int, float]]) -> dict[str, dict[str, float
     }
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(findings: dict[str, Any]) -> None:
     from edgerun.cli.screen.tables import print_pairs, print_rows
 
-    for title, part in found.items():
+    for title, part in findings.items():
         if title == "profile":
             print("profile")
             print_rows(_profile_rows(part))
@@ -271,14 +271,14 @@ def _bandwidth(threads: int) -> float | str:
 def _backends() -> dict[str, str]:
     from edgerun.backends.registry import backend_names, make_backend
 
-    found = {}
+    states = {}
     for name in backend_names():
         try:
             support = make_backend(name).probe()
-            found[name] = "ready" if support else support.reason
+            states[name] = "ready" if support else support.reason
         except Exception as error:  # a doctor reports what is broken, whatever it is
-            found[name] = f"broken: {type(error).__name__}: {error}"
-    return found
+            states[name] = f"broken: {type(error).__name__}: {error}"
+    return states
 
 
 def _folders(cache: Path, state: Path) -> dict[str, str]:

@@ -36,13 +36,13 @@ def inspect(
     from edgerun.llm.loading import resolve
     from edgerun.model.bundle import open_bundle
 
-    found = describe(
+    description = describe(
         open_bundle(resolve(options.model_of(model, named)), verify=verify), tensors=tensors
     )
     if as_json:
-        print(json.dumps(found, ensure_ascii=False))
+        print(json.dumps(description, ensure_ascii=False))
         return
-    _print(found)
+    _print(description)
 
 
 def describe(bundle: Bundle, *, tensors: bool) -> dict[str, Any]:
@@ -94,22 +94,22 @@ def _format(constant: Constant) -> str:
     return str(constant.dtype)
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(description: dict[str, Any]) -> None:
     from edgerun.cli.screen.tables import print_pairs, print_rows, size
     from edgerun.cli.screen.visible import visible
 
-    print(f"{visible(found['path'])}  ({found['digest'][:12]})")
-    print_pairs("model", found["model"])
+    print(f"{visible(description['path'])}  ({description['digest'][:12]})")
+    print_pairs("model", description["model"])
     weights = {
         name: f"{entry['tensors']} tensors, {entry['weights']:,} weights, {size(entry['bytes'])}, "
         f"{entry['bytes'] * 8 / max(entry['weights'], 1):.2f} bits each"
-        for name, entry in found["formats"].items()
+        for name, entry in description["formats"].items()
     }
     print_pairs("weights", weights)
-    print_pairs("ternary weights in memory", found["packing"])
-    print_pairs("files", {name: size(count) for name, count in found["files"].items()})
+    print_pairs("ternary weights in memory", description["packing"])
+    print_pairs("files", {name: size(count) for name, count in description["files"].items()})
     for name in ("recipe", "source", "quality", "exporter"):
-        if found[name]:
-            print_pairs(name, found[name])
-    if "tensors" in found:
-        print_rows(found["tensors"])
+        if description[name]:
+            print_pairs(name, description[name])
+    if "tensors" in description:
+        print_rows(description["tensors"])

@@ -36,11 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: without the program's name; None takes those of the process.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     _replace_closed_streams()
     _use_utf8()
     try:
-        code = _dispatch(given)
+        code = _dispatch(words)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:

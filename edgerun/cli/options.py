@@ -102,11 +102,11 @@ def with_loading(command: Command) -> Command:
     They stand in the place of its parameter ``loading``, which becomes a dictionary of those that
     were given, for ``load``. A command may have one of them as a parameter of its own.
     """
-    own = inspect.signature(command).parameters
+    declared = inspect.signature(command).parameters
     parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
         for name, annotation in LOADING.items()
-        if name not in own
+        if name not in declared
     ]
     return _spread(command, "loading", parameters, lambda values: given(**values))
 
@@ -158,7 +158,7 @@ def _spread(
 def _parameter(entry: Option) -> inspect.Parameter:
     """An option of the command line."""
     long = f"--{entry.name.replace('_', '-')}"
-    shown = typer.Option(
+    option = typer.Option(
         *filter(None, (entry.letter, long)),
         metavar=entry.kind.metavar or None,
         help=entry.help,
@@ -167,7 +167,7 @@ def _parameter(entry: Option) -> inspect.Parameter:
         entry.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[entry.kind.flag | None, shown],
+        annotation=Annotated[entry.kind.flag | None, option],
     )
 
 

@@ -66,8 +66,8 @@ def perplexity(
                 f"{file} holds too little text to score: expected a text of two tokens or more"
             )
         size = llm.model.context if window is None else window
-        found = summary(score, size, time.perf_counter() - began)
-    print(json.dumps(found) if as_json else _as_text(found))
+        figures = summary(score, size, time.perf_counter() - began)
+    print(json.dumps(figures) if as_json else _as_text(figures))
 
 
 def summary(score: Score, window: int, seconds: float) -> dict[str, Any]:
@@ -84,11 +84,12 @@ def summary(score: Score, window: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def _as_text(found: dict[str, Any]) -> str:
+def _as_text(figures: dict[str, Any]) -> str:
     return (
-        f"{found['bits_per_byte']:.4f} bits per byte, perplexity {found['perplexity']:.4f} a token"
-        f" ({found['tokens']} tokens, {found['bytes']} bytes, {found['documents']} texts,"
-        f" windows of {found['window_tokens']} tokens)"
+        f"{figures['bits_per_byte']:.4f} bits per byte, "
+        f"perplexity {figures['perplexity']:.4f} a token "
+        f"({figures['tokens']} tokens, {figures['bytes']} bytes, {figures['documents']} texts, "
+        f"windows of {figures['window_tokens']} tokens)"
     )
 
 

@@ -37,22 +37,22 @@ def plan(
     from edgerun.plan.planner import make_plan
 
     bundle, defaults = open_bundle(resolve(options.model_of(model, named))), LoadOptions()
-    found = find_candidates(backend, device, choices(bundle, defaults))
-    rows = make_plan(bundle.graph, found.backends, found.preferred).explain()
-    for one in found.backends:
-        one.close()
-    shown = [asdict(row) for row in rows if explain or row.chosen]
+    candidates = find_candidates(backend, device, choices(bundle, defaults))
+    rows = make_plan(bundle.graph, candidates.backends, candidates.preferred).explain()
+    for candidate in candidates.backends:
+        candidate.close()
+    placements = [asdict(row) for row in rows if explain or row.chosen]
     if as_json:
-        print(json.dumps(shown, ensure_ascii=False))
+        print(json.dumps(placements, ensure_ascii=False))
         return
     from edgerun.cli.screen.tables import print_pairs, print_rows
 
-    print_rows([_line(row) for row in _together(shown)])
+    print_rows([_line(row) for row in _together(placements)])
     if explain:
-        absent = absent_backends(found)
+        absent = absent_backends(candidates)
         if absent:
             print_pairs("not in the plan", absent)
-        bases = {row["backend"]: row["basis"] for row in shown if row["basis"]}
+        bases = {row["backend"]: row["basis"] for row in placements if row["basis"]}
         print_pairs("estimates stand on", bases)
         print(f"ternary weights in memory: {packing_of(bundle, defaults)}")
 

@@ -69,8 +69,8 @@ def run(
     from edgerun.cli.prompt import gather, model_and_text
 
     words = [word for word in (model, text) if word is not None]
-    folder, asked = model_and_text(words, named, prompt)
-    whole_prompt = gather(asked)
+    folder, texts = model_and_text(words, named, prompt)
+    whole_prompt = gather(texts)
     limited = "max_tokens" in sampling
     sampling.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
     if not raw:

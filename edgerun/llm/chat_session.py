@@ -152,8 +152,8 @@ class ChatSession:
             return
         self.messages += [message, {"role": "assistant", "content": completion.text}]
         # Text cut at a stop text, or with hidden tokens, is not the text of the ids.
-        whole = self._llm.tokenizer.decode(completion.ids) == completion.text
-        visible = self._llm.tokenizer.hidden_ids.isdisjoint(completion.ids)
+        is_whole = self._llm.tokenizer.decode(completion.ids) == completion.text
+        is_visible = self._llm.tokenizer.hidden_ids.isdisjoint(completion.ids)
         self._before = None
-        if whole and visible:
+        if is_whole and is_visible:
             self._before = self._llm._format.extended(chat, completion.text, completion.ids)

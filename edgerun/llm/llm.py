@@ -62,10 +62,10 @@ def load(path: str | os.PathLike[str] | None = None, **options: Unpack[LoadKeywo
         >>> with load("my-model", threads=2) as llm:  # doctest: +SKIP
         ...     print(llm.generate("Once upon a time", max_tokens=32))
     """
-    known = [entry.name for entry in fields(LoadOptions)]
+    names = [entry.name for entry in fields(LoadOptions)]
     for name in options:
-        if name not in known:
-            raise InputError(f"load has no option {name!r}{suggestion(name, known)}")
+        if name not in names:
+            raise InputError(f"load has no option {name!r}{suggestion(name, names)}")
     folder = None if path is None else check_path(path)
     return LLM(prepare(folder, LoadOptions(**options)))
 
@@ -159,11 +159,12 @@ class LLM:
 
     def _complete_many(self, requests: Sequence[Request]) -> list[Completion]:
         completions = [
-            Completion(prompt_tokens=len(each.prompt), stats=each.stats) for each in requests
+            Completion(prompt_tokens=len(request.prompt), stats=request.stats)
+            for request in requests
         ]
         writers = [
-            Writer(completion, self._continuation(each.prompt), each.params.stop)
-            for completion, each in zip(completions, requests, strict=True)
+            Writer(completion, self._continuation(request.prompt), request.params.stop)
+            for completion, request in zip(completions, requests, strict=True)
         ]
         root = self._sessions.take()
         try:
@@ -227,8 +228,8 @@ class LLM:
 
     def reports(self) -> list[Report]:
         """What the devices of the back-ends in use did so far, where they count it."""
-        found = [backend.report() for backend in self.model.backends]
-        return [report for report in found if report is not None]
+        reports = [backend.report() for backend in self.model.backends]
+        return [report for report in reports if report is not None]
 
     def params(self, **sampling: Unpack[SamplingKeywords]) -> SamplingParams:
         """Checks sampling parameters and adds what the model recommends."""

@@ -178,13 +178,13 @@ def resolve(path: str | Path | None) -> Path:
     """
     if path is not None:
         return Path(path)
-    own = _own_model()
-    if own is None:
+    folder = _own_model()
+    if folder is None:
         raise BundleError(
             "no default model comes with this installation: name a bundle, "
             "for example one made with `edgerun export`"
         )
-    return own
+    return folder
 
 
 def _own_model() -> Path | None:
@@ -216,7 +216,7 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
     spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, options.kv_cache)
     context = _context(options.context, config.context_length, spec)
     rows = min(options.chunk_rows, context, affordable_rows(bundle.graph))
-    found = dict.fromkeys((*config.eos_token_ids, *eos_ids(texts[GENERATION_CONFIG])))
+    end_ids = dict.fromkeys((*config.eos_token_ids, *eos_ids(texts[GENERATION_CONFIG])))
     programs, backends, owned, weights = _compile(bundle, options, spec, rows)
     return Model(
         path=bundle.path,
@@ -227,10 +227,10 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
         cache_spec=spec,
         context=context,
         vocab_size=config.vocab_size,
-        eos_ids=tuple(dict.fromkeys((*found, *tokenizer.eos_ids))),
+        eos_ids=tuple(dict.fromkeys((*end_ids, *tokenizer.eos_ids))),
         sampling_defaults=sampling_defaults(
             texts[GENERATION_CONFIG],
-            [entry.name for each in processor_types() for entry in each.options()],
+            [entry.name for processor in processor_types() for entry in processor.options()],
         ),
         chunk_rows=rows,
         max_sessions=options.max_sessions,
@@ -273,8 +273,8 @@ def _compile(
 
     Weights that were never hashed are hashed meanwhile, so that nothing is generated with others.
     """
-    given = choices(bundle, options)
-    candidates = find_candidates(options.backend, options.device, given)
+    backend_options = choices(bundle, options)
+    candidates = find_candidates(options.backend, options.device, backend_options)
     with ExitStack() as owned, bundle.files.verification() as verification:
         for backend in candidates.backends:
             owned.callback(backend.close)
@@ -325,27 +325,29 @@ def _template_source(bundle: Bundle, tokenizer_config: Mapping[str, Any]) -> str
     return template_source(tokenizer_config, file)
 
 
-def _context(asked: int | None, trained: int, spec: CacheSpec) -> int:
+def _context(requested: int | None, trained: int, spec: CacheSpec) -> int:
     """Tokens a sequence may have.
 
     Raises:
         InputError: more than the model was trained for.
     """
-    if asked is not None and asked > trained:
-        raise InputError(f"context is {asked}; this model was made for at most {trained} tokens")
-    if asked is not None:
-        return asked
-    wanted = trained
+    if requested is not None and requested > trained:
+        raise InputError(
+            f"context is {requested}; this model was made for at most {trained} tokens"
+        )
+    if requested is not None:
+        return requested
+    context = trained
     affordable = int(available_memory() * CACHE_SHARE) // spec.bytes_per_token
-    if affordable < wanted:
-        wanted = max(MIN_CONTEXT, affordable)
+    if affordable < context:
+        context = max(MIN_CONTEXT, affordable)
         logger.warning(
             "the context is limited to %d of %d tokens by the free memory; choose one with "
             "the context option",
-            wanted,
+            context,
             trained,
         )
-    return wanted
+    return context
 
 
 def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:

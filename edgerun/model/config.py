@@ -38,14 +38,14 @@ def sampling_defaults(generation_config: Mapping[str, Any], names: Iterable[str]
         generation_config: what the file holds.
         names: sampling parameters, named there as here.
     """
-    found = {
+    recommended = {
         name: generation_config[name]
         for name in names
         if isinstance(generation_config.get(name), int | float)
     }
     if generation_config.get("do_sample") is False:
         return {"temperature": 0.0}
-    return found or dict(FALLBACK)
+    return recommended or dict(FALLBACK)
 
 
 def eos_ids(generation_config: Mapping[str, Any]) -> tuple[int, ...]:

@@ -106,8 +106,8 @@ def read_foreign(folder: Path) -> ForeignModel:
             f"{path} names the model '{name}': only a file in the same folder is allowed"
         )
     present = [text for text in TEXT_FILES if os.path.lexists(folder / text)]
-    contents = {each: read_unlisted(folder / each, alone=True) for each in (*present, name)}
-    files = {each: _entry(data) for each, data in contents.items()}
+    contents = {file: read_unlisted(folder / file, alone=True) for file in (*present, name)}
+    files = {file: _entry(data) for file, data in contents.items()}
     return ForeignModel(Manifest(FORMAT, FORMAT_VERSION, files, config), name, contents[name])
 
 

@@ -78,13 +78,13 @@ def undo(conversation: Conversation, argument: str) -> None:
 def forget(conversation: Conversation, argument: str) -> None:
     """Drops the N oldest messages and replies: /forget N."""  # noqa: D401
     count = int(argument) if argument.isascii() and argument.isdigit() else 0
-    there = len(conversation.exchanges())
-    if not 1 <= count <= there:
-        expected = f"expected 1 to {there}" if there else "nothing was said yet"
+    exchanges = len(conversation.exchanges())
+    if not 1 <= count <= exchanges:
+        expected = f"expected 1 to {exchanges}" if exchanges else "nothing was said yet"
         raise InputError(f"cannot forget {argument or 'no'} messages: {expected}")
     conversation.forget(count)
     conversation.keep()
-    tell(f"forgot {count} of {there} messages and replies ({conversation.fill()} tokens)")
+    tell(f"forgot {count} of {exchanges} messages and replies ({conversation.fill()} tokens)")
 
 
 @command
@@ -94,8 +94,8 @@ def show(conversation: Conversation, argument: str) -> None:
         role, text = str(message["role"]), visible(str(message["content"]))
         begins = {"user": "> ", "assistant": ""}.get(role, f"[{role}] ")
         lines = [folded(line, sys.stderr, "") for line in (begins + text).split("\n")]
-        shown = "\n".join(lines)
-        print(bold(shown) if role == "user" else shown, file=sys.stderr)
+        block = "\n".join(lines)
+        print(bold(block) if role == "user" else block, file=sys.stderr)
     tell(f"{conversation.fill()} tokens")
 
 
@@ -169,8 +169,8 @@ def history(conversation: Conversation, argument: str) -> None:
         store.switch(on=argument == "on")
     if argument == "clear":
         tell(f"deleted {store.clear()} files")
-    kept = "messages and the last chat are kept" if store.is_on else "nothing is kept"
-    tell(f"{kept} in {store.folder}")
+    state = "messages and the last chat are kept" if store.is_on else "nothing is kept"
+    tell(f"{state} in {store.folder}")
 
 
 @command

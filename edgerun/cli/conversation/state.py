@@ -177,8 +177,10 @@ class Conversation:
             self.forget(1)
             dropped += 1
         if dropped:
-            what = "message and its reply" if dropped == 1 else f"{dropped} messages and replies"
-            say(f"the context is full: the oldest {what} were dropped")
+            messages = (
+                "message and its reply" if dropped == 1 else f"{dropped} messages and replies"
+            )
+            say(f"the context is full: the oldest {messages} were dropped")
         return stream
 
     def _leaves_room(self, stream: TextStream) -> bool:

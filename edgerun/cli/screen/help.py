@@ -99,8 +99,8 @@ def _value(option: Any, context: Any) -> str:
     """What stands for the value of an option; versions of typer keep its type in two places."""
     if option.metavar:
         return str(option.metavar)
-    shown = getattr(option, "display_type", None)
-    kind = shown(context).strip("<>") if shown else getattr(option.type, "name", "")
+    display_type = getattr(option, "display_type", None)
+    kind = display_type(context).strip("<>") if display_type else getattr(option.type, "name", "")
     return METAVARS.get(kind, "TEXT")
 
 

@@ -19,15 +19,15 @@ class progress_line:  # noqa: N801, used as a statement
     """Rewrites one line on stderr, if that is a terminal; clears it at the end."""
 
     def __enter__(self) -> progress_line:
-        shown = sys.stderr.isatty() and terminal_erases()
-        self._stream = sys.stderr if shown else None
+        is_terminal = sys.stderr.isatty() and terminal_erases()
+        self._stream = sys.stderr if is_terminal else None
         return self
 
     def __call__(self, text: str) -> None:
         if self._stream:
             # A line that fills the terminal goes on in the next one, where it cannot be cleared.
-            shown = visible(text)[: columns(self._stream) - 1]
-            self._stream.write(f"{CLEAR}{shown}")
+            line = visible(text)[: columns(self._stream) - 1]
+            self._stream.write(f"{CLEAR}{line}")
             self._stream.flush()
 
     def __exit__(self, *_: object) -> None:
@@ -79,8 +79,8 @@ class first_run:  # noqa: N801, used as a statement
             from edgerun.kernels.jit import registry
 
             seconds = time.perf_counter() - self._began
-            kept = ", kept for the next run" if registry.all_kept() else ""
-            say(f"compiled {self._count} kernels in {seconds:.1f} s{kept}")
+            remark = ", kept for the next run" if registry.all_kept() else ""
+            say(f"compiled {self._count} kernels in {seconds:.1f} s{remark}")
 
 
 def bar(done: int, total: int) -> str:

@@ -36,10 +36,10 @@ def visible(text: str) -> str:
 def columns(stream: TextIO) -> int:
     """Columns of the terminal behind a stream."""
     try:
-        found = os.get_terminal_size(stream.fileno()).columns
+        width = os.get_terminal_size(stream.fileno()).columns
     except OSError:  # not a terminal, or not even a file
-        found = 0
-    return found or shutil.get_terminal_size().columns
+        width = 0
+    return width or shutil.get_terminal_size().columns
 
 
 def folded(text: str, stream: TextIO, indent: str = "  ") -> str:

@@ -122,9 +122,9 @@ def make_disguises(controls: ControlTokens, conversation: Any) -> tuple[StandIns
     """
     text = _as_json(conversation)
     taken = {_character(match) for match in SPELLING.finditer(text)}
-    wanted = len(controls.alphabet) + 1
-    free = list(islice((char for char in map(chr, RESERVED) if char not in taken), wanted))
-    if len(free) < wanted:
+    count = len(controls.alphabet) + 1
+    free = list(islice((char for char in map(chr, RESERVED) if char not in taken), count))
+    if len(free) < count:
         raise PromptError("the conversation uses too many private-use characters; remove some")
     mark, *others = free
     return StandIns(controls, dict(zip(controls.alphabet, others, strict=False))), Marks(
@@ -179,12 +179,12 @@ def _escaped(match: re.Match[str], character: str) -> str:
     twice, then four; the others are content, and always a multiple of twice as many.
     """
     slash = re.findall(r"[\\]|%[^%]*", match["slashes"])
-    own = len(slash) & -len(slash)
+    escapes = len(slash) & -len(slash)
     if not character.isascii():
         return f"{match['slashes']}u{ord(character):04x}"
     if character and slash[0] != "\\":
         character = _percent_encoded(character, slash[0].count("25"))
-    return "".join(slash[own:]) + character
+    return "".join(slash[escapes:]) + character
 
 
 def _quoted(match: re.Match[str], character: str) -> str:

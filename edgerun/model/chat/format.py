@@ -91,12 +91,12 @@ class ChatFormat:
             InputError: the template is broken or refuses the conversation.
         """
         check_tools(tools)
-        given = {**variables, "messages": normalised(messages), "tools": tools or None}
+        conversation = {**variables, "messages": normalised(messages), "tools": tools or None}
         if context is not None:
-            for message in given["messages"]:
+            for message in conversation["messages"]:
                 if message["role"] != "assistant":  # whose thoughts templates may leave out
                     self._tokenizer.check_fits(message.get("content") or "", context)
-        text, disguise, spared = self._render(given)
+        text, disguise, spared = self._render(conversation)
         if context is not None:
             self._tokenizer.check_fits(disguise.reveal(text), context)
         chat = RenderedChat(text, disguise, spared, ())
@@ -160,12 +160,12 @@ class ChatFormat:
         def hide_message(message: Message) -> dict[str, Any]:
             replies = REPLY_KEYS if message["role"] == "assistant" else ()
             hidden = map_texts({**message, "role": ""}, hide, hide_key)
-            own = {
+            hidden_replies = {
                 key: self._hidden_reply(message[key], disguise, spared)
                 for key in replies
                 if isinstance(message.get(key), str)
             }
-            return {**hidden, **own, "role": message["role"]}
+            return {**hidden, **hidden_replies, "role": message["role"]}
 
         # The names of variables are the caller's, like the names of arguments.
         hidden = {name: map_texts(value, hide, hide_key) for name, value in context.items()}

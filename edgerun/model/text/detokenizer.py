@@ -36,16 +36,16 @@ class ByteDecoder:
         """Use ``byte_decoder``."""
         self._to_bytes = to_bytes
         self._id_to_token = id_to_token
-        self._known = {id_: text.encode() for id_, text in added.items()}
+        self._bytes_by_id = {id_: text.encode() for id_, text in added.items()}
         self.leading_spaces = leading_spaces
 
     def __call__(self, id_: int) -> bytes:
         """Returns the bytes of one token; an id outside the vocabulary has none."""
-        known = self._known.get(id_)
-        if known is None:
+        data = self._bytes_by_id.get(id_)
+        if data is None:
             token = self._id_to_token(id_)
-            known = self._known[id_] = b"" if token is None else self._to_bytes(token)
-        return known
+            data = self._bytes_by_id[id_] = b"" if token is None else self._to_bytes(token)
+        return data
 
 
 class StreamDecoder:

@@ -74,10 +74,10 @@ class Library:
 
     def _prefix(self) -> tuple[int, ...]:
         plain = self._tokenizer.encode("a", add_special_tokens=False).ids
-        whole = self._tokenizer.encode("a", add_special_tokens=True).ids
-        for start in range(len(whole) - len(plain) + 1):
-            if whole[start : start + len(plain)] == plain:
-                return tuple(whole[:start])
+        prefixed = self._tokenizer.encode("a", add_special_tokens=True).ids
+        for start in range(len(prefixed) - len(plain) + 1):
+            if prefixed[start : start + len(plain)] == plain:
+                return tuple(prefixed[:start])
         return ()
 
     def _forbid(self, names: Sequence[str]) -> None:

@@ -25,17 +25,17 @@ class StopText:
         match = self._pattern.search(self._held)
         if match:
             self.stopped = True
-            shown, self._held = self._held[: match.start()], ""
-            return shown
+            released, self._held = self._held[: match.start()], ""
+            return released
         hold = self._held_length()
-        shown = self._held[: len(self._held) - hold]
+        released = self._held[: len(self._held) - hold]
         self._held = self._held[len(self._held) - hold :]
-        return shown
+        return released
 
     def finish(self) -> str:
         """Returns what was held back, which no stop text ends any more."""
-        shown, self._held = self._held, ""
-        return shown
+        released, self._held = self._held, ""
+        return released
 
     def _held_length(self) -> int:
         for length in range(min(self._longest, len(self._held)), 0, -1):

@@ -118,7 +118,7 @@ def _flat(step: Any, key: str) -> list[Mapping[str, Any]]:
     if step is None:
         return []
     if step.get("type") == "Sequence":
-        return [each for entry in step.get(key) or () for each in _flat(entry, key)]
+        return [inner for entry in step.get(key) or () for inner in _flat(entry, key)]
     return [step]
 
 
