@@ -1,0 +1,105 @@
+"""Examples of ops as graphs, batches and caches: what a back-end needs to run them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.graph.ir import Graph, Node, ValueShape
+from edgerun.ops.base import IDS, POSITIONS, Example, Kind
+from edgerun.ops.registry import OPS
+from edgerun.state import Batch, CacheSpec, KVCache
+
+Values = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One example of an op."""
+
+    op: str
+    index: int
+    example: Example
+
+    def __str__(self) -> str:
+        return f"{self.op}-{self.index}"
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batch."""
+        arrays = [value for value in self.example.inputs.values() if isinstance(value, np.ndarray)]
+        return sum(new for _, new in self.example.parts) or len(arrays[0])
+
+    def graph(self) -> Graph:
+        """The node alone."""
+        op, inputs = OPS[self.op], self.example.inputs
+        names = [each.name if _given(each, inputs) else "" for each in op.inputs]
+        outputs = tuple(f"{each.name}_made" for each in op.outputs)
+        node = Node(self.op, "example", tuple(names), outputs, self.example.attributes)
+        values = [each for each in op.inputs if each.kind is Kind.ROWS and each.name in inputs]
+        shapes = {
+            each.name: ValueShape(inputs[each.name].shape[1], dtype=each.dtype) for each in values
+        }
+        constants = {
+            each.name: inputs[each.name]
+            for each in op.inputs
+            if each.kind in (Kind.VECTOR, Kind.MATRIX) and each.name in inputs
+        }
+        return Graph([node], [*shapes], [*outputs], constants, shapes=shapes)
+
+    def batch(self, cache: KVCache) -> Batch:
+        """The rows, after so many cached tokens as the example says."""
+        ids = self.example.inputs.get(IDS, np.zeros(self.rows, np.int32))
+        batches, start = [], 0
+        for cached, new in self.example.parts or ((0, self.rows),):
+            sequence = cache.open()
+            cache.reserve(sequence, cached + new)
+            rng = np.random.default_rng([cached, new])
+            shape = (2, cached, cache.spec.num_kv_heads, cache.spec.head_dim)
+            keys, values = rng.standard_normal(shape).astype(np.float32)
+            cache.write(0, sequence, 0, keys, values)
+            batches.append(Batch.of(ids[start : start + new], cached, sequence))
+            start += new
+        return Batch.join(batches)
+
+    def spec(self) -> CacheSpec:
+        """What the op remembers, in float32; something for an op that remembers nothing."""
+        state = OPS[self.op].state
+        if state is None:
+            return CacheSpec(1, 1, 2, "fp32")
+        declared: Any = state(self.example.attributes)
+        return CacheSpec(1, declared.kv_heads, declared.key_dim, "fp32")
+
+    def cache(self, spec: CacheSpec) -> KVCache:
+        """Room for the example."""
+        parts = self.example.parts or ((0, self.rows),)
+        return KVCache(spec, max(sum(part) for part in parts), len(parts))
+
+    def values(self) -> Values:
+        """What comes from earlier nodes."""
+        return {name: self.example.inputs[name] for name in self.graph().inputs}
+
+    def expected(self) -> dict[str, NDArray[Any]]:
+        """What the definition says, by the names of the graph's outputs."""
+        cache, graph = self.cache(self.spec()), self.graph()
+        batch = self.batch(cache)
+        known = {**self.example.inputs, IDS: batch.ids, POSITIONS: batch.positions}
+        (node,) = graph.nodes
+        inputs = [known.get(name) for name in node.inputs]
+        outputs = OPS[self.op].evaluate(inputs, node.attrs, batch, cache)
+        return dict(zip(node.outputs, outputs, strict=True))
+
+
+def _given(operand: Any, inputs: Mapping[str, Any]) -> bool:
+    return operand.kind is Kind.BATCH or operand.name in inputs
+
+
+CASES = [
+    Case(name, index, example)
+    for name, op in OPS.items()
+    for index, example in enumerate(op.examples())
+]
