@@ -45,15 +45,14 @@ def cut(*arguments):
 weights.WeightStore.prepare = cut
 """
 WHILE_GENERATING = """
-import edgerun.cli.run
 from edgerun.engine.engine import Engine
-generate = Engine.generate
-def cut(*arguments, **options):
-    for number, step in enumerate(generate(*arguments, **options)):
-        if number == 1:
-            cut_off()
-        yield step
-Engine.generate = cut
+step, calls = Engine.step, []
+def cut(engine):
+    calls.append(1)
+    if len(calls) == 3:
+        cut_off()
+    return step(engine)
+Engine.step = cut
 """
 END = """
 arguments = ["run", bundle, "-p", "abc", "-n", "6", "--raw", "-t", "1", "--backend", backend]

@@ -1,238 +1,332 @@
-"""Ids in, ids out: prefill in chunks, then decode and sample one token at a time."""
+"""Ids in, ids out: one loop for one prompt, many prompts, chat turns and scores."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Generator
+from collections.abc import Sequence as Sequence_
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.engine.call import batch_of, logits_by_part
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
-from edgerun.engine.session import Session
+from edgerun.engine.scheduler import Limits, Part, admit, schedule
+from edgerun.engine.sequence import Ending, Scoring, Sequence, Token
+from edgerun.engine.slots import Slots, take_back
 from edgerun.engine.stats import Stats
-from edgerun.errors import BackendError, InputError, PromptError
+from edgerun.errors import BackendError, Full, InputError, PromptError
 from edgerun.plan.programs import Programs
-from edgerun.state import Batch, KVCache
+from edgerun.state import Batch, KVCache, Room
 
-FinishReason = Literal["stop", "length", "context"]
 DEFAULT_CHUNK_ROWS = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One sampled token.
-
-    Attributes:
-        id: the token.
-        finish_reason: why it is the last one, or None: ``"stop"`` for a stop id (which belongs to
-            no text), ``"length"`` for max_tokens, ``"context"`` for the end of the context.
-    """
-
-    id: int
-    finish_reason: FinishReason | None = None
-
-
-class Reply:
-    """Chooses the tokens of one reply from the logits behind what came before.
-
-    Attributes:
-        ids: the prompt and the tokens chosen, but for one that ended the reply.
-    """
-
-    def __init__(
-        self, prompt: list[int], params: SamplingParams, context: int, engine: Engine
-    ) -> None:
-        """Begins a reply to ``prompt`` in a sequence of at most ``context`` tokens."""
-        self.ids = prompt
-        self._prompt_tokens = len(prompt)
-        self._chooser = Chooser(params, prompt, engine.vocab_size)
-        self._stops = frozenset(params.stop_ids)
-        if not params.ignore_eos:
-            self._stops |= engine.eos_ids
-        room = context - len(prompt)
-        self._left = min(room, params.max_tokens or room)
-        self._limited: FinishReason = "length" if self._left == params.max_tokens else "context"
-
-    def next(self, logits: NDArray[np.float32], stats: Stats) -> Step:
-        """Chooses a token by its logits ``[vocab]``."""
-        token = self._chooser.draw(logits)
-        stats.mark(first=len(self.ids) == self._prompt_tokens)
-        self._left -= 1
-        reason = "stop" if token in self._stops else None if self._left else self._limited
-        stats.completion_tokens += token not in self._stops
-        if reason is None:
-            self._chooser.accept(token)
-            self.ids.append(token)
-        return Step(token, reason)
+DEFAULT_PROMPT_ROWS = 64
 
 
 class Engine:
-    """Runs one model's programs.
+    """Runs one model for any number of sequences, and of threads that read them.
 
-    Several threads may generate at a time, each on a session of its own: every call of the model
-    is a turn of one thread, which holds the lock of the cache until it has its token. An engine
-    serves one cache at a time.
+    There is no thread of its own: a reader whose token has not come makes a step, which computes
+    the next tokens of all sequences, while it holds the lock of the store; who waited for the lock
+    meanwhile finds its token there. A sequence whose reader stays away runs a few tokens ahead and
+    then pauses. What a sequence gets does not depend on the others: an error of its own, a reader
+    that goes away and a Ctrl-C in whichever thread end that thread's sequence and no other.
 
     Attributes:
         vocab_size: ids are below this.
         eos_ids: ids that end a reply.
-        chunk_rows: most rows of one prefill call.
+        limits: how large a call may be.
     """
 
     def __init__(
         self,
         programs: Programs,
+        store: KVCache,
         vocab_size: int,
-        eos_ids: Sequence[int] = (),
+        eos_ids: Sequence_[int] = (),
         chunk_rows: int = DEFAULT_CHUNK_ROWS,
+        prompt_rows: int = DEFAULT_PROMPT_ROWS,
     ) -> None:
-        """Takes the compiled programs of a model.
+        """Takes the compiled programs of a model, and a store in which nobody else opens slots.
 
         Raises:
-            InputError: ``chunk_rows`` is not positive.
+            InputError: ``chunk_rows`` or ``prompt_rows`` is not positive.
         """
-        if chunk_rows < 1:
-            raise InputError(f"prefill chunk of {chunk_rows} rows; expected at least 1")
+        if min(chunk_rows, prompt_rows) < 1:
+            raise InputError(
+                f"calls of {chunk_rows} rows, {prompt_rows} of them a prompt's; expected at least 1"
+            )
         self._programs: Programs | None = programs
+        self._store = store
+        self._slots = Slots(store)
+        self._sequences: list[Sequence] = []  # oldest first
+        self._interrupted = False
+        room = store.room()
+        self._pages, self._full = room.pages, Room(0, 0, room.page_tokens)
         self.vocab_size = vocab_size
         self.eos_ids = frozenset(eos_ids)
-        self.chunk_rows = chunk_rows
+        self.limits = Limits(chunk_rows, prompt_rows)
 
-    def generate(
+    def sequence(
         self,
-        session: Session,
-        prompt_ids: Sequence[int],
+        prompt: Sequence_[int],
         params: SamplingParams,
         stats: Stats | None = None,
-    ) -> Iterator[Step]:
-        """Yields tokens until the reply ends.
-
-        Closing the iterator between tokens is safe: the session keeps what was computed.
+    ) -> Sequence:
+        """Makes a sequence of a prompt, which nothing is done for before ``add``.
 
         Args:
-            session: its cached prefix of the prompt is reused; afterwards it holds the prompt and
-                all generated tokens but the last.
-            prompt_ids: the whole conversation so far, at least one id.
+            prompt: the whole conversation so far, at least one id.
             params: sampling and limits.
             stats: filled in along the way.
 
         Raises:
             PromptError: the prompt is empty, holds an id outside the vocabulary, or leaves no room
                 for one token.
-            BackendError: the model computed NaN, or failed.
+            InputError: the engine was closed.
         """
-        self.check_prompt(prompt_ids, session.cache.context)
-        return self._generate(session, prompt_ids, params, Stats() if stats is None else stats)
+        self._check_prompt(prompt)
+        ids = [int(id_) for id_ in prompt]
+        length = min(self._store.context, len(ids) + (params.max_tokens or self._store.context))
+        stops = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
+        limited = length - len(ids) == params.max_tokens
+        ending = Ending(length, "length" if limited else "context", stops)
+        return Sequence(ids, ending, Chooser(params, ids, self.vocab_size), stats)
 
-    def _generate(
-        self, session: Session, prompt: Sequence[int], params: SamplingParams, stats: Stats
-    ) -> Iterator[Step]:
-        turn = session.begin()
-        reply = self.reply(prompt, params, session.cache.context)
-        step = self._prefill(session, turn, reply, stats)
-        while step.finish_reason is None:
-            yield step
-            stats.decode_steps += 1
-            step = session.cache.lock.run(self._next, session, turn, [step.id], reply, stats)
-        yield step
+    def add(self, sequence: Sequence) -> None:
+        """Lets a sequence take part in the steps until it has ended or is cancelled; once."""
+        self._store.lock.run(self._add, sequence)
 
-    def _prefill(self, session: Session, turn: int, reply: Reply, stats: Stats) -> Step:
-        """Computes a prompt, a chunk a turn, and chooses the first token."""
-        prompt, lock, rows = reply.ids, session.cache.lock, self.chunk_rows
-        began = time.perf_counter()
-        kept = lock.run(self.rewind, session, turn, prompt)
-        stats.prompt_tokens, stats.reused_tokens = len(prompt), kept
-        *chunks, last = [prompt[start : start + rows] for start in range(kept, len(prompt), rows)]
-        for chunk in chunks:
-            lock.run(self.compute, session, turn, chunk, "none")
-        return lock.run(self._first, session, turn, last, reply, stats, began)
+    def _add(self, sequence: Sequence) -> None:
+        if not sequence.is_added:
+            sequence.is_added = True
+            self._sequences.append(sequence)
 
-    def rewind(self, session: Session, turn: int, prompt: list[int]) -> int:
-        """``Session.rewind`` for the generation that began as ``turn``; holds the cache's lock."""
-        session.check(turn)
-        return session.rewind(prompt)
+    def cancel(self, sequence: Sequence) -> None:
+        """Ends a sequence, whose slot the next step takes back; needs no lock, ever."""
+        sequence.cancelled = True
 
-    def _first(
-        self, session: Session, turn: int, ids: list[int], reply: Reply, stats: Stats, began: float
-    ) -> Step:
-        logits = self.compute(session, turn, ids, "last")
-        stats.prefill_s += time.perf_counter() - began
-        return reply.next(logits[0], stats)
+    def forget(self, sequence: Sequence) -> None:
+        """Cancels a sequence, or gives up the slot of one that has ended."""
+        sequence.cancelled, sequence.is_retained = True, False
+        self._store.lock.run(take_back, sequence)
 
-    def _next(
-        self, session: Session, turn: int, ids: list[int], reply: Reply, stats: Stats
-    ) -> Step:
-        return reply.next(self.compute(session, turn, ids, "last")[0], stats)
+    def tokens(self, sequence: Sequence) -> Generator[Token, None, None]:
+        """Adds a sequence and yields its tokens; closing the iterator cancels it.
 
-    def reply(self, prompt: Sequence[int], params: SamplingParams, context: int) -> Reply:
-        """Begins a reply to a prompt, in a sequence of at most ``context`` tokens."""
-        return Reply([int(id_) for id_ in prompt], params, context, self)
+        Raises:
+            BackendError: the model computed NaN, or failed.
+            InputError: the engine was closed.
+        """
+        self.add(sequence)
+        try:
+            while True:
+                is_ended = sequence.is_ended  # before looking, for it may end meanwhile
+                token = sequence.take()
+                if token is not None:
+                    yield token
+                elif sequence.error is not None:
+                    raise sequence.error
+                elif is_ended:
+                    return
+                else:
+                    self.wait([sequence])
+        finally:
+            self.cancel(sequence)
 
-    def logits(self, session: Session, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
-        """Yields the logits of every row of a sequence, chunk by chunk, from an empty session.
-
-        Each block is float32 ``[rows, vocab]``.
+    def logits(self, ids: Sequence_[int]) -> Generator[NDArray[np.float32], None, None]:
+        """Yields the logits of every row of a text, block by block, each float32 ``[rows, vocab]``.
 
         Raises:
             PromptError: an id is outside the vocabulary.
-            InputError: the engine was closed, or, later, another generation began on the session.
-        """
-        self._check_open()
-        self.check_ids(ids)
-        return self._logits(session, ids)
-
-    def _logits(self, session: Session, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
-        session.clear()
-        turn = session.begin()
-        for start in range(0, len(ids), self.chunk_rows):
-            chunk = list(ids[start : start + self.chunk_rows])
-            yield session.cache.lock.run(self._block, session, turn, chunk)
-
-    def _block(self, session: Session, turn: int, ids: list[int]) -> NDArray[np.float32]:
-        logits = self.compute(session, turn, ids, "all")
-        return logits.copy()  # the next turn may be another thread's
-
-    def compute(
-        self, session: Session, turn: int, ids: list[int], wanted: str
-    ) -> NDArray[np.float32]:
-        """Appends ids to a session, for the thread that holds the cache's lock.
-
-        Args:
-            session: the session.
-            turn: what ``Session.begin`` returned to the generation.
-            ids: what follows the ids of the session.
-            wanted: for which rows to compute logits, see ``Batch.of``.
-
-        Returns:
-            Logits of these rows, float32 ``[n, vocab]``, valid until the next call.
-
-        Raises:
-            InputError: another generation has begun on the session, or it or the engine was closed.
-            BackendError: the model failed.
-        """
-        session.check(turn)
-        start = len(session.ids)
-        session.cache.reserve(session.sequence, start + len(ids))
-        batch = Batch.of(ids, start, session.sequence, logits=wanted)
-        logits = self.forward(batch, session.cache)
-        session.appended(ids)
-        return logits
-
-    def forward(self, batch: Batch, cache: KVCache) -> NDArray[np.float32]:
-        """Computes a batch for which the cache has room; for the thread that holds its lock.
-
-        Returns:
-            Logits of the rows that it wants, float32 ``[n, vocab]``, valid until the next call.
-
-        Raises:
             InputError: the engine was closed.
             BackendError: the model failed.
         """
-        logits: NDArray[np.float32] = self._check_open().run(batch, cache)["logits"]
+        self._check_open()
+        self.check_ids(ids)
+        return self._logits(Scoring(list(ids)))
+
+    def _logits(self, scoring: Scoring) -> Generator[NDArray[np.float32], None, None]:
+        self.add(scoring)
+        try:
+            while not scoring.is_ended:
+                self.wait([scoring])
+                block = self._store.lock.run(scoring.take_block)
+                if block is not None:
+                    yield block
+            if scoring.error is not None:
+                raise scoring.error
+        finally:
+            self.cancel(scoring)
+
+    def wait(self, sequences: Sequence_[Sequence]) -> None:
+        """Returns when a reader of one of these, at least, need not wait; makes steps until then.
+
+        Raises:
+            InputError: the engine was closed.
+        """
+        while not _any_ready(sequences):
+            self._store.lock.run(self._step_for, sequences)
+
+    def _step_for(self, sequences: Sequence_[Sequence]) -> None:
+        if not _any_ready(sequences):  # or another thread's step came first
+            self.step()
+
+    def step(self) -> list[Sequence]:
+        """One call of the model, for the thread that holds the store's lock.
+
+        Returns:
+            sequences for whose readers something came: a token, logits or an error.
+
+        Raises:
+            InputError: the engine was closed.
+        """
+        self._check_open()
+        if self._interrupted:
+            self._recover()
+        self._interrupted = True
+        self._retire()
+        advanced = self._compute(self._parts())
+        self._interrupted = False
+        return advanced
+
+    def room(self) -> Room:
+        """What the store has for sequences to come."""
+        return self._store.lock.run(self._room)
+
+    def close(self) -> None:
+        """Releases the programs; calling it twice is allowed."""
+        programs, self._programs = self._programs, None
+        if programs is not None:
+            programs.close()
+
+    def check_ids(self, ids: Sequence_[int]) -> None:
+        """Makes sure that all ids, of which there is one at least, are in the vocabulary.
+
+        Raises:
+            PromptError: one is not.
+        """
+        if not 0 <= min(ids) <= max(ids) < self.vocab_size:
+            wrong = min(ids) if min(ids) < 0 else max(ids)
+            raise PromptError(
+                f"the prompt holds token id {wrong}; the vocabulary of the model ends at "
+                f"{self.vocab_size - 1}"
+            )
+
+    def _room(self) -> Room:
+        self._retire()
+        return self._slots.room()
+
+    def _recover(self) -> None:
+        """After a step that Ctrl-C or a defect left in the middle."""
+        for sequence in self._sequences:
+            if sequence.lease is not None:
+                slot = sequence.lease.slot
+                sequence.recover(self._store.rewind(slot, self._store.length(slot)))
+
+    def _retire(self) -> None:
+        ended = [sequence for sequence in self._sequences if sequence.is_ended]
+        if ended:
+            gone = set(ended)  # and not those that end meanwhile
+            self._sequences = [each for each in self._sequences if each not in gone]
+        for sequence in ended:
+            self._slots.end(sequence)
+
+    def _parts(self) -> list[Part]:
+        """What the next call computes, with slots and pages for all of it."""
+        wanted, paused, waits = [], [], False
+        for sequence in self._sequences:
+            if sequence.is_wanted:
+                wanted.append(sequence)
+                waits |= sequence.lease is None
+            elif sequence.lease is not None:
+                paused.append(sequence)
+        if waits:
+            self._admit(wanted, paused)
+            wanted = [sequence for sequence in wanted if sequence.lease is not None]
+        parts, preempted = schedule(wanted, paused, self._room_for(wanted), self.limits)
+        for sequence in preempted:
+            take_back(sequence)
+        reserved: list[Part] = []
+        for part in parts:
+            if self._reserve(part, [*wanted, *paused], reserved):
+                reserved.append(part)
+        if wanted and not reserved:
+            wanted[0].starve()
+        return reserved
+
+    def _admit(self, wanted: list[Sequence], paused: list[Sequence]) -> None:
+        waiting = [sequence for sequence in wanted if sequence.lease is None]
+        running = [sequence for sequence in wanted if sequence.lease is not None]
+        admitted, preempted = admit(waiting, running, paused, self._slots.room(), self.limits)
+        for sequence in preempted:
+            paused.remove(sequence)
+            take_back(sequence)
+        for sequence in admitted:
+            self._slots.give(sequence)
+            stats = sequence.stats
+            if not stats.prompt_tokens:
+                stats.prompt_tokens, stats.reused_tokens = sequence.prompt_tokens, sequence.cached
+
+    def _room_for(self, running: list[Sequence]) -> Room:
+        """What there is; nothing, which costs nothing to find out, where nothing is needed."""
+        for sequence in running:
+            if self._full.pages_for(sequence.cached, len(sequence.ids)):
+                return self._slots.room()
+        return self._full
+
+    def _reserve(self, part: Part, running: list[Sequence], reserved: list[Part]) -> bool:
+        """Gives a part its pages, in the worst case those of all who have none yet."""
+        sequence = part.sequence
+        while sequence.lease is not None:
+            try:
+                self._store.reserve(sequence.lease.slot, sequence.cached + part.rows)
+                return True
+            except Full:
+                served = [each.sequence for each in reserved] + [sequence]
+                others = [each for each in running if each.lease and each not in served]
+                if not self._slots.evict():
+                    take_back(others[-1] if others else sequence)
+        return False
+
+    def _compute(self, parts: list[Part]) -> list[Sequence]:
+        """Runs parts in one call; one that fails is repeated part by part, to find whose it is."""
+        if not parts:
+            return []
+        began = time.perf_counter()
+        try:
+            logits = self._forward(batch_of(parts))
+        except Exception as error:
+            if len(parts) > 1:
+                return [each for part in parts for each in self._compute([part])]
+            parts[0].sequence.error = error
+            return [parts[0].sequence]
+        seconds = time.perf_counter() - began
+        for part, own in logits_by_part(parts, logits):
+            self._commit(part, own, seconds)
+        return [part.sequence for part in parts if part.sequence.is_ready]
+
+    def _commit(self, part: Part, logits: NDArray[np.float32], seconds: float) -> None:
+        """Takes what a call computed of a sequence."""
+        sequence, stats = part.sequence, part.sequence.stats
+        if sequence.is_reply:
+            stats.decode_steps += 1
+        else:
+            stats.prefill_s += seconds
+        length = sequence.cached + part.rows
+        if len(logits):
+            try:
+                sequence.receive(logits)
+            except Exception as error:  # its chooser's, and nobody else's
+                sequence.error = error
+        assert sequence.lease is not None
+        self._store.commit(sequence.lease.slot, length, sequence.ids)
+        sequence.cached = length
+
+    def _forward(self, batch: Batch) -> NDArray[np.float32]:
+        """Logits of the rows that the batch wants, float32 ``[n, vocab]``, until the next call."""
+        logits: NDArray[np.float32] = self._check_open().run(batch, self._store)["logits"]
         if logits.shape != (len(batch.logit_rows), self.vocab_size):
             raise BackendError(
                 f"the model returned logits of shape {logits.shape}; expected "
@@ -240,14 +334,9 @@ class Engine:
             )
         return logits
 
-    def check_prompt(self, prompt: Sequence[int], context: int) -> None:
-        """Makes sure that a reply to a prompt can begin.
-
-        Raises:
-            PromptError: see ``generate``.
-            InputError: the engine was closed.
-        """
+    def _check_prompt(self, prompt: Sequence_[int]) -> None:
         self._check_open()
+        context = self._store.context
         if len(prompt) == 0:
             raise PromptError("the prompt is empty: pass at least one token")
         if context < 2:
@@ -264,27 +353,18 @@ class Engine:
                 context=context,
             )
         self.check_ids(prompt)
-
-    def close(self) -> None:
-        """Releases the programs; calling it twice is allowed."""
-        programs, self._programs = self._programs, None
-        if programs is not None:
-            programs.close()
-
-    def check_ids(self, ids: Sequence[int]) -> None:
-        """Makes sure that all ids, of which there is one at least, are in the vocabulary.
-
-        Raises:
-            PromptError: one is not.
-        """
-        if not 0 <= min(ids) <= max(ids) < self.vocab_size:
-            wrong = min(ids) if min(ids) < 0 else max(ids)
+        if self._full.pages_for(0, len(prompt)) > self._pages:
             raise PromptError(
-                f"the prompt holds token id {wrong}; the vocabulary of the model ends at "
-                f"{self.vocab_size - 1}"
+                f"the prompt has {len(prompt)} tokens and memory has room for "
+                f"{self._pages * self._full.page_tokens}: shorten it, or load the model with a "
+                "smaller type of kv_cache"
             )
 
     def _check_open(self) -> Programs:
         if self._programs is None:
             raise InputError("this model is closed: load it again")
         return self._programs
+
+
+def _any_ready(sequences: Sequence_[Sequence]) -> bool:
+    return True in [sequence.is_ready for sequence in sequences]

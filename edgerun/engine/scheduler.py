@@ -99,6 +99,7 @@ def admit(
             if not pages.preempt():
                 if running or admitted:
                     return admitted, pages.preempted[:before]
+                pages.free -= need  # all there is, and more
                 break
         admitted.append(sequence)
     return admitted, pages.preempted
@@ -119,35 +120,61 @@ def schedule(
 
     Returns:
         the parts of the call, oldest first, and the sequences that must give their slot back
-        first. If one runs there is a part, unless no page is left for the oldest.
+        first. The oldest has a part even if it seems that no page is left for it.
     """
-    replies = sum(sequence.pending == 1 for sequence in running)
+    parts = _shares(running, limits)
+    need = 0
+    for sequence, rows in parts:
+        need += room.pages_for(sequence.cached, sequence.cached + rows)
+    if need <= room.pages:
+        return parts, []
+    return _fitting(parts, room, [*paused[::-1], *running[::-1]])
+
+
+def _shares(running: list[Sequence], limits: Limits) -> list[Part]:
+    """The rows of each sequence, if pages are no matter."""
+    replies = 0
+    for sequence in running:
+        replies += sequence.pending == 1
     budget = limits.chunk_rows - replies
     if replies:
         budget = min(budget, limits.prompt_rows)
-    pages = _Pages(room, [*paused[::-1], *running[::-1]])
-    parts: list[Part] = []
+    parts = []
     for sequence in running:
+        rows = sequence.pending
+        if rows > 1:
+            rows = min(rows, budget)
+            budget -= rows
+        if rows:
+            parts.append(Part(sequence, rows))
+    return parts
+
+
+def _fitting(
+    parts: list[Part], room: Room, victims: list[Sequence]
+) -> tuple[list[Part], list[Sequence]]:
+    """The parts for which there are pages, and the victims who had to give theirs, in order."""
+    pages = _Pages(room, victims)
+    fitting: list[Part] = []
+    for sequence, rows in parts:
         if sequence in pages.preempted:
             break  # and so are all that are younger
-        is_reply = sequence.pending == 1
-        rows = 1 if is_reply else min(sequence.pending, budget)
         need = room.pages_for(sequence.cached, sequence.cached + rows)
-        while not pages.take(need):
-            if not pages.preempt(keep=sequence):
-                break
-        else:
-            if rows:
-                parts.append(Part(sequence, rows))
-                budget -= 0 if is_reply else rows
-    return parts, pages.preempted
+        fits = pages.take(need)
+        while not fits and pages.preempt(keep=sequence):
+            fits = pages.take(need)
+        if fits or not fitting:
+            fitting.append(Part(sequence, rows))
+    return fitting, pages.preempted
 
 
 def _is_being_computed(sequence: Sequence, running: list[Sequence], page_tokens: int) -> bool:
-    """Whether a prompt that runs will have written pages that a sequence can share."""
-    for other in running if page_tokens else ():
-        if other.pending > 1:
-            shared = shared_prefix(sequence.ids, other.ids) // page_tokens * page_tokens
-            if shared > other.cached:
-                return True
-    return False
+    """Whether a prompt that runs will have written more pages that a sequence can share."""
+    if not page_tokens:
+        return False
+    shared = [shared_prefix(sequence.ids, other.ids) for other in running]
+    pairs = list(zip(shared, running, strict=True))
+    there = max((min(length, other.cached) for length, other in pairs), default=0)
+    return any(
+        length // page_tokens > there // page_tokens for length, other in pairs if other.pending > 1
+    )

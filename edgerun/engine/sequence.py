@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import compress, count
 from operator import ne
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.stats import Stats
 
 FinishReason = Literal["stop", "length", "context", "memory"]
@@ -28,27 +29,6 @@ class Token:
 
     id: int
     finish_reason: FinishReason | None = None
-
-
-class Chooses(Protocol):
-    """What a sequence needs of its chooser."""
-
-    @property
-    def position(self) -> int:
-        """How many ids are before the next one."""
-        ...
-
-    def draw(self, logits: NDArray[np.float32]) -> int:
-        """Chooses an id by logits ``[vocab]``."""
-        ...
-
-    def accept(self, id_: int) -> None:
-        """Appends an id."""
-        ...
-
-    def undo(self, count: int) -> None:
-        """Takes the last ids back."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +71,10 @@ class Sequence:
         stats: timings.
         lease: its slot in the store; None while it waits.
         cached: ids whose states are in the slot.
+        is_added: whether it is or was its engine's.
         cancelled: whether nobody wants more of it.
-        starved: whether memory was too small to go on, though nothing else ran.
+        is_finished: whether no id follows.
+        is_starved: whether that is because memory was too small, though nothing else ran.
         error: what ended it, or None.
         previous: an ended sequence, whose slot this one goes on with if it is still there.
         is_retained: whether another one shall go on with its slot.
@@ -102,7 +84,7 @@ class Sequence:
         self,
         prompt: list[int],
         ending: Ending,
-        chooser: Chooses | None,
+        chooser: Chooser | None,
         stats: Stats | None = None,
     ) -> None:
         """Begins behind a prompt of at least one id."""
@@ -112,8 +94,10 @@ class Sequence:
         self.stats = stats or Stats()
         self.lease: Lease | None = None
         self.cached = 0
+        self.is_added = False
         self.cancelled = False
-        self.starved = False
+        self.is_finished = False
+        self.is_starved = False
         self.error: Exception | None = None
         self.previous: Sequence | None = None
         self.is_retained = False
@@ -138,12 +122,12 @@ class Sequence:
     @property
     def finish_reason(self) -> FinishReason | None:
         """Why no id follows; None if one does, or if it was cancelled or failed."""
-        return "memory" if self.starved else self._reason(len(self.ids))
+        return "memory" if self.is_starved else self._reason(len(self.ids))
 
     @property
     def is_ended(self) -> bool:
         """Whether nothing of it will be computed any more."""
-        return self.cancelled or self.error is not None or self.finish_reason is not None
+        return self.is_finished or self.cancelled or self.error is not None
 
     @property
     def is_wanted(self) -> bool:
@@ -159,10 +143,16 @@ class Sequence:
         """Chooses an id by its logits ``[1, vocab]``."""
         assert self._chooser is not None
         id_ = self._chooser.draw(logits[0])
-        self._chooser.accept(id_)
+        if id_ not in self.ending.stop_ids:
+            self._chooser.accept(id_)
+            self.stats.completion_tokens += 1
         self.stats.mark(first=len(self.ids) == self.prompt_tokens)
         self.ids.append(id_)
-        self.stats.completion_tokens += id_ not in self.ending.stop_ids
+        self.is_finished = self.finish_reason is not None
+
+    def starve(self) -> None:
+        """Ends it for want of memory."""
+        self.is_starved = self.is_finished = True
 
     def take(self) -> Token | None:
         """Returns the next token; None if it is not there yet, or none will be."""
@@ -175,8 +165,9 @@ class Sequence:
     def recover(self, cached: int) -> None:
         """Brings all in line with the ids after a call that was interrupted."""
         self.cached = cached
+        self.is_finished = self.finish_reason is not None
         if self._chooser is not None:
-            self._chooser.undo(self._chooser.position - len(self.ids))
+            self._chooser.undo(max(0, self._chooser.position - len(self.ids)))
 
     def _reason(self, length: int) -> FinishReason | None:
         if length > self.prompt_tokens and self.ids[length - 1] in self.ending.stop_ids:
@@ -225,6 +216,7 @@ class Scoring(Sequence):
         block, self._block = self._block, None
         if block is not None:
             self._scored += len(block)
+            self.is_finished = self._scored == len(self.ids)
         return block
 
 

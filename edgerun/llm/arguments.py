@@ -91,6 +91,18 @@ def check_conversation(value: object) -> Sequence[Mapping[str, Any]]:
     return value
 
 
+def check_conversations(value: object) -> list[Sequence[Mapping[str, Any]]]:
+    """Returns several conversations.
+
+    Raises:
+        PromptError: they are no list, or one of them is no list of messages.
+    """
+    return [
+        check_conversation(messages)
+        for messages in _items("conversations", value, "a list of conversations")
+    ]
+
+
 def check_path(value: object) -> Path:
     """Returns a path.
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from edgerun.engine.chooser.params import SamplingParams
-from edgerun.engine.session import Session
+from edgerun.engine.sequence import Sequence
 from edgerun.engine.session_file import SavedSession, load_session, save_session
 from edgerun.engine.stats import Stats
-from edgerun.errors import PromptError
+from edgerun.errors import InputError, PromptError
 from edgerun.llm.arguments import check_path, check_text
 from edgerun.llm.completion import Completion, TextStream
 from edgerun.model.chat.format import RenderedChat
@@ -36,10 +36,11 @@ class ChatSession:
         messages: what was said, oldest first.
     """
 
-    def __init__(self, llm: LLM, session: Session) -> None:
+    def __init__(self, llm: LLM) -> None:
         """Made by ``LLM.session``."""
         self._llm = llm
-        self._session = session
+        self._is_open = True
+        self._sequence: Sequence | None = None  # of the last reply, with its keys and values
         self._before: RenderedChat | None = None
         self._stream: Callable[[], TextStream | None] = lambda: None
         self._lock = FairLock()
@@ -73,6 +74,7 @@ class ChatSession:
         return self._lock.run(self._send, text, params, stats)
 
     def _send(self, text: str, params: SamplingParams, stats: Stats) -> TextStream:
+        self._check_open()
         self._end_reply()
         message: Message = {"role": "user", "content": text}
         chat = self._llm._format.encode(
@@ -80,10 +82,12 @@ class ChatSession:
         )
 
         def ended(completion: Completion) -> None:
+            self._sequence = sequence
             self._keep(message, chat, completion)
 
-        decoder = self._llm.tokenizer.stream()
-        stream = self._llm._stream(self._session, chat.ids, params, stats, decoder, ended)
+        sequence = self._llm._engine.sequence(chat.ids, params, stats)
+        sequence.previous, sequence.is_retained = self._sequence, True
+        stream = self._llm._stream(sequence, params, self._llm.tokenizer.stream(), ended)
         self._stream = weakref.ref(stream)  # one that is dropped must end at once
         return stream
 
@@ -97,7 +101,7 @@ class ChatSession:
         Raises:
             StorageError: the folder is not writable or the disk is full.
         """
-        saved = SavedSession(self._llm.model.digest, tuple(self._session.ids), tuple(self.messages))
+        saved = SavedSession(self._llm.model.digest, tuple(self._cached), tuple(self.messages))
         save_session(check_path(path), saved)
 
     def load(self, path: str | os.PathLike[str]) -> None:
@@ -111,14 +115,14 @@ class ChatSession:
 
     def close(self) -> None:
         """Ends a reply under way and gives the cache back; calling it twice is allowed."""
-        self._lock.run(self._end_reply)
-        self._session.close()
+        self._lock.run(self._end)
+        self._is_open = False
 
     def __repr__(self) -> str:
-        if not self._session.is_open:
+        if not self._is_open:
             return f"<ChatSession: {len(self.messages)} messages, closed>"
         return (
-            f"<ChatSession: {len(self.messages)} messages, {len(self._session.ids)} of "
+            f"<ChatSession: {len(self.messages)} messages, {len(self._cached)} of "
             f"{self._llm.model.context} tokens>"
         )
 
@@ -133,22 +137,38 @@ class ChatSession:
     ) -> None:
         self.close()
 
+    @property
+    def _cached(self) -> list[int]:
+        """Ids whose keys and values are there for the next message."""
+        return self._sequence.ids[: self._sequence.cached] if self._sequence else []
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise InputError("this session is closed: open another one")
+
     def _end_reply(self) -> None:
         """Ends a reply under way, which is kept as far as it came."""
         stream = self._stream()
         if stream is not None:
             stream.close()
 
-    def _replace(self, messages: Sequence[Message] | None) -> None:
-        """Goes on from other messages; None for the system message alone."""
+    def _end(self) -> None:
+        """Ends a reply under way, and gives up what is cached."""
         self._end_reply()
+        if self._sequence is not None:
+            self._llm._engine.forget(self._sequence)
+            self._sequence = None
+
+    def _replace(self, messages: Iterable[Message] | None) -> None:
+        """Goes on from other messages; None for the system message alone."""
+        self._check_open()
+        self._end()
         system = self.messages[:1] if self.system else []
-        self._session.clear()
         self._before = None
         self.messages[:] = system if messages is None else messages
 
     def _keep(self, message: Message, chat: RenderedChat, completion: Completion) -> None:
-        if not completion.ids and completion.finish_reason == "cancelled":
+        if not completion.ids and completion.finish_reason in ("cancelled", "error"):
             return
         self.messages += [message, {"role": "assistant", "content": completion.text}]
         # Text cut at a stop text, or with hidden tokens, is not the text of the ids.

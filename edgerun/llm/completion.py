@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgerun.engine.engine import Step
+from edgerun.engine.engine import Engine
+from edgerun.engine.sequence import FinishReason, Sequence, Token
 from edgerun.engine.stats import Stats
+from edgerun.errors import EdgerunError, InputError
 from edgerun.model.text.stop_text import StopText
 from edgerun.state.fair_lock import FairLock
 
@@ -22,7 +24,9 @@ class Completion:
         ids: the generated ids, without the one that ended the reply.
         prompt_tokens: length of the prompt in tokens.
         finish_reason: ``"stop"`` (the model or a stop text ended it), ``"length"`` (max_tokens),
-            ``"context"`` (no room left), ``"cancelled"`` (closed early), ``""`` while it runs.
+            ``"context"`` (no room left), ``"memory"`` (none left for keys and values),
+            ``"cancelled"`` (closed early), ``"error"``, ``""`` while it runs.
+        error: what went wrong, or None.
         stats: timings.
     """
 
@@ -30,6 +34,7 @@ class Completion:
     ids: list[int] = field(default_factory=list)
     prompt_tokens: int = 0
     finish_reason: str = ""
+    error: Exception | None = None
     stats: Stats = field(default_factory=Stats)
 
     def __str__(self) -> str:
@@ -43,7 +48,7 @@ class Completion:
 
 
 class Writer:
-    """Writes a completion down, step by step."""
+    """Writes a completion down, token by token."""
 
     def __init__(self, completion: Completion, decoder: Any, stop: tuple[str, ...]) -> None:
         """Begins; ``decoder`` is a tokenizer's stream decoder, ``stop`` what ends the text."""
@@ -51,33 +56,71 @@ class Writer:
         self._decoder = decoder
         self._stop = StopText(stop)
 
-    def push(self, step: Step) -> str:
+    def push(self, token: Token) -> str:
         """Takes a token; returns the text that is certain now, often ``""``.
 
         The completion has a ``finish_reason`` when this was the last one.
         """
-        completion, stop = self.completion, self._stop
         text = ""
-        if step.finish_reason != "stop":
-            completion.ids.append(step.id)
-            text = stop.push(self._decoder.push(step.id))
-        if step.finish_reason and not stop.stopped:
-            text += stop.push(self._decoder.finish()) + stop.finish()
-        completion.text += text
-        completion.finish_reason = "stop" if stop.stopped else step.finish_reason or ""
+        if token.finish_reason != "stop":
+            self.completion.ids.append(token.id)
+            text = self._stop.push(self._decoder.push(token.id))
+        self.completion.text += text
+        if self._stop.stopped:
+            self.completion.finish_reason = "stop"
+        elif token.finish_reason:
+            text += self.finish(token.finish_reason)
         return text
+
+    def finish(self, reason: FinishReason) -> str:
+        """Ends the completion; returns the rest of its text."""
+        text = self._stop.push(self._decoder.finish()) + self._stop.finish()
+        self.completion.text += text
+        self.completion.finish_reason = "stop" if self._stop.stopped else reason
+        return text
+
+
+def write(
+    engine: Engine,
+    sequence: Sequence,
+    writer: Writer,
+    ended: Callable[[Completion], None] = lambda completion: None,
+) -> Generator[str, None, None]:
+    """Yields what is certain after each token, often ``""``; ``ended`` is called at the end."""
+    completion, tokens = writer.completion, engine.tokens(sequence)
+    try:
+        for token in tokens:
+            yield writer.push(token)
+            if completion.finish_reason:
+                return
+        if sequence.finish_reason:  # it ended without one more
+            yield writer.finish(sequence.finish_reason)
+    except Exception as error:
+        completion.error, completion.finish_reason = error, "error"
+        raise
+    finally:
+        tokens.close()
+        completion.finish_reason = completion.finish_reason or "cancelled"
+        ended(completion)
 
 
 class TextStream:
     """Pieces of a reply as they are generated; ``completion`` holds what came so far.
 
     Closing it, or leaving its ``with`` block, ends the generation, as does forgetting it. Another
-    thread may close it while one reads; the reader then gets no further piece.
+    thread may close it while one reads; the reader then gets no further piece. A coroutine reads
+    it by ``async for`` in an ``async with`` block, or awaits the whole reply.
     """
 
-    def __init__(self, pieces: Generator[str, None, None], completion: Completion) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        sequence: Sequence,
+        pieces: Generator[str, None, None],
+        completion: Completion,
+    ) -> None:
         """Made by ``LLM.stream`` and its kin."""
-        self._pieces = pieces
+        self._engine, self._sequence, self._pieces = engine, sequence, pieces
         self._lock = FairLock()
         self._reading = False
         self._closing = False
@@ -94,6 +137,31 @@ class TextStream:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __aiter__(self) -> TextStream:
+        return self
+
+    async def __anext__(self) -> str:
+        piece: str = await _in_thread(next, self, "")  # no piece is empty
+        if not piece:
+            raise StopAsyncIteration
+        return piece
+
+    async def __aenter__(self) -> TextStream:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await _in_thread(self.close)
+
+    def __await__(self) -> Generator[Any, None, Completion]:
+        """Runs to the end and returns the whole reply."""
+        return self._whole().__await__()
+
+    async def _whole(self) -> Completion:
+        async with self:
+            async for _ in self:
+                pass
+        return self.completion
 
     def __repr__(self) -> str:
         return f"<TextStream: {self.completion!r}>"
@@ -115,7 +183,9 @@ class TextStream:
             self._close()
         self._reading = True
         try:
-            return next(self._pieces)
+            while not (piece := next(self._pieces)):
+                pass
+            return piece
         finally:
             self._reading = False
 
@@ -123,22 +193,47 @@ class TextStream:
         if self._reading:  # a signal handler of the thread that reads: it ends with its next piece
             return
         self._pieces.close()
+        self._engine.cancel(self._sequence)  # the pieces do, if there was one
         self.completion.finish_reason = self.completion.finish_reason or "cancelled"
 
+    def _came(self) -> str:
+        """What came since the last call, without waiting; ``""`` too if it failed."""
+        text = ""
+        while self._sequence.is_ready and not self.completion.finish_reason:
+            try:
+                text += next(self._pieces, "")
+            except EdgerunError:  # which its completion has
+                break
+        if self.completion.finish_reason:
+            self._close()
+        return text
 
-def write(
-    steps: Any, writer: Writer, ended: Callable[[Completion], None] = lambda completion: None
-) -> Generator[str, None, None]:
-    """Turns an engine's steps into pieces of text; ``ended`` is called once, however it ends."""
-    completion = writer.completion
+
+def together(
+    engine: Engine, streams: Iterable[TextStream]
+) -> Generator[tuple[int, str], None, None]:
+    """Yields ``(index of the stream, piece)`` as pieces come; see ``LLM.together``."""
+    everyone = list(streams)
+    if any(stream._engine is not engine for stream in everyone):
+        raise InputError("a stream is another model's: run streams together on the model of all")
+    running = {i: each for i, each in enumerate(everyone) if not each.completion.finish_reason}
     try:
-        for step in steps:
-            text = writer.push(step)
-            if text:
-                yield text
-            if completion.finish_reason:
-                return
+        for stream in running.values():
+            engine.add(stream._sequence)
+        while running:
+            engine.wait([stream._sequence for stream in running.values()])
+            for index, stream in list(running.items()):
+                piece = stream._lock.run(stream._came)
+                if stream.completion.finish_reason:
+                    del running[index]
+                if piece:
+                    yield index, piece
     finally:
-        steps.close()
-        completion.finish_reason = completion.finish_reason or "cancelled"
-        ended(completion)
+        for stream in everyone:
+            stream.close()
+
+
+async def _in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    from asyncio import to_thread
+
+    return await to_thread(function, *arguments)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,34 +14,33 @@ from numpy.typing import NDArray
 
 from edgerun.backends.base import Report
 from edgerun.engine.chooser.params import STOP, SamplingParams
-from edgerun.engine.engine import Engine, Step
-from edgerun.engine.many import Request, generate_many
-from edgerun.engine.session import Session
-from edgerun.engine.session_pool import SessionPool
+from edgerun.engine.engine import Engine
+from edgerun.engine.sequence import Sequence as EngineSequence
 from edgerun.engine.stats import Stats
 from edgerun.errors import InputError, PromptError
 from edgerun.llm.arguments import (
     check_conversation,
+    check_conversations,
     check_ids,
     check_path,
     check_prompt,
     check_prompts,
 )
 from edgerun.llm.chat_session import ChatSession
-from edgerun.llm.completion import Completion, TextStream, Writer, write
+from edgerun.llm.completion import Completion, TextStream, Writer, together, write
 from edgerun.llm.loading import LoadOptions, Model, prepare
 from edgerun.model.chat.format import ChatFormat
 from edgerun.model.chat.template import DEFAULT_STOPS, Message
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.state import KVCache
-from edgerun.state.fair_lock import FairLock
-from edgerun.values import suggestion
+from edgerun.values import shown, suggestion
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from edgerun.engine.chooser.keywords import SamplingKeywords
     from edgerun.llm.loading import LoadKeywords
+
 
 T = TypeVar("T")
 
@@ -73,9 +71,10 @@ def load(path: str | os.PathLike[str] | None = None, **options: Unpack[LoadKeywo
 class LLM:
     """A loaded model, for any number of threads.
 
-    Every call of the model is one thread's turn. Streams and chats take turns token by token, each
-    on a sequence of the cache of its own; ``generate``, ``generate_many`` and ``chat`` reply by
-    reply, so that any number of threads may wait in them.
+    All replies under way share the calls of the model, whoever asked for them, and everybody gets
+    the text that they would get alone: from one thread or many, or from coroutines, which read a
+    ``TextStream`` by ``async for`` or await it. As many run at a time as ``max_sessions`` says;
+    others wait for their turn.
 
     Attributes:
         model: its parts and properties.
@@ -87,15 +86,18 @@ class LLM:
         self.model = model
         self.tokenizer: Tokenizer = model.tokenizer
         self._format = ChatFormat(model.tokenizer, model.template)
+        self._store = KVCache(model.cache_spec, model.context, model.max_sessions)
         self._engine = Engine(
-            model.programs, model.vocab_size, model.eos_ids, chunk_rows=model.chunk_rows
+            model.programs,
+            self._store,
+            model.vocab_size,
+            model.eos_ids,
+            chunk_rows=model.chunk_rows,
+            prompt_rows=model.prompt_rows,
         )
         # A stream keeps the engine, so it goes on when the model it came from is forgotten.
         self._forgotten = weakref.finalize(self._engine, _release, model)
         self._forgotten.atexit = False
-        self._cache = KVCache(model.cache_spec, model.context, model.max_sessions)
-        self._sessions = SessionPool(self._cache)
-        self._calls = FairLock()
 
     @property
     def has_chat_template(self) -> bool:
@@ -114,67 +116,74 @@ class LLM:
         Raises:
             PromptError: the prompt is empty or does not fit the context.
             SamplingError: a sampling parameter is unknown or outside its range.
-            InputError: sessions and streams that have not ended have every sequence of the cache.
+            BackendError: the model computed NaN, or failed.
         """
-        return self._calls.run(self.stream(prompt, **sampling).result)
+        return self.stream(prompt, **sampling).result()
 
     def stream(
         self, prompt: str | Sequence[int], **sampling: Unpack[SamplingKeywords]
     ) -> TextStream:
-        """Like ``generate``, piece by piece.
-
-        A stream has a sequence of the cache from its first piece until it ends or is closed.
-        """
+        """Like ``generate``, piece by piece; nothing is computed before the first is asked for."""
         stats = Stats()
         params = self.params(**sampling)
         ids = self._prompt_ids(prompt)
-        return self._stream(None, ids, params, stats, self._continuation(ids))
+        sequence = self._engine.sequence(ids, params, stats)
+        return self._stream(sequence, params, self._continuation(ids))
 
     def generate_many(
-        self, prompts: Sequence[str | Sequence[int]], **sampling: Unpack[SamplingKeywords]
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        options: Sequence[SamplingKeywords] | None = None,
+        **sampling: Unpack[SamplingKeywords],
     ) -> list[Completion]:
         """Continues several texts together, which takes less time than one after the other.
 
-        What all of them begin with is computed once, and every call of the model takes a row of
-        each. As many run at a time as sessions are free; ``load(..., max_sessions=n)`` sets how
-        many there are, one of which is this model's own.
-
         Args:
             prompts: as for ``generate``.
+            options: parameters of each prompt, which go before those of all.
             sampling: as for ``generate``; every text is continued as if it were alone.
 
         Returns:
-            The completions, in the order of the prompts.
+            The completions, in the order of the prompts. One that failed has the finish reason
+            ``"error"`` and the ``error``; the others are whole.
 
         Raises:
             PromptError: a prompt is empty or does not fit the context; nothing was computed.
             SamplingError: a sampling parameter is unknown or outside its range.
         """
-        params = self.params(**sampling)
-        requests = [
-            Request(self._encoded(prompt) if isinstance(prompt, str) else prompt, params)
-            for prompt in check_prompts(prompts)
-        ]
-        return self._calls.run(self._complete_many, requests)
+        return self._completed(
+            self.stream(prompt, **each)
+            for prompt, each in _with_options(check_prompts(prompts), options, sampling)
+        )
 
-    def _complete_many(self, requests: Sequence[Request]) -> list[Completion]:
-        completions = [
-            Completion(prompt_tokens=len(request.prompt), stats=request.stats)
-            for request in requests
-        ]
-        writers = [
-            Writer(completion, self._continuation(request.prompt), request.params.stop)
-            for completion, request in zip(completions, requests, strict=True)
-        ]
-        root = self._sessions.take()
-        try:
-            with closing(generate_many(self._engine, root, requests)) as steps:
-                for number, step in steps:
-                    writers[number].push(step)
-                    requests[number].unwanted = bool(completions[number].finish_reason)
-        finally:
-            self._sessions.give_back(root)
-        return completions
+    def chat_many(
+        self,
+        conversations: Sequence[Sequence[Message]],
+        options: Sequence[SamplingKeywords] | None = None,
+        **sampling: Unpack[SamplingKeywords],
+    ) -> list[Completion]:
+        """Answers several conversations together; see ``generate_many`` and ``chat``."""
+        checked = check_conversations(conversations)
+        return self._completed(
+            self.stream_chat(messages, **each)
+            for messages, each in _with_options(checked, options, sampling)
+        )
+
+    def together(self, streams: Iterable[TextStream]) -> Generator[tuple[int, str], None, None]:
+        """Yields ``(index of the stream, piece)`` of several streams, as pieces come.
+
+        The streams may be of any kind, each with its own parameters. One that fails ends alone:
+        see ``error`` of its completion. Closing the iterator closes all of them.
+
+        Raises:
+            InputError: a stream is another model's, or the model was closed.
+
+        Example:
+            >>> streams = [llm.stream("A cat"), llm.stream("A dog", seed=1)]  # doctest: +SKIP
+            >>> for index, piece in llm.together(streams):  # doctest: +SKIP
+            ...     print(index, piece)
+        """
+        return together(self._engine, streams)
 
     def chat(self, messages: Sequence[Message], **sampling: Unpack[SamplingKeywords]) -> Completion:
         """Answers a conversation.
@@ -185,10 +194,10 @@ class LLM:
 
         Raises:
             PromptError: a message is unusable, or the conversation does not fit the context.
-            InputError: the model's chat template refuses the conversation, or sessions and streams
-                that have not ended have every sequence of the cache.
+            InputError: the model's chat template refuses the conversation.
+            BackendError: the model computed NaN, or failed.
         """
-        return self._calls.run(self.stream_chat(messages, **sampling).result)
+        return self.stream_chat(messages, **sampling).result()
 
     def stream_chat(
         self, messages: Sequence[Message], **sampling: Unpack[SamplingKeywords]
@@ -197,15 +206,12 @@ class LLM:
         stats = Stats()
         params = self.chat_params(**sampling)
         chat = self._format.encode(check_conversation(messages), context=self.model.context)
-        return self._stream(None, chat.ids, params, stats, self.tokenizer.stream())
+        sequence = self._engine.sequence(chat.ids, params, stats)
+        return self._stream(sequence, params, self.tokenizer.stream())
 
     def session(self) -> ChatSession:
-        """Opens a chat of its own, whose keys and values stay cached between turns.
-
-        Raises:
-            InputError: as many sessions as ``max_sessions`` allows are open.
-        """
-        return ChatSession(self, Session(self._cache))
+        """Opens a chat, whose keys and values stay cached between turns while there is room."""
+        return ChatSession(self)
 
     def logits(self, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
         """Yields the logits of every position of a sequence, in blocks.
@@ -223,8 +229,7 @@ class LLM:
                 tokens=len(tokens),
                 context=context,
             )
-        self._engine.check_ids(tokens)
-        return self._lend(lambda session: self._engine.logits(session, tokens))
+        return self._engine.logits(tokens)
 
     def reports(self) -> list[Report]:
         """What the devices of the back-ends in use did so far, where they count it."""
@@ -250,10 +255,9 @@ class LLM:
         Other threads that are generating get an InputError with their next token. A model that
         nobody closes does so when it is garbage, but when that is nobody knows.
         """
-        self._cache.lock.run(self._close)
+        self._store.lock.run(self._close)
 
     def _close(self) -> None:
-        self._sessions.close()
         self._engine.close()
         self.model.owned.close()
         self._forgotten.detach()
@@ -264,7 +268,7 @@ class LLM:
             return f"<LLM {model.path}: closed>"
         backends = ", ".join(backend.name for backend in model.backends)
         return (
-            f"<LLM {model.path}: context {model.context}, {self._cache.room().slots} of "
+            f"<LLM {model.path}: context {model.context}, {self._engine.room().slots} of "
             f"{model.max_sessions} sequences free, {backends} on "
             f"{model.threads} thread{'s' if model.threads > 1 else ''}>"
         )
@@ -279,6 +283,12 @@ class LLM:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _completed(self, streams: Iterable[TextStream]) -> list[Completion]:
+        everyone = list(streams)  # before any runs: a prompt may be unusable
+        for _ in self.together(everyone):
+            pass
+        return [stream.completion for stream in everyone]
 
     def _continuation(self, ids: Sequence[int]) -> Any:
         """A decoder for what follows ``ids``."""
@@ -295,31 +305,29 @@ class LLM:
 
     def _stream(
         self,
-        session: Session | None,
-        ids: Sequence[int],
+        sequence: EngineSequence,
         params: SamplingParams,
-        stats: Stats,
         decoder: Any,
         ended: Callable[[Completion], None] = lambda completion: None,
     ) -> TextStream:
-        """A stream on a session, or on one of the pool."""
-        self._engine.check_prompt(ids, self.model.context)
-
-        def generate(session: Session) -> Iterator[Step]:
-            return self._engine.generate(session, ids, params, stats)
-
-        steps = self._lend(generate) if session is None else generate(session)
-        completion = Completion(prompt_tokens=len(ids), stats=stats)
+        completion = Completion(prompt_tokens=sequence.prompt_tokens, stats=sequence.stats)
         writer = Writer(completion, decoder, params.stop)
-        return TextStream(write(steps, writer, ended), completion)
+        pieces = write(self._engine, sequence, writer, ended)
+        return TextStream(self._engine, sequence, pieces, completion)
 
-    def _lend(self, generate: Callable[[Session], Iterator[T]]) -> Iterator[T]:
-        """What a generation yields on a session that it has until it ends."""
-        session = self._sessions.take()
-        try:
-            yield from generate(session)
-        finally:
-            self._sessions.give_back(session)
+
+def _with_options(
+    items: Sequence[T], options: Sequence[SamplingKeywords] | None, common: SamplingKeywords
+) -> list[tuple[T, SamplingKeywords]]:
+    """Each item with the sampling parameters that are its own or common to all."""
+    own = [{}] * len(items) if options is None else options
+    if not isinstance(own, list | tuple) or not all(isinstance(each, Mapping) for each in own):
+        raise InputError(
+            f"options is {shown(options)}; expected a list of dictionaries of sampling parameters"
+        )
+    if len(own) != len(items):
+        raise InputError(f"{len(own)} options for {len(items)} prompts; expected one for each")
+    return [(item, {**common, **each}) for item, each in zip(items, own, strict=True)]
 
 
 def _release(model: Model) -> None:

@@ -19,7 +19,7 @@ from edgerun.backends.base import (
 )
 from edgerun.backends.registry import find_candidates
 from edgerun.engine.chooser.processor import processor_types
-from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
+from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS
 from edgerun.errors import BundleError, InputError
 from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import value_shapes
@@ -47,6 +47,7 @@ LIMITS = {
     "context": MAX_CONTEXT,
     "max_sessions": MAX_SESSIONS,
     "chunk_rows": MAX_CONTEXT,
+    "prompt_rows": MAX_CONTEXT,
 }
 MAX_VALUE_BYTES = 64 << 20
 CACHE_SHARE = 0.5  # of the free memory, for one full context
@@ -65,6 +66,7 @@ class LoadKeywords(TypedDict, total=False):
     kv_cache: CacheDType
     max_sessions: int
     chunk_rows: int
+    prompt_rows: int
     verify: bool
     pack: str | None
     progress: Progress
@@ -82,7 +84,8 @@ class LoadOptions:
         context: tokens a sequence may have; None for what the model was made for.
         kv_cache: storage of keys and values, ``"fp32"``, ``"fp16"`` or ``"int8"``.
         max_sessions: sequences that can be cached at a time.
-        chunk_rows: most prompt tokens of one call; fewer where values are very wide.
+        chunk_rows: most tokens of one call; fewer where values are very wide.
+        prompt_rows: most prompt tokens of a call that replies under way wait for.
         verify: check the digests of the weight files too.
         pack: how ternary weights lie in memory, ``"two_bits"``, or ``"trits"``, which are
             a fifth smaller and slower; None for what the bundle asks for. Results are the same.
@@ -99,6 +102,7 @@ class LoadOptions:
     kv_cache: CacheDType = "fp16"
     max_sessions: int = 4
     chunk_rows: int = DEFAULT_CHUNK_ROWS
+    prompt_rows: int = DEFAULT_PROMPT_ROWS
     verify: bool = False
     pack: str | None = None
     progress: Progress = field(default=lambda text: logger.info(text))
@@ -142,7 +146,8 @@ class Model:
         vocab_size: width of the logits.
         eos_ids: ids that end a reply.
         sampling_defaults: what the model recommends.
-        chunk_rows: most prompt tokens of one call.
+        chunk_rows: most tokens of one call.
+        prompt_rows: most prompt tokens of a call that replies under way wait for.
         max_sessions: sequences that can be cached at a time.
         weight_bytes: bytes of weights that a decode step reads.
         threads: worker threads.
@@ -162,6 +167,7 @@ class Model:
     eos_ids: tuple[int, ...] = ()
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
     chunk_rows: int = DEFAULT_CHUNK_ROWS
+    prompt_rows: int = DEFAULT_PROMPT_ROWS
     max_sessions: int = 4
     weight_bytes: int = 0
     threads: int = 1
@@ -233,6 +239,7 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
             [entry.name for processor in processor_types() for entry in processor.options()],
         ),
         chunk_rows=rows,
+        prompt_rows=options.prompt_rows,
         max_sessions=options.max_sessions,
         weight_bytes=weights,
         threads=options.worker_threads,

@@ -1,8 +1,8 @@
-"""The generation loop, on a model whose next token depends on everything before it."""
+"""The engine, on a model whose next token depends on everything before it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,28 +11,49 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgerun.engine.chooser.params import SamplingParams
-from edgerun.engine.engine import Engine, Step
-from edgerun.engine.session import Session, shared_prefix
-from edgerun.engine.stats import Stats
-from edgerun.errors import BackendError, InputError, PromptError
-from edgerun.state import Batch, KVCache
-from tests.support import fakes
+from edgerun.engine.engine import Engine
+from edgerun.engine.sequence import AHEAD, Sequence, Token
+from edgerun.errors import BackendError, Full, InputError, PromptError
+from edgerun.state import Batch, KVCache, Room
+from tests.support import fakes, plain_store
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 
 
-def engine(executable: Any = None, chunk_rows: int = 4) -> Engine:
-    executable = executable or fakes.FakeExecutable()
-    programs = fakes.programs_of(executable)
-    return Engine(programs, fakes.VOCAB, (fakes.END,), chunk_rows)
+def engine(
+    executable: Any = None, chunk_rows: int = 4, context: int = 64, slots: int = 2
+) -> Engine:
+    programs = fakes.programs_of(executable or fakes.FakeExecutable())
+    store = KVCache(fakes.SPEC, context, slots)
+    return Engine(programs, store, fakes.VOCAB, (fakes.END,), chunk_rows)
 
 
-def session(context: int = 64) -> Session:
-    return Session(KVCache(fakes.SPEC, context, max_sequences=2))
+def plain(slots: int = 4, pages: int = 64, **rows: int) -> tuple[Any, plain_store.PlainPrograms]:
+    """An engine on a store whose pages are few and shared, and its programs."""
+    programs: Any = plain_store.PlainPrograms()
+    store: Any = plain_store.PlainStore(slots, pages)
+    return Engine(programs, store, plain_store.VOCAB, (plain_store.END,), **rows), programs
 
 
-def ids_of(steps: Any) -> list[int]:
-    return [step.id for step in steps]
+def generate(run: Engine, prompt: list[int], params: SamplingParams = GREEDY) -> Iterator[Token]:
+    return run.tokens(run.sequence(prompt, params))
+
+
+def ids_of(tokens: Any) -> list[int]:
+    return [token.id for token in tokens]
+
+
+def together(run: Engine, sequences: list[Sequence]) -> list[list[int]]:
+    """The ids of several sequences that run at a time."""
+    found: list[list[int]] = [[] for _ in sequences]
+    for sequence in sequences:
+        run.add(sequence)
+    while not all(sequence.is_ended for sequence in sequences):
+        run.wait([each for each in sequences if not each.is_ended])
+        for ids, sequence in zip(found, sequences, strict=True):
+            while token := sequence.take():
+                ids.append(token.id)
+    return found
 
 
 def expected(prompt: list[int], count: int) -> list[int]:
@@ -50,106 +71,120 @@ IDS = st.lists(st.integers(0, 255), min_size=1, max_size=20)
 def test_tokens_do_not_depend_on_the_size_of_prefill_chunks(
     prompt: list[int], chunk_rows: int
 ) -> None:
-    steps = engine(chunk_rows=chunk_rows).generate(session(), prompt, GREEDY)
-    assert ids_of(steps) == expected(prompt, 8)
+    assert ids_of(generate(engine(chunk_rows=chunk_rows), prompt)) == expected(prompt, 8)
 
 
-@given(first=IDS, second=IDS, taken=st.integers(0, 8))
-def test_a_second_prompt_reuses_the_cache_without_a_trace(
+@given(first=IDS, second=IDS, taken=st.integers(1, 8))
+def test_the_next_turn_goes_on_from_the_last_without_a_trace(
     first: list[int], second: list[int], taken: int
 ) -> None:
-    run, kept = engine(), session()
-    steps = run.generate(kept, first, GREEDY)
-    for _ in range(taken):
-        next(steps)
-    steps.close()
-    stats = Stats()
-    longer = first + second
-    assert ids_of(run.generate(kept, longer, GREEDY, stats)) == expected(longer, 8)
-    assert stats.reused_tokens >= (min(len(first), len(longer) - 1) if taken else 0)
+    run = engine(context=90)
+    before = run.sequence(first, GREEDY)
+    before.is_retained = True
+    tokens = run.tokens(before)
+    said = [next(tokens).id for _ in range(taken)]
+    tokens.close()
+    longer = first + said + second
+    after = run.sequence(longer, GREEDY)
+    after.previous = before
+    assert ids_of(run.tokens(after)) == expected(longer, 8)
+    assert after.stats.reused_tokens == len(first) + len(said) - 1
+    other = run.sequence(second, GREEDY)
+    other.previous = after  # which was not retained
+    assert ids_of(run.tokens(other)) == expected(second, 8)
 
 
 def test_prefill_runs_in_chunks_and_decode_row_by_row() -> None:
     executable = fakes.FakeExecutable()
-    list(engine(executable).generate(session(), list(range(10)), GREEDY))
+    list(generate(engine(executable), list(range(10))))
     assert executable.rows == [4, 4, 2] + [1] * 7
 
 
 def test_each_phase_runs_on_its_own_executable() -> None:
     prefill, decode = fakes.FakeExecutable(), fakes.FakeExecutable()
-    run = Engine(fakes.programs_of(prefill, decode), fakes.VOCAB)
-    list(run.generate(session(), [1, 2, 3], GREEDY))
+    store = KVCache(fakes.SPEC, 64)
+    run = Engine(fakes.programs_of(prefill, decode), store, fakes.VOCAB)
+    list(generate(run, [1, 2, 3]))
     assert (prefill.rows, decode.rows) == ([3], [1] * 7)
 
 
 def test_a_stop_id_ends_the_reply() -> None:
-    steps = list(engine(fakes.saying("ab", 1)).generate(session(), [1], GREEDY))
-    assert steps == [Step(97), Step(98), Step(fakes.END, "stop")]
-    assert steps[-1].finish_reason == "stop"
+    tokens = list(generate(engine(fakes.saying("ab", 1)), [1]))
+    assert tokens == [Token(97), Token(98), Token(fakes.END, "stop")]
 
 
 def test_stop_ids_of_the_caller_count_and_eos_can_be_ignored() -> None:
     run = engine(fakes.saying("abc", 1))
     stopping = SamplingParams(temperature=0, max_tokens=8, stop_ids=(98,))
-    assert ids_of(run.generate(session(), [1], stopping)) == [97, 98]
+    assert ids_of(generate(run, [1], stopping)) == [97, 98]
     going_on = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
-    assert len(list(run.generate(session(), [1], going_on))) == 6
+    assert len(list(generate(run, [1], going_on))) == 6
+
+
+def test_a_stop_id_in_the_prompt_ends_nothing() -> None:
+    assert ids_of(generate(engine(), [1, fakes.END])) == expected([1, fakes.END], 8)
 
 
 def test_the_reply_ends_with_the_context() -> None:
-    steps = list(engine().generate(session(12), [1] * 5, SamplingParams(temperature=0)))
-    assert len(steps) == 7
-    assert steps[-1].finish_reason == "context"
+    tokens = list(generate(engine(context=12), [1] * 5, SamplingParams(temperature=0)))
+    assert len(tokens) == 7
+    assert tokens[-1].finish_reason == "context"
 
 
 def test_max_tokens_ends_the_reply() -> None:
-    steps = list(engine().generate(session(), [1], GREEDY))
-    assert (len(steps), steps[-1].finish_reason) == (8, "length")
+    tokens = list(generate(engine(), [1]))
+    assert (len(tokens), tokens[-1].finish_reason) == (8, "length")
 
 
 @pytest.mark.parametrize("length", range(1, 13))
 def test_a_prompt_is_used_whole_or_refused_around_the_context(length: int) -> None:
-    run, kept = engine(), session(10)
+    run, prompt = engine(context=10), [7] * length
     if length < 10:
-        assert ids_of(run.generate(kept, [7] * length, GREEDY)) == expected(
-            [7] * length, min(8, 10 - length)
-        )
+        assert ids_of(generate(run, prompt)) == expected(prompt, min(8, 10 - length))
     else:
         with pytest.raises(PromptError, match=rf"{length} tokens and the context is 10"):
-            run.generate(kept, [7] * length, GREEDY)
+            generate(run, prompt)
 
 
 def test_a_context_of_one_token_has_no_room_for_a_reply() -> None:
     with pytest.raises(PromptError, match="the context is 1 token, .* a context of 2 or more"):
-        engine().generate(session(1), [7], GREEDY)
-    steps = list(engine().generate(session(2), [7], GREEDY))
-    assert [step.finish_reason for step in steps] == ["context"]
+        generate(engine(context=1), [7])
+    tokens = list(generate(engine(context=2), [7]))
+    assert [token.finish_reason for token in tokens] == ["context"]
 
 
 @pytest.mark.parametrize("prompt", [[], [-1], [fakes.VOCAB]])
 def test_unusable_prompts_are_refused_before_anything_runs(prompt: list[int]) -> None:
     executable = fakes.FakeExecutable()
     with pytest.raises(PromptError):
-        engine(executable).generate(session(), prompt, GREEDY)
+        generate(engine(executable), prompt)
     assert executable.rows == []
 
 
 def test_timings_count_what_ran() -> None:
-    stats = Stats()
-    run, kept = engine(fakes.saying("abcd", 3)), session()
-    list(run.generate(kept, [1, 2, 3], GREEDY, stats))
+    run = engine(fakes.saying("abcd", 3))
+    sequence = run.sequence([1, 2, 3], GREEDY)
+    list(run.tokens(sequence))
+    stats = sequence.stats
     assert (stats.prompt_tokens, stats.reused_tokens) == (3, 0)
     assert (stats.completion_tokens, stats.decode_steps) == (4, 4)
     assert stats.first_token_s >= stats.prefill_s > 0
     assert stats.decode_tokens_per_s > 0
-    assert Stats().timings()["decode_tokens_per_s"] == 0
+    assert run.sequence([1], GREEDY).stats.timings()["decode_tokens_per_s"] == 0
 
 
 def test_logits_of_all_rows_match_those_of_single_steps() -> None:
-    run, kept = engine(), session()
     ids = list(range(10))
-    rows = np.concatenate([block.copy() for block in run.logits(kept, ids)])
+    rows = np.concatenate(list(engine().logits(ids)))
     assert rows.argmax(axis=-1).tolist() == [fakes.next_token(ids[: i + 1]) for i in range(10)]
+
+
+@pytest.mark.parametrize("ids", [[-1], [1, fakes.VOCAB], [2**31]])
+def test_logits_of_ids_outside_the_vocabulary_are_refused(ids: list[int]) -> None:
+    executable = fakes.FakeExecutable()
+    with pytest.raises(PromptError, match="the vocabulary of the model ends at"):
+        engine(executable).logits(ids)
+    assert executable.rows == []
 
 
 class Failing(fakes.FakeExecutable):
@@ -159,7 +194,7 @@ class Failing(fakes.FakeExecutable):
         super().__init__()
         self.call, self.error = call, error
 
-    def __call__(self, batch: Batch, cache: KVCache, values: Any = None) -> Mapping[str, Any]:
+    def __call__(self, batch: Batch, cache: Any, values: Any = None) -> Any:
         result = super().__call__(batch, cache)
         if len(self.rows) == self.call:
             raise self.error
@@ -168,105 +203,132 @@ class Failing(fakes.FakeExecutable):
 
 @pytest.mark.parametrize("call", range(1, 6))
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), BackendError("lost")])
-def test_a_failed_or_interrupted_call_leaves_the_session_usable(
+def test_a_failed_or_interrupted_call_leaves_the_engine_usable(
     call: int, error: BaseException
 ) -> None:
-    kept = session()
-    prompt = list(range(9))
+    run, prompt = engine(Failing(call, error)), list(range(9))
     with pytest.raises(type(error)):
-        list(engine(Failing(call, error)).generate(kept, prompt, GREEDY))
-    assert kept.cache.length(kept.sequence) == len(kept.ids)
-    assert ids_of(engine().generate(kept, prompt, GREEDY)) == expected(prompt, 8)
+        list(generate(run, prompt))
+    assert ids_of(generate(run, prompt)) == expected(prompt, 8)
+    assert run.room().slots == 2
 
 
 class Wrong(fakes.FakeExecutable):
-    def __call__(self, batch: Batch, cache: KVCache, values: Any = None) -> Mapping[str, Any]:
+    def __call__(self, batch: Batch, cache: Any, values: Any = None) -> Any:
         return {"logits": super().__call__(batch, cache)["logits"][:, :-1]}
 
 
 def test_logits_of_a_wrong_width_are_a_backend_error() -> None:
     with pytest.raises(BackendError, match="shape"):
-        list(engine(Wrong()).generate(session(), [1], GREEDY))
+        list(generate(engine(Wrong()), [1]))
 
 
-def test_two_generations_cannot_share_a_session() -> None:
-    run, kept = engine(), session()
-    first = run.generate(kept, [1, 2], GREEDY)
-    next(first)
-    second = run.generate(kept, [3, 4], GREEDY)
-    next(second)
-    with pytest.raises(InputError, match="another generation"):
-        next(first)
-    assert ids_of(second) == expected([3, 4], 8)[1:]
+def test_a_sequence_that_is_forgotten_gives_its_slot_back_and_ends() -> None:
+    run = engine(slots=1)
+    sequence = run.sequence([1], GREEDY)
+    tokens = run.tokens(sequence)
+    next(tokens)
+    run.forget(sequence)
+    assert run.room().slots == 1
+    assert list(tokens) == []
 
 
-def test_sessions_do_not_disturb_each_other() -> None:
-    cache = KVCache(fakes.SPEC, 64, max_sequences=2)
+def test_a_closed_engine_says_so() -> None:
     run = engine()
-    streams = [run.generate(Session(cache), prompt, GREEDY) for prompt in ([1, 2], [9])]
-    pairs = list(zip(*streams, strict=True))
-    assert [ids_of(steps) for steps in zip(*pairs, strict=True)] == [
-        expected([1, 2], 8),
-        expected([9], 8),
-    ]
+    tokens = generate(run, [1])
+    next(tokens)
+    run.close()
+    run.close()
+    for use in (lambda: next(tokens), lambda: generate(run, [1]), lambda: run.logits([1])):
+        with pytest.raises(InputError, match="this model is closed: load it again"):
+            use()
 
 
-def test_a_closed_session_gives_its_sequence_back_and_refuses_work() -> None:
-    cache = KVCache(fakes.SPEC, 64, max_sequences=1)
-    kept = Session(cache)
-    with pytest.raises(InputError, match="in use"):
-        Session(cache)
-    kept.close()
-    kept.close()
-    with pytest.raises(InputError, match="closed"):
-        next(engine().generate(kept, [1], GREEDY))
-    assert list(engine().generate(Session(cache), [1], GREEDY))
+@pytest.mark.parametrize("rows", [{"chunk_rows": 0}, {"prompt_rows": 0}])
+def test_calls_must_have_rows(rows: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="expected at least 1"):
+        plain(**rows)
 
 
-def test_clearing_a_closed_session_leaves_the_next_one_of_its_sequence_alone() -> None:
-    cache = KVCache(fakes.SPEC, 64, max_sequences=1)
-    old = Session(cache)
-    old.close()
-    new = Session(cache)
-    list(engine().generate(new, [1, 2, 3], GREEDY))
-    with pytest.raises(InputError, match="closed"):
-        old.clear()
-    assert cache.length(new.sequence) == len(new.ids) > 0
+def test_rows_share_calls_and_a_common_beginning_is_computed_once() -> None:
+    run, programs = plain(chunk_rows=8)
+    beginning = list(range(1, 17))  # four pages
+    sequences = [run.sequence([*beginning, 20 + n, 7], GREEDY) for n in range(3)]
+    serial = [ids_of(generate(plain()[0], list(each.ids))) for each in sequences]
+    assert together(run, sequences) == serial
+    rows = [sum(call.values()) for call in programs.calls]
+    assert rows == [8, 8, 2 + 2 + 2] + [3] * 7
+    assert [each.stats.reused_tokens for each in sequences] == [0, 16, 16]
+    assert [each.stats.decode_steps for each in sequences] == [7] * 3
 
 
-def test_a_stream_of_a_session_closed_meanwhile_says_so() -> None:
-    kept = session()
-    stream = engine().generate(kept, [1], GREEDY)
-    next(stream)
-    kept.close()
-    with pytest.raises(InputError, match="this session is closed"):
-        next(stream)
+def test_prompts_fill_the_calls_of_replies_under_way_up_to_their_share() -> None:
+    run, programs = plain(chunk_rows=8, prompt_rows=5)
+    short, long = run.sequence([1], GREEDY), run.sequence([2] * 17, GREEDY)
+    together(run, [short, long])
+    rows = [sum(call.values()) for call in programs.calls]
+    assert rows == [6, 6, 6, 3, *[2] * 4, *[1] * 3]
 
 
-@pytest.mark.parametrize("ids", [[-1], [1, fakes.VOCAB], [2**31]])
-def test_logits_of_ids_outside_the_vocabulary_are_refused(ids: list[int]) -> None:
-    executable = fakes.FakeExecutable()
-    with pytest.raises(PromptError, match="the vocabulary of the model ends at"):
-        engine(executable).logits(session(), ids)
-    assert executable.rows == []
+def test_requests_wait_for_a_slot_in_order() -> None:
+    run, programs = plain(slots=2)
+    sequences = [run.sequence([n], SamplingParams(temperature=0, max_tokens=3)) for n in range(5)]
+    assert together(run, sequences) == [ids_of(generate(plain()[0], [n]))[:3] for n in range(5)]
+    assert [len(call) for call in programs.calls] == [2] * 6 + [1] * 3
 
 
-def test_logits_do_not_go_on_where_another_generation_has_begun() -> None:
-    run, kept = engine(chunk_rows=2), session()
-    blocks = run.logits(kept, [1, 2, 3, 4])
-    next(blocks)
-    list(run.generate(kept, [9], GREEDY))
-    with pytest.raises(InputError, match="another generation"):
-        next(blocks)
+def test_a_sequence_that_nobody_reads_pauses_and_makes_place() -> None:
+    run, programs = plain(slots=1)
+    unread, read = run.sequence([1], GREEDY), run.sequence([2], GREEDY)
+    run.add(unread)
+    assert ids_of(run.tokens(read)) == ids_of(generate(plain()[0], [2]))
+    assert unread.pending == len(unread.ids) == 1 + AHEAD
+    assert ids_of(run.tokens(unread)) == ids_of(generate(plain()[0], [1]))
 
 
-def test_chunks_must_have_rows() -> None:
-    with pytest.raises(InputError, match="0 rows"):
-        engine(chunk_rows=0)
+@pytest.mark.parametrize("pages", [3, 4, 5, 8])
+def test_preemption_gives_the_same_ids(pages: int) -> None:
+    params = SamplingParams(temperature=0, max_tokens=9)
+    run, programs = plain(pages=pages)
+    prompts = [[n, 3, n] for n in range(4)]
+    found = together(run, [run.sequence(prompt, params) for prompt in prompts])
+    assert found == [ids_of(generate(plain()[0], prompt, params)) for prompt in prompts]
+    assert run.room() == Room(4, pages, plain_store.PAGE_TOKENS)
 
 
-@given(IDS, IDS)
-def test_shared_prefix_is_the_longest(left: list[int], right: list[int]) -> None:
-    length = shared_prefix(left, right)
-    assert left[:length] == right[:length]
-    assert left[length : length + 1] != right[length : length + 1] or length == len(left)
+def test_a_reply_that_outgrows_memory_ends_with_a_reason() -> None:
+    run, _ = plain(pages=2)
+    sequence = run.sequence([1, 2], SamplingParams(temperature=0))
+    tokens = list(run.tokens(sequence))
+    assert ids_of(tokens) == ids_of(generate(plain()[0], [1, 2]))[:7]
+    assert [token.finish_reason for token in tokens] == [None] * 7
+    assert (sequence.finish_reason, sequence.error) == ("memory", None)
+    assert run.room().pages == 2
+
+
+def test_a_prompt_that_memory_cannot_hold_is_refused() -> None:
+    run, programs = plain(pages=2)
+    with pytest.raises(PromptError, match="9 tokens .* room for 8"):
+        run.sequence([1] * 9, GREEDY)
+    assert ids_of(generate(run, [1] * 7))
+    assert programs.calls
+
+
+def test_pages_that_are_gone_all_the_same_are_taken_from_the_youngest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A store may have less than it said."""
+    run, _ = plain()
+    store, reserve = run._store, run._store.reserve
+
+    def scarce(slot: int, length: int) -> None:
+        others = [each for each in run._sequences if each.lease and each.lease.slot != slot]
+        if others and length > 4:
+            raise Full("no page is left")
+        reserve(slot, length)
+
+    monkeypatch.setattr(store, "reserve", scarce)
+    prompts = [[n, 3, n] for n in range(3)]
+    params = SamplingParams(temperature=0, max_tokens=9)
+    found = together(run, [run.sequence(prompt, params) for prompt in prompts])
+    assert found == [ids_of(generate(plain()[0], prompt, params)) for prompt in prompts]

@@ -5,19 +5,18 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from edgerun.backends.base import NO_VALUES, Values
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine
-from edgerun.engine.many import Request, generate_many
-from edgerun.engine.session import Session
+from edgerun.engine.sequence import Sequence, Token
 from edgerun.errors import InputError
 from edgerun.state import Batch, KVCache
 from tests.engine.test_engine import expected
@@ -34,27 +33,28 @@ class OneBuffer(fakes.FakeExecutable):
         super().__init__()
         self.logits = np.zeros((64, fakes.VOCAB), np.float32)
 
-    def __call__(self, batch: Batch, cache: KVCache) -> Mapping[str, NDArray[np.float32]]:
+    def __call__(self, batch: Batch, cache: Any, values: Values = NO_VALUES) -> Values:
         logits = super().__call__(batch, cache)["logits"]
         time.sleep(1e-5)
         self.logits[: len(logits)] = logits
         return {"logits": self.logits[: len(logits)]}
 
 
-class SlowChooser(Chooser):
+def slow_to_draw(self: Chooser, logits: Any) -> int:
     """Lets other threads run before it looks at the logits."""
+    time.sleep(1e-5)
+    return int(logits.argmax())
 
-    def draw(self, logits: NDArray[np.float32]) -> int:
-        time.sleep(1e-5)
-        return super().draw(logits)
+
+def make_engine(slots: int = THREADS, context: int = 64) -> Engine:
+    store = KVCache(fakes.SPEC, context, slots)
+    return Engine(fakes.programs_of(OneBuffer()), store, fakes.VOCAB, (fakes.END,), chunk_rows=8)
 
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
-    monkeypatch.setattr("edgerun.engine.engine.Chooser", SlowChooser)
-    executable = OneBuffer()
-    programs = fakes.programs_of(executable)
-    return Engine(programs, fakes.VOCAB, (fakes.END,), chunk_rows=4)
+    monkeypatch.setattr(Chooser, "draw", slow_to_draw)
+    return make_engine()
 
 
 def in_threads(work: Callable[[int], Any], count: int = THREADS) -> list[Any]:
@@ -66,142 +66,125 @@ def prompt_of(number: int, turn: int = 0) -> list[int]:
     return [1, 2, 3, *range(turn, turn + 7), number]
 
 
-def test_threads_with_a_session_each_get_their_own_tokens(engine: Engine) -> None:
-    cache = KVCache(fakes.SPEC, 64, THREADS)
+def generate(engine: Engine, prompt: list[int], params: SamplingParams = GREEDY) -> Iterator[Token]:
+    return engine.tokens(engine.sequence(prompt, params))
+
+
+@pytest.mark.parametrize("slots", [1, 3, THREADS])
+def test_threads_get_their_own_tokens(
+    slots: int, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(slots)
 
     def talk(number: int) -> list[list[int]]:
-        session, replies = Session(cache), []
+        replies = []
+        previous: Sequence | None = None
         for turn in range(5):
-            steps = engine.generate(session, prompt_of(number, turn), GREEDY)
-            replies.append([step.id for step in steps])
+            sequence = engine.sequence(prompt_of(number, turn), GREEDY)
+            sequence.previous, sequence.is_retained = previous, True
+            replies.append([token.id for token in engine.tokens(sequence)])
+            previous = sequence
         return replies
 
     alone = [[expected(prompt_of(n, turn), 6) for turn in range(5)] for n in range(THREADS)]
     assert in_threads(talk) == alone
     gc.collect()
-    assert (cache.room().slots, cache.room().pages) == (THREADS, THREADS)
+    engine.room()
+    assert engine._store.room().slots == slots
 
 
-def test_threads_open_fork_fill_and_drop_sessions(engine: Engine) -> None:
-    cache = KVCache(fakes.SPEC, 130, THREADS + 2)
+def test_streams_that_are_dropped_half_way_leave_nothing(engine: Engine) -> None:
+    engine = make_engine(3, context=130)
 
     def churn(number: int) -> bool:
         right = True
         for turn in range(8):
-            session = Session(cache)
             prompt = [number] * 60 + prompt_of(number, turn)
-            steps = engine.generate(session, prompt, GREEDY)
-            right &= [next(steps).id for _ in range(3)] == expected(prompt, 3)
+            tokens = generate(engine, prompt)
+            right &= [next(tokens).id for _ in range(3)] == expected(prompt, 3)
             if turn % 2:
-                session.clear()
-            if turn % 3:
-                session.close()
+                tokens.close()
         return right
 
     assert all(in_threads(churn))
     gc.collect()
-    assert (cache.room().slots, cache.room().pages) == (THREADS + 2, 3 * (THREADS + 2))
+    assert (engine.room().slots, engine.room().pages) == (3, engine._pages)
 
 
-def test_together_and_alone_do_not_mix(engine: Engine) -> None:
-    cache = KVCache(fakes.SPEC, 64, 12)
-
+def test_scores_and_replies_do_not_mix(engine: Engine) -> None:
     def work(number: int) -> Any:
-        session = Session(cache)
-        if number % 3 == 0:
-            found: dict[int, list[int]] = {0: [], 1: []}
-            requests = [Request(prompt_of(number, turn), GREEDY) for turn in range(2)]
-            for index, step in generate_many(engine, session, requests):
-                found[index].append(step.id)
-            return [found[0], found[1]]
-        if number % 3 == 1:
-            blocks = engine.logits(session, prompt_of(number))
+        if number % 2:
+            blocks = engine.logits(prompt_of(number))
             return np.concatenate(list(blocks)).argmax(axis=-1).tolist()
-        return [step.id for step in engine.generate(session, prompt_of(number), GREEDY)]
+        return [token.id for token in generate(engine, prompt_of(number))]
 
     def alone(number: int) -> Any:
         prompt = prompt_of(number)
-        if number % 3 == 0:
-            return [expected(prompt_of(number, turn), 6) for turn in range(2)]
-        if number % 3 == 1:
+        if number % 2:
             return [fakes.next_token(prompt[: i + 1]) for i in range(len(prompt))]
         return expected(prompt, 6)
 
-    assert in_threads(work, 6) == [alone(number) for number in range(6)]
+    assert in_threads(work) == [alone(number) for number in range(THREADS)]
 
 
-def test_a_session_is_closed_once_however_many_threads_close_it() -> None:
-    cache = KVCache(fakes.SPEC, 64, 2)
-    session = Session(cache)
-    in_threads(lambda _: session.close())
-    assert cache.room().slots == 2
-    sessions = [Session(cache) for _ in range(2)]
-    assert {each.sequence for each in sessions} == {0, 1}
+def test_threads_share_calls(engine: Engine) -> None:
+    """Whoever makes a step makes it for all."""
+    start = threading.Barrier(THREADS)
+    programs: Any = engine._programs
+    rows = programs._compiled[-1][1].rows
+
+    def talk(number: int) -> int:
+        start.wait()
+        return sum(1 for _ in generate(engine, [number]))
+
+    assert in_threads(talk) == [6] * THREADS
+    assert len(rows) < 6 * THREADS / 2
 
 
-def test_no_sequence_is_given_to_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_use = KVCache._in_use
-
-    def slowly(self: KVCache, sequence: int) -> bool:
-        found = in_use(self, sequence)
-        time.sleep(1e-4)
-        return found
-
-    monkeypatch.setattr(KVCache, "_in_use", slowly)
-    cache = KVCache(fakes.SPEC, 64, THREADS)
-    sessions = in_threads(lambda _: Session(cache))
-    assert sorted(each.sequence for each in sessions) == list(range(THREADS))
-
-
-def test_a_forgotten_session_gives_its_sequence_back(engine: Engine) -> None:
-    cache = KVCache(fakes.SPEC, 64, 1)
-    for number in range(3):
-        steps = engine.generate(Session(cache), prompt_of(number), GREEDY)
-        assert next(steps).id == expected(prompt_of(number), 1)[0]
-        del steps  # it alone had the session
-
-
-def test_a_finaliser_waits_for_nobody() -> None:
+def test_a_finaliser_waits_for_nobody(engine: Engine) -> None:
     """It may run in a thread that holds the lock, or while that thread waits for this one."""
-    cache = KVCache(fakes.SPEC, 64, 2)
-    session, ended = Session(cache), threading.Event()
-    cache.lock.run(session.close)
-    sessions = [Session(cache)]
+    tokens = [generate(engine, prompt_of(0))]
+    next(tokens[0])
+    ended = threading.Event()
 
     def forget() -> None:
-        sessions.clear()
+        tokens.clear()
         ended.set()
 
     def hold() -> bool:
         threading.Thread(target=forget).start()
         return ended.wait(20)
 
-    assert cache.lock.run(hold)
-    assert cache.room().slots == 2
+    assert engine._store.lock.run(hold)
+    assert engine.room().slots == THREADS
 
 
-def test_a_step_of_a_session_closed_by_another_thread_says_so(engine: Engine) -> None:
-    cache = KVCache(fakes.SPEC, 64, 2)
-    session = Session(cache)
-    steps = engine.generate(session, prompt_of(1), GREEDY)
-    next(steps)
-    in_threads(lambda _: session.close(), 1)
-    with pytest.raises(InputError, match="this session is closed"):
-        next(steps)
+def test_a_sequence_forgotten_by_another_thread_ends(engine: Engine) -> None:
+    sequence = engine.sequence(prompt_of(1), GREEDY)
+    tokens = engine.tokens(sequence)
+    next(tokens)
+    in_threads(lambda _: engine.forget(sequence))
+    assert list(tokens) == []
+
+
+def test_a_model_closed_by_another_thread_says_so(engine: Engine) -> None:
+    tokens = generate(engine, prompt_of(1))
+    next(tokens)
+    in_threads(lambda _: engine.close(), 1)
+    with pytest.raises(InputError, match="this model is closed"):
+        next(tokens)
 
 
 def test_everyone_comes_forward(engine: Engine) -> None:
     """When the first of many equal replies is whole, no other has been left behind."""
-    cache = KVCache(fakes.SPEC, 64, THREADS)
     counts, start = [0] * THREADS, threading.Barrier(THREADS)
     seen: list[list[int]] = []
 
     def talk(number: int) -> None:
-        session = Session(cache)
-        steps = engine.generate(session, [number], SamplingParams(temperature=0, max_tokens=40))
-        next(steps)
+        tokens = generate(engine, [number], SamplingParams(temperature=0, max_tokens=40))
+        next(tokens)
         start.wait()
-        for _ in steps:
+        for _ in tokens:
             counts[number] += 1
         seen.append(counts.copy())
 

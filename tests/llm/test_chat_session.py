@@ -92,37 +92,40 @@ def test_a_saved_session_goes_on_where_it_was(tmp_path: Path) -> None:
         model(digest="1" * 64).session().load(tmp_path / "chat")
 
 
-def test_sessions_are_limited_and_closing_one_makes_room() -> None:
+def test_more_sessions_than_fit_take_turns() -> None:
+    llm = model(max_sessions=2)
+    chats = [llm.session() for _ in range(5)]
+    for turn in range(3):
+        for number, chat in enumerate(chats):
+            reply = chat.send(f"{number} {turn}", max_tokens=3).result()
+            assert reply.ids == llm.chat(chat.messages[:-1], max_tokens=3).ids
+    streams = [chat.send("more", max_tokens=9) for chat in chats]
+    pieces = [next(stream) for stream in streams]  # all are under way
+    for chat, stream, piece in zip(chats, streams, pieces, strict=True):
+        assert piece + "".join(stream) == llm.chat(chat.messages[:-1], max_tokens=9).text
+
+
+@pytest.mark.parametrize("how", ["closed", "left", "forgotten", "cleared"])
+def test_a_session_that_is_over_gives_back_what_it_had(how: str) -> None:
     llm = model(max_sessions=2)
     chat = llm.session()
-    with pytest.raises(InputError, match="in use"):
-        llm.session()
-    chat.close()
-    llm.session()
-
-
-def test_leaving_the_block_of_a_session_closes_it() -> None:
-    llm = model(max_sessions=2)
-    for _ in range(3):
-        with llm.session() as chat:
-            assert chat.send("hello", max_tokens=2).result().text
-    llm.session()
-
-
-def test_a_forgotten_session_makes_room() -> None:
-    llm = model(max_sessions=2)
-    for _ in range(5):
-        chat = llm.session()
-        assert chat.send("hello", max_tokens=2).result().text
-        del chat  # nobody closed it
+    assert chat.send("hello", max_tokens=2).result().text
+    llm.generate("something else", max_tokens=2)
+    llm._engine.room()  # where what has ended gives back what it had
+    assert llm._store.room().slots == 1
+    assert chat.send("again", max_tokens=2).result().stats.reused_tokens > 20
+    if how == "closed":
+        chat.close()
+    elif how == "left":
+        with chat:
+            pass
+    elif how == "cleared":
+        chat.clear()
+    else:
+        del chat
         gc.collect()
-    stream = llm.session().send("hello", max_tokens=2)
-    next(stream)
-    with pytest.raises(InputError, match="all 2 sequences"):
-        llm.session()
-    del stream
-    gc.collect()
-    llm.session()
+    llm._engine.room()
+    assert llm._store.room().slots == 2
 
 
 def test_closing_ends_a_reply_under_way_which_is_kept() -> None:
@@ -188,7 +191,7 @@ def test_it_is_described_in_a_line() -> None:
         f"Completion({text!r}, 2 tokens after 25, finish_reason='length')"
     )
     assert repr(chat) == "<ChatSession: 2 messages, 26 of 512 tokens>"
-    assert repr(llm) == "<LLM fake: context 512, 0 of 2 sequences free, cpu on 1 thread>"
+    assert repr(llm) == "<LLM fake: context 512, 2 of 2 sequences free, cpu on 1 thread>"
     chat.close()
     llm.close()
     assert repr(chat) == "<ChatSession: 2 messages, closed>"

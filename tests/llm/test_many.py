@@ -1,0 +1,132 @@
+"""Several prompts at a time, on the fake model of ``tests/support/fakes.py``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edgerun.errors import BackendError, InputError, PromptError, SamplingError
+from edgerun.llm.llm import LLM
+from tests.llm.test_llm import Broken, model
+from tests.support import fakes
+
+
+@pytest.mark.parametrize("max_sessions", [1, 3])
+def test_many_prompts_are_continued_as_if_alone(max_sessions: int) -> None:
+    options = {"max_tokens": 12, "temperature": 0, "stop": "e"}
+    prompts = ["once", [111, 110, 99, 102], "once upon", "", "x"]
+    with model(max_sessions=max_sessions) as llm:
+        with pytest.raises(PromptError, match="empty"):
+            llm.generate_many(prompts, **options)
+        del prompts[3]
+        found = llm.generate_many(prompts, **options)
+        assert [one.prompt_tokens for one in found] == [5, 4, 10, 2]
+        for prompt, one in zip(prompts, found, strict=True):
+            expected = llm.generate(prompt, **options)
+            assert (one.text, one.ids, one.finish_reason) == (
+                expected.text,
+                expected.ids,
+                expected.finish_reason,
+            )
+        assert llm.generate_many([]) == []
+
+
+def test_many_prompts_that_are_interrupted_give_their_sequences_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: Any) -> str:
+        raise KeyboardInterrupt
+
+    llm = model(max_sessions=3)
+    monkeypatch.setattr("edgerun.llm.llm.Writer.push", interrupted)
+    with pytest.raises(KeyboardInterrupt) as kept:  # as a notebook keeps the last traceback
+        llm.generate_many(["a", "b"])
+    assert kept.tb is not None
+    assert llm._engine.room().slots == 3
+
+
+def test_nan_logits_of_one_of_many_end_that_one_alone() -> None:
+    llm = LLM(fakes.fake_model(Broken("!")))
+    good, bad, other = llm.generate_many(["one", "two!", "three"], max_tokens=5)
+    assert (bad.finish_reason, bad.text) == ("error", "")
+    assert isinstance(bad.error, BackendError)
+    assert [good.ids, other.ids] == [
+        model().generate(x, max_tokens=5).ids for x in ("one", "three")
+    ]
+    assert good.error is None
+
+
+def test_each_of_many_has_its_own_options() -> None:
+    llm = model()
+    options: list[Any] = [{"max_tokens": 3}, {}, {"stop": "e", "temperature": 1.5, "seed": 2}]
+    replies = llm.generate_many(["a", "b", "c"], options, max_tokens=7)
+    alone = [
+        llm.generate(prompt, **{"max_tokens": 7, **each})
+        for prompt, each in zip("abc", options, strict=True)
+    ]
+    assert [reply.ids for reply in replies] == [reply.ids for reply in alone]
+    assert [len(reply.ids) for reply in replies[:2]] == [3, 7]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ([{}], InputError, "1 options for 2 prompts; expected one for each"),
+        ([{}, None], InputError, "expected a list of dictionaries of sampling parameters"),
+        ({"seed": 1}, InputError, "expected a list of dictionaries"),
+        ([{}, {"temprature": 1}], SamplingError, "did you mean 'temperature'"),
+    ],
+)
+def test_options_that_do_not_suit_the_prompts_are_refused(
+    options: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        model().generate_many(["a", "b"], options)
+
+
+def test_many_conversations_are_answered_as_if_alone() -> None:
+    llm = model()
+    conversations: list[Any] = [
+        [{"role": "user", "content": text}] for text in ("hi", "who are you?")
+    ]
+    replies = llm.chat_many(conversations, max_tokens=6)
+    assert [reply.ids for reply in replies] == [
+        llm.chat(messages, max_tokens=6).ids for messages in conversations
+    ]
+    with pytest.raises(PromptError, match="messages is 'hi'; expected a list such as"):
+        llm.chat_many(["hi"])  # type: ignore[list-item]
+
+
+def test_streams_of_all_kinds_run_together_and_share_calls() -> None:
+    executable = fakes.FakeExecutable()
+    llm = LLM(fakes.fake_model(executable))
+    chat = llm.session()
+    asked = [{"role": "user", "content": "hi"}]
+    texts = [llm.generate("a", max_tokens=6).text, llm.chat(asked, max_tokens=6).text]
+    executable.rows.clear()
+    streams = [
+        llm.stream("a", max_tokens=6),
+        llm.stream_chat(asked, max_tokens=6),
+        chat.send("hi", max_tokens=6),
+    ]
+    found = ["", "", ""]
+    for index, piece in llm.together(streams):
+        found[index] += piece
+    assert found == [*texts, texts[1]]
+    assert executable.rows.count(3) >= 3
+    assert [message["role"] for message in chat.messages] == ["user", "assistant"]
+
+
+def test_streams_that_are_no_more_read_together_end() -> None:
+    llm = model()
+    streams = [llm.stream(prompt) for prompt in "abc"]
+    pieces = llm.together(streams)
+    index, piece = next(pieces)
+    assert streams[index].completion.text == piece
+    pieces.close()
+    assert [stream.completion.finish_reason for stream in streams] == ["cancelled"] * 3
+    assert llm._engine.room().slots == 4
+    assert list(llm.together(streams)) == []
+    with pytest.raises(InputError, match="a stream is another model's"):
+        list(llm.together([model().stream("a")]))
