@@ -22,7 +22,6 @@ CONTENTS = {
     "simulators": "compiled simulators of the FPGA overlay",
     "fpga": "results of synthesis",
     "ssh": "connections to boards",
-    "chat_history": "messages typed in chats, by an edgerun that kept them here",
 }
 EXAMPLES = options.examples("edgerun cache show", "edgerun cache clear")
 

@@ -59,7 +59,7 @@ def chat(
     from edgerun.cli.conversation.loop import hold
     from edgerun.cli.conversation.reader import reader
     from edgerun.cli.conversation.state import WHEN_FULL, Conversation
-    from edgerun.cli.conversation.store import HISTORY, ChatStore
+    from edgerun.cli.conversation.store import ChatStore
     from edgerun.env import settings as environment
     from edgerun.errors import InputError, PromptError
     from edgerun.model.chat.template import ChatTemplate
@@ -79,7 +79,6 @@ def chat(
             show_stats=stats,
         )
         if at_terminal:
-            store.adopt(environment().cache_dir / HISTORY)
             greet(llm)
         if go_on:
             _go_on(conversation, store)

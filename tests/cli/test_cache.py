@@ -16,7 +16,7 @@ def folder(tmp_path: Path) -> Path:
     """A cache with all that there may be, beside files of somebody else."""
     cache = tmp_path / "cache"
     for pattern in CONTENTS:
-        if pattern in ("machine.json", "chat_history"):
+        if pattern == "machine.json":
             (cache / pattern).write_text("{}")
         else:
             (cache / pattern.replace("*", "0123") / "part").mkdir(parents=True)

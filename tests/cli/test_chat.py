@@ -15,7 +15,6 @@ import pytest
 from edgerun.cli.conversation import reader
 from edgerun.cli.conversation.commands import ALIASES, COMMANDS
 from edgerun.cli.conversation.state import Conversation
-from edgerun.cli.conversation.store import ChatStore
 from edgerun.errors import SamplingError
 from edgerun.llm.llm import LLM
 from tests.cli.conftest import Result, Run
@@ -224,19 +223,6 @@ def test_history_off_keeps_nothing_more(run: Run, state: Path) -> None:
     talk(["/history on", "hello"], run, "--continue")
     assert len(list(state.glob("*.chat"))) == 1
     assert "deleted 1 files" in talk(["/history clear"], run, "--continue").err
-
-
-def test_messages_of_an_older_edgerun_move_out_of_the_cache(tmp_path: Path, state: Path) -> None:
-    old, store = tmp_path / "chat_history", ChatStore(state)
-    old.write_text("+hello\n")
-    old.chmod(0o644)
-    store.adopt(old)
-    kept = state / "chat_history"
-    assert (kept.read_text(), kept.stat().st_mode & 0o777) == ("+hello\n", 0o600)
-    assert not old.exists()
-    old.write_text("+other\n")
-    store.adopt(old)
-    assert kept.read_text() == "+hello\n"
 
 
 def test_a_state_that_cannot_be_written_ends_keeping_and_not_the_chat(

@@ -6,9 +6,7 @@ Nothing of it is in the cache folder, which people share and throw away. Files a
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,15 +87,6 @@ class ChatStore:
         except OSError:
             return False
         return True
-
-    def adopt(self, old: Path) -> None:
-        """Takes over the messages that an older edgerun kept in the cache folder, if it can."""
-        if not old.is_file() or old.is_symlink() or (self.folder / HISTORY).exists():
-            return
-        with contextlib.suppress(OSError):
-            self._make_folder()
-            shutil.move(old, self.folder / HISTORY)
-            (self.folder / HISTORY).chmod(0o600)
 
     def last_chat(self, digest: str) -> Path:
         """Where the last chat with a model is kept."""

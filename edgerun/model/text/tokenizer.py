@@ -20,7 +20,6 @@ from edgerun.errors import PromptError
 from edgerun.model.text.controls import ControlTokens
 from edgerun.model.text.detokenizer import ByteDecoder, StreamDecoder, byte_decoder
 from edgerun.model.text.sandboxed_library import SandboxedLibrary
-from edgerun.model.text.text_bound import longest_span, solid_bytes
 from edgerun.model.text.tokenizer_check import check_tokenizer_json
 
 if TYPE_CHECKING:
@@ -139,7 +138,8 @@ class Tokenizer:
         """
         if self._span is None:
             return 0
-        size = solid_bytes(text) if self._swallows_spaces else _size(text)
+        words = text.split() if self._swallows_spaces else [text]
+        size = sum(map(_size, words))
         return math.ceil(size / self._span)
 
     def encode_template(
@@ -217,7 +217,7 @@ class Tokenizer:
         controls = self.controls.names
         spellings = self._library.tokens(0, self.vocab_size)
         vocabulary = {spelling for spelling in spellings if spelling is not None}
-        return longest_span(self._bounds, vocabulary, [*plain, *controls])
+        return self._bounds.longest_span(vocabulary, [*plain, *controls])
 
     def _spelling(self, id_: int) -> str | None:
         """A token as the vocabulary spells it; None for an id that has none."""

@@ -11,13 +11,14 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from edgerun.errors import BundleError
+from edgerun.model.text.detokenizer import BYTE_SPELLING
 from edgerun.values import shown
 
 MAX_GROWTH = 1 << 14  # bytes for one; SentencePiece's own rules come to 33, and steps multiply
@@ -84,6 +85,30 @@ class TextBounds:
     growth: int = 1
     shrinkage: float | None = 1.0
     spelled: str | None = None
+
+    def longest_span(self, vocabulary: Collection[str], added: Iterable[str]) -> float | None:
+        """The most bytes of text, spaces aside, that one token can stand for.
+
+        A token stands for no more bytes than it is long, but for what steps before it shrink.
+
+        Args:
+            vocabulary: how the tokens of the model are spelled.
+            added: tokens beside it that text can give.
+
+        Returns:
+            the number, or None where one token may stand for any length of text.
+        """
+        if self.shrinkage is None or self.spelled is None:
+            return None
+        if self.spelled == "ByteLevel":
+            complete = all(character in vocabulary for character in BYTE_SPELLING)
+            longest = max(map(len, vocabulary), default=0)
+        else:
+            complete = all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
+            longest = max((len(token.encode()) for token in vocabulary), default=0)
+        if not complete:
+            return None
+        return self.shrinkage * max([longest, 1, *(len(token.encode()) for token in added)])
 
 
 def check_tokenizer_json(text: str) -> TextBounds:
