@@ -51,11 +51,15 @@ def test_the_toys_are_nothing_but_one_file_each() -> None:
     """A second file beside one of these would be the second place that had to change."""
     files = sorted(str(path.relative_to(TOYS)) for path in TOYS.rglob("*.py"))
     assert files == [
+        "activations/gelu.py",
+        "backends/cpu/emit/double.py",
         "backends/normer.py",
         "engine/sampling/top_n_sigma.py",
         "export/architectures/toylm.py",
         "export/quantize/absmax.py",
         "formats/int4s.py",
+        "graph/passes/double.py",
+        "ops/double.py",
     ]
 
 
@@ -93,3 +97,20 @@ def test_a_sampling_processor(used: dict[str, Any]) -> None:
     assert "--top-n-sigma X" in found["help"]
     assert "| `top_n_sigma` | `0.0` | Keep what is so many deviations down. |" in found["table"]
     assert "    top_n_sigma: float\n" in found["keywords"]
+
+
+def test_an_op(used: dict[str, Any]) -> None:
+    """The op, the form that makes it, and what runs it: a file each."""
+    found = used["op"]
+    assert found["ops"] == 1
+    assert found["wrong"] == []
+    assert found["error"] < 1e-4
+    assert found["ratio"] < 1e-5
+    assert "node 'twice' is 'Mul with mystery=1'" in found["refusal"]
+
+
+def test_an_activation_function(used: dict[str, Any]) -> None:
+    found = used["activation"]
+    assert found["names"] == ["gelu", "gelu"]
+    assert found["wrong"] == []
+    assert found["error"] < 1e-4

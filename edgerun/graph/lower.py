@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from edgerun.graph.check import check
 from edgerun.graph.ir import Graph
-from edgerun.graph.passes import PASSES
+from edgerun.graph.passes.registry import PASSES
 
 
 def lower(graph: Graph) -> Graph:
@@ -20,5 +20,5 @@ def lower(graph: Graph) -> Graph:
         UnsupportedError: a node is none of our ops and nothing that a pass makes one of.
     """
     for step in PASSES:
-        graph = step(graph)
+        graph = step.rewrite(graph)
     return replace(graph, shapes=check(graph))

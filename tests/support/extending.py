@@ -10,21 +10,27 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from onnx import helper, numpy_helper
 
 import edgerun
-from edgerun.backends.registry import backend_names
+from edgerun.backends import CompileOptions, Shape
+from edgerun.backends.registry import backend_names, make_backend
 from edgerun.cli.main import main
 from edgerun.formats import PackedWeight
 from edgerun.llm.llm import LLM
 from edgerun.model.bundle import open_bundle
+from edgerun.ops.registry import OPS
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout, quantise_rows
+from tests.conformance.examples import CASES
+from tests.support.altered import AlteredBundle
 from tools import sampling_options
 
 PROMPT = [1, 5, 9, 2, 7]
@@ -115,6 +121,68 @@ def sampler(folder: Path) -> dict[str, Any]:
         }
 
 
+def conformance(op: str) -> list[str]:
+    """Runs the examples of an op on the CPU; names those that differ from the definition."""
+    backend = make_backend("cpu", given={"threads": 1})
+    wrong = []
+    for case in [case for case in CASES if case.op == op]:
+        graph, spec = case.graph(), case.spec()
+        executable = backend.compile(graph, Shape.of(case.rows), CompileOptions(spec))
+        cache = case.cache(spec)
+        found = executable(case.batch(cache), cache, case.values())
+        for name, expected in case.expected().items():
+            bound = OPS[op].tolerance * float(np.abs(expected).max())
+            wrong += [f"{case}"] * (not np.abs(found[name] - expected).max() <= bound)
+    backend.close()
+    return wrong
+
+
+def op(folder: Path) -> dict[str, Any]:
+    """Doubles what a model's head reads, and asks for an attribute that no pass reads."""
+    bundle = AlteredBundle(folder / "float", folder / "doubled")
+    nodes = bundle.model.graph.node
+    place = next(index for index, node in enumerate(nodes) if "logits" in node.output)
+    bundle.model.graph.initializer.append(numpy_helper.from_array(np.float32(2), "two"))
+    twice = helper.make_node("Mul", [nodes[place].input[0], "two"], ["twice"], "twice")
+    nodes[place].input[0] = "twice"
+    nodes.insert(place, twice)
+    path = bundle.save()
+    values = {}
+    for name, source in {"cpu": path, "reference": path, "plain": folder / "float"}.items():
+        backend = "reference" if name == "reference" else "cpu"
+        with edgerun.load(source, backend=backend, kv_cache="fp32") as llm:
+            values[name] = logits(llm, PROMPT)
+    nodes[place].attribute.append(helper.make_attribute("mystery", 1))
+    refused = bundle.save()
+    return {
+        "ops": [node.op for node in open_bundle(folder / "doubled").graph.nodes].count("double"),
+        "wrong": conformance("double"),
+        "error": float(np.abs(values["cpu"] - values["reference"]).max()),
+        "ratio": float(np.abs(values["cpu"] / values["plain"] - 2).max()),
+        "refusal": refusal(lambda: edgerun.load(refused, backend="cpu")),
+    }
+
+
+def activation(checkpoint: Path, folder: Path) -> dict[str, Any]:
+    """Exports a model with the toy's activation, verified with onnxruntime, and runs it."""
+    other, bundle = folder / "checkpoint-gelu", folder / "gelu"
+    shutil.copytree(checkpoint, other)
+    config = json.loads((other / "config.json").read_text("utf-8"))
+    config["hidden_act"] = "gelu_pytorch_tanh"
+    (other / "config.json").write_text(json.dumps(config), "utf-8")
+    export(other, bundle, ExportOptions(weights="fp32", verify=True))
+    values = {}
+    for name in ("cpu", "reference"):
+        with edgerun.load(bundle, backend=name, kv_cache="fp32") as llm:
+            values[name] = logits(llm, PROMPT)
+    nodes = open_bundle(bundle).graph.nodes
+    return {
+        "names": [node.attrs["activation"] for node in nodes if node.op == "gate"],
+        "wrong": conformance("gate"),
+        "error": float(np.abs(values["cpu"] - values["reference"]).max()),
+    }
+
+
 def use(checkpoint: Path, folder: Path) -> dict[str, Any]:
     """Uses everything once."""
     return {
@@ -122,6 +190,8 @@ def use(checkpoint: Path, folder: Path) -> dict[str, Any]:
         "weights": weights(checkpoint, folder),
         "backend": backend(folder),
         "sampler": sampler(folder),
+        "op": op(folder),
+        "activation": activation(checkpoint, folder),
     }
 
 

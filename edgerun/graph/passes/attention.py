@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from edgerun.errors import BundleError
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Match, Matcher, Num, Op, Var
+from edgerun.graph.passes.base import Pass
 
 BOOL = 9  # onnx.TensorProto
 HEADS_FIRST = (0, 2, 1, 3)  # and back
@@ -183,3 +184,6 @@ def _on_rows(flat: str, nodes: list[Node]) -> tuple[str, list[Node]]:
         renamed.append(replace(node, name=f"{node.name}/rows", inputs=inputs, outputs=(output,)))
         flat = output
     return flat, renamed
+
+
+PASS = Pass(30, fuse_attention)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from edgerun.errors import BundleError
 from edgerun.graph.ir import Graph, Node
+from edgerun.graph.passes.base import Pass
 
 WITH = " with "
 _TYPES = {int: "a whole number", float: "a number", str: "text", tuple: "a list"}
@@ -109,3 +110,6 @@ def _typed(node: Node, name: str, value: Any, kind: type) -> Any:
             f"node '{node.name}' ({node.op}) has {name} = {value!r}; expected {_TYPES[kind]}"
         )
     return value
+
+
+PASS = Pass(0, read_attributes)

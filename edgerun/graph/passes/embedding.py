@@ -9,6 +9,7 @@ import numpy as np
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph
 from edgerun.graph.match import Const, Matcher, Num, Op, Var
+from edgerun.graph.passes.base import Pass
 from edgerun.ops.base import IDS
 
 FLOAT = 1  # onnx.TensorProto
@@ -57,3 +58,6 @@ def _packed(graph: Graph, codes_name: str, scales_name: str) -> PackedWeight | N
     if scales.size != rows * blocks:
         return None
     return PackedWeight("int8", (rows, blocks * block), block, codes, scales.reshape(rows, blocks))
+
+
+PASS = Pass(40, fuse_embedding)

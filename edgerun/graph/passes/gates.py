@@ -7,6 +7,7 @@ from dataclasses import replace
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Matcher, Op, PatternWriter, Var
+from edgerun.graph.passes.base import Pass
 
 _FORMS = {
     name: Op("Mul", activation.onnx(PatternWriter(), Var("gate")), Var("up"))
@@ -29,3 +30,6 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
             inputs = (found["gate"], found["up"])
             return replace(node, op="gate", inputs=inputs, attrs={"activation": activation})
     return node
+
+
+PASS = Pass(60, fuse_gates)

@@ -15,6 +15,7 @@ from edgerun.errors import BundleError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Var
+from edgerun.graph.passes.base import Pass
 from edgerun.ops.linear import Activations
 
 _SCALE = Op(
@@ -139,3 +140,6 @@ def _turned(graph: Graph, weight: str, derived: Derived) -> str:
         graph.add_constant(name, graph.array(weight).T)
         derived[name] = ()
     return name
+
+
+PASS = Pass(50, fuse_linear)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgerun.graph.ir import Graph, Node
+from edgerun.graph.passes.base import Pass
 
 
 def fuse_norms(graph: Graph) -> Graph:
@@ -18,3 +19,6 @@ def _rewrite(node: Node, graph: Graph) -> Node:
     if len(node.inputs) != 2 or node.inputs[1] not in graph.constants:
         return node
     return replace(node, op="rms_norm", attrs={"epsilon": node.attrs["epsilon"]})
+
+
+PASS = Pass(20, fuse_norms)

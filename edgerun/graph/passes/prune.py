@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgerun.graph.ir import Graph
+from edgerun.graph.passes.base import Pass
 
 
 def prune(graph: Graph) -> Graph:
@@ -16,3 +17,6 @@ def prune(graph: Graph) -> Graph:
     pruned = graph.with_nodes(reversed(kept))
     pruned.inputs = [name for name in graph.inputs if name in needed]
     return pruned
+
+
+PASS = Pass(90, prune)

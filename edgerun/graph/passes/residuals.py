@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgerun.graph.ir import Graph, Node
+from edgerun.graph.passes.base import Pass
 
 
 def fuse_residuals(graph: Graph) -> Graph:
@@ -31,3 +32,6 @@ def fuse_residuals(graph: Graph) -> Graph:
     return graph.with_nodes(
         rewritten.get(node.name, node) for node in graph.nodes if node.name not in absorbed
     )
+
+
+PASS = Pass(70, fuse_residuals)

@@ -8,6 +8,7 @@ import numpy as np
 
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Pattern, Var
+from edgerun.graph.passes.base import Pass
 from edgerun.ops.base import POSITIONS
 
 FLOAT = 1  # onnx.TensorProto
@@ -71,3 +72,6 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
             },
         )
     return node
+
+
+PASS = Pass(10, fuse_rotary)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgerun.graph.ir import Graph, Node
+from edgerun.graph.passes.base import Pass
 from edgerun.ops.base import LOGITS
 
 
@@ -30,3 +31,6 @@ def select_logit_rows(graph: Graph) -> Graph:
     result = graph.with_nodes(nodes)
     result.outputs = [LOGITS]
     return result
+
+
+PASS = Pass(80, select_logit_rows)

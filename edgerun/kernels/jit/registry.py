@@ -27,6 +27,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.discovery import added_room, folders
 from edgerun.env import settings
 from edgerun.kernels.host.processor import identity
 from edgerun.kernels.jit.compile_pool import CompilePool, Job, compiler_is_here
@@ -42,6 +43,7 @@ FIELDS = "kernel-fields"  # what a file in the cache is called
 WITHOUT_KERNELS = ("host", "jit", "lang", "run")  # folders
 SOURCES = Path(__file__).parents[1]  # what kernels are made of lies in folders beside this one's
 FORMS = SOURCES.parent / "activations"  # and in these files
+ACTIVATION = "activation"  # constant of kernels that apply such a function
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,15 @@ def code_version() -> str:
     return digest.hexdigest()[:16]
 
 
+@cache
+def _added_activations() -> str:
+    """Digest of the functions that other packages add; empty if there are none."""
+    room = added_room("edgerun.activations")
+    files = [path for folder in folders(room) for path in Path(folder).glob("*.py")] if room else []
+    code = b"\0".join(path.read_bytes() for path in sorted(files))
+    return hashlib.sha256(code).hexdigest()[:16] if files else ""
+
+
 def _version(package: str) -> bytes:
     """What tells versions of a package apart, without importing it or parsing its metadata."""
     found = find_spec(package)
@@ -158,6 +169,8 @@ def compiled(name: str, progress: Progress | None = None, **params: Any) -> Comp
     several can be compiled at a time.
     """
     parts = [f"{key}={params[key]}" for key in sorted(params)]
+    if ACTIVATION in params and (added := _added_activations()):
+        parts.append(f"added={added}")
     key = "-".join([name, *parts])
     with _LOCK:
         if key not in _COMPILED:

@@ -1,0 +1,25 @@
+"""A product with the number 2 becomes ``double``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edgerun.graph.ir import Graph, Node
+from edgerun.graph.match import Matcher, Num, Op, Var
+from edgerun.graph.passes.base import Pass
+
+_FORM = Op("Mul", Var("x"), Num(2))
+
+
+def fuse_double(graph: Graph) -> Graph:
+    """Rewrites ``x * 2``."""
+    matcher = Matcher(graph)
+
+    def rewrite(node: Node) -> Node:
+        found = matcher.match(node.outputs[0], _FORM)
+        return replace(node, op="double", inputs=(found["x"],)) if found is not None else node
+
+    return graph.with_nodes(rewrite(node) for node in graph.nodes)
+
+
+PASS = Pass(15, fuse_double)
