@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from edgerun.discovery import ADDED
-from tests.bundles import GOLDEN
+from tests.support.bundles import GOLDEN
 
 TOYS = Path(__file__).parent / "support" / "toys"
 
