@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgerun.errors import BundleError, UnsupportedError
+from edgerun.graph.attributes import is_unread
 from edgerun.graph.constants import check_constant
 from edgerun.graph.ir import Graph, Node, ValueShape
-from edgerun.graph.passes.attributes import is_unread
 from edgerun.graph.shapes import ALTERED, output_shapes
 from edgerun.ops.base import IDS, LOGITS, POSITIONS, Kind, Operand
 from edgerun.ops.registry import OPS

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from edgerun.graph.attributes import read_attributes
 from edgerun.graph.check import check
 from edgerun.graph.ir import Graph
-from edgerun.graph.passes.registry import PASSES
+from edgerun.graph.passes.registry import ATTRIBUTES, PASSES
 
 
 def lower(graph: Graph) -> Graph:
@@ -19,6 +20,7 @@ def lower(graph: Graph) -> Graph:
         BundleError: something is missing, of another type or size, or contradicts the rest.
         UnsupportedError: a node is none of our ops and nothing that a pass makes one of.
     """
+    graph = read_attributes(graph, ATTRIBUTES)
     for step in PASSES:
         graph = step.rewrite(graph)
     return replace(graph, shapes=check(graph))

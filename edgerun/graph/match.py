@@ -42,7 +42,7 @@ class Num:
 class Op:
     """Matches a node by op, inputs and the attributes named; it may have no further inputs.
 
-    Attributes that no pattern could name were dealt with before (``passes/attributes.py``).
+    Attributes that no pattern could name were dealt with before (``attributes.py``).
     """
 
     __slots__ = ("attributes", "inputs", "op")

@@ -8,9 +8,10 @@ from onnx import helper
 
 from edgerun.backends import make_backend
 from edgerun.errors import BundleError, UnsupportedError
+from edgerun.graph.attributes import Read
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
-from edgerun.graph.passes.attributes import ATTRIBUTES, Read
+from edgerun.graph.passes.registry import ATTRIBUTES, PASSES
 from edgerun.llm.loading import LoadOptions, prepare
 from edgerun.model.bundle import open_bundle
 from edgerun.ops.registry import OPS
@@ -302,3 +303,8 @@ def test_zero_points_of_another_size_and_sums_of_one_are_refused_by_name(tmp_pat
     node.input[3] = ""
     del bundle.node("layers.0/mlp_residual").input[1]
     assert not is_lowered(bundle.save())
+
+
+def test_passes_agree_on_what_they_read_of_an_op():
+    for step in PASSES:
+        assert all(ATTRIBUTES[op] == rules for op, rules in step.reads.items())

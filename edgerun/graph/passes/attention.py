@@ -7,9 +7,11 @@ disappear here.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from edgerun.errors import BundleError
+from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Match, Matcher, Num, Op, Var
 from edgerun.graph.passes.base import Pass
@@ -186,4 +188,18 @@ def _on_rows(flat: str, nodes: list[Node]) -> tuple[str, list[Node]]:
     return flat, renamed
 
 
-PASS = Pass(30, fuse_attention)
+# From the operator specifications of ONNX (opset 23).
+READS: Mapping[str, Rules] = {
+    "Attention": {
+        "scale": Read(float),
+        "is_causal": Read(int, 0),
+        "softcap": 0.0,
+        "softmax_precision": 1,  # float32
+        "qk_matmul_output_mode": 0,
+    },
+    "Cast": {"to": Read(int, needed=True), "saturate": 1},
+    "Reshape": {"allowzero": 0},
+    "Shape": {"start": Read(int, 0), "end": Read(int)},
+    "Transpose": {"perm": Read(tuple)},
+}
+PASS = Pass(30, fuse_attention, READS)

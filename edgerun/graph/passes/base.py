@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from edgerun.graph.attributes import Rules
 from edgerun.graph.ir import Graph
 
 
@@ -16,7 +17,10 @@ class Pass:
         order: passes run by this number: attention reads what rotary wrote, residuals what linear
             wrote, and so on. Forms of their own go anywhere between 10 and 80.
         rewrite: returns a new graph, and may add derived constants to the one it is given.
+        reads: the attributes of ONNX ops that it compares or uses; a node with one that no pass
+            reads is in nobody's form. Of an op that several passes name they say the same.
     """
 
     order: int
     rewrite: Callable[[Graph], Graph]
+    reads: Mapping[str, Rules] = field(default_factory=dict)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from edgerun.formats.base import PackedWeight
+from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph
 from edgerun.graph.match import Const, Matcher, Num, Op, Var
 from edgerun.graph.passes.base import Pass
@@ -60,4 +62,10 @@ def _packed(graph: Graph, codes_name: str, scales_name: str) -> PackedWeight | N
     return PackedWeight("int8", (rows, blocks * block), block, codes, scales.reshape(rows, blocks))
 
 
-PASS = Pass(40, fuse_embedding)
+# From the operator specifications of ONNX (opset 23).
+READS: Mapping[str, Rules] = {
+    "Cast": {"to": Read(int, needed=True), "saturate": 1},
+    "Gather": {"axis": Read(int, 0)},
+    "Reshape": {"allowzero": 0},
+}
+PASS = Pass(40, fuse_embedding, READS)

@@ -5,7 +5,7 @@ BitNet's activation rounding, written out before the product, becomes an attribu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from edgerun.errors import BundleError
 from edgerun.formats.base import PackedWeight
+from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Var
 from edgerun.graph.passes.base import Pass
@@ -142,4 +143,16 @@ def _turned(graph: Graph, weight: str, derived: Derived) -> str:
     return name
 
 
-PASS = Pass(50, fuse_linear)
+# From the operator specifications of ONNX (opset 23) and of onnxruntime.
+READS: Mapping[str, Rules] = {
+    "ReduceMax": {"keepdims": Read(int, 1), "noop_with_empty_axes": 0},
+    "Transpose": {"perm": Read(tuple)},
+    "com.microsoft.MatMulNBits": {
+        "K": Read(int, needed=True),
+        "N": Read(int, needed=True),
+        "bits": Read(int, needed=True),
+        "block_size": Read(int, needed=True),
+        "accuracy_level": Read(int, 0),
+    },
+}
+PASS = Pass(50, fuse_linear, READS)

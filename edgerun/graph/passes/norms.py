@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.passes.base import Pass
 
@@ -21,4 +23,8 @@ def _rewrite(node: Node, graph: Graph) -> Node:
     return replace(node, op="rms_norm", attrs={"epsilon": node.attrs["epsilon"]})
 
 
-PASS = Pass(20, fuse_norms)
+# From the operator specifications of ONNX (opset 23).
+READS: Mapping[str, Rules] = {
+    "RMSNormalization": {"axis": Read(int, -1), "epsilon": Read(float, 1e-5), "stash_type": 1},
+}
+PASS = Pass(20, fuse_norms, READS)

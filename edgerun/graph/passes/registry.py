@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from edgerun.discovery import entries
+from edgerun.graph.attributes import Rules
 from edgerun.graph.passes.base import Pass
 
 # In the order in which they run.
 PASSES: tuple[Pass, ...] = tuple(
     sorted(entries("edgerun.graph.passes", "PASS").values(), key=lambda step: step.order)
 )
+
+# By ONNX op, the attributes that some pass reads.
+ATTRIBUTES: Mapping[str, Rules] = {op: rules for step in PASSES for op, rules in step.reads.items()}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Pattern, Var
 from edgerun.graph.passes.base import Pass
@@ -74,4 +76,9 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
     return node
 
 
-PASS = Pass(10, fuse_rotary)
+# From the operator specifications of ONNX (opset 23).
+READS: Mapping[str, Rules] = {
+    "Cast": {"to": Read(int, needed=True), "saturate": 1},
+    "Concat": {"axis": Read(int, needed=True)},
+}
+PASS = Pass(10, fuse_rotary, READS)

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 from edgerun.errors import BundleError
 from edgerun.graph.ir import Graph, Node
-from edgerun.graph.passes.base import Pass
 
 WITH = " with "
 _TYPES = {int: "a whole number", float: "a number", str: "text", tuple: "a list"}
@@ -36,41 +35,18 @@ class Read:
 
 Rules: TypeAlias = Mapping[str, Any]  # a Read, or the one value that changes nothing
 
-# By op; from the operator specifications of ONNX (opset 23) and onnxruntime's contrib operators.
-# Of other ops no attribute is read.
-ATTRIBUTES: Mapping[str, Rules] = {
-    "Attention": {
-        "scale": Read(float),
-        "is_causal": Read(int, 0),
-        "softcap": 0.0,
-        "softmax_precision": 1,  # float32
-        "qk_matmul_output_mode": 0,
-    },
-    "Cast": {"to": Read(int, needed=True), "saturate": 1},
-    "Concat": {"axis": Read(int, needed=True)},
-    "Gather": {"axis": Read(int, 0)},
-    "ReduceMax": {"keepdims": Read(int, 1), "noop_with_empty_axes": 0},
-    "Reshape": {"allowzero": 0},
-    "RMSNormalization": {"axis": Read(int, -1), "epsilon": Read(float, 1e-5), "stash_type": 1},
-    "Shape": {"start": Read(int, 0), "end": Read(int)},
-    "Transpose": {"perm": Read(tuple)},
-    "com.microsoft.MatMulNBits": {
-        "K": Read(int, needed=True),
-        "N": Read(int, needed=True),
-        "bits": Read(int, needed=True),
-        "block_size": Read(int, needed=True),
-        "accuracy_level": Read(int, 0),
-    },
-}
 
-
-def read_attributes(graph: Graph) -> Graph:
+def read_attributes(graph: Graph, table: Mapping[str, Rules]) -> Graph:
     """Writes defaults out, drops what changes nothing, and renames nodes that no pass may read.
+
+    Args:
+        graph: as it was read from a file.
+        table: which attributes are read, by op; of other ops none is.
 
     Raises:
         BundleError: an attribute has another type than its op demands, or is missing.
     """
-    return graph.with_nodes(_read(node) for node in graph.nodes)
+    return graph.with_nodes(_read(node, table.get(node.op, {})) for node in graph.nodes)
 
 
 def is_unread(node: Node) -> bool:
@@ -78,8 +54,7 @@ def is_unread(node: Node) -> bool:
     return WITH in node.op
 
 
-def _read(node: Node) -> Node:
-    rules = ATTRIBUTES.get(node.op, {})
+def _read(node: Node, rules: Rules) -> Node:
     defaults = {
         name: rule.default
         for name, rule in rules.items()
@@ -110,6 +85,3 @@ def _typed(node: Node, name: str, value: Any, kind: type) -> Any:
             f"node '{node.name}' ({node.op}) has {name} = {value!r}; expected {_TYPES[kind]}"
         )
     return value
-
-
-PASS = Pass(0, read_attributes)
