@@ -233,8 +233,8 @@ def _threads(count: str) -> str:
     return _count(count, "thread")
 
 
-def _count(count: str, what: str) -> str:
-    return f"{count} {what}{'' if count == '1' else 's'}"
+def _count(count: str, noun: str) -> str:
+    return f"{count} {noun}{'' if count == '1' else 's'}"
 
 
 def _instructions() -> dict[str, Any]:
