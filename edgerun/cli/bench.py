@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgerun.cli import options
-from edgerun.cli.commands import COMMANDS
 from edgerun.cli.screen.visible import folded, visible
 
 if TYPE_CHECKING:
@@ -33,11 +32,7 @@ EXAMPLES = options.examples(
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("bench", help=COMMANDS["bench"], epilog=EXAMPLES)(options.with_loading(bench))
-
-
+@options.with_loading
 def bench(
     model: options.Model = None,
     named: options.NamedModel = None,

@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from edgerun.cli import options
-from edgerun.cli.commands import COMMANDS
 
 # Names in the cache folder, and what they are; nothing else there is ours to delete.
 CONTENTS = {
@@ -39,11 +38,6 @@ class Item:
     name: str
     what: str
     bytes: int
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("cache", help=COMMANDS["cache"], epilog=EXAMPLES)(cache)
 
 
 def cache(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgerun.cli import options
-from edgerun.cli.commands import COMMANDS
 from edgerun.cli.screen.messages import say
 
 if TYPE_CHECKING:
@@ -25,13 +24,8 @@ EXAMPLES = options.examples(
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("chat", help=COMMANDS["chat"], epilog=EXAMPLES)(
-        options.with_loading(options.with_sampling(chat))
-    )
-
-
+@options.with_loading
+@options.with_sampling
 def chat(
     model: options.Model = None,
     named: options.NamedModel = None,

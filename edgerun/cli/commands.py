@@ -1,10 +1,10 @@
 """The commands: what there is, what is not there yet, and the page that lists them.
 
-A command of edgerun's own is a function in the module of its name beside this one, imported only
-when asked for, so that ``edgerun run`` does not pay for the others. Other packages add commands
-through the entry point group ``edgerun.commands``: a function that takes the typer application. Its
-module may hold a ``SUMMARY``, one line for ``edgerun --help``; it should import little, for that
-page waits for it.
+A command of edgerun's own is a function in the module of its name beside this one, which also has
+``EXAMPLES``, the end of its help. It is imported only when asked for, so that ``edgerun run`` does
+not pay for the others. Other packages add commands through the entry point group
+``edgerun.commands``: a function that takes the typer application. Its module may hold a
+``SUMMARY``, one line for ``edgerun --help``; it should import little, for that page waits for it.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ def application(names: Sequence[str]) -> typer.Typer:
     added = {point.name: point for point in added_commands()} if set(names) - {*COMMANDS} else {}
     for name in names:
         if name in COMMANDS:
-            import_module(f"edgerun.cli.{name}").register(app)
+            module = import_module(f"edgerun.cli.{name}")
+            add = app.command(name, help=COMMANDS[name], epilog=module.EXAMPLES)
+            add(getattr(module, name))
         elif name in added:
             added[name].load()(app)
     return app

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from edgerun.cli import options
-from edgerun.cli.commands import COMMANDS, application, command_names
+from edgerun.cli.commands import application, command_names
 
 # Each asks `edgerun completion words` with what was typed, the unfinished word last, and offers
 # files where that answers nothing.
@@ -35,11 +35,6 @@ EXAMPLES = options.examples(
     "edgerun completion zsh >> ~/.zshrc",
     "edgerun completion fish > ~/.config/fish/completions/edgerun.fish",
 )
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("completion", help=COMMANDS["completion"], epilog=EXAMPLES)(completion)
 
 
 def completion(

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 
 from edgerun.cli import options
-from edgerun.cli.commands import COMMANDS
 from edgerun.cli.screen.messages import say
 from edgerun.cli.screen.visible import folded
 
@@ -24,11 +23,6 @@ EXAMPLES = options.examples(
     "edgerun doctor", "edgerun doctor --all", "edgerun doctor --calibrate", "edgerun doctor --json"
 )
 OPTIONAL = ("openvino", "openvino-genai", "numba-cuda", "safetensors", "gguf", "huggingface_hub")
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("doctor", help=COMMANDS["doctor"], epilog=EXAMPLES)(doctor)
 
 
 def doctor(

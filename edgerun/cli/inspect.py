@@ -9,18 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgerun.cli import options
-from edgerun.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
     from edgerun.graph.ir import Constant, Graph
     from edgerun.model.bundle import Bundle
 
 EXAMPLES = options.examples("edgerun inspect", "edgerun inspect ./my-model --tensors --json")
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("inspect", help=COMMANDS["inspect"], epilog=EXAMPLES)(inspect)
 
 
 def inspect(

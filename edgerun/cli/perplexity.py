@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgerun.cli import options
-from edgerun.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
     from edgerun.llm.scoring import Score
@@ -25,13 +24,7 @@ EXAMPLES = options.examples(
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("perplexity", help=COMMANDS["perplexity"], epilog=EXAMPLES)(
-        options.with_loading(perplexity)
-    )
-
-
+@options.with_loading
 def perplexity(
     model: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
     file: Annotated[Path, typer.Argument(help="UTF-8 text.")],

@@ -10,14 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from edgerun.cli import options
-from edgerun.cli.commands import COMMANDS
 
 EXAMPLES = options.examples("edgerun plan", "edgerun plan ./my-model --explain")
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("plan", help=COMMANDS["plan"], epilog=EXAMPLES)(plan)
 
 
 def plan(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgerun.cli import options
-from edgerun.cli.commands import COMMANDS
 from edgerun.cli.screen.messages import say
 
 if TYPE_CHECKING:
@@ -27,13 +26,8 @@ EXAMPLES = options.examples(
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("run", help=COMMANDS["run"], epilog=EXAMPLES)(
-        options.with_loading(options.with_sampling(run))
-    )
-
-
+@options.with_loading
+@options.with_sampling
 def run(
     model: _Model = None,
     text: _Text = None,
