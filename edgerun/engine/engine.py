@@ -222,14 +222,14 @@ class Engine:
         """After a step that Ctrl-C or a defect left in the middle."""
         for sequence in self._sequences:
             if sequence.lease is not None:
-                slot = sequence.lease.slot
-                sequence.recover(self._store.rewind(slot, self._store.length(slot)))
+                sequence.recover(self._store.length(sequence.lease.slot))
 
     def _retire(self) -> None:
-        ended = [sequence for sequence in self._sequences if sequence.is_ended]
-        if ended:
-            gone = set(ended)  # and not those that end meanwhile
-            self._sequences = [each for each in self._sequences if each not in gone]
+        going_on: list[Sequence] = []
+        ended: list[Sequence] = []
+        for sequence in self._sequences:  # looked at once, for it may end meanwhile
+            (ended if sequence.is_ended else going_on).append(sequence)
+        self._sequences = going_on
         for sequence in ended:
             self._slots.end(sequence)
 
@@ -320,6 +320,7 @@ class Engine:
                 sequence.receive(logits)
             except Exception as error:  # its chooser's, and nobody else's
                 sequence.error = error
+                return  # before anybody finds what led to it
         assert sequence.lease is not None
         self._store.commit(sequence.lease.slot, length, sequence.ids)
         sequence.cached = length

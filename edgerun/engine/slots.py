@@ -48,7 +48,7 @@ class Slots:
 
     def end(self, sequence: Sequence) -> None:
         """Lets a sequence that has ended keep its slot, if it is retained, or takes it back."""
-        if sequence.is_retained and sequence.error is None:
+        if sequence.is_retained:
             self._retained.append(weakref.ref(sequence))
         else:
             take_back(sequence)

@@ -278,12 +278,13 @@ def test_requests_wait_for_a_slot_in_order() -> None:
 
 
 def test_a_sequence_that_nobody_reads_pauses_and_makes_place() -> None:
-    run, programs = plain(slots=1)
-    unread, read = run.sequence([1], GREEDY), run.sequence([2], GREEDY)
+    params = SamplingParams(temperature=0, max_tokens=2 * AHEAD)
+    run, _ = plain(slots=1)
+    unread, read = run.sequence([1], params), run.sequence([2], params)
     run.add(unread)
-    assert ids_of(run.tokens(read)) == ids_of(generate(plain()[0], [2]))
+    assert ids_of(run.tokens(read)) == ids_of(generate(plain()[0], [2], params))
     assert unread.pending == len(unread.ids) == 1 + AHEAD
-    assert ids_of(run.tokens(unread)) == ids_of(generate(plain()[0], [1]))
+    assert ids_of(run.tokens(unread)) == ids_of(generate(plain()[0], [1], params))
 
 
 @pytest.mark.parametrize("pages", [3, 4, 5, 8])
@@ -330,5 +331,27 @@ def test_pages_that_are_gone_all_the_same_are_taken_from_the_youngest(
     monkeypatch.setattr(store, "reserve", scarce)
     prompts = [[n, 3, n] for n in range(3)]
     params = SamplingParams(temperature=0, max_tokens=9)
-    found = together(run, [run.sequence(prompt, params) for prompt in prompts])
+    sequences = [run.sequence(prompt, params) for prompt in prompts]
+    found = together(run, sequences)
     assert found == [ids_of(generate(plain()[0], prompt, params)) for prompt in prompts]
+    assert sequences[0].stats.decode_steps == 8  # it was never computed again
+
+
+def test_what_led_to_an_error_is_not_used_again() -> None:
+    run, programs = plain()
+    run_batch, broken = programs.run, [True]
+
+    def nan(batch: Batch, store: Any) -> Any:
+        logits = run_batch(batch, store)["logits"]
+        return {"logits": logits * float("nan") if broken else logits}
+
+    programs.run = nan
+    first = run.sequence([1, 2, 3, 4, 5], GREEDY)
+    first.is_retained = True
+    with pytest.raises(BackendError, match="nan"):
+        list(run.tokens(first))
+    broken.clear()
+    second = run.sequence([1, 2, 3, 4, 5], GREEDY)
+    second.previous = first
+    assert ids_of(run.tokens(second)) == ids_of(generate(plain()[0], [1, 2, 3, 4, 5]))
+    assert second.stats.reused_tokens == 0

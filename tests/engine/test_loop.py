@@ -4,31 +4,54 @@ from __future__ import annotations
 
 import gc
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import Scoring, Sequence
 from edgerun.errors import BackendError
 from edgerun.state import Batch, Room
-from tests.support.plain_store import PAGE_TOKENS, VOCAB, PlainPrograms, PlainStore, next_id
+from tests.support.plain_store import (
+    PAGE_TOKENS,
+    VOCAB,
+    PlainPrograms,
+    PlainStore,
+    logits_of,
+    next_id,
+)
 
 FEW, MANY = 400, 10_000
 COMMON = [5, 9, 9, 5, 3, 1, 7, 7, 2, 8, 8, 1]
 POISON = 31  # the model cannot stand it in a prompt
 
 
-def serial(prompt: list[int], count: int, stops: frozenset[int]) -> list[int]:
+def serial(prompt: list[int], params: SamplingParams, context: int) -> list[int]:
     """The rule, without store or engine."""
-    ids = list(prompt)
-    while len(ids) < len(prompt) + count:
-        ids.append(next_id(ids))
-        if ids[-1] in stops:
+    chooser, ids = Chooser(params, prompt, VOCAB), list(prompt)
+    while len(ids) < min(context, len(prompt) + (params.max_tokens or context)):
+        ids.append(chooser.draw(logits_of(ids)))
+        if ids[-1] in params.stop_ids:
             break
+        chooser.accept(ids[-1])
     return ids[len(prompt) :]
+
+
+class Tripping(list[int]):
+    """Ids between whose changes and the next line the engine can be interrupted."""
+
+    def __init__(self, ids: list[int], trip: Callable[[], None]) -> None:
+        super().__init__(ids)
+        self.trip = trip
+
+    def append(self, id_: int) -> None:
+        self.trip()
+        super().append(id_)
+        self.trip()
 
 
 class Day:
@@ -86,11 +109,15 @@ class Day:
             sequence: Sequence = Scoring(prompt)
             expected = [next_id(prompt[: end + 1]) for end in range(len(prompt))]
         else:
-            most = rng.randint(1, 20)
-            params = SamplingParams(temperature=0, max_tokens=most, stop_ids=(rng.randrange(99),))
+            params = SamplingParams(
+                temperature=rng.choice([0, 0.3]),
+                seed=rng.randrange(99),
+                max_tokens=rng.randint(1, 20),
+                stop_ids=(rng.randrange(99),),
+            )
             sequence = self.engine.sequence(prompt, params)
-            count = min(most, self.context - len(prompt))
-            expected = serial(prompt, count, frozenset(params.stop_ids))
+            expected = serial(prompt, params, self.context)
+            sequence.ids = Tripping(sequence.ids, self.trip)
         old = [s for s in self.taken if s.is_ended]
         sequence.is_retained = rng.random() < 0.3
         if old and rng.random() < 0.3:
@@ -149,6 +176,8 @@ class Day:
         for sequence, expected in self.expected.items():
             taken = self.taken[sequence]
             assert taken == expected[: len(taken)]
+            said = sequence.ids[sequence.prompt_tokens :]
+            assert said == expected[: len(said)]  # and no more
             assert not sequence.is_starved
             if sequence.error is not None:
                 assert POISON in sequence.ids[: sequence.prompt_tokens]
@@ -163,6 +192,8 @@ class Day:
         if self.store.room() != everything:
             gc.collect()  # the traceback of an error has what the step had
         assert self.store.room() == everything
+        self.engine.room()
+        assert self.engine._slots._retained == []
 
 
 def check_days(count: int) -> None:

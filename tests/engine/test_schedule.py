@@ -142,7 +142,9 @@ def test_who_does_not_fit_waits_and_so_do_those_behind(slots: int) -> None:
     running = [replying(5, 2)]
     admitted = admit([sequence(50), sequence(1)], running, [], Room(slots, 9, PAGE), Limits(8, 8))
     assert admitted == ([], [])
-    assert len(admit([sequence(50)], [], [], Room(1, 9, PAGE), Limits(8, 8))[0]) == 1
+    too_long = sequence(50)  # for whom nobody can make place runs alone
+    both = [too_long, sequence(1, first=9)]
+    assert admit(both, [], [], Room(2, 9, PAGE), Limits(8, 8)) == ([too_long], [])
 
 
 @given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))

@@ -24,6 +24,14 @@ def next_id(ids: Sequence[int]) -> int:
     return 1 + sum((place + 1) * (id_ + 1) for place, id_ in enumerate(ids)) % (VOCAB - 2)
 
 
+def logits_of(ids: Sequence[int]) -> NDArray[np.float32]:
+    """Logits by which the rule's id is the likeliest, and the last one is never drawn."""
+    logits = np.zeros(VOCAB, np.float32)
+    logits[-1] = -1000
+    logits[next_id(ids)] = 1
+    return logits
+
+
 class Page:
     """Ids of ``PAGE_TOKENS`` positions; None where nothing was written."""
 
@@ -154,7 +162,7 @@ class PlainPrograms:
         for index, row in enumerate(batch.logit_rows.tolist()):
             content = store.content(slots[row], positions[row] + 1)
             assert None not in content
-            logits[index, next_id(content)] = 1  # type: ignore[arg-type]
+            logits[index] = logits_of(content)  # type: ignore[arg-type]
         self.trip(batch)
         return {"logits": logits}
 
