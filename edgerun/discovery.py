@@ -27,9 +27,8 @@ def entries(package: str, attribute: str) -> dict[str, Any]:
     """Collects what the modules of a package define under one name.
 
     Args:
-        package: full name of a package.
-        attribute: what modules define at the beginning of a line; those that do not are helpers,
-            and not imported.
+        package: full name of a package whose modules are cheap to import.
+        attribute: name that an entry has in its module; a module without it is a helper.
 
     Returns:
         The entries by the names of their modules: ours in alphabetical order, then those of other
@@ -38,10 +37,11 @@ def entries(package: str, attribute: str) -> dict[str, Any]:
     Raises:
         InputError: a file of another package cannot be imported, or has the name of one of ours.
     """
-    paths = modules_of(package)
+    modules = {name: import_entry(path) for name, path in modules_of(package).items()}
     return {
-        name: getattr(import_entry(paths[name]), attribute)
-        for name in entry_names(package, attribute)
+        name: getattr(module, attribute)
+        for name, module in modules.items()
+        if hasattr(module, attribute)
     }
 
 
@@ -50,7 +50,7 @@ def entry_names(package: str, attribute: str) -> list[str]:
 
     Args:
         package: full name of a package, of which no more than the folder is looked at.
-        attribute: see ``entries``.
+        attribute: what modules define at the beginning of a line.
     """
     defines = re.compile(rf"^(?:def |class )?{attribute}\b", re.MULTILINE)
     return [name for name, path in modules_of(package).items() if defines.search(_text(path))]

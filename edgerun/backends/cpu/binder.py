@@ -16,6 +16,7 @@ from edgerun.backends.cpu.operands import Argument, checked_arguments
 from edgerun.backends.cpu.weights import Prepared, WeightStore
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.mapped_file import read_array
+from edgerun.kernels.extents import Extent
 from edgerun.kernels.isa import Isa
 from edgerun.kernels.jit.registry import instruction
 from edgerun.kernels.run.program import FRAME_WORDS, Instruction
@@ -134,6 +135,7 @@ class Binder:
         writes: set[str],
         label: str,
         sizes: Mapping[str, int] | None = None,
+        extents: Mapping[str, Extent] | None = None,
     ) -> Instruction:
         """Appends an instruction, and keeps its operands alive.
 
@@ -146,12 +148,13 @@ class Binder:
             writes: keys of the buffers that it writes.
             label: for traces.
             sizes: that its extents need besides its arguments (``kernels/extents.py``).
+            extents: bytes that it touches by operand, of a kernel that is not listed there.
 
         Raises:
             BackendError: the kernel would touch more memory than an operand has.
         """
         known = {"rows": self.shape.rows, **(sizes or {})}
-        fields, operands = checked_arguments(name, params, arguments, known)
+        fields, operands = checked_arguments(name, params, arguments, known, extents)
         self.operands += operands
         made = instruction(
             name,

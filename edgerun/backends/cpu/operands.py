@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends.cpu.buffers import Buffer
 from edgerun.errors import BackendError
-from edgerun.kernels.extents import EXTENTS, OPTIONAL
+from edgerun.kernels.extents import EXTENTS, OPTIONAL, Extent
 
 
 class Later(Enum):
@@ -34,6 +34,7 @@ def checked_arguments(
     params: Mapping[str, Any],
     arguments: Mapping[str, Argument],
     sizes: Mapping[str, int],
+    extents: Mapping[str, Extent] | None = None,
 ) -> tuple[dict[str, int], list[NDArray[Any]]]:
     """Turns operands into addresses, after comparing their sizes with what the kernel touches.
 
@@ -42,6 +43,8 @@ def checked_arguments(
         params: its compile-time constants.
         arguments: value of every field; memory for those that are addresses.
         sizes: what else extents are computed from, ``rows`` above all.
+        extents: bytes that the kernel touches by operand; None for those of
+            ``kernels/extents.py``.
 
     Returns:
         values of the fields, and the arrays that must be kept alive.
@@ -54,7 +57,7 @@ def checked_arguments(
         for name, value in (*params.items(), *arguments.items(), *sizes.items())
         if type(value) is int
     }
-    extents = EXTENTS[kernel]
+    extents = EXTENTS[kernel] if extents is None else extents
     fields: dict[str, int] = {}
     kept: list[NDArray[Any]] = []
     for name, argument in arguments.items():
