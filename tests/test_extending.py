@@ -59,6 +59,7 @@ def test_the_toys_are_nothing_but_one_file_each() -> None:
         "export/quantize/absmax.py",
         "formats/int4s.py",
         "graph/passes/double.py",
+        "kernels/pointwise/double.py",
         "ops/double.py",
     ]
 
@@ -100,7 +101,7 @@ def test_a_sampling_processor(used: dict[str, Any]) -> None:
 
 
 def test_an_op(used: dict[str, Any]) -> None:
-    """The op, the form that makes it, and what runs it: a file each."""
+    """The op, the form that makes it, what runs it, and the kernel: a file each."""
     found = used["op"]
     assert found["ops"] == 1
     assert found["wrong"] == []

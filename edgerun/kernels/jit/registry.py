@@ -16,6 +16,7 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.discovery import added_room, folders
+from edgerun.discovery import added_room, folders, import_entry
 from edgerun.env import settings
 from edgerun.kernels.host.processor import identity
 from edgerun.kernels.jit.compile_pool import CompilePool, Job, compiler_is_here
@@ -43,6 +44,8 @@ FIELDS = "kernel-fields"  # what a file in the cache is called
 WITHOUT_KERNELS = ("host", "jit", "lang", "run")  # folders
 SOURCES = Path(__file__).parents[1]  # what kernels are made of lies in folders beside this one's
 FORMS = SOURCES.parent / "activations"  # and in these files
+ROOM = "edgerun.kernels"
+DECLARED = re.compile(rb'^@kernel\(\s*"(\w+)"', re.MULTILINE)  # read where Numba is not needed
 ACTIVATION = "activation"  # constant of kernels that apply such a function
 
 
@@ -107,6 +110,8 @@ def kernels() -> dict[str, Kernel]:
     for path in sorted(SOURCES.glob("*/*.py")):
         if path.parent.name not in WITHOUT_KERNELS and path.stem != "__init__":
             importlib.import_module(f"edgerun.kernels.{path.parent.name}.{path.stem}")
+    for path in _added_files(ROOM, "*/*.py"):
+        import_entry(f"{added_room(ROOM)}.{path.parent.name}.{path.stem}")
     return dict(_KERNELS)
 
 
@@ -124,12 +129,21 @@ def code_version() -> str:
 
 
 @cache
-def _added_activations() -> str:
-    """Digest of the functions that other packages add; empty if there are none."""
-    room = added_room("edgerun.activations")
-    files = [path for folder in folders(room) for path in Path(folder).glob("*.py")] if room else []
-    code = b"\0".join(path.read_bytes() for path in sorted(files))
-    return hashlib.sha256(code).hexdigest()[:16] if files else ""
+def _added_code() -> tuple[str, frozenset[str]]:
+    """Digest of what other packages add to kernels, empty if nothing; names of their kernels."""
+    files = _added_files(ROOM, "*/*.py") + _added_files("edgerun.activations", "*.py")
+    code = b"\0".join(path.read_bytes() for path in files)
+    names = frozenset(name.decode() for name in DECLARED.findall(code))
+    return hashlib.sha256(code).hexdigest()[:16] if files else "", names
+
+
+def _added_files(package: str, files: str) -> list[Path]:
+    room = added_room(package)
+    return (
+        [path for folder in folders(room) for path in sorted(Path(folder).glob(files))]
+        if room
+        else []
+    )
 
 
 def _version(package: str) -> bytes:
@@ -169,7 +183,8 @@ def compiled(name: str, progress: Progress | None = None, **params: Any) -> Comp
     several can be compiled at a time.
     """
     parts = [f"{key}={params[key]}" for key in sorted(params)]
-    if ACTIVATION in params and (added := _added_activations()):
+    added, names = _added_code()
+    if added and (name in names or ACTIVATION in params):
         parts.append(f"added={added}")
     key = "-".join([name, *parts])
     with _LOCK:
@@ -216,7 +231,9 @@ def _fields() -> dict[str, tuple[str, ...]]:
             known = fields_of_all()
         return json.dumps(known).encode()
 
-    return {name: tuple(names) for name, names in json.loads(remembered(FIELDS, ask)).items()}
+    added, _ = _added_code()
+    stored = remembered(f"{FIELDS}-{added}" if added else FIELDS, ask)
+    return {name: tuple(names) for name, names in json.loads(stored).items()}
 
 
 def remembered(name: str, make: Callable[[], bytes]) -> bytes:

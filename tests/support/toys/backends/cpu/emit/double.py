@@ -1,25 +1,34 @@
-"""Twice a value, by the kernel for sums."""
+"""Twice a value, by a kernel of its own."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from edgerun.backends.cpu.binder import Binder
 from edgerun.backends.cpu.emit.emitter import Emitter
 from edgerun.graph.ir import Node
 
 
+def touched(known: Mapping[str, int]) -> int:
+    """Bytes of a buffer ``[rows, width]``."""
+    return known["rows"] * known["width"] * 4
+
+
 def emit_double(binder: Binder, node: Node, index: int) -> None:
-    """Adds a value to itself."""
+    """Doubles whole rows, of whatever lies between their ends too."""
     (source,), (name,) = node.inputs, node.outputs
     x, counted_by = binder.values[source], binder.counted_by[source]
     out = binder.new(name, x.width, counted_by)
+    arguments = {"x": x, "x_stride": x.stride, "out": out, "out_stride": out.stride}
     binder.emit(
-        "add",
-        {"lanes": binder.isa.float_lanes},
-        {"rows": binder.count(counted_by), "a": x, "b": x, "out": out, "width": x.stride},
+        "double",
+        {"lanes": binder.lanes_of(x.stride)},
+        {"rows": binder.count(counted_by), **arguments, "width": x.stride},
         chunks=(counted_by, 1, 1),
         reads={x.key},
         writes={out.key},
         label=node.name,
+        extents={"rows": lambda known: 8, "x": touched, "out": touched},
     )
 
 
