@@ -80,6 +80,42 @@ def test_portable_code_multiplies_bytes_on_arm(cpu: str, instruction: str) -> No
     assert text.count(f"\t{instruction}") > 20
 
 
+FOREIGN = """
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+from edgerun.kernels.jit.compiler import compile_module
+from edgerun.kernels.jit.loader import target_machine
+from edgerun.kernels.lang.dot import X86
+from edgerun.kernels.lang.simd import declare
+
+@intrinsic
+def foreign(typingctx):
+    def codegen(context, builder, sig, args):
+        name = "llvm.aarch64.isb" if X86 else "llvm.x86.sse2.pause"
+        kinds = [ir.IntType(32)] * X86
+        builder.call(declare(builder, name, ir.VoidType(), *kinds), [kind(15) for kind in kinds])
+        return context.get_dummy_value()
+    return types.void(), codegen
+
+@njit
+def helper(value):
+    foreign()
+    return value + 1
+
+def body(a, chunk):
+    helper(a)
+
+print("foreign" if "llvm." in str(compile_module(body, 2, target_machine())) else "lost")
+"""
+
+
+def test_functions_that_a_kernel_calls_are_not_compiled_for_this_machine() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FOREIGN]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout == "foreign\n", done.stderr
+
+
 @pytest.mark.parametrize("isa", ISAS)
 def test_instruction_set_runs_here(isa: str) -> None:
     if isa not in available_isas():

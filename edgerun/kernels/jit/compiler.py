@@ -7,12 +7,14 @@ points, which report Python exceptions, are left out, since kernels raise none. 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import binding
 from numba import types
 from numba.core import compiler
+from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
@@ -95,7 +97,7 @@ def _translate(body: Callable[..., Any], arguments: int, result: Any) -> Any:
     """Numba's result up to unoptimised LLVM code.
 
     ``njit`` would go on to machine code, which takes as long again, and for which this machine
-    may lack the instructions.
+    may lack the instructions; so it would for functions that the body calls, one by one.
     """
     flags = compiler.Flags()
     flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
@@ -103,10 +105,24 @@ def _translate(body: Callable[..., Any], arguments: int, result: Any) -> Any:
     typing, target = cpu_target.typing_context, cpu_target.target_context
     typing.refresh()
     target.refresh()
-    with global_compiler_lock:
+    with global_compiler_lock, _no_machine_code(target):
         return compiler.compile_extra(
             typing, target, body, (types.intp,) * arguments, result, flags, {}
         )
+
+
+@contextmanager
+def _no_machine_code(target: Any) -> Iterator[None]:
+    """Keeps Numba from translating functions one by one, for calls from Python and each other."""
+    finalize = JITCodeLibrary._finalize_specific
+    JITCodeLibrary._finalize_specific = lambda library: None
+    # It wants a built-in function for each, no two of them the same; nobody calls them.
+    target.get_executable = lambda *parts: dict[Any, Any]().__getitem__
+    try:
+        yield
+    finally:
+        JITCodeLibrary._finalize_specific = finalize
+        del target.get_executable
 
 
 def _drop_unused(module: Any) -> None:
