@@ -163,8 +163,8 @@ def genai_config(
     The type is always ``llama``: to onnxruntime-genai it means a decoder with these inputs.
     """
     eos_ids = ids["eos_token_ids"]
-    known = {key: value for key, value in generation.items() if value is not None}
-    search = {key: known.get(key, value) for key, value in _SAMPLING.items()}
+    options = {key: value for key, value in generation.items() if value is not None}
+    search = {key: options.get(key, value) for key, value in _SAMPLING.items()}
     return {
         "model": {
             "type": "llama",

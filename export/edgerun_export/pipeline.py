@@ -210,12 +210,12 @@ class _Job:
     def _write_weights(self) -> None:
         self._progress("weights", 0.0)
         total = sum(map(math.prod, self._spec.tensors().values()))
-        done = 0
+        written = 0
 
         def count(weights: int) -> None:
-            nonlocal done
-            done += weights
-            self._progress("weights", min(1.0, done / total))
+            nonlocal written
+            written += weights
+            self._progress("weights", min(1.0, written / total))
 
         graph, target = OnnxGraph(), self._recipe.target
         with DataWriter(self._folder / target.data_file) as data:

@@ -94,8 +94,8 @@ def activation(config: Config, default: str = "silu") -> str:
     """
     name = str(config.get("hidden_act") or default)
     if name not in _ACTIVATIONS:
-        known = ", ".join(_ACTIVATIONS)
-        raise UnsupportedError(f"activation '{name}' is not supported; supported are: {known}")
+        supported = ", ".join(_ACTIVATIONS)
+        raise UnsupportedError(f"activation '{name}' is not supported; supported are: {supported}")
     return _ACTIVATIONS[name]
 
 
@@ -178,11 +178,11 @@ def ternary_origin(config: Config, default: TernaryOrigin | None = None) -> Tern
         )
     if quantization.get("use_rms_norm"):
         raise UnsupportedError("bitnet checkpoints with use_rms_norm are not supported")
-    kept = set(names(quantization, "modules_to_not_convert")) - {"lm_head"}
-    if kept:
+    unconverted = set(names(quantization, "modules_to_not_convert")) - {"lm_head"}
+    if unconverted:
         raise UnsupportedError(
             "bitnet checkpoints that leave projections unquantised are not supported "
-            f"(modules_to_not_convert names {', '.join(sorted(kept))})"
+            f"(modules_to_not_convert names {', '.join(sorted(unconverted))})"
         )
     online = quantization.get("quantization_mode") == "online"
     autobit = quantization.get("linear_class") == "autobitlinear"

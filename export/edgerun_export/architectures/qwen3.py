@@ -18,8 +18,8 @@ def describe(config: Config) -> DecoderSpec:
         UnsupportedError: it asks for a variant without an implementation.
     """
     # Qwen3Config's default is 128, not hidden_size / num_attention_heads.
-    given = config.get("head_dim")
-    spec = llama.describe({**config, "head_dim": 128 if given is None else given})
+    head_dim = config.get("head_dim")
+    spec = llama.describe({**config, "head_dim": 128 if head_dim is None else head_dim})
     return replace(
         spec,
         architecture="qwen3",

@@ -37,6 +37,8 @@ def describe(config: Config, tensors: Container[str] = ()) -> DecoderSpec:
     if name is None:
         raise CheckpointError("config.json names no model_type, so the architecture is unknown")
     if not isinstance(name, str) or name not in architectures:
-        known = ", ".join(architectures)
-        raise UnsupportedError(f"architecture '{name}' is not supported; supported are: {known}")
+        supported = ", ".join(architectures)
+        raise UnsupportedError(
+            f"architecture '{name}' is not supported; supported are: {supported}"
+        )
     return with_stored_biases(architectures[name](config), config, tensors)

@@ -45,11 +45,13 @@ def rope(config: Config, head_dim: int, default_theta: float = 10000.0) -> Rope:
 
 def _parameters(config: Config, default_theta: float) -> dict[str, Any]:
     """Brings both spellings to one: a flat mapping with rope_type and rope_theta."""
-    given = section(config, "rope_parameters") or section(config, "rope_scaling")
-    if any(isinstance(v, Mapping) for v in given.values()):
+    config_section = section(config, "rope_parameters") or section(config, "rope_scaling")
+    if any(isinstance(v, Mapping) for v in config_section.values()):
         raise UnsupportedError("rope parameters that differ between layers are not supported")
-    parameters = dict(given)
-    parameters["rope_type"] = given.get("rope_type") or given.get("type") or "default"
+    parameters = dict(config_section)
+    parameters["rope_type"] = (
+        config_section.get("rope_type") or config_section.get("type") or "default"
+    )
     if parameters.get("rope_theta") is None:
         parameters["rope_theta"] = config.get("rope_theta") or default_theta
     if parameters.get("partial_rotary_factor") is None:

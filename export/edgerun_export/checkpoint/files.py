@@ -66,14 +66,14 @@ class ByteFile:
         try:
             with self._lock:
                 self._file.seek(offset)
-                done = 0
-                while done < count:
-                    got = self._file.readinto(view[done:])
-                    if not got:
+                filled = 0
+                while filled < count:
+                    nbytes = self._file.readinto(view[filled:])
+                    if not nbytes:
                         raise CheckpointError(
                             f"'{self.name}' shrank while it was being read; export again"
                         )
-                    done += got
+                    filled += nbytes
         except (OSError, ValueError) as error:
             raise CheckpointError(f"cannot read '{self.name}': {error}") from error
         return out

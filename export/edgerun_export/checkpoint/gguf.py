@@ -90,8 +90,8 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
     head_dim = config["head_dim"] if kind.pairs_interleaved else None
     stored: dict[str, Stored] = {}
     for tensor in tensors.values():
-        one = _stored(tensor, file, head_dim)
-        stored[one.info.name] = one
+        tensor_data = _stored(tensor, file, head_dim)
+        stored[tensor_data.info.name] = tensor_data
     return stored, config
 
 
@@ -110,14 +110,14 @@ def _rename(name: str) -> tuple[str, bool]:
     """Hugging Face name, and whether the rows go through the rotary embedding."""
     if name in _WHOLE_MODEL:
         return _WHOLE_MODEL[name], False
-    found = _BLOCK.fullmatch(name)
-    if found is None or found[2] not in _LAYER:
+    match = _BLOCK.fullmatch(name)
+    if match is None or match[2] not in _LAYER:
         raise UnsupportedError(
             f"tensor '{name[:100]}' has no known place in this architecture; leaving it out would "
             "change the model"
         )
-    renamed = f"model.layers.{int(found[1])}.{_LAYER[found[2]]}.{found[3]}"
-    return renamed, found[2] in _ROTATED
+    renamed = f"model.layers.{int(match[1])}.{_LAYER[match[2]]}.{match[3]}"
+    return renamed, match[2] in _ROTATED
 
 
 def _read_factors(tensor: GgufTensor | None, file: ByteFile) -> F32 | None:
@@ -125,6 +125,6 @@ def _read_factors(tensor: GgufTensor | None, file: ByteFile) -> F32 | None:
         return None
     info = TensorInfo(tensor.name, tensor.shape, tensor.codec.name)
     stored: Mapping[str, Stored] = {info.name: Stored(info, file, tensor.offset, tensor.codec)}
-    one = StoredCheckpoint({}, Source("gguf", file.name), stored, dict)
-    factors: F32 = one.read(info.name)
+    checkpoint = StoredCheckpoint({}, Source("gguf", file.name), stored, dict)
+    factors: F32 = checkpoint.read(info.name)
     return factors

@@ -128,13 +128,13 @@ def architecture(metadata: Mapping[str, Any]) -> Architecture:
         UnsupportedError: it is missing or has no row in ``ARCHITECTURES``.
     """
     name = metadata.get("general.architecture")
-    found = ARCHITECTURES.get(name) if isinstance(name, str) else None
-    if found is None:
+    architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
+    if architecture is None:
         raise UnsupportedError(
             f"GGUF architecture '{str(name)[:60]}' is not supported; supported: "
             + ", ".join(ARCHITECTURES)
         )
-    return found
+    return architecture
 
 
 def make_config(

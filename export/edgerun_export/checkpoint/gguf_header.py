@@ -103,17 +103,17 @@ class _Cursor:
         self.offset = 0
 
     def take(self, count: int) -> bytes:
-        left = self._file.size_bytes - self.offset
-        if count > left:
+        available = self._file.size_bytes - self.offset
+        if count > available:
             raise CheckpointError(
                 f"'{self._file.name}' is truncated or damaged: its header asks for {count} bytes "
-                f"at offset {self.offset}, and {left} are left"
+                f"at offset {self.offset}, and {available} are left"
             )
         at = self.offset - self._start
         if at + count > len(self._window):
             self._start, at = self.offset, 0
             self._window = self._file.read(
-                self.offset, min(left, max(count, _WINDOW_BYTES))
+                self.offset, min(available, max(count, _WINDOW_BYTES))
             ).tobytes()
         self.offset += count
         return self._window[at : at + count]
@@ -202,30 +202,30 @@ def _alignment(metadata: Mapping[str, Any], file_name: str) -> int:
 def _place(
     entries: list[tuple[str, tuple[int, ...], int, int]], data: int, file: ByteFile
 ) -> dict[str, GgufTensor]:
-    found: dict[str, GgufTensor] = {}
+    tensors: dict[str, GgufTensor] = {}
     ranges: list[tuple[int, int, str]] = []
     for name, shape, kind, offset in entries:
         codec = _codec(name, kind)
         check_shape(name, shape, codec)
         begin, size = data + offset, encoded_bytes(shape, codec)
-        if name in found:
+        if name in tensors:
             raise CheckpointError(f"'{file.name}' has tensor '{name}' twice")
         if begin + size > file.size_bytes:
             raise CheckpointError(
                 f"'{file.name}' is truncated: tensor '{name}' {list(shape)} ends at byte "
                 f"{begin + size} of a file of {file.size_bytes}; download it again"
             )
-        found[name] = GgufTensor(name, shape, codec, begin)
+        tensors[name] = GgufTensor(name, shape, codec, begin)
         ranges.append((begin, begin + size, name))
     check_ranges(ranges, file.name)
-    return found
+    return tensors
 
 
 def _codec(name: str, kind: int) -> Codec:
     codec = GGUF.get(kind)
     if codec is None:
-        known = GGUF_UNSUPPORTED.get(kind, "unknown")
+        type_name = GGUF_UNSUPPORTED.get(kind, "unknown")
         raise UnsupportedError(
-            f"tensor '{name}' has GGUF type {kind} ({known}); supported: {supported(GGUF)}"
+            f"tensor '{name}' has GGUF type {kind} ({type_name}); supported: {supported(GGUF)}"
         )
     return codec

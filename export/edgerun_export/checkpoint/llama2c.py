@@ -218,9 +218,9 @@ def _weights(header: _Header) -> int:
     return count(_EMBEDDING, _FINAL_NORM) + header.layers * layer + tables + head
 
 
-def _tokenizer(path: Path, given: Path | None, vocab: int) -> bytes:
-    if given is not None:
-        return read_small(given, _TOKENIZER_LIMIT_BYTES)
+def _tokenizer(path: Path, explicit: Path | None, vocab: int) -> bytes:
+    if explicit is not None:
+        return read_small(explicit, _TOKENIZER_LIMIT_BYTES)
     names = [name.format(vocab=vocab) for name in _TOKENIZER_NAMES]
     for name in names:
         if (path.parent / name).exists():

@@ -111,14 +111,14 @@ def head(path: Path, count: int) -> bytes:
 
 def _sole_gguf(folder: Path) -> Path:
     """The GGUF file of a folder that is not a Hugging Face one."""
-    found = sorted(folder.glob("*.gguf"))
-    if not found or (folder / "config.json").exists():
+    files = sorted(folder.glob("*.gguf"))
+    if not files or (folder / "config.json").exists():
         return folder
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found[:8])
+    if len(files) > 1:
+        names = ", ".join(path.name for path in files[:8])
         raise CheckpointError(f"'{folder}' holds several GGUF files ({names}); name one of them")
-    check_inside(found[0])
-    return found[0]
+    check_inside(files[0])
+    return files[0]
 
 
 def _refuse_pickles(path: Path) -> None:

@@ -131,22 +131,22 @@ def _open_folder(folder: Path) -> dict[str, Stored]:
     if data.count(b":") > 2 * MAX_TENSORS:
         raise CheckpointError(f"'{_INDEX}' lists more than {MAX_TENSORS} tensors")
     index = decode_json(data, _INDEX, _Index)
-    found: dict[str, Stored] = {}
+    tensors: dict[str, Stored] = {}
     try:
         for shard in sorted(set(index.weight_map.values())):
             held = _open_shard(folder, shard, index.weight_map)
-            twice = next((name for name in held if name in found), None)
+            twice = next((name for name in held if name in tensors), None)
             if twice is not None:
                 held[twice].file.close()
                 raise CheckpointError(
                     f"'{shard}' holds tensor '{twice}' a second time; remove it from one file"
                 )
-            found.update(held)
+            tensors.update(held)
     except Exception:
-        for stored in found.values():
+        for stored in tensors.values():
             stored.file.close()
         raise
-    return found
+    return tensors
 
 
 def _open_shard(folder: Path, shard: str, weight_map: Mapping[str, str]) -> dict[str, Stored]:
@@ -191,7 +191,7 @@ def _header(file: ByteFile) -> tuple[dict[str, _Entry], int]:
 
 
 def _place(file: ByteFile, entries: Mapping[str, _Entry], data: int) -> dict[str, Stored]:
-    found: dict[str, Stored] = {}
+    tensors: dict[str, Stored] = {}
     ranges: list[tuple[int, int, str]] = []
     for name, entry in entries.items():
         stored = _stored(file, name, entry, data)
@@ -202,14 +202,14 @@ def _place(file: ByteFile, entries: Mapping[str, _Entry], data: int) -> dict[str
                 f"'{file.name}', which has {file.size_bytes - data} bytes of data; the file is "
                 "truncated or damaged"
             )
-        found[name] = stored
+        tensors[name] = stored
         ranges.append((begin, end, name))
-    if not found:
+    if not tensors:
         raise CheckpointError(f"'{file.name}' holds no tensors")
     check_ranges(ranges, file.name)
     if sum(end - begin for begin, end, _ in ranges) != file.size_bytes - data:
         raise CheckpointError(f"'{file.name}' holds bytes that belong to no tensor; it is damaged")
-    return found
+    return tensors
 
 
 def _stored(file: ByteFile, name: str, entry: _Entry, data: int) -> Stored:
@@ -228,5 +228,5 @@ def _licence(folder: Path) -> str | None:
     """The licence in a model card's front matter, if there is a card that says."""
     check_inside(folder / "README.md")
     front_matter = head(folder / "README.md", 16384).partition(b"\n---")[0]
-    found = _LICENCE.match(front_matter)
-    return found[1].decode() if found else None
+    match = _LICENCE.match(front_matter)
+    return match[1].decode() if match else None

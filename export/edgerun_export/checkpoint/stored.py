@@ -92,9 +92,9 @@ def check_ranges(ranges: list[tuple[int, int, str]], file_name: str) -> None:
         CheckpointError: two of them overlap.
     """
     ranges.sort()
-    for (_, end, one), (begin, _, other) in zip(ranges, ranges[1:], strict=False):
+    for (_, end, name), (begin, _, other) in zip(ranges, ranges[1:], strict=False):
         if begin < end:
-            raise CheckpointError(f"tensors '{one}' and '{other}' overlap in '{file_name}'")
+            raise CheckpointError(f"tensors '{name}' and '{other}' overlap in '{file_name}'")
 
 
 def row_bounds(rows: slice | None, count: int) -> tuple[int, int]:

@@ -38,16 +38,16 @@ def run_stateful(folder: Path, ids: NDArray[np.int64], decode_steps: int) -> NDA
     """
     request = openvino.Core().compile_model(folder / IR_FILE, "CPU", _EXACT).create_infer_request()
     first = max(1, len(ids) - decode_steps)
-    logits, done = [], 0
+    logits, position = [], 0
     for end in range(first, len(ids) + 1):
         feeds = {
-            "input_ids": ids[None, done:end],
+            "input_ids": ids[None, position:end],
             "attention_mask": np.ones((1, end), np.int64),
-            "position_ids": np.arange(done, end, dtype=np.int64)[None],
+            "position_ids": np.arange(position, end, dtype=np.int64)[None],
             "beam_idx": np.zeros(1, np.int32),
         }
         logits.append(request.infer(feeds)["logits"][0].copy())
-        done = end
+        position = end
     return np.concatenate(logits)
 
 

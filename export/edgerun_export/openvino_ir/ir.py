@@ -81,8 +81,8 @@ def name_nodes(model: Any) -> None:
         for output in node.outputs():
             names = output.get_names()
             if any(map(_NAMELESS.fullmatch, names)):
-                kept = {given for given in names if not _NAMELESS.fullmatch(given)}
-                output.get_tensor().set_names(kept or {name})
+                named = {label for label in names if not _NAMELESS.fullmatch(label)}
+                output.get_tensor().set_names(named or {name})
 
 
 def _serialised(model: Any, path: Path) -> Any:

@@ -91,12 +91,12 @@ def _before_all(tokenizer: Json) -> list[Any]:
 
 
 def _steps(tokenizer: Json, key: str, rows: _Rows) -> list[Any]:
-    found = []
+    steps_of_parts = []
     for part in _parts(tokenizer.get(key)):
         if part["type"] not in rows:
             raise _unsupported(f"the {key} {part['type']}")
-        found += rows[part["type"]](part)
-    return found
+        steps_of_parts += rows[part["type"]](part)
+    return steps_of_parts
 
 
 def _parts(value: Json | None) -> Iterator[Json]:
@@ -135,22 +135,22 @@ def _behaviour(part: Json) -> str:
 
 
 def _byte_level(part: Json) -> list[Any]:
-    found: list[Any] = []
+    sequence: list[Any] = []
     if part.get("add_prefix_space"):
-        found.append(steps.RegexNormalizationStep("^([^ ])", " $1"))
+        sequence.append(steps.RegexNormalizationStep("^([^ ])", " $1"))
     if part.get("use_regex", True):
-        found.append(_split(steps.RegexSplitStep.byte_level_splitter().split_pattern, "isolate"))
-    return [*found, steps.BytesToCharsStep()]
+        sequence.append(_split(steps.RegexSplitStep.byte_level_splitter().split_pattern, "isolate"))
+    return [*sequence, steps.BytesToCharsStep()]
 
 
 def _metaspace(part: Json) -> list[Any]:
     mark = part["replacement"]
-    found = [steps.RegexNormalizationStep.replace_spaces_metaspace(mark)]
+    sequence = [steps.RegexNormalizationStep.replace_spaces_metaspace(mark)]
     if part.get("prepend_scheme", "always") == "always":
-        found.append(steps.RegexNormalizationStep.prepend_with_check_regex(mark, mark))
+        sequence.append(steps.RegexNormalizationStep.prepend_with_check_regex(mark, mark))
     if part.get("split", True):
-        found.append(_split(f"{mark}[^{mark}]*", "isolate"))
-    return found
+        sequence.append(_split(f"{mark}[^{mark}]*", "isolate"))
+    return sequence
 
 
 def _metaspace_decoder(part: Json) -> list[Any]:

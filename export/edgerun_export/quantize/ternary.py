@@ -23,8 +23,8 @@ def fit(rows: F32, layout: BlockFormat, block: int) -> PackedWeight:
     magnitudes = -np.sort(-np.abs(groups), axis=-1)
     sums = np.cumsum(magnitudes, axis=-1, dtype=np.float64)
     counts = np.arange(1, block + 1)
-    kept = (sums * sums / counts).argmax(axis=-1)[..., None]
-    scales = (np.take_along_axis(sums, kept, -1) / (kept + 1))[..., 0]
+    support = (sums * sums / counts).argmax(axis=-1)[..., None]
+    scales = (np.take_along_axis(sums, support, -1) / (support + 1))[..., 0]
     return encode(rows, scales.astype(np.float32), layout, block)
 
 

@@ -122,11 +122,11 @@ def build(vocabulary: Vocabulary, merges: Sequence[str], cut: Cut) -> dict[str, 
 
 
 def _pairs(vocabulary: Vocabulary, merges: Sequence[str]) -> list[tuple[str, str]]:
-    known = set(vocabulary.tokens)
+    tokens = set(vocabulary.tokens)
     pairs: list[tuple[str, str]] = []
     for merge in merges:
         left, _, right = merge.partition(" ")
-        if not (left in known and right in known and left + right in known):
+        if not (left in tokens and right in tokens and left + right in tokens):
             raise CheckpointError(
                 f"merge '{merge[:80]}' does not join two tokens of the vocabulary into a third"
             )

@@ -101,9 +101,9 @@ def _stops(tokens: Sequence[str], kinds: Sequence[int], turn_end: int | None) ->
 
 
 def _unknown(metadata: Mapping[str, Any], kinds: Sequence[int]) -> int | None:
-    given = _token_id(metadata, "unknown_token_id")
-    if given is not None:
-        return given
+    token_id = _token_id(metadata, "unknown_token_id")
+    if token_id is not None:
+        return token_id
     return kinds.index(Kind.UNKNOWN) if Kind.UNKNOWN in kinds else None
 
 

@@ -40,8 +40,8 @@ def from_hugging_face(read: ReadFile) -> dict[str, bytes]:
             config_bytes if jinja is None else dump(config | {"chat_template": jinja})
         )
     elif jinja is not None:
-        made = _json(files.get("tokenizer_config.json"), "tokenizer_config.json")
-        files["tokenizer_config.json"] = dump(made | {"chat_template": jinja})
+        tokenizer_config = _json(files.get("tokenizer_config.json"), "tokenizer_config.json")
+        files["tokenizer_config.json"] = dump(tokenizer_config | {"chat_template": jinja})
     for name in _PASSED:
         data = read(name)
         if data is not None:

@@ -65,14 +65,14 @@ def parse(data: bytes) -> Model:
 
 
 def _piece(data: bytes) -> tuple[str, float, int]:
-    found: dict[int, int | bytes] = dict(fields(data))
-    text = found.get(_PIECE_TEXT, b"")
+    values: dict[int, int | bytes] = dict(fields(data))
+    text = values.get(_PIECE_TEXT, b"")
     try:
         decoded = text.decode("utf-8") if isinstance(text, bytes) else ""
     except UnicodeDecodeError as error:
         raise CheckpointError("the sentencepiece model has a piece that is not UTF-8") from error
-    score = float32(found.get(_PIECE_SCORE, bytes(4)))
-    return decoded, score, signed(found.get(_PIECE_TYPE, int(Kind.NORMAL)))
+    score = float32(values.get(_PIECE_SCORE, bytes(4)))
+    return decoded, score, signed(values.get(_PIECE_TYPE, int(Kind.NORMAL)))
 
 
 def convert(

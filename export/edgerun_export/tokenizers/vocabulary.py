@@ -226,12 +226,12 @@ def companions(vocabulary: Vocabulary) -> dict[str, bytes]:
 
 def _generation(vocabulary: Vocabulary) -> Json:
     ends = [vocabulary.eos, *vocabulary.stop]
-    known = list(dict.fromkeys(index for index in ends if index is not None))
+    ids = list(dict.fromkeys(index for index in ends if index is not None))
     config: Json = {}
     if vocabulary.bos is not None:
         config["bos_token_id"] = vocabulary.bos
-    if known:
-        config["eos_token_id"] = known[0] if len(known) == 1 else known
+    if ids:
+        config["eos_token_id"] = ids[0] if len(ids) == 1 else ids
     if vocabulary.pad is not None:
         config["pad_token_id"] = vocabulary.pad
     return config

@@ -145,11 +145,11 @@ def _openvino_error(folder: Path, ids: Ids, expected: F32) -> float:
     return relative_error(run_stateful(folder, ids, _DECODE_STEPS), expected)
 
 
-def _as_shipped(actual: F32, expected: F32, wanted: F32) -> dict[str, float]:
+def _as_shipped(actual: F32, expected: F32, reference: F32) -> dict[str, float]:
     return {
         "kernel_error": relative_error(actual, expected),
-        "top1_agreement": float(np.mean(actual.argmax(-1) == wanted.argmax(-1))),
-        "kl_divergence": divergence(wanted, expected),
+        "top1_agreement": float(np.mean(actual.argmax(-1) == reference.argmax(-1))),
+        "kl_divergence": divergence(reference, expected),
     }
 
 
@@ -165,9 +165,9 @@ def relative_error(actual: F32, expected: F32) -> float:
     return float(np.abs(actual - expected).max() / np.ptp(expected))
 
 
-def divergence(wanted: F32, actual: F32) -> float:
+def divergence(expected: F32, actual: F32) -> float:
     """Mean KL divergence in nats between the distributions of two sets of logits."""
-    first, second = _log_softmax(wanted), _log_softmax(actual)
+    first, second = _log_softmax(expected), _log_softmax(actual)
     return float(np.mean(np.sum(np.exp(first) * (first - second), axis=-1)))
 
 
@@ -193,23 +193,23 @@ def run_onnx(
     """
     session = _session(folder, exact)
     names = [value.name for value in session.get_outputs()]
-    wanted = {value.name for value in session.get_inputs()}
+    inputs = {value.name for value in session.get_inputs()}
     empty = np.zeros((1, spec.num_kv_heads, 0, spec.head_dim), np.float32)
     cache = {name.replace("present", "past_key_values"): empty for name in names[1:]}
     first = max(1, len(ids) - decode_steps)
-    logits, done = [], 0
+    logits, position = [], 0
     for end in range(first, len(ids) + 1):
         feeds = {
-            "input_ids": ids[None, done:end],
+            "input_ids": ids[None, position:end],
             "attention_mask": np.ones((1, end), np.int64),
-            "position_ids": np.arange(done, end, dtype=np.int64)[None],
+            "position_ids": np.arange(position, end, dtype=np.int64)[None],
             **cache,
         }
-        feeds = {name: value for name, value in feeds.items() if name in wanted}
+        feeds = {name: value for name, value in feeds.items() if name in inputs}
         values = dict(zip(names, session.run(names, feeds), strict=True))
         logits.append(values.pop("logits")[0])
         cache = {k.replace("present", "past_key_values"): v for k, v in values.items()}
-        done = end
+        position = end
     return np.concatenate(logits)
 
 
@@ -243,12 +243,12 @@ def _check_release(installed: str, model: onnx.ModelProto) -> None:
     if release(installed) >= COMPLETE:
         return
     for node in model.graph.node:
-        bits = {one.i for one in node.attribute if one.name == "bits"}
+        bits = {attribute.i for attribute in node.attribute if attribute.name == "bits"}
         if node.op_type == "GroupQueryAttention" or 2 in bits:
             what = "2-bit weights" if 2 in bits else "the profile genai"
-            wanted = ".".join(map(str, COMPLETE))
+            required = ".".join(map(str, COMPLETE))
             raise MissingDependencyError(
-                f"--verify needs onnxruntime {wanted} for {what}, and {installed} is installed: "
+                f"--verify needs onnxruntime {required} for {what}, and {installed} is installed: "
                 "use Python 3.11 or newer, or leave --verify out"
             )
 

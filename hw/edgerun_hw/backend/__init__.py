@@ -113,10 +113,10 @@ class FpgaBackend(Backend):
         notes = [f"{session.commands} commands, {session.resets} resets"]
         if session.failure:
             notes.append(f"the device is not used any more: {session.failure}")
-        found = cycles_report(session.device.name, session.device.kind.counted, self._tallies)
-        if found is None:
+        cycles = cycles_report(session.device.name, session.device.kind.counted, self._tallies)
+        if cycles is None:
             return Report(f"FPGA device '{session.device.name}'", (), notes)
-        return Report(found.title, found.rows, [*found.notes, *notes])
+        return Report(cycles.title, cycles.rows, [*cycles.notes, *notes])
 
     def close(self) -> None:
         """Gives the device back; the executables must not be called after it."""

@@ -49,9 +49,9 @@ class FabricExecutable(Executable):
             BackendError: the device failed and no back-end stands in for it.
         """
         self._tally.tokens += batch.rows
-        found = self._on_device(values) if self._fits else None
-        if found is not None:
-            return found
+        outputs = self._on_device(values) if self._fits else None
+        if outputs is not None:
+            return outputs
         if self._stand_in is None:
             if self._fallback is None:
                 raise BackendError(
@@ -85,19 +85,19 @@ class FabricExecutable(Executable):
         Raises:
             OverlayError: the device failed.
         """
-        known = dict(values)
+        values_by_name = dict(values)
         for wave in self._waves:
-            products = self._products(wave, known)
+            products = self._products(wave, values_by_name)
             self._session.multiplier.multiply(products)
             for group, product in zip(wave, products, strict=True):
                 ends = np.cumsum([weight.shape[0] for weight in group.weights])
                 outs = np.split(product.out, ends[:-1], axis=1)
                 for node, out in zip(group.nodes, outs, strict=True):
-                    known[node.outputs[0]] = self._finish(node, out, known)
+                    values_by_name[node.outputs[0]] = self._finish(node, out, values_by_name)
         self._tally.add(*self._session.spent())
-        return {name: known[name] for name in self._segment.outputs}
+        return {name: values_by_name[name] for name in self._segment.outputs}
 
-    def _products(self, wave: Sequence[_Group], known: dict[str, F32]) -> list[Product]:
+    def _products(self, wave: Sequence[_Group], values: dict[str, F32]) -> list[Product]:
         """What a wave multiplies; groups that read the same value share its rounded form."""
         rounded: dict[tuple[str, str, int], Rounded] = {}
         products = []
@@ -105,18 +105,18 @@ class FabricExecutable(Executable):
             source, activations, block = group.rounding
             key = (source, activations, block if activations == "int8_block" else 0)
             if key not in rounded:
-                rounded[key] = round_activations(known[source], activations, block)
+                rounded[key] = round_activations(values[source], activations, block)
             assert group.matrix is not None
             products.append(Product(group.matrix, rounded[key]))
         return products
 
-    def _finish(self, node: Node, out: F32, known: dict[str, F32]) -> F32:
+    def _finish(self, node: Node, out: F32, values: dict[str, F32]) -> F32:
         """Adds bias and residual, in the order of the CPU's kernels."""
         _, _, bias, residual = (*node.inputs, "", "")[:4]
         if bias:
             out = out + self._segment.array(bias)
         if residual:
-            out = out + known[residual]
+            out = out + values[residual]
         return out
 
 
@@ -157,11 +157,11 @@ def _weight(segment: Graph, node: Node) -> PackedWeight:
 def _waves(segment: Graph) -> Iterator[list[Node]]:
     """Runs of nodes that do not read one another's outputs."""
     wave: list[Node] = []
-    made: set[str] = set()
+    written: set[str] = set()
     for node in segment.nodes:
-        if made.intersection(node.inputs):
+        if written.intersection(node.inputs):
             yield wave
-            wave, made = [], set()
+            wave, written = [], set()
         wave.append(node)
-        made.update(node.outputs)
+        written.update(node.outputs)
     yield wave

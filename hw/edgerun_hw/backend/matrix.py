@@ -141,15 +141,15 @@ class DeviceMatrix:
         spans = [cut.columns(block) for block in range(cut.blocks)]
         parts = [np.ascontiguousarray(device_rows[:, start:stop]) for start, stop in spans]
         packed = [pack(part, self._ports) for part in parts]
-        offsets, nbytes = _layout([one.nbytes // self._ports for one in packed], self._ports)
+        offsets, nbytes = _layout([beats.nbytes // self._ports for beats in packed], self._ports)
         buffer = overlay.allocate(nbytes + BANKS_BYTES)
         self._buffers.append(buffer)
         self.nbytes += nbytes + BANKS_BYTES
         base = -buffer.address % BANKS_BYTES
         pieces = []
-        for block, (one, part) in enumerate(zip(packed, parts, strict=True)):
+        for block, (beats, part) in enumerate(zip(packed, parts, strict=True)):
             starts = [base + offset for offset in offsets[block]]
-            for start, port in zip(starts, one, strict=True):
+            for start, port in zip(starts, beats, strict=True):
                 buffer.array[start : start + port.nbytes] = port.reshape(-1)
             pieces.append(
                 Piece(
@@ -157,7 +157,7 @@ class DeviceMatrix:
                     first=first,
                     rows=last - first,
                     row_beats=row_beats(len(part), self._ports),
-                    tiles=one.shape[1],
+                    tiles=beats.shape[1],
                     weights=tuple(buffer.address + start for start in starts),
                     sums=part.sum(axis=0, dtype=np.int32),
                 )

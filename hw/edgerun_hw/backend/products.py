@@ -85,9 +85,9 @@ class Product:
 
     def add(self, piece: Piece, rows: slice, sums: I32) -> None:
         """Scales a piece's sums, int32 ``[rows, piece.rows]``, and adds them to ``out``."""
-        here = slice(piece.first, piece.first + piece.rows)
-        out, values = self.out[rows, here], sums.astype(np.float32)
-        x_scales, w_scales = self.x.scales[rows], self.matrix.scales[here]
+        span = slice(piece.first, piece.first + piece.rows)
+        out, values = self.out[rows, span], sums.astype(np.float32)
+        x_scales, w_scales = self.x.scales[rows], self.matrix.scales[span]
         with np.errstate(all="ignore"):
             if w_scales.shape[1] == 1 and x_scales.shape[1] == 1:
                 np.multiply(values * x_scales, w_scales[:, 0], out=out)
@@ -161,15 +161,15 @@ class Multiplier:
 
     def _write(self, inputs: dict[_Key, _Input]) -> None:
         """Packs the activations and writes them to the device, one input after the other."""
-        needed = sum(one.nbytes for one in inputs.values())
+        needed = sum(operand.nbytes for operand in inputs.values())
         size = max(MIN_INPUT_BYTES, 1 << (needed - 1).bit_length())
         if size not in self._x:
             self._x[size] = self._overlay.allocate(size)
         x, offset = self._x[size], 0
-        for one in inputs.values():
-            one.address = x.address + offset
-            x.array[offset : offset + one.nbytes] = one.packed
-            offset += one.nbytes
+        for operand in inputs.values():
+            operand.address = x.address + offset
+            x.array[offset : offset + operand.nbytes] = operand.packed
+            offset += operand.nbytes
         x.flush()
 
     def _jobs(self, product: Product, inputs: dict[_Key, _Input]) -> Iterator[_Job]:
@@ -253,8 +253,8 @@ class _Input:
 
 
 def _inputs(products: Sequence[Product], columns: int) -> dict[_Key, _Input]:
-    found: dict[_Key, _Input] = {}
+    inputs: dict[_Key, _Input] = {}
     for product in products:
-        if _key(product) not in found:
-            found[_key(product)] = _Input(product, columns)
-    return found
+        if _key(product) not in inputs:
+            inputs[_key(product)] = _Input(product, columns)
+    return inputs

@@ -95,9 +95,9 @@ class Session:
                     self.overlay.reset()
                     self._counted = self.overlay.counters()
                 self._cut_off = True
-                done = work()
+                result = work()
                 self._cut_off = False
-                return done
+                return result
             except DEVICE_ERRORS as error:
                 self._recover(error)
                 self._cut_off = False
@@ -111,13 +111,13 @@ class Session:
         key = tuple(id(weight) for weight in weights)
         if key not in self._matrices:
             try:
-                made = self.attempt(lambda: DeviceMatrix(stack(weights), self.overlay))
+                matrix = self.attempt(lambda: DeviceMatrix(stack(weights), self.overlay))
             except MemoryError:
                 self.say_full()
                 return None
-            if made is None:
+            if matrix is None:
                 return None
-            self._matrices[key] = list(weights), made
+            self._matrices[key] = list(weights), matrix
         return self._matrices[key][1]
 
     def say_full(self) -> None:

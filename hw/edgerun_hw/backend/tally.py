@@ -37,9 +37,9 @@ class Tally:
 
     def add(self, before: Counters, after: Counters) -> None:
         """Adds what was counted between two readings."""
-        for one in fields(Counters):
-            spent = (getattr(after, one.name) - getattr(before, one.name)) % MODULUS
-            self.counts[one.name] = self.counts.get(one.name, 0) + spent
+        for counter in fields(Counters):
+            spent = (getattr(after, counter.name) - getattr(before, counter.name)) % MODULUS
+            self.counts[counter.name] = self.counts.get(counter.name, 0) + spent
 
 
 def part_of(segment: Graph) -> str:
@@ -64,13 +64,13 @@ def cycles_report(name: str, counted: str, tallies: Iterable[Tally]) -> Report |
     rows = []
     ran = [tally for tally in tallies if tally.counts and tally.tokens]
     for phase in Phase:
-        here = [tally for tally in ran if tally.phase is phase]
-        parts = dict.fromkeys(tally.part for tally in here)
+        of_phase = [tally for tally in ran if tally.phase is phase]
+        parts = dict.fromkeys(tally.part for tally in of_phase)
         for part in parts:
-            same = [tally for tally in here if tally.part == part]
+            same = [tally for tally in of_phase if tally.part == part]
             rows.append(_row(phase, part, same))
-        if here:
-            rows.append(_row(phase, "all", here))
+        if of_phase:
+            rows.append(_row(phase, "all", of_phase))
     if not rows:
         return None
     title = f"cycles per token on the FPGA device '{name}' ({counted}; no board was measured)"
@@ -81,11 +81,13 @@ def cycles_report(name: str, counted: str, tallies: Iterable[Tally]) -> Report |
 
 def _row(phase: Phase, part: str, tallies: list[Tally]) -> Mapping[str, str | int]:
     each = {
-        one.name: sum(tally.counts[one.name] / tally.tokens for tally in tallies)
-        for one in fields(Counters)
+        counter_field.name: sum(
+            tally.counts[counter_field.name] / tally.tokens for tally in tallies
+        )
+        for counter_field in fields(Counters)
     }
     stalls = {f"stall {name}": round(each[counter]) for name, counter in STALLS.items()}
-    rest = each["busy"] - each["lookups"] - sum(each[counter] for counter in STALLS.values())
+    overhead = each["busy"] - each["lookups"] - sum(each[counter] for counter in STALLS.values())
     return {
         "phase": phase.value,
         "part": part,
@@ -93,7 +95,7 @@ def _row(phase: Phase, part: str, tallies: list[Tally]) -> Mapping[str, str | in
         "busy": round(each["busy"]),
         "lookups": round(each["lookups"]),
         **stalls,
-        "start and drain": round(rest),
+        "start and drain": round(overhead),
     }
 
 

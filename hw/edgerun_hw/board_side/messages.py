@@ -291,8 +291,8 @@ def _decode_fixed(kind: type[Message], body: bytes) -> Message:
 
 
 def _decode_submit(_: type[Message], body: bytes) -> Message:
-    count, rest = divmod(len(body), _COMMAND.size)
-    if rest or not 1 <= count <= MAX_COMMANDS:
+    count, excess = divmod(len(body), _COMMAND.size)
+    if excess or not 1 <= count <= MAX_COMMANDS:
         raise ProtocolError(f"{len(body)} bytes are no list of commands")
     parts = [body[i : i + _COMMAND.size] for i in range(0, len(body), _COMMAND.size)]
     return Submit(tuple(_unpack_command(part) for part in parts))

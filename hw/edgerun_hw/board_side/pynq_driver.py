@@ -117,12 +117,12 @@ def find_overlay_ip(overlay: Any) -> TlmmIP:
     """
     for name, details in overlay.ip_dict.items():
         if details["type"] == regs.VLNV:
-            found = overlay
+            ip = overlay
             for part in name.split("/"):
-                found = getattr(found, part)
-            assert isinstance(found, TlmmIP)
-            found.clock_hz = _clock_hz()
-            return found
+                ip = getattr(ip, part)
+            assert isinstance(ip, TlmmIP)
+            ip.clock_hz = _clock_hz()
+            return ip
     raise WrongOverlayError(
         f"{overlay.bitfile_name} has no IP of type {regs.VLNV}: "
         "build the bitstream with `edgerun fpga build`"

@@ -95,7 +95,7 @@ def settings_tcl(board: Board, geometry: Geometry, rtl: list[str], jobs: int) ->
         rtl: names of the sources in the folder ``rtl`` beside the file.
         jobs: processes that Vivado may start.
     """
-    here = "[file dirname [file normalize [info script]]]"
+    folder = "[file dirname [file normalize [info script]]]"
     values = {
         "name": board.name,
         "part": board.part,
@@ -121,8 +121,8 @@ def settings_tcl(board: Board, geometry: Geometry, rtl: list[str], jobs: int) ->
         "array set settings {",
         *(f"    {name:<18}{_tcl(value)}" for name, value in values.items()),
         "}",
-        f"set settings(rtl) [lmap name {_tcl(rtl)} {{file join {here} rtl $name}}]",
-        f"set settings(constraints) [list [file join {here} tlmm.xdc]]",
+        f"set settings(rtl) [lmap name {_tcl(rtl)} {{file join {folder} rtl $name}}]",
+        f"set settings(constraints) [list [file join {folder} tlmm.xdc]]",
         "",
     ]
     return "\n".join(lines)
@@ -130,8 +130,8 @@ def settings_tcl(board: Board, geometry: Geometry, rtl: list[str], jobs: int) ->
 
 def find_vivado() -> Path | None:
     """Returns Vivado's executable, or None if it is not on the search path."""
-    found = shutil.which("vivado")
-    return Path(found) if found else None
+    program = shutil.which("vivado")
+    return Path(program) if program else None
 
 
 def _refuse_foreign(folder: Path) -> None:

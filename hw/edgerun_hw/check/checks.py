@@ -132,16 +132,16 @@ def lint(plan: Plan) -> Iterator[Outcome]:
     for name, geometry in plan.chosen():
         values = [f"-G{key}={value}" for key, value in geometry.parameters().items()]
         options = ["--lint-only", "-Wall", "--top-module", TOP, *values]
-        done = subprocess.run(
+        process = subprocess.run(
             verilator.command(*options, *files),
             capture_output=True,
             text=True,
             check=False,
             timeout=LINT_LIMIT_S,
         )
-        complaints = [line for line in done.stderr.splitlines() if line.startswith("%")]
+        complaints = [line for line in process.stderr.splitlines() if line.startswith("%")]
         figure = f"{len(complaints)} complaints: {complaints[0]}" if complaints else "no warnings"
-        clean = done.returncode == 0 and not complaints
+        clean = process.returncode == 0 and not complaints
         yield Outcome("", name, verdict(clean), figure, {"complaints": complaints})
 
 
@@ -164,19 +164,19 @@ def cosimulation(plan: Plan) -> Iterator[Outcome]:
 
 
 @check("resources")
-def resources(plan: Plan) -> Iterator[Outcome]:
+def usage(plan: Plan) -> Iterator[Outcome]:
     """The engine needs no multiplier and no more LUTs than promised (yosys' estimate)."""
     from edgerun_hw.synthesis.xilinx import estimate
 
     for name, geometry in plan.chosen():
         plan.progress(f"synthesis of {name}")
-        found = estimate(geometry)
-        enough = name != "decode-300" or found.lut_sites <= MOST_LUT_SITES_300
+        usage = estimate(geometry)
+        enough = name != "decode-300" or usage.lut_sites <= MOST_LUT_SITES_300
         figure = (
-            f"{found.lut_sites} LUT sites ({found.lutram} memory), {found.ff} FF, "
-            f"{found.bram36:g} BRAM36, {found.dsp} DSP, estimated by yosys"
+            f"{usage.lut_sites} LUT sites ({usage.lutram} memory), {usage.ff} FF, "
+            f"{usage.bram36:g} BRAM36, {usage.dsp} DSP, estimated by yosys"
         )
-        yield Outcome("", name, verdict(enough and found.dsp == 0), figure, asdict(found))
+        yield Outcome("", name, verdict(enough and usage.dsp == 0), figure, asdict(usage))
 
 
 @check("fit")
@@ -220,11 +220,11 @@ def place(plan: Plan) -> Iterator[Outcome]:
             tried.append(place_and_route(PRESETS[name], seed=seed))
             if tried[-1].fmax_mhz >= tried[-1].goal_mhz:
                 break
-        found = max(tried, key=lambda placed: placed.fmax_mhz)
+        best = max(tried, key=lambda placed: placed.fmax_mhz)
         figure = (
-            f"{found.fmax_mhz:.1f} MHz (goal {found.goal_mhz:.0f}) on an ECP5-85K of speed grade "
-            f"{found.speed_grade}, best of {len(tried)} seeds, {found.lut} LUT4, "
-            f"bitstream of {found.bitstream_bytes} bytes"
+            f"{best.fmax_mhz:.1f} MHz (goal {best.goal_mhz:.0f}) on an ECP5-85K of speed grade "
+            f"{best.speed_grade}, best of {len(tried)} seeds, {best.lut} LUT4, "
+            f"bitstream of {best.bitstream_bytes} bytes"
         )
-        values = {**asdict(found), "seeds_mhz": {p.seed: p.fmax_mhz for p in tried}}
-        yield Outcome("", name, verdict(found.fmax_mhz >= found.goal_mhz), figure, values)
+        values = {**asdict(best), "seeds_mhz": {p.seed: p.fmax_mhz for p in tried}}
+        yield Outcome("", name, verdict(best.fmax_mhz >= best.goal_mhz), figure, values)

@@ -86,8 +86,8 @@ def wheels(root: Path) -> Iterator[Finding]:
             yield Finding("tools", what, "missing", "", str(error))
     for tool in ("yosys", "nextpnr-ecp5"):
         lacking = missing(tool)
-        found = "" if lacking else tool_version(tool)
-        yield Finding("tools", tool, "missing" if lacking else "ready", found, lacking)
+        version = "" if lacking else tool_version(tool)
+        yield Finding("tools", tool, "missing" if lacking else "ready", version, lacking)
 
 
 @search
@@ -138,9 +138,9 @@ def board(root: Path) -> Iterator[Finding]:
     yield Finding("board", "FPGA manager", "ready" if works else "broken", state, advice)
     firmware = root / "lib/firmware/xilinx"
     applications = sorted(f.name for f in firmware.iterdir()) if firmware.is_dir() else []
-    found = ", ".join(applications) or "none"
+    text = ", ".join(applications) or "none"
     advice = "" if applications else "copy one with `edgerun fpga deploy`"
-    yield Finding("board", "applications", "ready" if applications else "missing", found, advice)
+    yield Finding("board", "applications", "ready" if applications else "missing", text, advice)
 
 
 @search
@@ -167,8 +167,8 @@ def permissions(root: Path) -> Iterator[Finding]:
     enough = int(total) >= CMA_KIB
     advice = f"boot with cma={CMA_KIB // 1024}M: weights live in contiguous memory"
     state: State = "ready" if enough else "missing"
-    found = f"{int(total) // 1024} MiB"
-    yield Finding("permissions", "contiguous memory", state, found, "" if enough else advice)
+    size = f"{int(total) // 1024} MiB"
+    yield Finding("permissions", "contiguous memory", state, size, "" if enough else advice)
 
 
 CMA_KIB = 512 * 1024
@@ -185,7 +185,7 @@ def pynq(root: Path) -> Iterator[Finding]:
         return
     code = "import pynq, numpy; print(pynq.__version__, 'with NumPy', numpy.__version__)"
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [str(chosen), "-c", code],
             capture_output=True,
             text=True,
@@ -195,11 +195,11 @@ def pynq(root: Path) -> Iterator[Finding]:
     except (OSError, subprocess.TimeoutExpired) as error:
         yield Finding("pynq", "environment", "broken", str(chosen), f"it does not run: {error}")
         return
-    if done.returncode == 0:
-        version = done.stdout.strip().splitlines()[-1]
+    if process.returncode == 0:
+        version = process.stdout.strip().splitlines()[-1]
         yield Finding("pynq", "environment", "ready", f"pynq {version} in {chosen}")
         return
-    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    last = (process.stderr.strip().splitlines() or ["no message"])[-1]
     advice = f"{last}; make it anew: pip install pynq in an environment of its own"
     yield Finding("pynq", "environment", "broken", str(chosen), advice)
 

@@ -53,9 +53,9 @@ def build(
         say(f"{why}; to build, run where Vivado is installed: {' '.join(command)}")
         say(f"then: edgerun fpga package {folder / 'out' / board}.xsa --board {board}")
         return
-    done = subprocess.run([str(vivado), *command[1:]], check=False)
-    if done.returncode != 0:
+    process = subprocess.run([str(vivado), *command[1:]], check=False)
+    if process.returncode != 0:
         raise BackendError(
-            f"Vivado ended with code {done.returncode}: its last messages above say why, "
+            f"Vivado ended with code {process.returncode}: its last messages above say why, "
             "vivado.log has all of them"
         )

@@ -29,9 +29,9 @@ def status_command(
 
     target = find_target(host, sysroot, broker, ssh_option)
     with Screen().waiting(f"asking {target.name}"), client.Board(target) as board:
-        found = {"target": target.name, **board.hello(), **board.ask("status")}
-    found.pop("ok")
+        status = {"target": target.name, **board.hello(), **board.ask("status")}
+    status.pop("ok")
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(status))
     else:
-        show_status(found)
+        show_status(status)

@@ -43,15 +43,15 @@ def compile_overlay(source: Path) -> bytes:
         )
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "overlay.dtbo"
-        done = subprocess.run(
+        process = subprocess.run(
             [compiler, "-@", "-I", "dts", "-O", "dtb", "-o", str(out), str(source.resolve())],
             capture_output=True,
             text=True,
             timeout=COMPILE_S,
             check=False,
         )
-        if done.returncode or not out.exists():
-            errors = [line for line in done.stderr.splitlines() if "rror" in line]
+        if process.returncode or not out.exists():
+            errors = [line for line in process.stderr.splitlines() if "rror" in line]
             raise PackageError(
                 f"dtc refuses {source}: {errors[0] if errors else 'it says nothing'}"
             )

@@ -126,10 +126,10 @@ def read_hwh(content: bytes, family: str) -> Hardware:
 
 def _base(processor: ElementTree.Element, names: set[str]) -> int | None:
     ranges = [r for r in processor.iter("MEMRANGE") if r.get("INSTANCE") in names]
-    found = {int(r.get("BASEVALUE", ""), 16) for r in ranges}
-    if len(found) > 1:
+    bases = {int(r.get("BASEVALUE", ""), 16) for r in ranges}
+    if len(bases) > 1:
         raise PackageError("the design has several overlays of ours: which one is not clear")
-    return found.pop() if found else None
+    return bases.pop() if bases else None
 
 
 def _zynqmp(values: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, int]]:

@@ -113,10 +113,10 @@ def make_package(sources: Sources) -> Package:
         raise PackageError(
             f"the bitstream is for {bit.part or 'no part'}, and {board.title} has {board.part}"
         )
-    found = bitstream.check(bit.data)
-    if not board.accepts_idcode(found.idcode):
+    stream = bitstream.check(bit.data)
+    if not board.accepts_idcode(stream.idcode):
         raise PackageError(
-            f"the bitstream's IDCODE is {found.idcode:#010x}, and {board.title} has "
+            f"the bitstream's IDCODE is {stream.idcode:#010x}, and {board.title} has "
             f"{board.idcode:#010x}: its header and its content are of different parts"
         )
     design = hardware.read_hwh(description, board.family) if description else hardware.Hardware()
@@ -146,7 +146,7 @@ def make_package(sources: Sources) -> Package:
     files[MANIFEST] = content
     if sources.key is not None:
         files[SIGNATURE] = signature.sign(content, sources.key)
-    return Package(manifest, files, found.checksums)
+    return Package(manifest, files, stream.checksums)
 
 
 def write_package(package: Package, out: Path, force: bool = False) -> None:
@@ -199,21 +199,21 @@ def read_package(folder: Path, keys: Path | None = None) -> Package:
                 "package it again"
             )
         files[name] = data
-    found = _check_content(manifest, files)
-    return Package(manifest, files, found.checksums)
+    stream = _check_content(manifest, files)
+    return Package(manifest, files, stream.checksums)
 
 
 def _check_content(manifest: Manifest, files: Mapping[str, bytes]) -> bitstream.Configuration:
     """Looks into the files: a manifest can be right about files that are wrong."""
-    found = bitstream.check(bitstream.to_bin(files[manifest.bitstream]))
-    if not manifest.board.accepts_idcode(found.idcode):
+    stream = bitstream.check(bitstream.to_bin(files[manifest.bitstream]))
+    if not manifest.board.accepts_idcode(stream.idcode):
         raise PackageError(
-            f"the bitstream's IDCODE is {found.idcode:#010x}, and {manifest.board.title} has "
+            f"the bitstream's IDCODE is {stream.idcode:#010x}, and {manifest.board.title} has "
             f"{manifest.board.idcode:#010x}"
         )
     devicetree.check_overlay(files[manifest.overlay], manifest)
     _check_shell(files[SHELL])
-    return found
+    return stream
 
 
 def _board(name: str) -> Board:

@@ -61,12 +61,12 @@ def is_running(package: Package, board: Board) -> bool:
     )
 
 
-def check_board(package: Package, found: dict[str, Any]) -> str:
+def check_board(package: Package, board: dict[str, Any]) -> str:
     """Compares the board with what the package is for.
 
     Args:
         package: to be deployed.
-        found: the board's answer to ``hello``.
+        board: the board's answer to ``hello``.
 
     Returns:
         A few words about the board.
@@ -74,28 +74,28 @@ def check_board(package: Package, found: dict[str, Any]) -> str:
     Raises:
         RefusedError: it is another board, or takes signed packages only.
     """
-    wanted = package.manifest.board
-    if found["board"] != wanted.name:
-        other = BY_NAME.get(found["board"] or "")
-        names = ", ".join(found["compatible"]) or "nameless"
+    target = package.manifest.board
+    if board["board"] != target.name:
+        other = BY_NAME.get(board["board"] or "")
+        names = ", ".join(board["compatible"]) or "nameless"
         is_a = other.title if other else f"unknown ({names})"
         hint = (
             ""
             if other
-            else f'; where these name only a module or processor, say {{"board": "{wanted.name}"}} '
+            else f'; where these name only a module or processor, say {{"board": "{target.name}"}} '
             f"in /{SETTINGS} there"
         )
-        raise RefusedError(f"the package is for {wanted.title}, and the board is {is_a}{hint}")
-    if found["needs_signature"] and not found["trusts_keys"]:
+        raise RefusedError(f"the package is for {target.title}, and the board is {is_a}{hint}")
+    if board["needs_signature"] and not board["trusts_keys"]:
         raise RefusedError(
             f"the board trusts no keys yet: put your public key into /{KEYS} there, or allow "
             f'packages without a signature with {{"allow_unsigned": true}} in /{SETTINGS}'
         )
-    if found["needs_signature"] and not package.is_signed:
+    if board["needs_signature"] and not package.is_signed:
         raise RefusedError(
             "the board takes signed packages only, and this one is not: package it with --sign"
         )
-    return f"{found['model'] or wanted.title}, {found['loader']}, {found['state'] or 'no state'}"
+    return f"{board['model'] or target.title}, {board['loader']}, {board['state'] or 'no state'}"
 
 
 def deploy_steps(

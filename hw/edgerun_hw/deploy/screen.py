@@ -70,11 +70,11 @@ class Screen:
         self._close_bar()
         self._console.print(f"{TICK} {step.name:<{NAME_WIDTH}} {_shown(result)}", soft_wrap=True)
 
-    def progress(self, done: int, total: int) -> None:
+    def progress(self, sent: int, total: int) -> None:
         """Moves the bar of the step that is being done."""
         if self._bar is not None:
-            amount = f"{done / 1e6:.1f} of {total / 1e6:.1f} MB"
-            self._bar.update(self._bar.task_ids[0], completed=done, total=total, amount=amount)
+            amount = f"{sent / 1e6:.1f} of {total / 1e6:.1f} MB"
+            self._bar.update(self._bar.task_ids[0], completed=sent, total=total, amount=amount)
 
     def dry_run(self, steps: Sequence[Step]) -> None:
         """Does the steps that only look, and prints the others."""
@@ -111,24 +111,24 @@ def show_package(folder: Path, package: Package) -> None:
     _pairs(f"{folder}: application {manifest.application}", rows)
 
 
-def show_status(found: dict[str, Any]) -> None:
+def show_status(status: dict[str, Any]) -> None:
     """Prints the state of a board."""
     rows = {
-        "board": found["model"] or found["board"] or "unknown",
-        "logic": f"{found['state'] or 'no FPGA manager'}, through {found['loader']}",
-        "active": _active(found),
-        "previous": name_of(found["previous"]) if found["previous"] else "none",
-        "registers": _registers(found["registers"]),
-        "installed": ", ".join(found["applications"]) or "nothing",
-        "signatures": _signatures(found),
+        "board": status["model"] or status["board"] or "unknown",
+        "logic": f"{status['state'] or 'no FPGA manager'}, through {status['loader']}",
+        "active": _active(status),
+        "previous": name_of(status["previous"]) if status["previous"] else "none",
+        "registers": _registers(status["registers"]),
+        "installed": ", ".join(status["applications"]) or "nothing",
+        "signatures": _signatures(status),
     }
-    if found["locked_by"]:
-        rows["busy"] = f"a deployment is running ({found['locked_by']})"
-    if found["damaged"]:
-        rows["damaged"] = ", ".join("/" + path for path in found["damaged"])
-    _pairs(found["target"], rows)
+    if status["locked_by"]:
+        rows["busy"] = f"a deployment is running ({status['locked_by']})"
+    if status["damaged"]:
+        rows["damaged"] = ", ".join("/" + path for path in status["damaged"])
+    _pairs(status["target"], rows)
     console = Console(highlight=False)
-    interrupted = found["interrupted"]
+    interrupted = status["interrupted"]
     if interrupted:
         verb = "deployment" if interrupted["kind"] == "deploy" else "rollback"
         phase = PHASES.get(interrupted["phase"], "under way")
@@ -138,7 +138,7 @@ def show_status(found: dict[str, Any]) -> None:
             "does so too.",
             soft_wrap=True,
         )
-    elif found["active"] and not found["is_loaded"]:
+    elif status["active"] and not status["is_loaded"]:
         console.print(
             "[yellow]The active application is not loaded[/], as after a start of the board: run "
             "the helper with [bold]boot[/] (docs/fpga-deploy.md), or deploy again.",
@@ -146,19 +146,19 @@ def show_status(found: dict[str, Any]) -> None:
         )
 
 
-def _active(found: dict[str, Any]) -> str:
-    if found["active"] is None:
-        running = found["running"]
+def _active(status: dict[str, Any]) -> str:
+    if status["active"] is None:
+        running = status["running"]
         return f"none of ours; {running} is loaded" if running else "none"
-    since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(found["since"] or 0))
-    loaded = "loaded" if found["is_loaded"] else "not loaded"
-    return f"{name_of(found['active'])}, {loaded}, since {since}"
+    since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(status["since"] or 0))
+    loaded = "loaded" if status["is_loaded"] else "not loaded"
+    return f"{name_of(status['active'])}, {loaded}, since {since}"
 
 
-def _signatures(found: dict[str, Any]) -> str:
-    if not found["needs_signature"]:
+def _signatures(status: dict[str, Any]) -> str:
+    if not status["needs_signature"]:
         return "not required"
-    return "required" if found["trusts_keys"] else "required, and no key is trusted yet"
+    return "required" if status["trusts_keys"] else "required, and no key is trusted yet"
 
 
 def _registers(registers: dict[str, Any] | None) -> str:

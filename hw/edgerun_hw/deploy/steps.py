@@ -40,17 +40,17 @@ def run(
         show: called with a step and None before it, and with what it returned after it.
         is_done: whether the steps that are left have nothing to do.
     """
-    done: list[Step] = []
+    completed: list[Step] = []
     try:
         for step in steps:
             if is_done():
                 break
             show(step, None)
             result = step.do()
-            done.append(step)
+            completed.append(step)
             show(step, result)
     except BaseException:  # Ctrl-C included
-        for step in reversed(done):
+        for step in reversed(completed):
             if step.undo is not None:
                 # The board takes back on its own as well; the first error is the one to report.
                 with contextlib.suppress(EdgerunError):

@@ -335,8 +335,8 @@ class WorkerClient:
         self._finalizer()
         status = self._process.returncode
         how = f"; it ended with status {status}" if status and what == "is gone" else ""
-        said = f"; its last words: {last}" if last else ""
-        self._dead = WorkerError(f"the overlay's worker process {what}{how}{said}")
+        last_words = f"; its last words: {last}" if last else ""
+        self._dead = WorkerError(f"the overlay's worker process {what}{how}{last_words}")
         raise self._dead
 
 

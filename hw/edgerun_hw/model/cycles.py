@@ -126,8 +126,8 @@ def sequence_cycles(
 
 def matrix_work(cut: Cut, can: Capabilities, rows: int) -> Work:
     """What a matrix times ``rows`` activation rows needs."""
-    full, left = divmod(rows, can.columns)
-    groups = [can.columns] * min(full, 2) + [left] * bool(left)
+    full, remainder = divmod(rows, can.columns)
+    groups = [can.columns] * min(full, 2) + [remainder] * bool(remainder)
     # All full groups after the first take the same time.
     first = sequence_cycles(_commands(cut, can, groups[:1]), can.rows_per_beat)[0]
     ends = sequence_cycles(_commands(cut, can, groups), can.rows_per_beat)
@@ -136,7 +136,7 @@ def matrix_work(cut: Cut, can: Capabilities, rows: int) -> Work:
     weights = sum(tiles * beats for tiles, beats, _ in shapes) * BEAT_BYTES * can.ports
     inputs = sum(tiles for tiles, _, _ in shapes) * BEAT_BYTES
     outputs = sum(beats for _, beats, _ in shapes) * can.rows_per_beat * RESULT_BYTES
-    times = full + bool(left)
+    times = full + bool(remainder)
     return Work(
         cycles=ends[0] + max(0, full - 2) * (second - first),
         exposed=ends[1] - ends[0] + START_CYCLES if rows else 0,

@@ -107,12 +107,12 @@ def unpack_ternary(packed: NDArray[np.uint8], N: int, K: int) -> NDArray[np.int8
     Raises:
         ValueError: a code's magnitude is above 13.
     """
-    rest = _unpack_values(packed, N)
+    quotient = _unpack_values(packed, N)
     digits = []
     for _ in range(GROUP):  # from the least significant, in balanced ternary
-        digit = (rest + 1) % 3 - 1
+        digit = (quotient + 1) % 3 - 1
         digits.append(digit)
-        rest = (rest - digit) // 3
+        quotient = (quotient - digit) // 3
     return np.stack(digits[::-1], axis=-1).reshape(N, -1)[:, :K]
 
 

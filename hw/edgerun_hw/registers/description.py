@@ -121,7 +121,7 @@ def parse_description(data: Mapping[str, Any]) -> Description:
         window_bytes=block["window_bytes"],
         identity=block["id"],
         version=(major, minor, patch),
-        constants=tuple(Constant(name, **rest) for name, rest in data["constants"].items()),
+        constants=tuple(Constant(name, **fields) for name, fields in data["constants"].items()),
         registers=tuple(_register(entry) for entry in data["register"]),
     )
     _check_layout(description)

@@ -231,11 +231,11 @@ class _Job:
     def _runtime(self, cache: Path, folder: Path) -> Path:
         """Returns Verilator's runtime, which all designs of a variant share."""
         versions = (self.verilator.version, self.compiler.version, COMPILER_OPTIONS, DEFINES)
-        kept = cache / f"runtime-{digest([], self.variant, versions)}.o"
-        if not _is_private(kept):
+        cached = cache / f"runtime-{digest([], self.variant, versions)}.o"
+        if not _is_private(cached):
             sources = [self.verilator.include / name for name in self.variant.runtime_sources]
-            _move(self._compile(_write_unit(folder, "runtime", sources)), kept)
-        return kept
+            _move(self._compile(_write_unit(folder, "runtime", sources)), cached)
+        return cached
 
     def _compile(self, unit: Path) -> Path:
         geometry = self.design.geometry
@@ -298,9 +298,9 @@ def _use(library: Path) -> bool:
     return True
 
 
-def _move(made: Path, kept: Path) -> None:
-    made.chmod(0o700)  # a compiler leaves it as writable as the user's umask says
-    os.replace(made, kept)
+def _move(built: Path, target: Path) -> None:
+    built.chmod(0o700)  # a compiler leaves it as writable as the user's umask says
+    os.replace(built, target)
 
 
 def _is_private(file: Path) -> bool:

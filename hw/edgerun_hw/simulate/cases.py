@@ -182,15 +182,15 @@ class Placed:
             return "something was written into the operands"
         words = self.results.array.view(np.uint32)
         # What fills the last beat up is not written.
-        wanted = self.expected.copy()
-        wanted[self.used :] = GUARD_WORD
-        wrong = np.flatnonzero(words != wanted)
+        expected = self.expected.copy()
+        expected[self.used :] = GUARD_WORD
+        wrong = np.flatnonzero(words != expected)
         if not wrong.size:
             return ""
         place = int(wrong[0])
         return (
             f"{wrong.size} of {words.size} words differ, the first is word {place}: "
-            f"{words[place]:#010x} instead of {wanted[place]:#010x}"
+            f"{words[place]:#010x} instead of {expected[place]:#010x}"
         )
 
     def free(self) -> None:
@@ -291,23 +291,23 @@ def run_cases(simulator: Simulator, cases: Sequence[Case]) -> list[str]:
             push(simulator, item.command, tag)
         cycles = sum(expected_cycles(item.command, geometry.rows_per_beat) for item in placed)
         target = (before + len(group)) & 0xFFFFFFFF
-        done = simulator.run_until(regs.COMPLETED, 0xFFFFFFFF, target, PATIENCE * cycles)
+        completed = simulator.run_until(regs.COMPLETED, 0xFFFFFFFF, target, PATIENCE * cycles)
         for case, item in zip(group, placed, strict=True):
             if difference := item.difference():
                 failures.append(f"{case}: {difference}")
             item.free()
-        failures += _complaints(simulator, done)
-        if not done:
+        failures += _complaints(simulator, completed)
+        if not completed:
             break
     return failures
 
 
-def _complaints(simulator: Simulator, done: bool) -> list[str]:
+def _complaints(simulator: Simulator, completed: bool) -> list[str]:
     complaints = [f"AXI: {text}" for text in simulator.violations()]
     simulator.clear_violations()
     if error := simulator.read(regs.ERROR):
         complaints.append(f"ERROR is {error:#x}, tag {simulator.read(regs.ERROR_TAG)}")
-    if not done:
+    if not completed:
         complaints.append(f"the overlay hangs: STATUS {simulator.read(regs.STATUS):#x}")
     elif outstanding := simulator.statistics().outstanding:
         complaints.append(f"{outstanding} bursts are under way after the last command")

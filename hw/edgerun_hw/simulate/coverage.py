@@ -165,14 +165,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--geometry", action="append", choices=sorted(PRESETS))
     parser.add_argument("--missed", action="store_true", help="list lines that nothing reached")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        points = cover(asked.cases, asked.seed, tuple(asked.geometry or GEOMETRIES))
+        points = cover(options.cases, options.seed, tuple(options.geometry or GEOMETRIES))
     except EdgerunError as error:
         sys.stdout.write(f"{error}\n")
         return 1
     sys.stdout.write(table(summarise(points)) + "\n")
-    if asked.missed:
+    if options.missed:
         sys.stdout.write("\n".join([*missed(points, "lines"), *missed(points, "branches")]) + "\n")
     return 0
 

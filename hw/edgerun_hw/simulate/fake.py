@@ -168,10 +168,10 @@ class FakeDevice:
         """
         if nbytes < 1:
             raise ValueError(f"a buffer needs at least one byte, not {nbytes}")
-        wanted = -(-nbytes // PAGE_BYTES) * PAGE_BYTES
+        size = -(-nbytes // PAGE_BYTES) * PAGE_BYTES
         for i, (start, length) in enumerate(self._free):
-            if length >= wanted:
-                self._free[i] = (start + wanted, length - wanted)
+            if length >= size:
+                self._free[i] = (start + size, length - size)
                 self.memory[start : start + nbytes] = 0
                 return FakeBuffer(self, start, nbytes)
         raise MemoryError(f"the device's memory has no {nbytes} bytes in one piece")
@@ -237,10 +237,10 @@ class FakeDevice:
 
     def _clear(self) -> None:
         """A soft reset: all but the watchdog's limit and CONTROL."""
-        kept = {name: self._registers.get(name, 0) for name in (regs.WATCHDOG, regs.CONTROL)}
+        preserved = {name: self._registers.get(name, 0) for name in (regs.WATCHDOG, regs.CONTROL)}
         counters = range(regs.CYCLES, regs.WRITE_BEATS + 4, 4)
         cleared = (regs.ERROR, regs.ERROR_TAG, regs.SUBMITTED, regs.COMPLETED, regs.IRQ, *counters)
-        self._registers = {**dict.fromkeys(cleared, 0), **kept}
+        self._registers = {**dict.fromkeys(cleared, 0), **preserved}
         if self.faults.reset_sticks:
             self._registers[regs.CONTROL] |= regs.CONTROL_SOFT_RESET.mask
         self._queue: deque[_Queued] = deque()
@@ -317,8 +317,8 @@ class FakeDevice:
         reads.append(self._at(command.x, need.x))
         if command.scales is not None:
             reads.append(self._at(command.scales, need.scales))
-        found = [part for part in reads if part is not None]
-        if len(found) < len(reads):
+        operands = [part for part in reads if part is not None]
+        if len(operands) < len(reads):
             return regs.ERROR_READ_RESPONSE
         results = self._at(command.y, need.y)
         if results is None:
@@ -326,15 +326,15 @@ class FakeDevice:
         ports = self._capabilities.ports
         words = run_command(
             LookupMode(command.multiples),
-            np.stack(found[:ports]).reshape(ports, tiles, beats, regs.BEAT_BYTES),
-            found[ports].view(np.int8).reshape(tiles, columns, regs.BEAT_BYTES),
-            found[ports + 1].view(np.float32) if command.scales is not None else None,
+            np.stack(operands[:ports]).reshape(ports, tiles, beats, regs.BEAT_BYTES),
+            operands[ports].view(np.int8).reshape(tiles, columns, regs.BEAT_BYTES),
+            operands[ports + 1].view(np.float32) if command.scales is not None else None,
         )
         if queued.number in self.faults.altered:
             words = words ^ np.eye(1, words.size, dtype=np.uint32)[0]
         results[...] = words.astype("<u4").view(np.uint8)
         self._registers[regs.LOOKUPS] += tiles * beats
-        self._registers[regs.READ_BEATS] += sum(part.size for part in found) // regs.BEAT_BYTES
+        self._registers[regs.READ_BEATS] += sum(part.size for part in operands) // regs.BEAT_BYTES
         self._registers[regs.WRITE_BEATS] += need.y // regs.BEAT_BYTES
         return None
 

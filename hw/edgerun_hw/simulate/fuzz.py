@@ -98,11 +98,11 @@ def settings(
     Each batch is followed by ``mishaps`` mishaps.
     """
     total = sum(SHARES.get(name, 0.1) for name in names)
-    left = cases
+    remaining = cases
     for place, name in enumerate(names):
         share = round(cases * SHARES.get(name, 0.1) / total)
-        share = left if place == len(names) - 1 else min(share, left)
-        left -= share
+        share = remaining if place == len(names) - 1 else min(share, remaining)
+        remaining -= share
         rng = np.random.default_rng([seed, place])
         for start in range(0, share, BATCH):
             yield Setting(
@@ -168,9 +168,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--max-lookups", type=int, default=MAX_LOOKUPS, help="cycles of a case")
     parser.add_argument("--mishaps", type=int, default=0, help="faults and resets a batch")
-    asked = parser.parse_args(arguments)
-    names = tuple(asked.geometry or SHARES)
-    chosen = settings(asked.cases, asked.seed, names, asked.max_lookups, asked.mishaps)
+    options = parser.parse_args(arguments)
+    names = tuple(options.geometry or SHARES)
+    chosen = settings(options.cases, options.seed, names, options.max_lookups, options.mishaps)
     try:
         failed = _run(chosen)
     except EdgerunError as error:
@@ -198,8 +198,8 @@ def _run(chosen: Iterator[Setting]) -> int:
         for failure in outcome.failures:
             _say(f"    {failure}")
     verdict = f"{failed} batches failed" if failed else "all bit-exact"
-    done = f"{cases} cases" + (f", {mishaps} mishaps" if mishaps else "")
-    _say(f"{done}, {cycles / 1e6:.1f} Mcycles in {seconds:.0f} s: {verdict}")
+    summary = f"{cases} cases" + (f", {mishaps} mishaps" if mishaps else "")
+    _say(f"{summary}, {cycles / 1e6:.1f} Mcycles in {seconds:.0f} s: {verdict}")
     return failed
 
 

@@ -102,15 +102,13 @@ def measure_matrix(
         statistics = simulator.statistics()
     bus = None if memory is None else memory.bytes_per_cycle
     moved = (sum(statistics.read_beats) + statistics.write_beats) * regs.BEAT_BYTES / cycles
-    per_code = geometry.macs_per_cycle // geometry.columns * columns
-    peak = per_code if mode is LookupMode.TERNARY else per_code // regs.GROUP
     return Measurement(
         n=n,
         k=k,
         columns=columns,
         products=products,
         cycles=cycles,
-        efficiency=n * k * columns * products / (peak * cycles),
+        efficiency=n * k * columns * products / (_peak(geometry, columns, mode) * cycles),
         achieved_bytes_per_cycle=moved,
         ddr_bytes_per_cycle=bus,
         ddr_efficiency=None if bus is None else moved / bus,
@@ -119,6 +117,12 @@ def measure_matrix(
         exact=not any(item.difference() for item in placed),
         **counters,
     )
+
+
+def _peak(geometry: Geometry, columns: int, mode: LookupMode) -> int:
+    """Multiplications a cycle at most."""
+    ternary = geometry.macs_per_cycle // geometry.columns * columns
+    return ternary if mode is LookupMode.TERNARY else ternary // regs.GROUP
 
 
 def _place_all(

@@ -132,8 +132,8 @@ def _settle(simulator: Simulator) -> None:
     """Runs until there is an error or all is complete; slow memory may need long for either."""
     for _ in range(SETTLE_STEPS):
         simulator.step(SETTLE_CYCLES)
-        done = simulator.read(regs.COMPLETED) == simulator.read(regs.SUBMITTED)
-        if done or simulator.read(regs.ERROR):
+        is_idle = simulator.read(regs.COMPLETED) == simulator.read(regs.SUBMITTED)
+        if is_idle or simulator.read(regs.ERROR):
             return
 
 
@@ -166,8 +166,8 @@ def _bad_commands(simulator: Simulator, rng: np.random.Generator) -> str:
     simulator.write(regs.ERROR, error)
     if simulator.read(regs.ERROR):
         return "ERROR cannot be cleared"
-    wanted = regs.ERROR_BAD_LENGTH.mask
-    return "" if error == wanted else f"ERROR is {error:#x}, expected {wanted:#x}"
+    expected = regs.ERROR_BAD_LENGTH.mask
+    return "" if error == expected else f"ERROR is {error:#x}, expected {expected:#x}"
 
 
 def _overflow(simulator: Simulator, rng: np.random.Generator) -> str:

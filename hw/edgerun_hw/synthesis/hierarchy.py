@@ -29,10 +29,10 @@ def needed_files(top: str, files: Iterable[Path] | None = None) -> list[Path]:
     home = {name: file for file, text in texts.items() for name in DEFINED.findall(text)}
     if top not in home:
         raise InputError(f"no source file defines the module {top!r}: there are {', '.join(home)}")
-    wanted, found = [top], set()
-    while wanted:
-        file = home[wanted.pop()]
-        if file not in found:
-            found.add(file)
-            wanted += set(WORD.findall(texts[file])) & home.keys()
-    return [file for file in order if file in found]
+    pending, needed = [top], set()
+    while pending:
+        file = home[pending.pop()]
+        if file not in needed:
+            needed.add(file)
+            pending += set(WORD.findall(texts[file])) & home.keys()
+    return [file for file in order if file in needed]

@@ -58,7 +58,7 @@ def _registers_behind(
 ) -> dict[str, str]:
     """Output pins and the registers that read them; empty if one pin is read by anything else."""
     clock = memory["connections"][f"CLK{sides[-1]}"]
-    found = {}
+    registers = {}
     for pin in (f"DO{side}{bit}" for side in sides for bit in range(SIDE_BITS)):
         for net in memory["connections"].get(pin, []):
             reading = readers.get(net, [])
@@ -67,8 +67,8 @@ def _registers_behind(
             name, port = reading[0]
             if len(reading) > 1 or name not in cells or not _plain(cells[name], port, clock):
                 return {}
-            found[pin] = name
-    return found
+            registers[pin] = name
+    return registers
 
 
 def _plain(cell: dict[str, Any], port: str, clock: list[Any]) -> bool:
@@ -88,17 +88,17 @@ def _plain(cell: dict[str, Any], port: str, clock: list[Any]) -> bool:
 
 def _readers(module: dict[str, Any]) -> Readers:
     """Cells and pins that read each net; a port of the module is a reader without a name."""
-    found: Readers = defaultdict(list)
+    readers: Readers = defaultdict(list)
     for name, cell in module["cells"].items():
         for port, nets in cell["connections"].items():
             if cell["port_directions"][port] == "input":
                 for net in nets:
-                    found[net].append((name, port))
+                    readers[net].append((name, port))
     for port in module["ports"].values():
         if port["direction"] == "output":
             for net in port["bits"]:
-                found[net].append(("", ""))
-    return found
+                readers[net].append(("", ""))
+    return readers
 
 
 def _number(cell: dict[str, Any], parameter: str) -> int:

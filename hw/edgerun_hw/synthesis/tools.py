@@ -61,7 +61,7 @@ def run_tool(
     code = f"import sys, {module}; sys.exit({module}.{function}(sys.argv[1:]))"
     command = [sys.executable, "-c", code, *arguments]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             cwd=folder,
             stdout=subprocess.PIPE,
@@ -71,10 +71,10 @@ def run_tool(
         )
     except subprocess.TimeoutExpired as error:
         raise BackendError(f"{tool} took more than {timeout_s:.0f} s and was ended") from error
-    output = done.stdout.decode("utf-8", "replace")
-    if done.returncode != 0:
+    output = process.stdout.decode("utf-8", "replace")
+    if process.returncode != 0:
         words = " / ".join(_complaint(output))
-        raise BackendError(f"{tool} failed with code {done.returncode}: {words}")
+        raise BackendError(f"{tool} failed with code {process.returncode}: {words}")
     return output
 
 
@@ -92,20 +92,20 @@ def cached(kind: str, digest: str, make: Callable[[Path], dict[str, Any]]) -> di
     """
     file = cache_folder() / f"{kind}-{digest}.json"
     try:
-        known: dict[str, Any] = json.loads(read_private(file, MAX_RESULT_BYTES))
-        return known
+        stored: dict[str, Any] = json.loads(read_private(file, MAX_RESULT_BYTES))
+        return stored
     except (OSError, ValueError):
         pass
     try:
         private_folder(file.parent)
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=f"{kind}-") as folder:
-            found = make(Path(folder))
-            write_atomically(file, json.dumps(found, indent=1).encode())
+            result = make(Path(folder))
+            write_atomically(file, json.dumps(result, indent=1).encode())
     except OSError as error:
         raise StorageError(
             f"cannot write to {file.parent} ({error.strerror}): {advice(error)}"
         ) from error
-    return found
+    return result
 
 
 def stage(files: Iterable[Path], folder: Path) -> str:

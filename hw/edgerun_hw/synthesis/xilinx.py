@@ -149,8 +149,8 @@ def summarise(cells: Mapping[str, int]) -> Estimate:
     Raises:
         BackendError: there is a cell of which nobody here knows what it occupies.
     """
-    known = {*LUTS, *FFS, *DSPS, *CARRIES, *URAMS, *FREE, *LUTRAM_SITES, *BRAM36}
-    if unknown := sorted(set(cells) - known):
+    supported = {*LUTS, *FFS, *DSPS, *CARRIES, *URAMS, *FREE, *LUTRAM_SITES, *BRAM36}
+    if unknown := sorted(set(cells) - supported):
         raise BackendError(
             f"yosys used {', '.join(unknown)}, whose size is not known: add it to xilinx.py"
         )

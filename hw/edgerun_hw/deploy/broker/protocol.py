@@ -154,8 +154,8 @@ class Channel:
             self._start_clock()
             self._fill()
         self._start_clock()
-        line, _, rest = bytes(self._buffer).partition(b"\n")
-        self._buffer = bytearray(rest)
+        line, _, following = bytes(self._buffer).partition(b"\n")
+        self._buffer = bytearray(following)
         return parse_request(line)
 
     def read_bytes(self, size: int) -> bytes:
@@ -193,9 +193,11 @@ class Channel:
 
     def _fill(self) -> None:
         now = time.monotonic()
-        left = min(self._request_ends, self._change_ends) - now
-        ready, _, _ = select.select([self._source], [], [], max(0.0, min(self._patience_s, left)))
-        if left <= 0 or not ready and left < self._patience_s:
+        seconds = min(self._request_ends, self._change_ends) - now
+        ready, _, _ = select.select(
+            [self._source], [], [], max(0.0, min(self._patience_s, seconds))
+        )
+        if seconds <= 0 or not ready and seconds < self._patience_s:
             raise ProtocolError("it takes too long: the time for a request or a change is over")
         try:
             data = os.read(self._source, 65536) if ready else b""

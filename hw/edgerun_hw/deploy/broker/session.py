@@ -184,11 +184,11 @@ class Session:
         if manifest is None or manifest.digest != active.digest:
             return None
         try:
-            found = self._changer.registers(manifest)
+            registers = self._changer.registers(manifest)
         except OSError:
             return None
-        good = found == {"id": manifest.identity, "version": manifest.version}
-        return {**found, "as_expected": good}
+        good = registers == {"id": manifest.identity, "version": manifest.version}
+        return {**registers, "as_expected": good}
 
     def _holder(self) -> str | None:
         """Who holds the lock, if it is not us."""
@@ -289,9 +289,9 @@ class Session:
 
     def _verify(self) -> Answer:
         assert self._journal is not None
-        found = self._changer.verify(self._journal.new)
+        registers = self._changer.verify(self._journal.new)
         self._stage = "verified"
-        return {"registers": found}
+        return {"registers": registers}
 
     def _confirm(self) -> Answer:
         assert self._journal is not None

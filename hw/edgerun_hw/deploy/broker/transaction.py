@@ -123,14 +123,14 @@ class Changer:
         manifest = self._manifest(application)
         if manifest is None:
             return {}
-        found = self.registers(manifest)
-        wanted = {"id": manifest.identity, "version": manifest.version}
-        for name, value in wanted.items():
-            if found[name] != value:
+        actual = self.registers(manifest)
+        expected = {"id": manifest.identity, "version": manifest.version}
+        for name, value in expected.items():
+            if actual[name] != value:
                 raise FailureError(
-                    f"the overlay's {name} register is {found[name]:#010x} and not {value:#010x}"
+                    f"the overlay's {name} register is {actual[name]:#010x} and not {value:#010x}"
                 )
-        return found
+        return actual
 
     def registers(self, manifest: Manifest) -> dict[str, int]:
         """Reads the two registers that every overlay of ours has."""

@@ -200,10 +200,10 @@ class EmulatedSystem(System):
         self.keep(logic)
         data = configuration.swap_words(self.read(file, MAX_FILE_BYTES))
         try:
-            found = bitstream.check(data)
+            stream = bitstream.check(data)
         except Exception:  # whatever is wrong with it, hardware only says so
-            found = None
-        good = found is not None and _board(self).accepts_idcode(found.idcode)
+            stream = None
+        good = stream is not None and _board(self).accepts_idcode(stream.idcode)
         if not good or self._misbehaves("error", name):
             self.path(f"{MANAGER}/state").write_text("write complete error\n")
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
@@ -345,19 +345,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--no-xmutil", action="store_true")
     parser.add_argument("--release", choices=tuple(RELEASES), default=DEFAULT_RELEASE)
     parser.add_argument("--patience", type=float, default=60.0)
-    given = parser.parse_args(arguments)
-    if given.command == "make":
-        make_root(given.root, given.board, not given.no_xmutil, given.release)
-    elif given.command == "power-cycle":
-        power_cycle(given.root)
-    elif not (given.root / DEVICE_TREE).is_dir():
-        sys.stderr.write(f"{given.root} is no emulated board\n")
+    options = parser.parse_args(arguments)
+    if options.command == "make":
+        make_root(options.root, options.board, not options.no_xmutil, options.release)
+    elif options.command == "power-cycle":
+        power_cycle(options.root)
+    elif not (options.root / DEVICE_TREE).is_dir():
+        sys.stderr.write(f"{options.root} is no emulated board\n")
         return 2
-    elif given.command == "serve":
-        Session(EmulatedSystem(given.root), Channel(0, 1, given.patience)).serve()
+    elif options.command == "serve":
+        Session(EmulatedSystem(options.root), Channel(0, 1, options.patience)).serve()
     else:
         try:
-            sys.stdout.write(boot(EmulatedSystem(given.root)) + "\n")
+            sys.stdout.write(boot(EmulatedSystem(options.root)) + "\n")
         except (BrokerError, OSError) as error:
             sys.stderr.write(f"{error}\n")
             return 1

@@ -110,9 +110,12 @@ def judge(request: Request) -> None:
     Raises:
         Finding: it may not.
     """
-    kinds = {one["op"]: {k: type(v) for k, v in one.items() if k != "op"} for one in requests()}
-    wanted = kinds.get(request.op)
-    if wanted is None or {k: type(v) for k, v in request.fields.items()} != wanted:
+    kinds = {
+        example["op"]: {k: type(v) for k, v in example.items() if k != "op"}
+        for example in requests()
+    }
+    types = kinds.get(request.op)
+    if types is None or {k: type(v) for k, v in request.fields.items()} != types:
         raise Finding(f"accepted {request}")
     for name, value in request.fields.items():
         if isinstance(value, str):
@@ -225,15 +228,15 @@ def fuzz_sessions(generator: random.Random, count: int, folder: Path) -> int:
             raise Finding(f"{type(error).__name__} escaped: {error}; script {text!r}") from error
         status = Script(b'{"op": "status"}\n')
         Session(QuickSystem(folder), status).serve()
-        found = status.answers[0]
+        report = status.answers[0]
         succeeded += any("active" in answer for answer in channel.answers)
-        if found["interrupted"] or found["damaged"]:
-            raise Finding(f"left {found}; script {text!r}")
-        active = found["active"]
-        if active and (not found["is_loaded"] or active["digest"] not in good):
+        if report["interrupted"] or report["damaged"]:
+            raise Finding(f"left {report}; script {text!r}")
+        active = report["active"]
+        if active and (not report["is_loaded"] or active["digest"] not in good):
             raise Finding(f"does not run {active}; script {text!r}")
-        if active and not (found["registers"] or {}).get("as_expected"):
-            raise Finding(f"registers {found['registers']}; script {text!r}")
+        if active and not (report["registers"] or {}).get("as_expected"):
+            raise Finding(f"registers {report['registers']}; script {text!r}")
         if _snapshot(folder) != before:
             raise Finding(f"changed a file elsewhere; script {text!r}")
     return succeeded
@@ -289,8 +292,8 @@ def _snapshot(folder: Path) -> dict[str, tuple[int, int]]:
 def _files(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
     for path in folder.rglob("*"):
         if path.is_file():
-            found = path.lstat()
-            yield path, (found.st_size, found.st_mtime_ns)
+            info = path.lstat()
+            yield path, (info.st_size, info.st_mtime_ns)
 
 
 def _is_own(folder: Path, path: Path) -> bool:
@@ -302,20 +305,20 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m edgerun_hw.deploy.emulate.fuzz")
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(arguments)
-    generator = random.Random(given.seed)
-    live, altered = int(given.messages * LIVE_SHARE), int(given.messages * ALTERED_SHARE)
+    options = parser.parse_args(arguments)
+    generator = random.Random(options.seed)
+    live, altered = int(options.messages * LIVE_SHARE), int(options.messages * ALTERED_SHARE)
     began = time.perf_counter()
     try:
-        accepted = fuzz_parser(generator, given.messages - live)
+        accepted = fuzz_parser(generator, options.messages - live)
         with tempfile.TemporaryDirectory() as folder:
             succeeded = fuzz_sessions(generator, live, Path(folder) / "sessions")
             fuzz_applications(generator, altered, Path(folder) / "applications")
     except Finding as finding:
-        sys.stderr.write(f"found with seed {given.seed}: {finding}\n")
+        sys.stderr.write(f"found with seed {options.seed}: {finding}\n")
         return 1
     sys.stdout.write(
-        f"{given.messages} messages, {live} of them in conversations, in "
+        f"{options.messages} messages, {live} of them in conversations, in "
         f"{time.perf_counter() - began:.1f} s: nothing found; {accepted} were good requests, "
         f"{succeeded} conversations deployed, {altered} altered applications refused\n"
     )

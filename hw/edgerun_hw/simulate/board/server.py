@@ -193,8 +193,8 @@ class RegisterService(mmio_pb2_grpc.MmioServicer):  # type: ignore[misc]
         return mmio_pb2.WriteResponse(status=True)
 
     def _addresses(self, request: Any, nbytes: int) -> range:
-        known = request.mmio_id.isdigit() and int(request.mmio_id) < len(self._windows)
-        window = self._windows[int(request.mmio_id)] if known else range(0)
+        is_open = request.mmio_id.isdigit() and int(request.mmio_id) < len(self._windows)
+        window = self._windows[int(request.mmio_id)] if is_open else range(0)
         inside = request.offset % 4 == 0 and request.offset + nbytes <= len(window)
         if not inside or nbytes % 4:
             raise ValueError(

@@ -73,9 +73,9 @@ def read_manifest(data: bytes) -> Manifest:
     except ProtocolError as error:
         raise RefusalError(f"manifest.json is unusable: {error}") from None
     _require(value.get("format") == FORMAT, f"its format is not {FORMAT}")
-    wanted = {"format", "application", "release", "board", "part", "design", "files", "clocks"}
-    wanted |= {"port_widths", "registers", "tool"}
-    _require(value.keys() == wanted, "it lacks entries or has unknown ones")
+    required = {"format", "application", "release", "board", "part", "design", "files", "clocks"}
+    required |= {"port_widths", "registers", "tool"}
+    _require(value.keys() == required, "it lacks entries or has unknown ones")
     application, board = value["application"], BY_NAME.get(_text(value["board"]))
     _require(isinstance(application, str) and bool(NAME.fullmatch(application)), "its name")
     _require(board is not None, f"board {value['board']!r} is not known")

@@ -191,8 +191,8 @@ class Store:
         """Whether it is here, in its place or kept."""
         if application.digest == ELSEWHERE:
             return True
-        kept = self._system.is_folder(_kept(application))
-        return kept or self.in_place(application.name) == application
+        is_stored = self._system.is_folder(_kept(application))
+        return is_stored or self.in_place(application.name) == application
 
     def place(self, application: Application) -> None:
         """Puts an application where it is found, keeping what was there; may be repeated.
@@ -200,13 +200,13 @@ class Store:
         Raises:
             FailureError: it is neither in its place nor kept.
         """
-        there = self.in_place(application.name)
-        if there == application or application.digest == ELSEWHERE:
+        current = self.in_place(application.name)
+        if current == application or application.digest == ELSEWHERE:
             return
         if not self._system.is_folder(_kept(application)):
             raise FailureError(f"application {application.name} is gone from the board")
-        if there is not None:
-            self.displace(there)
+        if current is not None:
+            self.displace(current)
         self._system.make_folder(FIRMWARE)
         self._system.rename(_kept(application), f"{FIRMWARE}/{application.name}")
 
@@ -230,9 +230,9 @@ class Store:
         """Removes uploads and kept applications that nothing refers to."""
         state = self.state()
         named = [a for a in (state.active, state.previous) if a is not None]
-        wanted = {_kept(a) for a in named if self.in_place(a.name) != a}
+        needed = {_kept(a) for a in named if self.in_place(a.name) != a}
         for name in self._system.names(KEPT):
-            if f"{KEPT}/{name}" not in wanted:
+            if f"{KEPT}/{name}" not in needed:
                 self._system.remove(f"{KEPT}/{name}")
         if self._system.exists(INCOMING):
             self._system.remove(INCOMING)

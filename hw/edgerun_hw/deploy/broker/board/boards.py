@@ -44,8 +44,8 @@ class Board:
 
     def accepts_part(self, part: str) -> bool:
         """Whether a bitstream made for ``part`` fits; Vivado leaves out "xc" for 7 series."""
-        mine, given = self.part.lower(), part.lower()
-        return given == mine or given.startswith(mine + "-") or "xc" + given == mine
+        mine, other = self.part.lower(), part.lower()
+        return other == mine or other.startswith(mine + "-") or "xc" + other == mine
 
     def accepts_idcode(self, idcode: int) -> bool:
         """Whether the logic would take a bitstream with this IDCODE."""

@@ -60,9 +60,9 @@ def state(system: System) -> str:
 
 def check_state(system: System) -> None:
     """Raises FailureError unless the logic is configured and runs."""
-    found = state(system)
-    if found != OPERATING:
-        raise FailureError(f"the FPGA manager's state is {found!r} and not {OPERATING!r}")
+    actual = state(system)
+    if actual != OPERATING:
+        raise FailureError(f"the FPGA manager's state is {actual!r} and not {OPERATING!r}")
 
 
 class Xmutil:
@@ -111,11 +111,11 @@ class Xmutil:
         for row in listing.loaded:
             client = [CLIENT, "-unloadByName"] if listing.form.by_name else [XMUTIL, "unloadapp"]
             self._system.run("/" + client[0], *client[1:], str(row.handle))
-        left = self._list().loaded
-        if left:
+        loaded = self._list().loaded
+        if loaded:
             raise FailureError(
-                f"xmutil has not unloaded {left[0].name}: start the board again, then run `edgerun "
-                "fpga rollback`"
+                f"xmutil has not unloaded {loaded[0].name}: start the board again, then run "
+                "`edgerun fpga rollback`"
             )
         for name in self._system.names(OVERLAYS):
             if FORGOTTEN.fullmatch(name) or f"{OVERLAYS}/{name}" == NODE:
@@ -173,11 +173,11 @@ class Sysfs:
             self._apply(overlay)
             check_state(self._system)
         except OSError as error:
-            found = state(self._system)
+            actual = state(self._system)
             others = set(self._system.names(OVERLAYS)) - {os.path.basename(NODE)}
             hint = f"; other overlays are applied: {', '.join(sorted(others))}" if others else ""
             raise FailureError(
-                f"the kernel does not load {application}: {error.strerror} (state {found!r}){hint}"
+                f"the kernel does not load {application}: {error.strerror} (state {actual!r}){hint}"
             ) from None
         finally:
             # An empty path cannot be written; a newline counts as one.
@@ -186,9 +186,9 @@ class Sysfs:
     def _apply(self, overlay: bytes) -> None:
         self._system.make_node(NODE)
         self._system.write_attribute(f"{NODE}/dtbo", overlay)
-        found = self._system.read_text(f"{NODE}/status")
-        if found != "applied":
-            raise FailureError(f"the device tree overlay is {found or 'not'!r} and not 'applied'")
+        status = self._system.read_text(f"{NODE}/status")
+        if status != "applied":
+            raise FailureError(f"the device tree overlay is {status or 'not'!r} and not 'applied'")
 
     def unload(self) -> None:
         """Removes the overlay; the kernel's drivers let go of the logic.

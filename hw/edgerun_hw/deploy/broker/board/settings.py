@@ -106,10 +106,10 @@ def apply(words: Words, updates: list[Update], family: str) -> None:
         words.write_word(*_SLCR_UNLOCK)
     for address, mask, value in updates:
         words.write_word(address, words.read_word(address) & ~mask & 0xFFFFFFFF | value)
-        found = words.read_word(address) & mask
-        if found != value:
+        actual = words.read_word(address) & mask
+        if actual != value:
             raise FailureError(
-                f"register {address:#010x} holds {found:#x} where {value:#x} was written: the "
+                f"register {address:#010x} holds {actual:#x} where {value:#x} was written: the "
                 "kernel or the firmware does not let clocks and port widths be set"
             )
     if family == "zynq7" and updates:

@@ -70,10 +70,10 @@ class System:
         self._ends = time.monotonic() + seconds
 
     def _left(self, seconds: float) -> float:
-        left = self._ends - time.monotonic()
-        if left <= 0:
+        remaining = self._ends - time.monotonic()
+        if remaining <= 0:
             raise FailureError("it takes too long: the time for a request is over")
-        return min(left, seconds)
+        return min(remaining, seconds)
 
     def path(self, path: str) -> Path:
         """Where ``path`` is."""
@@ -310,7 +310,7 @@ class System:
         name = " ".join((os.path.basename(command[0]), *command[1:]))
         patience_s = self._left(COMMAND_S)
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -324,11 +324,11 @@ class System:
             raise FailureError(f"{name} took more than {patience_s:.0f} s") from None
         except OSError as error:
             raise FailureError(f"{name} cannot be run: {error.strerror}") from None
-        text = done.stdout.decode("utf-8", "replace").strip()
-        if done.returncode:
+        text = process.stdout.decode("utf-8", "replace").strip()
+        if process.returncode:
             # xmutil is a Python program, and shows where it was when its own program failed.
             text = text.partition("Traceback (most recent")[0].strip() or text
-            raise FailureError(f"{name} failed: {text[-300:] or f'exit code {done.returncode}'}")
+            raise FailureError(f"{name} failed: {text[-300:] or f'exit code {process.returncode}'}")
         return text
 
 
