@@ -143,7 +143,7 @@ def decode(
             opened += [cache.open() for _ in range(sequences - 1)]
         for sequence in opened:
             cache.reserve(sequence, context)
-        batch = Batch.join([Batch.of([0], context - 1, one) for one in opened])
+        batch = Batch.join([Batch.of([0], context - 1, slot) for slot in opened])
         values = inputs(shape, sequences)
         took = seconds(lambda: executable(batch, cache, values))
     return {
@@ -163,7 +163,7 @@ def prefill(shape: Shape, dtype: Any, tokens: int, threads: int) -> dict[str, fl
         cache.reserve(sequence, tokens)
         values = inputs(shape, rows)
         starts = range(0, tokens, rows)
-        chunks = [Batch.of([0] * min(rows, tokens - one), one, sequence) for one in starts]
+        chunks = [Batch.of([0] * min(rows, tokens - start), start, sequence) for start in starts]
 
         def prompt() -> None:
             for chunk in chunks:
@@ -182,14 +182,14 @@ def fma_peak(threads: int) -> float:
     rounds, sums = 4096, np.zeros((256, lanes), np.float32)
 
     def body(a: int, chunk: int) -> None:
-        one = splat(float32(0.5), "f32", lanes)
-        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = s8 = s9 = one
+        value = splat(float32(0.5), "f32", lanes)
+        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = s8 = s9 = value
         for _ in range(rounds):
-            s0, s1 = fma(s0, one, one), fma(s1, one, one)
-            s2, s3 = fma(s2, one, one), fma(s3, one, one)
-            s4, s5 = fma(s4, one, one), fma(s5, one, one)
-            s6, s7 = fma(s6, one, one), fma(s7, one, one)
-            s8, s9 = fma(s8, one, one), fma(s9, one, one)
+            s0, s1 = fma(s0, value, value), fma(s1, value, value)
+            s2, s3 = fma(s2, value, value), fma(s3, value, value)
+            s4, s5 = fma(s4, value, value), fma(s5, value, value)
+            s6, s7 = fma(s6, value, value), fma(s7, value, value)
+            s8, s9 = fma(s8, value, value), fma(s9, value, value)
         total = s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7 + s8 + s9
         store(word(a, 0) + chunk * lanes * 4, total)
 
@@ -212,7 +212,7 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> dict[str
     result: dict[str, Any] = {}
     for threads in options.threads:
         bandwidth, peak = measure_bandwidth(threads), fma_peak(threads)
-        found = result[f"threads={threads}"] = {
+        figures = result[f"threads={threads}"] = {
             "bandwidth_gb_per_s": bandwidth / 1e9,
             "peak_gflop_per_s": peak / 1e9,
         }
@@ -221,7 +221,7 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> dict[str
             for context in options.contexts:
                 row = decode(SHAPES[name], dtype, context, threads)
                 row["share"] = row["gb_per_s"] * 1e9 / bandwidth
-                found[f"decode {name} {dtype} {context}"] = row
+                figures[f"decode {name} {dtype} {context}"] = row
                 say(
                     f"  decode  {name} {dtype} {context:6}: {row['us_per_layer']:8.1f} us a layer, "
                     f"{row['gb_per_s']:5.1f} GB/s, {row['share']:.2f}"
@@ -229,7 +229,7 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> dict[str
             for tokens in options.prompts:
                 row = prefill(SHAPES[name], dtype, tokens, threads)
                 row["share"] = row["gflop_per_s"] * 1e9 / peak
-                found[f"prefill {name} {dtype} {tokens}"] = row
+                figures[f"prefill {name} {dtype} {tokens}"] = row
                 say(
                     f"  prefill {name} {dtype} {tokens:6}: {row['us_per_layer']:8.1f} us a layer, "
                     f"{row['gflop_per_s']:5.1f} GFLOP/s, {row['share']:.2f}"
@@ -237,7 +237,7 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> dict[str
             for shared in (False, True) if options.sequences > 1 else ():
                 row = decode(SHAPES[name], dtype, 2048, threads, options.sequences, shared)
                 kind = "shared" if shared else "separate"
-                found[f"decode {options.sequences} {kind} {name} {dtype} 2048"] = row
+                figures[f"decode {options.sequences} {kind} {name} {dtype} 2048"] = row
                 say(f"  {options.sequences} {kind} of 2048: {row['us_per_layer']:8.1f} us a layer")
     return result
 

@@ -58,15 +58,15 @@ def main() -> None:
     parser.add_argument("--vocab", type=int, default=128_256)
     logits = model_like(parser.parse_args().vocab)
     ordering = median_time(lambda: order_and_normalise(logits))
-    found = {"argsort": {"ms": ordering * 1e3, "ratio": 1.0}}
-    for name, given in PARAMS.items():
-        chooser = Chooser(SamplingParams(seed=0, **given), PROMPT, len(logits))
+    figures = {"argsort": {"ms": ordering * 1e3, "ratio": 1.0}}
+    for name, params in PARAMS.items():
+        chooser = Chooser(SamplingParams(seed=0, **params), PROMPT, len(logits))
         chooser.draw(logits)
         seconds = median_time(lambda chooser=chooser: chooser.draw(logits))
-        found[name] = {"ms": seconds * 1e3, "ratio": ordering / seconds}
-    for name, row in found.items():
+        figures[name] = {"ms": seconds * 1e3, "ratio": ordering / seconds}
+    for name, row in figures.items():
         print(f"{name:12} {row['ms']:7.3f} ms  {row['ratio']:6.1f} x", file=sys.stderr)
-    print(json.dumps({"vocab": len(logits), "samplers": found}))
+    print(json.dumps({"vocab": len(logits), "samplers": figures}))
 
 
 if __name__ == "__main__":

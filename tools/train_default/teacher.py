@@ -178,10 +178,10 @@ def _sample(logits, temperature, power):
     for i in range(logits.size):
         logits[i] /= temperature
     _softmax(logits, logits.size, power)
-    left = np.float32(np.random.random())
+    remaining = np.float32(np.random.random())
     for i in range(logits.size):
-        left -= logits[i]
-        if left < 0:
+        remaining -= logits[i]
+        if remaining < 0:
             return i
     return logits.size - 1
 
@@ -283,7 +283,7 @@ def main() -> None:
     pieces = load_pieces(args.model / "tok512.bin", len(model.embedding))
     words = known_words(args.words.read_text())
     temperatures = np.random.default_rng(args.seed).uniform(*args.temperature, args.count)
-    start, kept, size = time.time(), 0, 0
+    start, count, size = time.time(), 0, 0
     with args.out.open("w") as out:
         for first in range(0, args.count, 1000):
             part = slice(first, min(first + 1000, args.count))
@@ -292,11 +292,11 @@ def main() -> None:
                 story = b"".join(pieces[i] for i in ids).decode(errors="replace").strip()
                 if is_good(story, words):
                     out.write(f"{story}\n{SEPARATOR}\n")
-                    kept, size = kept + 1, size + len(story)
+                    count, size = count + 1, size + len(story)
             out.flush()
             speed = size / (time.time() - start) / 1e3
             print(
-                f"{part.stop} sampled, {kept} kept, {size / 1e6:.1f} MB, {speed:.0f} kB/s",
+                f"{part.stop} sampled, {count} kept, {size / 1e6:.1f} MB, {speed:.0f} kB/s",
                 file=sys.stderr,
             )
 

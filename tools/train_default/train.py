@@ -200,7 +200,7 @@ def fit(
         losses.append(trainer.train_step(workers, progress))
         now = time.time()
         trainer.seconds, last = trainer.seconds + now - last, now
-        asked = trainer.run / "checkpoint"
+        request = trainer.run / "checkpoint"
         if trainer.step % every[0] == 0 or trainer.step < 5:
             log(
                 trainer,
@@ -209,8 +209,8 @@ def fit(
                 progress=progress,
             )
             losses = []
-        if now - saved > every[1] or asked.exists():
-            asked.unlink(missing_ok=True)
+        if now - saved > every[1] or request.exists():
+            request.unlink(missing_ok=True)
             log(trainer, bits_per_byte=checkpoint())
             saved = time.time()
     log(trainer, bits_per_byte=checkpoint(), progress=1.0)

@@ -61,14 +61,14 @@ class Workers:
         for batch in batches:
             self.tasks.put(batch)
             count += 1
-        done = [self.results.get() for _ in range(count)]
+        results = [self.results.get() for _ in range(count)]
         for grads in self.grads:
             for parameter, grad in zip(self.leaves, grads, strict=True):
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 parameter.grad += grad
                 grad.zero_()
-        return sum(loss for loss, _ in done), sum(tokens for _, tokens in done)
+        return sum(loss for loss, _ in results), sum(tokens for _, tokens in results)
 
     def stop(self) -> None:
         for _ in self.processes:

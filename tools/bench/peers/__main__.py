@@ -46,20 +46,20 @@ def main() -> None:
         write_pages(results, arguments.docs)
         return
     arguments.work.mkdir(parents=True, exist_ok=True)
-    made = []
+    runs = []
     counts = range(1, arguments.threads + 1) if arguments.what == "threads" else [arguments.threads]
     for threads in counts:
         arguments.threads = threads
         names = chosen_peers(arguments, results)
         if len(names) > 0:
-            made.append(one_run(names, arguments, results))
-    summaries = [figures.summary(run) for run in made]
+            runs.append(one_run(names, arguments, results))
+    summaries = [figures.summary(run) for run in runs]
     for summary in summaries:
         say(f"{figures.table(summary)}\n\n{figures.goal_table(summary['goals'])}")
     if arguments.docs:
         write_pages(results, arguments.docs)
     print(json.dumps(summaries[0] if len(summaries) == 1 else summaries))
-    if made and all("error" in peer for run in made for peer in run["peers"].values()):
+    if runs and all("error" in peer for run in runs for peer in run["peers"].values()):
         sys.exit("no peer ran")
 
 
@@ -117,9 +117,9 @@ def chosen_peers(arguments: argparse.Namespace, results: Results) -> list[str]:
     ours = [f"{OURS}:{variant}" for variant in preset.ours]
     if arguments.only:
         return [*dict.fromkeys([*ours, *arguments.only])]
-    known = results.measured(arguments.what, arguments.preset, arguments.threads)
-    rivals = [name for name in preset.rivals if name not in known]
-    left_out = sorted(set(preset.rivals) & known)
+    measured = results.measured(arguments.what, arguments.preset, arguments.threads)
+    rivals = [name for name in preset.rivals if name not in measured]
+    left_out = sorted(set(preset.rivals) & measured)
     if left_out:
         say(f"in the results already: {', '.join(left_out)}")
     return [*ours, *rivals] if rivals else []

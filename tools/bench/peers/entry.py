@@ -76,7 +76,7 @@ class Entry:
             )
             if reply["other_cores"] <= quiet:
                 break
-        best = min(tries, key=lambda one: one["other_cores"])
+        best = min(tries, key=lambda attempt: attempt["other_cores"])
         self.samples.setdefault(what, []).append(best["tokens_per_s"])
         self.others.append(best["other_cores"])
 
@@ -131,11 +131,11 @@ def start(name: str, preset: str, context: int, arguments: argparse.Namespace) -
 
 def check_names(names: Sequence[str], preset: str) -> None:
     """Ends the program when a name can be no peer."""
-    known = models.PRESETS[preset]
+    choice = models.PRESETS[preset]
     for name in names:
         kind, _, variant = name.partition(":")
         if kind not in KINDS or not variant:
-            examples = ", ".join([*(f"{OURS}:{one}" for one in known.ours), *known.rivals])
+            examples = ", ".join([*(f"{OURS}:{bundle}" for bundle in choice.ours), *choice.rivals])
             sys.exit(f"there is no peer {name!r}; for {preset} there are {examples}")
         if kind != "llamacpp" and variant not in models.BUNDLES:
             sys.exit(f"there is no bundle {variant!r}; there are {', '.join(models.BUNDLES)}")

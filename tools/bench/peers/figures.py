@@ -84,9 +84,9 @@ def summary(run: Mapping[str, Any]) -> dict[str, Any]:
         name: peer_figures(peer, run["bandwidth"], run["context"]) if name in alive else dict(peer)
         for name, peer in run["peers"].items()
     }
-    kept = ("kind", "preset", "threads", "rounds", "prompt", "decode", "date", "machine")
+    fields = ("kind", "preset", "threads", "rounds", "prompt", "decode", "date", "machine")
     return {
-        **{name: run[name] for name in (*kept, "processor", "isa", "complete")},
+        **{name: run[name] for name in (*fields, "processor", "isa", "complete")},
         "bandwidth_gb_per_s": spread([value / 1e9 for value in run["bandwidth"] or [0.0]]),
         "int8_peak_tops": _short(2e-12 * run["int8_peak"]),
         "peers": peers,
@@ -132,8 +132,8 @@ def peer_figures(
         figures["other_memory_mb"] = _short(
             (peer["peak_bytes"] - peer["weight_bytes"] - cached) / 1e6
         )
-    kept = ("version", "load_s", "weight_bytes", "other_cores", "peak_bytes", "rss_bytes")
-    return figures | {name: peer[name] for name in (*kept, "idle_cores") if name in peer}
+    fields = ("version", "load_s", "weight_bytes", "other_cores", "peak_bytes", "rss_bytes")
+    return figures | {name: peer[name] for name in (*fields, "idle_cores") if name in peer}
 
 
 def goals(
@@ -180,8 +180,8 @@ def table(summed: Mapping[str, Any]) -> str:
 
 
 def _whats(peers: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    found = [what for peer in peers.values() for what, value in peer.items() if _is_spread(value)]
-    return list(dict.fromkeys(found))
+    whats = [what for peer in peers.values() for what, value in peer.items() if _is_spread(value)]
+    return list(dict.fromkeys(whats))
 
 
 def _is_spread(value: object) -> bool:
@@ -241,10 +241,10 @@ def _number(value: float | None, places: int) -> str:
     return "" if value is None else f"{value:.{places}f}"
 
 
-def _goal(name: str, value: float, wanted: float, *, at_least: bool) -> dict[str, Any]:
-    met = value >= wanted if at_least else value <= wanted
+def _goal(name: str, value: float, target: float, *, at_least: bool) -> dict[str, Any]:
+    met = value >= target if at_least else value <= target
     sign = "≥" if at_least else "≤"
-    return {"name": name, "value": value, "wanted": f"{sign} {wanted:g}", "met": met}
+    return {"name": name, "value": value, "wanted": f"{sign} {target:g}", "met": met}
 
 
 def _short(value: float) -> float:

@@ -20,8 +20,8 @@ class Limits:
 
     def int8_peak(self) -> float:
         """Multiply-adds a second of the fastest path that edgerun has on this processor."""
-        found = measure_peaks([self._threads])
-        return max(by_threads[self._threads] for by_threads in found.values())
+        peaks = measure_peaks([self._threads])
+        return max(by_threads[self._threads] for by_threads in peaks.values())
 
     def close(self) -> None:
         """Ends the threads."""

@@ -104,8 +104,8 @@ def config(preset: str) -> dict[str, Any]:
     """Returns the ``config.json`` of a preset."""
     chosen = PRESETS[preset].config
     if chosen is None:
-        found: dict[str, Any] = json.loads((resolve(None) / "config.json").read_text())
-        return found
+        values: dict[str, Any] = json.loads((resolve(None) / "config.json").read_text())
+        return values
     return {**chosen, "bos_token_id": byte_tokenizer.BOS, "eos_token_id": byte_tokenizer.EOS}
 
 

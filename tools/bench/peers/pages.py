@@ -34,12 +34,12 @@ def write(runs: Sequence[Run], docs: Path) -> list[Path]:
     Raises:
         SystemExit: a page has no place for them.
     """
-    made = [docs / PAGE, docs / GOALS_PAGE]
-    for page in made:
+    written = [docs / PAGE, docs / GOALS_PAGE]
+    for page in written:
         _between_marks(page)  # complains before anything is drawn
     _fill(docs / GOALS_PAGE, _goals(runs))
-    _fill(docs / PAGE, _sections(runs, docs, made))
-    return made
+    _fill(docs / PAGE, _sections(runs, docs, written))
+    return written
 
 
 def _between_marks(page: Path) -> tuple[str, str]:
@@ -47,8 +47,8 @@ def _between_marks(page: Path) -> tuple[str, str]:
     text = page.read_text() if page.exists() else f"{BEGIN}\n{END}\n"
     if BEGIN not in text or END not in text:
         raise SystemExit(f"{page} has no lines '{BEGIN}' and '{END}' to write between")
-    before, rest = text.split(BEGIN, 1)
-    return before, rest.split(END, 1)[1]
+    before, after = text.split(BEGIN, 1)
+    return before, after.split(END, 1)[1]
 
 
 def _fill(page: Path, parts: Iterator[str]) -> None:
@@ -66,20 +66,20 @@ def _goals(runs: Sequence[Run]) -> Iterator[str]:
             yield from filter(None, tables)
 
 
-def _sections(runs: Sequence[Run], docs: Path, made: list[Path]) -> Iterator[str]:
+def _sections(runs: Sequence[Run], docs: Path, written: list[Path]) -> Iterator[str]:
     for preset in models.PRESETS:
-        found = {kind: list(runs_of(runs, kind, preset)) for kind in PLOTS}
-        if not any(found.values()):
+        runs_by_kind = {kind: list(runs_of(runs, kind, preset)) for kind in PLOTS}
+        if not any(runs_by_kind.values()):
             continue
         yield f"### {TITLES[preset]}"
-        for run in found["compare"]:
+        for run in runs_by_kind["compare"]:
             yield _compare(run)
         for kind, (draw, caption) in PLOTS.items():
-            usable = [run for run in found[kind] if _has_samples(run)]
+            usable = [run for run in runs_by_kind[kind] if _has_samples(run)]
             if usable:
                 path = docs / FOLDER / f"{preset}-{kind}.png"
                 draw(usable, path, TITLES[preset])
-                made.append(path)
+                written.append(path)
                 yield f"![{caption}]({FOLDER}/{path.name})"
 
 
@@ -96,12 +96,12 @@ def _compare(run: Run) -> str:
 
 
 def _versions(peers: Mapping[str, Mapping[str, Any]]) -> str:
-    found = {
+    versions = {
         name.split(":")[0]: str(peer["version"]).split(";")[0]
         for name, peer in peers.items()
         if "version" in peer
     }
-    return f"Versions: {', '.join(f'{kind} {version}' for kind, version in found.items())}."
+    return f"Versions: {', '.join(f'{kind} {version}' for kind, version in versions.items())}."
 
 
 def _has_samples(run: Run) -> bool:

@@ -90,7 +90,7 @@ def roofline_plot(runs: Sequence[Run], path: Path, title: str) -> None:
 
 def _roofline_points(runs: Sequence[Run]) -> list[tuple[float, float, str, str]]:
     """Operations a byte, operations a second / 1e12, peer and what was measured."""
-    found = {}
+    points = {}
     for run in runs:
         macs = run["macs"]
         for name, peer in run["peers"].items():
@@ -98,8 +98,8 @@ def _roofline_points(runs: Sequence[Run]) -> list[tuple[float, float, str, str]]
                 rows = 1 if what == "decode" else int(what.partition("-")[2])
                 work = 2 * (macs["row_macs"] * rows + macs["logit_macs"])
                 speed = work * median(values) / rows / 1e12
-                found[name, what] = (work / peer["step_bytes"], speed, name, what)
-    return list(found.values())
+                points[name, what] = (work / peer["step_bytes"], speed, name, what)
+    return list(points.values())
 
 
 def _lines(runs: Sequence[Run], prefix: str, path: Path, title: str, label: str) -> None:
@@ -129,20 +129,20 @@ def _lines(runs: Sequence[Run], prefix: str, path: Path, title: str, label: str)
 
 def _points(runs: Sequence[Run], name: str, prefix: str) -> dict[int, list[float]]:
     """Samples by length; later runs replace earlier ones."""
-    found: dict[int, list[float]] = {}
+    points: dict[int, list[float]] = {}
     for run in runs:
         for what, values in run["peers"].get(name, {}).get("samples", {}).items():
             if what.startswith(prefix) and values:
-                found[int(what[len(prefix) :])] = values
-    return found
+                points[int(what[len(prefix) :])] = values
+    return points
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
     """Peers with samples, ours first."""
-    found = dict.fromkeys(
+    names = dict.fromkeys(
         name for run in runs for name, peer in run["peers"].items() if peer.get("samples")
     )
-    return _sorted(found)
+    return _sorted(names)
 
 
 def _sorted(names: Iterable[str]) -> list[str]:

@@ -75,9 +75,9 @@ def deed(rng: Random, story: str, main: tuple[str, str, str]) -> str | None:
     """`a cat who found a key`, by a sentence whose subject is the hero."""
     name, _, noun = main
     for pattern in rng.sample(DEEDS, len(DEEDS)):
-        found = re.search(rf"\b(?:{name}|He|She) ({pattern})[.,]", story[:500])
-        if found:
-            return f"{article(noun)} {rng.choice(('who', 'who', 'that'))} {found[1]}"
+        match = re.search(rf"\b(?:{name}|He|She) ({pattern})[.,]", story[:500])
+        if match:
+            return f"{article(noun)} {rng.choice(('who', 'who', 'that'))} {match[1]}"
     return None
 
 
@@ -90,8 +90,8 @@ def about(rng: Random, story: str) -> str | None:
     if main and kind < 0.2:
         name, adjectives, noun = main
         called = rng.choice(("named", "named", "called"))
-        said = rng.choice((noun, adjectives))
-        return f"{article(said)} {called} {name}"
+        phrase = rng.choice((noun, adjectives))
+        return f"{article(phrase)} {called} {name}"
     if main and kind < 0.3 and (what := deed(rng, story, main)):
         return what
     heads = ([main[2]] if main else []) + [noun for noun in nouns if not main or noun != main[2]]
@@ -101,9 +101,9 @@ def about(rng: Random, story: str) -> str | None:
         return f"{named(rng, story, heads[0])} and {named(rng, story, rng.choice(heads[1:3]))}"
     # A girl and a boy are in most stories: name the rarer noun.
     head = heads[1] if len(heads) > 1 and heads[0] in ("girl", "boy", "man") else heads[0]
-    said = named(rng, story, head)
+    phrase = named(rng, story, head)
     place = re.search(rf"\b(?:in|to) the ({'|'.join(WORDS['places'])})\b", story[:400])
-    return f"{said} in the {place[1]}" if place and rng.random() < 0.1 else said
+    return f"{phrase} in the {place[1]}" if place and rng.random() < 0.1 else phrase
 
 
 def request(rng: Random, story: str, later: bool, subject: str | None = None) -> str:

@@ -61,20 +61,20 @@ def subjects(story: str) -> list[str]:
     """
     words = re.findall(r"[a-z]+", story.lower())
     counted, opening = Counter(words), set(words[:50])
-    found = {}
+    subjects_by_noun = {}
     for noun in NOUNS.intersection(words).difference(NOT_ABOUT):
         count = counted[noun] + counted[plural(noun)] * (plural(noun) != noun)
         if count >= 2 and noun in opening:
-            found[noun] = count
-    return sorted(found, key=lambda noun: (-found[noun], noun))
+            subjects_by_noun[noun] = count
+    return sorted(subjects_by_noun, key=lambda noun: (-subjects_by_noun[noun], noun))
 
 
 def hero(story: str) -> tuple[str, str, str] | None:
     """(name, kind with adjectives, noun) of the first `a little girl named Lily`."""
-    found = NAMED.search(story)
-    if not found or story.count(found["name"]) < 2:
+    match = NAMED.search(story)
+    if not match or story.count(match["name"]) < 2:
         return None
-    return found["name"], found["kind"], found["noun"]
+    return match["name"], match["kind"], match["noun"]
 
 
 def pronoun(noun: str, story: str, name: str) -> str:
@@ -148,13 +148,13 @@ def _did(rng: Random, story: str, name: str, noun: str, it: str) -> list[Exchang
             "{} felt {}.",
         ),
     )
-    found = []
+    exchanges = []
     for pattern, question, answer in rows:
         match = re.search(pattern, story)
         if match and len(match[1]) < 70:
-            asked = question if rng.random() < 0.6 else question.replace(name, f"the {noun}")
-            found.append((asked, answer.format(rng.choice((name, it)), match[1].strip())))
-    return found
+            wording = question if rng.random() < 0.6 else question.replace(name, f"the {noun}")
+            exchanges.append((wording, answer.format(rng.choice((name, it)), match[1].strip())))
+    return exchanges
 
 
 def _ending(rng: Random, story: str) -> list[Exchange]:
@@ -162,9 +162,9 @@ def _ending(rng: Random, story: str) -> list[Exchange]:
     last = sentences[-1]
     if last.lower().startswith("the end") and len(sentences) > 1:
         last = sentences[-2]
-    found = []
+    exchanges = []
     if '"' not in last and 20 < len(last) < 160:
-        found.append(
+        exchanges.append(
             (
                 rng.choice(
                     ("How did the story end?", "What happened at the end?", "How does it end?")
@@ -174,7 +174,7 @@ def _ending(rng: Random, story: str) -> list[Exchange]:
         )
     lesson = re.search(r"learned (?:that|to) [^.!?\"]{10,110}[.!]", story)
     if lesson:
-        asked = rng.choice(
+        wording = rng.choice(
             (
                 "What is the lesson of the story?",
                 "What can we learn from the story?",
@@ -182,21 +182,23 @@ def _ending(rng: Random, story: str) -> list[Exchange]:
             )
         )
         text = re.sub(r"^learned ", "We can learn ", lesson[0])
-        found.append((asked, re.sub(r"\b(she|he|they) (should|could|can|must)\b", r"we \2", text)))
-    return found
+        exchanges.append(
+            (wording, re.sub(r"\b(she|he|they) (should|could|can|must)\b", r"we \2", text))
+        )
+    return exchanges
 
 
 def questions(rng: Random, story: str) -> list[Exchange]:
     """All question and answer pairs that the patterns find, in random order."""
-    found = _ending(rng, story)
+    exchanges = _ending(rng, story)
     main = hero(story)
     if main:
         name, kind, noun = main
         it = pronoun(noun, story, name)
-        found += _who(rng, name, kind, noun, it) + _did(rng, story, name, noun, it) * 2
+        exchanges += _who(rng, name, kind, noun, it) + _did(rng, story, name, noun, it) * 2
     else:
         first = OPENING.search(story)
         if first:
-            found.append((rng.choice(ABOUT), f"The story was about {first[1]}."))
-    rng.shuffle(found)
-    return list(dict.fromkeys(found))
+            exchanges.append((rng.choice(ABOUT), f"The story was about {first[1]}."))
+    rng.shuffle(exchanges)
+    return list(dict.fromkeys(exchanges))

@@ -67,10 +67,10 @@ def follow_up(rng: Random, story: str, known: Sequence[Exchange] = ()) -> list[E
 
 def continuation(rng: Random, story: str) -> Exchange | None:
     """The user begins a story and the model goes on."""
-    first, _, rest = story.partition(". ")
-    if not 30 < len(first) < 150 or len(rest) < 200 or "\n" in first or '"' in first:
+    first, _, following = story.partition(". ")
+    if not 30 < len(first) < 150 or len(following) < 200 or "\n" in first or '"' in first:
         return None
-    return f"{rng.choice(CONTINUE)} {first}.", rest
+    return f"{rng.choice(CONTINUE)} {first}.", following
 
 
 def story_chat(rng: Random, stories: Sequence[str], own_share: float) -> list[Exchange]:

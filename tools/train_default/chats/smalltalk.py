@@ -42,10 +42,10 @@ def fact(rng: Random) -> Exchange:
 
 def sum_of_two(rng: Random) -> Exchange:
     a, b = rng.randint(0, 6), rng.randint(0, 6)
-    asked = rng.choice(
+    question = rng.choice(
         (f"What is {a} plus {b}?", f"{a} + {b}?", f"What is {NUMBERS[a]} plus {NUMBERS[b]}?")
     )
-    return asked, f"{NUMBERS[a].capitalize()} plus {NUMBERS[b]} is {NUMBERS[a + b]}."
+    return question, f"{NUMBERS[a].capitalize()} plus {NUMBERS[b]} is {NUMBERS[a + b]}."
 
 
 def counting(rng: Random) -> Exchange:
@@ -57,13 +57,15 @@ def counting(rng: Random) -> Exchange:
 def introduction(rng: Random) -> list[Exchange]:
     """The user's name, and most times the question whether it was remembered."""
     name = rng.choice(NAMES)
-    said = rng.choice(
+    phrase = rng.choice(
         (f"My name is {name}.", f"I am {name}.", f"Hi, I am {name}!", f"Hello, my name is {name}.")
     )
     reply = rng.choice(
         (f"Nice to meet you, {name}!", f"Hello, {name}! It is nice to meet you.", f"Hi, {name}!")
     )
-    turns = [(vary(rng, said) if rng.random() < 0.3 else said, f"{reply} {rng.choice(FEELINGS)}")]
+    turns = [
+        (vary(rng, phrase) if rng.random() < 0.3 else phrase, f"{reply} {rng.choice(FEELINGS)}")
+    ]
     if rng.random() < 0.3:
         turns.append(talk(rng))
     if rng.random() < 0.7:
