@@ -14,7 +14,7 @@ from edgerun.engine.chooser.params import SamplingParams, all_options
 from edgerun.engine.chooser.processor import Processor, processor_types
 from edgerun.engine.sampling.temperature import Temperature
 from edgerun.errors import SamplingError
-from tools import sampling_options
+from tools.ci import sampling_options
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Another(Processor):
 
 
 def test_the_derived_files_are_up_to_date(repo_root: Path) -> None:
-    """``python -m tools.sampling_options`` writes them."""
+    """``python -m tools.ci.sampling_options`` writes them."""
     page = (repo_root / sampling_options.PAGE).read_text("utf-8")
     assert (repo_root / sampling_options.KEYWORDS).read_text("utf-8") == sampling_options.keywords()
     assert page == sampling_options.page(page)

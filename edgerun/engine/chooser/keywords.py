@@ -1,6 +1,6 @@
 """``SamplingParams`` as keyword arguments, for type checkers.
 
-Written by ``python -m tools.sampling_options``.
+Written by ``python -m tools.ci.sampling_options``.
 """
 
 from __future__ import annotations

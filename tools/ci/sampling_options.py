@@ -1,6 +1,6 @@
 """Writes what is derived from the sampling options: their types, and the table in docs/python.md.
 
-    python -m tools.sampling_options
+    python -m tools.ci.sampling_options
 
 Run it in the repository's root after a change of a processor or of ``SamplingParams``.
 """
@@ -12,15 +12,15 @@ from pathlib import Path
 from edgerun.engine.chooser.option import Option
 from edgerun.engine.chooser.params import all_options
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 KEYWORDS = Path("edgerun/engine/chooser/keywords.py")
 PAGE = Path("docs/python.md")
-BEGIN = "<!-- written by tools/sampling_options.py -->\n"
+BEGIN = "<!-- written by tools/ci/sampling_options.py -->\n"
 END = "<!-- end -->\n"
 MODULE = '''\
 """``SamplingParams`` as keyword arguments, for type checkers.
 
-Written by ``python -m tools.sampling_options``.
+Written by ``python -m tools.ci.sampling_options``.
 """
 
 from __future__ import annotations

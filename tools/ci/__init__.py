@@ -1,0 +1,1 @@
+"""What the repository is held to, and what is written into it."""
