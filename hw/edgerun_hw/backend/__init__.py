@@ -63,7 +63,7 @@ class FpgaBackend(Backend):
         return Support(not obstacle, obstacle or self._device.kind.summary)
 
     def supports(self, graph: Graph, node: Node, shape: Shape) -> Support:
-        """Linear layers of packed weights and rounded activations."""
+        """Linear layers of packed weights and quantised activations."""
         if node.op != "linear":
             return Support(False, "the fabric runs linear layers only")
         weight = graph.constants[node.inputs[1]]
@@ -72,7 +72,7 @@ class FpgaBackend(Backend):
         if weight.zeros is not None:
             return Support(False, "the weights have stored zero points")
         if node.attrs["activations"] not in ROUNDED:
-            return Support(False, "the activations are not rounded to int8")
+            return Support(False, "the activations are not quantised to int8")
         if weight.shape[1] > MAX_COUNT * TERNARY_TILE // 3:
             return Support(False, f"rows of {weight.shape[1]} weights")
         can = self._opened().capabilities or NOMINAL

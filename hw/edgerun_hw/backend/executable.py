@@ -15,7 +15,7 @@ from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.state import Batch, KVCache
 from edgerun_hw.backend.matrix import DeviceMatrix, stack_key
-from edgerun_hw.backend.products import Product, Rounded, round_activations
+from edgerun_hw.backend.products import Product, Quantised, quantise_activations
 from edgerun_hw.backend.session import Session
 from edgerun_hw.backend.tally import Tally
 
@@ -98,16 +98,16 @@ class FabricExecutable(Executable):
         return {name: values_by_name[name] for name in self._segment.outputs}
 
     def _products(self, wave: Sequence[_Group], values: dict[str, F32]) -> list[Product]:
-        """What a wave multiplies; groups that read the same value share its rounded form."""
-        rounded: dict[tuple[str, str, int], Rounded] = {}
+        """What a wave multiplies; groups that read the same value share its quantised form."""
+        quantised: dict[tuple[str, str, int], Quantised] = {}
         products = []
         for group in wave:
-            source, activations, block = group.rounding
+            source, activations, block = group.quantisation
             key = (source, activations, block if activations == "int8_block" else 0)
-            if key not in rounded:
-                rounded[key] = round_activations(values[source], activations, block)
+            if key not in quantised:
+                quantised[key] = quantise_activations(values[source], activations, block)
             assert group.matrix is not None
-            products.append(Product(group.matrix, rounded[key]))
+            products.append(Product(group.matrix, quantised[key]))
         return products
 
     def _finish(self, node: Node, out: F32, values: dict[str, F32]) -> F32:
@@ -127,13 +127,13 @@ class _Group:
     Attributes:
         nodes: in the order of the matrix's rows.
         weights: of the nodes.
-        rounding: the value's name, how it is rounded, and the block.
+        quantisation: the value's name, how it is quantised, and the block.
         matrix: on the device, or None if it is not there.
     """
 
     nodes: list[Node]
     weights: list[PackedWeight]
-    rounding: tuple[str, str, int]
+    quantisation: tuple[str, str, int]
     matrix: DeviceMatrix | None = None
 
 
@@ -141,8 +141,8 @@ def _groups(segment: Graph, wave: Sequence[Node]) -> Iterator[_Group]:
     together: dict[tuple[Any, ...], _Group] = {}
     for node in wave:
         weight = _weight(segment, node)
-        rounding = (node.inputs[0], str(node.attrs["activations"]), weight.block)
-        group = together.setdefault((rounding, stack_key(weight)), _Group([], [], rounding))
+        quantisation = (node.inputs[0], str(node.attrs["activations"]), weight.block)
+        group = together.setdefault((quantisation, stack_key(weight)), _Group([], [], quantisation))
         group.nodes.append(node)
         group.weights.append(weight)
     yield from together.values()

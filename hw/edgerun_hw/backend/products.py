@@ -1,4 +1,4 @@
-"""Multiplies rounded activations by matrices on the device, as many commands in flight as it takes.
+"""Multiplies quantised activations by matrices on the device, as many commands in flight as it takes.
 
 The products of one call do not depend on one another (q, k and v; gate and up), so all their
 commands go into the queue one after the other, and the host scales the results of the oldest while
@@ -38,7 +38,7 @@ class WrongResultError(OverlayError):
 
 
 @dataclass(frozen=True)
-class Rounded:
+class Quantised:
     """Activations as the device sees them.
 
     Attributes:
@@ -50,8 +50,8 @@ class Rounded:
     scales: F32
 
 
-def round_activations(x: F32, activations: str, block: int) -> Rounded:
-    """Rounds float32 ``[rows, K]`` as a linear layer asks for.
+def quantise_activations(x: F32, activations: str, block: int) -> Quantised:
+    """Quantises float32 ``[rows, K]`` as a linear layer asks for.
 
     Args:
         x: the values.
@@ -61,9 +61,9 @@ def round_activations(x: F32, activations: str, block: int) -> Rounded:
     # What is not a number stays one: it is in the scale, whatever the code.
     with np.errstate(all="ignore"):
         if activations == "int8_block":
-            return Rounded(*quantize_block(x, block))
+            return Quantised(*quantize_block(x, block))
         codes, scale = quantize_row(x)
-        return Rounded(codes, scale[:, None])
+        return Quantised(codes, scale[:, None])
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Product:
     """
 
     matrix: DeviceMatrix
-    x: Rounded
+    x: Quantised
     out: F32 = field(init=False)
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ from edgerun.errors import BackendError
 from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
 from edgerun_hw.backend.matrix import DeviceMatrix, integers_of, stack
-from edgerun_hw.backend.products import Multiplier, Product, WrongResultError, round_activations
+from edgerun_hw.backend.products import Multiplier, Product, WrongResultError, quantise_activations
 from edgerun_hw.devices.registry import Device
 from edgerun_hw.overlay.command import Capabilities
 from edgerun_hw.overlay.errors import OverlayError
@@ -224,7 +224,7 @@ class Session:
             values = rng.standard_normal((rows + 1, k)).astype(np.float32)
             weight = format_named(name).pack(values[1:], k)
             matrix = DeviceMatrix(weight, self.overlay)
-            product = Product(matrix, round_activations(values[:1], "int8_row", k))
+            product = Product(matrix, quantise_activations(values[:1], "int8_row", k))
             try:
                 self.multiplier.multiply([product])
             finally:

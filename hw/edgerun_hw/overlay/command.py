@@ -16,8 +16,8 @@ RESULT_BYTES = regs.RESULT_BITS // 8
 MAX_COUNT = 0xFFFF
 # Cycles to fill a tile's tables, and what a command takes besides its lookups; used for patience,
 # not for plans, so a rough upper estimate will do.
-FILL_CYCLES = 32
-START_CYCLES = 512
+MAX_FILL_CYCLES = 32
+MAX_START_CYCLES = 512
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,9 @@ def _whole_beats(nbytes: int) -> int:
 
 def expected_cycles(command: Command, rows_per_beat: int) -> int:
     """Cycles that ``command`` takes, roughly, when memory keeps up."""
-    lookups = command.tiles * max(command.row_beats, FILL_CYCLES)
+    lookups = command.tiles * max(command.row_beats, MAX_FILL_CYCLES)
     drain = sizes(command, rows_per_beat).y // regs.BEAT_BYTES
-    return lookups + drain + START_CYCLES
+    return lookups + drain + MAX_START_CYCLES
 
 
 def check_command(command: Command, capabilities: Capabilities) -> None:

@@ -67,7 +67,7 @@ def linear(
     [
         ({}, "int8_row", ""),
         ({}, "int8_block", ""),
-        ({}, "float", "not rounded"),
+        ({}, "float", "not quantised"),
         ({"zeros": np.zeros((20, 1), np.uint8)}, "int8_row", "zero points"),
     ],
 )

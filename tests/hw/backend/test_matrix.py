@@ -14,7 +14,7 @@ from edgerun_hw.backend.products import (
     Product,
     WrongResultError,
     _inputs,
-    round_activations,
+    quantise_activations,
 )
 from edgerun_hw.model.cycles import capabilities_of
 from edgerun_hw.overlay.cut import cut_matrix
@@ -54,9 +54,9 @@ def test_products_are_within_their_bound_of_the_definition(name, row_scales, act
         if activations == "int8_block" and row_scales:
             weight = random_weight(rng, name, shape, 32 if shape[1] % 32 == 0 else 16)
         x = normal(rng, 1 + index, shape[1])
-        product = Product(DeviceMatrix(weight, overlay), round_activations(x, activations, 16))
+        product = Product(DeviceMatrix(weight, overlay), quantise_activations(x, activations, 16))
         if activations == "int8_block":
-            product = Product(product.matrix, round_activations(x, activations, weight.block))
+            product = Product(product.matrix, quantise_activations(x, activations, weight.block))
         multiplier.multiply([product])
         exact, bound = expected_bound(x, weight, activations)
         assert (np.abs(product.out - exact) <= bound).all()
@@ -68,7 +68,7 @@ def test_one_scale_a_row_gives_the_bits_of_the_cpu_kernels_formula(name):
     overlay = fake_overlay(SMALL)
     weight = random_weight(rng, name, (117, 96), 32, row_scales=True)
     x = normal(rng, 7, 96)
-    product = Product(DeviceMatrix(weight, overlay), round_activations(x, "int8_row", 0))
+    product = Product(DeviceMatrix(weight, overlay), quantise_activations(x, "int8_row", 0))
     Multiplier(overlay).multiply([product])
     codes, scale = linear.quantize_row(x)
     sums = codes.astype(np.int32) @ integers_of(weight, 0, 117).astype(np.int32).T
@@ -79,7 +79,7 @@ def test_one_scale_a_row_gives_the_bits_of_the_cpu_kernels_formula(name):
 def test_matrices_that_share_their_input_share_it_on_the_device():
     rng = np.random.default_rng(2)
     overlay = fake_overlay("tiny-prefill")
-    x = round_activations(normal(rng, 5, 64), "int8_row", 0)
+    x = quantise_activations(normal(rng, 5, 64), "int8_row", 0)
     weights = [random_weight(rng, "ternary", (n, 64), 64, row_scales=True) for n in (30, 20, 10)]
     products = [Product(DeviceMatrix(weight, overlay), x) for weight in weights]
     multiplier = Multiplier(overlay)
@@ -131,7 +131,7 @@ def test_no_rows_are_no_work():
     overlay = fake_overlay()
     weight = random_weight(rng, "int8", (12, 32), 16)
     product = Product(
-        DeviceMatrix(weight, overlay), round_activations(normal(rng, 0, 32), "int8_block", 16)
+        DeviceMatrix(weight, overlay), quantise_activations(normal(rng, 0, 32), "int8_block", 16)
     )
     multiplier = Multiplier(overlay)
     multiplier.multiply([product])
@@ -145,7 +145,7 @@ def test_what_is_not_a_number_is_not_turned_into_one():
     weight = random_weight(rng, "ternary", (12, 32), 32, row_scales=True)
     x = normal(rng, 2, 32)
     x[1, 3] = np.nan
-    product = Product(DeviceMatrix(weight, overlay), round_activations(x, "int8_row", 0))
+    product = Product(DeviceMatrix(weight, overlay), quantise_activations(x, "int8_row", 0))
     Multiplier(overlay).multiply([product])
     assert np.isfinite(product.out[0]).all()
     assert np.isnan(product.out[1]).all()
@@ -157,7 +157,7 @@ def test_a_wrong_sum_is_noticed(seed):
     overlay = fake_overlay(SMALL)
     weight = random_weight(rng, FORMATS[seed % 4], (50, 48), 16, row_scales=seed % 3 == 0)
     matrix = DeviceMatrix(weight, overlay)
-    x = round_activations(normal(rng, 4, 48), "int8_row", 0)
+    x = quantise_activations(normal(rng, 4, 48), "int8_row", 0)
     Multiplier(overlay).multiply([Product(matrix, x)])
     device = overlay.port
     done = device._accepted  # type: ignore[attr-defined]
@@ -173,7 +173,7 @@ def test_memory_is_given_back():
     before = device.allocated_bytes  # type: ignore[attr-defined]
     matrix = DeviceMatrix(random_weight(rng, "int8", (400, 64), 16), overlay)
     multiplier = Multiplier(overlay)
-    multiplier.multiply([Product(matrix, round_activations(normal(rng, 3, 64), "int8_row", 0))])
+    multiplier.multiply([Product(matrix, quantise_activations(normal(rng, 3, 64), "int8_row", 0))])
     assert matrix.nbytes > 400 * 64
     matrix.free()
     multiplier.free()
@@ -190,7 +190,7 @@ def test_few_activations_after_many_are_copied_alone(monkeypatch):
         FakeBuffer, "flush", lambda self: (copied.append(self.array.nbytes), flush(self))
     )
     for rows in (1, 100, 1):
-        x = round_activations(normal(rng, rows, 640), "int8_row", 0)
+        x = quantise_activations(normal(rng, rows, 640), "int8_row", 0)
         multiplier.multiply([Product(matrix, x)])
     assert copied[0] == copied[2] < copied[1] / 8
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgerun_hw.backend.matrix import DeviceMatrix
-from edgerun_hw.backend.products import Product, round_activations
+from edgerun_hw.backend.products import Product, quantise_activations
 from edgerun_hw.backend.session import Session
 from edgerun_hw.devices.registry import find_device
 from edgerun_hw.overlay.driver import Tlmm
@@ -28,7 +28,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, device: FakeDevice) -> Session:
 
 def product(matrix: DeviceMatrix) -> Product:
     return Product(
-        matrix, round_activations(normal(np.random.default_rng(2), 3, 64), "int8_row", 0)
+        matrix, quantise_activations(normal(np.random.default_rng(2), 3, 64), "int8_row", 0)
     )
 
 

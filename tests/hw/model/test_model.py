@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgerun_hw.backend.matrix import DeviceMatrix
-from edgerun_hw.backend.products import Multiplier, Product, round_activations
+from edgerun_hw.backend.products import Multiplier, Product, quantise_activations
 from edgerun_hw.devices.registry import find_device
 from edgerun_hw.model.cycles import (
     Assumptions,
@@ -131,7 +131,7 @@ def test_modelled_cycles_are_the_simulated_ones(device):
     for name, (form, shape, block, rows) in CASES.items():
         weight = random_weight(rng, form, shape, block, row_scales=form == "ternary")
         matrix = DeviceMatrix(weight, overlay)
-        product = Product(matrix, round_activations(normal(rng, rows, shape[1]), "int8_row", 0))
+        product = Product(matrix, quantise_activations(normal(rng, rows, shape[1]), "int8_row", 0))
         before = overlay.counters()
         multiplier.multiply([product])
         after = overlay.counters()
