@@ -1,4 +1,4 @@
-"""Conversations: what is remembered, cut, saved and given back, on the model of ``tests/support/fakes.py``."""
+"""Conversations: what is remembered, cut, saved and given back, on ``tests/support/fakes.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multiplies quantised activations by matrices on the device, as many commands in flight as it takes.
+"""Multiplies quantised activations by matrices on the device, with many commands in flight.
 
 The products of one call do not depend on one another (q, k and v; gate and up), so all their
 commands go into the queue one after the other, and the host scales the results of the oldest while
