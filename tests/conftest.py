@@ -5,8 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# How fast a machine is, and what else it does, is nothing that a test may fail of.
+settings.register_profile("edgerun", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("edgerun")
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from edgerun.files.private import write_atomically
 from edgerun_hw.deploy import bitstream
 from edgerun_hw.deploy.broker.board.boards import BOARDS, BY_NAME, Board, identify
 from edgerun_hw.deploy.broker.board.identity import DEVICE_TREE, compatible
@@ -263,9 +264,7 @@ class EmulatedSystem(System):
 
     def keep(self, logic: dict[str, Any]) -> None:
         """Replaces that."""
-        temporary = self.path(LOGIC + ".new")
-        temporary.write_text(json.dumps(logic))
-        temporary.replace(self.path(LOGIC))
+        write_atomically(self.path(LOGIC), json.dumps(logic).encode())
 
 
 def make_root(
