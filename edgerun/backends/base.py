@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from edgerun.errors import InputError
 from edgerun.graph.ir import Graph, Node
-from edgerun.state import Batch, CacheSpec, KVCache
+from edgerun.state import Batch, SequenceStore, State
 
 Values: TypeAlias = Mapping[str, NDArray[np.float32]]
 NO_VALUES: Values = MappingProxyType({})
@@ -87,13 +87,13 @@ class CompileOptions:
     """What every back-end may need to know beyond the segment and the shape.
 
     Attributes:
-        cache: what the model caches, with the storage type chosen by the caller.
+        states: what the model's layers remember, stored as the caller chose.
         progress: called with a short text before slow work such as compilation.
         fallback: compiles a segment for the companion that stands in for a back-end whose device
             fails; None where there is none.
     """
 
-    cache: CacheSpec
+    states: tuple[State, ...]
     progress: Progress = field(default=lambda text: None)
     fallback: Callable[[Graph, Shape], Executable] | None = None
 
@@ -127,7 +127,7 @@ class Executable(ABC):
     launches: Launches | None = None
 
     @abstractmethod
-    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
+    def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         """Runs the rows of ``batch``; writes their keys and values into ``cache``.
 
         Pages must have been reserved up to the last position.

@@ -7,7 +7,6 @@ an error is blamed on the node that makes it and not on those that pass it on.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -27,7 +26,7 @@ from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph, Node
 from edgerun.ops.base import IDS, POSITIONS
 from edgerun.ops.registry import OPS
-from edgerun.state import Batch, KVCache
+from edgerun.state import Batch, SequenceStore
 
 # Of the range of the expected values. Rounding to int8 may turn the other way on a tie, which
 # moves one activation by one step of 1/127.
@@ -65,13 +64,13 @@ class ObservedExecutable(Executable):
         self._shows = shows
         self._inner = backend.compile(replace(segment, outputs=outputs), shape, options)
 
-    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
+    def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         """Runs and looks at the batch; see ``Executable``.
 
         Raises:
             BackendError: a node's output differs from its definition.
         """
-        before = _copied(cache) if self._checks else cache
+        before = cache.copied() if self._checks else cache
         outputs = self._inner(batch, cache, values)
         known: dict[str, Any] = {
             **self._segment.constants,
@@ -96,7 +95,9 @@ class ObservedExecutable(Executable):
             line = trace.value_line(node.name, outputs[name])
             trace.say(trace.SHAPES, f"{self._title} {node.op} {line}")
 
-    def _check(self, node: Node, known: Mapping[str, Any], batch: Batch, before: KVCache) -> None:
+    def _check(
+        self, node: Node, known: Mapping[str, Any], batch: Batch, before: SequenceStore
+    ) -> None:
         inputs = [known.get(name) for name in node.inputs]
         values = OPS[node.op].evaluate(inputs, node.attrs, batch, before)
         for name, value in zip(node.outputs, values, strict=True):
@@ -109,11 +110,3 @@ class ObservedExecutable(Executable):
                     f"back-end '{self._name}' diverges first at node '{node.name}' ({node.op}): "
                     f"error {error:.2g} of the value range, allowed is {TOLERANCE}"
                 )
-
-
-def _copied(cache: KVCache) -> KVCache:
-    """The cache as it is now, whatever is written to it later."""
-    duplicate = copy.copy(cache)
-    for pool in ("keys", "values", "key_scales", "value_scales"):
-        setattr(duplicate, pool, getattr(cache, pool).copy())
-    return duplicate

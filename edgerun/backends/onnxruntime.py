@@ -33,7 +33,7 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.host.cores import worker_threads
 from edgerun.limited import run_limited
 from edgerun.ops.base import LOGITS
-from edgerun.state import Batch, KVCache
+from edgerun.state import AttentionState, Batch, SequenceStore
 
 SECONDS_A_NODE = 2e-4
 PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
@@ -41,6 +41,7 @@ TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 # The first with 2-bit MatMulNBits; earlier ones, all that Python 3.10 can have, also err in some
 # attention.
 COMPLETE = (1, 24)
+PARTS = ("key", "value")
 TOKEN_INPUTS = ("input_ids", "attention_mask", "position_ids")
 
 
@@ -49,15 +50,18 @@ class OnnxruntimeExecutable(Executable):
 
     def __init__(self, session: Any, options: CompileOptions) -> None:
         self._session = session
-        self._spec = options.cache
+        self._states = {
+            state.name: state for state in options.states if isinstance(state, AttentionState)
+        }
         self._inputs = {value.name: value for value in session.get_inputs()}
         self._check()
-        layers = range(self._spec.num_layers)
         self._presents = [
-            f"present.{layer}.{part}" for layer in layers for part in ("key", "value")
+            f"{name.replace('past_key_values', 'present')}.{part}"
+            for name in self._states
+            for part in PARTS
         ]
 
-    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
+    def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         """Runs every sequence of the batch on its own; see ``Executable``."""
         wanted = [
             self._run(batch, cache, start, stop)[batch.logit_rows[chosen] - start]
@@ -82,28 +86,31 @@ class OnnxruntimeExecutable(Executable):
 
     def _check_past(self, past: list[str]) -> None:
         """The file keeps what the cache keeps."""
-        spec = self._spec
-        layers = spec.num_layers
-        if len(past) != 2 * layers or any(int(name.split(".")[1]) >= layers for name in past):
+        expected = {
+            f"{name}.{part}": state for name, state in self._states.items() for part in PARTS
+        }
+        if set(past) != set(expected):
             raise BundleError(
                 f"the model file has {len(past)} past keys and values, but its description says "
-                f"{layers} layers; expected two of each layer, from 0 on"
+                f"{len(self._states)} layers; expected two of each layer, from 0 on"
             )
-        for name in past:
+        for name, state in expected.items():
             shape, kind = self._inputs[name].shape, self._inputs[name].type
             if kind not in TYPES:
                 raise UnsupportedError(f"{name} is {kind}; supported are {', '.join(TYPES)}")
-            expected = (1, spec.num_kv_heads, 0, spec.head_dim)
-            differs = len(shape) != 4 or any(
-                type(shape[axis]) is int and shape[axis] != expected[axis] for axis in (1, 3)
-            )
-            if differs:
+            size = state.key_dim if name.endswith("key") else state.value_dim
+            sizes = {1: state.kv_heads, 3: size}
+            if len(shape) != 4 or any(
+                type(shape[axis]) is int and shape[axis] != count for axis, count in sizes.items()
+            ):
                 raise BundleError(
                     f"{name} of the model file has the shape {shape}, but its description says "
-                    f"{spec.num_kv_heads} heads of {spec.head_dim}"
+                    f"{state.kv_heads} heads of {size}"
                 )
 
-    def _run(self, batch: Batch, cache: KVCache, start: int, stop: int) -> NDArray[np.float32]:
+    def _run(
+        self, batch: Batch, cache: SequenceStore, start: int, stop: int
+    ) -> NDArray[np.float32]:
         sequence, past = int(batch.sequences[start]), int(batch.positions[start])
         tokens = stop - start
         given: dict[str, NDArray[Any]] = {
@@ -112,19 +119,18 @@ class OnnxruntimeExecutable(Executable):
             "position_ids": batch.positions[None, start:stop].astype(np.int64),
         }
         feed = {name: given[name] for name in TOKEN_INPUTS if name in self._inputs}
-        for layer in range(self._spec.num_layers):
-            held = cache.read(layer, sequence, past)
-            for part, vectors in zip(("key", "value"), held, strict=True):
-                name = f"past_key_values.{layer}.{part}"
-                kind = TYPES[self._inputs[name].type]
-                feed[name] = vectors.transpose(1, 0, 2)[None].astype(kind)
+        for name in self._states:
+            held = cache.read_block(name, sequence, 0, past)
+            for part, vectors in zip(PARTS, held, strict=True):
+                kind = TYPES[self._inputs[f"{name}.{part}"].type]
+                feed[f"{name}.{part}"] = vectors.transpose(1, 0, 2)[None].astype(kind)
         logits, *presents = _run_session(self._session, [LOGITS, *self._presents], feed)
-        for layer in range(self._spec.num_layers):
+        for index, name in enumerate(self._states):
             keys, values = (
                 part[0, :, past:].transpose(1, 0, 2).astype(np.float32)
-                for part in presents[2 * layer : 2 * layer + 2]
+                for part in presents[2 * index : 2 * index + 2]
             )
-            cache.write(layer, sequence, past, keys, values)
+            cache.write_block(name, sequence, past, (keys, values))
         rows: NDArray[np.float32] = logits[0].astype(np.float32)
         return rows
 

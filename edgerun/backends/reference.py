@@ -24,7 +24,7 @@ from edgerun.graph.mapped_file import MappedFile, find_file
 from edgerun.graph.shapes import node_work
 from edgerun.ops.base import IDS, POSITIONS
 from edgerun.ops.registry import OPS
-from edgerun.state import Batch, KVCache
+from edgerun.state import Batch, SequenceStore
 
 # NumPy with dequantisation; only the order of magnitude matters.
 SECONDS_PER_MAC, SECONDS_A_NODE = 1e-9, 1e-3
@@ -37,7 +37,7 @@ class ReferenceExecutable(Executable):
         self._segment = segment
         self._files = _mapped_files(segment.constants.values())
 
-    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
+    def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         """Runs all nodes; see ``Executable``.
 
         Raises:

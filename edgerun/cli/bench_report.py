@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from edgerun.backends.base import Launches
 from edgerun.engine.stats import Stats
 from edgerun.machine.profile import MachineProfile
+from edgerun.state.capacity import token_bytes
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
@@ -105,7 +106,7 @@ def prefill_work(llm: LLM, runs: list[Run]) -> Work:
 def decode_work(llm: LLM, runs: list[Run]) -> Work:
     """What the steps after the first token took; a step reads all weights and the whole cache."""
     steps, start = runs[0].decode.decode_steps, runs[0].decode.prompt_tokens
-    cached = llm.model.cache_spec.bytes_per_token * (start * steps + steps * (steps + 1) // 2)
+    cached = token_bytes(llm.model.states) * (start * steps + steps * (steps + 1) // 2)
     return Work(
         tokens=steps,
         calls=steps,
@@ -173,7 +174,7 @@ def launches(llm: LLM) -> dict[str, Launches]:
 def memory(llm: LLM, run: Run, resident: int, peak: int) -> dict[str, int]:
     """Bytes of this process: in RAM, at most, weights that a step reads, keys and values."""
     longest = max(_end(run.decode), run.prefill.prompt_tokens)
-    weights, cached = llm.model.weight_bytes, llm.model.cache_spec.bytes_per_token * longest
+    weights, cached = llm.model.weight_bytes, token_bytes(llm.model.states) * longest
     return {
         "resident_bytes": resident,
         "peak_bytes": peak,

@@ -18,7 +18,7 @@ from edgerun.engine.slots import Slots, take_back
 from edgerun.engine.stats import Stats
 from edgerun.errors import BackendError, Full, InputError, PromptError
 from edgerun.plan.programs import Programs
-from edgerun.state import Batch, KVCache, Room
+from edgerun.state import Batch, Room, SequenceStore
 
 DEFAULT_CHUNK_ROWS = 256
 DEFAULT_PROMPT_ROWS = 64
@@ -42,7 +42,7 @@ class Engine:
     def __init__(
         self,
         programs: Programs,
-        store: KVCache,
+        store: SequenceStore,
         vocab_size: int,
         eos_ids: Sequence_[int] = (),
         chunk_rows: int = DEFAULT_CHUNK_ROWS,

@@ -18,6 +18,7 @@ from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import Sequence as EngineSequence
 from edgerun.engine.stats import Stats
 from edgerun.errors import InputError, PromptError
+from edgerun.kernels.host.memory import available_memory
 from edgerun.llm.arguments import (
     check_conversation,
     check_conversations,
@@ -32,7 +33,8 @@ from edgerun.llm.loading import LoadOptions, Model, prepare
 from edgerun.model.chat.format import ChatFormat
 from edgerun.model.chat.template import DEFAULT_STOPS, Message
 from edgerun.model.text.tokenizer import Tokenizer
-from edgerun.state import KVCache
+from edgerun.state import SequenceStore
+from edgerun.state.memory import Memory
 from edgerun.values import shown, suggestion
 
 if TYPE_CHECKING:
@@ -86,7 +88,9 @@ class LLM:
         self.model = model
         self.tokenizer: Tokenizer = model.tokenizer
         self._format = ChatFormat(model.tokenizer, model.template)
-        self._store = KVCache(model.cache_spec, model.context, model.max_sessions)
+        self._store = SequenceStore(
+            model.states, model.context, model.max_sessions, memory=Memory(available_memory)
+        )
         self._engine = Engine(
             model.programs,
             self._store,

@@ -32,9 +32,12 @@ from edgerun.model.text.sandboxed_library import SandboxedLibrary
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.plan.planner import Plan, make_plan
 from edgerun.plan.programs import Programs, compile_plan
+from edgerun.plan.states import states_of
 from edgerun.plan.workload import Workload, workload
-from edgerun.state import CacheSpec
-from edgerun.state.kv_cache import STORAGE, CacheDType
+from edgerun.state import State
+from edgerun.state.capacity import affordable_context, check_context
+from edgerun.state.codecs import codec_names
+from edgerun.state.memory import Memory
 from edgerun.values import as_int, shown
 
 logger = logging.getLogger(__name__)
@@ -63,7 +66,7 @@ class LoadKeywords(TypedDict, total=False):
     device: str | None
     threads: int | None
     context: int | None
-    kv_cache: CacheDType
+    kv_cache: str
     max_sessions: int
     chunk_rows: int
     prompt_rows: int
@@ -99,7 +102,7 @@ class LoadOptions:
     device: str | None = None
     threads: int | None = None
     context: int | None = None
-    kv_cache: CacheDType = "fp16"
+    kv_cache: str = "fp16"
     max_sessions: int = 4
     chunk_rows: int = DEFAULT_CHUNK_ROWS
     prompt_rows: int = DEFAULT_PROMPT_ROWS
@@ -109,7 +112,7 @@ class LoadOptions:
 
     def __post_init__(self) -> None:
         """Checks every value; NumPy's numbers become Python's."""
-        _check_choice("kv_cache", self.kv_cache, tuple(STORAGE))
+        _check_choice("kv_cache", self.kv_cache, codec_names())
         if self.pack is not None:
             _check_choice("pack", self.pack, env.PACKS)
         for name in ("backend", "device"):
@@ -141,7 +144,7 @@ class Model:
         tokenizer: text to ids and back.
         template: chat template.
         programs: what runs batches.
-        cache_spec: what the model caches.
+        states: what the model's layers remember.
         context: tokens a sequence may have.
         vocab_size: width of the logits.
         eos_ids: ids that end a reply.
@@ -161,7 +164,7 @@ class Model:
     tokenizer: Tokenizer
     template: ChatTemplate
     programs: Programs
-    cache_spec: CacheSpec
+    states: tuple[State, ...]
     context: int
     vocab_size: int
     eos_ids: tuple[int, ...] = ()
@@ -219,18 +222,18 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
     template = ChatTemplate(
         _template_source(bundle, texts[TOKENIZER_CONFIG]), tokenizer.special_token_variables()
     )
-    spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, options.kv_cache)
-    context = _context(options.context, config.context_length, spec)
+    states = states_of(bundle.graph, config, options.kv_cache)
+    context = _context(options.context, config.context_length, states)
     rows = min(options.chunk_rows, context, affordable_rows(bundle.graph))
     end_ids = dict.fromkeys((*config.eos_token_ids, *eos_ids(texts[GENERATION_CONFIG])))
-    programs, backends, owned, weights = _compile(bundle, options, spec, rows)
+    programs, backends, owned, weights = _compile(bundle, options, states, rows)
     return Model(
         path=bundle.path,
         digest=bundle.digest,
         tokenizer=tokenizer,
         template=template,
         programs=programs,
-        cache_spec=spec,
+        states=states,
         context=context,
         vocab_size=config.vocab_size,
         eos_ids=tuple(dict.fromkeys((*end_ids, *tokenizer.eos_ids))),
@@ -274,7 +277,7 @@ def streamed_bytes(plan: Plan, backends: Sequence[Backend]) -> int:
 
 
 def _compile(
-    bundle: Bundle, options: LoadOptions, spec: CacheSpec, rows: int
+    bundle: Bundle, options: LoadOptions, states: tuple[State, ...], rows: int
 ) -> tuple[Programs, tuple[Backend, ...], ExitStack, int]:
     """The programs, the back-ends that run them, what closes these, and bytes that decoding reads.
 
@@ -290,7 +293,7 @@ def _compile(
         used = tuple(backend for backend in candidates.backends if backend.name in names)
         for backend in set(candidates.backends).difference(used):
             backend.close()
-        compile_options = CompileOptions(spec, options.progress)
+        compile_options = CompileOptions(states, options.progress)
         programs = compile_plan(plan, candidates.backends, buckets(rows), compile_options)
         verification.finish(options.progress)
         return programs, used, owned.pop_all(), streamed_bytes(plan, used)
@@ -332,28 +335,27 @@ def _template_source(bundle: Bundle, tokenizer_config: Mapping[str, Any]) -> str
     return template_source(tokenizer_config, file)
 
 
-def _context(requested: int | None, trained: int, spec: CacheSpec) -> int:
+def _context(requested: int | None, trained: int, states: tuple[State, ...]) -> int:
     """Tokens a sequence may have.
 
     Raises:
-        InputError: more than the model was trained for.
+        InputError: more than the model was trained for, or than memory has room for.
     """
     if requested is not None and requested > trained:
         raise InputError(
             f"context is {requested}; this model was made for at most {trained} tokens"
         )
-    if requested is not None:
-        return requested
-    context = trained
-    affordable = int(available_memory() * CACHE_SHARE) // spec.bytes_per_token
-    if affordable < context:
-        context = max(MIN_CONTEXT, affordable)
+    memory = Memory(available_memory)
+    context = requested or affordable_context(states, trained, int(memory.look() * CACHE_SHARE))
+    if requested is None and context < trained:
+        context = min(trained, max(MIN_CONTEXT, context))
         logger.warning(
             "the context is limited to %d of %d tokens by the free memory; choose one with "
             "the context option",
             context,
             trained,
         )
+    check_context(states, context, memory)
     return context
 
 

@@ -20,7 +20,7 @@ from edgerun.ops.base import (
     normal,
     rows,
 )
-from edgerun.state import Batch, KVCache
+from edgerun.state import Batch, SequenceStore
 from edgerun.state.spec import AttentionState, attention_name
 
 
@@ -30,7 +30,7 @@ def attention(
     v: F32,
     *,
     batch: Batch,
-    cache: KVCache,
+    cache: SequenceStore,
     layer: int,
     num_heads: int,
     num_kv_heads: int,
@@ -44,19 +44,22 @@ def attention(
     p when ``window`` is 0), read back from the cache in its storage type. Query heads share
     key/value heads in consecutive groups (Ainslie et al. 2023).
     """
+    name = attention_name(layer)
     keys, values = (part.reshape(-1, num_kv_heads, head_dim) for part in (k, v))
     for row in range(batch.rows):
         sequence, position = int(batch.sequences[row]), int(batch.positions[row])
-        cache.write(layer, sequence, position, keys[row : row + 1], values[row : row + 1])
+        block = keys[row : row + 1], values[row : row + 1]
+        cache.write_block(name, sequence, position, block)
     out = np.empty((len(q), num_heads, head_dim), np.float32)
     for row, heads in enumerate(q.reshape(-1, num_kv_heads, num_heads // num_kv_heads, head_dim)):
         position = int(batch.positions[row])
         first = max(0, position - window + 1) if window else 0
-        past_k, past_v = cache.read(layer, int(batch.sequences[row]), position + 1)
-        scores = np.einsum("hgd,thd->hgt", heads, past_k[first:]) * np.float32(scale)
+        slot = int(batch.sequences[row])
+        past_k, past_v = cache.read_block(name, slot, first, position + 1)
+        scores = np.einsum("hgd,thd->hgt", heads, past_k) * np.float32(scale)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
-        out[row] = np.einsum("hgt,thd->hgd", weights, past_v[first:]).reshape(num_heads, head_dim)
+        out[row] = np.einsum("hgt,thd->hgd", weights, past_v).reshape(num_heads, head_dim)
     return out.reshape(len(q), -1)
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.state import Batch, KVCache
+from edgerun.state import Batch, SequenceStore
 from edgerun.state.spec import State
 
 F32: TypeAlias = NDArray[np.float32]
@@ -196,7 +196,7 @@ class Op:
     tolerance: float = 0.0
 
     def evaluate(
-        self, inputs: Sequence[Any], attrs: Mapping[str, Any], batch: Batch, cache: KVCache
+        self, inputs: Sequence[Any], attrs: Mapping[str, Any], batch: Batch, cache: SequenceStore
     ) -> tuple[NDArray[Any], ...]:
         """Computes the outputs by the definition.
 

@@ -36,10 +36,10 @@ from edgerun.machine.profile import (
 )
 from edgerun.machine.timing import best_time, median_time
 from edgerun.plan.peaks import measure_fork_join, measure_peaks
-from edgerun.state import Batch, CacheSpec, KVCache
+from edgerun.state import Batch, SequenceStore, same_attention
 
 BLOCK = 32
-SPEC = CacheSpec(1, 1, 16)
+STATES = same_attention(1, 1, 16)
 # On systems that can, the process stays on the CPU that it is told.
 SPIN = """
 import os, sys
@@ -238,9 +238,9 @@ def compiled(load: Load, threads: int) -> Iterator[tuple[Executable, Callable[[]
     backend = make_backend("cpu", given={"threads": threads, "pack": pack})
     shape = Shape.of(load.rows)
     try:
-        executable: Executable = backend.compile(graph_of(load), shape, CompileOptions(SPEC))
+        executable: Executable = backend.compile(graph_of(load), shape, CompileOptions(STATES))
         batch = Batch.of([0] * load.rows, 0, 0, logits="none")
-        cache = KVCache(SPEC, load.rows)
+        cache = SequenceStore(STATES, load.rows)
         x = np.random.default_rng(0).standard_normal((load.rows, load.size[0])).astype(np.float32)
         yield executable, lambda: executable(batch, cache, {"x": x})
         executable.close()

@@ -20,7 +20,7 @@ from edgerun.env import settings
 from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph
 from edgerun.plan.planner import Plan
-from edgerun.state import Batch, KVCache
+from edgerun.state import Batch, SequenceStore
 
 
 class Programs:
@@ -44,7 +44,7 @@ class Programs:
             if program.launches is not None
         }
 
-    def run(self, batch: Batch, cache: KVCache) -> Values:
+    def run(self, batch: Batch, cache: SequenceStore) -> Values:
         """Runs a batch; see ``Executable``.
 
         Raises:
@@ -68,7 +68,7 @@ class Chain(Executable):
     def __init__(self, parts: Sequence[Executable]) -> None:
         self._parts = list(parts)
 
-    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
+    def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         """Runs the parts in order, each seeing what the earlier ones produced."""
         computed = dict(values)
         for part in self._parts:

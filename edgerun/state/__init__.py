@@ -1,18 +1,19 @@
 """What programs read and write between calls: the ragged batch and the states of sequences."""
 
 from edgerun.state.batch import Batch
-from edgerun.state.kv_cache import CacheSpec, KVCache
-from edgerun.state.spec import AttentionState, RecurrentState, State
+from edgerun.state.sequences import SequenceStore
+from edgerun.state.spec import AttentionState, RecurrentState, State, attention_name, same_attention
 from edgerun.state.store import Room, Slot, StateStore
 
 __all__ = [
     "AttentionState",
     "Batch",
-    "CacheSpec",
-    "KVCache",
     "RecurrentState",
     "Room",
+    "SequenceStore",
     "Slot",
     "State",
     "StateStore",
+    "attention_name",
+    "same_attention",
 ]

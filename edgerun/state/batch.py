@@ -47,7 +47,7 @@ class Batch:
         Args:
             ids: the tokens to append, at least one.
             start: position of the first of them.
-            sequence: sequence number as returned by ``KVCache.open``.
+            sequence: sequence number as returned by ``SequenceStore.open``.
             logits: ``"last"`` for the last row's logits, ``"all"`` for every row's, ``"none"``.
         """
         tokens = np.asarray(ids, dtype=np.int32)

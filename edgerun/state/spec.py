@@ -6,7 +6,8 @@ lowered graph, node by node; nothing else says how large a cache is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeAlias
 
@@ -71,3 +72,30 @@ State: TypeAlias = AttentionState | RecurrentState
 def attention_name(layer: int) -> str:
     """The name of a layer's keys and values, as model files call them (``….key``, ``….value``)."""
     return f"past_key_values.{layer}"
+
+
+def attention_of(states: Iterable[State], layer: int) -> AttentionState | None:
+    """What an attention layer keeps; None if nothing says so."""
+    for state in states:
+        if isinstance(state, AttentionState) and state.name == attention_name(layer):
+            return state
+    return None
+
+
+def geometries(states: Iterable[State]) -> list[list[AttentionState]]:
+    """The attention states among some, in groups that differ in nothing but their names."""
+    groups: dict[AttentionState, list[AttentionState]] = {}
+    for state in states:
+        if isinstance(state, AttentionState):
+            groups.setdefault(replace(state, name=""), []).append(state)
+    return list(groups.values())
+
+
+def same_attention(
+    layers: int, kv_heads: int, head_dim: int, codec: str = CODEC, window: int = 0
+) -> tuple[AttentionState, ...]:
+    """The states of a model all of whose layers attend alike."""
+    return tuple(
+        AttentionState(attention_name(layer), kv_heads, head_dim, head_dim, window, codec)
+        for layer in range(layers)
+    )

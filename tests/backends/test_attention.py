@@ -12,7 +12,7 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.attention.units import AttentionUnits
 from edgerun.kernels.run.program import ThreadTeam
 from edgerun.ops.registry import OPS
-from edgerun.state import Batch, CacheSpec, KVCache
+from edgerun.state import Batch, SequenceStore, same_attention
 
 # Of the largest value: what float32 sums lose, and what rounding to 16 bits costs with int8.
 BOUNDS = {"fp32": 3e-6, "fp16": 3e-6, "int8": 5e-4}
@@ -20,25 +20,25 @@ HEAD_DIM = 32
 BLOCK_TOKENS = 512
 
 
-def attention(spec, group, window=0):
-    heads = spec.num_kv_heads * group
+def attention(spec, group):
     attrs = {
-        "num_heads": heads,
-        "num_kv_heads": spec.num_kv_heads,
-        "head_dim": spec.head_dim,
-        "scale": spec.head_dim**-0.5,
-        "window": window,
+        "num_heads": spec[0].kv_heads * group,
+        "num_kv_heads": spec[0].kv_heads,
+        "head_dim": spec[0].key_dim,
+        "scale": spec[0].key_dim ** -0.5,
+        "window": spec[0].window,
         "layer": 0,
     }
     return Node("attention", "attend", ("q", "k", "v"), ("out",), attrs)
 
 
 def projections(spec, group, rows):
-    widths = {"q": group * spec.num_kv_heads, "k": spec.num_kv_heads, "v": spec.num_kv_heads}
+    kv_heads = spec[0].kv_heads
+    widths = {"q": group * kv_heads, "k": kv_heads, "v": kv_heads}
     values = {}
     for name, heads in widths.items():
         rng = np.random.default_rng([7, heads])
-        values[name] = rng.standard_normal((rows, heads * spec.head_dim)).astype(np.float32) * 2
+        values[name] = rng.standard_normal((rows, heads * spec[0].key_dim)).astype(np.float32) * 2
     return values
 
 
@@ -47,8 +47,10 @@ def append(cache, sequence, tokens, seed=0):
     start = cache.length(sequence)
     cache.reserve(sequence, start + tokens)
     rng = np.random.default_rng(seed)
-    shape = (2, tokens, cache.spec.num_kv_heads, cache.spec.head_dim)
-    cache.write(0, sequence, start, *rng.standard_normal(shape).astype(np.float32) * 2)
+    state = cache.states[0]
+    shape = (2, tokens, state.kv_heads, state.key_dim)
+    keys, values = rng.standard_normal(shape).astype(np.float32) * 2
+    cache.write_block(state.name, sequence, start, (keys, values))
     cache.commit(sequence, start + tokens)
 
 
@@ -66,12 +68,12 @@ def batch_of(cache, parts: Sequence[tuple[int, int]], forked: int = 0):
     return Batch.join(batches)
 
 
-def run(spec, group, parts, *, window=0, threads=2, forked=0):
+def run(spec, group, parts, *, threads=2, forked=0):
     """What the CPU back-end computes, and what the definition says."""
-    node = attention(spec, group, window)
+    node = attention(spec, group)
     graph = Graph([node], ["q", "k", "v"], ["out"], {})
     rows = sum(tokens for _, tokens in parts)
-    cache = KVCache(spec, max(sum(part) for part in parts), len(parts))
+    cache = SequenceStore(spec, max(sum(part) for part in parts), len(parts))
     batch = batch_of(cache, parts, forked)
     values = projections(spec, group, rows)
     backend = make_backend("cpu", given={"threads": threads})
@@ -85,11 +87,11 @@ def run(spec, group, parts, *, window=0, threads=2, forked=0):
     return found, OPS["attention"].evaluate(inputs, node.attrs, batch, cache)[0]
 
 
-def run_alone(spec, group, parts, window):
+def run_alone(spec, group, parts):
     """What the CPU back-end computes for the rows of ``run``, one call a row."""
-    node = attention(spec, group, window)
+    node = attention(spec, group)
     graph = Graph([node], ["q", "k", "v"], ["out"], {})
-    cache = KVCache(spec, max(sum(part) for part in parts), len(parts))
+    cache = SequenceStore(spec, max(sum(part) for part in parts), len(parts))
     batch = batch_of(cache, parts)
     values = projections(spec, group, batch.rows)
     backend = make_backend("cpu", given={"threads": 1})
@@ -114,7 +116,7 @@ def assert_near(found, expected, bound):
     ("dtype", "group"), [("fp32", 4), ("fp16", 4), ("int8", 4), ("fp16", 1), ("int8", 8)]
 )
 def test_decoding_equals_the_definition_at_every_length(dtype, group):
-    spec = CacheSpec(1, 2, HEAD_DIM, dtype)
+    spec = same_attention(1, 2, HEAD_DIM, dtype)
     for length in [1, 63, 64, 65, BLOCK_TOKENS, BLOCK_TOKENS + 1, 1000, 2500]:
         found, expected = run(spec, group, [(length - 1, 1)])
         assert_near(found, expected, BOUNDS[dtype])
@@ -123,15 +125,15 @@ def test_decoding_equals_the_definition_at_every_length(dtype, group):
 @pytest.mark.parametrize("dtype", list(BOUNDS))
 @pytest.mark.parametrize("window", [0, 100, 700])
 def test_prompts_drafts_and_single_tokens_mix(dtype, window):
-    spec = CacheSpec(1, 2, HEAD_DIM, dtype)
+    spec = same_attention(1, 2, HEAD_DIM, dtype, window)
     parts = [(999, 1), (64, 1), (1000, 4), (300, 10), (0, 9), (63, 1)]
-    found, expected = run(spec, 4, parts, window=window)
+    found, expected = run(spec, 4, parts)
     assert_near(found, expected, BOUNDS[dtype])
 
 
 @pytest.mark.parametrize("dtype", list(BOUNDS))
 def test_threads_change_no_bit(dtype):
-    spec = CacheSpec(1, 3, HEAD_DIM, dtype)
+    spec = same_attention(1, 3, HEAD_DIM, dtype)
     parts = [(1800, 1), (1100, 3), (40, 12)]
     one, two, three = (run(spec, 4, parts, threads=threads)[0] for threads in (1, 2, 3))
     np.testing.assert_array_equal(one, two)
@@ -142,16 +144,16 @@ def test_threads_change_no_bit(dtype):
 @pytest.mark.parametrize("dtype", list(BOUNDS))
 def test_rows_have_the_same_bits_alone_and_together(dtype, window):
     """Prompts, drafts and single tokens, near each limit of a page and of a block of pages."""
-    spec = CacheSpec(1, 2, HEAD_DIM, dtype)
+    spec = same_attention(1, 2, HEAD_DIM, dtype, window)
     parts = [(1800, 1), (30, 1), (1020, 8), (BLOCK_TOKENS - 5, 20), (1500, 70)]
-    together, _ = run(spec, 4, parts, window=window)
-    alone = run_alone(spec, 4, parts, window)
+    together, _ = run(spec, 4, parts)
+    alone = run_alone(spec, 4, parts)
     np.testing.assert_array_equal(together, alone)
 
 
 @pytest.mark.parametrize("capacity", [0, 5, 7])
 def test_rows_without_room_for_partial_results_have_the_same_bits(capacity, monkeypatch):
-    spec = CacheSpec(1, 2, HEAD_DIM, "fp16")
+    spec = same_attention(1, 2, HEAD_DIM, "fp16")
     parts = [(1200, 1), (1700, 1), (1130, 2), (900, 1)]
     cut, _ = run(spec, 4, parts)
     original = AttentionUnits.plan
@@ -168,7 +170,7 @@ def test_rows_without_room_for_partial_results_have_the_same_bits(capacity, monk
 @pytest.mark.parametrize("dtype", list(BOUNDS))
 @pytest.mark.parametrize("forked", [64, BLOCK_TOKENS, 1100])
 def test_a_shared_prefix_changes_nothing_beyond_the_bound(dtype, forked):
-    spec = CacheSpec(1, 2, HEAD_DIM, dtype)
+    spec = same_attention(1, 2, HEAD_DIM, dtype)
     parts = [(1200, 1), (1200, 1), (1500, 1), (1130, 4), (1300, 1)] * 2
     found, expected = run(spec, 4, parts, forked=forked)
     assert_near(found, expected, BOUNDS[dtype])
@@ -184,7 +186,7 @@ def test_pages_in_common_are_visited_once(forked, monkeypatch):
         counted.append(program.frame.copy())
 
     monkeypatch.setattr(ThreadTeam, "run", spy)
-    spec = CacheSpec(1, 1, HEAD_DIM, "fp16")
+    spec = same_attention(1, 1, HEAD_DIM, "fp16")
     run(spec, 1, [(1200, 1)] * 6, forked=forked)
     single, stacked = counted[0][4:6].tolist()
     # Three blocks a sequence: of the first two, one unit serves all six.

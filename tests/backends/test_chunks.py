@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from edgerun.backends import CompileOptions, Shape, make_backend
 from edgerun.graph.ir import Constant, Graph, Node
 from edgerun.plan.calibration import random_weight
-from edgerun.state import Batch, CacheSpec, KVCache
+from edgerun.state import Batch, SequenceStore, same_attention
 
 ROWS, K, N = 53, 352, 70
-SPEC = CacheSpec(1, 1, 16, "fp32")
+SPEC = same_attention(1, 1, 16, "fp32")
 FAMILIES = [
     ("int8_block", "int2"),
     ("int8_block", "int4"),
@@ -34,7 +34,7 @@ def product(
     given = {"threads": 1, "pack": "trits" if trits else "two_bits"}
     backend = make_backend("cpu", given=given)
     program = backend.compile(graph, Shape.of(chunk), CompileOptions(SPEC))
-    cache, found = KVCache(SPEC, ROWS), []
+    cache, found = SequenceStore(SPEC, ROWS), []
     for start in range(0, ROWS, chunk):
         some = x[start : start + chunk]
         batch = Batch.of([0] * len(some), 0, 0, logits="none")

@@ -9,7 +9,8 @@ from edgerun.backends.observe import ObservedExecutable
 from edgerun.backends.reference import ReferenceBackend
 from edgerun.errors import BackendError
 from edgerun.model.bundle import open_bundle
-from edgerun.state import Batch, CacheSpec, KVCache
+from edgerun.plan.states import states_of
+from edgerun.state import Batch, SequenceStore
 from tests.support.bundles import bundle_of, runner
 
 IDS = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -54,10 +55,10 @@ class Wrong(ReferenceBackend):
 def test_the_first_wrong_node_is_named():
     bundle = open_bundle(bundle_of("llama"))
     config = bundle.config
-    spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, "fp32")
+    spec = states_of(bundle.graph, config, "fp32")
     options = CompileOptions(spec)
     checked = ObservedExecutable(Wrong(), bundle.graph, Shape.of(16), options, checks=True)
-    cache = KVCache(spec, 64)
+    cache = SequenceStore(spec, 64)
     sequence = cache.open()
     cache.reserve(sequence, len(IDS))
     with pytest.raises(BackendError, match=r"'wrong' diverges first at node '.*layers\.0.*gate"):

@@ -15,7 +15,7 @@ from edgerun.errors import BackendError
 from edgerun.graph import lower as lowering
 from edgerun.model import bundle as bundles
 from edgerun.model.bundle import open_bundle
-from edgerun.state import CacheSpec
+from edgerun.state import same_attention
 from tests.graph.test_check import CASES, write
 from tests.support.bundles import bundle_of, runner
 
@@ -38,7 +38,7 @@ ROWS = (1, 16, 64)
 def compile_cpu(folder, rows):
     bundle = open_bundle(folder)
     config = bundle.config
-    spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim)
+    spec = same_attention(config.num_layers, config.num_kv_heads, config.head_dim)
     backend = make_backend("cpu")
     try:
         backend.compile(bundle.graph, Shape.of(rows), CompileOptions(spec))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.ops.base import IDS, POSITIONS, Example, Kind
 from edgerun.ops.registry import OPS
-from edgerun.state import Batch, CacheSpec, KVCache
+from edgerun.state import AttentionState, Batch, SequenceStore, State, same_attention
 
 Values = Mapping[str, NDArray[Any]]
 
@@ -51,7 +51,7 @@ class Case:
         }
         return Graph([node], [*shapes], [*outputs], constants, shapes=shapes)
 
-    def batch(self, cache: KVCache) -> Batch:
+    def batch(self, cache: SequenceStore) -> Batch:
         """The rows, after so many cached tokens as the example says."""
         ids = self.example.inputs.get(IDS, np.zeros(self.rows, np.int32))
         batches, start = [], 0
@@ -59,25 +59,29 @@ class Case:
             sequence = cache.open()
             cache.reserve(sequence, cached + new)
             rng = np.random.default_rng([cached, new])
-            shape = (2, cached, cache.spec.num_kv_heads, cache.spec.head_dim)
-            keys, values = rng.standard_normal(shape).astype(np.float32)
-            cache.write(0, sequence, 0, keys, values)
+            for state in cache.states:
+                assert isinstance(state, AttentionState)
+                shape = (2, cached, state.kv_heads, state.key_dim)
+                keys, values = rng.standard_normal(shape).astype(np.float32)
+                cache.write_block(state.name, sequence, 0, (keys, values))
             batches.append(Batch.of(ids[start : start + new], cached, sequence))
             start += new
         return Batch.join(batches)
 
-    def spec(self) -> CacheSpec:
+    def spec(self) -> tuple[State, ...]:
         """What the op remembers, in float32; something for an op that remembers nothing."""
         state = OPS[self.op].state
         if state is None:
-            return CacheSpec(1, 1, 2, "fp32")
-        declared: Any = state(self.example.attributes)
-        return CacheSpec(1, declared.kv_heads, declared.key_dim, "fp32")
+            return same_attention(1, 1, 2, "fp32")
+        declared = state(self.example.attributes)
+        return (
+            replace(declared, codec="fp32") if isinstance(declared, AttentionState) else declared,
+        )
 
-    def cache(self, spec: CacheSpec) -> KVCache:
+    def cache(self, spec: tuple[State, ...]) -> SequenceStore:
         """Room for the example."""
         parts = self.example.parts or ((0, self.rows),)
-        return KVCache(spec, max(sum(part) for part in parts), len(parts))
+        return SequenceStore(spec, max(sum(part) for part in parts), len(parts))
 
     def values(self) -> Values:
         """What comes from earlier nodes."""

@@ -14,7 +14,7 @@ from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import AHEAD, Sequence, Token
 from edgerun.errors import BackendError, Full, InputError, PromptError
-from edgerun.state import Batch, KVCache, Room
+from edgerun.state import Batch, Room, SequenceStore
 from tests.support import fakes, plain_store
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
@@ -24,7 +24,7 @@ def engine(
     executable: Any = None, chunk_rows: int = 4, context: int = 64, slots: int = 2
 ) -> Engine:
     programs = fakes.programs_of(executable or fakes.FakeExecutable())
-    store = KVCache(fakes.SPEC, context, slots)
+    store = SequenceStore(fakes.SPEC, context, slots)
     return Engine(programs, store, fakes.VOCAB, (fakes.END,), chunk_rows)
 
 
@@ -102,7 +102,7 @@ def test_prefill_runs_in_chunks_and_decode_row_by_row() -> None:
 
 def test_each_phase_runs_on_its_own_executable() -> None:
     prefill, decode = fakes.FakeExecutable(), fakes.FakeExecutable()
-    store = KVCache(fakes.SPEC, 64)
+    store = SequenceStore(fakes.SPEC, 64)
     run = Engine(fakes.programs_of(prefill, decode), store, fakes.VOCAB)
     list(generate(run, [1, 2, 3]))
     assert (prefill.rows, decode.rows) == ([3], [1] * 7)

@@ -18,7 +18,7 @@ from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import Sequence, Token
 from edgerun.errors import InputError
-from edgerun.state import Batch, KVCache
+from edgerun.state import Batch, SequenceStore
 from tests.engine.test_engine import expected
 from tests.support import fakes
 
@@ -47,7 +47,7 @@ def slow_to_draw(self: Chooser, logits: Any) -> int:
 
 
 def make_engine(slots: int = THREADS, context: int = 64) -> Engine:
-    store = KVCache(fakes.SPEC, context, slots)
+    store = SequenceStore(fakes.SPEC, context, slots)
     return Engine(fakes.programs_of(OneBuffer()), store, fakes.VOCAB, (fakes.END,), chunk_rows=8)
 
 

@@ -23,7 +23,7 @@ from edgerun.backends.cpu import buffers, weights
 from edgerun.graph.ir import Graph
 from edgerun.kernels.layouts import stream as layout
 from edgerun.model import bundle
-from edgerun.state.kv_cache import KVCache
+from edgerun.state.paged import PagePool
 
 PAGE = mmap.PAGESIZE
 LINE = 64
@@ -58,16 +58,16 @@ def guarded_copy(array: NDArray[Any]) -> NDArray[Any]:
 @contextmanager
 def guard_pages() -> Iterator[None]:
     """All that the CPU back-end hands to kernels has guard pages while this lasts."""
-    make_cache, read_graph = KVCache.__init__, bundle.read_graph
+    make_pool, read_graph = PagePool.__init__, bundle.read_graph
 
-    def init_cache(self: KVCache, *arguments: Any, **named: Any) -> None:
-        make_cache(self, *arguments, **named)
-        for name in ("keys", "values", "key_scales", "value_scales", "page_table"):
-            pool = getattr(self, name)
-            fresh = guarded_zeros(pool.shape, pool.dtype)
-            if name == "page_table":
-                fresh[...] = pool
-            setattr(self, name, fresh)
+    def init_pool(self: PagePool, *arguments: Any, **named: Any) -> None:
+        make_pool(self, *arguments, **named)
+        for name, array in self.arrays.items():
+            self.arrays[name] = guarded_zeros(array.shape, array.dtype)
+        table = self.page_table
+        self.page_table = guarded_zeros(table.shape, table.dtype)
+        self.page_table[...] = table
+        self.locate()
 
     def read(*arguments: Any, **named: Any) -> Graph:
         graph = read_graph(*arguments, **named)
@@ -82,7 +82,7 @@ def guard_pages() -> Iterator[None]:
         return guarded_zeros(shape, np.uint8)
 
     with (
-        mock.patch.object(KVCache, "__init__", init_cache),
+        mock.patch.object(PagePool, "__init__", init_pool),
         mock.patch.object(bundle, "read_graph", read),
         mock.patch.object(layout.Arena, "zeros", arena_zeros),
         mock.patch.object(buffers, "aligned_zeros", guarded_zeros),

@@ -13,7 +13,8 @@ from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
 from edgerun.plan.planner import make_plan
 from edgerun.plan.programs import compile_plan
-from edgerun.state import Batch, CacheSpec, KVCache
+from edgerun.plan.states import states_of
+from edgerun.state import Batch, SequenceStore
 
 
 def test_every_value_of_the_default_model_has_its_shape():
@@ -64,13 +65,13 @@ def test_segments_cut_anywhere_compute_what_the_whole_does(first):
     """Rows that want no logits, inputs of any op, values that only wanted rows have."""
     bundle = open_bundle(resolve(None))
     config, ops = bundle.config, {node.op for node in bundle.graph.nodes}
-    spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, "fp32")
+    spec = states_of(bundle.graph, config, "fp32")
     batches = [([5, 9, 300, 7], "all"), ([11, 12, 13], "last"), ([4, 8], "none")]
 
     def run(backends):
         plan = make_plan(bundle.graph, backends)
         programs = compile_plan(plan, backends, [Shape.of(16)], CompileOptions(spec))
-        cache = KVCache(spec, 64, len(batches))
+        cache = SequenceStore(spec, 64, len(batches))
         opened = [cache.open() for _ in batches]
         for (ids, _), sequence in zip(batches, opened, strict=True):
             cache.reserve(sequence, len(ids))

@@ -21,7 +21,7 @@ from edgerun.kernels.attention.units import (
     AttentionUnits,
 )
 from edgerun.ops.registry import OPS
-from edgerun.state import Batch, CacheSpec, KVCache
+from edgerun.state import AttentionState, Batch, SequenceStore, same_attention
 from tests.kernels.harness import (
     F32,
     ISAS,
@@ -43,42 +43,48 @@ DECODE = [((0, 1),), ((63, 1),), ((64, 1), (200, 1), (5, 1))]
 PREFILL = [((0, 5),), ((60, 9), (0, 1), (127, 20)), ((100, 33),)]
 
 
-def filled_cache(spec: CacheSpec, parts: tuple[tuple[int, int], ...]) -> tuple[KVCache, Batch]:
+def filled_cache(
+    states: tuple[AttentionState, ...], parts: tuple[tuple[int, int], ...]
+) -> tuple[SequenceStore, Batch]:
     """A cache with random tokens in shuffled pages, and the batch that continues them."""
-    cache = KVCache(spec, context=300, max_sequences=len(parts))
-    cache._free_pages = list(np.random.default_rng(0).permutation(cache._free_pages))
+    cache = SequenceStore(states, context=300, slots=len(parts))
+    name, pool = states[0].name, cache.pool(states[0].name)
+    pool._free = np.random.default_rng(0).permutation(pool.unwritten).tolist()
+    pool._grown = len(pool._free)
     batches = []
     for number, (cached, tokens) in enumerate(parts):
         sequence = cache.open()
         cache.reserve(sequence, cached + tokens)
-        shape = (cached, spec.num_kv_heads, spec.head_dim)
-        cache.write(0, sequence, 0, random(shape, 2 * number), random(shape, 2 * number + 1))
+        shape = (cached, states[0].kv_heads, states[0].key_dim)
+        block = random(shape, 2 * number), random(shape, 2 * number + 1)
+        cache.write_block(name, sequence, 0, block)
         batches.append(Batch.of([0] * tokens, cached, sequence))
     return cache, Batch.join(batches)
 
 
-def cache_fields(cache: KVCache, batch: Batch) -> dict[str, Any]:
+def cache_fields(cache: SequenceStore, batch: Batch) -> dict[str, Any]:
     """Fields that describe layer 0 of a cache and the rows of a batch."""
+    state = cache.states[0]
+    assert isinstance(state, AttentionState)
+    pool = cache.pool(state.name)
     return {
         "positions": batch.positions,
         "sequences": batch.sequences,
-        "keys": cache.keys,
-        "values": cache.values,
-        "key_scales": cache.key_scales if cache.key_scales.size else 0,
-        "value_scales": cache.value_scales if cache.value_scales.size else 0,
-        "page_table": cache.page_table,
-        "pages": cache.page_table.shape[1],
-        "kv_heads": cache.spec.num_kv_heads,
-        "page_heads": cache.spec.num_layers * cache.spec.num_kv_heads,
+        "key_scales": 0,
+        "value_scales": 0,
+        **pool.fields(state.name),
+        **pool.arrays,
+        "page_table": pool.page_table,
+        "kv_heads": state.kv_heads,
     }
 
 
 @cases_of("cache_write", isa=ISAS, dtype=["fp32", "fp16", "int8"], shape=[(8, 3), (40, 1)])
 def cache_write(isa: str, dtype: Any, shape: tuple[int, int]) -> Call:
     head_dim, kv_heads = shape
-    spec = CacheSpec(1, kv_heads, head_dim, dtype)
-    cache, batch = filled_cache(spec, PREFILL[1])
-    expected, _ = filled_cache(spec, PREFILL[1])
+    states = same_attention(1, kv_heads, head_dim, dtype)
+    cache, batch = filled_cache(states, PREFILL[1])
+    expected, _ = filled_cache(states, PREFILL[1])
     width = kv_heads * head_dim
     k, v = random((batch.rows, width), 1, gap=2), random((batch.rows, width), 2, gap=3)
     k[1, :head_dim] = 0
@@ -86,10 +92,10 @@ def cache_write(isa: str, dtype: Any, shape: tuple[int, int]) -> Call:
     def check() -> None:
         keys, values = (x[:, :width].reshape(batch.rows, kv_heads, head_dim) for x in (k, v))
         for row in range(batch.rows):
-            place = (0, int(batch.sequences[row]), int(batch.positions[row]))
-            expected.write(*place, keys[row : row + 1], values[row : row + 1])
-        for name in ("keys", "values", "key_scales", "value_scales"):
-            np.testing.assert_array_equal(getattr(cache, name), getattr(expected, name))
+            place = (states[0].name, int(batch.sequences[row]), int(batch.positions[row]))
+            expected.write_block(*place, (keys[row : row + 1], values[row : row + 1]))
+        for name, array in cache.pool(states[0].name).arrays.items():
+            np.testing.assert_array_equal(array, expected.pool(states[0].name).arrays[name])
 
     fields = {"k": k, "k_stride": width + 2, "v": v, "v_stride": width + 3}
     params = {"dtype": dtype, "head_dim": head_dim, "lanes": float_lanes(isa)}
@@ -99,7 +105,9 @@ def cache_write(isa: str, dtype: Any, shape: tuple[int, int]) -> Call:
 class Counted:
     """A batch as kernels see it, and its units."""
 
-    def __init__(self, batch: Batch, cache: KVCache, window: int, partial_floats: int = 1) -> None:
+    def __init__(
+        self, batch: Batch, cache: SequenceStore, window: int, partial_floats: int = 1
+    ) -> None:
         self.rows = np.array([batch.rows], np.int64)
         self.counts = np.zeros(3, np.int64)
         fields = {
@@ -109,8 +117,9 @@ class Counted:
             "counts": self.counts.ctypes.data,
         }
         self.units = AttentionUnits(batch.rows, STACK, window, partial_floats, fields)
-        given = {"page_table": cache.page_table.ctypes.data, "pages": cache.page_table.shape[1]}
-        for name, value in given.items():
+        fields = cache.pool(cache.states[0].name).fields(cache.states[0].name)
+        for name in ("page_table", "pages"):
+            value = fields[name]
             self.units.arguments[self.units.names.index(name)] = value
 
 
@@ -119,7 +128,7 @@ def attention_call(
 ) -> tuple[dict[str, Any], Counted, Any]:
     """Fields, units and check of a call of either attention kernel."""
     head_dim, group = params["head_dim"], params["group"]
-    cache, batch = filled_cache(CacheSpec(1, kv_heads, head_dim, params["dtype"]), parts)
+    cache, batch = filled_cache(same_attention(1, kv_heads, head_dim, params["dtype"]), parts)
     width = kv_heads * group * head_dim
     q = random((batch.rows, width), 1, gap=1)
     k, v = (random((batch.rows, kv_heads * head_dim), seed) for seed in (2, 3))
@@ -228,7 +237,7 @@ PLANS = [
 @cases_of("attention_plan", plan=PLANS, window=[0, 50, 700])
 def attention_plan(plan: tuple[list[tuple[int, int]], int], window: int) -> Call:
     parts, common = plan
-    cache = KVCache(CacheSpec(1, 1, 1), max(sum(one) for one in parts), len(parts))
+    cache = SequenceStore(same_attention(1, 1, 1), max(sum(one) for one in parts), len(parts))
     batches = []
     for cached, tokens in parts:
         sequence = cache.fork(0, common)[0] if batches and common else cache.open()
@@ -239,11 +248,13 @@ def attention_plan(plan: tuple[list[tuple[int, int]], int], window: int) -> Call
     counted = Counted(batch, cache, window)
     units = counted.units
 
+    page_table = cache.pool(cache.states[0].name).page_table
+
     def check() -> None:
-        tables = cache.page_table[batch.sequences]
+        tables = page_table[batch.sequences]
         ends = batch.positions // PAGE_TOKENS + 1
         starts = np.maximum(batch.positions - window + 1, 0) // PAGE_TOKENS if window else 0 * ends
-        seen = [np.zeros(cache.page_table.shape[1], int) for _ in range(batch.rows)]
+        seen = [np.zeros(page_table.shape[1], int) for _ in range(batch.rows)]
         slots: set[int] = set()
         for table, count in ((units.single, SINGLE), (units.stacked, STACKED)):
             for row, rows, page, end, block, *_ in table[: counted.counts[count]].tolist():
@@ -277,7 +288,7 @@ def attention_plan(plan: tuple[list[tuple[int, int]], int], window: int) -> Call
         "rows": counted.rows,
         "positions": batch.positions,
         "sequences": batch.sequences,
-        "page_table": cache.page_table,
+        "page_table": page_table,
         "counts": counted.counts,
         "single": units.single,
         "stacked": units.stacked,

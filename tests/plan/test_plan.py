@@ -17,7 +17,7 @@ from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.plan.planner import SWITCH_BYTES_A_SECOND, SWITCH_SECONDS, make_plan
 from edgerun.plan.programs import compile_plan
-from edgerun.state import Batch, CacheSpec, KVCache
+from edgerun.state import Batch, SequenceStore, same_attention
 
 
 class Fake(Backend):
@@ -99,9 +99,9 @@ def test_segments_hand_values_to_one_another():
     ]
     plan = make_plan(chain_graph(4), backends)
     assert placement(plan) == ["a", "b", "a", "b"]
-    spec = CacheSpec(1, 1, 8)
+    spec = same_attention(1, 1, 8)
     programs = compile_plan(plan, backends, buckets(4), CompileOptions(spec))
-    result = programs.run(Batch.of([5, 7], 0, 0), KVCache(spec, 64))
+    result = programs.run(Batch.of([5, 7], 0, 0), SequenceStore(spec, 64))
     np.testing.assert_array_equal(result["v3"], [9, 11])
 
 
@@ -174,16 +174,16 @@ def test_an_accelerator_left_out_is_compared_where_it_could_run():
 def test_an_accelerator_learns_who_stands_in_for_it():
     backends = [Accelerating([0.0] * 3), Fake("b", [0.0] * 3)]
     plan = make_plan(chain_graph(3), backends, "a")
-    spec = CacheSpec(1, 1, 8)
+    spec = same_attention(1, 1, 8)
     programs = compile_plan(plan, backends, buckets(4), CompileOptions(spec))
-    result = programs.run(Batch.of([5], 0, 0), KVCache(spec, 64))
+    result = programs.run(Batch.of([5], 0, 0), SequenceStore(spec, 64))
     np.testing.assert_array_equal(result["v2"], [8])
 
 
 def test_without_a_companion_nobody_stands_in():
     backends = [Accelerating([0.0] * 3), Fake("c", [0.0] * 3)]
     plan = make_plan(chain_graph(3), backends, "a")
-    spec = CacheSpec(1, 1, 8)
+    spec = same_attention(1, 1, 8)
     with pytest.raises(UnsupportedError, match="'a' failed and no other"):
         compile_plan(plan, backends, buckets(4), CompileOptions(spec))
 

@@ -5,7 +5,7 @@ import pytest
 from edgerun.backends.base import FEW_ROWS, Launches, Phase, Shape, buckets
 from edgerun.errors import BackendError
 from edgerun.plan.programs import Programs
-from edgerun.state import Batch, KVCache
+from edgerun.state import Batch, SequenceStore
 from tests.support import fakes
 
 
@@ -14,7 +14,7 @@ def batch_of(rows):
 
 
 def opened_cache():
-    cache = KVCache(fakes.SPEC, 128)
+    cache = SequenceStore(fakes.SPEC, 128)
     cache.reserve(cache.open(), 128)
     return cache
 

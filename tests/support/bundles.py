@@ -19,8 +19,8 @@ from edgerun.backends.base import buckets
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.plan.planner import make_plan
 from edgerun.plan.programs import Programs, compile_plan
-from edgerun.state import Batch, CacheSpec, KVCache
-from edgerun.state.kv_cache import CacheDType
+from edgerun.plan.states import states_of
+from edgerun.state import Batch, SequenceStore
 from edgerun_export.pipeline import ExportOptions, export
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -49,7 +49,7 @@ class Runner:
 
     bundle: Bundle
     programs: Programs
-    cache: KVCache
+    cache: SequenceStore
     sequence: int
     length: int = field(default=0)
 
@@ -69,7 +69,7 @@ def runner(
     backend: str,
     *,
     threads: int = 1,
-    kv_cache: CacheDType = "fp32",
+    kv_cache: str = "fp32",
     max_rows: int = 64,
     context: int = 256,
     sequences: int = 1,
@@ -79,11 +79,10 @@ def runner(
     bundle = open_bundle(folder)
     given = {"threads": threads, "pack": "trits" if trits else "two_bits"}
     backends = [make_backend(backend, given=given)]
-    config = bundle.config
-    spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, kv_cache)
+    spec = states_of(bundle.graph, bundle.config, kv_cache)
     plan = make_plan(bundle.graph, backends)
     programs = compile_plan(plan, backends, buckets(max_rows), CompileOptions(spec))
-    cache = KVCache(spec, context, sequences)
+    cache = SequenceStore(spec, context, sequences)
     try:
         yield Runner(bundle, programs, cache, cache.open())
     finally:

@@ -18,13 +18,14 @@ from edgerun.llm.loading import Model
 from edgerun.model.chat.template import ChatTemplate
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.plan.programs import Programs
-from edgerun.state import Batch, CacheSpec, KVCache
+from edgerun.state import Batch, SequenceStore, same_attention
 
 SPECIALS = ("<|bos|>", "<|im_start|>", "<|im_end|>")
 BOS, START, END = 256, 257, 258
 THINK = 259
 VOCAB = 260
-SPEC = CacheSpec(num_layers=1, num_kv_heads=1, head_dim=2, dtype="fp32")
+SPEC = same_attention(1, 1, 2, "fp32")
+LAYER = SPEC[0].name
 
 CHATML = """\
 {{ bos_token }}{% for message in messages %}<|im_start|>{{ message.role }}
@@ -86,17 +87,17 @@ class FakeExecutable(Executable):
         self.rows: list[int] = []
         self.closed = 0
 
-    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
+    def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         self.rows.append(batch.rows)
         for id_, position, sequence in zip(
             batch.ids, batch.positions, batch.sequences, strict=True
         ):
             value = np.full((1, 1, 2), float(id_), np.float32)
-            cache.write(0, int(sequence), int(position), value, value)
+            cache.write_block(LAYER, int(sequence), int(position), (value, value))
         logits = np.zeros((len(batch.logit_rows), VOCAB), np.float32)
         for index, row in enumerate(batch.logit_rows):
             length = int(batch.positions[row]) + 1
-            keys, _ = cache.read(0, int(batch.sequences[row]), length)
+            keys, _ = cache.read_block(LAYER, int(batch.sequences[row]), 0, length)
             logits[index, self._next([int(key) for key in keys[:, 0, 0]])] = 10
         return {"logits": logits}
 
@@ -133,7 +134,7 @@ def fake_model(
         "tokenizer": tokenizer,
         "template": ChatTemplate(template, tokenizer.special_token_variables()),
         "programs": programs_of(executable),
-        "cache_spec": SPEC,
+        "states": SPEC,
         "context": context,
         "vocab_size": VOCAB,
         "eos_ids": (END,),

@@ -36,7 +36,8 @@ from edgerun.kernels.lang.word import word
 from edgerun.kernels.run.instructions import Instruction, Loaded
 from edgerun.kernels.run.program import Program, ThreadTeam
 from edgerun.machine.profile import measure_bandwidth
-from edgerun.state import Batch, CacheSpec, KVCache
+from edgerun.state import Batch, SequenceStore, State, same_attention
+from edgerun.state.capacity import token_bytes
 
 CACHE_LIMIT_BYTES = 600 << 20
 MIN_SECONDS, MIN_RUNS = 0.1, 5
@@ -74,23 +75,22 @@ def graph_of(shape: Shape, layers: int) -> Graph:
     return Graph(nodes, ["q", "k", "v"], [f"out{layers - 1}"], {})
 
 
-def fill(cache: KVCache) -> None:
+def fill(cache: SequenceStore) -> None:
     """Puts the same random page everywhere."""
     rng = np.random.default_rng(0)
-    page: Any = rng.standard_normal(cache.keys.shape[1:])
-    if cache.spec.dtype == "int8":
-        page = np.rint(page * 40)
-        cache.key_scales[:] = cache.value_scales[:] = 1 / 40
-    cache.keys[:] = page.astype(cache.keys.dtype)
-    cache.values[:] = cache.keys
+    for name, array in cache.pool(cache.states[0].name).arrays.items():
+        page: Any = rng.standard_normal(array.shape[1:])
+        if array.dtype == np.int8:
+            page = np.rint(page * 40)
+        array[:] = 1 / 40 if name.endswith("scales") else page.astype(array.dtype)
 
 
 @contextmanager
 def attention(
     shape: Shape, layers: int, dtype: Any, threads: int, rows: int
-) -> Iterator[tuple[Executable, CacheSpec]]:
+) -> Iterator[tuple[Executable, tuple[State, ...]]]:
     """An executable for batches of up to ``rows`` rows."""
-    spec = CacheSpec(layers, shape.kv_heads, shape.head_dim, dtype)
+    spec = same_attention(layers, shape.kv_heads, shape.head_dim, dtype)
     backend = make_backend("cpu", given={"threads": threads})
     options = CompileOptions(spec)
     executable = backend.compile(graph_of(shape, layers), buckets(rows)[-1], options)
@@ -128,11 +128,11 @@ def decode(
     shape: Shape, dtype: Any, context: int, threads: int, sequences: int = 1, shared: bool = False
 ) -> dict[str, float]:
     """Time of a decode step for one or several sequences of ``context`` tokens each."""
-    token = CacheSpec(1, shape.kv_heads, shape.head_dim, dtype).bytes_per_token
+    token = token_bytes(same_attention(1, shape.kv_heads, shape.head_dim, dtype))
     tokens = context * (1 if shared else sequences)
     layers = max(1, min(shape.layers, CACHE_LIMIT_BYTES // (token * tokens)))
     with attention(shape, layers, dtype, threads, sequences) as (executable, spec):
-        cache = KVCache(spec, context + 64, sequences)
+        cache = SequenceStore(spec, context + 64, sequences)
         opened = [cache.open()]
         cache.reserve(opened[0], context)
         fill(cache)
@@ -158,7 +158,7 @@ def prefill(shape: Shape, dtype: Any, tokens: int, threads: int) -> dict[str, fl
     layers, rows = 4, 256
     pairs = tokens * (tokens + 1) / 2
     with attention(shape, layers, dtype, threads, rows) as (executable, spec):
-        cache = KVCache(spec, tokens, 1)
+        cache = SequenceStore(spec, tokens, 1)
         sequence = cache.open()
         cache.reserve(sequence, tokens)
         values = inputs(shape, rows)

@@ -13,7 +13,7 @@ from edgerun.backends.cpu.families import paths_taken
 from edgerun.errors import BackendError
 from edgerun.kernels.run.instructions import FENCE
 from edgerun.kernels.run.program import Program, ThreadTeam
-from edgerun.state import Batch, KVCache
+from edgerun.state import Batch, SequenceStore
 
 
 class CpuExecutable(Executable):
@@ -23,7 +23,7 @@ class CpuExecutable(Executable):
         """Takes over a binder whose segment is complete."""
         self._binder = binder
         self._team = team
-        self._cache: KVCache | None = None
+        self._cache: SequenceStore | None = None
         self._program = Program(
             binder.instructions,
             [binder.keep, binder.operands, binder.weights, binder.pool.all, binder.graph],
@@ -38,7 +38,7 @@ class CpuExecutable(Executable):
         self._times = trace.Times(binder.shape.phase.value)
         self._steps = self._single_steps() if trace.enabled(trace.TIMES) else []
 
-    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
+    def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         """Runs the batch; see ``Executable``.
 
         Raises:
@@ -93,10 +93,12 @@ class CpuExecutable(Executable):
         frame = self._binder.frame
         return [(step.label, Program([step], [], frame)) for step in self._program.instructions]
 
-    def _bind(self, cache: KVCache) -> None:
-        spec, expected = cache.spec, self._binder.options.cache
-        if spec != expected:
-            raise BackendError(f"the program was compiled for {expected}, the cache has {spec}")
+    def _bind(self, cache: SequenceStore) -> None:
+        states, expected = cache.states, self._binder.options.states
+        if states != expected:
+            raise BackendError(
+                f"the program was compiled for the states {expected}, the store has {states}"
+            )
         for patch in self._binder.patches:
             patch.block[patch.index] = np.int64(patch.value(cache))
         self._cache = cache

@@ -60,10 +60,11 @@ def report_lines(llm: LLM) -> list[str]:
 def stats_lines(llm: LLM, stats: Stats) -> list[str]:
     """Speed and memory of the last generation, a line each, and back-ends that are unusual."""
     from edgerun.backends.registry import DEFAULT
+    from edgerun.state.capacity import token_bytes
 
     numbers = streaming(llm, stats.decode_tokens_per_s)
     share, limit = numbers["share_of_memory_limit"], numbers["memory_limit_gb_per_s"]
-    cached = llm.model.cache_spec.bytes_per_token * (stats.prompt_tokens + stats.decode_steps)
+    cached = token_bytes(llm.model.states) * (stats.prompt_tokens + stats.decode_steps)
     reused = stats.reused_tokens
     more = f", {reused} more from the cache" if reused else ""
     backends = [backend.name for backend in llm.model.backends]

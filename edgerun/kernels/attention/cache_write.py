@@ -1,4 +1,4 @@
-"""Writes keys and values into the paged cache of ``state/kv_cache.py``."""
+"""Writes keys and values into the page pools of ``state/paged.py``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import gcd
 
 from numba import float32, njit
 
-from edgerun.kernels.attention.parts import CACHE, PAGE_TOKENS
+from edgerun.kernels.attention.units import CACHE, PAGE_TOKENS
 from edgerun.kernels.jit.registry import Body, kernel
 from edgerun.kernels.lang.simd import load, store, store_f16
 from edgerun.kernels.lang.tiles import ELEMENT_BYTES

@@ -19,7 +19,6 @@ from edgerun.kernels.attention.parts import (
     FIELDS,
     KEYS,
     KV_HEADS,
-    PAGE_TOKENS,
     POSITIONS,
     UNITS,
     VALUES,
@@ -33,7 +32,14 @@ from edgerun.kernels.attention.parts import (
     soften,
     visible_from,
 )
-from edgerun.kernels.attention.units import UNIT_END, UNIT_INTS, UNIT_PAGE, UNIT_ROW, UNIT_ROWS
+from edgerun.kernels.attention.units import (
+    PAGE_TOKENS,
+    UNIT_END,
+    UNIT_INTS,
+    UNIT_PAGE,
+    UNIT_ROW,
+    UNIT_ROWS,
+)
 from edgerun.kernels.jit.registry import Body, kernel
 from edgerun.kernels.lang.tiles import ELEMENT_BYTES, scratch
 from edgerun.kernels.lang.word import float_at, int_at, word

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from numba import njit
 
 from edgerun.kernels.attention.int8_tiles import score_codes, weigh_codes
-from edgerun.kernels.attention.parts import PAGE_TOKENS
+from edgerun.kernels.attention.units import PAGE_TOKENS
 from edgerun.kernels.lang.tiles import ELEMENT_BYTES, score_tile, weigh_tile
 
 Product: TypeAlias = Callable[..., None]

@@ -1,7 +1,8 @@
 """What the attention kernels have in common: their arguments, queries, softmax and results.
 
-The pool of ``state/kv_cache.py`` lies as ``[page, layer, kv_head, token, head_dim]`` and its base
-address is that of the layer in page 0; ``page_heads`` heads lie from one page to the next.
+The arrays of a page pool (``state/paged.py``) lie as ``[page, layer, kv_head, token, head_dim]``
+and their address is that of the layer in page 0; ``page_heads`` heads lie from one page to the
+next.
 ``page_table`` is int32 ``[sequences, pages]``. ``lanes`` is the number of float32 in a vector.
 A *query* is one head of one row; the queries of a unit (``units.py``) that share a
 key/value head are ``[rows, group]``.
@@ -18,6 +19,8 @@ from numba import float32, njit
 
 from edgerun.kernels.attention.units import (
     BLOCK_PAGES,
+    CACHE,
+    PAGE_TOKENS,
     ROW_BLOCK,
     ROW_BLOCKS,
     ROW_INTS,
@@ -30,9 +33,7 @@ from edgerun.kernels.lang.simd import load, maximum, reduce_add, reduce_max, spl
 from edgerun.kernels.lang.vectormath import exp
 from edgerun.kernels.lang.word import float_at, int_at, set_float, word
 
-PAGE_TOKENS = 64  # as in state/kv_cache.py
 LOWEST = -3.0e38
-CACHE = "keys values key_scales value_scales page_table pages kv_heads page_heads"
 
 # Arguments of ``attention`` and ``attention_many``.
 POSITIONS, SEQUENCES, Q, Q_STRIDE, OUT, OUT_STRIDE = range(6)

@@ -9,9 +9,10 @@ from math import gcd
 
 from numba import int64, njit
 
-from edgerun.kernels.attention.parts import PAGE_TOKENS, clear, finish, merge, visible_from
+from edgerun.kernels.attention.parts import clear, finish, merge, visible_from
 from edgerun.kernels.attention.units import (
     COUNTS,
+    PAGE_TOKENS,
     ROW_BLOCK,
     ROW_BLOCKS,
     ROW_INTS,

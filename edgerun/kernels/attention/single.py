@@ -23,7 +23,6 @@ from edgerun.kernels.attention.parts import (
     FIELDS,
     KEYS,
     KV_HEADS,
-    PAGE_TOKENS,
     POSITIONS,
     UNITS,
     VALUES,
@@ -37,7 +36,7 @@ from edgerun.kernels.attention.parts import (
     soften,
     visible_from,
 )
-from edgerun.kernels.attention.units import UNIT_END, UNIT_INTS, UNIT_PAGE, UNIT_ROW
+from edgerun.kernels.attention.units import PAGE_TOKENS, UNIT_END, UNIT_INTS, UNIT_PAGE, UNIT_ROW
 from edgerun.kernels.jit.registry import Body, kernel
 from edgerun.kernels.lang.intrinsics import prefetch
 from edgerun.kernels.lang.tiles import ELEMENT_BYTES, scratch

@@ -20,7 +20,11 @@ from numpy.typing import NDArray
 
 from edgerun.kernels.jit.registry import compiled, native
 
+PAGE_TOKENS = 64  # as in state/paged.py
 BLOCK_PAGES = 8
+CODECS = ("fp32", "fp16", "int8")  # how keys and values may be stored
+# What kernels read of a page pool: arrays of its codec, 0 for those that it has not, and its table.
+CACHE = "key_data value_data key_scales value_scales page_table pages kv_heads page_heads"
 # Partial results; rows beyond are not cut. The system commits what is used.
 CAPACITY = 2048
 

@@ -13,7 +13,7 @@ from edgerun.backends.base import NO_VALUES, CompileOptions, Executable, Shape, 
 from edgerun.errors import BackendError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
-from edgerun.state import Batch, KVCache
+from edgerun.state import Batch, SequenceStore
 from edgerun_hw.backend.matrix import DeviceMatrix, stack_key
 from edgerun_hw.backend.products import Product, Quantised, quantise_activations
 from edgerun_hw.backend.session import Session
@@ -42,7 +42,7 @@ class FabricExecutable(Executable):
                 group.matrix = session.matrix(group.weights)
                 self._fits &= group.matrix is not None
 
-    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
+    def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         """Runs the layers; see ``Executable``.
 
         Raises:

@@ -23,7 +23,8 @@ from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
 from edgerun.plan.planner import make_plan
 from edgerun.plan.programs import compile_plan
-from edgerun.state import Batch, CacheSpec, KVCache
+from edgerun.plan.states import states_of
+from edgerun.state import Batch, SequenceStore, same_attention
 from edgerun_hw.backend import FpgaBackend
 from edgerun_hw.backend.tally import Tally, cycles_report, part_of
 from edgerun_hw.devices.registry import DEVICES, find_device
@@ -32,7 +33,7 @@ from tests.hw.support.overlays import fake_overlay, normal, random_weight, repla
 from tests.support.bundles import bundle_of
 
 FAKE = ["--backend", "fpga", "--device", "fake"]
-SPEC = CacheSpec(1, 1, 16)
+SPEC = same_attention(1, 1, 16)
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_a_layer_with_bias_and_residual_agrees_with_its_definition(name, activat
         fpga("fake:tiny-prefill"),
         {"x": normal(rng, rows, 64), "r": normal(rng, rows, 70)},
     )
-    batch, cache = Batch.of(list(range(rows)), 0, 0), KVCache(SPEC, 64)
+    batch, cache = Batch.of(list(range(rows)), 0, 0), SequenceStore(SPEC, 64)
     executable = ObservedExecutable(
         backend, graph, Shape.of(rows), CompileOptions(SPEC), checks=True
     )
@@ -140,7 +141,7 @@ def test_layers_that_read_one_another_run_in_turn():
     graph = Graph(nodes, ["x"], ["u", "v", "y"], dict(weights))
     backend = fpga("fake:tiny")
     executable = ObservedExecutable(backend, graph, Shape.of(1), CompileOptions(SPEC), checks=True)
-    executable(Batch.of([1], 0, 0), KVCache(SPEC, 64), {"x": normal(rng, 1, 64)})
+    executable(Batch.of([1], 0, 0), SequenceStore(SPEC, 64), {"x": normal(rng, 1, 64)})
     report = backend.report()
     assert report is not None
     assert report.notes[-1].startswith(f"{2 + 2} commands")  # two to test the device, a|b and c
@@ -278,13 +279,13 @@ def test_a_joined_batch_equals_separate_ones(name, monkeypatch):
     options = {} if name.startswith("bitnet") else {"weights": "int4"}
     bundle = open_bundle(bundle_of(name, **options))
     config = bundle.config
-    spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, "fp32")
+    spec = states_of(bundle.graph, config, "fp32")
     found = find_candidates("fpga", "fake")
     plan = make_plan(bundle.graph, found.backends, found.preferred)
     assert {"fpga", "cpu"} == {segment.backend for segment in plan.segments[Phase.PREFILL]}
     programs = compile_plan(plan, found.backends, [Shape.of(64)], CompileOptions(spec))
     run = programs.run
-    cache = KVCache(spec, 64, 2 * len(PROMPTS))
+    cache = SequenceStore(spec, 64, 2 * len(PROMPTS))
     pairs = [(ids, cache.open()) for ids in PROMPTS]
     alone = [(ids, cache.open()) for ids in PROMPTS]
     for ids, sequence in (*pairs, *alone):

@@ -21,7 +21,8 @@ from edgerun.errors import BackendError
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.plan.planner import make_plan
 from edgerun.plan.programs import compile_plan
-from edgerun.state import Batch, CacheSpec, KVCache
+from edgerun.plan.states import states_of
+from edgerun.state import Batch, SequenceStore, same_attention
 from edgerun_hw.backend import FpgaBackend
 from edgerun_hw.overlay import register_map as regs
 from edgerun_hw.overlay.driver import Tlmm
@@ -152,11 +153,11 @@ def bundle() -> Bundle:
 def generate(backend: Any) -> tuple[list[int], np.ndarray]:
     """Greedy tokens and the logits they were chosen by."""
     graph, config = bundle().graph, bundle().config
-    spec = CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, "fp32")
+    spec = states_of(graph, config, "fp32")
     backends = [backend, *(make_backend(name) for name in getattr(backend, "companions", ()))]
     plan = make_plan(graph, backends, backend.name)
     programs = compile_plan(plan, backends, buckets(len(PROMPT)), CompileOptions(spec))
-    cache_ = KVCache(spec, 32, 1)
+    cache_ = SequenceStore(spec, 32, 1)
     sequence = cache_.open()
     tokens, logits, ids = [], [], list(PROMPT)
     try:
@@ -275,13 +276,13 @@ def test_without_a_companion_the_failure_is_an_error(monkeypatch):
     backend.use_device("fake")
     graph = bundle().graph
     node = next(one for one in graph.nodes if one.op == "linear")
-    spec = CacheSpec(1, 1, 16)
+    spec = same_attention(1, 1, 16)
     alone = replace(graph.with_nodes([node]), outputs=[*node.outputs])
     executable = backend.compile(alone, Shape.of(1), CompileOptions(spec))
     x = np.ones((1, graph.constants[node.inputs[1]].shape[1]), np.float32)
     with pytest.raises(BackendError, match="no other back-end"):
         for _ in range(4):
-            executable(Batch.of([1], 0, 0), KVCache(spec, 64), {node.inputs[0]: x})
+            executable(Batch.of([1], 0, 0), SequenceStore(spec, 64), {node.inputs[0]: x})
 
 
 def test_a_full_memory_leaves_the_rest_to_the_cpu(expected, monkeypatch, caplog):

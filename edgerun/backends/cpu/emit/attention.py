@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,20 @@ from edgerun.backends.base import Shape, Support
 from edgerun.backends.cpu.binder import ATTENTION, ROWS, Binder, Patch
 from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.operands import WITH_CACHE, Argument
-from edgerun.errors import BackendError
+from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
-from edgerun.kernels.attention.units import COUNTS, SINGLE, SPLIT, STACKED, AttentionUnits
-from edgerun.kernels.run.instructions import Instruction
+from edgerun.kernels.attention.units import (
+    CACHE,
+    CODECS,
+    COUNTS,
+    SINGLE,
+    SPLIT,
+    STACKED,
+    AttentionUnits,
+)
 from edgerun.kernels.run.program import FRAME_WORDS
-from edgerun.state import KVCache
+from edgerun.state import AttentionState, SequenceStore
+from edgerun.state.spec import attention_of
 
 HALF_BYTES = 2  # of an element of the cache in half precision, the usual storage
 FAMILY = "float/float32"  # attention multiplies float32 with float32
@@ -24,11 +34,19 @@ MAX_HEAD_DIM, MAX_GROUP, MAX_QUERIES = 1024, 128, 16384
 STACK_ROWS = 8  # rows that attend to a page at a time, of one prompt or with shared pages
 
 
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """Units of layers that are equal in what they keep, see and compute."""
+
+    kind: tuple[AttentionState, int]
+    units: AttentionUnits
+
+
 def emit_attention(binder: Binder, node: Node, index: int) -> None:
     """Writes keys and values into the cache, attends to it, and combines partial results."""
     attrs = node.attrs
     partial_floats = attrs["num_heads"] * (attrs["head_dim"] + 2)
-    units, counts = _units(binder, attrs["window"], partial_floats)
+    units, counts = _units(binder, _state(binder, node), partial_floats)
     cached = f"cache{attrs['layer']}"
     _emit_write(binder, node, cached)
     out = binder.new(node.outputs[0], attrs["num_heads"] * attrs["head_dim"], ROWS)
@@ -71,40 +89,23 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
 
 
 def _cache_arguments(binder: Binder, node: Node) -> dict[str, Argument]:
-    """What kernels that use the cache have in common; ``_patch_cache`` fills in the addresses.
-
-    Raises:
-        BackendError: the cache has other heads or too few layers.
-    """
-    kv_heads, head_dim, layer = (node.attrs[name] for name in ("num_kv_heads", "head_dim", "layer"))
-    spec = binder.options.cache
-    if (kv_heads, head_dim) != (spec.num_kv_heads, spec.head_dim) or layer >= spec.num_layers:
-        raise BackendError(
-            f"{node.name} keeps {kv_heads} heads of {head_dim} in layer {layer}, which do not fit "
-            f"the cache: {spec}"
-        )
+    """What kernels that use the cache have in common; ``_patch`` fills in the addresses."""
     return {
         "positions": binder.positions,
         "sequences": binder.sequences,
-        "keys": WITH_CACHE,
-        "values": WITH_CACHE,
-        "key_scales": WITH_CACHE,
-        "value_scales": WITH_CACHE,
-        "page_table": WITH_CACHE,
-        "pages": WITH_CACHE,
-        "kv_heads": kv_heads,
-        "page_heads": binder.options.cache.num_layers * kv_heads,
+        **dict.fromkeys(CACHE.split(), WITH_CACHE),
+        "kv_heads": node.attrs["num_kv_heads"],
     }
 
 
 def _emit_write(binder: Binder, node: Node, cached: str) -> None:
     """Emits the writing of keys and values into the cache, which counts as a buffer."""
     _, k, v = (binder.values[name] for name in node.inputs)
-    head_dim = node.attrs["head_dim"]
+    head_dim, state = node.attrs["head_dim"], _state(binder, node)
     write = binder.emit(
         "cache_write",
         {
-            "dtype": binder.options.cache.dtype,
+            "dtype": state.codec,
             "head_dim": head_dim,
             "lanes": binder.lanes_of(head_dim),
         },
@@ -116,7 +117,7 @@ def _emit_write(binder: Binder, node: Node, cached: str) -> None:
         writes={cached},
         label=f"{node.name}/write",
     )
-    _patch_cache(binder, write, node.attrs["layer"])
+    _patch(binder, write.arguments, write.fields, state)
 
 
 def _emit_reading(
@@ -130,11 +131,11 @@ def _emit_reading(
     writes: str,
 ) -> str:
     """Emits attention for one kind of units; returns the buffer that it writes."""
-    (name, params), attrs = kernel, node.attrs
+    (name, params), attrs, state = kernel, node.attrs, _state(binder, node)
     q = binder.values[node.inputs[0]]
     attend = binder.emit(
         name,
-        params | {"dtype": binder.options.cache.dtype},
+        params | {"dtype": state.codec},
         _cache_arguments(binder, node)
         | arguments
         | {"q": q, "q_stride": q.stride}
@@ -144,24 +145,57 @@ def _emit_reading(
         writes={writes},
         label=node.name if name == "attention" else f"{node.name}/many",
     )
-    _patch_cache(binder, attend, attrs["layer"])
+    _patch(binder, attend.arguments, attend.fields, state)
     return writes
 
 
-def _units(binder: Binder, window: int, partial_floats: int) -> tuple[AttentionUnits, int]:
-    """The units of layers with this window, and the word of the frame where their counts begin.
+def _state(binder: Binder, node: Node) -> AttentionState:
+    """What a node keeps.
 
-    The frame has room for a few windows; layers beyond see units of the whole context, of which
-    those outside their window are empty.
+    Raises:
+        BackendError: the store keeps something else for its layer.
+        UnsupportedError: no kernel reads what the codec stores.
     """
-    known = [one for one in binder.keep if isinstance(one, AttentionUnits)]
-    last = (FRAME_WORDS - ATTENTION) // COUNTS - 1
-    if len(known) >= last and window not in [one.window for one in known]:
-        window = 0
-    for place, one in enumerate(known):
-        if one.window == window:
-            return one, ATTENTION + COUNTS * place
-    counts = ATTENTION + COUNTS * len(known)
+    attrs, state = node.attrs, attention_of(binder.options.states, node.attrs["layer"])
+    head_dim = attrs["head_dim"]
+    declared = (attrs["num_kv_heads"], head_dim, head_dim, attrs["window"])
+    if state is None or declared != (
+        state.kv_heads,
+        state.key_dim,
+        state.value_dim,
+        state.window,
+    ):
+        raise BackendError(
+            f"{node.name} keeps {attrs['num_kv_heads']} heads of {head_dim} in a window of "
+            f"{attrs['window']}, which do not fit what is stored for it: {state}"
+        )
+    if state.codec not in CODECS:
+        raise UnsupportedError(
+            f"the back-end 'cpu' has no kernels for keys and values in {state.codec}: choose "
+            f"kv_cache from {', '.join(CODECS)}, or the back-end 'reference'"
+        )
+    return state
+
+
+def _units(
+    binder: Binder, state: AttentionState, partial_floats: int
+) -> tuple[AttentionUnits, int]:
+    """The units of layers of a geometry, and the word of the frame where their counts begin.
+
+    Raises:
+        UnsupportedError: the layers have more geometries than the frame has words for.
+    """
+    kind = (replace(state, name=""), partial_floats)
+    planned = [entry for entry in binder.keep if isinstance(entry, _Planned)]
+    for place, entry in enumerate(planned):
+        if entry.kind == kind:
+            return entry.units, ATTENTION + COUNTS * place
+    counts = ATTENTION + COUNTS * len(planned)
+    if counts + COUNTS > FRAME_WORDS:
+        raise UnsupportedError(
+            f"the attention layers of this model have more than {len(planned)} different windows "
+            "and shapes, for which the back-end 'cpu' has no room: use the back-end 'reference'"
+        )
     batch: dict[str, NDArray[Any]] = {
         "rows": binder.count(ROWS),
         "positions": binder.positions,
@@ -169,33 +203,23 @@ def _units(binder: Binder, window: int, partial_floats: int) -> tuple[AttentionU
         "counts": binder.count(counts),
     }
     fields = {name: array.ctypes.data for name, array in batch.items()}
-    made = AttentionUnits(binder.shape.rows, STACK_ROWS, window, partial_floats, fields)
-    binder.keep.append(made)
-    binder.before_run.append(made.plan)
-    _patch_table(binder, made.arguments, made.names)
-    return made, counts
+    units = AttentionUnits(binder.shape.rows, STACK_ROWS, state.window, partial_floats, fields)
+    binder.keep.append(_Planned(kind, units))
+    binder.before_run.append(units.plan)
+    _patch(binder, units.arguments, units.names, state)
+    return units, counts
 
 
-def _patch_table(binder: Binder, block: NDArray[np.int64], names: tuple[str, ...]) -> None:
-    binder.patches += [
-        Patch(block, names.index("page_table"), lambda cache: cache.page_table.ctypes.data),
-        Patch(block, names.index("pages"), lambda cache: cache.page_table.shape[1]),
-    ]
+def _patch(
+    binder: Binder, block: NDArray[np.int64], fields: tuple[str, ...], state: AttentionState
+) -> None:
+    """Lets those of the fields that say where a layer's pages are be filled in with the store."""
 
+    def value_of(field: str) -> Callable[[SequenceStore], int]:
+        return lambda store: store.pool(state.name).fields(state.name).get(field, 0)
 
-def _patch_cache(binder: Binder, made: Instruction, layer: int) -> None:
-    block, index_of = made.arguments, made.fields.index
-
-    def of_layer(attribute: str) -> Any:
-        def address(cache: KVCache) -> int:
-            pool = getattr(cache, attribute)
-            return int(pool[0, layer].ctypes.data) if pool.size else 0
-
-        return address
-
-    for attribute in ("keys", "values", "key_scales", "value_scales"):
-        binder.patches.append(Patch(block, index_of(attribute), of_layer(attribute)))
-    _patch_table(binder, block, made.fields)
+    for field in set(CACHE.split()).difference(("kv_heads",)).intersection(fields):
+        binder.patches.append(Patch(block, fields.index(field), value_of(field)))
 
 
 def _supports(graph: Graph, node: Node) -> Support:

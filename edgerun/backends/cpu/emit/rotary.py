@@ -9,7 +9,7 @@ from edgerun.backends.cpu.operands import WITH_CACHE, Argument
 from edgerun.backends.cpu.rotary_tables import RotaryTables
 from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph, Node
-from edgerun.state import KVCache
+from edgerun.state import SequenceStore
 
 
 def emit_rotary(binder: Binder, node: Node, index: int) -> None:
@@ -51,7 +51,7 @@ def emit_rotary(binder: Binder, node: Node, index: int) -> None:
         label=node.name,
     )
 
-    def table(cache: KVCache) -> int:
+    def table(cache: SequenceStore) -> int:
         return shared.address(node.inputs[2], inv_freq, factor, cache.context)
 
     binder.patches.append(Patch(made.arguments, made.fields.index("table"), table))

@@ -15,14 +15,14 @@ from edgerun.backends.base import (
 )
 from edgerun.graph.ir import Graph, Node
 from edgerun.ops.registry import OPS
-from edgerun.state import Batch, KVCache
+from edgerun.state import Batch, SequenceStore
 
 
 class Norms(Executable):
     def __init__(self, segment: Graph) -> None:
         self._segment = segment
 
-    def __call__(self, batch: Batch, cache: KVCache, values: Values = NO_VALUES) -> Values:
+    def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         known: dict[str, Any] = {**self._segment.constants, **values}
         for node in self._segment.nodes:
             inputs = [known[name] for name in node.inputs]

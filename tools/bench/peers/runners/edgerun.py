@@ -6,7 +6,8 @@ from pathlib import Path
 
 import edgerun
 from edgerun.llm.loading import LoadOptions, Model, prepare
-from edgerun.state import Batch, KVCache
+from edgerun.state import Batch, SequenceStore
+from edgerun.state.capacity import token_bytes
 
 
 class EdgerunRunner:
@@ -17,8 +18,8 @@ class EdgerunRunner:
     def __init__(self, model: Model) -> None:
         self._model = model
         self.vocab_size = model.vocab_size
-        self.kv_bytes_per_token = model.cache_spec.bytes_per_token
-        self._cache = KVCache(model.cache_spec, model.context)
+        self.kv_bytes_per_token = token_bytes(model.states)
+        self._cache = SequenceStore(model.states, model.context)
         self._sequence = self._cache.open()
         self._length = 0
 

@@ -1,0 +1,93 @@
+"""How many pages there are: what sequences may need, and what memory has room for."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from edgerun.errors import InputError
+from edgerun.state.memory import Memory
+from edgerun.state.paged import PAGE_TOKENS, PagePool, Transfer, page_bytes, pages_of
+from edgerun.state.spec import AttentionState, RecurrentState, State, geometries
+
+CHUNK_TOKENS = 512  # of a windowed layer, beyond its window: what one call may append
+
+Groups = Sequence[Sequence[AttentionState]]
+
+
+def sequence_bytes(states: Sequence[State], tokens: int) -> int:
+    """Bytes that a sequence of so many tokens takes."""
+    fixed = sum(
+        array.nbytes
+        for state in states
+        if isinstance(state, RecurrentState)
+        for array in state.arrays
+    )
+    groups = geometries(states)
+    return fixed + sum(_pages(group, tokens) * page_bytes(group) for group in groups)
+
+
+def token_bytes(states: Sequence[State]) -> int:
+    """Bytes of keys and values that one token takes over all layers."""
+    return sum(page_bytes(group) for group in geometries(states)) // PAGE_TOKENS
+
+
+def affordable_context(states: Sequence[State], limit: int, nbytes: int) -> int:
+    """The longest sequence, up to ``limit`` tokens, that takes no more than so many bytes."""
+    return bisect_right(range(1, limit + 1), nbytes, key=lambda n: sequence_bytes(states, n))
+
+
+def check_context(states: Sequence[State], context: int, memory: Memory) -> None:
+    """Makes sure that memory can hold one sequence of a context.
+
+    Raises:
+        InputError: it cannot; the message says what would fit.
+    """
+    needed, free = sequence_bytes(states, context), memory.look()
+    if needed > free:
+        raise InputError(
+            f"a context of {context} tokens takes {_size(needed)} of memory for keys and values, "
+            f"and {_size(free)} are free: choose one of at most "
+            f"{affordable_context(states, context, free)} tokens, or a smaller type of kv_cache"
+        )
+
+
+def make_pools(
+    groups: Groups, context: int, slots: int, memory: Memory, transfer: Transfer | None
+) -> list[PagePool]:
+    """Pools for layers in groups of one geometry: for all sequences, if memory can hold them.
+
+    Raises:
+        InputError: there is no memory for one sequence of ``context`` tokens.
+    """
+    states = [state for group in groups for state in group]
+    check_context(states, context, memory)
+    whole = slots * sum(pages_of(context) * page_bytes(group) for group in groups)
+    share = min(1.0, memory.look() / max(1, whole))
+    try:
+        return [
+            PagePool(
+                group,
+                slots,
+                context,
+                max(_pages(group, context), int(share * slots * pages_of(context))),
+                memory,
+                transfer,
+            )
+            for group in groups
+        ]
+    except MemoryError as error:
+        raise InputError(
+            f"the system gives no memory for keys and values of {slots} sequences of {context} "
+            "tokens: load the model with a smaller context or max_sessions"
+        ) from error
+
+
+def _pages(group: Sequence[AttentionState], tokens: int) -> int:
+    """Pages that a sequence has at a time."""
+    window = group[0].window
+    return pages_of(min(tokens, window + CHUNK_TOKENS) if window else tokens)
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.2f} GiB"

@@ -1,0 +1,40 @@
+"""Memory that pages may take: asked for page by page, so that there is always some left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+SPARE_BYTES = 128 << 20  # stays free for everything else
+UNLIMITED = 1 << 62
+
+
+class Memory:
+    """How much memory there really is, looked at when a page is to be taken and rarely else.
+
+    Address space is reserved for all pages at once; the system commits a page when it is first
+    written. What was granted and not yet written is not seen by a look, so a little stays free.
+    """
+
+    def __init__(
+        self, available: Callable[[], int] = lambda: UNLIMITED, spare_bytes: int = SPARE_BYTES
+    ) -> None:
+        """Takes a function that says how many bytes are free now."""
+        self._available = available
+        self._spare = spare_bytes
+        self._left = 0
+
+    def look(self) -> int:
+        """Bytes that may be taken, as of now."""
+        self._left = max(0, self._available() - self._spare)
+        return self._left
+
+    def left(self, enough: int) -> int:
+        """Bytes that may be taken: as of the last look, if that was ``enough``."""
+        return self._left if self._left >= enough else self.look()
+
+    def take(self, nbytes: int) -> bool:
+        """Takes memory; False if there is not so much."""
+        if self.look() < nbytes:
+            return False
+        self._left -= nbytes
+        return True

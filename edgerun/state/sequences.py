@@ -1,0 +1,336 @@
+"""The store that everything runs on: slots, and parts that keep what layers remember."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from copy import copy as shallow
+
+from edgerun.errors import InputError, PromptError
+from edgerun.state.capacity import make_pools
+from edgerun.state.fair_lock import FairLock
+from edgerun.state.memory import Memory
+from edgerun.state.paged import PAGE_TOKENS, PagePool, Transfer, pages_of
+from edgerun.state.parts import Part
+from edgerun.state.prefixes import ROOT, Key, chain
+from edgerun.state.recurrent import RecurrentArrays
+from edgerun.state.spec import RecurrentState, State, geometries
+from edgerun.state.store import Block, Holder, Owner, Room, Slot
+
+NO_PAGES = 1 << 62  # what a store without pages has of them
+
+
+class SequenceStore:
+    """States of several sequences; see ``StateStore``, which says what the methods mean.
+
+    Layers of equal geometry and window share a pool of pages. Ctrl-C may come between any two
+    lines here; see ``PagePool``.
+
+    Attributes:
+        states: what the layers of the model remember.
+        context: most tokens of a sequence.
+        lock: held by the thread that changes anything here.
+    """
+
+    def __init__(
+        self,
+        states: Sequence[State],
+        context: int,
+        slots: int = 1,
+        *,
+        memory: Memory | None = None,
+        transfer: Transfer | None = None,
+    ) -> None:
+        """Reserves address space for ``slots`` sequences of ``context`` tokens.
+
+        Args:
+            states: of the layers, whose names differ.
+            context: most tokens of a sequence.
+            slots: most sequences.
+            memory: from which pages are taken; without limits unless given.
+            transfer: moves blocks of keys and values; NumPy unless given.
+
+        Raises:
+            InputError: a number is not positive, two layers have one name, or there is no memory
+                for one sequence.
+        """
+        if context < 1 or slots < 1:
+            raise InputError(
+                f"cache of {slots} sequences of {context} tokens: both must be at least 1"
+            )
+        self.states, self.context, self.lock = tuple(states), context, FairLock()
+        self._memory = memory = memory or Memory()
+        self._pools = make_pools(geometries(self.states), context, slots, memory, transfer)
+        recurrent = [
+            RecurrentArrays(state, slots) for state in states if isinstance(state, RecurrentState)
+        ]
+        self._parts: list[Part] = [*self._pools, *recurrent]
+        self._part_of = {state.name: part for part in self._parts for state in part.states}
+        if len(self._part_of) != len(self.states):
+            raise InputError(f"two layers keep their state under one name: {self.states}")
+        for pool in self._pools:
+            pool.reclaim = self._collect
+        self._holders: list[Holder] = [_nobody] * slots
+        self._filled = [False] * slots
+        self._lengths = [0] * slots
+        self._changes = itertools.count(1)
+        self._versions = [0] * slots
+        self._keys: list[list[Key]] = [[] for _ in range(slots)]
+        self._tails: list[tuple[int, ...]] = [()] * slots
+        self._last_pages: dict[Key, tuple[tuple[int, ...], Key]] = {}
+
+    def pool(self, name: str) -> PagePool:
+        """The pool that holds a layer's keys and values.
+
+        Raises:
+            InputError: no layer of this name has any.
+        """
+        part = self._part_of.get(name)
+        if not isinstance(part, PagePool):
+            raise InputError(f"no layer '{name}' keeps keys and values here")
+        return part
+
+    def length(self, slot: Slot) -> int:
+        """Tokens that a slot holds."""
+        return self._lengths[slot]
+
+    def version(self, slot: Slot) -> int:
+        """See ``StateStore``."""
+        return self._versions[slot]
+
+    def room(self) -> Room:
+        """See ``StateStore``."""
+        return self.lock.run(self._room)
+
+    def _room(self) -> Room:
+        self._collect()
+        slots = sum(not self._in_use(slot) for slot in range(len(self._holders)))
+        if not self._pools:
+            return Room(slots, NO_PAGES, 0)
+        step = sum(pool.page_bytes for pool in self._pools)
+        new = self._memory.left(step * pages_of(self.context)) // step
+        pages = min(pool.spare + min(pool.unwritten, new) for pool in self._pools)
+        return Room(slots, pages, PAGE_TOKENS)
+
+    def open(self, owner: Owner | None = None) -> Slot:
+        """See ``StateStore``."""
+        return self.lock.run(self._open, owner)
+
+    def _open(self, owner: Owner | None) -> Slot:
+        self._collect()
+        for slot in range(len(self._holders)):
+            if not self._in_use(slot):
+                self._changed(slot)
+                self._holders[slot] = weakref.ref(owner) if owner else _caller
+                return slot
+        raise InputError(
+            f"all {len(self._holders)} sequences of the KV cache are in use: close a session "
+            "or a stream, or load the model with a larger max_sessions"
+        )
+
+    def close(self, slot: Slot) -> None:
+        """See ``StateStore``; for a slot that has no owner."""
+        self._holders[slot] = _nobody
+
+    def fork(
+        self, slot: Slot, length: int | None = None, owner: Owner | None = None
+    ) -> tuple[Slot, int]:
+        """See ``StateStore``."""
+        return self.lock.run(self._fork, slot, length, owner)
+
+    def _fork(self, source: Slot, length: int | None, owner: Owner | None) -> tuple[Slot, int]:
+        current = self._lengths[source]
+        asked = current if length is None else length
+        if not 0 <= asked <= current:
+            raise InputError(
+                f"a fork of {asked} tokens from a sequence of {current}; expected 0 to {current}"
+            )
+        slot, kept, keys = self._open(owner), self._reachable(source, asked), self._keys[source]
+        self._filled[slot] = True
+        for part in self._parts:
+            part.share(source, slot, kept, current, keys)
+        self._set(slot, kept, keys)
+        return slot, kept
+
+    def match(self, ids: Sequence[int], owner: Owner | None = None) -> tuple[Slot, int]:
+        """See ``StateStore``."""
+        return self.lock.run(self._match, ids, owner)
+
+    def _match(self, ids: Sequence[int], owner: Owner | None) -> tuple[Slot, int]:
+        slot = self._open(owner)
+        keys, length = self._stored(ids)
+        length = self._agreed(length, lambda part, limit: part.findable(keys, limit))
+        self._filled[slot] = True
+        for part in self._parts:
+            part.adopt(slot, length, keys)
+        self._set(slot, length, keys)
+        return slot, length
+
+    def _stored(self, ids: Sequence[int]) -> tuple[list[Key], int]:
+        """Keys of the pages that begin as ids do, and how many of the ids they hold."""
+        keys: list[Key] = []
+        before = ROOT
+        for start in range(0, len(ids) - PAGE_TOKENS + 1, PAGE_TOKENS):
+            key = chain(before, ids[start : start + PAGE_TOKENS])
+            if not any(pool.holds(key) for pool in self._pools):
+                break
+            keys.append(key)
+            before = key
+        length = len(keys) * PAGE_TOKENS
+        last, key = self._last_pages.get(before, ((), ROOT))
+        pairs = zip(last, ids[length : length + PAGE_TOKENS], strict=False)
+        alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        return [*keys, key], length + alike
+
+    def reserve(self, slot: Slot, length: int) -> None:
+        """See ``StateStore``."""
+        if length > self.context:
+            raise PromptError(
+                f"{length} tokens do not fit the context of {self.context}: "
+                "shorten the prompt or load the model with a larger context",
+                tokens=length,
+                context=self.context,
+            )
+        self._filled[slot] = True
+        for part in self._parts:
+            part.reserve(slot, self._lengths[slot], length)
+
+    def commit(self, slot: Slot, length: int, ids: Sequence[int] = ()) -> None:
+        """See ``StateStore``."""
+        self._lengths[slot] = length
+        self._changed(slot)
+        if ids:
+            self._name_pages(slot, length, ids)
+        for part in self._parts:
+            part.commit(slot, length)
+
+    def _name_pages(self, slot: Slot, length: int, ids: Sequence[int]) -> None:
+        keys = self._keys[slot]
+        for page in range(len(keys), length // PAGE_TOKENS):
+            tokens = tuple(ids[page * PAGE_TOKENS : (page + 1) * PAGE_TOKENS])
+            keys.append(self._name_page(slot, page, tokens))
+        self._tails[slot] = tuple(ids[len(keys) * PAGE_TOKENS : length])
+
+    def _name_page(self, slot: Slot, page: int, tokens: tuple[int, ...]) -> Key:
+        before = self._keys[slot][page - 1] if page else ROOT
+        key = chain(before, tokens)
+        for pool in self._pools:
+            pool.name(slot, page, key)
+        self._last_pages[before] = tokens, key
+        self._forget_names()
+        return key
+
+    def _forget_names(self) -> None:
+        """Drops last pages that no pool has, once there are many."""
+        if len(self._last_pages) > 2 * sum(len(pool.page_table.flat) for pool in self._pools):
+            self._last_pages = {
+                before: (tokens, key)
+                for before, (tokens, key) in self._last_pages.items()
+                if any(pool.holds(key) for pool in self._pools)
+            }
+
+    def rewind(self, slot: Slot, length: int) -> int:
+        """See ``StateStore``."""
+        return self.lock.run(self._rewind, slot, length)
+
+    def _rewind(self, slot: Slot, length: int) -> int:
+        current, keys = self._lengths[slot], self._keys[slot]
+        kept = self._reachable(slot, max(0, min(length, current)))
+        if kept <= len(keys) * PAGE_TOKENS:
+            self._name_tail(slot)
+        for part in self._parts:
+            part.cut(slot, kept, current, keys)
+        self._set(slot, kept, keys)
+        return kept
+
+    def checkpoint(self, slot: Slot) -> None:
+        """See ``StateStore``."""
+        for part in self._parts:
+            part.checkpoint(slot, self._lengths[slot])
+
+    def read_block(self, name: str, slot: Slot, start: int, stop: int) -> Block:
+        """See ``StateStore``."""
+        return self._part(name, start, stop).read(name, slot, start, stop)
+
+    def write_block(self, name: str, slot: Slot, start: int, block: Block) -> None:
+        """See ``StateStore``."""
+        self._part(name, start, start).write(name, slot, start, block)
+        self._changed(slot)
+
+    def copied(self) -> SequenceStore:
+        """A store with the same content, for who wants to know what comes of it otherwise.
+
+        What is written into one of the two does not change the other; both are to be reserved and
+        committed through the original.
+        """
+        copy = shallow(self)
+        copy._parts = [part.copied() for part in self._parts]
+        copy._pools = [part for part in copy._parts if isinstance(part, PagePool)]
+        copy._part_of = {state.name: part for part in copy._parts for state in part.states}
+        return copy
+
+    def _part(self, name: str, start: int, stop: int) -> Part:
+        part = self._part_of.get(name)
+        if part is None or not 0 <= start <= stop <= self.context:
+            raise InputError(
+                f"positions {start} to {stop - 1} of '{name}'; expected a layer of the model and "
+                f"positions from 0 to {self.context - 1}"
+            )
+        return part
+
+    def _reachable(self, slot: Slot, length: int) -> int:
+        current, keys = self._lengths[slot], self._keys[slot]
+        return self._agreed(length, lambda part, limit: part.reachable(slot, limit, current, keys))
+
+    def _set(self, slot: Slot, length: int, keys: Sequence[Key]) -> None:
+        self._lengths[slot] = length
+        self._keys[slot] = list(keys[: length // PAGE_TOKENS])
+        self._tails[slot] = ()
+        self._changed(slot)
+
+    def _agreed(self, length: int, longest: Callable[[Part, int], int]) -> int:
+        """The longest length, up to one, that every part says it has."""
+        while True:
+            shorter = min((longest(part, length) for part in self._parts), default=length)
+            if shorter == length:
+                return length
+            length = shorter
+
+    def _name_tail(self, slot: Slot) -> None:
+        """Lets a last page that is not full be found when its slot is gone."""
+        if self._tails[slot]:
+            self._name_page(slot, len(self._keys[slot]), self._tails[slot])
+
+    def _changed(self, slot: Slot) -> None:
+        self._versions[slot] = next(self._changes)
+
+    def _in_use(self, slot: Slot) -> bool:
+        owner = self._holders[slot]()
+        return owner is not None and owner.is_open
+
+    def _collect(self) -> None:
+        """Takes back what slots hold that are not in use."""
+        for slot, filled in enumerate(self._filled):
+            if filled and not self._in_use(slot):
+                self._name_tail(slot)
+                for part in self._parts:
+                    part.drop(slot)
+                self._set(slot, 0, ())
+                self._filled[slot] = False
+
+
+class _Caller:
+    is_open = True
+
+
+_CALLER = _Caller()
+
+
+def _caller() -> Owner:
+    """Holds a slot that has no owner, until its caller closes it."""
+    return _CALLER
+
+
+def _nobody() -> None:
+    """Holds a slot that is not in use."""

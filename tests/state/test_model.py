@@ -1,0 +1,208 @@
+"""The store against a model of plain lists: any order of calls, no row in another's place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from edgerun.errors import Full, InputError
+from edgerun.state import AttentionState, SequenceStore
+from edgerun.state.memory import Memory
+from edgerun.state.paged import PAGE_TOKENS
+
+CONTEXT, SLOTS = 400, 4
+GEOMETRIES = {
+    "one kind": [AttentionState(f"a{layer}", 1, 2, 2, 0, "fp32") for layer in range(2)],
+    "windows": [
+        AttentionState("full", 1, 2, 2, 0, "fp32"),
+        AttentionState("near", 2, 1, 3, 70, "fp32"),
+        AttentionState("far", 1, 2, 2, 200, "fp32"),
+    ],
+    "windows only": [AttentionState("near", 1, 1, 1, 100, "fp32")],
+}
+
+
+@dataclass
+class Row:
+    """What was written for a token: a number that nothing else has."""
+
+    id: int
+    value: int
+
+
+@dataclass
+class Sequence:
+    rows: list[Row] = field(default_factory=list)
+    version: int = 0
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Opens, appends to, forks, rewinds, closes and finds sequences at random."""
+
+    states = GEOMETRIES["one kind"]
+    pages = 1 << 20
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: dict[int, Sequence] = {}
+        self.written = 0
+        self.free = 1 << 40
+
+    @initialize(sessions=st.sampled_from([SLOTS, 2]))
+    def start(self, sessions: int) -> None:
+        self.store = SequenceStore(
+            self.states, CONTEXT, sessions, memory=Memory(lambda: self.free, spare_bytes=0)
+        )
+        self.slots = sessions
+        self.capacity = self.store.room().pages
+
+    def some(self, which: int) -> int:
+        return list(self.open)[which % len(self.open)]
+
+    def took(self, slot: int, sequence: Sequence) -> None:
+        assert slot not in self.open
+        sequence.version = self.store.version(slot)
+        self.open[slot] = sequence
+
+    @precondition(lambda self: len(self.open) == self.slots)
+    @rule()
+    def open_one_too_many(self) -> None:
+        with pytest.raises(InputError):
+            self.store.open()
+
+    @precondition(lambda self: len(self.open) < self.slots)
+    @rule()
+    def open_one(self) -> None:
+        slot = self.store.open()
+        assert self.store.length(slot) == 0
+        self.took(slot, Sequence())
+
+    @precondition(lambda self: self.open)
+    @rule(
+        which=st.integers(0, 9),
+        tokens=st.integers(1, 150),
+        alike=st.booleans(),
+        named=st.sampled_from([True, True, False]),
+    )
+    def append(self, which: int, tokens: int, alike: bool, named: bool) -> None:
+        slot = self.some(which)
+        sequence = self.open[slot]
+        start = len(sequence.rows)
+        stop = min(start + tokens, CONTEXT)
+        try:
+            self.store.reserve(slot, stop)
+        except Full:
+            assert self.store.length(slot) == start
+            return
+        for position in range(start, stop):
+            self.written += 1
+            id_ = position if alike else self.written + 1000
+            sequence.rows.append(Row(id_, self.written))
+        for state in self.store.states:
+            values = np.array([row.value for row in sequence.rows[start:]], np.float32)
+            block = tuple(
+                np.broadcast_to(values[:, None, None] + part, (stop - start, state.kv_heads, dim))
+                for part, dim in enumerate((state.key_dim, state.value_dim))
+            )
+            self.store.write_block(state.name, slot, start, block)
+        ids = [row.id for row in sequence.rows]
+        self.store.commit(slot, stop, ids if named else ())
+
+    @precondition(lambda self: self.open)
+    @rule(which=st.integers(0, 9), length=st.integers(0, CONTEXT))
+    def rewind(self, which: int, length: int) -> None:
+        slot = self.some(which)
+        sequence = self.open[slot]
+        asked = min(length, len(sequence.rows))
+        kept = self.store.rewind(slot, asked)
+        assert kept == asked if not self.windowed() else kept <= asked
+        del sequence.rows[kept:]
+
+    @precondition(lambda self: 0 < len(self.open) < self.slots)
+    @rule(which=st.integers(0, 9), length=st.integers(0, CONTEXT))
+    def fork(self, which: int, length: int) -> None:
+        source = self.open[self.some(which)]
+        asked = min(length, len(source.rows))
+        slot, kept = self.store.fork(self.some(which), asked)
+        assert kept == asked if not self.windowed() else kept <= asked
+        self.took(slot, Sequence(source.rows[:kept]))
+
+    @precondition(lambda self: len(self.open) < self.slots)
+    @rule(length=st.integers(0, CONTEXT), other=st.integers(0, CONTEXT))
+    def match(self, length: int, other: int) -> None:
+        """What is found is whatever was written last for these ids, or before: it must fit them."""
+        ids = [*range(min(length, other)), *([7] * max(0, other - length))]
+        slot, found = self.store.match(ids)
+        assert found <= len(ids)
+        rows = []
+        keys = {
+            state.name: self.store.read_block(state.name, slot, 0, found)
+            for state in self.store.states
+        }
+        first = next(iter(keys.values()))[0][:, 0, 0]
+        for position in range(found):
+            rows.append(Row(ids[position], int(first[position])))
+        self.took(slot, Sequence(rows))
+
+    @precondition(lambda self: self.open)
+    @rule(which=st.integers(0, 9))
+    def close(self, which: int) -> None:
+        slot = self.some(which)
+        self.store.close(slot)
+        del self.open[slot]
+
+    @rule(megabytes=st.sampled_from([0, 1 << 20]))
+    def memory_changes(self, megabytes: int) -> None:
+        self.free = megabytes << 20
+
+    def windowed(self) -> bool:
+        return any(state.window for state in self.states)
+
+    @invariant()
+    def every_row_is_where_it_belongs(self) -> None:
+        for slot, sequence in self.open.items():
+            length = len(sequence.rows)
+            assert self.store.length(slot) == length
+            for state in self.store.states:
+                first = max(0, length + 1 - state.window) if state.window else 0
+                values = np.array([row.value for row in sequence.rows[first:]], np.float32)
+                block = self.store.read_block(state.name, slot, first, length)
+                for part, vectors in enumerate(block):
+                    expected = np.broadcast_to((values + part)[:, None, None], vectors.shape)
+                    np.testing.assert_array_equal(vectors, expected)
+
+    @invariant()
+    def no_page_is_lost_or_counted_wrongly(self) -> None:
+        self.store.room()  # takes back what nobody holds
+        for pool in self.store._pools:
+            table = pool.page_table
+            users = np.bincount(table[table >= 0], minlength=len(pool._users))
+            np.testing.assert_array_equal(users, pool._users)
+            retained = list(pool._index._unused)
+            unused = np.flatnonzero(users[: pool._grown] == 0).tolist()
+            assert sorted([*pool._free, *retained]) == unused
+            assert not users[pool._grown :].any()
+
+    def teardown(self) -> None:
+        for slot in self.open:
+            self.store.close(slot)
+        self.free = 1 << 40
+        assert self.store.room().pages == self.capacity
+        assert self.store.room().slots == self.slots
+
+
+def machine(name: str) -> type:
+    kind = type("Machine", (StoreMachine,), {"states": GEOMETRIES[name]})
+    kind.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+    return kind.TestCase
+
+
+TestOneKind = machine("one kind")
+TestWindows = machine("windows")
+TestWindowsOnly = machine("windows only")
+assert CONTEXT > 2 * PAGE_TOKENS
