@@ -1,0 +1,88 @@
+"""States of fixed size, alone and beside attention, with a toy op that counts."""
+
+import numpy as np
+import pytest
+
+from edgerun.errors import InputError
+from edgerun.state import (
+    RecurrentState,
+    SequenceStore,
+    attention_name,
+    same_attention,
+)
+from edgerun.state.spec import RecurrentArray
+
+COUNTER = RecurrentState("counter", (RecurrentArray("sum", (2,)), RecurrentArray("last", (3, 1))))
+
+
+def count(store, slot, ids, *, commit=True):
+    """A toy op: keeps the sum of all ids, and the last three."""
+    start = store.length(slot)
+    store.reserve(slot, start + len(ids))
+    total, last = (array.copy() for array in store.read_block("counter", slot, start, start))
+    total += sum(ids)
+    last = np.concatenate([last[:, 0], np.array(ids, np.float32)])[-3:, None]
+    store.write_block("counter", slot, start, (total, last))
+    if commit:
+        store.commit(slot, start + len(ids), ids)
+    return total[0]
+
+
+def test_a_recurrent_state_goes_back_to_checkpoints_only():
+    store = SequenceStore([COUNTER], 1000, 2)
+    slot = store.open()
+    assert store.room().page_tokens == 0
+    count(store, slot, [1, 2, 3])
+    store.checkpoint(slot)
+    count(store, slot, [10] * 5)
+    assert store.rewind(slot, 8) == 8
+    assert store.rewind(slot, 7) == 3
+    total, last = store.read_block("counter", slot, 3, 3)
+    assert total.tolist() == [6, 6]
+    assert last[:, 0].tolist() == [1, 2, 3]
+    assert store.rewind(slot, 2) == 0
+    assert not store.read_block("counter", slot, 0, 0)[0].any()
+
+
+def test_a_call_that_fails_changes_no_recurrent_state():
+    store = SequenceStore([COUNTER], 1000, 1)
+    slot = store.open()
+    count(store, slot, [1, 2])
+    count(store, slot, [50], commit=False)
+    assert count(store, slot, [4]) == 7
+
+
+def test_a_hybrid_model_goes_back_to_where_all_layers_can():
+    store = SequenceStore([*same_attention(1, 1, 8, "fp32"), COUNTER], 1000, 3)
+    slot, name = store.open(), attention_name(0)
+    for stop in (10, 20, 30):
+        rows = np.full((10, 1, 8), stop, np.float32)
+        store.reserve(slot, stop)
+        store.write_block(name, slot, stop - 10, (rows, rows))
+        count(store, slot, [1] * 10)
+        if stop == 20:
+            store.checkpoint(slot)
+    fork, kept = store.fork(slot, 25)
+    assert kept == 20
+    assert store.read_block("counter", fork, 20, 20)[0][0] == 20
+    assert store.rewind(slot, 29) == 20
+    assert store.read_block(name, slot, 0, 20)[0][:, 0, 0].tolist() == [10] * 10 + [20] * 10
+    store.close(slot)
+    assert store.match([1] * 20)[1] == 0  # nothing of the recurrent layer is found by ids
+
+
+def test_only_a_few_checkpoints_are_kept():
+    store = SequenceStore([COUNTER], 1000, 1)
+    slot = store.open()
+    for _ in range(10):
+        count(store, slot, [1])
+        store.checkpoint(slot)
+    assert store.rewind(slot, 9) == 9
+    assert store.rewind(slot, 6) == 0
+
+
+@pytest.mark.parametrize("block", [(np.zeros(2),), (np.zeros(3), np.zeros((3, 1)))])
+def test_arrays_of_another_shape_are_refused(block):
+    store = SequenceStore([COUNTER], 10, 1)
+    with pytest.raises(InputError, match=r"expected \[\(2,\), \(3, 1\)\]"):
+        store.write_block("counter", store.open(), 0, block)
