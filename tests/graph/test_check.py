@@ -152,10 +152,8 @@ def test_nothing_altered_generates(tmp_path):
 
 @pytest.fixture(scope="module")
 def lowered():
-    """A graph with every op of the schema, one norm per head among them."""
+    """A graph with a norm per head."""
     graph = open_bundle(bundle_of("qwen3", weights="int4")).graph
-    gated = open_bundle(bundle_of("bitnet-packed", weights="ternary")).graph
-    assert {node.op for node in [*graph.nodes, *gated.nodes]} >= set(OPS) - {"add"}
     return graph
 
 
@@ -166,20 +164,6 @@ def with_node(graph: Graph, op: str, **changes) -> Graph:
     changed.nodes = list(graph.nodes)
     changed.nodes[place] = replace(graph.nodes[place], **changes)
     return changed
-
-
-@pytest.mark.parametrize("op", sorted(set(OPS) - {"add"}))
-def test_attributes_are_exactly_those_of_the_schema(lowered, op):
-    attrs = next(node.attrs for node in lowered.nodes if node.op == op)
-    with pytest.raises(BundleError, match="has the attributes .*softcap.*; expected"):
-        check(with_node(lowered, op, attrs={**attrs, "softcap": 0.5}))
-    for name, value in attrs.items():
-        rest = {key: value for key, value in attrs.items() if key != name}
-        with pytest.raises(BundleError, match="has the attributes"):
-            check(with_node(lowered, op, attrs=rest))
-        for other in (str(value) + "x", None, float("nan"), -1 if type(value) is int else 3, True):
-            with pytest.raises(BundleError, match=f"{name} = .*; expected"):
-                check(with_node(lowered, op, attrs={**attrs, name: other}))
 
 
 @pytest.mark.parametrize(
