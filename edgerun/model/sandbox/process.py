@@ -7,6 +7,7 @@ single request, so whoever asks does not notice what others asked before.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import importlib.util
 import json
@@ -155,8 +156,9 @@ class Sandbox:
             start_new_session=True,  # Ctrl-C at the terminal is for the chat, not for the child
         )
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(setup).encode() + b"\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which the first request notices
+            self._process.stdin.write(json.dumps(setup).encode() + b"\n")
+            self._process.stdin.flush()
 
 
 def _has_come(stream: IO[bytes], seconds: float) -> bool:

@@ -157,9 +157,17 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         Sandbox().start()
 
 
+@pytest.mark.parametrize("at_once", [False, True])
 def test_a_child_that_does_not_start_is_an_error(
-    box: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, at_once: bool
 ) -> None:
+    class EndedPopen(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            self.wait()
+
+    if at_once:  # before anything is written to it
+        monkeypatch.setattr(process.subprocess, "Popen", EndedPopen)
     (tmp_path / "broken.py").write_text("1 / 0")
     monkeypatch.setattr(process, "WORKER", tmp_path / "broken.py")
     with pytest.raises(MissingDependencyError, match="does not start"):
