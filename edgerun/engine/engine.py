@@ -9,7 +9,7 @@ from collections.abc import Sequence as Sequence_
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.engine.call import batch_of, logits_by_part
+from edgerun.engine.call import batch_of
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.scheduler import Limits, Part, admit, schedule
@@ -166,12 +166,14 @@ class Engine:
         Raises:
             InputError: the engine was closed.
         """
-        while not _any_ready(sequences):
-            self._store.lock.run(self._step_for, sequences)
+        while not self._store.lock.run(self._step_for, sequences):
+            pass
 
-    def _step_for(self, sequences: Sequence_[Sequence]) -> None:
-        if not _any_ready(sequences):  # or another thread's step came first
+    def _step_for(self, sequences: Sequence_[Sequence]) -> bool:
+        """Makes a step, if no other thread's came first; whether a reader need not wait."""
+        if not _any_ready(sequences):
             self.step()
+        return _any_ready(sequences)
 
     def step(self) -> list[Sequence]:
         """One call of the model, for the thread that holds the store's lock.
@@ -225,39 +227,37 @@ class Engine:
                 sequence.recover(self._store.length(sequence.lease.slot))
 
     def _retire(self) -> None:
-        going_on: list[Sequence] = []
-        ended: list[Sequence] = []
-        for sequence in self._sequences:  # looked at once, for it may end meanwhile
-            (ended if sequence.is_ended else going_on).append(sequence)
-        self._sequences = going_on
+        ended = [sequence for sequence in self._sequences if sequence.is_ended]
         for sequence in ended:
             self._slots.end(sequence)
+            self._sequences.remove(sequence)
 
     def _parts(self) -> list[Part]:
         """What the next call computes, with slots and pages for all of it."""
-        wanted, paused, waits = [], [], False
+        wanted: list[Sequence] = []
+        paused: list[Sequence] = []
         for sequence in self._sequences:
             if sequence.is_wanted:
                 wanted.append(sequence)
-                waits |= sequence.lease is None
             elif sequence.lease is not None:
                 paused.append(sequence)
-        if waits:
-            self._admit(wanted, paused)
-            wanted = [sequence for sequence in wanted if sequence.lease is not None]
-        parts, preempted = schedule(wanted, paused, self._room_for(wanted), self.limits)
+        running = self._admitted(wanted, paused)
+        parts, preempted = schedule(running, paused, self._room_for(running), self.limits)
         for sequence in preempted:
             take_back(sequence)
         reserved: list[Part] = []
         for part in parts:
-            if self._reserve(part, [*wanted, *paused], reserved):
+            if self._reserve(part, [*running, *paused], reserved):
                 reserved.append(part)
-        if wanted and not reserved:
-            wanted[0].starve()
+        if running and not reserved:
+            running[0].starve()
         return reserved
 
-    def _admit(self, wanted: list[Sequence], paused: list[Sequence]) -> None:
+    def _admitted(self, wanted: list[Sequence], paused: list[Sequence]) -> list[Sequence]:
+        """Gives slots to sequences that wait; returns those that have one now, oldest first."""
         waiting = [sequence for sequence in wanted if sequence.lease is None]
+        if not waiting:
+            return wanted
         running = [sequence for sequence in wanted if sequence.lease is not None]
         admitted, preempted = admit(waiting, running, paused, self._slots.room(), self.limits)
         for sequence in preempted:
@@ -268,6 +268,7 @@ class Engine:
             stats = sequence.stats
             if not stats.prompt_tokens:
                 stats.prompt_tokens, stats.reused_tokens = sequence.prompt_tokens, sequence.cached
+        return [sequence for sequence in wanted if sequence.lease is not None]
 
     def _room_for(self, running: list[Sequence]) -> Room:
         """What there is; nothing, which costs nothing to find out, where nothing is needed."""
@@ -295,16 +296,17 @@ class Engine:
         if not parts:
             return []
         began = time.perf_counter()
+        batch, bounds = batch_of(parts)
         try:
-            logits = self._forward(batch_of(parts))
+            logits = self._forward(batch)
         except Exception as error:
             if len(parts) > 1:
                 return [each for part in parts for each in self._compute([part])]
             parts[0].sequence.error = error
             return [parts[0].sequence]
         seconds = time.perf_counter() - began
-        for part, own in logits_by_part(parts, logits):
-            self._commit(part, own, seconds)
+        for part, begin, end in zip(parts, bounds, bounds[1:], strict=False):
+            self._commit(part, logits[begin:end], seconds)
         return [part.sequence for part in parts if part.sequence.is_ready]
 
     def _commit(self, part: Part, logits: NDArray[np.float32], seconds: float) -> None:

@@ -122,24 +122,19 @@ def schedule(
         the parts of the call, oldest first, and the sequences that must give their slot back
         first. The oldest has a part even if it seems that no page is left for it.
     """
-    parts = _shares(running, limits)
-    need = 0
-    for sequence, rows in parts:
-        need += room.pages_for(sequence.cached, sequence.cached + rows)
+    parts, need = _shares(running, room, limits)
     if need <= room.pages:
         return parts, []
     return _fitting(parts, room, [*paused[::-1], *running[::-1]])
 
 
-def _shares(running: list[Sequence], limits: Limits) -> list[Part]:
-    """The rows of each sequence, if pages are no matter."""
-    replies = 0
-    for sequence in running:
-        replies += sequence.pending == 1
+def _shares(running: list[Sequence], room: Room, limits: Limits) -> tuple[list[Part], int]:
+    """The rows of each sequence, if pages were no matter, and how many they are."""
+    replies = sum([sequence.pending == 1 for sequence in running])
     budget = limits.chunk_rows - replies
     if replies:
         budget = min(budget, limits.prompt_rows)
-    parts = []
+    parts, need = [], 0
     for sequence in running:
         rows = sequence.pending
         if rows > 1:
@@ -147,7 +142,8 @@ def _shares(running: list[Sequence], limits: Limits) -> list[Part]:
             budget -= rows
         if rows:
             parts.append(Part(sequence, rows))
-    return parts
+            need += room.pages_for(sequence.cached, sequence.cached + rows)
+    return parts, need
 
 
 def _fitting(
