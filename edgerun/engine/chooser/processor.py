@@ -1,23 +1,10 @@
 """What a sampling processor is, and how one is found.
 
 A processor is one file in ``edgerun/engine/sampling`` or in a package's
-``edgerun_plugins/engine/sampling``, with a class that the file names as its ``PROCESSOR``::
-
-    @dataclass(frozen=True)
-    class TopNSigma(Processor):
-        order: ClassVar[int] = 45
-        keeps_likeliest: ClassVar[bool] = True
-        top_n_sigma: float = option(0.0, Number(0, 100), "Drop tokens this many deviations ...")
-
-        def apply(self, candidates: Candidates) -> Candidates:
-            logits = candidates.logits
-            return candidates.keep(logits >= logits.max() - self.top_n_sigma * logits.std())
-
-    PROCESSOR = TopNSigma
-
-Its fields become arguments of ``LLM.generate``, flags of ``edgerun run`` and rows of the table in
-docs/python.md. Help pages import these files and should not wait for NumPy: a file that needs it
-imports it where it is used.
+``edgerun_plugins/engine/sampling``, with a class that the file names as its ``PROCESSOR``;
+docs/contributing.md has an example. Its fields become arguments of ``LLM.generate``, flags of
+``edgerun run`` and rows of the table in docs/python.md. Help pages import these files and should
+not wait for NumPy: a file that needs it imports it where it is used.
 
 The places in the order are those of Hugging Face's ``generate``: logit bias 10, penalties 20,
 temperature 30, top-k 40, top-p 50, min-p 60, typical-p 70. Each filter sees the probabilities that
