@@ -61,6 +61,7 @@ def test_the_toys_are_nothing_but_one_file_each() -> None:
         "graph/passes/double.py",
         "kernels/pointwise/double.py",
         "ops/double.py",
+        "state/codecs/bf16.py",
     ]
 
 
@@ -98,6 +99,13 @@ def test_a_sampling_processor(used: dict[str, Any]) -> None:
     assert "--top-n-sigma X" in found["help"]
     assert "| `top_n_sigma` | `0.0` | Keep what is so many deviations down. |" in found["table"]
     assert "    top_n_sigma: float\n" in found["keywords"]
+
+
+def test_a_codec_of_keys_and_values(used: dict[str, Any]) -> None:
+    found = used["codec"]
+    assert 0 < found["error"] < 0.01
+    assert found["bf16"] == found["fp32"]
+    assert "bf16" in found["refusal"]
 
 
 def test_an_op(used: dict[str, Any]) -> None:

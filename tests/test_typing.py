@@ -26,7 +26,7 @@ MISTAKES = {
     "llm.generate_many(['x'], top_q=1)": "did you mean",
     "llm.session().send('x', top_q=1)": "did you mean",
     "llm.session().send(5)": "incompatible type",
-    "edgerun.load(kv_cache='fp8')": "incompatible type",
+    "edgerun.load(kv_cache=8)": "incompatible type",
     "edgerun.laod()": 'no attribute "laod"',
     "llm.generate('x').txt": 'has no attribute "txt"',
     "count: int = edgerun.PromptError('x').tokens": "int | None",

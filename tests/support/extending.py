@@ -31,7 +31,7 @@ from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout, quantise_rows
 from tests.conformance.examples import CASES
 from tests.support.altered import AlteredBundle
-from tools import sampling_options
+from tools.ci import sampling_options
 
 PROMPT = [1, 5, 9, 2, 7]
 
@@ -184,6 +184,24 @@ def activation(checkpoint: Path, folder: Path) -> dict[str, Any]:
     }
 
 
+def codec(folder: Path) -> dict[str, Any]:
+    """Keeps keys and values with the toy's codec; the CPU has no kernels for it and says so."""
+    found: dict[str, Any] = {}
+    values = {}
+    for name in ("fp32", "bf16"):
+        with edgerun.load(folder / "float", backend="reference", kv_cache=name) as llm:
+            values[name] = logits(llm, PROMPT)
+            found[name] = llm.generate(PROMPT, temperature=0, max_tokens=8).ids
+    error = np.abs(values["bf16"] - values["fp32"]).max() / np.ptp(values["fp32"])
+    return {
+        **found,
+        "error": float(error),
+        "refusal": refusal(
+            lambda: edgerun.load(folder / "float", backend="cpu", kv_cache="bf16").generate(PROMPT)
+        ),
+    }
+
+
 def use(checkpoint: Path, folder: Path) -> dict[str, Any]:
     """Uses everything once."""
     return {
@@ -191,6 +209,7 @@ def use(checkpoint: Path, folder: Path) -> dict[str, Any]:
         "weights": weights(checkpoint, folder),
         "backend": backend(folder),
         "sampler": sampler(folder),
+        "codec": codec(folder),
         "op": op(folder),
         "activation": activation(checkpoint, folder),
     }

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import pkgutil
 from functools import cache
-from importlib import import_module
 
+from edgerun.discovery import entry_names, import_entry, modules_of
 from edgerun.errors import InputError
-from edgerun.state import codecs
 from edgerun.state.codecs.base import Codec
 
-_OTHERS = frozenset({"base", "registry"})
+ROOM = "edgerun.state.codecs"
 
 
 @cache
 def codec_names() -> tuple[str, ...]:
-    """Names of all codecs: the files of this folder."""
-    files = {module.name for module in pkgutil.iter_modules(codecs.__path__)}
-    return tuple(sorted(files - _OTHERS))
+    """Names of all codecs: the files of this folder, and those that other packages add."""
+    return tuple(sorted(entry_names(ROOM, "CODEC")))
 
 
 @cache
@@ -27,7 +24,8 @@ def codec_named(name: str) -> Codec:
     Raises:
         InputError: there is none.
     """
-    if name not in codec_names():
+    path = modules_of(ROOM).get(name)
+    codec: Codec | None = getattr(import_entry(path), "CODEC", None) if path else None
+    if codec is None:
         raise InputError(f"unknown cache codec '{name}': there are {', '.join(codec_names())}")
-    codec: Codec = import_module(f"{codecs.__name__}.{name}").CODEC
     return codec
