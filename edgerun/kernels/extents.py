@@ -87,6 +87,7 @@ _TRITS = _COUNT | {"trits": _array("groups 4 tiles lanes", BYTE)}
 _EXPANDED = _array("groups 4 code_tiles lanes", BYTE)
 
 _TOKENS = {"positions": _array("rows"), "sequences": _array("rows")}
+_BLOCK = dict.fromkeys(("k", "v"), _array("tokens kv_heads head_dim"))
 _RESULTS = {
     "row_blocks": _array(f"rows {ROW_INTS}"),
     "partials": _array(f"{CAPACITY} kv_heads partial"),
@@ -150,6 +151,8 @@ EXTENTS: Mapping[str, Mapping[str, Extent]] = {
     "cache_write": _COUNT
     | _TOKENS
     | {name: _rows(f"{name}_stride", "kv_heads head_dim") for name in ("k", "v")},
+    "block_write": _BLOCK,
+    "block_read": _BLOCK,
     "attention": _ATTENTION,
     "attention_many": _ATTENTION,
     "attention_combine": _RESULTS,

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.base import Report
+from edgerun.backends.cpu.transfer import NativeTransfer
 from edgerun.engine.chooser.params import STOP, SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.engine.sequence import Sequence as EngineSequence
@@ -89,7 +90,11 @@ class LLM:
         self.tokenizer: Tokenizer = model.tokenizer
         self._format = ChatFormat(model.tokenizer, model.template)
         self._store = SequenceStore(
-            model.states, model.context, model.max_sessions, memory=Memory(available_memory)
+            model.states,
+            model.context,
+            model.max_sessions,
+            memory=Memory(available_memory),
+            transfer=NativeTransfer(),
         )
         self._engine = Engine(
             model.programs,

@@ -102,6 +102,48 @@ def cache_write(isa: str, dtype: Any, shape: tuple[int, int]) -> Call:
     return Call(params, fields | cache_fields(cache, batch), batch.rows, check)
 
 
+def block_fields(cache: SequenceStore, shape: tuple[int, ...], start: int) -> dict[str, Any]:
+    """Fields of a block in the second slot of a cache."""
+    fields = cache_fields(cache, Batch.of([0], 0, 0))
+    del fields["positions"], fields["sequences"]
+    blocks = {"k": random(shape, 1), "v": random(shape, 2)}
+    blocks["k"][1, 0] = 0
+    return fields | blocks | {"tokens": shape[0], "start": start, "slot": 1}
+
+
+@cases_of("block_write", isa=ISAS, dtype=["fp32", "fp16", "int8"], shape=[(8, 3), (40, 1)])
+def block_write(isa: str, dtype: Any, shape: tuple[int, int]) -> Call:
+    head_dim, kv_heads = shape
+    states = same_attention(1, kv_heads, head_dim, dtype)
+    (cache, _), (expected, _) = (filled_cache(states, ((5, 1), (60, 90))) for _ in range(2))
+    fields = block_fields(cache, (80, kv_heads, head_dim), 60)
+
+    def check() -> None:
+        expected.write_block(states[0].name, 1, 60, (fields["k"], fields["v"]))
+        for name, array in cache.pool(states[0].name).arrays.items():
+            np.testing.assert_array_equal(array, expected.pool(states[0].name).arrays[name])
+
+    params = {"dtype": dtype, "head_dim": head_dim, "lanes": float_lanes(isa)}
+    return Call(params, fields, 0, check, 1)
+
+
+@cases_of("block_read", isa=ISAS, dtype=["fp32", "fp16", "int8"], shape=[(8, 3), (40, 1)])
+def block_read(isa: str, dtype: Any, shape: tuple[int, int]) -> Call:
+    head_dim, kv_heads = shape
+    states = same_attention(1, kv_heads, head_dim, dtype)
+    cache, _ = filled_cache(states, ((5, 1), (140, 1)))
+    cache.pool(states[0].name).page_table[1, 1] = -1  # as a window leaves it
+    fields = block_fields(cache, (99, kv_heads, head_dim), 40)
+
+    def check() -> None:
+        block = cache.read_block(states[0].name, 1, 40, 139)
+        for name, expected in zip("kv", block, strict=True):
+            np.testing.assert_array_equal(fields[name], expected)
+
+    params = {"dtype": dtype, "head_dim": head_dim, "lanes": float_lanes(isa)}
+    return Call(params, fields, 0, check, 1)
+
+
 class Counted:
     """A batch as kernels see it, and its units."""
 

@@ -21,7 +21,7 @@ from tests.kernels.harness import CASES, ISAS, Call, run
 
 PAGE, PROTECTED = mmap.PAGESIZE, 0
 # Bound to a cache when the program meets one; see emit/attention.py.
-LATE = {"keys", "values", "key_scales", "value_scales", "page_table", "table"}
+LATE = {"key_data", "value_data", "key_scales", "value_scales", "page_table", "table"}
 # The back-end makes them for the largest batch, whatever a case needs.
 GENEROUS, GATHERING = {"partials", "units"}, {"select_rows"}
 # The widest vectors reach furthest; the portable ones are the other kind of code.

@@ -31,8 +31,8 @@ def cache_write(dtype: str, head_dim: int, lanes: int) -> Body:
         k = word(a, 3) + chunk * word(a, 4) * 4
         v = word(a, 5) + chunk * word(a, 6) * 4
         for _head in range(kv_heads):
-            _store_head(k, word(a, 7), word(a, 9), slot, size, head_dim, lanes)
-            _store_head(v, word(a, 8), word(a, 10), slot, size, head_dim, lanes)
+            store_head(k, word(a, 7), word(a, 9), slot, size, head_dim, lanes)
+            store_head(v, word(a, 8), word(a, 10), slot, size, head_dim, lanes)
             slot += PAGE_TOKENS
             k += head_dim * 4
             v += head_dim * 4
@@ -41,7 +41,7 @@ def cache_write(dtype: str, head_dim: int, lanes: int) -> Body:
 
 
 @njit(inline="always")
-def _store_head(x, pool, scales, slot, size, head_dim, lanes):  # type: ignore[no-untyped-def]
+def store_head(x, pool, scales, slot, size, head_dim, lanes):  # type: ignore[no-untyped-def]
     """Stores one head in elements of ``size`` bytes; ``slot`` counts heads from the pool."""
     place = pool + slot * head_dim * size
     if size == 1:

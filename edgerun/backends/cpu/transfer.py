@@ -1,0 +1,76 @@
+"""Blocks of keys and values by kernels: what ``PagePool`` asks before it does it in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from edgerun.kernels.attention.units import CODECS
+from edgerun.kernels.isa import selected_isa
+from edgerun.kernels.jit.registry import compiled, native
+from edgerun.state import AttentionState
+from edgerun.state.store import Block
+
+
+class NativeTransfer:
+    """Moves blocks of states that have kernels, which are compiled when one is first moved."""
+
+    def write(
+        self, state: AttentionState, fields: Mapping[str, int], slot: int, start: int, block: Block
+    ) -> bool:
+        """See ``state.paged.Transfer``."""
+        if not _has_kernels(state):
+            return False
+        rows = tuple(np.ascontiguousarray(array, np.float32) for array in block)
+        _call("block_write", state, fields, slot, start, rows)
+        return True
+
+    def read(
+        self, state: AttentionState, fields: Mapping[str, int], slot: int, start: int, stop: int
+    ) -> Block | None:
+        """See ``state.paged.Transfer``."""
+        if not _has_kernels(state):
+            return None
+        shape = (stop - start, state.kv_heads, state.key_dim)
+        rows = np.empty(shape, np.float32), np.empty(shape, np.float32)
+        _call("block_read", state, fields, slot, start, rows)
+        return rows
+
+
+def _has_kernels(state: AttentionState) -> bool:
+    return state.codec in CODECS and state.key_dim == state.value_dim
+
+
+def _call(
+    kernel: str,
+    state: AttentionState,
+    fields: Mapping[str, int],
+    slot: int,
+    start: int,
+    block: Block,
+) -> None:
+    keys, values = block
+    names, function = _kernel(kernel, state.codec, state.key_dim)
+    given = {
+        **fields,
+        "kv_heads": state.kv_heads,
+        "tokens": len(keys),
+        "start": start,
+        "slot": slot,
+        "k": keys.ctypes.data,
+        "v": values.ctypes.data,
+    }
+    arguments = np.array([given.get(name, 0) for name in names], np.int64)
+    function(arguments.ctypes.data, 0)
+
+
+@cache
+def _kernel(
+    kernel: str, codec: str, head_dim: int
+) -> tuple[tuple[str, ...], Callable[[int, int], None]]:
+    lanes = selected_isa().float_lanes
+    params: dict[str, Any] = {"dtype": codec, "head_dim": head_dim, "lanes": lanes}
+    return compiled(kernel, **params).fields, native(kernel, **params)
