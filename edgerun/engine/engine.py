@@ -62,6 +62,7 @@ class Engine:
         self._slots = Slots(store)
         self._sequences: list[Sequence] = []  # oldest first
         self._interrupted = False
+        self._parts: list[Part] = []  # of the last call
         room = store.room()
         self._pages, self._full = room.pages, Room(0, 0, room.page_tokens)
         self.vocab_size = vocab_size
@@ -188,8 +189,8 @@ class Engine:
         if self._interrupted:
             self._recover()
         self._interrupted = True
-        self._retire()
-        advanced = self._compute(self._parts())
+        self._parts = self._same_parts() or self._next_parts()
+        advanced = self._compute(self._parts)
         self._interrupted = False
         return advanced
 
@@ -231,9 +232,23 @@ class Engine:
         for sequence in ended:
             self._slots.end(sequence)
             self._sequences.remove(sequence)
+        if ended:
+            self._parts = []  # or they would be remembered
 
-    def _parts(self) -> list[Part]:
+    def _same_parts(self) -> list[Part]:
+        """The parts of the last call, if the next has the same: most have, of replies alone."""
+        if len(self._parts) != len(self._sequences):
+            return []
+        page_tokens = self._full.page_tokens
+        for sequence, rows in self._parts:
+            in_page = page_tokens and sequence.cached % page_tokens
+            if rows > 1 or not in_page or not sequence.is_reply or not sequence.is_wanted:
+                return []
+        return self._parts  # their pages are reserved to the end
+
+    def _next_parts(self) -> list[Part]:
         """What the next call computes, with slots and pages for all of it."""
+        self._retire()
         wanted: list[Sequence] = []
         paused: list[Sequence] = []
         for sequence in self._sequences:
@@ -282,7 +297,10 @@ class Engine:
         sequence = part.sequence
         while sequence.lease is not None:
             try:
-                self._store.reserve(sequence.lease.slot, sequence.cached + part.rows)
+                length = sequence.cached + part.rows
+                page = self._full.page_tokens or 1
+                whole = min(self._store.context, -(-length // page) * page)
+                self._store.reserve(sequence.lease.slot, whole)
                 return True
             except Full:
                 served = [each.sequence for each in reserved] + [sequence]

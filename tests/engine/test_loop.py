@@ -184,8 +184,9 @@ class Day:
                 assert isinstance(sequence.error, BackendError)
 
     def check_nothing_is_left(self) -> None:
-        """When their readers have forgotten all sequences."""
-        self.taken.clear()
+        """When their readers have gone and forgotten all sequences."""
+        while self.taken:
+            self.engine.cancel(self.taken.popitem()[0])
         self.expected.clear()
         self.engine.room()  # the last ones end
         everything = Room(len(self.store._owners), self.store.pages, PAGE_TOKENS)

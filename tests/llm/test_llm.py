@@ -87,6 +87,7 @@ def test_a_closed_stream_stops_and_the_next_prompt_still_works() -> None:
     assert stream.completion.finish_reason == "cancelled"
     assert whole.startswith(first)
     assert llm.generate("hello", max_tokens=9).text == whole
+    assert llm.generate("hello", max_tokens=9).stats.reused_tokens == 5
 
 
 def test_two_streams_of_one_model_do_not_mix() -> None:
@@ -258,7 +259,7 @@ def test_nan_logits_are_a_backend_error_and_not_a_reply() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"kv_cache": "fp8"}, "kv_cache is 'fp8'; expected one of fp32, fp16, int8"),
+        ({"kv_cache": "fp8"}, "kv_cache is 'fp8'; expected one of fp16, fp32, int4, int8"),
         ({"threads": 0}, "threads is 0"),
         ({"threads": 1000}, "threads is 1000, but this process may use only"),
         ({"context": 0}, "context is 0"),
