@@ -10,8 +10,8 @@ import pytest
 
 import edgerun
 import edgerun.backends.cpu as cpu
-from edgerun.backends.base import Phase
-from edgerun.backends.registry import absent_backends, find_candidates
+from edgerun.backends.base import Phase, Shape
+from edgerun.backends.registry import absent_backends, find_candidates, make_backend
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.machine.profile import MachineProfile
@@ -69,3 +69,18 @@ def test_a_shape_without_a_kernel_names_the_back_end_that_takes_it() -> None:
         make_plan(graph, find_candidates().backends)
     plan = make_plan(graph, find_candidates("reference").backends)
     assert [segment.backend for segment in plan.segments[Phase.DECODE]] == ["reference"]
+
+
+def test_a_refused_graph_is_not_planned_whatever_its_nodes_are_called() -> None:
+    """Its nodes may look like ours: a back-end that reads the file itself is the one that knows."""
+    graph = replace(open_bundle(bundle_of("llama", weights="int4")).graph, refusal="not this one")
+    with pytest.raises(UnsupportedError, match="prefill: cpu: not this one; if you trust"):
+        make_plan(graph, find_candidates().backends)
+    plan = make_plan(graph, find_candidates("onnxruntime").backends)
+    assert [segment.backend for segment in plan.segments[Phase.DECODE]] == ["onnxruntime"]
+
+
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+def test_an_op_without_a_file_is_not_supported(name: str) -> None:
+    graph = Graph([Node("linear_rows", "x", ("x",), ("y",))], ["x"], ["y"], {})
+    assert "'linear_rows'" in make_backend(name).supports(graph, graph.nodes[0], Shape.of(1)).reason

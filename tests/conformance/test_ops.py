@@ -1,4 +1,7 @@
-"""Every example of every op on every back-end that supports it, against the op's definition."""
+"""Every example of every op on every back-end that supports it, against the op's definition.
+
+Every kernel on every instruction set is ``tests/kernels/test_conformance.py``.
+"""
 
 from __future__ import annotations
 
@@ -86,3 +89,10 @@ def test_what_an_op_says_of_itself_is_what_it_does(case: Case) -> None:
     stored = sum(constant.nbytes for constant in graph.constants.values())
     assert work.nbytes + work.row_nbytes * case.rows <= stored * max(1, case.rows)
     assert bool(work.cached_macs) == bool(op.state)
+
+
+def test_a_row_reads_a_row_of_a_table() -> None:
+    for case in [case for case in CASES if case.op == "embedding"]:
+        graph = case.graph()
+        work, table = node_work(graph, graph.nodes[0], graph.shapes), graph.constants["table"]
+        assert (work.nbytes, work.row_nbytes * table.shape[0]) == (0, table.nbytes)

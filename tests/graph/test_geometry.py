@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edgerun.errors import BundleError
@@ -25,6 +27,12 @@ def test_what_the_exporter_writes_is_confirmed(name, weights):
         config.intermediate_size,
         config.vocab_size,
     )
+
+
+def test_a_model_without_gates_has_no_size_of_them():
+    graph = open_bundle(bundle_of("llama", weights="int4")).graph
+    nodes = [node for node in graph.nodes if node.op != "gate"]
+    assert geometry(replace(graph, nodes=nodes)).intermediate_size == 0
 
 
 def test_sizes_that_are_not_stated_are_not_compared():
