@@ -70,10 +70,7 @@ class Engine:
         self.limits = Limits(chunk_rows, prompt_rows)
 
     def sequence(
-        self,
-        prompt: Sequence_[int],
-        params: SamplingParams,
-        stats: Stats | None = None,
+        self, prompt: Sequence_[int], params: SamplingParams, stats: Stats | None = None
     ) -> Sequence:
         """Makes a sequence of a prompt, which nothing is done for before ``add``.
 
@@ -140,12 +137,13 @@ class Engine:
         """Yields the logits of every row of a text, block by block, each float32 ``[rows, vocab]``.
 
         Raises:
-            PromptError: an id is outside the vocabulary.
+            PromptError: an id is outside the vocabulary, or memory cannot hold so many.
             InputError: the engine was closed.
             BackendError: the model failed.
+            Full: memory was gone all the same.
         """
         self._check_open()
-        self.check_ids(ids)
+        self._check_ids(ids)
         return self._logits(Scoring(list(ids)))
 
     def _logits(self, scoring: Scoring) -> Generator[NDArray[np.float32], None, None]:
@@ -158,6 +156,8 @@ class Engine:
                     yield block
             if scoring.error is not None:
                 raise scoring.error
+            if scoring.is_starved:
+                raise Full("no memory is left for the keys and values of a text: score less of it")
         finally:
             self.cancel(scoring)
 
@@ -204,17 +204,23 @@ class Engine:
         if programs is not None:
             programs.close()
 
-    def check_ids(self, ids: Sequence_[int]) -> None:
-        """Makes sure that all ids, of which there is one at least, are in the vocabulary.
+    def _check_ids(self, ids: Sequence_[int]) -> None:
+        """Makes sure that all ids, of which there is one at least, can be computed.
 
         Raises:
-            PromptError: one is not.
+            PromptError: one is outside the vocabulary, or memory cannot hold so many.
         """
         if not 0 <= min(ids) <= max(ids) < self.vocab_size:
             wrong = min(ids) if min(ids) < 0 else max(ids)
             raise PromptError(
                 f"the prompt holds token id {wrong}; the vocabulary of the model ends at "
                 f"{self.vocab_size - 1}"
+            )
+        if self._full.pages_for(0, len(ids)) > self._pages:
+            raise PromptError(
+                f"the prompt has {len(ids)} tokens and memory has room for "
+                f"{self._pages * self._full.page_tokens}: shorten it, or load the model with a "
+                "smaller type of kv_cache"
             )
 
     def _room(self) -> Room:
@@ -373,13 +379,7 @@ class Engine:
                 tokens=len(prompt),
                 context=context,
             )
-        self.check_ids(prompt)
-        if self._full.pages_for(0, len(prompt)) > self._pages:
-            raise PromptError(
-                f"the prompt has {len(prompt)} tokens and memory has room for "
-                f"{self._pages * self._full.page_tokens}: shorten it, or load the model with a "
-                "smaller type of kv_cache"
-            )
+        self._check_ids(prompt)
 
     def _check_open(self) -> Programs:
         if self._programs is None:

@@ -309,10 +309,21 @@ def test_a_reply_that_outgrows_memory_ends_with_a_reason() -> None:
 
 def test_a_prompt_that_memory_cannot_hold_is_refused() -> None:
     run, programs = plain(pages=2)
-    with pytest.raises(PromptError, match="9 tokens .* room for 8"):
-        run.sequence([1] * 9, GREEDY)
+    for use in (lambda: run.sequence([1] * 9, GREEDY), lambda: run.logits([1] * 9)):
+        with pytest.raises(PromptError, match="9 tokens .* room for 8"):
+            use()
     assert ids_of(generate(run, [1] * 7))
     assert programs.calls
+
+
+def test_logits_for_which_memory_is_gone_do_not_just_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(slot: int, length: int) -> None:
+        raise Full("no page is left")
+
+    run, _ = plain()
+    monkeypatch.setattr(run._store, "reserve", full)
+    with pytest.raises(Full, match="score less of it"):
+        list(run.logits([1, 2, 3]))
 
 
 def test_pages_that_are_gone_all_the_same_are_taken_from_the_youngest(
