@@ -86,7 +86,8 @@ class LoadOptions:
         device: which device the back-end is to use; None for its own choice.
         threads: worker threads; None for one per usable core.
         context: tokens a sequence may have; None for what the model was made for.
-        kv_cache: storage of keys and values, ``"fp32"``, ``"fp16"`` or ``"int8"``.
+        kv_cache: storage of keys and values, ``"fp32"``, ``"fp16"`` or ``"int8"``;
+            ``"int4"`` on the back-end ``"reference"``.
         max_sessions: sequences that can be cached at a time.
         chunk_rows: most tokens of one call; fewer where values are very wide.
         prompt_rows: most prompt tokens of a call that replies under way wait for.

@@ -222,7 +222,7 @@ OPTIONS = [
     (["--threads", "1000"], "threads is 1000, but this process may use only"),
     (["--context", "0"], "context is 0; expected"),
     (["--context", "4096"], "context is 4096; this model was made for at most 128"),
-    (["--kv-cache", "int3"], "kv_cache is 'int3'; expected one of fp32, fp16, int8"),
+    (["--kv-cache", "int3"], "kv_cache is 'int3'; expected one of fp16, fp32, int4, int8"),
     (["--backend", "tpu"], "no back-end is called 'tpu': there are cpu, "),
     (["--temprature", "1"], "there is no option --temprature: did you mean --temperature?"),
     (["--frobnicate"], "there is no option --frobnicate; see 'edgerun run --help'"),

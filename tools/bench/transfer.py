@@ -1,6 +1,6 @@
 """Measures moving keys and values between float32 and the store: microseconds a token.
 
-    python -m tools.bench_transfer [--codecs NAME ...] [--tokens N ...] [--layers N] [--heads N]
+    python -m tools.bench.transfer [--codecs NAME ...] [--tokens N ...] [--layers N] [--heads N]
 
 All layers of a model are written and read, a block of tokens each; the defaults are BitNet-2B's
 shape. Tables go to standard error, one line of JSON to standard output.
