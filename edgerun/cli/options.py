@@ -49,7 +49,7 @@ KVCacheType = Annotated[
     typer.Option(
         "--kv-cache",
         metavar="TYPE",
-        help="Storage of keys and values: fp32, fp16 (if left out), int8, or int4 (reference only).",
+        help="Storage of keys and values: fp32, fp16 (if left out) or int8; int4 on `reference`.",
     ),
 ]
 Pack = Annotated[

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from edgerun.backends import CompileOptions, Shape, make_backend
+from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.attention.units import AttentionUnits
 from edgerun.kernels.run.program import ThreadTeam
@@ -18,6 +20,7 @@ from edgerun.state import Batch, SequenceStore, same_attention
 BOUNDS = {"fp32": 3e-6, "fp16": 3e-6, "int8": 5e-4}
 HEAD_DIM = 32
 BLOCK_TOKENS = 512
+PAST = "past_key_values"
 
 
 def attention(spec, group):
@@ -191,3 +194,56 @@ def test_pages_in_common_are_visited_once(forked, monkeypatch):
     single, stacked = counted[0][4:6].tolist()
     # Three blocks a sequence: of the first two, one unit serves all six.
     assert (single, stacked) == ((6, 2) if forked else (18, 0))
+
+
+def layers_with_windows(windows):
+    """A model of attention layers that differ in their windows, and its states."""
+    states, nodes = [], []
+    for layer, window in enumerate(windows):
+        state = replace(same_attention(1, 1, HEAD_DIM, "fp32", window)[0], name=f"{PAST}.{layer}")
+        node = attention([state], 2)
+        states.append(state)
+        attrs = {**node.attrs, "layer": layer}
+        nodes.append(replace(node, name=f"layer{layer}", outputs=(f"out{layer}",), attrs=attrs))
+    outputs = [node.outputs[0] for node in nodes]
+    return Graph(nodes, ["q", "k", "v"], outputs, {}), tuple(states)
+
+
+def test_layers_with_many_windows_each_see_their_own():
+    graph, states = layers_with_windows([0, 20, 70, 100, 130, 260, 0, 70])
+    cache = SequenceStore(states, 400, 2)
+    slot = cache.open()
+    cache.reserve(slot, 300)
+    rng = np.random.default_rng(0)
+    for state in states:
+        keys, values = rng.standard_normal((2, 300, 1, HEAD_DIM)).astype(np.float32)
+        cache.write_block(state.name, slot, 0, (keys, values))
+    cache.commit(slot, 300)
+    cache.reserve(slot, 305)
+    batch, values = Batch.of([0] * 5, 300, slot), projections(states, 2, 5)
+    backend = make_backend("cpu", given={"threads": 2})
+    executable = backend.compile(graph, Shape.of(5), CompileOptions(states))
+    results = {name: out.copy() for name, out in executable(batch, cache, values).items()}
+    executable.close()
+    backend.close()
+    for node in graph.nodes:
+        inputs = [values[name] for name in "qkv"]
+        expected = OPS["attention"].evaluate(inputs, node.attrs, batch, cache)[0]
+        assert_near(results[node.outputs[0]], expected, BOUNDS["fp32"])
+
+
+def test_more_kinds_of_attention_than_there_is_room_for_are_refused():
+    graph, states = layers_with_windows(range(1, 30))
+    backend = make_backend("cpu")
+    with pytest.raises(UnsupportedError, match="more than 20 different windows and shapes"):
+        backend.compile(graph, Shape.of(1), CompileOptions(states))
+    backend.close()
+
+
+def test_a_codec_without_kernels_is_refused_by_name():
+    graph, states = layers_with_windows([0])
+    backend = make_backend("cpu")
+    options = CompileOptions(tuple(replace(state, codec="int4") for state in states))
+    with pytest.raises(UnsupportedError, match="no kernels for keys and values in int4: choose"):
+        backend.compile(graph, Shape.of(1), options)
+    backend.close()

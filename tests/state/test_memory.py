@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 
+import edgerun
 from edgerun.errors import Full, InputError
+from edgerun.llm import loading
 from edgerun.state import (
     SequenceStore,
     same_attention,
 )
 from edgerun.state.capacity import affordable_context, sequence_bytes, token_bytes
-from edgerun.state.memory import Memory
+from edgerun.state.memory import SPARE_BYTES, Memory
 from edgerun.state.paged import PAGE_TOKENS
 from tests.state.stores import LAYERS, append, contents, filled, store_of
 
@@ -70,3 +72,10 @@ def test_room_counts_pages_that_are_really_there():
     filled(store, 64)
     machine.free = 2 * page
     assert store.room().pages == 2
+
+
+def test_a_model_whose_context_does_not_fit_is_refused_before_it_is_compiled(monkeypatch):
+    monkeypatch.setattr(loading, "available_memory", lambda: SPARE_BYTES + (1 << 20))
+    monkeypatch.setattr(loading, "compile_plan", lambda *_: pytest.fail("it was compiled"))
+    with pytest.raises(InputError, match=r"a context of 512 tokens takes .* of at most \d+ tokens"):
+        edgerun.load(context=512, kv_cache="fp32")

@@ -27,7 +27,7 @@ from edgerun.kernels.run.instructions import COLUMNS, COUNTER_BYTES, Instruction
 
 __all__ = ["FRAME_WORDS", "Instruction", "Program", "ThreadTeam", "fences"]
 
-FRAME_WORDS = 16
+FRAME_WORDS = 64
 CACHE_LINE_WORDS = 8
 
 
