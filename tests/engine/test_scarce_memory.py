@@ -1,0 +1,34 @@
+"""The store that models run on, where memory has room for few pages."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgerun.engine.chooser.params import SamplingParams
+from edgerun.engine.engine import Engine
+from edgerun.state import SequenceStore
+from edgerun.state.capacity import sequence_bytes
+from edgerun.state.memory import Memory
+from tests.engine.test_engine import expected, together
+from tests.support import fakes
+
+CONTEXT = 256  # four pages
+PAGE_BYTES = sequence_bytes(fakes.SPEC, 64)
+
+
+@pytest.mark.parametrize("pages", [4, 5, 6, 8])
+def test_replies_that_share_too_little_memory_are_whole(pages: int) -> None:
+    stores: list[SequenceStore] = []
+
+    def available() -> int:
+        written = sum(pool._grown for store in stores for pool in store._pools)
+        return (pages - written) * PAGE_BYTES
+
+    stores.append(SequenceStore(fakes.SPEC, CONTEXT, 4, memory=Memory(available, spare_bytes=0)))
+    programs = fakes.programs_of(fakes.FakeExecutable())
+    run = Engine(programs, stores[0], fakes.VOCAB, (fakes.END,), chunk_rows=64)
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    prompts = [[number] * (50 + 10 * number) for number in range(1, 5)]
+    sequences = [run.sequence(prompt, params) for prompt in prompts]
+    assert together(run, sequences) == [expected(prompt, 60) for prompt in prompts]
+    assert (run.room().slots, run.room().pages) == (4, pages)
