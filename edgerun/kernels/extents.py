@@ -55,7 +55,8 @@ def _padded(stride: str, width: str, item: int = WORD) -> Extent:
 
 
 _DERIVED: dict[str, Callable[[Sizes], int]] = {
-    "tile": lambda known: known["lanes"] * 8 // known["bits"],  # weights in a vector
+    "tile": lambda known: 32 // known["bits"],  # weights of a row in a vector
+    "panel": lambda known: known["lanes"] // 4,  # rows of a vector
     "width_blocks": lambda known: -(-known["width"] // known["block"]),
     "block_bytes": lambda known: known["block"] * known["bits"] // 8,
     "whole_rows": lambda known: -(-known["rows"] // known["tokens"]) * known["tokens"],
@@ -73,18 +74,18 @@ _FLOAT_ROW = _COUNT | {"x": _rows("x_stride", "width")}
 _LOOKED_UP = _COUNT | {"ids": _array("rows"), "out": _rows("out_stride", "width")}
 
 _OUT = _COUNT | {"bias": _array("n"), "out": _rows("out_stride", "n")}
-_CODES = {"codes": _array("groups 4 tiles lanes", BYTE)}
-_BY_ROW = _OUT | _CODES | {"scales": _array("groups 4")}
+_CODES = {"codes": _array("panels tiles lanes", BYTE)}
+_BY_ROW = _OUT | _CODES | {"scales": _array("panels panel")}
 _BY_ROW |= {"x_scale": _array("rows"), "x_sum": _array("rows")}
-_BY_BLOCK = _OUT | _CODES | {"scales": _array("groups 4 blocks")}
+_BY_BLOCK = _OUT | _CODES | {"scales": _array("panels panel blocks")}
 _LINEAR_ROW = _BY_ROW | {"x": _rows("x_stride", "tiles tile", BYTE)}
 _LINEAR_BLOCK = _BY_BLOCK | {
     "x": _rows("x_stride", "tiles tile", BYTE),
     "x_scale": _array("rows blocks"),
     "x_sum": _array("rows blocks"),
 }
-_TRITS = _COUNT | {"trits": _array("groups 4 tiles lanes", BYTE)}
-_EXPANDED = _array("groups 4 code_tiles lanes", BYTE)
+_TRITS = _COUNT | {"trits": _array("panels tiles lanes", BYTE)}
+_EXPANDED = _array("panels code_tiles lanes", BYTE)
 
 _TOKENS = {"positions": _array("rows"), "sequences": _array("rows")}
 _BLOCK = dict.fromkeys(("k", "v"), _array("tokens kv_heads head_dim"))
@@ -131,7 +132,7 @@ EXTENTS: Mapping[str, Mapping[str, Extent]] = {
     "linear_block": _LINEAR_BLOCK,
     "gemm_block": _LINEAR_BLOCK,
     "amx_block": _LINEAR_BLOCK,
-    "linear_trits": _BY_ROW | {"x": _rows("x_stride", "tiles 5 lanes", BYTE)},
+    "linear_trits": _BY_ROW | {"x": _rows("x_stride", "tiles 20", BYTE)},
     "trit_codes": _TRITS | {"codes": _EXPANDED},
     "trit_entries": _TRITS | {"entries": _EXPANDED},
     "lookup_entries": _COUNT | _CODES | {"entries": _CODES["codes"]},
@@ -143,7 +144,7 @@ EXTENTS: Mapping[str, Mapping[str, Extent]] = {
     "lookup_row": _OUT
     | _CODES
     | {
-        "scales": _array("groups 4"),
+        "scales": _array("panels panel"),
         "x_scale": _array("rows"),
         "columns": _array("whole_rows padded_k", SHORT),
     },

@@ -80,8 +80,8 @@ ISAS: Mapping[str, Isa] = {
 MODELS: Mapping[str, Isa] = {
     isa.name: isa
     for isa in (
-        Isa("vnni_model", (), 64, 32, dots="vnni_model"),
-        Isa("amx_model", (), 64, 32, dots="vnni_model", prompts="amx"),
+        Isa("vnni_model", (), 64, 32, dots="generic"),
+        Isa("amx_model", (), 64, 32, dots="generic", prompts="amx"),
     )
 }
 

@@ -88,7 +88,7 @@ def call_of(
 
     fields = fields | {"bias": bias if extras else 0, "accumulate": int(extras)}
     fields |= {"out": out, "out_stride": n + 3, "n": n}
-    return Call(params, fields, rows, check, -(-fields["groups"] // STEP))
+    return Call(params, fields, rows, check, -(-fields["panels"] // STEP))
 
 
 @cases_of("amx_row", variant=variants(ROW_FORMS))
@@ -106,7 +106,7 @@ def amx_row(variant: tuple[str, tuple[str, int], tuple[int, int, int, bool]]) ->
 def amx_block(variant: tuple[str, tuple[str, int], tuple[int, int, int, bool]]) -> Call:
     isa, form, (n, k, rows, extras) = variant
     packed = packed_weight(form, n, k, row_scale=False)
-    weight = to_stream(packed, min(LANES, packed.block), row_scale=False)
+    weight = to_stream(packed, LANES, row_scale=False)
     rounded = rounded_block(random((rows, packed.shape[1])), weight.padded_k, packed.block)
     params = {
         "bits": weight.bits,

@@ -26,12 +26,7 @@ from tests.kernels.harness import UNTOUCHED, Call, assert_near, cases_of, random
 
 # More batch rows than share a piece, more of K than a piece has, rows that fill no tile.
 MANY = [(131, 4480, 19, True), (2, 96, gemm.MOST_ROWS + 5, False)]
-STEP = 16
-
-
-def chunks(groups: int) -> int:
-    """Chunks of a matrix in the cases."""
-    return -(-groups // STEP)
+STEP = 5  # panels of a chunk
 
 
 def exact_outputs(packed: PackedWeight, rounded: dict[str, Any]) -> NDArray[np.float64]:
@@ -66,7 +61,7 @@ def call_of(
 
     fields = fields | rounded | {"bias": bias if extras else 0, "accumulate": int(extras)}
     fields |= {"out": out, "out_stride": n + 3, "n": n}
-    return Call(params, fields, rows, check, chunks(fields["groups"]))
+    return Call(params, fields, rows, check, -(-fields["panels"] // STEP))
 
 
 @cases_of("gemm_row", variant=variants(ROW_FORMS), shape=SHAPES + MANY)
@@ -87,7 +82,7 @@ def gemm_block(
     isa, lanes, form = variant
     n, k, rows, extras = shape
     packed = packed_weight(form, n, k, row_scale=False)
-    weight = to_stream(packed, min(lanes, packed.block), row_scale=False)
+    weight = to_stream(packed, lanes, row_scale=False)
     params = {
         "bits": weight.bits,
         "lanes": weight.lanes,

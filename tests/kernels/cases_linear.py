@@ -10,6 +10,7 @@ from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels.isa import isa_of
 from edgerun.kernels.layouts.stream import StreamWeight, to_stream
+from edgerun.kernels.layouts.trits import TritWeight
 from edgerun.ops import linear
 from edgerun.ops.registry import OPS
 from tests.kernels.harness import (
@@ -24,11 +25,13 @@ from tests.kernels.harness import (
 )
 
 BOUND = 2e-6
+STEP = 5  # panels of a chunk: the four streams are of one and of two
+FLOAT_LANES = 32
 # Instruction sets and vector bytes. AVX-512 code cannot run everywhere, so its structure (64-byte
 # vectors, unsigned 8-bit codes with an offset) is also tested in generic operations.
 VECTORS = [(isa, isa_of(isa).vector_bytes) for isa in (*ISAS, "vnni_model")]
 # Outputs, inputs, batch rows, and whether there are a bias and a residual.
-SHAPES = [(4, 64, 1, False), (9, 320, 3, True), (70, 704, 6, False)]
+SHAPES = [(4, 64, 1, False), (9, 320, 3, True), (70, 704, 6, False), (150, 352, 7, True)]
 
 
 def variants(forms: list[tuple[str, int]]) -> list[tuple[str, int, tuple[str, int]]]:
@@ -57,9 +60,14 @@ def expectation(x: F32, weight: Any, extras: bool, activations: str) -> tuple[di
 
 def stream_fields(weight: StreamWeight, step: int) -> dict[str, Any]:
     """Fields that describe a weight."""
-    groups, tiles = len(weight.codes) // 4, weight.codes.shape[1]
-    fields = {"codes": weight.codes, "scales": weight.scales, "groups": groups, "tiles": tiles}
+    panels, tiles = weight.codes.shape[:2]
+    fields = {"codes": weight.codes, "scales": weight.scales, "panels": panels, "tiles": tiles}
     return fields | {"step": step}
+
+
+def chunks(weight: StreamWeight | TritWeight, step: int) -> int:
+    """Chunks of ``step`` panels."""
+    return -(-len(weight.codes) // step)
 
 
 def packed_weight(form: tuple[str, int], n: int, k: int, *, row_scale: bool) -> PackedWeight:
@@ -105,9 +113,9 @@ def linear_row(
     x = random((rows, packed.shape[1]))
     weight = to_stream(packed, lanes, row_scale=True)
     fields, check = expectation(x, packed, extras, "int8_row")
-    fields |= stream_fields(weight, 2) | rounded_row(x, weight.padded_k) | {"lookup": 0}
+    fields |= stream_fields(weight, STEP) | rounded_row(x, weight.padded_k) | {"lookup": 0}
     params = {"bits": weight.bits, "lanes": weight.lanes, "isa": isa}
-    return Call(params, fields, rows, check, -(-len(weight.codes) // 8))
+    return Call(params, fields, rows, check, chunks(weight, STEP))
 
 
 BLOCK_FORMS = [("int4", 16), ("int8", 32), ("int4", 128), ("int2", 128)]
@@ -121,26 +129,26 @@ def linear_block(
     n, k, rows, extras = shape
     packed = packed_weight(form, n, k, row_scale=False)
     x = random((rows, packed.shape[1]))
-    weight = to_stream(packed, min(lanes, packed.block), row_scale=False)
+    weight = to_stream(packed, lanes, row_scale=False)
     fields, check = expectation(x, packed, extras, "int8_block")
-    fields |= stream_fields(weight, 2) | rounded_block(x, weight.padded_k, packed.block)
+    fields |= stream_fields(weight, STEP) | rounded_block(x, weight.padded_k, packed.block)
     fields["lookup"] = 0
     params = {"bits": weight.bits, "lanes": weight.lanes, "block": packed.block, "isa": isa}
-    return Call(params, fields, rows, check, -(-len(weight.codes) // 8))
+    return Call(params, fields, rows, check, chunks(weight, STEP))
 
 
 @cases_of("linear_float", form=[("ternary", 32), ("int4", 16), ("int8", 128)], shape=SHAPES)
 def linear_float(form: tuple[str, int], shape: tuple[int, int, int, bool]) -> Call:
     n, k, rows, extras = shape
     packed = packed_weight(form, n, k, row_scale=False)
-    weight = to_stream(packed, 16, row_scale=False)
+    weight = to_stream(packed, FLOAT_LANES, row_scale=False)
     x = np.zeros((rows, weight.padded_k), np.float32)
     x[:, : packed.shape[1]] = random((rows, packed.shape[1]))
     fields, check = expectation(x[:, : packed.shape[1]], packed, extras, "float")
-    fields |= stream_fields(weight, 2) | {"x": x, "x_stride": weight.padded_k}
+    fields |= stream_fields(weight, STEP) | {"x": x, "x_stride": weight.padded_k}
     fields["blocks"] = weight.scales.shape[1]
-    params = {"bits": weight.bits, "lanes": 16, "block": packed.block}
-    return Call(params, fields, rows, check, -(-len(weight.codes) // 8))
+    params = {"bits": weight.bits, "lanes": FLOAT_LANES, "block": packed.block}
+    return Call(params, fields, rows, check, chunks(weight, STEP))
 
 
 @cases_of("linear_dense", shape=SHAPES)
@@ -148,6 +156,6 @@ def linear_dense(shape: tuple[int, int, int, bool]) -> Call:
     n, k, rows, extras = shape
     weight, x = random((n, k)), random((rows, k), 1, gap=3)
     fields, check = expectation(x[:, :k], weight, extras, "float")
-    fields |= {"codes": weight, "scales": 0, "groups": -(-n // 4), "tiles": k // 8, "step": 2}
+    fields |= {"codes": weight, "scales": 0, "panels": -(-n // 4), "tiles": k // 8, "step": 2}
     fields |= {"x": x, "x_stride": k + 3}
     return Call({"width": 8}, fields, rows, check, -(-n // 8))

@@ -26,10 +26,13 @@ def by_lookup(rows: int, tokens: int) -> int:
 
 def table_entries(weight: StreamWeight) -> NDArray[np.uint8]:
     """Definition of the entries: a byte's codes, less one, are digits of base 3."""
-    codes = weight.codes.reshape(len(weight.codes), -1, BYTES)
-    digits = [np.maximum((codes >> 2 * plane & 3).astype(np.int8) - 1, 0) for plane in range(4)]
-    entries = sum(digit * 3**plane for plane, digit in enumerate(digits))
-    return np.ascontiguousarray(entries.transpose(1, 0, 2)).astype(np.uint8)
+    digits = [
+        np.maximum((weight.codes >> 2 * plane & 3).astype(np.int8) - 1, 0) for plane in range(4)
+    ]
+    entries = np.stack([digit * 3**plane for plane, digit in enumerate(digits)]).sum(axis=0)
+    panels, tiles, lanes = entries.shape
+    by_pass = entries.reshape(panels, tiles // 2, 2, lanes // 4, 4).transpose(1, 0, 3, 2, 4)
+    return np.ascontiguousarray(by_pass).astype(np.uint8).reshape(-1, panels * lanes // 4, BYTES)
 
 
 def token_columns(x: NDArray[np.int8], tokens: int) -> NDArray[np.int16]:
@@ -47,15 +50,15 @@ def ternary(n: int, k: int, lanes: int = 32) -> StreamWeight:
 @cases_of("lookup_entries", lanes=[16, 32])
 def lookup_entries(lanes: int) -> Call:
     weight = ternary(9, 320, lanes)
-    groups, tiles = len(weight.codes) // 4, weight.codes.shape[1]
+    panels, tiles = weight.codes.shape[:2]
     expected = table_entries(weight)
     entries = np.zeros_like(expected)
 
     def check() -> None:
         assert (entries == expected).all()
 
-    fields = {"codes": weight.codes, "entries": entries, "groups": groups, "tiles": tiles}
-    return Call({"lanes": lanes, "tokens": 16}, fields | {"step": 2}, 40, check, -(-groups // 2))
+    fields = {"codes": weight.codes, "entries": entries, "panels": panels, "tiles": tiles}
+    return Call({"lanes": lanes, "tokens": 16}, fields | {"step": 2}, 40, check, -(-panels // 2))
 
 
 @cases_of("lookup_columns", tokens=[16, 32], rows=[64, 57, 48, 5])
@@ -92,10 +95,10 @@ def lookup_row(tokens: int, lanes: int, shape: tuple[int, int, int, bool]) -> Ca
             check_all()
 
     rounded = rounded_row(x, weight.padded_k)
-    groups, step = len(weight.codes) // 4, 2
-    fields |= {"codes": table_entries(weight), "scales": weight.scales, "groups": groups}
+    panels, step = len(weight.codes), 2
+    fields |= {"codes": table_entries(weight), "scales": weight.scales, "panels": panels}
     fields |= {"step": step, "tiles": weight.codes.shape[1], "padded_k": weight.padded_k}
     fields |= {"columns": token_columns(rounded["x"], tokens), "x_scale": rounded["x_scale"]}
     fields |= {"coarse_step": 5, "late_blocks": 2}
-    chunks = -(-rows // tokens) * -(-groups // step)
+    chunks = -(-rows // tokens) * -(-panels // step)
     return Call({"lanes": lanes, "tokens": tokens, "cells": 1024}, fields, rows, check, chunks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgerun.formats.base import unpack_bits
-from tests.kernels.harness import UNTOUCHED, Call, cases_of, untouched
+from tests.kernels.harness import Call, cases_of, untouched
 
 
 @cases_of("stream_read", lanes=[4, 8, 16], streams=[1, 2, 4, 8], ahead=[0, 4096])
@@ -20,32 +20,31 @@ def stream_read(lanes: int, streams: int, ahead: int) -> Call:
     return Call({"lanes": lanes, "streams": streams, "ahead": ahead}, fields, 0, check, 3)
 
 
-@cases_of("repack", bits=[2, 4, 8], lanes=[16, 32, 64], shape=[(1, 16), (6, 64), (5, 176)])
+@cases_of("repack", bits=[2, 4, 8], lanes=[16, 32, 64], shape=[(1, 16), (6, 64), (21, 176)])
 def repack(bits: int, lanes: int, shape: tuple[int, int]) -> Call:
     rows, row_bytes = shape
-    groups, tiles = -(-rows // 4), -(-row_bytes // lanes) + 1
+    panel, tiles = lanes // 4, row_bytes // 4 + 1
+    panels = -(-rows // panel)
     source = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-    source[:4] |= 0x55  # the first chunk has no 2-bit code 0 but one in its last byte
+    source[:panel] |= 0x55  # the first chunk has no 2-bit code 0 but one in its last byte
     source[0, -1] = 0x15
-    spare, codes = (
-        np.zeros((groups * 4, lanes), np.uint8),
-        untouched((groups * 4, tiles, lanes), "u1"),
-    )
+    codes = untouched((panels, tiles, lanes), "u1")
 
     def check() -> None:
         planes = 8 // bits
-        padded = np.zeros((rows, tiles * planes * lanes), np.uint8)
-        padded[:, : row_bytes * planes] = unpack_bits(source, bits)
-        expected = np.zeros((rows, tiles, lanes), np.uint8)
+        padded = np.zeros((panels * panel, tiles, planes, 4), np.uint8)
+        padded[:rows, :-1] = unpack_bits(source, bits).reshape(rows, -1, planes, 4)
+        padded[rows:] = padded[rows - 1]
+        expected = np.zeros((panels * panel, tiles, 4), np.uint8)
         for plane in range(planes):
-            of_plane = padded.reshape(rows, tiles, planes, lanes)[:, :, plane]
-            expected |= of_plane << np.uint8(plane * bits)
-        np.testing.assert_array_equal(codes[:rows], expected)
-        assert (codes[rows:] == UNTOUCHED).all()
-        without = [(unpack_bits(source[i : i + 4], 2) == 0).any() for i in range(0, rows, 4)]
+            expected |= padded[:, :, plane] << np.uint8(plane * bits)
+        by_panel = expected.reshape(panels, panel, tiles, 4).swapaxes(1, 2)
+        np.testing.assert_array_equal(codes, by_panel.reshape(codes.shape))
+        pieces = [source[i : i + panel] for i in range(0, rows, panel)]
+        without = [(unpack_bits(piece, 2) == 0).any() for piece in pieces]
         assert list(zeros.any(axis=1)) == [bits == 2 and one for one in without]
 
-    zeros = untouched((groups, 16), "u1")
+    zeros = untouched((panels, 16), "u1")
     fields = {"source": source, "codes": codes, "rows": rows, "row_bytes": row_bytes}
-    fields |= {"tiles": tiles, "spare": spare, "step": 1, "zeros": zeros}
-    return Call({"bits": bits, "lanes": lanes}, fields, 0, check, groups)
+    fields |= {"tiles": tiles, "step": 1, "zeros": zeros}
+    return Call({"bits": bits, "lanes": lanes}, fields, 0, check, panels)

@@ -10,7 +10,15 @@ from edgerun.formats.ternary import FORMAT
 from edgerun.formats.trits import pack_trits
 from edgerun.kernels.layouts.stream import StreamWeight, to_stream
 from edgerun.kernels.layouts.trits import TritWeight, to_trits
-from tests.kernels.cases_linear import SHAPES, VECTORS, expectation, packed_weight, rounded_row
+from tests.kernels.cases_linear import (
+    SHAPES,
+    STEP,
+    VECTORS,
+    chunks,
+    expectation,
+    packed_weight,
+    rounded_row,
+)
 from tests.kernels.cases_lookup import table_entries
 from tests.kernels.harness import UNTOUCHED, Call, cases_of, random
 
@@ -27,9 +35,12 @@ def matrices(n: int, k: int, lanes: int) -> tuple[PackedWeight, StreamWeight, Tr
 
 
 def _trits(packed: PackedWeight, stream: StreamWeight, lanes: int) -> NDArray[np.uint8]:
-    digits = np.zeros((len(stream.codes), packed.shape[1]), np.uint8)
+    panel = lanes // 4
+    digits = np.zeros((len(stream.codes) * panel, packed.shape[1]), np.uint8)
     digits[: packed.shape[0]] = FORMAT.integers(packed) + 1
-    return pack_trits(digits, lanes)
+    digits[packed.shape[0] :] = digits[packed.shape[0] - 1]
+    trits = pack_trits(digits, 4).reshape(len(stream.codes), panel, -1, 4)
+    return np.ascontiguousarray(trits.swapaxes(1, 2)).reshape(len(stream.codes), -1, lanes)
 
 
 def without_padding(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -44,10 +55,10 @@ def linear_trits(variant: tuple[str, int], shape: tuple[int, int, int, bool]) ->
     packed, _, weight = matrices(n, k, lanes)
     x = random((rows, packed.shape[1]))
     fields, check = expectation(x, packed, extras, "int8_row")
-    groups = len(weight.codes) // 4
-    fields |= {"codes": weight.codes, "scales": weight.scales, "groups": groups, "step": 2}
+    panels = len(weight.codes)
+    fields |= {"codes": weight.codes, "scales": weight.scales, "panels": panels, "step": STEP}
     fields |= {"tiles": weight.codes.shape[1], "lookup": 0} | rounded_row(x, weight.padded_k)
-    return Call({"lanes": lanes, "isa": isa}, fields, rows, check, -(-groups // 2))
+    return Call({"lanes": lanes, "isa": isa}, fields, rows, check, chunks(weight, STEP))
 
 
 @cases_of("trit_pack", lanes=[16, 32, 64], size=SIZES)
@@ -59,10 +70,10 @@ def trit_pack(lanes: int, size: tuple[int, int]) -> Call:
         assert (trits == weight.codes).all()
         assert (to_trits(stream).codes == weight.codes).all()
 
-    groups, code_tiles = len(stream.codes) // 4, stream.codes.shape[1]
-    fields = {"codes": stream.codes, "trits": trits, "groups": groups, "code_tiles": code_tiles}
+    panels, code_tiles = stream.codes.shape[:2]
+    fields = {"codes": stream.codes, "trits": trits, "panels": panels, "code_tiles": code_tiles}
     fields |= {"tiles": trits.shape[1], "step": 2}
-    return Call({"lanes": lanes}, fields, 0, check, -(-groups // 2))
+    return Call({"lanes": lanes}, fields, 0, check, chunks(weight, 2))
 
 
 @cases_of("trit_codes", variant=VECTORS, size=SIZES)
@@ -77,7 +88,7 @@ def trit_codes(variant: tuple[str, int], size: tuple[int, int]) -> Call:
 
     fields = _expansion(weight) | {"codes": codes}
     params = {"lanes": lanes, "tokens": TOKENS, "isa": isa}
-    return Call(params, fields, TOKENS, check, -(-len(codes) // 8))
+    return Call(params, fields, TOKENS, check, chunks(weight, 2))
 
 
 @cases_of("trit_entries", variant=VECTORS, size=SIZES)
@@ -85,8 +96,7 @@ def trit_entries(variant: tuple[str, int], size: tuple[int, int]) -> Call:
     isa, lanes = variant
     _, stream, weight = matrices(*size, lanes)
     expected = table_entries(stream)
-    rows = len(stream.codes)
-    entries = np.zeros((weight.code_tiles * lanes // 8, rows, 8), np.uint8)
+    entries = np.zeros((weight.code_tiles // 2, *expected.shape[1:]), np.uint8)
     present = min(len(expected), len(entries))
 
     def check() -> None:
@@ -95,13 +105,13 @@ def trit_entries(variant: tuple[str, int], size: tuple[int, int]) -> Call:
 
     fields = _expansion(weight) | {"entries": entries}
     params = {"lanes": lanes, "tokens": TOKENS, "isa": isa}
-    return Call(params, fields, TOKENS, check, -(-rows // 8))
+    return Call(params, fields, TOKENS, check, chunks(weight, 2))
 
 
 @cases_of("trit_entries", rows=[TOKENS // 2 - 1])
 def too_small_a_batch(rows: int) -> Call:
     _, _, weight = matrices(9, 64, 32)
-    entries = np.full((weight.code_tiles * 4, len(weight.codes), 8), UNTOUCHED, np.uint8)
+    entries = np.full((weight.code_tiles // 2, len(weight.codes) * 8, 8), UNTOUCHED, np.uint8)
 
     def check() -> None:
         assert (entries == UNTOUCHED).all()
@@ -111,5 +121,5 @@ def too_small_a_batch(rows: int) -> Call:
 
 
 def _expansion(weight: TritWeight) -> dict[str, object]:
-    fields = {"trits": weight.codes, "groups": len(weight.codes) // 4, "step": 2}
+    fields = {"trits": weight.codes, "panels": len(weight.codes), "step": 2}
     return fields | {"code_tiles": weight.code_tiles, "tiles": weight.codes.shape[1]}

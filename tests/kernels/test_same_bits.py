@@ -37,7 +37,7 @@ def x() -> F32:
 
 def product(kernel: str, packed: PackedWeight, x: F32, lanes: int, params: dict[str, Any]) -> F32:
     """``x`` times the weight by one kernel, ``[rows, N]``."""
-    weight = to_stream(packed, min(lanes, packed.block), row_scale=False)
+    weight = to_stream(packed, lanes, row_scale=False)
     out = np.zeros((len(x), N), np.float32)
     fields = stream_fields(weight, STEP) | rounded_block(x, weight.padded_k, packed.block)
     fields |= {"bias": 0, "accumulate": 0, "out": out, "out_stride": N, "n": N, "lookup": 0}
@@ -45,7 +45,7 @@ def product(kernel: str, packed: PackedWeight, x: F32, lanes: int, params: dict[
         del fields["lookup"]
     params = {"bits": weight.bits, "lanes": weight.lanes, "block": packed.block, **params}
     team = ThreadTeam(1)
-    run(kernel, Call(params, fields, len(x), lambda: None, -(-fields["groups"] // STEP)), team)
+    run(kernel, Call(params, fields, len(x), lambda: None, -(-fields["panels"] // STEP)), team)
     team.close()
     return out
 

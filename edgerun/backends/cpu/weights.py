@@ -19,7 +19,7 @@ from edgerun.kernels.layouts.trits import OneMatrix, TritWeight, to_trits
 
 DENSE_LANES = 8
 LOOKED_AT_ELEMENTS = 1 << 20  # they stay in the caches
-FLOAT_LANES = 16
+FLOAT_LANES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,6 @@ class WeightStore:
         if activations == "int8_row" and has_row_scales(constant):
             return self._with_row_scales(constant)
         lanes = FLOAT_LANES if activations == "float" else self._isa.vector_bytes
-        lanes = min(lanes, constant.block)
         return to_stream(
             constant, lanes, row_scale=False, arena=self._arena, read=self._reader.read
         )

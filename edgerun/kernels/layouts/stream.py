@@ -1,12 +1,15 @@
 """The stream layout: how low-bit weights lie in memory while they are multiplied.
 
-K is cut into tiles of ``lanes * 8 / bits`` weights. One vector of ``lanes`` bytes holds one tile
-of one row: byte j has weights j, j + lanes, j + 2 * lanes, ... of the tile in ascending bits, so
-that unpacking needs a shift and a mask and no shuffle. The tiles of a row follow one another,
-then the next row. Kernels take rows in groups of four, from four places far apart: several
-streams reach the bandwidth of the memory, one alone does not (27 against 19 GB/s on one Zen 3
-core). Rows and tiles are padded: rows with scale zero, tiles with any code, because the
-activations there are zero.
+Rows are taken a panel at a time: as many as a vector has dwords. A vector of ``lanes`` bytes
+holds a dword of each row of the panel: byte i of the dword has weights i, i + 4, i + 8, ... of
+those that the vector stands for, in ascending bits, so that unpacking needs a shift and a mask
+and no shuffle, and gives four consecutive weights of every row. The vectors of a panel follow
+one another along K, then the next panel. One broadcast of four activations multiplies a panel,
+and sums of a row stay in one lane.
+
+Kernels take panels from a few places far apart: several streams reach the bandwidth of the
+memory, one alone does not (27 against 19 GB/s on one Zen 3 core). Rows and K are padded: rows with
+scale zero, K with any code, because the activations there are zero.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ from edgerun.kernels.host.cores import cores
 from edgerun.kernels.host.huge_pages import zeroed_memory
 from edgerun.kernels.jit.registry import native
 
-GROUP = 4
+DWORD = 4
+ROW_UNIT = 64  # of K: what loops over a row with one scale take at a time
 LINE = 64
-SLAB_GROUPS = 64  # groups of rows that a thread rearranges at a time
+SLAB_ROWS = 256  # that a thread rearranges at a time
 PIECE_BYTES = 8 << 20  # of packed codes that are in memory at a time
 SHARED_BYTES = 1 << 20  # of a matrix that several threads rearrange
 Read: TypeAlias = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
@@ -36,8 +40,8 @@ class StreamWeight:
     """A weight matrix in the stream layout.
 
     Attributes:
-        codes: uint8 ``[rows, tiles, lanes]``; ``rows`` is N rounded up to whole groups.
-        scales: float32 ``[rows, blocks]``; ``blocks`` is 1 when a row has one scale.
+        codes: uint8 ``[panels, tiles, lanes]``; N is rounded up to whole panels.
+        scales: float32 ``[panels, blocks, lanes / 4]``; ``blocks`` is 1 when a row has one scale.
         shape: ``(N, K)`` without padding.
         bits: of a code.
         block: weights that share a scale; the padded K when a row has one scale.
@@ -56,7 +60,7 @@ class StreamWeight:
     @property
     def tile(self) -> int:
         """Weights of one row in one vector."""
-        return self.lanes * 8 // self.bits
+        return DWORD * 8 // self.bits
 
     @property
     def padded_k(self) -> int:
@@ -85,17 +89,17 @@ def to_stream(
     """
     n, k = packed.shape
     bits = packed.bits
-    tile = lanes * 8 // bits
-    unit = tile if row_scale else max(tile, packed.block)
-    tiles, groups = -(-k // unit) * unit // tile, -(-n // GROUP)
+    tile, unit = DWORD * 8 // bits, ROW_UNIT if row_scale else packed.block
+    tiles, panels = -(-k // unit) * unit // tile, -(-n // (lanes // DWORD))
     own = arena or Arena(piece=0)
-    codes = own.zeros((groups * GROUP, tiles, lanes))
+    codes = own.zeros((panels, tiles, lanes))
     ternary = _fill_codes(packed, codes, read)
     block = tiles * tile if row_scale else packed.block
     scales = packed.scales[:, :1] if row_scale else packed.scales
-    padded = np.zeros((groups * GROUP, tiles * tile // block), np.float32)
+    padded = np.zeros((panels * lanes // DWORD, tiles * tile // block), np.float32)
     padded[:n, : scales.shape[1]] = scales
-    return StreamWeight(codes, padded, (n, k), bits, block, lanes, ternary)
+    by_panel = padded.reshape(panels, lanes // DWORD, -1).transpose(0, 2, 1)
+    return StreamWeight(codes, np.ascontiguousarray(by_panel), (n, k), bits, block, lanes, ternary)
 
 
 def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8], read: Read) -> bool:
@@ -104,18 +108,18 @@ def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8], read: Read) -> b
     Returns whether the codes are ternary: of two bits, and none is 0, which stands for -2.
     """
     rows = np.ascontiguousarray(packed.codes.reshape(packed.shape[0], -1))
-    groups, tiles, lanes = len(codes) // GROUP, codes.shape[1], codes.shape[2]
-    spare = np.zeros((groups, GROUP, lanes), np.uint8)
-    chunks = -(-groups // SLAB_GROUPS)
+    panels, tiles, lanes = codes.shape
+    step = SLAB_ROWS * DWORD // lanes
+    chunks = -(-panels // step)
     zeros = np.zeros((chunks, 16), np.uint8)
-    fields = [0, codes.ctypes.data, *rows.shape, tiles, spare.ctypes.data]
-    arguments = np.array([*fields, SLAB_GROUPS, zeros.ctypes.data], np.int64)
+    fields = [0, codes.ctypes.data, *rows.shape, tiles, step, zeros.ctypes.data]
+    arguments = np.array(fields, np.int64)
     function = native("repack", bits=packed.bits, lanes=lanes)
-    at_once = max(1, PIECE_BYTES // (SLAB_GROUPS * GROUP * rows.shape[1]))
+    at_once = max(1, PIECE_BYTES // (SLAB_ROWS * rows.shape[1]))
     for first in range(0, chunks, at_once):
         some = range(first, min(chunks, first + at_once))
-        row = some.start * SLAB_GROUPS * GROUP
-        piece = read(rows[row : some.stop * SLAB_GROUPS * GROUP])
+        row = some.start * SLAB_ROWS
+        piece = read(rows[row : some.stop * SLAB_ROWS])
         arguments[0] = piece.ctypes.data - row * rows.shape[1]  # where row 0 would lie
         on_all_cores(function, arguments, some, rows.nbytes)
     return packed.bits == 2 and not zeros.any()

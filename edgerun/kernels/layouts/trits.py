@@ -9,9 +9,16 @@ from numpy.typing import NDArray
 
 from edgerun.formats.trits import DIGITS
 from edgerun.kernels.jit.registry import native
-from edgerun.kernels.layouts.stream import GROUP, SLAB_GROUPS, Arena, StreamWeight, on_all_cores
+from edgerun.kernels.layouts.stream import (
+    DWORD,
+    ROW_UNIT,
+    SLAB_ROWS,
+    Arena,
+    StreamWeight,
+    on_all_cores,
+)
 
-PLANES = 4  # of two-bit codes in a byte
+TILE = 4 * DWORD  # weights of a row in a vector of two-bit codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +26,8 @@ class TritWeight:
     """A ternary matrix with a scale a row.
 
     Attributes:
-        codes: uint8 ``[rows, tiles, lanes]`` of trits; ``rows`` is N rounded up to whole groups.
-        scales: float32 ``[rows, 1]``.
+        codes: uint8 ``[panels, tiles, lanes]`` of trits; N is rounded up to whole panels.
+        scales: float32 ``[panels, 1, lanes / 4]``.
         shape: ``(N, K)`` without padding.
         lanes: bytes of a vector.
     """
@@ -33,12 +40,12 @@ class TritWeight:
     @property
     def code_tiles(self) -> int:
         """Vectors of a row that is expanded to two-bit codes."""
-        return -(-int(self.codes.shape[1]) * DIGITS // PLANES)
+        return self.padded_k // TILE
 
     @property
     def padded_k(self) -> int:
         """Activations that kernels read of a row, whether of trits or expanded to codes."""
-        return self.code_tiles * PLANES * self.lanes
+        return -(-int(self.codes.shape[1]) * DIGITS * DWORD // ROW_UNIT) * ROW_UNIT
 
     @property
     def nbytes(self) -> int:
@@ -69,12 +76,12 @@ def to_trits(weight: StreamWeight, arena: Arena | None = None) -> TritWeight:
 
     ``weight`` is only read; whoever made it for this lets go of it then.
     """
-    rows, code_tiles, lanes = weight.codes.shape
-    tiles = -(-weight.shape[1] // (DIGITS * lanes))
-    codes = (arena or Arena(piece=0)).zeros((rows, tiles, lanes))
-    fields = [weight.codes.ctypes.data, codes.ctypes.data, rows // GROUP, code_tiles, tiles]
-    arguments = np.array([*fields, SLAB_GROUPS], np.int64)
+    panels, code_tiles, lanes = weight.codes.shape
+    tiles, step = -(-weight.shape[1] // (DIGITS * DWORD)), SLAB_ROWS * DWORD // lanes
+    codes = (arena or Arena(piece=0)).zeros((panels, tiles, lanes))
+    fields = [weight.codes.ctypes.data, codes.ctypes.data, panels, code_tiles, tiles, step]
+    arguments = np.array(fields, np.int64)
     function = native("trit_pack", lanes=lanes)
-    chunks = range(-(-rows // GROUP // SLAB_GROUPS))
+    chunks = range(-(-panels // step))
     on_all_cores(function, arguments, chunks, weight.codes.nbytes)
     return TritWeight(codes, weight.scales, weight.shape, lanes)

@@ -1,7 +1,7 @@
 """Matrix products of AMX: int32 ``sums[rows, 32] += x[rows, K] * codes[K, 32]``.
 
 Activations are signed bytes, rows of any stride. Codes are unsigned bytes in the order of
-``gemm_unpack.py``: for every four of K 32 dwords, each with the codes of one weight row. That is
+``gemm.py``: for every four of K 32 dwords, each with the codes of one weight row. That is
 the order in which the instruction wants its second operand, and rows of activations are just
 what it wants as the first, so nothing is rearranged for it.
 
@@ -20,9 +20,9 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from edgerun.kernels.lang.ir import integer, literals
 from edgerun.kernels.lang.simd import declare
 from edgerun.kernels.lang.word import byte_at, int_at, set_int
-from edgerun.kernels.linear.gemm_unpack import address, literals
 
 SIDE = 16  # rows of a tile register, and dwords of one of its rows
 WIDTH = 2 * SIDE  # weight rows that are multiplied together
@@ -43,7 +43,7 @@ def _call(builder: Any, name: str, *values: Any) -> None:
 
 
 def _at(builder: Any, base: Any, offset: int) -> Any:
-    return builder.inttoptr(builder.add(base, address(offset)), _POINTER)
+    return builder.inttoptr(builder.add(base, integer(offset)), _POINTER)
 
 
 def _cells(groups: int) -> list[tuple[int, int, int]]:
@@ -125,7 +125,7 @@ def multiply_tiles(typingctx, codes, x, stride, steps, sums, fresh, groups, dept
             return _at(builder, base, offset)
 
         first_codes, first_x, x_stride, number, target = args[:5]
-        step_bytes = address(STEP_BYTES)
+        step_bytes = integer(STEP_BYTES)
         places = [at(target, t * SIDE * STEP_BYTES + v * LINE) for t, v, _ in cells]
         for (_, _, cell), place in zip(cells, places, strict=True):
             if from_zero:
@@ -133,12 +133,12 @@ def multiply_tiles(typingctx, codes, x, stride, steps, sums, fresh, groups, dept
             else:
                 _call(builder, "tileloadd64", _register(cell), place, step_bytes)
         with cgutils.for_range(builder, number, intp=_I64) as loop:
-            w = builder.add(first_codes, builder.mul(loop.index, address(size * WIDTH)))
-            x = builder.add(first_x, builder.mul(loop.index, address(size)))
+            w = builder.add(first_codes, builder.mul(loop.index, integer(size * WIDTH)))
+            x = builder.add(first_x, builder.mul(loop.index, integer(size)))
             for v in range(2):
                 _call(builder, "tileloadd64", _register(_CODES[v]), at(w, v * LINE), step_bytes)
             for t in range(count):
-                row = builder.add(x, builder.mul(x_stride, address(t * SIDE)))
+                row = builder.add(x, builder.mul(x_stride, integer(t * SIDE)))
                 _call(builder, "tileloadd64", _register(_X[t]), at(row, 0), x_stride)
             for t, v, cell in cells:
                 operands = [_register(one) for one in (cell, _X[t], _CODES[v])]
@@ -158,7 +158,7 @@ def spin_tiles(typingctx, codes, x, repeats, sums):  # type: ignore[no-untyped-d
     """
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        step_bytes, line = address(STEP_BYTES), address(LINE)
+        step_bytes, line = integer(STEP_BYTES), integer(LINE)
         for v in range(2):
             place = _at(builder, args[0], v * LINE)
             _call(builder, "tileloadd64", _register(_CODES[v]), place, step_bytes)

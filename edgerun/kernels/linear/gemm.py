@@ -1,11 +1,11 @@
 """Products of low-bit weights with many batch rows, at the speed of the multipliers.
 
-``linear_row`` and ``linear_block`` (``linear.py``) unpack weights anew for every few batch rows,
-which is right for decoding and costs a third to a half of the speed in prefill. Here a chunk
+``linear_row`` and ``linear_block`` (``rows.py``) unpack weights anew for every few batch rows,
+which is right for a few of them and costs up to a third of the speed in prefill. Here a chunk
 takes its weight rows a few vectors at a time and K in pieces, unpacks a piece once to one byte a
 code, in the first cache, and multiplies it by all batch rows. Batch rows are taken in blocks of
 ``tokens``; what is left, if less than half a block, is for the linear kernels, which leave out
-the others (their field ``lookup``). Fields and layouts are those of ``linear.py``.
+the others (their field ``lookup``). Fields and layouts are those of ``rows.py``.
 
 Bounds: ``gemm_row`` is exact up to its scaling. ``gemm_block`` has exact sums of blocks, scaled and
 added up in order; the float32 accumulation over B blocks adds at most B * 2**-24 of the sum of
@@ -18,29 +18,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import float32, int32, njit
+from numba import njit
 
-from edgerun.kernels.isa import isa_of
 from edgerun.kernels.jit.registry import Body, kernel
-from edgerun.kernels.lang.simd import cast, load, splat, store
+from edgerun.kernels.lang.simd import load, mask_bits, shift_right, splat, store
 from edgerun.kernels.lang.tiles import scratch
-from edgerun.kernels.lang.word import float_at, int_at, set_float, word
-from edgerun.kernels.linear.gemm_tiles import (
-    gemm_block_tile,
-    gemm_row_tile,
-    parts,
-    zero_point,
-)
-from edgerun.kernels.linear.gemm_unpack import unpack_rows
+from edgerun.kernels.lang.word import word
 from edgerun.kernels.linear.rows import (
-    ACCUMULATE,
-    BIAS,
     BLOCKS,
     CODES,
     COMMON,
-    GROUPS,
-    OUT,
-    OUT_STRIDE,
+    PANELS,
     ROWS,
     SCALES,
     STEP,
@@ -48,27 +36,33 @@ from edgerun.kernels.linear.rows import (
     X_SCALE,
     X_STRIDE,
     X_SUM,
-    N,
     X,
+    block_store,
     lookup_rows,
+    row_store,
 )
-from edgerun.kernels.linear.rows import finish as store_one
+from edgerun.kernels.linear.tiles import (
+    K_STEP,
+    PIECE_BYTES,
+    UNPACKED,
+    block_tile,
+    parts,
+    row_tile,
+    zero_point,
+)
 
-VECTORS = 2  # vectors of weight rows in a tile
+VECTORS = 2  # of weight rows in a tile
 MOST_ROWS = 256  # batch rows that share an unpacked piece
 SLAB = 64  # weight rows that share a piece of the activations in the second cache
-PIECE_BYTES = 16 * 1024  # of unpacked codes: half of a small first cache
 
 
-def gemm_lanes(isa: str) -> int:
-    """Bytes of the vectors that ``isa`` multiplies."""
-    return isa_of(isa).vector_bytes
+def steps_a_piece(lanes: int, pieces: int, block: int = 0) -> int:
+    """Steps along K that are unpacked at a time: whole blocks, or whole loops of a tile.
 
-
-def tiles_a_piece(bits: int, lanes: int, isa: str, unit: int) -> int:
-    """Vectors of a weight row that are unpacked at a time, a multiple of ``unit``."""
-    tile_bytes = VECTORS * gemm_lanes(isa) // 4 * lanes * 8 // bits * parts(bits, isa)
-    return PIECE_BYTES // (tile_bytes * unit) * unit
+    ``pieces`` is the number of parts that codes are multiplied in.
+    """
+    unit = max(8, block // K_STEP)
+    return PIECE_BYTES // (pieces * VECTORS * lanes * unit) * unit
 
 
 @njit(inline="always")
@@ -77,75 +71,77 @@ def _clear(address: int, size: int, lanes):  # type: ignore[no-untyped-def]
         store(place, splat(0, "i8", lanes))
 
 
-@njit(inline="always")
-def _store_vector(a, row, n, value, lanes):  # type: ignore[no-untyped-def]
-    """Adds bias and residual to outputs ``n``, ``n + 1``, ... of a batch row and stores them."""
-    place = word(a, OUT) + (row * word(a, OUT_STRIDE) + n) * 4
-    if word(a, BIAS) != 0:
-        value = value + load(word(a, BIAS) + n * 4, "f32", lanes)
-    if word(a, ACCUMULATE) != 0:
-        value = value + load(place, "f32", lanes)
-    store(place, value)
+def unpacking(bits: int, lanes: int, pieces: int) -> Any:
+    """The function that unpacks ``steps`` steps, from ``step`` on, of the panels from ``panel`` on.
 
-
-def unpacking(bits: int, lanes: int, isa: str) -> Any:
-    """The function that unpacks ``some`` vectors from ``tile`` on of the rows from ``n`` on."""
-    step_bytes, rows = VECTORS * gemm_lanes(isa), lanes // 4
-    width, part_bits = step_bytes // 4, bits // parts(bits, isa)
+    ``codes`` becomes uint8 ``[steps, VECTORS, lanes]``, and so much further on has the next piece
+    of the codes, if there are ``pieces``; panels beyond the last are read as it.
+    """
+    planes, low = 8 // bits, (1 << bits) - 1
 
     @njit(inline="always")
-    def unpack(a, n, tile, some, codes):  # type: ignore[no-untyped-def]
-        tiles, limit = word(a, TILES), word(a, GROUPS) * 4 - 1
-        source = word(a, CODES) + tile * lanes
-        ahead = width * tiles * lanes
-        for r in range(0, width, rows):
-            unpack_rows(
-                source,
-                tiles * lanes,
-                n + r,
-                limit,
-                some,
-                codes + r * 4,
-                ahead,
-                step_bytes,
-                part_bits,
-                lanes,
-            )
+    def unpack(a, panel, step, steps, codes):  # type: ignore[no-untyped-def]
+        tiles = word(a, TILES)
+        for v in range(VECTORS):
+            present = min(panel + v, word(a, PANELS) - 1)
+            source = word(a, CODES) + (present * tiles + step // planes) * lanes
+            target = codes + v * lanes
+            for _tile in range(steps // planes):
+                packed = load(source, "u8", lanes)
+                _store_planes(packed, target)
+                source += lanes
+                target += planes * VECTORS * lanes
+
+    @njit(inline="always")
+    def _store_planes(packed, target):  # type: ignore[no-untyped-def]
+        apart = VECTORS * lanes
+        if bits == 8 and pieces == 2:
+            store(target, mask_bits(packed, 15))
+            store(target + PIECE_BYTES // 2, shift_right(packed, 4))
+        elif bits == 8:
+            store(target, packed)
+        elif bits == 4:
+            store(target, mask_bits(packed, low))
+            store(target + apart, shift_right(packed, 4))
+        else:
+            store(target, mask_bits(packed, low))
+            store(target + apart, mask_bits(shift_right(packed, 2), low))
+            store(target + 2 * apart, mask_bits(shift_right(packed, 4), low))
+            store(target + 3 * apart, shift_right(packed, 6))
 
     return unpack
 
 
-def driver(
-    isa: str, tokens: int, piece_tiles: int, multiply: Any, finish: Any, kept_bytes: int
-) -> Body:
+def driver(lanes: int, bits: int, tokens: int, piece: int, multiply: Any, store_rows: Any) -> Body:
     """The loops around the tiles.
 
-    ``multiply(a, row, count, n, tile, codes, kept, sums)`` adds the products of a piece, from
-    ``tile`` on, to the sums of ``width`` weight rows and ``count`` batch rows.
-    ``finish(a, row, count, n, last, sums)`` stores them.
+    ``multiply(a, row, count, panel, step, steps, codes, sums)`` adds the products of ``steps``
+    steps, from ``step`` on, to the sums of ``VECTORS`` panels and ``count`` batch rows.
+    ``store_rows(a, row, count, panel, 1, last, sums)`` stores them.
     """
-    lanes = gemm_lanes(isa)
-    width = VECTORS * lanes // 4
-    slab_bytes = SLAB * MOST_ROWS * 4
+    slab_bytes, slab = SLAB * MOST_ROWS * 4, SLAB * 4 // lanes
+    width = VECTORS * lanes
+    steps_a_tile = 8 // bits
 
     def body(a: int, chunk: int) -> None:
-        rows, tiles = lookup_rows(word(word(a, ROWS), 0), tokens), word(a, TILES)
-        first = chunk * word(a, STEP) * 4
-        end = min(min(word(a, GROUPS) * 4, first + word(a, STEP) * 4), word(a, N))
-        codes, kept = scratch(PIECE_BYTES), scratch(kept_bytes)
-        sums = scratch(slab_bytes)
+        rows = lookup_rows(word(word(a, ROWS), 0), tokens)
+        all_steps, first = word(a, TILES) * steps_a_tile, chunk * word(a, STEP)
+        end = min(word(a, PANELS), first + word(a, STEP))
+        codes, sums = scratch(PIECE_BYTES), scratch(slab_bytes)
         for row in range(0, rows, MOST_ROWS):
             count = min(MOST_ROWS, rows - row)
-            size = (count + tokens - 1) // tokens * tokens * width * 4
-            for start in range(first, end, SLAB):
-                last = min(start + SLAB, end)
-                _clear(sums, (last - start + width - 1) // width * size, lanes)
-                for tile in range(0, tiles, piece_tiles):
-                    for n in range(start, last, width):
-                        place = sums + (n - start) // width * size
-                        multiply(a, row, count, n, tile, codes, kept, place)
-                for n in range(start, last, width):
-                    finish(a, row, count, n, last, sums + (n - start) // width * size)
+            size = (count + tokens - 1) // tokens * tokens * width
+            for start in range(first, end, slab):
+                last = min(start + slab, end)
+                _clear(sums, (last - start + VECTORS - 1) // VECTORS * size, lanes)
+                for step in range(0, all_steps, piece):
+                    steps = min(piece, all_steps - step)
+                    for panel in range(start, last, VECTORS):
+                        place = sums + (panel - start) // VECTORS * size
+                        multiply(a, row, count, panel, step, steps, codes, place)
+                for panel in range(start, last, VECTORS):
+                    place = sums + (panel - start) // VECTORS * size
+                    store_rows(a, row, count, panel, 1, last - 1 - panel, place)
 
     return body
 
@@ -153,127 +149,77 @@ def driver(
 @kernel("gemm_row", COMMON + "x x_stride x_scale x_sum")
 def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
     """One scale a weight row and one an activation row, as ``linear_row``."""
-    wide, vectors, run = gemm_lanes(isa), VECTORS, lanes // 4
-    width, tile_k = vectors * wide // 4, lanes * 8 // bits
-    piece_tiles = tiles_a_piece(bits, lanes, isa, 1)
-    unpack = unpacking(bits, lanes, isa)
+    pieces, width = parts(bits, isa), VECTORS * lanes
+    unpack = unpacking(bits, lanes, pieces)
 
     @njit(inline="always")
-    def multiply(a, row, count, n, tile, codes, kept, sums):  # type: ignore[no-untyped-def]
-        some, stride = min(piece_tiles, word(a, TILES) - tile), word(a, X_STRIDE)
-        unpack(a, n, tile, some, codes)
-        x = word(a, X) + row * stride + tile * tile_k
+    def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
+        stride = word(a, X_STRIDE)
+        unpack(a, panel, step, steps, codes)
+        x = word(a, X) + row * stride + step * K_STEP
         for t in range(0, count, tokens):
-            gemm_row_tile(
+            row_tile(
                 codes,
+                lanes,
+                1,
+                VECTORS - 1,
+                width,
                 x + t * stride,
                 stride,
                 count - 1 - t,
-                some * tile_k,
-                sums + t * width * 4,
-                vectors,
+                steps,
+                sums + t * width,
+                0,
+                VECTORS,
                 tokens,
                 bits,
-                wide,
-                run,
+                UNPACKED,
+                lanes,
                 isa,
             )
 
-    return driver(isa, tokens, piece_tiles, multiply, row_store(bits, width, isa), 64)
-
-
-def row_store(bits: int, width: int, isa: str) -> Any:
-    """The function that scales and stores int32 sums."""
-    middle, floats = zero_point(bits, isa), gemm_lanes(isa) // 4
-
-    @njit(inline="always")
-    def finish(a, row, count, n, last, sums):  # type: ignore[no-untyped-def]
-        for t in range(row, row + count):
-            offset = middle * int_at(word(a, X_SUM), t)
-            factor = float_at(word(a, X_SCALE), t)
-            if n + width <= last:
-                for r in range(0, width, floats):
-                    total = load(sums + r * 4, "i32", floats) - splat(int32(offset), "i32", floats)
-                    value = cast(total, "f32") * splat(factor, "f32", floats)
-                    value = value * load(word(a, SCALES) + (n + r) * 4, "f32", floats)
-                    _store_vector(a, t, n + r, value, floats)
-            else:
-                for r in range(last - n):
-                    total = float32(int_at(sums, r) - offset) * factor
-                    store_one(a, t, n + r, total * float_at(word(a, SCALES), n + r))
-            sums += width * 4
-
-    return finish
+    store_rows = row_store(zero_point(bits), lanes, VECTORS)
+    return driver(lanes, bits, tokens, steps_a_piece(lanes, pieces), multiply, store_rows)
 
 
 @kernel("gemm_block", COMMON + "x x_stride x_scale x_sum blocks")
 def gemm_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body:
     """One scale per block of K for weights and activations alike, as ``linear_block``."""
-    wide, vectors, run = gemm_lanes(isa), VECTORS, lanes // 4
-    width, tile_k = vectors * wide // 4, lanes * 8 // bits
-    piece_tiles = tiles_a_piece(bits, lanes, isa, max(1, block // tile_k))
-    unpack, gather = unpacking(bits, lanes, isa), gathering(width)
+    pieces, width = parts(bits, isa), VECTORS * lanes
+    unpack = unpacking(bits, lanes, pieces)
 
     @njit(inline="always")
-    def multiply(a, row, count, n, tile, codes, kept, sums):  # type: ignore[no-untyped-def]
-        some, stride = min(piece_tiles, word(a, TILES) - tile), word(a, X_STRIDE)
-        first, number = tile * tile_k // block, some * tile_k // block
-        unpack(a, n, tile, some, codes)
-        gather(a, n, first, number, kept)
-        x = word(a, X) + row * stride + tile * tile_k
+    def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
+        stride, blocks, first = word(a, X_STRIDE), word(a, BLOCKS), step * K_STEP // block
+        unpack(a, panel, step, steps, codes)
+        x = word(a, X) + row * stride + step * K_STEP
         for t in range(0, count, tokens):
-            at = ((row + t) * word(a, BLOCKS) + first) * 4
-            gemm_block_tile(
+            at = ((row + t) * blocks + first) * 4
+            block_tile(
                 codes,
+                lanes,
+                1,
+                VECTORS - 1,
+                width,
                 x + t * stride,
                 stride,
                 count - 1 - t,
-                kept,
+                word(a, SCALES) + (panel * blocks + first) * lanes,
+                word(a, PANELS) - 1 - panel,
                 word(a, X_SCALE) + at,
                 word(a, X_SUM) + at,
-                word(a, BLOCKS),
-                number,
-                sums + t * width * 4,
-                vectors,
+                blocks,
+                steps * K_STEP // block,
+                sums + t * width,
+                0,
+                VECTORS,
                 tokens,
                 bits,
-                wide,
-                run,
+                UNPACKED,
+                lanes,
                 isa,
                 block,
             )
 
-    kept_bytes = piece_tiles * tile_k // block * width * 4
-    return driver(isa, tokens, piece_tiles, multiply, block_store(width, isa), kept_bytes)
-
-
-def gathering(width: int) -> Any:
-    """The function that collects the scales of ``number`` blocks of ``width`` rows."""
-
-    @njit(inline="always")
-    def gather(a, n, first, number, kept):  # type: ignore[no-untyped-def]
-        limit = word(a, GROUPS) * 4 - 1
-        for r in range(width):
-            source = word(a, SCALES) + min(n + r, limit) * word(a, BLOCKS) * 4
-            for index in range(number):
-                set_float(kept, index * width + r, float_at(source, first + index))
-
-    return gather
-
-
-def block_store(width: int, isa: str) -> Any:
-    """The function that stores float32 sums."""
-    floats = gemm_lanes(isa) // 4
-
-    @njit(inline="always")
-    def finish(a, row, count, n, last, sums):  # type: ignore[no-untyped-def]
-        for t in range(row, row + count):
-            if n + width <= last:
-                for r in range(0, width, floats):
-                    _store_vector(a, t, n + r, load(sums + r * 4, "f32", floats), floats)
-            else:
-                for r in range(last - n):
-                    store_one(a, t, n + r, float_at(sums, r))
-            sums += width * 4
-
-    return finish
+    store_rows = block_store(lanes, VECTORS)
+    return driver(lanes, bits, tokens, steps_a_piece(lanes, pieces, block), multiply, store_rows)

@@ -38,11 +38,13 @@ from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import float_at, int_at, word
 from edgerun.kernels.linear.lookup_tiles import (
     BYTES,
+    HALF,
     LANES,
+    PAIR,
     SUMS,
     add_rows,
     fill_tables,
-    store_planes_of_four,
+    store_pair,
     transpose_bytes,
     transpose_totals,
 )
@@ -50,9 +52,9 @@ from edgerun.kernels.linear.rows import (
     ACCUMULATE,
     BIAS,
     COMMON,
-    GROUPS,
     OUT,
     OUT_STRIDE,
+    PANELS,
     ROWS,
     SCALES,
     STEP,
@@ -65,7 +67,7 @@ from edgerun.kernels.linear.rows import (
 SAFE = 2**15 - 1 - 32 * 128  # magnitudes that one more pass cannot carry beyond int16
 EIGHT = 8
 LINE = 64
-GROUPS_AT_ONCE = 64  # of rows, whose weights are read side by side
+PANELS_AT_ONCE = 32  # whose weights are read side by side
 ENTRIES, COLUMNS, PADDED_K, X_SCALE, COARSE_STEP, LATE_BLOCKS = 1, 11, 12, 13, 14, 15
 
 
@@ -79,37 +81,30 @@ def _entries(codes):  # type: ignore[no-untyped-def]
     return low + high + shift_left(high, 3)
 
 
-@kernel("lookup_entries", "codes entries groups tiles step rows")
+@kernel("lookup_entries", "codes entries panels tiles step rows")
 def lookup_entries(lanes: int, tokens: int) -> Body:
-    """Weight bytes ``[4 * groups, tiles * lanes]`` to uint8 ``entries[passes, 4 * groups, 8]``.
+    """Weight bytes ``[panels, tiles, lanes]`` to uint8 ``entries[passes, rows, 8]``.
 
-    An entry is the base-3 number that a byte's four codes are the digits of. A chunk is ``step``
-    groups of four rows. Nothing is done for a batch that is too small for a block.
+    An entry is the base-3 number that a byte's four codes are the digits of; two vectors make a
+    pass. A chunk is ``step`` panels. Nothing is done for a batch that is too small for a block.
     """
 
     def body(a: int, chunk: int) -> None:
         if lookup_rows(word(word(a, 5), 0), tokens) == 0:
             return
-        groups, row_bytes = word(a, 2), word(a, 3) * lanes
-        plane = groups * 4 * BYTES
-        first, last = chunk * word(a, 4), min(groups, (chunk + 1) * word(a, 4))
-        for some in range(first, last, GROUPS_AT_ONCE):
-            target = word(a, 1) + some * 4 * BYTES
-            for tile in range(word(a, 3)):
-                source = word(a, 0) + some * 4 * row_bytes + tile * lanes
-                for group in range(min(GROUPS_AT_ONCE, last - some)):
-                    store_planes_of_four(
-                        _entries(load(source, "u8", lanes)),
-                        _entries(load(source + row_bytes, "u8", lanes)),
-                        _entries(load(source + 2 * row_bytes, "u8", lanes)),
-                        _entries(load(source + 3 * row_bytes, "u8", lanes)),
-                        target + group * 4 * BYTES,
-                        plane,
-                    )
-                    for row in range(4):  # what the next tiles need: nothing else asks for it
-                        prefetch(source + row * row_bytes + LINE)
-                    source += 4 * row_bytes
-                target += lanes // BYTES * plane
+        panels, tiles, row_bytes = word(a, 2), word(a, 3), word(a, 3) * lanes
+        panel_bytes = lanes // 4 * BYTES
+        first, last = chunk * word(a, 4), min(panels, (chunk + 1) * word(a, 4))
+        for some in range(first, last, PANELS_AT_ONCE):
+            end = min(last, some + PANELS_AT_ONCE)
+            for tile in range(0, tiles, PAIR):
+                target = word(a, 1) + (tile // PAIR * panels + some) * panel_bytes
+                for panel in range(some, end):
+                    source = word(a, 0) + panel * row_bytes + tile * lanes
+                    left, right = load(source, "u8", lanes), load(source + lanes, "u8", lanes)
+                    store_pair(_entries(left), _entries(right), target)
+                    prefetch(source + LINE)  # what the next needs: nothing else asks for it
+                    target += panel_bytes
 
     return body
 
@@ -173,7 +168,7 @@ def _store_totals(a, row, present, first, count, totals, tokens):  # type: ignor
 
 
 @njit(inline="always")
-def _reach(columns, stride, reach, fresh, tokens):  # type: ignore[no-untyped-def]
+def _reach(columns, reach, fresh, tokens):  # type: ignore[no-untyped-def]
     """The largest magnitude that any row's sum may have after a pass over ``columns``.
 
     int16 ``reach[tokens]`` is what it was before, for each token; ``fresh`` makes that zero.
@@ -183,24 +178,23 @@ def _reach(columns, stride, reach, fresh, tokens):  # type: ignore[no-untyped-de
         total = splat(0, "i16", LANES)
         if not fresh:
             total = load(reach + part, "i16", LANES)
-        for group in range(BYTES):
-            for plane in range(4):
-                place = columns + plane * stride + group * tokens * 2 + part
-                total = total + absolute(load(place, "i16", LANES))
+        for column in range(4 * BYTES):
+            place = columns + column * tokens * 2 + part
+            total = total + absolute(load(place, "i16", LANES))
         store(reach + part, total)
         most = max(most, reduce_max(cast(total, "i32")))
     return most
 
 
 @njit
-def _share(groups, coarse, fine, early, chunk):  # type: ignore[no-untyped-def]
-    """The block of a chunk, and its range of groups: ``coarse`` in the first ``early`` blocks."""
-    block, step, ranges = 0, coarse, (groups + coarse - 1) // coarse
+def _share(panels, coarse, fine, early, chunk):  # type: ignore[no-untyped-def]
+    """The block of a chunk, and its range of panels: ``coarse`` in the first ``early`` blocks."""
+    block, step, ranges = 0, coarse, (panels + coarse - 1) // coarse
     if chunk >= early * ranges:
         chunk -= early * ranges
-        block, step, ranges = early, fine, (groups + fine - 1) // fine
+        block, step, ranges = early, fine, (panels + fine - 1) // fine
     first = chunk % ranges * step
-    return block + chunk // ranges, first, min(groups, first + step)
+    return block + chunk // ranges, first, min(panels, first + step)
 
 
 @kernel("lookup_row", COMMON + "columns padded_k x_scale coarse_step late_blocks")
@@ -208,19 +202,19 @@ def lookup_row(lanes: int, tokens: int, cells: int) -> Body:
     """``linear_row`` for ternary weights and the first ``lookup_rows`` rows of a batch.
 
     ``codes`` are the entries of ``lookup_entries``, ``columns`` come from ``lookup_columns``;
-    a chunk is a range of weight rows for one block. Ranges are long, ``coarse_step`` groups, so
+    a chunk is a range of weight rows for one block. Ranges are long, ``coarse_step`` panels, so
     that a table serves many rows; those of the last ``late_blocks`` blocks are shorter, ``step``
-    groups, so that threads end together. A range times ``tokens`` is at most ``cells``.
+    panels, so that threads end together. A range times ``tokens`` is at most ``cells``.
     """
-    entry, passes_a_tile = tokens * 2, lanes // BYTES
+    entry, panel_rows = tokens * 2, lanes // 4
     table_bytes, narrow_bytes, wide_bytes = BYTES * SUMS * entry, cells * 2, cells * 4
 
     def body(a: int, chunk: int) -> None:
-        rows, groups = word(word(a, ROWS), 0), word(a, GROUPS)
+        rows, panels = word(word(a, ROWS), 0), word(a, PANELS)
         taken = lookup_rows(rows, tokens)
         early = max(0, (taken + tokens - 1) // tokens - word(a, LATE_BLOCKS))
-        block, begin, end = _share(groups, word(a, COARSE_STEP), word(a, STEP), early, chunk)
-        row, first, count = block * tokens, begin * 4, (end - begin) * 4
+        block, begin, end = _share(panels, word(a, COARSE_STEP), word(a, STEP), early, chunk)
+        row, first, count = block * tokens, begin * panel_rows, (end - begin) * panel_rows
         if row >= taken:
             return
         columns = word(a, COLUMNS) + row * word(a, PADDED_K) * 2
@@ -229,13 +223,13 @@ def lookup_row(lanes: int, tokens: int, cells: int) -> Body:
         for index in range(0, count * tokens, LANES):
             store(totals + index * 4, splat(0, "i32", LANES))
         entries = word(a, ENTRIES) + first * BYTES
-        passes = word(a, TILES) * passes_a_tile
+        passes = word(a, TILES) // PAIR
         fresh = True
-        for one in range(passes):
-            tile, start = one // passes_a_tile, one % passes_a_tile * BYTES
-            place = columns + (tile * 4 * lanes + start) * entry
-            fill_tables(place, lanes * entry, table, tokens)
-            last = _reach(place, lanes * entry, reach, fresh, tokens) > SAFE or one == passes - 1
+        for index in range(passes):
+            place = columns + index * 4 * BYTES * entry
+            fill_tables(place, HALF * entry, table, tokens)
+            fill_tables(place + 4 * HALF * entry, HALF * entry, table + HALF * entry, tokens)
+            last = _reach(place, reach, fresh, tokens) > SAFE or index == passes - 1
             if fresh and last:
                 add_rows(entries, sums, totals, table, count, tokens, 1, 1)
             elif fresh:
@@ -245,7 +239,7 @@ def lookup_row(lanes: int, tokens: int, cells: int) -> Body:
             else:
                 add_rows(entries, sums, totals, table, count, tokens, 0, 0)
             fresh = last
-            entries += groups * 4 * BYTES
+            entries += panels * panel_rows * BYTES
         _store_totals(a, row, min(tokens, rows - row), first, count, totals, tokens)
 
     return body

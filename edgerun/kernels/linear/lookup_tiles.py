@@ -12,11 +12,14 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from edgerun.kernels.lang.ir import shuffle, store_to
 from edgerun.kernels.lang.simd import Vec, constant, pointer
 
 _I64 = ir.IntType(64)
 LANES = 16
 BYTES = 8  # weight bytes, or groups of four weights, whose tables are used together
+PAIR = 2  # vectors of weights that have so many bytes of a row
+HALF = BYTES // PAIR
 SUMS = 81  # entries of a table
 VECTOR = Vec("i16", LANES)
 
@@ -47,11 +50,11 @@ def _store(builder: Any, value: Any, address: Any, offset: int) -> None:
 
 @intrinsic(prefer_literal=True)
 def fill_tables(typingctx, columns, stride, table, tokens):  # type: ignore[no-untyped-def]
-    """All sums of four columns with weights -1, 0 and 1, for each of ``BYTES`` groups of four.
+    """All sums of four columns with weights -1, 0 and 1, for each of ``HALF`` groups of four.
 
     Column i of group g is ``tokens`` int16 at ``columns + i * stride + g * tokens * 2``. The
-    table is int16 ``[81, 8, tokens]``: entry ``d0 + 3 d1 + 9 d2 + 27 d3`` of a group holds the
-    sum of ``(d_i - 1) * column_i``.
+    table is int16 ``[81, 8, tokens]``, of whose groups these are neighbours: entry
+    ``d0 + 3 d1 + 9 d2 + 27 d3`` of a group holds the sum of ``(d_i - 1) * column_i``.
     """
     values = _literals(tokens)
     if values is None:
@@ -59,7 +62,7 @@ def fill_tables(typingctx, columns, stride, table, tokens):  # type: ignore[no-u
     width = BYTES * values[0] * 2  # bytes of one entry of all groups
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        vectors = _int(width // (LANES * 2))
+        vectors = _int(width // (PAIR * LANES * 2))
         with cgutils.for_range(builder, vectors, intp=_I64) as loop:
             place = builder.mul(loop.index, _int(LANES * 2))
             base, out = builder.add(args[0], place), builder.add(args[2], place)
@@ -165,48 +168,19 @@ def _opaque(builder: Any, value: Any) -> Any:
 
 
 @intrinsic(prefer_literal=True)
-def store_planes(typingctx, value, target, plane):  # type: ignore[no-untyped-def]
-    """Stores 8 lanes of bytes at ``target``, the next 8 ``plane`` bytes further, and so on."""
-    if not isinstance(value, Vec):
+def store_pair(typingctx, left, right, target):  # type: ignore[no-untyped-def]
+    """Stores two vectors of bytes: four of the one, four of the other, and so on."""
+    if not isinstance(left, Vec) or left != right:
         return None
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        for index in range(value.lanes // BYTES):
-            lanes = range(index * BYTES, (index + 1) * BYTES)
-            mask = ir.Constant(ir.VectorType(ir.IntType(32), BYTES), list(lanes))
-            part = builder.shuffle_vector(args[0], args[0], mask)
-            place = builder.add(args[1], builder.mul(args[2], _int(index)))
-            _store(builder, part, place, 0)
+        count = left.lanes // 4
+        dwords = [builder.bitcast(value, Vec("i32", count).llvm) for value in args[:2]]
+        order = [place for lane in range(count) for place in (lane, count + lane)]
+        store_to(builder, shuffle(builder, *dwords, order), args[2])
         return context.get_dummy_value()
 
-    return types.void(value, types.intp, types.intp), codegen
-
-
-@intrinsic(prefer_literal=True)
-def store_planes_of_four(typingctx, a, b, c, d, target, plane):  # type: ignore[no-untyped-def]
-    """``store_planes`` of four vectors whose pieces of 8 lanes lie side by side in memory.
-
-    Long stores are what it takes to write to memory fast.
-    """
-    if not isinstance(a, Vec):
-        return None
-
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        pieces = a.lanes // BYTES
-        wide = ir.VectorType(_I64, pieces)
-        words = [builder.bitcast(value, wide) for value in args[:4]]
-
-        def picked(left: Any, right: Any, *order: int) -> Any:
-            mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), list(order))
-            return builder.shuffle_vector(left, right, mask)
-
-        for index in range(pieces):
-            halves = [picked(*words[row : row + 2], index, pieces + index) for row in (0, 2)]
-            place = builder.add(args[4], builder.mul(args[5], _int(index)))
-            _store(builder, picked(*halves, 0, 1, 2, 3), place, 0)
-        return context.get_dummy_value()
-
-    return types.void(a, b, c, d, types.intp, types.intp), codegen
+    return types.void(left, right, types.intp), codegen
 
 
 @intrinsic(prefer_literal=True)

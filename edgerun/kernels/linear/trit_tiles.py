@@ -17,17 +17,13 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from edgerun.formats.trits import BASE, DIGITS
 from edgerun.kernels.isa import isa_of
-from edgerun.kernels.lang.dot import total_type
-from edgerun.kernels.lang.simd import ELEMENTS, Vec, constant, declare, pointer
-from edgerun.kernels.lang.tiles import literals, offset
-from edgerun.kernels.linear.row_tiles import Shape, TileBuilder, reduce_int
+from edgerun.kernels.lang.ir import literals, offset, shuffle, store_to
+from edgerun.kernels.lang.simd import ELEMENTS, Vec, constant, declare
 
-_I32, _I64 = ir.IntType(32), ir.IntType(64)
 QUARTER = 16  # bytes in 128 bits
 # By ``Isa.shuffles`` and vector bytes, names of the instructions that look up bytes in 16 and
 # that narrow words to bytes.
@@ -90,8 +86,7 @@ class Digits:
             for start, length in self._pieces():
                 taken = range(start + half * length // 2, start + (half + 1) * length // 2)
                 index += [each for lane in taken for each in (lane, self.lanes + lane)]
-            mask = ir.Constant(ir.VectorType(_I32, self.lanes), index)
-            mixed = self.builder.shuffle_vector(zero, packed, mask)
+            mixed = shuffle(self.builder, zero, packed, index)
             made.append(self.builder.bitcast(mixed, self.words.llvm))
         return made
 
@@ -103,67 +98,13 @@ class Digits:
             return self.builder.call(function, halves)
         half = ir.VectorType(ELEMENTS["u8"], self.lanes // 2)
         low, high = (self.builder.trunc(one, half) for one in halves)
-        mask = ir.Constant(ir.VectorType(_I32, self.lanes), list(range(self.lanes)))
-        return self.builder.shuffle_vector(low, high, mask)
+        return shuffle(self.builder, low, high, range(self.lanes))
 
     def _pieces(self) -> list[tuple[int, int]]:
         """Start and length of what is widened by itself."""
         if not self.native:
             return [(0, self.lanes)]
         return [(start, QUARTER) for start in range(0, self.lanes, QUARTER)]
-
-
-@intrinsic(prefer_literal=True)
-def trit_tile(typingctx, w, w_stride, x, x_stride, tiles, out, rows, tokens, lanes, isa):  # type: ignore[no-untyped-def]
-    """Sums of digit times activation over all of K, int32 ``out[tokens, rows]``.
-
-    As ``row_tile``, for trits: ``w`` is the address of the first row's first vector, ``x`` of the
-    first token's codes.
-    """
-    values = literals(rows, tokens, lanes, isa)
-    if values is None:
-        return None
-    # To the dot products digits are codes of two bits.
-    shape = Shape(values[0], values[1], 2, values[2])
-
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        tile = TileBuilder(builder, shape, values[3], args[:4])
-        digits = Digits(builder, shape.lanes, values[3])
-        totals = tile.zeros(total_type(shape.lanes), len(shape.cells))
-        partials = tile.zeros(tile.dots.partial(shape.lanes), len(shape.cells))
-        span = tile.dots.depth(shape.bits) // DIGITS
-
-        def some_tiles(count: Any) -> None:
-            with cgutils.for_range(builder, count, intp=_I64):
-                _add_tile(tile, digits, partials)
-            tile.fold(totals, partials)
-
-        if span:
-            whole = builder.udiv(args[4], ir.Constant(_I64, span))
-            with cgutils.for_range(builder, whole, intp=_I64):
-                some_tiles(ir.Constant(_I64, span))
-            some_tiles(builder.urem(args[4], ir.Constant(_I64, span)))
-        else:
-            some_tiles(args[4])
-        tile.finish(totals, args[5], ELEMENTS["i32"], lambda value: reduce_int(builder, value))
-        return context.get_dummy_value()
-
-    addresses = [types.intp] * 6
-    return types.void(*addresses, rows, tokens, lanes, isa), codegen
-
-
-def _add_tile(tile: TileBuilder, digits: Digits, partials: list[Any]) -> None:
-    """Multiplies a vector of every row, row by row: few digits are alive at a time."""
-    builder, shape = tile.builder, tile.shape
-    vectors = tile.weights()
-    xs = [tile.activations() for _ in range(DIGITS)]
-    for r, vector in enumerate(vectors):
-        for plane, codes in enumerate(digits.unpack(vector)):
-            codes = tile.dots.prepare(builder, codes, shape.lanes, shape.bits)
-            for t in range(shape.tokens):
-                cell = partials[t * shape.rows + r]
-                total = tile.dots.add(builder, builder.load(cell), codes, xs[plane][t], shape.lanes)
-                builder.store(total, cell)
 
 
 @intrinsic(prefer_literal=True)
@@ -175,8 +116,7 @@ def trit_planes(typingctx, packed, target, isa):  # type: ignore[no-untyped-def]
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         for plane, value in enumerate(Digits(builder, packed.lanes, values[0]).unpack(args[0])):
-            place = offset(builder, args[1], plane * packed.lanes)
-            builder.store(value, pointer(builder, place, packed.llvm)).align = 1
+            store_to(builder, value, offset(builder, args[1], plane * packed.lanes))
         return context.get_dummy_value()
 
     return types.void(packed, types.intp, isa), codegen

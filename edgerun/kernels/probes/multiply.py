@@ -30,7 +30,6 @@ DEPTH = LINE  # of K in a tile
 TILE_PRODUCTS = TOKENS * WIDTH * DEPTH
 SUMS_BYTES = TOKENS * STEP_BYTES
 _I64 = ir.IntType(64)
-_BITS = 2  # the cheapest codes: nothing to correct
 
 
 @intrinsic(prefer_literal=True)
@@ -51,10 +50,7 @@ def _products(typingctx, codes, x, steps, out, lanes, isa):  # type: ignore[no-u
         def at(base, index):  # type: ignore[no-untyped-def]
             return builder.add(base, ir.Constant(_I64, index * width))
 
-        weights = [
-            dots.prepare(builder, vector(builder, at(args[0], index), narrow), width, _BITS)
-            for index in range(CODES)
-        ]
+        weights = [vector(builder, at(args[0], index), narrow) for index in range(CODES)]
         sums = [cgutils.alloca_once(builder, partial) for _ in range(PRODUCTS)]
         for index, place in enumerate(sums):
             builder.store(vector(builder, at(args[3], index), partial), place)

@@ -45,14 +45,12 @@ def emit_gemm(
     """
     name, params, arguments, reads = single
     arguments = {key: value for key, value in arguments.items() if key != "lookup"}
-    tile = 2 * binder.isa.vector_bytes // 16  # groups of four weight rows
-    step = max(1, step // tile) * tile
     counted_by = binder.counted_by[node.inputs[0]]
     binder.emit(
         f"{binder.isa.prompts}_{IN_BLOCKS[name]}",
         params | {"tokens": gemm_tokens(binder.isa)},
         arguments | {"step": step},
-        chunks=(ANY_LOGITS if counted_by == LOGIT_ROWS else ONE, arguments["groups"], step),
+        chunks=(ANY_LOGITS if counted_by == LOGIT_ROWS else ONE, arguments["panels"], step),
         reads=reads | ({out.key} if arguments["accumulate"] else set()),
         writes={out.key},
         label=f"{node.name}/product",

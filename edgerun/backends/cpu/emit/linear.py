@@ -24,13 +24,15 @@ from edgerun.backends.cpu.operands import Argument
 from edgerun.backends.cpu.weights import DENSE_LANES, DenseWeight, Prepared
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
-from edgerun.kernels.layouts.stream import GROUP
+from edgerun.kernels.layouts.stream import DWORD
 from edgerun.kernels.layouts.trits import TritWeight
 
 CHUNK_BYTES = 128 * 1024
 LONGEST_CHUNK_BYTES = 1024 * 1024  # of large matrices: long streams are read faster
 CHUNKS_A_THREAD, LONG_CHUNKS_A_THREAD = 4, 64
 MIN_BLOCK, MAX_BLOCK = 16, 256
+STREAMS = 4  # panels that kernels read side by side
+DENSE_ROWS = 4  # of a panel of float32 weights
 
 
 def rounding(binder: Binder, node: Node) -> Rounding | None:
@@ -100,7 +102,7 @@ def emit_linear(binder: Binder, node: Node, index: int) -> None:
         "bias": binder.vector(bias_name) if bias_name else None,
         "out": out,
         "n": weight.shape[0],
-        "groups": -(-weight.shape[0] // GROUP),
+        "panels": _panels(weight),
         "tiles": _tiles(weight),
         "out_stride": out.stride,
         "accumulate": int(in_place),
@@ -122,7 +124,7 @@ def _emit_product(
     source, counted_by = node.inputs[0], binder.counted_by[node.inputs[0]]
     name, params, extra, reads = _kernel(binder, source, form, weight)
     codes = weight.values if isinstance(weight, DenseWeight) else weight.codes
-    step = _step(common["groups"], codes.nbytes, binder.threads)
+    step = _step(common["panels"], codes.nbytes, binder.threads)
     looked_up = name in ("linear_row", "linear_trits") and by_lookup(binder, weight)
     in_blocks = name in IN_BLOCKS or name == "linear_trits"
     # Of the logits one row is wanted, as a rule: not worth compiling a kernel for many.
@@ -134,7 +136,7 @@ def _emit_product(
         name,
         params,
         common | {"codes": codes, "step": step} | extra,
-        chunks=(ANY_LOGITS if counted_by == LOGIT_ROWS else ONE, common["groups"], step),
+        chunks=(ANY_LOGITS if counted_by == LOGIT_ROWS else ONE, common["panels"], step),
         reads=reads | ({out.key} if common["accumulate"] else set()),
         writes={out.key},
         label=node.name,
@@ -155,12 +157,18 @@ def _tiles(weight: Prepared) -> int:
     return int(weight.codes.shape[1])
 
 
-def _step(groups: int, nbytes: int, threads: int) -> int:
-    """Groups a chunk: small enough to share the work, large enough to be worth taking."""
+def _panels(weight: Prepared) -> int:
+    rows = DENSE_ROWS if isinstance(weight, DenseWeight) else weight.lanes // DWORD
+    return -(-weight.shape[0] // rows)
+
+
+def _step(panels: int, nbytes: int, threads: int) -> int:
+    """Panels a chunk: small enough to share the work, large enough to be worth taking."""
     longest = min(nbytes // (threads * LONG_CHUNKS_A_THREAD), LONGEST_CHUNK_BYTES)
-    by_size = max(CHUNK_BYTES, longest) * groups // max(1, nbytes)
-    by_share = groups // (threads * CHUNKS_A_THREAD)
-    return max(1, min(by_size, by_share))
+    by_size = max(CHUNK_BYTES, longest) * panels // max(1, nbytes)
+    by_share = panels // (threads * CHUNKS_A_THREAD)
+    step = max(1, min(by_size, by_share))
+    return max(step // STREAMS, 1) * STREAMS if panels > STREAMS else panels
 
 
 def _kernel(

@@ -12,8 +12,8 @@ from edgerun.backends.cpu.buffers import Buffer, aligned_zeros
 from edgerun.backends.cpu.operands import Argument
 from edgerun.backends.cpu.weights import Prepared
 from edgerun.graph.ir import Node
-from edgerun.kernels.layouts.stream import GROUP, StreamWeight
-from edgerun.kernels.layouts.trits import TritWeight
+from edgerun.kernels.layouts.stream import DWORD, StreamWeight
+from edgerun.kernels.layouts.trits import TILE, TritWeight
 
 TOKENS = 16  # a block: one vector of int16 sums with AVX2
 CELLS = 65536  # of sums a chunk: with their tables they fit the second-level cache
@@ -43,11 +43,12 @@ def emit_lookup(
 ) -> None:
     """Emits the three kernels; ``common`` are the arguments that all linear kernels share."""
     entries = expansion_memory(binder)
-    groups, params = len(weight.codes) // GROUP, {"lanes": weight.lanes, "tokens": TOKENS}
+    panels, params = len(weight.codes), {"lanes": weight.lanes, "tokens": TOKENS}
     _emit_entries(binder, node, weight, entries, common["rows"])
     columns = _columns(binder, node, rounded, weight.padded_k, counted_by)
-    fewest = -(-groups * GROUP * TOKENS // CELLS)
-    ranges = _ranges(groups * GROUP, fewest, binder.threads)
+    rows = panels * weight.lanes // DWORD
+    fewest = -(-rows * TOKENS // CELLS)
+    ranges = _ranges(rows, fewest, binder.threads)
     assert rounded.scales is not None
     reads = {entries.key, columns.key, rounded.scales.key}
     binder.emit(
@@ -57,11 +58,11 @@ def emit_lookup(
         | {
             "codes": entries,
             "tiles": _code_tiles(weight),
-            "step": -(-groups // ranges),
+            "step": -(-panels // ranges),
             "columns": columns,
             "padded_k": weight.padded_k,
             "x_scale": rounded.scales,
-            "coarse_step": -(-groups // fewest),
+            "coarse_step": -(-panels // fewest),
             "late_blocks": binder.threads,
         },
         # Twice as many as whole blocks need: the last block may be half full.
@@ -79,12 +80,12 @@ def _emit_entries(
     entries: Buffer,
     rows: NDArray[np.int64],
 ) -> None:
-    groups = len(weight.codes) // GROUP
-    step = max(1, groups // (binder.threads * CODE_CHUNKS_A_THREAD))
+    panels = len(weight.codes)
+    step = max(1, panels // (binder.threads * CODE_CHUNKS_A_THREAD))
     name, params = "lookup_entries", {"lanes": weight.lanes, "tokens": TOKENS}
     arguments: dict[str, Argument] = {
         "entries": entries,
-        "groups": groups,
+        "panels": panels,
         "tiles": weight.codes.shape[1],
         "step": step,
         "rows": rows,
@@ -99,7 +100,7 @@ def _emit_entries(
         name,
         params | isa,
         arguments,
-        chunks=(ONE, groups, step),
+        chunks=(ONE, panels, step),
         reads=set(),
         writes={entries.key},
         label=f"{node.name}/entries",
@@ -108,7 +109,7 @@ def _emit_entries(
 
 def _code_tiles(weight: StreamWeight | TritWeight) -> int:
     """Vectors of a row of two-bit codes."""
-    return weight.padded_k // (4 * weight.lanes)
+    return weight.padded_k // TILE
 
 
 def _ranges(rows: int, fewest: int, threads: int) -> int:

@@ -7,7 +7,6 @@ from typing import Any
 from edgerun.backends.cpu.binder import ONE, Binder
 from edgerun.backends.cpu.emit.lookup import CODE_CHUNKS_A_THREAD, expansion_memory
 from edgerun.graph.ir import Node
-from edgerun.kernels.layouts.stream import GROUP
 from edgerun.kernels.layouts.trits import TritWeight
 
 Single = tuple[str, dict[str, int | str], dict[str, Any], set[str]]
@@ -24,20 +23,20 @@ def expand_codes(
     """
     _, params, arguments, reads = single
     codes = expansion_memory(binder)
-    step = max(1, arguments["groups"] // (binder.threads * CODE_CHUNKS_A_THREAD))
+    step = max(1, arguments["panels"] // (binder.threads * CODE_CHUNKS_A_THREAD))
     binder.emit(
         "trit_codes",
         {"lanes": weight.lanes, "tokens": tokens, "isa": binder.isa.name},
         {
             "trits": weight.codes,
             "codes": codes,
-            "groups": len(weight.codes) // GROUP,
+            "panels": len(weight.codes),
             "code_tiles": weight.code_tiles,
             "tiles": weight.codes.shape[1],
             "step": step,
             "rows": arguments["rows"],
         },
-        chunks=(ONE, arguments["groups"], step),
+        chunks=(ONE, arguments["panels"], step),
         reads=set(),
         writes={codes.key},
         label=f"{node.name}/codes",

@@ -1,0 +1,93 @@
+"""Inner loop of the linear kernel whose activations are float32: low-bit codes become floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from edgerun.kernels.lang.ir import F32, I64, integer, literals, load_from, store_to, variable
+from edgerun.kernels.lang.simd import Vec, broadcast, constant, declare
+from edgerun.kernels.linear.tiles import K_STEP
+
+SUMS = 8  # of a row: weight k goes to sum k % SUMS, which is how they are added up in the end
+
+
+@intrinsic(prefer_literal=True)
+def float_tile(typingctx, w, x, scales, blocks, out, bits, lanes, block):  # type: ignore[no-untyped-def]
+    """float32 ``out[lanes / 4]``: products of a panel of weight rows with one row of activations.
+
+    ``scales`` is float32 ``[blocks, lanes / 4]``. Each of ``SUMS`` sums is scaled block by block.
+    """
+    values = literals(bits, lanes, block)
+    if values is None:
+        return None
+    size, width, length = values
+    vectors = SUMS * size // 32 or 1  # that stand for whole rounds of the sums
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        tile = _FloatTile(builder, size, width)
+        zero = constant(tile.vec, 0)
+        totals = [variable(builder, zero) for _ in range(SUMS)]
+        sums = [variable(builder, zero) for _ in range(SUMS)]
+        block_bytes = length * width * size // 32
+        with cgutils.for_range(builder, args[3], intp=I64) as loop:
+            start = builder.add(args[0], builder.mul(loop.index, integer(block_bytes)))
+            x_start = builder.add(args[1], builder.mul(loop.index, integer(length * 4)))
+            count = length * size // 32 // vectors
+            with cgutils.for_range(builder, integer(count), intp=I64) as inner:
+                at = builder.add(start, builder.mul(inner.index, integer(vectors * width)))
+                x_at = builder.mul(inner.index, integer(vectors * 32 // size * 4))
+                tile.add(sums, at, builder.add(x_start, x_at), vectors)
+            place = builder.add(args[2], builder.mul(loop.index, integer(width)))
+            scale = load_from(builder, place, tile.vec.llvm)
+            for total, part in zip(totals, sums, strict=True):
+                value = tile.fused(builder.load(part), scale, builder.load(total))
+                builder.store(value, total)
+                builder.store(zero, part)
+        results = [builder.load(total) for total in totals]
+        while len(results) > 1:
+            half = len(results) // 2
+            results = [builder.fadd(results[i], results[i + half]) for i in range(half)]
+        store_to(builder, results[0], args[4])
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 5, bits, lanes, block), codegen
+
+
+class _FloatTile:
+    """Emits the products of a few vectors of codes."""
+
+    def __init__(self, builder: Any, bits: int, lanes: int) -> None:
+        self.builder, self.bits, self.lanes = builder, bits, lanes
+        self.vec, self.dwords = Vec("f32", lanes // 4), Vec("i32", lanes // 4)
+
+    def add(self, sums: list[Any], w: Any, x: Any, vectors: int) -> None:
+        """Adds the products of ``vectors`` vectors from ``w`` on."""
+        builder, k = self.builder, 0
+        middle = constant(self.vec, 1 << (self.bits - 1))
+        for index in range(vectors):
+            place = builder.add(w, integer(index * self.lanes))
+            packed = load_from(builder, place, self.dwords.llvm)
+            for plane in range(8 // self.bits):
+                for byte in range(K_STEP):
+                    codes = builder.lshr(
+                        packed, constant(self.dwords, 8 * byte + plane * self.bits)
+                    )
+                    codes = builder.and_(codes, constant(self.dwords, (1 << self.bits) - 1))
+                    weights = builder.fsub(builder.sitofp(codes, self.vec.llvm), middle)
+                    value = load_from(builder, builder.add(x, integer(4 * k)), F32)
+                    place = sums[k % SUMS]
+                    total = self.fused(
+                        weights, broadcast(builder, value, self.vec), builder.load(place)
+                    )
+                    builder.store(total, place)
+                    k += 1
+
+    def fused(self, a: Any, b: Any, c: Any) -> Any:
+        """``a * b + c``."""
+        kind = self.vec.llvm
+        name = f"llvm.fmuladd.v{self.vec.lanes}f32"
+        return self.builder.call(declare(self.builder, name, kind, *[kind] * 3), [a, b, c])

@@ -1,0 +1,477 @@
+"""Inner loops of the integer linear kernels: a few vectors of weight rows times a few tokens.
+
+Weight rows lie in the lanes (``layouts/stream.py``): a dword of a vector holds ``K_STEP``
+consecutive codes of one row, the next dword those of the next row. A broadcast of as many
+activations of one token multiplies them all, sums of a row stay in the row's lane, and results
+are vectors of outputs: nothing is added across lanes, and scales apply to whole vectors. A vector
+of codes is unpacked once for all tokens, a broadcast serves all vectors, and sums stay in
+registers.
+
+Codes are read as they lie in memory, or one byte each where ``gemm.py`` has unpacked them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from edgerun.formats.trits import DIGITS
+from edgerun.kernels.isa import isa_of
+from edgerun.kernels.lang.dot import DOTS, total_type
+from edgerun.kernels.lang.ir import (
+    F32,
+    I32,
+    I64,
+    integer,
+    literals,
+    load_from,
+    offset,
+    prefetch_line,
+    store_to,
+    variable,
+)
+from edgerun.kernels.lang.simd import Vec, broadcast, constant, declare
+from edgerun.kernels.linear.trit_tiles import Digits
+
+K_STEP = 4  # codes of one row in a dword
+UNROLL = 8  # steps in a loop's body, about
+PACKED, TRITS, UNPACKED = "packed", "trits", "unpacked"
+PIECE_BYTES = 16 * 1024  # of unpacked codes: half of a small first cache
+
+
+def parts(bits: int, isa: str) -> int:
+    """Pieces that a code is multiplied in.
+
+    Where sums of two products of 8-bit codes fill 16 bits, halves of the codes are faster: their
+    sums are added up eight times before they are widened.
+    """
+    return 2 if DOTS[isa_of(isa).dots].depth(bits) == 1 else 1
+
+
+def zero_point(bits: int, form: str = PACKED) -> int:
+    """What codes are above the weights they stand for; digits are above by one."""
+    return 1 if form == TRITS else 1 << (bits - 1)
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """Compile-time constants of a tile.
+
+    Attributes:
+        vectors: of weight rows.
+        tokens: batch rows.
+        bits: of a code; 2 for trits, whose digits are like codes.
+        form: how codes lie in memory: ``PACKED``, ``TRITS`` or ``UNPACKED``, one byte each.
+        lanes: bytes of a vector.
+        isa: instruction set.
+    """
+
+    vectors: int
+    tokens: int
+    bits: int
+    form: str
+    lanes: int
+    isa: str
+
+    @property
+    def planes(self) -> int:
+        """Codes in a byte of memory."""
+        return {PACKED: 8 // self.bits, TRITS: DIGITS, UNPACKED: 1}[self.form]
+
+    @property
+    def cells(self) -> int:
+        """Sums, each a vector of int32."""
+        return self.tokens * self.vectors
+
+    @property
+    def parts(self) -> int:
+        """Pieces of a code."""
+        return parts(self.bits, self.isa)
+
+    @property
+    def part_bits(self) -> int:
+        """Bits of a piece."""
+        return self.bits // self.parts
+
+    @property
+    def at_once(self) -> int:
+        """Vectors of codes in a loop's body."""
+        return max(1, UNROLL // self.planes)
+
+    @property
+    def steps(self) -> int:
+        """Steps of a loop's body."""
+        return self.at_once * self.planes
+
+
+class Tile:
+    """Emits steps along K; ``w`` and ``x`` are the operands that ``row_tile`` describes."""
+
+    def __init__(self, builder: Any, shape: TileShape, w: list[Any], x: list[Any]) -> None:
+        self.builder, self.shape, self.dots = builder, shape, DOTS[isa_of(shape.isa).dots]
+        address, apart, last, self.w_step = w
+        self.numbers = [
+            _at_most(builder, builder.mul(apart, integer(vector)), last)
+            for vector in range(shape.vectors)
+        ]
+        self.w_base, self.w_offset = address, variable(builder, integer(0))
+        self.w = [address] * shape.vectors
+        start, stride, last_token = x
+        self.x_stride = stride
+        self.tokens = [
+            _at_most(builder, integer(token), last_token) for token in range(shape.tokens)
+        ]
+        self.x = [builder.add(start, builder.mul(token, stride)) for token in self.tokens]
+        self.x_offset = variable(builder, integer(0))
+        self.partial = self.dots.partial(shape.lanes)
+        zero = constant(self.partial, 0)
+        self.partials = [variable(builder, zero) for _ in range(shape.cells)]
+        self.depth = self.dots.depth(shape.part_bits)
+
+    def place_vectors(self, panel_bytes: Any) -> None:
+        """Says how far apart neighbouring vectors of weight rows are."""
+        self.w = [
+            self.builder.add(self.w_base, self.builder.mul(number, panel_bytes))
+            for number in self.numbers
+        ]
+
+    def start(self, values: list[Any] | None = None) -> None:
+        """Sets the partial sums, to zero unless told."""
+        zero = constant(self.partial, 0)
+        for index, place in enumerate(self.partials):
+            self.builder.store(values[index] if values else zero, place)
+
+    def totals(self) -> list[Any]:
+        """The partial sums, where they are int32."""
+        return [self.builder.load(place) for place in self.partials]
+
+    def unit(self, bodies: Any, fold: Callable[[int], None], steps: int = 0) -> None:
+        """Partial sums of ``bodies`` loop bodies (or of ``steps`` steps, if less than a body).
+
+        ``fold(factor)`` moves them on, part by part.
+        """
+        w, x = self.builder.load(self.w_offset), self.builder.load(self.x_offset)
+        for part in range(self.shape.parts):
+            self.builder.store(w, self.w_offset)
+            self.builder.store(x, self.x_offset)
+            self.start()
+            self.bodies(bodies, part, steps)
+            fold(1 << (part * self.shape.part_bits))
+
+    def bodies(self, count: Any, part: int = 0, steps: int = 0) -> None:
+        """Adds the products of ``count`` loop bodies."""
+        if isinstance(count, int) and count == 1:
+            self._body(part, steps // self.shape.planes or self.shape.at_once)
+            return
+        count = integer(count) if isinstance(count, int) else count
+        with cgutils.for_range(self.builder, count, intp=I64):
+            self._body(part, self.shape.at_once)
+
+    def fold(self, total: Any, cell: int, factor: int) -> Any:
+        """An int32 vector plus ``factor`` times the partial sum of a cell."""
+        partial = self.builder.load(self.partials[cell])
+        return self.dots.fold(self.builder, total, partial, self.shape.lanes, factor)
+
+    def _body(self, part: int, vectors: int) -> None:
+        builder, shape = self.builder, self.shape
+        w, x = builder.load(self.w_offset), builder.load(self.x_offset)
+        kind = Vec("u8", shape.lanes).llvm
+        if shape.form == UNPACKED:  # the next tile has other tokens
+            ahead = builder.add(x, builder.mul(self.x_stride, integer(shape.tokens)))
+            for base in self.x:
+                prefetch_line(builder, builder.add(base, ahead))
+        for index in range(vectors):
+            at = builder.add(w, builder.mul(self.w_step, integer(index)))
+            if shape.form == UNPACKED:
+                at = offset(builder, at, part * PIECE_BYTES // shape.parts)
+            packed = [load_from(builder, builder.add(base, at), kind) for base in self.w]
+            for first, some in self._together(packed):
+                planes = [self._planes(one, part) for one in some]
+                for plane in range(shape.planes):
+                    step = integer((index * shape.planes + plane) * K_STEP)
+                    codes = [one[plane]() for one in planes]
+                    self._step(first, codes, builder.add(x, step))
+        whole = builder.mul(self.w_step, integer(vectors))
+        builder.store(builder.add(w, whole), self.w_offset)
+        moved = builder.add(x, integer(vectors * shape.planes * K_STEP))
+        builder.store(moved, self.x_offset)
+
+    def _together(self, packed: list[Any]) -> list[tuple[int, list[Any]]]:
+        """Vectors that are unpacked side by side; of trits few digits may be alive at a time."""
+        if self.shape.form == TRITS:
+            return [(index, [one]) for index, one in enumerate(packed)]
+        return [(0, packed)]
+
+    def _step(self, first: int, codes: list[Any], x: Any) -> None:
+        """Multiplies vectors of codes, from number ``first`` on, by ``K_STEP`` of every token."""
+        builder, shape = self.builder, self.shape
+        for t, base in enumerate(self.x):
+            dword = load_from(builder, builder.add(base, x), I32)
+            value = broadcast(builder, dword, Vec("i32", shape.lanes // 4))
+            value = builder.bitcast(value, Vec("i8", shape.lanes).llvm)
+            for v, code in enumerate(codes, first):
+                place = self.partials[t * shape.vectors + v]
+                total = self.dots.add(builder, builder.load(place), code, value, shape.lanes)
+                builder.store(self._in_order(total), place)
+
+    def _planes(self, packed: Any, part: int) -> list[Callable[[], Any]]:
+        """What makes the prepared codes of each plane."""
+        shape = self.shape
+        if shape.form == TRITS:
+            digits = Digits(self.builder, shape.lanes, shape.isa).unpack(packed)
+            return [lambda one=one: one for one in digits]  # type: ignore[misc]
+        if shape.form == UNPACKED:
+            return [lambda: packed]
+        shifts = [plane * shape.bits + part * shape.part_bits for plane in range(shape.planes)]
+        return [lambda shift=shift: self._codes(packed, shift) for shift in shifts]  # type: ignore[misc]
+
+    def _codes(self, packed: Any, shift: int) -> Any:
+        """Codes that begin at a bit of their bytes; shifting words is one instruction on x86."""
+        builder, shape = self.builder, self.shape
+        codes = packed
+        if shift:
+            words = Vec("i16", shape.lanes // 2)
+            codes = builder.lshr(builder.bitcast(codes, words.llvm), constant(words, shift))
+            codes = builder.bitcast(codes, packed.type)
+        if shape.planes * shape.parts > 1:
+            mask = constant(Vec("u8", shape.lanes), (1 << shape.part_bits) - 1)
+            codes = builder.and_(codes, mask)
+        return codes
+
+    def _in_order(self, value: Any) -> Any:
+        """The value, hidden from the optimiser.
+
+        It would turn the chain of additions of a cell into a tree, which needs more registers
+        than there are.
+        """
+        if not self.depth:
+            return value
+        kind = ir.FunctionType(value.type, [value.type])
+        return self.builder.call(ir.InlineAsm(kind, "", "=x,0"), [value])
+
+
+def _at_most(builder: Any, value: Any, limit: Any) -> Any:
+    return builder.select(builder.icmp_signed("<", value, limit), value, limit)
+
+
+@intrinsic(prefer_literal=True)
+def row_tile(  # type: ignore[no-untyped-def]
+    typingctx,
+    w,
+    panel_bytes,
+    apart,
+    last,
+    w_step,
+    x,
+    x_stride,
+    last_token,
+    count,
+    sums,
+    fresh,
+    vectors,
+    tokens,
+    bits,
+    form,
+    lanes,
+    isa,
+):
+    """Sums of code times activation over ``count`` vectors of K: int32 ``sums[tokens, rows]``.
+
+    ``w`` is the address of the first vector of weight rows; the others are ``apart`` times
+    ``panel_bytes`` further each, those beyond number ``last`` are read as that one. Along K
+    vectors are ``w_step`` apart. ``x`` is the address of the first token's codes, ``x_stride``
+    apart; tokens beyond number ``last_token`` are read as that one. Sums are added to those there
+    are, unless ``fresh``.
+    """
+    values = literals(fresh, vectors, tokens, bits, form, lanes, isa)
+    if values is None:
+        return None
+    shape = TileShape(*values[1:])
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        tile = Tile(builder, shape, [args[0], *args[2:5]], args[5:8])
+        tile.place_vectors(args[1])
+        kind = total_type(shape.lanes)
+        places = [builder.add(args[9], integer(cell * shape.lanes)) for cell in range(shape.cells)]
+        totals = [
+            variable(
+                builder,
+                constant(kind, 0) if values[0] else load_from(builder, place, kind.llvm),
+            )
+            for place in places
+        ]
+
+        def fold(factor: int) -> None:
+            for cell, total in enumerate(totals):
+                builder.store(tile.fold(builder.load(total), cell, factor), total)
+
+        bodies = builder.udiv(args[8], integer(shape.at_once))
+        if not tile.depth:
+            tile.start([builder.load(total) for total in totals])
+            tile.bodies(bodies)
+            results = tile.totals()
+        else:
+            _in_units(tile, bodies, fold)
+            results = [builder.load(total) for total in totals]
+        for place, value in zip(places, results, strict=True):
+            store_to(builder, value, place)
+        return context.get_dummy_value()
+
+    literal = (fresh, vectors, tokens, bits, form, lanes, isa)
+    return types.void(*[types.intp] * 10, *literal), codegen
+
+
+def _in_units(tile: Tile, bodies: Any, fold: Callable[[int], None]) -> None:
+    """All of K, in units that a narrow partial sum can take."""
+    builder = tile.builder
+    longest = 1 if tile.shape.parts > 1 else tile.depth // tile.shape.steps
+    if longest == 1:
+        with cgutils.for_range(builder, bodies, intp=I64):
+            tile.unit(1, fold)
+        return
+    size = integer(longest)
+    with cgutils.for_range(builder, builder.udiv(bodies, size), intp=I64):
+        tile.unit(size, fold)
+    rest = builder.urem(bodies, size)
+    with builder.if_then(builder.icmp_unsigned("!=", rest, integer(0))):
+        tile.unit(rest, fold)
+
+
+@intrinsic(prefer_literal=True)
+def block_tile(  # type: ignore[no-untyped-def]
+    typingctx,
+    w,
+    panel_bytes,
+    apart,
+    last,
+    w_step,
+    x,
+    x_stride,
+    last_token,
+    scales,
+    scales_last,
+    x_scale,
+    x_sum,
+    x_blocks,
+    blocks,
+    sums,
+    fresh,
+    vectors,
+    tokens,
+    bits,
+    form,
+    lanes,
+    isa,
+    block,
+):
+    """Scaled sums over ``blocks`` blocks of K: float32 ``sums[tokens, rows]``, as ``row_tile``.
+
+    ``scales`` is float32 ``[vectors, x_blocks, lanes / 4]``, of whose vectors ``apart`` and
+    ``scales_last`` choose; ``x_scale`` (float32) and ``x_sum`` (int32, sums of the codes) belong
+    to the first token and block, tokens ``x_blocks`` elements apart.
+    """
+    values = literals(fresh, vectors, tokens, bits, form, lanes, isa, block)
+    if values is None:
+        return None
+    shape, steps = TileShape(*values[1:7]), values[7] // K_STEP
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        tile = Tile(builder, shape, [args[0], *args[2:5]], args[5:8])
+        tile.place_vectors(args[1])
+        floats = Vec("f32", shape.lanes // 4)
+        places = [builder.add(args[14], integer(cell * shape.lanes)) for cell in range(shape.cells)]
+        sums = [
+            variable(
+                builder,
+                constant(floats, 0) if values[0] else load_from(builder, place, floats.llvm),
+            )
+            for place in places
+        ]
+        scaling = _Scaling(tile, args[2], args[9], [args[8], *args[10:13]])
+        with cgutils.for_range(builder, args[13], intp=I64) as loop:
+            totals = scaling.offsets(loop.index)
+            if tile.depth:
+                totals = _folded(tile, totals, steps)
+            else:
+                tile.start(totals)
+                tile.bodies(max(1, steps // shape.steps), steps=min(steps, shape.steps))
+                totals = tile.totals()
+            scaling.add(loop.index, totals, sums)
+        for place, value in zip(places, sums, strict=True):
+            store_to(builder, builder.load(value), place)
+        return context.get_dummy_value()
+
+    literal = (fresh, vectors, tokens, bits, form, lanes, isa, block)
+    return types.void(*[types.intp] * 15, *literal), codegen
+
+
+def _folded(tile: Tile, totals: list[Any], steps: int) -> list[Any]:
+    """Totals of a block, where partial sums are narrow."""
+    shape = tile.shape
+
+    def fold(factor: int) -> None:
+        totals[:] = [tile.fold(total, cell, factor) for cell, total in enumerate(totals)]
+
+    bodies = max(1, steps // shape.steps)
+    longest = 1 if shape.parts > 1 else tile.depth // shape.steps
+    while bodies:
+        tile.unit(min(bodies, longest), fold, min(steps, shape.steps))
+        bodies -= min(bodies, longest)
+    return totals
+
+
+class _Scaling:
+    """Zero points and scales of the blocks of a tile."""
+
+    def __init__(self, tile: Tile, apart: Any, last: Any, addresses: list[Any]) -> None:
+        self.tile = tile
+        scales, x_scale, x_sum, x_blocks = addresses
+        builder, shape = tile.builder, tile.shape
+        panel_bytes = builder.mul(x_blocks, integer(shape.lanes))
+        numbers = [
+            _at_most(builder, builder.mul(apart, integer(vector)), last)
+            for vector in range(shape.vectors)
+        ]
+        self.scales = [builder.add(scales, builder.mul(one, panel_bytes)) for one in numbers]
+        rows = [builder.shl(builder.mul(token, x_blocks), integer(2)) for token in tile.tokens]
+        self.x_scales = [builder.add(x_scale, row) for row in rows]
+        self.x_sums = [builder.add(x_sum, row) for row in rows]
+        self.middle = zero_point(shape.bits)
+        self.floats = Vec("f32", shape.lanes // 4)
+
+    def offsets(self, block: Any) -> list[Any]:
+        """What the sums of a block start from, by cell: the zero point's part, negated."""
+        tile, builder = self.tile, self.tile.builder
+        kind = total_type(tile.shape.lanes)
+        values = []
+        for start in self.x_sums:
+            count = load_from(builder, self._at(start, block), I32)
+            value = builder.mul(broadcast(builder, count, kind), constant(kind, -self.middle))
+            values += [value] * tile.shape.vectors
+        return values
+
+    def add(self, block: Any, totals: list[Any], sums: list[Any]) -> None:
+        """Scales the integer sums of a block and adds them up."""
+        tile, builder, kind = self.tile, self.tile.builder, self.floats.llvm
+        shape = tile.shape
+        place = builder.mul(block, integer(shape.lanes))
+        rows = [load_from(builder, builder.add(base, place), kind) for base in self.scales]
+        name = f"llvm.fmuladd.v{self.floats.lanes}f32"
+        fma = declare(builder, name, kind, kind, kind, kind)
+        for t, start in enumerate(self.x_scales):
+            scale = broadcast(builder, load_from(builder, self._at(start, block), F32), self.floats)
+            for v in range(shape.vectors):
+                cell = t * shape.vectors + v
+                factor = builder.fmul(rows[v], scale)
+                value = builder.sitofp(totals[cell], kind)
+                total = builder.call(fma, [value, factor, builder.load(sums[cell])])
+                builder.store(total, sums[cell])
+
+    def _at(self, start: Any, block: Any) -> Any:
+        return self.tile.builder.add(start, self.tile.builder.shl(block, integer(2)))
