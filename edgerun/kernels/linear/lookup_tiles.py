@@ -175,9 +175,9 @@ def store_pair(typingctx, left, right, target):  # type: ignore[no-untyped-def]
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         count = left.lanes // 4
-        dwords = [builder.bitcast(value, Vec("i32", count).llvm) for value in args[:2]]
+        a, b = (builder.bitcast(value, Vec("i32", count).llvm) for value in args[:2])
         order = [place for lane in range(count) for place in (lane, count + lane)]
-        store_to(builder, shuffle(builder, *dwords, order), args[2])
+        store_to(builder, shuffle(builder, a, b, order), args[2])
         return context.get_dummy_value()
 
     return types.void(left, right, types.intp), codegen
