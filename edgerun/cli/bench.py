@@ -28,7 +28,10 @@ PLAIN: dict[str, Any] = {
     "repetition_penalty": 1.0,
 }
 EXAMPLES = options.examples(
-    "edgerun bench", "edgerun bench ./my-model -p 512 -n 64", "edgerun bench ./my-model -t 4 --json"
+    "edgerun bench",
+    "edgerun bench ./my-model -p 512 -n 64",
+    "edgerun bench ./my-model --rows 1,2,4,8,16",
+    "edgerun bench ./my-model -t 4 --json",
 )
 
 
@@ -61,12 +64,22 @@ def bench(
             "right after the prompt if left out.",
         ),
     ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            "--rows",
+            metavar="N,N,...",
+            help="Measure calls of so many rows too: several sequences, or a draft to verify.",
+        ),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
     from edgerun.cli.bench_report import as_text, summary
+    from edgerun.cli.bench_rows import row_counts, row_figures, row_lines
 
     _check_room(context, new_tokens)
+    counts = None if rows is None else row_counts(rows)
     began = time.perf_counter()
     with options.load(options.model_of(model, named), context=context, **loading) as llm:
         load_s = time.perf_counter() - began
@@ -74,10 +87,15 @@ def bench(
         filled = None if context is None else context - new_tokens
         runs = [one_run(llm, prompt, new_tokens, filled, index) for index in range(repeat + 1)]
         figures = summary(llm, runs[1:], load_s)  # the first one warms up
+        if counts is not None:
+            figures["rows"] = row_figures(llm, counts, _ids(llm, prompt, repeat + 1), repeat)
     if as_json:
         print(json.dumps(figures))
         return
-    for line in as_text(figures).splitlines():
+    lines = as_text(figures).splitlines()
+    if counts is not None:
+        lines += ["", *row_lines(figures["rows"])]
+    for line in lines:
         print(folded(visible(line), sys.stdout, " " * 8))
 
 

@@ -119,9 +119,9 @@ def lookup_rows(rows, tokens):  # type: ignore[no-untyped-def]
     return min(rows, (rows + tokens // 2) // max(1, tokens) * tokens)
 
 
-def _vectors(isa: str, tokens: int, registers: int) -> int:
-    """Panels of a tile: their sums fill some of the registers, given as a fraction of them."""
-    return max(1, min(STREAMS, isa_of(isa).registers // registers // tokens))
+def _vectors(isa: str, tokens: int) -> int:
+    """Panels of a tile: their sums fill half of the registers."""
+    return min(STREAMS, isa_of(isa).registers // 2 // tokens)
 
 
 def _turns(lookup: int, turn: Callable[[int], Any], scratch_bytes: int) -> Body:
@@ -152,11 +152,11 @@ def _turns(lookup: int, turn: Callable[[int], Any], scratch_bytes: int) -> Body:
     return body
 
 
-def row_turns(bits: int, form: str, lanes: int, isa: str, registers: int) -> Body:
+def row_turns(bits: int, form: str, lanes: int, isa: str) -> Body:
     """A kernel over rows with one scale."""
 
     def turn(tokens: int) -> Any:
-        vectors = _vectors(isa, tokens, registers)
+        vectors = _vectors(isa, tokens)
         store_rows = row_store(zero_point(bits, form), lanes, vectors)
 
         @njit
@@ -200,7 +200,7 @@ def linear_row(bits: int, lanes: int, isa: str) -> Body:
     ``[rows]``; ``x_sum`` int32 ``[rows]``, the sum of the row's codes. The first rows are left
     out if other kernels do them: ``lookup`` is their number of tokens a block, or 0.
     """
-    return row_turns(bits, PACKED, lanes, isa, 2)
+    return row_turns(bits, PACKED, lanes, isa)
 
 
 @kernel("linear_trits", COMMON + "x x_stride x_scale x_sum lookup")
@@ -210,7 +210,7 @@ def linear_trits(lanes: int, isa: str) -> Body:
     ``codes`` is uint8 ``[panels, tiles, lanes]`` of trits. Fewer bytes cost more instructions:
     that pays where memory, not the core, is the limit.
     """
-    return row_turns(2, TRITS, lanes, isa, 4)
+    return row_turns(2, TRITS, lanes, isa)
 
 
 @kernel("linear_block", COMMON + "x x_stride x_scale x_sum blocks lookup")
@@ -223,7 +223,7 @@ def linear_block(bits: int, lanes: int, block: int, isa: str) -> Body:
     """
 
     def turn(tokens: int) -> Any:
-        vectors = _vectors(isa, tokens, 4)
+        vectors = _vectors(isa, tokens)
         store_rows = block_store(lanes, vectors)
 
         @njit

@@ -41,6 +41,7 @@ from edgerun.kernels.linear.trit_tiles import Digits
 
 K_STEP = 4  # codes of one row in a dword
 UNROLL = 8  # steps in a loop's body, about
+LINE, AHEAD_BYTES = 64, 1024  # of memory; how far before its use it is asked for
 PACKED, TRITS, UNPACKED = "packed", "trits", "unpacked"
 PIECE_BYTES = 16 * 1024  # of unpacked codes: half of a small first cache
 
@@ -190,6 +191,7 @@ class Tile:
             at = builder.add(w, builder.mul(self.w_step, integer(index)))
             if shape.form == UNPACKED:
                 at = offset(builder, at, part * PIECE_BYTES // shape.parts)
+            self._prefetch(at, index * shape.lanes)
             packed = [load_from(builder, builder.add(base, at), kind) for base in self.w]
             for first, some in self._together(packed):
                 planes = [self._planes(one, part) for one in some]
@@ -201,6 +203,14 @@ class Tile:
         builder.store(builder.add(w, whole), self.w_offset)
         moved = builder.add(x, integer(vectors * shape.planes * K_STEP))
         builder.store(moved, self.x_offset)
+
+    def _prefetch(self, at: Any, place: int) -> None:
+        """Asks for codes ahead where several tokens take so long that the hardware does not."""
+        shape = self.shape
+        if shape.tokens > 1 and shape.form != UNPACKED and place % LINE == 0:
+            for base in self.w:
+                ahead = self.builder.add(base, integer(AHEAD_BYTES))
+                prefetch_line(self.builder, self.builder.add(ahead, at))
 
     def _together(self, packed: list[Any]) -> list[tuple[int, list[Any]]]:
         """Vectors that are unpacked side by side; of trits few digits may be alive at a time."""

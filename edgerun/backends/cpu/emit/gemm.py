@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from edgerun.backends.base import FEW_ROWS, Phase
 from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ONE, Binder
 from edgerun.backends.cpu.buffers import Buffer
 from edgerun.graph.ir import Node
@@ -13,13 +14,16 @@ from edgerun.kernels.isa import Isa
 # What the kernel that does blocks of rows is called, behind ``Isa.prompts``, by the one that does
 # single rows.
 IN_BLOCKS: Mapping[str, str] = {"linear_row": "row", "linear_block": "block"}
-AMX_ROWS = 4  # with fewer AMX is not worth unpacking for
-SMALLEST = 8  # rows; with fewer the linear kernels are as fast
+AMX_ROWS = FEW_ROWS  # of a tile register, which costs the same however few of them there are
 
 
 def by_gemm(binder: Binder) -> bool:
-    """Whether a phase has enough rows."""
-    return binder.shape.rows >= SMALLEST
+    """Whether a program is for batches of so many rows that unpacking once pays.
+
+    Up to ``FEW_ROWS`` rows the linear kernels, which multiply while they unpack, are as fast or
+    faster with every instruction set and format (``tools/bench/rows.py``; docs/benchmarks.md).
+    """
+    return binder.shape.phase is Phase.PREFILL
 
 
 def gemm_tokens(isa: Isa) -> int:
