@@ -33,8 +33,8 @@ class Isa:
         shuffles: which instructions look up and narrow bytes, a key of ``SHUFFLES``
             (``linear/trit_tiles.py``); empty for generic code.
         prompts: how many rows are multiplied: the kernels' names begin so.
-        looks_up: whether ternary weights are looked up in tables instead, where multiplying is
-            slower.
+        looks_up: from how many rows on ternary weights are looked up in tables instead, where
+            multiplying is slower; 0 for never.
         refusal: asks the system for permission; why this process has none, or nothing.
     """
 
@@ -45,7 +45,7 @@ class Isa:
     dots: str
     shuffles: str = ""
     prompts: str = "gemm"
-    looks_up: bool = False
+    looks_up: int = 0
     refusal: Callable[[], str] = str
 
     @property
@@ -72,8 +72,8 @@ ISAS: Mapping[str, Isa] = {
         ),
         Isa("avx512vnni", AVX512VNNI, 64, 32, dots="vnni", shuffles="x86"),
         Isa("avxvnni", ("avxvnni", *AVX2), 32, 16, dots="vnni", shuffles="x86"),
-        Isa("avx2", AVX2, 32, 16, dots="pairs", shuffles="x86", looks_up=True),
-        Isa("portable", (), 16, 16, dots="generic", looks_up=True),
+        Isa("avx2", AVX2, 32, 16, dots="pairs", shuffles="x86", looks_up=17),
+        Isa("portable", (), 16, 16, dots="generic", looks_up=8),
     )
 }
 # What instructions compute, in generic code: tests their callers on any machine.

@@ -48,7 +48,7 @@ def logits_of(name: str, *, trits: bool, threads: int = 1) -> list[np.ndarray]:
 @pytest.mark.parametrize("name", TERNARY)
 def test_logits_are_those_of_two_bits(name, by, repacked, monkeypatch):
     if by == "product":  # as on machines that multiply faster than they look up
-        chosen = dataclasses.replace(isa.selected_isa(), looks_up=False)
+        chosen = dataclasses.replace(isa.selected_isa(), looks_up=0)
         monkeypatch.setattr(isa, "selected_isa", lambda: chosen)
     codes = logits_of(name, trits=False)
     assert not repacked

@@ -37,7 +37,7 @@ Constant: TypeAlias = PackedWeight | NDArray[Any]
 
 def paths_of(isa: Isa) -> tuple[str, ...]:
     """The paths that an instruction set has."""
-    return (MULTIPLY, *(LOOKUP,) * isa.looks_up, *({isa.prompts} & {AMX}))
+    return (MULTIPLY, *(LOOKUP,) * bool(isa.looks_up), *({isa.prompts} & {AMX}))
 
 
 def paths_taken(kernels: Iterable[str]) -> tuple[str, ...]:

@@ -23,8 +23,8 @@ CODE_CHUNKS_A_THREAD = 4
 
 def by_lookup(binder: Binder, weight: Prepared) -> bool:
     """Whether blocks of rows of a layer whose scales are by row are to be looked up."""
-    most = binder.shape.rows
-    return is_ternary(weight) and binder.isa.looks_up and most >= TOKENS // 2
+    least = binder.isa.looks_up
+    return is_ternary(weight) and 0 < least <= binder.shape.rows
 
 
 def is_ternary(weight: Prepared) -> TypeGuard[StreamWeight | TritWeight]:
