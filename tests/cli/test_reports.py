@@ -46,6 +46,35 @@ def test_bench_holds_each_phase_against_the_limits(run: Run) -> None:
     assert found["int8_peak_tops"] > 0
 
 
+def test_bench_says_what_more_rows_cost(run: Run) -> None:
+    arguments = ["-p", "5", "-n", "2", "--repeat", "1", "--rows", "4,2,16"]
+    found = json.loads(run("bench", *arguments, "--json").out)["rows"]
+    assert [each["rows"] for each in found] == [1, 2, 4, 16]  # one, to compare with, in any case
+    assert found[0]["ratio"] == 1
+    for each in found:
+        assert each["ratio"] == pytest.approx(each["ms"] / found[0]["ms"], rel=0.05)
+        assert each["median_ms"] >= each["ms"] > 0
+    table = run("bench", *arguments).out.splitlines()
+    assert [line.split()[0] for line in table[-4:]] == ["1", "2", "4", "16"]
+    assert "rows" not in json.loads(run("bench", *arguments[:-2], "--json").out)
+
+
+@pytest.mark.parametrize("rows", ["", "0", "1,,2", "1,two", "-4", "5000"])
+def test_bench_refuses_rows_that_are_no_numbers(run: Run, rows: str) -> None:
+    result = run("bench", "--rows", rows)
+    assert result.code == 2
+    assert "expected numbers from 1 to 1024 with commas between them" in " ".join(result.err.split())
+
+
+def test_bench_refuses_rows_that_do_not_fit(run: Run) -> None:
+    model = fakes.fake_model(context=32)
+    result = run("bench", "-p", "20", "-n", "4", "--rows", "16", model=model)
+    assert result.code == 2
+    assert "16 rows after a prompt of 20 tokens do not fit the context of 32" in " ".join(
+        result.err.split()
+    )
+
+
 @pytest.mark.parametrize("disturbance", ["", "other programs used 1.3 of 2 CPUs meanwhile"])
 def test_bench_says_when_limits_could_not_be_stored(
     run: Run, monkeypatch: pytest.MonkeyPatch, disturbance: str
