@@ -23,7 +23,7 @@ from edgerun.kernels.lang.simd import cast, fma, load, reduce_add, splat, store
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import float_at, int_at, set_float, word
 from edgerun.kernels.linear.float_tiles import float_tile
-from edgerun.kernels.linear.tiles import PACKED, TRITS, block_tile, row_tile, zero_point
+from edgerun.kernels.linear.tiles import PACKED, TRITS, block_tile, parts, row_tile, zero_point
 
 STREAMS = 4  # panels that are read side by side
 
@@ -119,9 +119,9 @@ def lookup_rows(rows, tokens):  # type: ignore[no-untyped-def]
     return min(rows, (rows + tokens // 2) // max(1, tokens) * tokens)
 
 
-def _vectors(isa: str, tokens: int) -> int:
-    """Panels of a tile: their sums fill half of the registers."""
-    return min(STREAMS, isa_of(isa).registers // 2 // tokens)
+def _vectors(bits: int, isa: str, tokens: int) -> int:
+    """Panels of a tile: their partial sums fill half of the registers."""
+    return min(STREAMS, isa_of(isa).registers // 2 // tokens // parts(bits, isa))
 
 
 def _turns(lookup: int, turn: Callable[[int], Any], scratch_bytes: int) -> Body:
@@ -156,7 +156,7 @@ def row_turns(bits: int, form: str, lanes: int, isa: str) -> Body:
     """A kernel over rows with one scale."""
 
     def turn(tokens: int) -> Any:
-        vectors = _vectors(isa, tokens)
+        vectors = _vectors(bits, isa, tokens)
         store_rows = row_store(zero_point(bits, form), lanes, vectors)
 
         @njit
@@ -223,7 +223,7 @@ def linear_block(bits: int, lanes: int, block: int, isa: str) -> Body:
     """
 
     def turn(tokens: int) -> Any:
-        vectors = _vectors(isa, tokens)
+        vectors = _vectors(bits, isa, tokens)
         store_rows = block_store(lanes, vectors)
 
         @njit

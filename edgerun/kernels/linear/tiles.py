@@ -132,7 +132,8 @@ class Tile:
         self.x_offset = variable(builder, integer(0))
         self.partial = self.dots.partial(shape.lanes)
         zero = constant(self.partial, 0)
-        self.partials = [variable(builder, zero) for _ in range(shape.cells)]
+        sets = 1 if shape.form == UNPACKED else shape.parts
+        self.partials = [variable(builder, zero) for _ in range(sets * shape.cells)]
         self.depth = self.dots.depth(shape.part_bits)
 
     def place_vectors(self, panel_bytes: Any) -> None:
@@ -152,34 +153,42 @@ class Tile:
         """The partial sums, where they are int32."""
         return [self.builder.load(place) for place in self.partials]
 
-    def unit(self, bodies: Any, fold: Callable[[int], None], steps: int = 0) -> None:
+    def unit(self, bodies: Any, fold: Callable[[int, int], None], steps: int = 0) -> None:
         """Partial sums of ``bodies`` loop bodies (or of ``steps`` steps, if less than a body).
 
-        ``fold(factor)`` moves them on, part by part.
+        ``fold(part, factor)`` moves them on. Pieces of unpacked codes lie apart and are
+        multiplied one after the other, others together.
         """
+        factors = {part: 1 << (part * self.shape.part_bits) for part in range(self.shape.parts)}
+        if self.shape.form != UNPACKED:
+            self.start()
+            self.bodies(bodies, list(factors), steps)
+            for part, factor in factors.items():
+                fold(part, factor)
+            return
         w, x = self.builder.load(self.w_offset), self.builder.load(self.x_offset)
-        for part in range(self.shape.parts):
+        for part, factor in factors.items():
             self.builder.store(w, self.w_offset)
             self.builder.store(x, self.x_offset)
             self.start()
-            self.bodies(bodies, part, steps)
-            fold(1 << (part * self.shape.part_bits))
+            self.bodies(bodies, [part], steps)
+            fold(0, factor)
 
-    def bodies(self, count: Any, part: int = 0, steps: int = 0) -> None:
-        """Adds the products of ``count`` loop bodies."""
+    def bodies(self, count: Any, pieces: list[int], steps: int = 0) -> None:
+        """Adds the products of ``count`` loop bodies with some pieces of the codes."""
         if isinstance(count, int) and count == 1:
-            self._body(part, steps // self.shape.planes or self.shape.at_once)
+            self._body(pieces, steps // self.shape.planes or self.shape.at_once)
             return
         count = integer(count) if isinstance(count, int) else count
         with cgutils.for_range(self.builder, count, intp=I64):
-            self._body(part, self.shape.at_once)
+            self._body(pieces, self.shape.at_once)
 
-    def fold(self, total: Any, cell: int, factor: int) -> Any:
-        """An int32 vector plus ``factor`` times the partial sum of a cell."""
-        partial = self.builder.load(self.partials[cell])
+    def fold(self, total: Any, cell: int, part: int, factor: int) -> Any:
+        """An int32 vector plus ``factor`` times a partial sum of a cell."""
+        partial = self.builder.load(self.partials[part * self.shape.cells + cell])
         return self.dots.fold(self.builder, total, partial, self.shape.lanes, factor)
 
-    def _body(self, part: int, vectors: int) -> None:
+    def _body(self, pieces: list[int], vectors: int) -> None:
         builder, shape = self.builder, self.shape
         w, x = builder.load(self.w_offset), builder.load(self.x_offset)
         kind = Vec("u8", shape.lanes).llvm
@@ -190,14 +199,14 @@ class Tile:
         for index in range(vectors):
             at = builder.add(w, builder.mul(self.w_step, integer(index)))
             if shape.form == UNPACKED:
-                at = offset(builder, at, part * PIECE_BYTES // shape.parts)
+                at = offset(builder, at, pieces[0] * PIECE_BYTES // shape.parts)
             self._prefetch(at, index * shape.lanes)
             packed = [load_from(builder, builder.add(base, at), kind) for base in self.w]
             for first, some in self._together(packed):
-                planes = [self._planes(one, part) for one in some]
+                planes = [self._planes(vector, pieces) for vector in some]
                 for plane in range(shape.planes):
                     step = integer((index * shape.planes + plane) * K_STEP)
-                    codes = [one[plane]() for one in planes]
+                    codes = [vector[plane]() for vector in planes]
                     self._step(first, codes, builder.add(x, step))
         whole = builder.mul(self.w_step, integer(vectors))
         builder.store(builder.add(w, whole), self.w_offset)
@@ -205,9 +214,10 @@ class Tile:
         builder.store(moved, self.x_offset)
 
     def _prefetch(self, at: Any, place: int) -> None:
-        """Asks for codes ahead where several tokens take so long that the hardware does not."""
+        """Asks for codes ahead where a vector takes so long that the hardware does not."""
         shape = self.shape
-        if shape.tokens > 1 and shape.form != UNPACKED and place % LINE == 0:
+        slow = shape.tokens > 1 or (self.depth and shape.planes > 2)
+        if slow and shape.form != UNPACKED and place % LINE == 0:
             for base in self.w:
                 ahead = self.builder.add(base, integer(AHEAD_BYTES))
                 prefetch_line(self.builder, self.builder.add(ahead, at))
@@ -218,28 +228,37 @@ class Tile:
             return [(index, [one]) for index, one in enumerate(packed)]
         return [(0, packed)]
 
-    def _step(self, first: int, codes: list[Any], x: Any) -> None:
-        """Multiplies vectors of codes, from number ``first`` on, by ``K_STEP`` of every token."""
+    def _step(self, first: int, codes: list[list[Any]], x: Any) -> None:
+        """Multiplies vectors of codes, from number ``first`` on, by ``K_STEP`` of every token.
+
+        ``codes`` has the pieces of each vector.
+        """
         builder, shape = self.builder, self.shape
         for t, base in enumerate(self.x):
             dword = load_from(builder, builder.add(base, x), I32)
             value = broadcast(builder, dword, Vec("i32", shape.lanes // 4))
             value = builder.bitcast(value, Vec("i8", shape.lanes).llvm)
-            for v, code in enumerate(codes, first):
-                place = self.partials[t * shape.vectors + v]
-                total = self.dots.add(builder, builder.load(place), code, value, shape.lanes)
-                builder.store(self._in_order(total), place)
+            for v, pieces in enumerate(codes, first):
+                for part, code in enumerate(pieces):
+                    place = self.partials[(part * shape.tokens + t) * shape.vectors + v]
+                    total = self.dots.add(builder, builder.load(place), code, value, shape.lanes)
+                    builder.store(self._in_order(total), place)
 
-    def _planes(self, packed: Any, part: int) -> list[Callable[[], Any]]:
-        """What makes the prepared codes of each plane."""
+    def _planes(self, packed: Any, pieces: list[int]) -> list[Callable[[], list[Any]]]:
+        """What makes the codes of each plane, piece by piece."""
         shape = self.shape
         if shape.form == TRITS:
             digits = Digits(self.builder, shape.lanes, shape.isa).unpack(packed)
-            return [lambda one=one: one for one in digits]  # type: ignore[misc]
+            return [lambda plane=plane: [plane] for plane in digits]  # type: ignore[misc]
         if shape.form == UNPACKED:
-            return [lambda: packed]
-        shifts = [plane * shape.bits + part * shape.part_bits for plane in range(shape.planes)]
-        return [lambda shift=shift: self._codes(packed, shift) for shift in shifts]  # type: ignore[misc]
+            return [lambda: [packed]]
+        offsets = [part * shape.part_bits for part in pieces]
+        return [
+            lambda plane=plane: [  # type: ignore[misc]
+                self._codes(packed, plane * shape.bits + start) for start in offsets
+            ]
+            for plane in range(shape.planes)
+        ]
 
     def _codes(self, packed: Any, shift: int) -> Any:
         """Codes that begin at a bit of their bytes; shifting words is one instruction on x86."""
@@ -317,14 +336,14 @@ def row_tile(  # type: ignore[no-untyped-def]
             for place in places
         ]
 
-        def fold(factor: int) -> None:
+        def fold(part: int, factor: int) -> None:
             for cell, total in enumerate(totals):
-                builder.store(tile.fold(builder.load(total), cell, factor), total)
+                builder.store(tile.fold(builder.load(total), cell, part, factor), total)
 
         bodies = builder.udiv(args[8], integer(shape.at_once))
         if not tile.depth:
             tile.start([builder.load(total) for total in totals])
-            tile.bodies(bodies)
+            tile.bodies(bodies, [0])
             results = tile.totals()
         else:
             _in_units(tile, bodies, fold)
@@ -337,7 +356,7 @@ def row_tile(  # type: ignore[no-untyped-def]
     return types.void(*[types.intp] * 10, *literal), codegen
 
 
-def _in_units(tile: Tile, bodies: Any, fold: Callable[[int], None]) -> None:
+def _in_units(tile: Tile, bodies: Any, fold: Callable[[int, int], None]) -> None:
     """All of K, in units that a narrow partial sum can take."""
     builder = tile.builder
     longest = 1 if tile.shape.parts > 1 else tile.depth // tile.shape.steps
@@ -410,7 +429,7 @@ def block_tile(  # type: ignore[no-untyped-def]
                 totals = _folded(tile, totals, steps)
             else:
                 tile.start(totals)
-                tile.bodies(max(1, steps // shape.steps), steps=min(steps, shape.steps))
+                tile.bodies(max(1, steps // shape.steps), [0], min(steps, shape.steps))
                 totals = tile.totals()
             scaling.add(loop.index, totals, sums)
         for place, value in zip(places, sums, strict=True):
@@ -425,8 +444,8 @@ def _folded(tile: Tile, totals: list[Any], steps: int) -> list[Any]:
     """Totals of a block, where partial sums are narrow."""
     shape = tile.shape
 
-    def fold(factor: int) -> None:
-        totals[:] = [tile.fold(total, cell, factor) for cell, total in enumerate(totals)]
+    def fold(part: int, factor: int) -> None:
+        totals[:] = [tile.fold(total, cell, part, factor) for cell, total in enumerate(totals)]
 
     bodies = max(1, steps // shape.steps)
     longest = 1 if shape.parts > 1 else tile.depth // shape.steps
