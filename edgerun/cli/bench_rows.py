@@ -11,7 +11,7 @@ from edgerun.values import shown
 
 if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
-    from edgerun.state import KVCache
+    from edgerun.state import Batch, SequenceStore
 
 MOST_ROWS = 1024
 SECONDS = 0.25  # at least, for each number of rows
@@ -47,7 +47,7 @@ def row_figures(
     Raises:
         InputError: prompt and rows do not fit the model's context.
     """
-    from edgerun.state import Batch, KVCache
+    from edgerun.state import Batch, SequenceStore
 
     model = llm.model
     start, context = len(prompt), model.context
@@ -56,18 +56,18 @@ def row_figures(
             f"{counts[-1]} rows after a prompt of {start} tokens do not fit the context of "
             f"{context}: ask for fewer --rows or --prompt-tokens"
         )
-    cache = KVCache(model.cache_spec, context, 1)
-    sequence = cache.open()
-    cache.reserve(sequence, start + counts[-1])
+    store = SequenceStore(model.states, context)
+    slot = store.open()
+    store.reserve(slot, start + counts[-1])
     for first in range(0, start, model.chunk_rows):
         chunk = prompt[first : first + model.chunk_rows]
-        model.programs.run(Batch.of(chunk, first, sequence, logits="none"), cache)
+        model.programs.run(Batch.of(chunk, first, slot, logits="none"), store)
     seconds: dict[int, list[float]] = {count: [] for count in counts}
     for _ in range(repeat):
         for count in counts:
             ids = [id_ % model.vocab_size for id_ in range(count)]
-            batch = Batch.of(ids, start, sequence, logits="all")
-            seconds[count] += _timed(llm, batch, cache)
+            batch = Batch.of(ids, start, slot, logits="all")
+            seconds[count] += _timed(llm, batch, store)
     least = {count: min(times) for count, times in seconds.items()}
     return [
         {
@@ -81,13 +81,13 @@ def row_figures(
     ]
 
 
-def _timed(llm: LLM, batch: Any, cache: KVCache) -> list[float]:
+def _timed(llm: LLM, batch: Batch, store: SequenceStore) -> list[float]:
     """Seconds of each of some calls; the first of a batch warms up and is not among them."""
-    llm.model.programs.run(batch, cache)
+    llm.model.programs.run(batch, store)
     times: list[float] = []
     while not times or (sum(times) < SECONDS and len(times) < MOST_CALLS):
         began = time.perf_counter()
-        llm.model.programs.run(batch, cache)
+        llm.model.programs.run(batch, store)
         times.append(time.perf_counter() - began)
     return times
 

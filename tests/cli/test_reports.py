@@ -63,7 +63,9 @@ def test_bench_says_what_more_rows_cost(run: Run) -> None:
 def test_bench_refuses_rows_that_are_no_numbers(run: Run, rows: str) -> None:
     result = run("bench", "--rows", rows)
     assert result.code == 2
-    assert "expected numbers from 1 to 1024 with commas between them" in " ".join(result.err.split())
+    assert "expected numbers from 1 to 1024 with commas between them" in " ".join(
+        result.err.split()
+    )
 
 
 def test_bench_refuses_rows_that_do_not_fit(run: Run) -> None:
