@@ -24,6 +24,8 @@ from edgerun.kernels.jit.registry import Body, kernel
 from edgerun.kernels.lang.simd import load, mask_bits, shift_right, splat, store
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import word
+from edgerun.kernels.linear.block_tiles import block_tile
+from edgerun.kernels.linear.row_tiles import row_tile
 from edgerun.kernels.linear.rows import (
     BLOCKS,
     CODES,
@@ -45,9 +47,7 @@ from edgerun.kernels.linear.tiles import (
     K_STEP,
     PIECE_BYTES,
     UNPACKED,
-    block_tile,
     parts,
-    row_tile,
     zero_point,
 )
 

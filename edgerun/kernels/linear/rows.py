@@ -22,8 +22,10 @@ from edgerun.kernels.jit.registry import Body, kernel
 from edgerun.kernels.lang.simd import cast, fma, load, reduce_add, splat, store
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import float_at, int_at, set_float, word
+from edgerun.kernels.linear.block_tiles import block_tile
 from edgerun.kernels.linear.float_tiles import float_tile
-from edgerun.kernels.linear.tiles import PACKED, TRITS, block_tile, parts, row_tile, zero_point
+from edgerun.kernels.linear.row_tiles import row_tile
+from edgerun.kernels.linear.tiles import PACKED, TRITS, parts, zero_point
 
 STREAMS = 4  # panels that are read side by side
 

@@ -17,26 +17,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from edgerun.formats.trits import DIGITS
 from edgerun.kernels.isa import isa_of
-from edgerun.kernels.lang.dot import DOTS, total_type
+from edgerun.kernels.lang.dot import DOTS
 from edgerun.kernels.lang.ir import (
-    F32,
     I32,
     I64,
     integer,
-    literals,
     load_from,
     offset,
     prefetch_line,
-    store_to,
     variable,
 )
-from edgerun.kernels.lang.simd import Vec, broadcast, constant, declare
+from edgerun.kernels.lang.simd import Vec, broadcast, constant
 from edgerun.kernels.linear.trit_tiles import Digits
 
 K_STEP = 4  # codes of one row in a dword
@@ -118,7 +113,7 @@ class Tile:
         self.builder, self.shape, self.dots = builder, shape, DOTS[isa_of(shape.isa).dots]
         address, apart, last, self.w_step = w
         self.numbers = [
-            _at_most(builder, builder.mul(apart, integer(vector)), last)
+            at_most(builder, builder.mul(apart, integer(vector)), last)
             for vector in range(shape.vectors)
         ]
         self.w_base, self.w_offset = address, variable(builder, integer(0))
@@ -126,7 +121,7 @@ class Tile:
         start, stride, last_token = x
         self.x_stride = stride
         self.tokens = [
-            _at_most(builder, integer(token), last_token) for token in range(shape.tokens)
+            at_most(builder, integer(token), last_token) for token in range(shape.tokens)
         ]
         self.x = [builder.add(start, builder.mul(token, stride)) for token in self.tokens]
         self.x_offset = variable(builder, integer(0))
@@ -285,222 +280,6 @@ class Tile:
         return self.builder.call(ir.InlineAsm(kind, "", "=x,0"), [value])
 
 
-def _at_most(builder: Any, value: Any, limit: Any) -> Any:
+def at_most(builder: Any, value: Any, limit: Any) -> Any:
+    """The smaller of two integers."""
     return builder.select(builder.icmp_signed("<", value, limit), value, limit)
-
-
-@intrinsic(prefer_literal=True)
-def row_tile(  # type: ignore[no-untyped-def]
-    typingctx,
-    w,
-    panel_bytes,
-    apart,
-    last,
-    w_step,
-    x,
-    x_stride,
-    last_token,
-    count,
-    sums,
-    fresh,
-    vectors,
-    tokens,
-    bits,
-    form,
-    lanes,
-    isa,
-):
-    """Sums of code times activation over ``count`` vectors of K: int32 ``sums[tokens, rows]``.
-
-    ``w`` is the address of the first vector of weight rows; the others are ``apart`` times
-    ``panel_bytes`` further each, those beyond number ``last`` are read as that one. Along K
-    vectors are ``w_step`` apart. ``x`` is the address of the first token's codes, ``x_stride``
-    apart; tokens beyond number ``last_token`` are read as that one. Sums are added to those there
-    are, unless ``fresh``.
-    """
-    values = literals(fresh, vectors, tokens, bits, form, lanes, isa)
-    if values is None:
-        return None
-    shape = TileShape(*values[1:])
-
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        tile = Tile(builder, shape, [args[0], *args[2:5]], args[5:8])
-        tile.place_vectors(args[1])
-        kind = total_type(shape.lanes)
-        places = [builder.add(args[9], integer(cell * shape.lanes)) for cell in range(shape.cells)]
-        totals = [
-            variable(
-                builder,
-                constant(kind, 0) if values[0] else load_from(builder, place, kind.llvm),
-            )
-            for place in places
-        ]
-
-        def fold(part: int, factor: int) -> None:
-            for cell, total in enumerate(totals):
-                builder.store(tile.fold(builder.load(total), cell, part, factor), total)
-
-        bodies = builder.udiv(args[8], integer(shape.at_once))
-        if not tile.depth:
-            tile.start([builder.load(total) for total in totals])
-            tile.bodies(bodies, [0])
-            results = tile.totals()
-        else:
-            _in_units(tile, bodies, fold)
-            results = [builder.load(total) for total in totals]
-        for place, value in zip(places, results, strict=True):
-            store_to(builder, value, place)
-        return context.get_dummy_value()
-
-    literal = (fresh, vectors, tokens, bits, form, lanes, isa)
-    return types.void(*[types.intp] * 10, *literal), codegen
-
-
-def _in_units(tile: Tile, bodies: Any, fold: Callable[[int, int], None]) -> None:
-    """All of K, in units that a narrow partial sum can take."""
-    builder = tile.builder
-    longest = 1 if tile.shape.parts > 1 else tile.depth // tile.shape.steps
-    if longest == 1:
-        with cgutils.for_range(builder, bodies, intp=I64):
-            tile.unit(1, fold)
-        return
-    size = integer(longest)
-    with cgutils.for_range(builder, builder.udiv(bodies, size), intp=I64):
-        tile.unit(size, fold)
-    rest = builder.urem(bodies, size)
-    with builder.if_then(builder.icmp_unsigned("!=", rest, integer(0))):
-        tile.unit(rest, fold)
-
-
-@intrinsic(prefer_literal=True)
-def block_tile(  # type: ignore[no-untyped-def]
-    typingctx,
-    w,
-    panel_bytes,
-    apart,
-    last,
-    w_step,
-    x,
-    x_stride,
-    last_token,
-    scales,
-    scales_last,
-    x_scale,
-    x_sum,
-    x_blocks,
-    blocks,
-    sums,
-    fresh,
-    vectors,
-    tokens,
-    bits,
-    form,
-    lanes,
-    isa,
-    block,
-):
-    """Scaled sums over ``blocks`` blocks of K: float32 ``sums[tokens, rows]``, as ``row_tile``.
-
-    ``scales`` is float32 ``[vectors, x_blocks, lanes / 4]``, of whose vectors ``apart`` and
-    ``scales_last`` choose; ``x_scale`` (float32) and ``x_sum`` (int32, sums of the codes) belong
-    to the first token and block, tokens ``x_blocks`` elements apart.
-    """
-    values = literals(fresh, vectors, tokens, bits, form, lanes, isa, block)
-    if values is None:
-        return None
-    shape, steps = TileShape(*values[1:7]), values[7] // K_STEP
-
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        tile = Tile(builder, shape, [args[0], *args[2:5]], args[5:8])
-        tile.place_vectors(args[1])
-        floats = Vec("f32", shape.lanes // 4)
-        places = [builder.add(args[14], integer(cell * shape.lanes)) for cell in range(shape.cells)]
-        sums = [
-            variable(
-                builder,
-                constant(floats, 0) if values[0] else load_from(builder, place, floats.llvm),
-            )
-            for place in places
-        ]
-        scaling = _Scaling(tile, args[2], args[9], [args[8], *args[10:13]])
-        with cgutils.for_range(builder, args[13], intp=I64) as loop:
-            totals = scaling.offsets(loop.index)
-            if tile.depth:
-                totals = _folded(tile, totals, steps)
-            else:
-                tile.start(totals)
-                tile.bodies(max(1, steps // shape.steps), [0], min(steps, shape.steps))
-                totals = tile.totals()
-            scaling.add(loop.index, totals, sums)
-        for place, value in zip(places, sums, strict=True):
-            store_to(builder, builder.load(value), place)
-        return context.get_dummy_value()
-
-    literal = (fresh, vectors, tokens, bits, form, lanes, isa, block)
-    return types.void(*[types.intp] * 15, *literal), codegen
-
-
-def _folded(tile: Tile, totals: list[Any], steps: int) -> list[Any]:
-    """Totals of a block, where partial sums are narrow."""
-    shape = tile.shape
-
-    def fold(part: int, factor: int) -> None:
-        totals[:] = [tile.fold(total, cell, part, factor) for cell, total in enumerate(totals)]
-
-    bodies = max(1, steps // shape.steps)
-    longest = 1 if shape.parts > 1 else tile.depth // shape.steps
-    while bodies:
-        tile.unit(min(bodies, longest), fold, min(steps, shape.steps))
-        bodies -= min(bodies, longest)
-    return totals
-
-
-class _Scaling:
-    """Zero points and scales of the blocks of a tile."""
-
-    def __init__(self, tile: Tile, apart: Any, last: Any, addresses: list[Any]) -> None:
-        self.tile = tile
-        scales, x_scale, x_sum, x_blocks = addresses
-        builder, shape = tile.builder, tile.shape
-        panel_bytes = builder.mul(x_blocks, integer(shape.lanes))
-        numbers = [
-            _at_most(builder, builder.mul(apart, integer(vector)), last)
-            for vector in range(shape.vectors)
-        ]
-        self.scales = [builder.add(scales, builder.mul(one, panel_bytes)) for one in numbers]
-        rows = [builder.shl(builder.mul(token, x_blocks), integer(2)) for token in tile.tokens]
-        self.x_scales = [builder.add(x_scale, row) for row in rows]
-        self.x_sums = [builder.add(x_sum, row) for row in rows]
-        self.middle = zero_point(shape.bits)
-        self.floats = Vec("f32", shape.lanes // 4)
-
-    def offsets(self, block: Any) -> list[Any]:
-        """What the sums of a block start from, by cell: the zero point's part, negated."""
-        tile, builder = self.tile, self.tile.builder
-        kind = total_type(tile.shape.lanes)
-        values = []
-        for start in self.x_sums:
-            count = load_from(builder, self._at(start, block), I32)
-            value = builder.mul(broadcast(builder, count, kind), constant(kind, -self.middle))
-            values += [value] * tile.shape.vectors
-        return values
-
-    def add(self, block: Any, totals: list[Any], sums: list[Any]) -> None:
-        """Scales the integer sums of a block and adds them up."""
-        tile, builder, kind = self.tile, self.tile.builder, self.floats.llvm
-        shape = tile.shape
-        place = builder.mul(block, integer(shape.lanes))
-        rows = [load_from(builder, builder.add(base, place), kind) for base in self.scales]
-        name = f"llvm.fmuladd.v{self.floats.lanes}f32"
-        fma = declare(builder, name, kind, kind, kind, kind)
-        for t, start in enumerate(self.x_scales):
-            scale = broadcast(builder, load_from(builder, self._at(start, block), F32), self.floats)
-            for v in range(shape.vectors):
-                cell = t * shape.vectors + v
-                factor = builder.fmul(rows[v], scale)
-                value = builder.sitofp(totals[cell], kind)
-                total = builder.call(fma, [value, factor, builder.load(sums[cell])])
-                builder.store(total, sums[cell])
-
-    def _at(self, start: Any, block: Any) -> Any:
-        return self.tile.builder.add(start, self.tile.builder.shl(block, integer(2)))

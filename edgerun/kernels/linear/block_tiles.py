@@ -1,0 +1,148 @@
+"""Inner loop of the linear kernels with block scales: each block is scaled to float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from edgerun.kernels.lang.dot import total_type
+from edgerun.kernels.lang.ir import F32, I32, I64, integer, literals, load_from, store_to, variable
+from edgerun.kernels.lang.simd import Vec, broadcast, constant, declare
+from edgerun.kernels.linear.tiles import K_STEP, Tile, TileShape, at_most, zero_point
+
+
+@intrinsic(prefer_literal=True)
+def block_tile(  # type: ignore[no-untyped-def]
+    typingctx,
+    w,
+    panel_bytes,
+    apart,
+    last,
+    w_step,
+    x,
+    x_stride,
+    last_token,
+    scales,
+    scales_last,
+    x_scale,
+    x_sum,
+    x_blocks,
+    blocks,
+    sums,
+    fresh,
+    vectors,
+    tokens,
+    bits,
+    form,
+    lanes,
+    isa,
+    block,
+):
+    """Scaled sums over ``blocks`` blocks of K: float32 ``sums[tokens, rows]``, as ``row_tile``.
+
+    ``scales`` is float32 ``[vectors, x_blocks, lanes / 4]``, of whose vectors ``apart`` and
+    ``scales_last`` choose; ``x_scale`` (float32) and ``x_sum`` (int32, sums of the codes) belong
+    to the first token and block, tokens ``x_blocks`` elements apart.
+    """
+    values = literals(fresh, vectors, tokens, bits, form, lanes, isa, block)
+    if values is None:
+        return None
+    shape, steps = TileShape(*values[1:7]), values[7] // K_STEP
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        tile = Tile(builder, shape, [args[0], *args[2:5]], args[5:8])
+        tile.place_vectors(args[1])
+        floats = Vec("f32", shape.lanes // 4)
+        places = [builder.add(args[14], integer(cell * shape.lanes)) for cell in range(shape.cells)]
+        sums = [
+            variable(
+                builder,
+                constant(floats, 0) if values[0] else load_from(builder, place, floats.llvm),
+            )
+            for place in places
+        ]
+        scaling = _Scaling(tile, args[2], args[9], [args[8], *args[10:13]])
+        with cgutils.for_range(builder, args[13], intp=I64) as loop:
+            totals = scaling.offsets(loop.index)
+            if tile.depth:
+                totals = _folded(tile, totals, steps)
+            else:
+                tile.start(totals)
+                tile.bodies(max(1, steps // shape.steps), [0], min(steps, shape.steps))
+                totals = tile.totals()
+            scaling.add(loop.index, totals, sums)
+        for place, value in zip(places, sums, strict=True):
+            store_to(builder, builder.load(value), place)
+        return context.get_dummy_value()
+
+    literal = (fresh, vectors, tokens, bits, form, lanes, isa, block)
+    return types.void(*[types.intp] * 15, *literal), codegen
+
+
+def _folded(tile: Tile, totals: list[Any], steps: int) -> list[Any]:
+    """Totals of a block, where partial sums are narrow."""
+    shape = tile.shape
+
+    def fold(part: int, factor: int) -> None:
+        totals[:] = [tile.fold(total, cell, part, factor) for cell, total in enumerate(totals)]
+
+    bodies = max(1, steps // shape.steps)
+    longest = 1 if shape.parts > 1 else tile.depth // shape.steps
+    while bodies:
+        tile.unit(min(bodies, longest), fold, min(steps, shape.steps))
+        bodies -= min(bodies, longest)
+    return totals
+
+
+class _Scaling:
+    """Zero points and scales of the blocks of a tile."""
+
+    def __init__(self, tile: Tile, apart: Any, last: Any, addresses: list[Any]) -> None:
+        self.tile = tile
+        scales, x_scale, x_sum, x_blocks = addresses
+        builder, shape = tile.builder, tile.shape
+        panel_bytes = builder.mul(x_blocks, integer(shape.lanes))
+        numbers = [
+            at_most(builder, builder.mul(apart, integer(vector)), last)
+            for vector in range(shape.vectors)
+        ]
+        self.scales = [builder.add(scales, builder.mul(one, panel_bytes)) for one in numbers]
+        rows = [builder.shl(builder.mul(token, x_blocks), integer(2)) for token in tile.tokens]
+        self.x_scales = [builder.add(x_scale, row) for row in rows]
+        self.x_sums = [builder.add(x_sum, row) for row in rows]
+        self.middle = zero_point(shape.bits)
+        self.floats = Vec("f32", shape.lanes // 4)
+
+    def offsets(self, block: Any) -> list[Any]:
+        """What the sums of a block start from, by cell: the zero point's part, negated."""
+        tile, builder = self.tile, self.tile.builder
+        kind = total_type(tile.shape.lanes)
+        values = []
+        for start in self.x_sums:
+            count = load_from(builder, self._at(start, block), I32)
+            value = builder.mul(broadcast(builder, count, kind), constant(kind, -self.middle))
+            values += [value] * tile.shape.vectors
+        return values
+
+    def add(self, block: Any, totals: list[Any], sums: list[Any]) -> None:
+        """Scales the integer sums of a block and adds them up."""
+        tile, builder, kind = self.tile, self.tile.builder, self.floats.llvm
+        shape = tile.shape
+        place = builder.mul(block, integer(shape.lanes))
+        rows = [load_from(builder, builder.add(base, place), kind) for base in self.scales]
+        name = f"llvm.fmuladd.v{self.floats.lanes}f32"
+        fma = declare(builder, name, kind, kind, kind, kind)
+        for t, start in enumerate(self.x_scales):
+            scale = broadcast(builder, load_from(builder, self._at(start, block), F32), self.floats)
+            for v in range(shape.vectors):
+                cell = t * shape.vectors + v
+                factor = builder.fmul(rows[v], scale)
+                value = builder.sitofp(totals[cell], kind)
+                total = builder.call(fma, [value, factor, builder.load(sums[cell])])
+                builder.store(total, sums[cell])
+
+    def _at(self, start: Any, block: Any) -> Any:
+        return self.tile.builder.add(start, self.tile.builder.shl(block, integer(2)))

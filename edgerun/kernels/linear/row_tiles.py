@@ -1,0 +1,98 @@
+"""Inner loop of the linear kernels with one scale a row: exact sums over K."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from edgerun.kernels.lang.dot import total_type
+from edgerun.kernels.lang.ir import I64, integer, literals, load_from, store_to, variable
+from edgerun.kernels.lang.simd import constant
+from edgerun.kernels.linear.tiles import Tile, TileShape
+
+
+@intrinsic(prefer_literal=True)
+def row_tile(  # type: ignore[no-untyped-def]
+    typingctx,
+    w,
+    panel_bytes,
+    apart,
+    last,
+    w_step,
+    x,
+    x_stride,
+    last_token,
+    count,
+    sums,
+    fresh,
+    vectors,
+    tokens,
+    bits,
+    form,
+    lanes,
+    isa,
+):
+    """Sums of code times activation over ``count`` vectors of K: int32 ``sums[tokens, rows]``.
+
+    ``w`` is the address of the first vector of weight rows; the others are ``apart`` times
+    ``panel_bytes`` further each, those beyond number ``last`` are read as that one. Along K
+    vectors are ``w_step`` apart. ``x`` is the address of the first token's codes, ``x_stride``
+    apart; tokens beyond number ``last_token`` are read as that one. Sums are added to those there
+    are, unless ``fresh``.
+    """
+    values = literals(fresh, vectors, tokens, bits, form, lanes, isa)
+    if values is None:
+        return None
+    shape = TileShape(*values[1:])
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        tile = Tile(builder, shape, [args[0], *args[2:5]], args[5:8])
+        tile.place_vectors(args[1])
+        kind = total_type(shape.lanes)
+        places = [builder.add(args[9], integer(cell * shape.lanes)) for cell in range(shape.cells)]
+        totals = [
+            variable(
+                builder,
+                constant(kind, 0) if values[0] else load_from(builder, place, kind.llvm),
+            )
+            for place in places
+        ]
+
+        def fold(part: int, factor: int) -> None:
+            for cell, total in enumerate(totals):
+                builder.store(tile.fold(builder.load(total), cell, part, factor), total)
+
+        bodies = builder.udiv(args[8], integer(shape.at_once))
+        if not tile.depth:
+            tile.start([builder.load(total) for total in totals])
+            tile.bodies(bodies, [0])
+            results = tile.totals()
+        else:
+            _in_units(tile, bodies, fold)
+            results = [builder.load(total) for total in totals]
+        for place, value in zip(places, results, strict=True):
+            store_to(builder, value, place)
+        return context.get_dummy_value()
+
+    literal = (fresh, vectors, tokens, bits, form, lanes, isa)
+    return types.void(*[types.intp] * 10, *literal), codegen
+
+
+def _in_units(tile: Tile, bodies: Any, fold: Callable[[int, int], None]) -> None:
+    """All of K, in units that a narrow partial sum can take."""
+    builder = tile.builder
+    longest = 1 if tile.shape.parts > 1 else tile.depth // tile.shape.steps
+    if longest == 1:
+        with cgutils.for_range(builder, bodies, intp=I64):
+            tile.unit(1, fold)
+        return
+    size = integer(longest)
+    with cgutils.for_range(builder, builder.udiv(bodies, size), intp=I64):
+        tile.unit(size, fold)
+    rest = builder.urem(bodies, size)
+    with builder.if_then(builder.icmp_unsigned("!=", rest, integer(0))):
+        tile.unit(rest, fold)
