@@ -169,6 +169,7 @@ class TextStream:
     def close(self) -> None:
         """Ends the generation; what was generated stays usable."""
         self._closing = True  # for a thread that comes before this one
+        self._engine.cancel(self._sequence)  # for one that waits for its next token
         self._lock.run(self._close)
 
     def result(self) -> Completion:

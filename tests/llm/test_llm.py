@@ -313,6 +313,26 @@ def test_a_stream_that_another_thread_closes_ends_for_its_reader() -> None:
     assert llm._engine.room().slots == 4
 
 
+def test_a_stream_that_is_closed_while_its_reader_waits_computes_no_more() -> None:
+    executable = fakes.FakeExecutable()
+    llm = LLM(fakes.fake_model(executable))
+    stream = llm.stream("hello", ignore_eos=True)
+    next(stream)
+    before = len(executable.rows)
+    threads = [threading.Thread(target=use) for use in (lambda: list(stream), stream.close)]
+
+    def hold() -> None:
+        for thread in threads:
+            thread.start()
+            time.sleep(0.05)
+
+    llm._store.lock.run(hold)
+    for thread in threads:
+        thread.join(60)
+    assert len(executable.rows) == before
+    assert stream.completion.finish_reason == "cancelled"
+
+
 def test_a_stream_may_be_closed_by_the_reader_itself_in_the_middle_of_a_piece(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
