@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from edgerun.errors import BundleError
 from edgerun.graph.attributes import read_attributes
 from edgerun.graph.check import check
 from edgerun.graph.ir import Graph
 from edgerun.graph.passes.registry import ATTRIBUTES, PASSES
+from edgerun.graph.shapes import ALTERED
+from edgerun.ops.registry import OPS
+
+PAST, PARTS = "past_key_values.", ("key", "value")
 
 
 def lower(graph: Graph) -> Graph:
@@ -20,7 +26,27 @@ def lower(graph: Graph) -> Graph:
         BundleError: something is missing, of another type or size, or contradicts the rest.
         UnsupportedError: a node is none of our ops and nothing that a pass makes one of.
     """
-    graph = read_attributes(graph, ATTRIBUTES)
+    inputs, graph = graph.inputs, read_attributes(graph, ATTRIBUTES)
     for step in PASSES:
         graph = step.rewrite(graph)
-    return replace(graph, shapes=check(graph))
+    shapes = check(graph)
+    _check_states(inputs, graph)
+    return replace(graph, shapes=shapes)
+
+
+def _check_states(inputs: Sequence[str], graph: Graph) -> None:
+    """Every state that the file takes is one that a layer reads, and one alone."""
+    declared: dict[str, str] = {}
+    for node in graph.nodes:
+        declare = OPS[node.op].state
+        state = declare(node.attrs).name if declare else ""
+        if state and state in declared:
+            raise BundleError(
+                f"node '{node.name}' keeps {state}, which is that of '{declared[state]}': expected "
+                f"a state for each layer: {ALTERED}"
+            )
+        declared[state] = node.name
+    for name in inputs:
+        state, _, part = name.rpartition(".")
+        if state.startswith(PAST) and part in PARTS and state not in declared:
+            raise BundleError(f"the model file takes {name}, which no layer reads: {ALTERED}")

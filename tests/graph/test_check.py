@@ -63,6 +63,12 @@ def few_rows(bundle):
         bundle.put(name, bundle.array(name)[:4])
 
 
+def another_past(bundle):
+    past = bundle.model.graph.input.add()
+    past.CopyFrom(bundle.model.graph.input[-2])
+    past.name = "past_key_values.7.value"
+
+
 def other_layer(bundle):
     node = bundle.node("layers.1/self_attn/Attention")
     node.input[4:] = ["past_key_values.0.key", "past_key_values.0.value"]
@@ -90,7 +96,11 @@ CASES = {
         poke("model.rotary.inv_freq", np.float32(3e38)),
         "inv_freq.* reaches 3e\\+38; expected at most 65536",
     ),
-    "layer twice": (other_layer, "every number from 0 on once"),
+    "a state that no layer reads": (
+        another_past,
+        r"takes past_key_values\.7\.value, which no layer reads",
+    ),
+    "layer twice": (other_layer, r"keeps past_key_values\.0, which is that of .*layers\.0"),
     "NaN scale": (poke(f"{LAYER}.mlp.up_proj.weight.scales", NAN), "scales that are infinite"),
     "infinite scale": (poke("lm_head.weight.scales", INFINITE), "scales that are infinite"),
     "NaN row": (poke("model.embed_tokens.weight.scales", NAN), "scales that are infinite"),
