@@ -15,6 +15,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from edgerun.kernels.lang.dot import X86
+from edgerun.kernels.lang.ir import literals, offset
 from edgerun.kernels.lang.simd import (
     Vec,
     broadcast,
@@ -28,10 +29,8 @@ from edgerun.kernels.lang.simd import (
 )
 from edgerun.kernels.lang.tiles import (
     fused,
-    literals,
     load_scalar,
     load_vector,
-    offset,
     store_scores,
     sum_lanes,
 )

@@ -13,6 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from edgerun.kernels.lang.ir import literals, load_from, offset
 from edgerun.kernels.lang.simd import ELEMENTS, Vec, broadcast, declare, pointer
 
 _I64, _I32 = ir.IntType(64), ir.IntType(32)
@@ -21,22 +22,9 @@ STORED = {"fp32": "f32", "fp16": "f16", "int8": "i8"}
 ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "int8": 1}
 
 
-def literals(*kinds: Any) -> list[Any] | None:
-    """Values of compile-time constants; None while Numba has not made them literal."""
-    values = [getattr(kind, "literal_value", None) for kind in kinds]
-    return None if None in values else values
-
-
-def offset(builder: Any, address: Any, size: int) -> Any:
-    """An address some bytes further on."""
-    return builder.add(address, ir.Constant(_I64, size)) if size else address
-
-
 def load_vector(builder: Any, address: Any, element: str, lanes: int) -> Any:
     """Loads a vector from any address."""
-    value = builder.load(pointer(builder, address, Vec(element, lanes).llvm))
-    value.align = 1
-    return value
+    return load_from(builder, address, Vec(element, lanes).llvm)
 
 
 def load_stored(builder: Any, address: Any, dtype: str, lanes: int) -> Any:

@@ -12,10 +12,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from edgerun.kernels.lang.ir import shuffle, store_to
+from edgerun.kernels.lang.ir import I64, integer, literals, load_from, offset, shuffle, store_to
 from edgerun.kernels.lang.simd import Vec, constant, pointer
 
-_I64 = ir.IntType(64)
 LANES = 16
 BYTES = 8  # weight bytes, or groups of four weights, whose tables are used together
 PAIR = 2  # vectors of weights that have so many bytes of a row
@@ -24,28 +23,12 @@ SUMS = 81  # entries of a table
 VECTOR = Vec("i16", LANES)
 
 
-def _int(value: int) -> Any:
-    return ir.Constant(_I64, value)
+def _load(builder: Any, address: Any, place: int, vec: Vec) -> Any:
+    return load_from(builder, offset(builder, address, place), vec.llvm)
 
 
-def _literals(*kinds: Any) -> list[Any] | None:
-    values = [getattr(kind, "literal_value", None) for kind in kinds]
-    return None if None in values else values
-
-
-def _at(builder: Any, address: Any, offset: int, kind: Any) -> Any:
-    place = builder.add(address, _int(offset)) if offset else address
-    return pointer(builder, place, kind)
-
-
-def _load(builder: Any, address: Any, offset: int, vec: Vec) -> Any:
-    value = builder.load(_at(builder, address, offset, vec.llvm))
-    value.align = 1
-    return value
-
-
-def _store(builder: Any, value: Any, address: Any, offset: int) -> None:
-    builder.store(value, _at(builder, address, offset, value.type)).align = 1
+def _store(builder: Any, value: Any, address: Any, place: int) -> None:
+    store_to(builder, value, offset(builder, address, place))
 
 
 @intrinsic(prefer_literal=True)
@@ -56,15 +39,15 @@ def fill_tables(typingctx, columns, stride, table, tokens):  # type: ignore[no-u
     table is int16 ``[81, 8, tokens]``, of whose groups these are neighbours: entry
     ``d0 + 3 d1 + 9 d2 + 27 d3`` of a group holds the sum of ``(d_i - 1) * column_i``.
     """
-    values = _literals(tokens)
+    values = literals(tokens)
     if values is None:
         return None
     width = BYTES * values[0] * 2  # bytes of one entry of all groups
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        vectors = _int(width // (PAIR * LANES * 2))
-        with cgutils.for_range(builder, vectors, intp=_I64) as loop:
-            place = builder.mul(loop.index, _int(LANES * 2))
+        vectors = integer(width // (PAIR * LANES * 2))
+        with cgutils.for_range(builder, vectors, intp=I64) as loop:
+            place = builder.mul(loop.index, integer(LANES * 2))
             base, out = builder.add(args[0], place), builder.add(args[2], place)
             sums = [_two_columns(builder, base, args[1], first) for first in (0, 2)]
             for high in range(9):
@@ -81,7 +64,7 @@ def _two_columns(builder: Any, base: Any, step: Any, first: int) -> list[Any]:
     zero = constant(VECTOR, 0)
     choices = []
     for index in (first, first + 1):
-        address = builder.add(base, builder.mul(step, _int(index)))
+        address = builder.add(base, builder.mul(step, integer(index)))
         column = _load(builder, address, 0, VECTOR)
         choices.append([builder.sub(zero, column), zero, column])
     return [builder.add(low, high) for high in choices[1] for low in choices[0]]
@@ -95,7 +78,7 @@ def add_rows(typingctx, entries, sums, totals, table, count, tokens, fresh, last
     ``table`` int16 ``[81, 8, tokens]``. If ``fresh``, the sums start at zero, whatever they
     were; if ``last``, they are added to ``totals`` rather than stored.
     """
-    values = _literals(tokens, fresh, last)
+    values = literals(tokens, fresh, last)
     if values is None:
         return None
     vectors = values[0] // LANES
@@ -104,16 +87,16 @@ def add_rows(typingctx, entries, sums, totals, table, count, tokens, fresh, last
 
     def one_row(builder: Any, addresses: list[Any], row: Any, table: Any) -> None:
         source, target, wide = (
-            builder.add(start, builder.mul(row, _int(step)))
+            builder.add(start, builder.mul(row, integer(step)))
             for start, step in zip(addresses, (BYTES, size, 2 * size), strict=True)
         )
         offsets = _entry_offsets(builder, source, BYTES * size)
         for part in range(0, size, LANES * 2):
             total = None if values[1] else _load(builder, target, part, VECTOR)
-            for group, offset in enumerate(offsets):
-                place = builder.add(table, offset)
-                found = _load(builder, place, group * size + part - middle, VECTOR)
-                total = found if total is None else builder.add(total, found)
+            for group, entry in enumerate(offsets):
+                place = builder.add(table, entry)
+                value = _load(builder, place, group * size + part - middle, VECTOR)
+                total = value if total is None else builder.add(total, value)
             if values[2]:
                 _add_to(builder, wide, 2 * part, total)
             else:
@@ -121,10 +104,10 @@ def add_rows(typingctx, entries, sums, totals, table, count, tokens, fresh, last
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         # From its middle the first entries of all groups are in reach of one-byte displacements.
-        table = _opaque(builder, builder.add(args[3], _int(middle)))
-        with cgutils.for_range(builder, builder.lshr(args[4], _int(1)), intp=_I64) as loop:
+        table = _opaque(builder, builder.add(args[3], integer(middle)))
+        with cgutils.for_range(builder, builder.lshr(args[4], integer(1)), intp=I64) as loop:
             for odd in range(2):
-                row = builder.add(builder.shl(loop.index, _int(1)), _int(odd))
+                row = builder.add(builder.shl(loop.index, integer(1)), integer(odd))
                 one_row(builder, args[:3], row, table)
         return context.get_dummy_value()
 
@@ -132,11 +115,11 @@ def add_rows(typingctx, entries, sums, totals, table, count, tokens, fresh, last
     return types.void(*addresses, tokens, fresh, last), codegen
 
 
-def _add_to(builder: Any, address: Any, offset: int, narrow: Any) -> None:
+def _add_to(builder: Any, address: Any, place: int, narrow: Any) -> None:
     """Adds int16 to int32 in memory."""
     wide = Vec("i32", LANES)
-    before = _load(builder, address, offset, wide)
-    _store(builder, builder.add(before, builder.sext(narrow, wide.llvm)), address, offset)
+    before = _load(builder, address, place, wide)
+    _store(builder, builder.add(before, builder.sext(narrow, wide.llvm)), address, place)
 
 
 def _entry_offsets(builder: Any, source: Any, entry_bytes: int) -> list[Any]:
@@ -146,19 +129,19 @@ def _entry_offsets(builder: Any, source: Any, entry_bytes: int) -> list[Any]:
     needs half as many instructions again. The optimiser must not see that it could.
     """
     shift = entry_bytes.bit_length() - 1
-    eight = builder.load(_at(builder, source, 0, _I64))
+    eight = builder.load(pointer(builder, source, I64))
     eight.align = BYTES
-    mask = _int(0x0001000100010001 * (127 << shift & 0xFFFF))
+    mask = integer(0x0001000100010001 * (127 << shift & 0xFFFF))
     shifts = (shift, shift - 8)  # of the bytes in even and in odd places
-    moved = [builder.shl(eight, _int(one)) for one in shifts]
+    moved = [builder.shl(eight, integer(one)) for one in shifts]
     words = [_opaque(builder, builder.and_(one, mask)) for one in moved]
     narrow = ir.IntType(32)
     offsets = []
     for half in (0, 32):
-        parts = [builder.trunc(builder.lshr(one, _int(half)), narrow) for one in words]
+        parts = [builder.trunc(builder.lshr(one, integer(half)), narrow) for one in words]
         offsets += [builder.and_(part, ir.Constant(narrow, 0xFFFF)) for part in parts]
         offsets += [builder.lshr(part, ir.Constant(narrow, 16)) for part in parts]
-    return [builder.zext(offset, _I64) for offset in offsets]
+    return [builder.zext(value, I64) for value in offsets]
 
 
 def _opaque(builder: Any, value: Any) -> Any:
@@ -193,7 +176,7 @@ def transpose_bytes(typingctx, source, stride, target, target_stride):  # type: 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         rows = _transposed(builder, args[0], args[1], Vec("i8", LANES))
         for index, row in enumerate(rows):
-            place = builder.add(args[2], builder.mul(args[3], _int(index)))
+            place = builder.add(args[2], builder.mul(args[3], integer(index)))
             _store(builder, builder.sext(row, VECTOR.llvm), place, 0)
         return context.get_dummy_value()
 
@@ -217,7 +200,7 @@ def _transposed(builder: Any, source: Any, stride: Any, vec: Vec) -> list[Any]:
     count = vec.lanes
     rows = []
     for index in range(count):
-        row = builder.add(source, builder.mul(stride, _int(index)))
+        row = builder.add(source, builder.mul(stride, integer(index)))
         rows.append(_load(builder, row, 0, vec))
     for _ in range(count.bit_length() - 1):
         rows = [
@@ -234,6 +217,5 @@ def _interleaved(builder: Any, a: Any, b: Any) -> list[Any]:
     halves = []
     for start in (0, count // 2):
         order = [part for i in range(start, start + count // 2) for part in (i, count + i)]
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), count), order)
-        halves.append(builder.shuffle_vector(a, b, mask))
+        halves.append(shuffle(builder, a, b, order))
     return halves
