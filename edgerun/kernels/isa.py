@@ -30,6 +30,7 @@ class Isa:
         vector_bytes: bytes of a vector.
         registers: how many vectors the registers hold.
         dots: how products of bytes are summed, a key of ``DOTS`` (``lang/dot.py``).
+        partial: how many registers a partial sum takes.
         shuffles: which instructions look up and narrow bytes, a key of ``SHUFFLES``
             (``linear/trit_tiles.py``); empty for generic code.
         prompts: how many rows are multiplied: the kernels' names begin so.
@@ -43,6 +44,7 @@ class Isa:
     vector_bytes: int
     registers: int
     dots: str
+    partial: int = 1
     shuffles: str = ""
     prompts: str = "gemm"
     looks_up: int = 0
@@ -73,6 +75,9 @@ ISAS: Mapping[str, Isa] = {
         Isa("avx512vnni", AVX512VNNI, 64, 32, dots="vnni", shuffles="x86"),
         Isa("avxvnni", ("avxvnni", *AVX2), 32, 16, dots="vnni", shuffles="x86"),
         Isa("avx2", AVX2, 32, 16, dots="pairs", shuffles="x86", looks_up=17),
+        Isa("i8mm", ("i8mm", "dotprod"), 16, 32, dots="usdot", shuffles="neon"),
+        Isa("dotprod", ("dotprod",), 16, 32, dots="sdot", shuffles="neon"),
+        Isa("neon", ("neon",), 16, 32, dots="smlal", partial=2, shuffles="neon", looks_up=8),
         Isa("portable", (), 16, 16, dots="generic", looks_up=8),
     )
 }

@@ -29,11 +29,12 @@ from edgerun.kernels.linear.amx import amx_row
 from edgerun.kernels.jit.compiler import compile_module
 from edgerun.kernels.linear.rows import linear_block, linear_row
 from edgerun.kernels.probes.multiply import amx_peak
-triple, cpu, isa, lanes = sys.argv[1:]
+triple, cpu, isa, lanes, features = sys.argv[1:]
 dot.X86 = triple.startswith("x86")
 binding.initialize_all_targets()
 binding.initialize_all_asmprinters()
-machine = binding.Target.from_triple(triple).create_target_machine(cpu=cpu, features="", opt=3)
+target = binding.Target.from_triple(triple)
+machine = target.create_target_machine(cpu=cpu, features=features, opt=3)
 text, constants = "", {"lanes": int(lanes), "isa": isa}
 if isa == "amx":
     bodies = [amx_row(bits=2, tokens=-4, **constants), amx_peak(isa)]
@@ -47,9 +48,9 @@ print(text)
 """
 
 
-def assembly(triple: str, cpu: str, isa: str, lanes: int) -> str:
+def assembly(triple: str, cpu: str, isa: str, lanes: int, features: str = "") -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT, triple, cpu, isa, str(lanes)],
+        [sys.executable, "-W", "ignore", "-c", SCRIPT, triple, cpu, isa, str(lanes), features],
         capture_output=True,
         text=True,
         timeout=100,
@@ -116,6 +117,22 @@ def test_functions_that_a_kernel_calls_are_not_compiled_for_this_machine() -> No
     command = [sys.executable, "-W", "ignore", "-c", FOREIGN]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout == "foreign\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("isa", "features", "used", "unused"),
+    [
+        ("neon", "+neon", ("smlal\tv", "smlal2\tv", "addp\tv"), ("sdot", "ext\tv")),
+        ("dotprod", "+dotprod", ("sdot\tv",), ("smlal", "usdot")),
+        ("i8mm", "+dotprod,+i8mm", ("usdot\tv",), ("smlal", "\tsdot")),
+    ],
+)
+def test_arm_multiplies_bytes_by_the_instructions_of_the_set(
+    isa: str, features: str, used: tuple[str, ...], unused: tuple[str, ...]
+) -> None:
+    text = assembly("aarch64-unknown-linux-gnu", "generic", isa, 16, features)
+    assert all(text.count(f"\t{one}") > 20 for one in used)
+    assert not any(one in text for one in unused)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -14,8 +14,9 @@ from numba import float32, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from edgerun.kernels.lang.dot import X86
+from edgerun.kernels.lang.dot import ARM64, X86
 from edgerun.kernels.lang.ir import literals, offset
+from edgerun.kernels.lang.neon import pair_products
 from edgerun.kernels.lang.simd import (
     Vec,
     broadcast,
@@ -63,6 +64,8 @@ def _pair_products(builder: Any, a: Any, b: Any) -> Any:
     if name is not None:
         kind = ir.VectorType(_I32, a.type.count // 2)
         return builder.call(declare(builder, name, kind, a.type, a.type), [a, b])
+    if ARM64 and a.type.count == 8:
+        return pair_products(builder, a, b)
     even, odd = (
         builder.mul(_every_other(builder, a, first), _every_other(builder, b, first))
         for first in (0, 1)

@@ -19,14 +19,19 @@ from typing import Any, Protocol
 from llvmlite import ir
 
 from edgerun.kernels.lang.ir import shuffle
+from edgerun.kernels.lang.neon import MixedDots, SignedDots, WidenedDots
 from edgerun.kernels.lang.simd import Vec, constant, declare
 
 _MAX_CODE_PRODUCT = {2: 3 * 128, 4: 15 * 128}
-X86 = platform.machine().lower() in ("x86_64", "amd64", "i686", "x86")
+MACHINE = platform.machine().lower()
+X86 = MACHINE in ("x86_64", "amd64", "i686", "x86")
+ARM64 = MACHINE in ("aarch64", "arm64")
 
 
 class Dots(Protocol):
     """One way to sum products; ``lanes`` are the bytes of a vector, ``bits`` those of a code."""
+
+    centred: bool  # codes are signed bytes: of 8-bit ones the zero point has to be subtracted
 
     def partial(self, lanes: int) -> Vec:
         """Type of a partial sum."""
@@ -49,6 +54,11 @@ def _bytes(lanes: int) -> Any:
     return ir.VectorType(ir.IntType(8), lanes)
 
 
+def register() -> str:
+    """What inline assembly calls a register for vectors."""
+    return "x" if X86 else "w"
+
+
 def total_type(lanes: int) -> Vec:
     """Type of the int32 sums."""
     return Vec("i32", lanes // 4)
@@ -60,6 +70,8 @@ class PairDots:
     Two products of a 2-bit code stay below 768 and of a 4-bit code below 3840, so 42 or 8 of
     them fit. Halves of 8-bit codes are multiplied apart (``parts`` in ``linear/tiles.py``).
     """
+
+    centred = False
 
     _MULTIPLY = {16: "llvm.x86.ssse3.pmadd.ub.sw.128", 32: "llvm.x86.avx2.pmadd.ub.sw"}
     _WIDEN = {16: "llvm.x86.sse2.pmadd.wd", 32: "llvm.x86.avx2.pmadd.wd"}
@@ -84,6 +96,8 @@ class PairDots:
 class VnniDots:
     """``vpdpbusd``: four products added to an int32 lane by one instruction."""
 
+    centred = False
+
     def partial(self, lanes: int) -> Vec:
         return total_type(lanes)
 
@@ -105,6 +119,8 @@ class GenericDots:
     Bytes are multiplied as words, those in even and in odd places apart: on x86 that is
     ``pmaddwd``, and what belongs to one lane is in one lane from the start.
     """
+
+    centred = False
 
     def partial(self, lanes: int) -> Vec:
         return total_type(lanes)
@@ -139,4 +155,7 @@ DOTS: Mapping[str, Dots] = {
     "vnni": VnniDots(),
     "pairs": PairDots(),
     "generic": GenericDots(),
+    "smlal": WidenedDots(),
+    "sdot": SignedDots(),
+    "usdot": MixedDots(),
 }

@@ -71,7 +71,10 @@ def amx_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
             tiles = steps * K_STEP // DEPTH
             products(codes, x + t * stride, stride, tiles, some_rows, target, 0, DEPTH)
 
-    store_rows, piece = row_store(zero_point(bits), lanes, VECTORS), steps_a_piece(lanes, 1, DEPTH)
+    store_rows, piece = (
+        row_store(zero_point(bits, isa), lanes, VECTORS),
+        steps_a_piece(lanes, 1, DEPTH),
+    )
     return _guarded(driver(lanes, bits, 1, piece, multiply, store_rows), tokens, DEPTH, isa)
 
 
@@ -80,7 +83,7 @@ def amx_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body:
     """One scale per block of K for weights and activations alike, as ``gemm_block``."""
     depth = min(block, DEPTH)
     unpack, products = unpacking(bits, lanes, 1), UNITS[isa][1]
-    add_scaled, middle = _scaling(), zero_point(bits)
+    add_scaled, middle = _scaling(), zero_point(bits, isa)
     block_bytes, tiles = block * WIDTH, block // depth
 
     @njit(inline="always")

@@ -113,7 +113,7 @@ class _Scaling:
         rows = [builder.shl(builder.mul(token, x_blocks), integer(2)) for token in tile.tokens]
         self.x_scales = [builder.add(x_scale, row) for row in rows]
         self.x_sums = [builder.add(x_sum, row) for row in rows]
-        self.middle = zero_point(shape.bits)
+        self.middle = zero_point(shape.bits, shape.isa)
         self.floats = Vec("f32", shape.lanes // 4)
 
     def offsets(self, block: Any) -> list[Any]:

@@ -178,7 +178,7 @@ def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
                 isa,
             )
 
-    store_rows = row_store(zero_point(bits), lanes, VECTORS)
+    store_rows = row_store(zero_point(bits, isa), lanes, VECTORS)
     return driver(lanes, bits, tokens, steps_a_piece(lanes, pieces), multiply, store_rows)
 
 

@@ -123,7 +123,8 @@ def lookup_rows(rows, tokens):  # type: ignore[no-untyped-def]
 
 def _vectors(bits: int, isa: str, tokens: int) -> int:
     """Panels of a tile: their partial sums fill half of the registers."""
-    return min(STREAMS, isa_of(isa).registers // 2 // tokens // parts(bits, isa))
+    room = isa_of(isa).registers // 2 // isa_of(isa).partial
+    return min(STREAMS, room // tokens // parts(bits, isa))
 
 
 def _turns(lookup: int, turn: Callable[[int], Any], scratch_bytes: int) -> Body:
@@ -159,7 +160,7 @@ def row_turns(bits: int, form: str, lanes: int, isa: str) -> Body:
 
     def turn(tokens: int) -> Any:
         vectors = _vectors(bits, isa, tokens)
-        store_rows = row_store(zero_point(bits, form), lanes, vectors)
+        store_rows = row_store(zero_point(bits, isa, form), lanes, vectors)
 
         @njit
         def turn_of(a, row, panel, apart, last, sums):  # type: ignore[no-untyped-def]

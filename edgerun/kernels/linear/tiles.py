@@ -21,7 +21,7 @@ from numba.core import cgutils
 
 from edgerun.formats.trits import DIGITS
 from edgerun.kernels.isa import isa_of
-from edgerun.kernels.lang.dot import DOTS
+from edgerun.kernels.lang.dot import DOTS, register
 from edgerun.kernels.lang.ir import (
     I32,
     I64,
@@ -29,6 +29,7 @@ from edgerun.kernels.lang.ir import (
     load_from,
     offset,
     prefetch_line,
+    shuffle,
     variable,
 )
 from edgerun.kernels.lang.simd import Vec, broadcast, constant
@@ -50,8 +51,10 @@ def parts(bits: int, isa: str) -> int:
     return 2 if DOTS[isa_of(isa).dots].depth(bits) == 1 else 1
 
 
-def zero_point(bits: int, form: str = PACKED) -> int:
-    """What codes are above the weights they stand for; digits are above by one."""
+def zero_point(bits: int, isa: str, form: str = PACKED) -> int:
+    """What codes as they are multiplied are above the weights they stand for."""
+    if bits == 8 and DOTS[isa_of(isa).dots].centred:
+        return 0
     return 1 if form == TRITS else 1 << (bits - 1)
 
 
@@ -233,6 +236,8 @@ class Tile:
             dword = load_from(builder, builder.add(base, x), I32)
             value = broadcast(builder, dword, Vec("i32", shape.lanes // 4))
             value = builder.bitcast(value, Vec("i8", shape.lanes).llvm)
+            if isa_of(shape.isa).partial > 1:  # else one half of a vector is made from the other
+                value = self._hidden(value)
             for v, pieces in enumerate(codes, first):
                 for part, code in enumerate(pieces):
                     place = self.partials[(part * shape.tokens + t) * shape.vectors + v]
@@ -246,7 +251,7 @@ class Tile:
             digits = Digits(self.builder, shape.lanes, shape.isa).unpack(packed)
             return [lambda plane=plane: [plane] for plane in digits]  # type: ignore[misc]
         if shape.form == UNPACKED:
-            return [lambda: [packed]]
+            return [lambda: [self._centred(packed)]]
         offsets = [part * shape.part_bits for part in pieces]
         return [
             lambda plane=plane: [  # type: ignore[misc]
@@ -266,7 +271,13 @@ class Tile:
         if shape.planes * shape.parts > 1:
             mask = constant(Vec("u8", shape.lanes), (1 << shape.part_bits) - 1)
             codes = builder.and_(codes, mask)
-        return codes
+        return self._centred(codes)
+
+    def _centred(self, codes: Any) -> Any:
+        """8-bit codes less their zero point, where they are multiplied as signed bytes."""
+        if self.shape.bits != 8 or not self.dots.centred:
+            return codes
+        return self.builder.xor(codes, constant(Vec("u8", self.shape.lanes), 128))
 
     def _in_order(self, value: Any) -> Any:
         """The value, hidden from the optimiser.
@@ -276,8 +287,19 @@ class Tile:
         """
         if not self.depth:
             return value
-        kind = ir.FunctionType(value.type, [value.type])
-        return self.builder.call(ir.InlineAsm(kind, "", "=x,0"), [value])
+        return self._hidden(value)
+
+    def _hidden(self, value: Any) -> Any:
+        """The value, of which the optimiser knows nothing; register by register."""
+        builder, count = self.builder, value.type.count
+        size = count // max(1, value.type.element.width * count // 8 // self.shape.lanes)
+        kind = ir.VectorType(value.type.element, size)
+        hide = ir.InlineAsm(ir.FunctionType(kind, [kind]), "", f"={register()},0")
+        if size == count:
+            return builder.call(hide, [value])
+        low, high = (shuffle(builder, value, value, range(n, n + size)) for n in (0, size))
+        hidden = [builder.call(hide, [half]) for half in (low, high)]
+        return shuffle(builder, hidden[0], hidden[1], range(count))
 
 
 def at_most(builder: Any, value: Any, limit: Any) -> Any:

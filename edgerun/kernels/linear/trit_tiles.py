@@ -26,9 +26,10 @@ from edgerun.kernels.lang.simd import ELEMENTS, Vec, constant, declare
 
 QUARTER = 16  # bytes in 128 bits
 # By ``Isa.shuffles`` and vector bytes, names of the instructions that look up bytes in 16 and
-# that narrow words to bytes.
+# that narrow words to bytes, unless generic code finds it.
 SHUFFLES: Mapping[str, Mapping[int, tuple[str, str]]] = {
     "": {},
+    "neon": {16: ("llvm.aarch64.neon.tbl1.v16i8", "")},
     "x86": {
         32: ("llvm.x86.avx2.pshuf.b", "llvm.x86.avx2.packuswb"),
         64: ("llvm.x86.avx512.pshuf.b.512", "llvm.x86.avx512.packuswb.512"),
@@ -92,7 +93,7 @@ class Digits:
 
     def _narrow(self, halves: list[Any]) -> Any:
         """Words below 256 back to bytes, in the order before ``_widen``."""
-        if self.native:
+        if self.native and self.native[1]:
             kind = self.words.llvm
             function = declare(self.builder, self.native[1], self.bytes.llvm, kind, kind)
             return self.builder.call(function, halves)

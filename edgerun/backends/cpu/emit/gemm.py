@@ -33,7 +33,7 @@ def gemm_tokens(isa: Isa) -> int:
     """
     if isa.prompts == "amx":
         return -AMX_ROWS
-    return isa.registers // 4
+    return isa.registers // (4 * isa.partial)
 
 
 def emit_gemm(
