@@ -1,7 +1,9 @@
 """Counts instructions a weight in the innermost loops of the linear kernels, in assembly code.
 
-    python -m tools.emulate_isa.instructions avx2 avx512vnni
+    python -m tools.emulate_isa.instructions            # all sets
+    python -m tools.emulate_isa.instructions avx2 neon
 
+The code is compiled for a processor of each set, whatever this machine is, and runs nowhere.
 A loop is what lies between a label and a jump back to it, without smaller loops; it counts when it
 multiplies bytes. Instructions are divided by the products it makes: a product is a weight times an
 activation. Decoding multiplies a weight once, a prompt as often as it has rows.
@@ -12,10 +14,36 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+from unittest import mock
+
+from llvmlite import binding
 
 from edgerun.backends.cpu.emit.gemm import gemm_tokens
 from edgerun.kernels.isa import isa_of
+from edgerun.kernels.jit.compiler import compile_module
+from edgerun.kernels.jit.loader import target_machine
+from edgerun.kernels.jit.registry import kernels
+from edgerun.kernels.lang import dot
+
+
+class Target(NamedTuple):
+    """What LLVM calls a processor."""
+
+    triple: str
+    cpu: str
+    features: str = ""
+
+
+X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
+TARGETS: Mapping[str, Target] = {
+    "avx2": Target(X86, "haswell"),
+    "avx512vnni": Target(X86, "cascadelake"),
+    "neon": Target(ARM, "generic"),
+    "dotprod": Target(ARM, "generic", "+dotprod"),
+    "i8mm": Target(ARM, "generic", "+dotprod,+i8mm"),
+}
 
 # Products by instruction and registers, per byte of a vector: four bytes a lane of int32.
 PRODUCTS: Mapping[str, int] = {
@@ -57,36 +85,42 @@ def products(instruction: str) -> int:
     return next((n for form, n in PRODUCTS.items() if re.search(form, instruction)), 0)
 
 
-def cost(assembly: str) -> float:
-    """Instructions a product in the loop that makes most products."""
-    counted = [(sum(map(products, body)), len(body)) for body in loops(assembly)]
-    made, instructions = max(counted)
-    return instructions / made
+def costs(functions: Sequence[str]) -> list[float]:
+    """Instructions a product of each function, in its loop that makes most products."""
+    ratios = []
+    for assembly in functions:
+        counted = [(sum(map(products, body)), len(body)) for body in loops(assembly)]
+        made, instructions = max(counted, default=(0, 0))
+        if made:
+            ratios.append(instructions / made)
+    return ratios
 
 
-def assembly_of(kernel: str, params: Mapping[str, int | str]) -> list[str]:
-    """Assembly code of a kernel for this machine, function by function."""
-    from edgerun.kernels.jit.compiler import compile_module
-    from edgerun.kernels.jit.loader import target_machine
-    from edgerun.kernels.jit.registry import kernels
-
-    machine = target_machine()
-    module = compile_module(kernels()[kernel].make(**params), 2, machine)
+def assembly_of(kernel: str, params: Mapping[str, int | str], target: Target) -> list[str]:
+    """Assembly code of a kernel, function by function."""
+    machine = binding.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=3
+    )
+    with mock.patch.object(dot, "X86", target.triple.startswith("x86")):
+        module = compile_module(kernels()[kernel].make(**params), 2, target_machine())
+    module.triple, module.data_layout = target.triple, str(machine.target_data)
     return re.split(r"\n\t\.globl|\n\t\.type", machine.emit_assembly(module))
 
 
 def main() -> None:
     """Command line: prints a line for each instruction set and form."""
-    warnings.simplefilter("ignore")
-    for name in sys.argv[1:]:
+    warnings.simplefilter("ignore")  # Numba's, about what the kernels' authors know
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    print("| set | weights | one row | many rows |\n| --- | --- | --- | --- |")
+    for name in sys.argv[1:] or TARGETS:
         isa = isa_of(name)
-        common = {"lanes": isa.vector_bytes, "isa": name}
+        common: dict[str, int | str] = {"lanes": isa.vector_bytes, "isa": name}
         for form, (ending, params) in KERNELS.items():
-            one = assembly_of(f"linear_{ending}", {**common, **params})
-            many = assembly_of(f"gemm_{ending}", {**common, **params, "tokens": gemm_tokens(isa)})
-            alone = [cost(text) for text in one if any(map(products, text.splitlines()))]
-            together = min(cost(text) for text in many if any(map(products, text.splitlines())))
-            print(f"| `{name}` | {form} | {max(alone):.3f} | {together:.3f} |", flush=True)
+            many = {**common, **params, "tokens": gemm_tokens(isa)}
+            one = assembly_of(f"linear_{ending}", {**common, **params}, TARGETS[name])
+            together = assembly_of(f"gemm_{ending}", many, TARGETS[name])
+            print(f"| `{name}` | {form} | {max(costs(one)):.3f} | {min(costs(together)):.3f} |")
 
 
 if __name__ == "__main__":
