@@ -72,7 +72,7 @@ def _multiply(chunks: int, repeats: int) -> Probe:
     arrays: Arrays = {
         "codes": np.ones((CODES, lanes), np.uint8),
         "x": np.ones((STEPS * PLACES, lanes), np.int8),
-        "out": np.zeros((chunks, PRODUCTS, lanes), np.uint8),
+        "out": np.zeros((chunks, PRODUCTS, isa.partial * lanes), np.uint8),
     }
     products = repeats * STEPS * PRODUCTS * lanes
     return Probe("multiply_peak", {"lanes": lanes, "isa": isa.name}, arrays, numbers, products)

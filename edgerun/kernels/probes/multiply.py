@@ -39,6 +39,7 @@ def _products(typingctx, codes, x, steps, out, lanes, isa):  # type: ignore[no-u
     if None in values:
         return None
     width, dots = values[0], DOTS[isa_of(values[1]).dots]
+    sum_bytes = width * isa_of(values[1]).partial
     narrow, partial = Vec("u8", width).llvm, dots.partial(width).llvm
 
     def vector(builder, address, kind):  # type: ignore[no-untyped-def]
@@ -47,13 +48,13 @@ def _products(typingctx, codes, x, steps, out, lanes, isa):  # type: ignore[no-u
         return value
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        def at(base, index):  # type: ignore[no-untyped-def]
-            return builder.add(base, ir.Constant(_I64, index * width))
+        def at(base, index, size=width):  # type: ignore[no-untyped-def]
+            return builder.add(base, ir.Constant(_I64, index * size))
 
         weights = [vector(builder, at(args[0], index), narrow) for index in range(CODES)]
         sums = [cgutils.alloca_once(builder, partial) for _ in range(PRODUCTS)]
         for index, place in enumerate(sums):
-            builder.store(vector(builder, at(args[3], index), partial), place)
+            builder.store(vector(builder, at(args[3], index, sum_bytes), partial), place)
         step_bytes = ir.Constant(_I64, PLACES * width)
         with cgutils.for_range(builder, args[2], intp=_I64) as loop:
             start = builder.add(args[1], builder.mul(loop.index, step_bytes))
@@ -64,7 +65,7 @@ def _products(typingctx, codes, x, steps, out, lanes, isa):  # type: ignore[no-u
                     value = builder.load(total)
                     builder.store(dots.add(builder, value, weights[code], x_vector, width), total)
         for index, place in enumerate(sums):
-            target = pointer(builder, at(args[3], index), partial)
+            target = pointer(builder, at(args[3], index, sum_bytes), partial)
             builder.store(builder.load(place), target).align = 1
         return context.get_dummy_value()
 
@@ -76,13 +77,14 @@ def multiply_peak(lanes: int, isa: str) -> Body:
     """Multiplies codes by activations and adds up, as fast as the instruction set can.
 
     ``codes`` is uint8 ``[CODES, lanes]`` of values 0 to 3, ``x`` int8 ``[steps * PLACES,
-    lanes]``, read ``repeats`` times over; ``out`` holds ``[PRODUCTS, lanes]`` bytes a chunk:
-    sums in the narrow type of the instruction set, which wrap around. A chunk is
+    lanes]``, read ``repeats`` times over; ``out`` holds ``[PRODUCTS, Isa.partial * lanes]`` bytes
+    a chunk: sums in the narrow type of the instruction set, which wrap around. A chunk is
     ``steps * repeats * PRODUCTS * lanes`` multiply-adds.
     """
+    out_bytes = PRODUCTS * lanes * isa_of(isa).partial
 
     def body(a: int, chunk: int) -> None:
-        out = word(a, 4) + chunk * PRODUCTS * lanes
+        out = word(a, 4) + chunk * out_bytes
         for _repeat in range(word(a, 3)):
             _products(word(a, 0), word(a, 1), word(a, 2), out, lanes, isa)
 
