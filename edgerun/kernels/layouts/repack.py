@@ -150,7 +150,7 @@ def repack(bits: int, lanes: int) -> Body:
         source, rows, row_bytes, tiles = word(a, 0), word(a, 2), word(a, 3), word(a, 4)
         first = chunk * word(a, 5) * panel_rows
         end = min(rows, first + word(a, 5) * panel_rows)
-        dwords = row_bytes // DWORD
+        dwords = min(row_bytes // DWORD, tiles)  # blocks may be longer than rows
         whole = dwords // panel_rows * panel_rows
         zeros = splat(0, "u8", 16)
         for row in range(first, end, panel_rows):
