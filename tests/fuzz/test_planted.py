@@ -28,7 +28,8 @@ def test_a_buffer_that_is_too_small_is_found(servers: Servers) -> None:
 
 
 def test_shapes_that_nobody_checks_are_found(servers: Servers) -> None:
-    assert "SIGSEGV" in details(servers.run("sizes", range(400), "unchecked"))
+    """Emitters, repacking and stores look at sizes themselves: what is left are wrong numbers."""
+    assert "RuntimeWarning" in details(servers.run("sizes", range(400), "unchecked"))
 
 
 def test_a_reader_that_leaves_the_folder_is_found(servers: Servers) -> None:

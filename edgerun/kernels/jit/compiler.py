@@ -116,12 +116,15 @@ def _no_machine_code(target: Any) -> Iterator[None]:
     """Keeps Numba from translating functions one by one, for calls from Python and each other."""
     finalize = JITCodeLibrary._finalize_specific
     JITCodeLibrary._finalize_specific = lambda library: None
+    # Nor must its engine translate them later, with the next function that is called from Python.
+    target.codegen()._add_module = lambda module: None
     # It wants a built-in function for each, no two of them the same; nobody calls them.
     target.get_executable = lambda *parts: dict[Any, Any]().__getitem__
     try:
         yield
     finally:
         JITCodeLibrary._finalize_specific = finalize
+        del target.codegen()._add_module
         del target.get_executable
 
 
