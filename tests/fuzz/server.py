@@ -58,11 +58,15 @@ def main() -> None:
 
 def warm_up(folder: Path) -> None:
     """Runs valid inputs of every kind, so that children find code and kernels in memory."""
-    runs = [(sources.bundle, ends.generate, number) for number in range(2 * len(sources.BUNDLES))]
-    runs += [(kind.source, kind.end, number) for kind in KINDS.values() for number in range(3)]
-    for source, end, number in dict.fromkeys(runs):
+    runs = [
+        (sources.bundle, ends.generate, number, seed)
+        for number in range(len(sources.BUNDLES))
+        for seed in range(2 * ends.PLAIN_SHARE)  # with the rows of all cases
+    ]
+    runs += [(kind.source, kind.end, seed, seed) for kind in KINDS.values() for seed in range(3)]
+    for source, end, number, seed in dict.fromkeys(runs):
         write_files(source(number), folder / "warm")
-        end(folder / "warm", number)
+        end(folder / "warm", seed)
         shutil.rmtree(folder / "warm")
 
 
