@@ -27,8 +27,8 @@ def run_limited(
     """
     task = _Task(work)
     thread = threading.Thread(target=task.run, name="edgerun-limited", daemon=True)
-    thread.start()
     try:
+        thread.start()
         ended = task.ended.wait(seconds)
     except BaseException:  # Ctrl-C
         _give_up(thread, stop)
@@ -44,7 +44,8 @@ def run_limited(
 def _give_up(thread: threading.Thread, stop: Callable[[], None] | None) -> None:
     if stop is not None:
         stop()
-        thread.join(STOP_SECONDS)
+        if thread.is_alive():
+            thread.join(STOP_SECONDS)
 
 
 class _Task(Generic[T]):

@@ -74,9 +74,9 @@ def endless_loop() -> bytes:
 def test_an_endless_loop_ends_with_ctrl_c() -> None:
     session = ort.InferenceSession(endless_loop(), providers=["CPUExecutionProvider"])
     feed = {"flag": np.array(True), "start": np.array(1, np.float32)}
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
+        timer.start()
         onnxruntime._run_session(session, ["logits"], feed)
     timer.join()
     assert not [one for one in threading.enumerate() if one.name == "edgerun-limited"]

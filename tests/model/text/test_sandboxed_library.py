@@ -122,9 +122,9 @@ def test_ctrl_c_does_not_wait_for_the_library() -> None:
     process = sandbox()._process
     assert process is not None
     process.send_signal(signal.SIGSTOP)  # it will not answer
-    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
+        timer.start()
         hostile.encode("hello " * 1000)
     timer.join()
     assert process.poll() is not None
