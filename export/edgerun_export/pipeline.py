@@ -256,7 +256,7 @@ class _Job:
         from edgerun_export.openvino_ir.tokenizer import write_tokenizer
 
         write_tokenizer(self._folder, self._tokenizer, padding_id(self._ids))
-        texts = tokenizer_differences(self._folder, self._texts["tokenizer.json"])
+        texts = tokenizer_differences(self._folder, self._texts["tokenizer.json"].decode())
         if texts:
             self._warnings.append(
                 f"openvino-genai cuts {len(texts)} of the sample texts differently from "

@@ -111,6 +111,21 @@ def _first_metaspaces(pre_tokenizer: Any) -> Iterator[Any]:
             yield from _first_metaspaces(pre_tokenizer[index])
 
 
+def round_trips(file: str, texts: Sequence[str]) -> list[tuple[list[int], str]]:
+    """Encodes and decodes texts as a file itself says: in them, control tokens are found.
+
+    Args:
+        file: content of ``tokenizer.json``.
+        texts: any texts without surrogates.
+
+    Returns:
+        of each its ids, with those that the file puts around a text, and their text.
+    """
+    tokenizer = tokenizers.Tokenizer.from_str(file)
+    all_ids = [tokenizer.encode(text).ids for text in texts]
+    return [(ids, tokenizer.decode(ids)) for ids in all_ids]
+
+
 # In the sandbox: tokenizers by key.
 _LIBRARIES: dict[int, Library] = {}
 
@@ -119,9 +134,9 @@ def answer(request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """Answers a request of ``SandboxedLibrary``.
 
     Args:
-        request: ``call``, a method, or ``"load"``, with its ``arguments``; ``key`` of the tokenizer
-            that is asked, ``dropped``, those that nobody will ask again.
-        payload: text of the file to load.
+        request: ``call``, a method, ``"load"`` or ``"round_trips"``, with its ``arguments``;
+            ``key`` of the tokenizer that is asked, ``dropped``, those that nobody will ask again.
+        payload: text of the file that is loaded or makes the round trips.
 
     Returns:
         ``result``, or ``missing`` if there is no such tokenizer.
@@ -131,6 +146,8 @@ def answer(request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     if request["call"] == "load":
         library = _LIBRARIES[request["key"]] = Library(payload.decode())
         return {"result": library.facts}
+    if request["call"] == "round_trips":
+        return {"result": round_trips(payload.decode(), **request["arguments"])}
     if request["key"] not in _LIBRARIES:
         return {"missing": True}
     method = getattr(_LIBRARIES[request["key"]], request["call"])

@@ -22,6 +22,13 @@ from edgerun.model.text.facts import AddedToken, Facts
 LIBRARY = "edgerun.model.text.library"
 
 
+class Allowance(NamedTuple):
+    """Processor time and memory that a call may take."""
+
+    cpu_s: float
+    memory_bytes: int
+
+
 class Limits(NamedTuple):
     """What a call may take: so much in any case, and so much more for every byte it is given."""
 
@@ -29,6 +36,13 @@ class Limits(NamedTuple):
     cpu_s_per_byte: float
     memory_bytes: int
     memory_per_byte: int
+
+    def of(self, size: int) -> Allowance:
+        """What a call that is given so many bytes may take."""
+        return Allowance(
+            self.cpu_s + self.cpu_s_per_byte * size,
+            self.memory_bytes + self.memory_per_byte * size,
+        )
 
 
 # Measured for tokenizers of 4,096 to 256,000 tokens: up to 1e-7 s and 10 bytes a byte of the file,
@@ -85,17 +99,26 @@ class SandboxedLibrary:
         ids: list[int | None] = self._ask("token_ids", 0, names=names)
         return ids
 
+    def round_trips(self, texts: Sequence[str]) -> list[tuple[list[int], str]]:
+        """See ``library.round_trips``.
+
+        Raises:
+            BundleError: the library fails, or needs more time or memory than it may take.
+        """
+        size = sum(len(text.encode()) for text in texts)
+        arguments = {"texts": texts}
+        answer = self._call("round_trips", arguments, ENCODE.of(size), self._file)
+        return [(ids, text) for ids, text in _result(answer)]
+
     def _ask(self, call: str, size: int, **arguments: Any) -> Any:
-        answer = self._call(call, ENCODE, size, arguments)
+        answer = self._call(call, arguments, ENCODE.of(size))
         while "missing" in answer:
             self._load()
-            answer = self._call(call, ENCODE, size, arguments)
-        if "error" in answer:
-            raise BundleError(f"tokenizer.json fails on this text: {answer['error']}")
-        return answer["result"]
+            answer = self._call(call, arguments, ENCODE.of(size))
+        return _result(answer)
 
     def _load(self) -> Any:
-        answer = self._call("load", LOAD, len(self._file), {}, self._file)
+        answer = self._call("load", {}, Allowance(0.0, 0), self._file)
         if "error" in answer:
             raise BundleError(
                 f"tokenizer.json cannot be read by the tokenizers library: {answer['error']}"
@@ -103,16 +126,24 @@ class SandboxedLibrary:
         return answer["result"]
 
     def _call(
-        self, call: str, limits: Limits, size: int, arguments: dict[str, Any], file: bytes = b""
+        self, call: str, arguments: dict[str, Any], work: Allowance, file: bytes = b""
     ) -> dict[str, Any]:
+        """Asks the sandbox; what it may take for a file that goes along is added to ``work``."""
         request = {"call": call, "key": self._key, "arguments": arguments, "dropped": _dropped()}
+        reading = LOAD.of(len(file)) if file else Allowance(0.0, 0)
         return sandbox().ask(
             LIBRARY,
             request,
             file,
-            cpu_s=limits.cpu_s + limits.cpu_s_per_byte * size,
-            memory_bytes=limits.memory_bytes + limits.memory_per_byte * size,
+            cpu_s=work.cpu_s + reading.cpu_s,
+            memory_bytes=work.memory_bytes + reading.memory_bytes,
         )
+
+
+def _result(answer: dict[str, Any]) -> Any:
+    if "error" in answer:
+        raise BundleError(f"tokenizer.json fails on this text: {answer['error']}")
+    return answer["result"]
 
 
 def _dropped() -> list[int]:

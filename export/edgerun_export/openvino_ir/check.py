@@ -8,8 +8,9 @@ import numpy as np
 import openvino
 import openvino_tokenizers  # noqa: F401  (importing it teaches OpenVINO its operators)
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
+from edgerun.model.text.sandboxed_library import SandboxedLibrary
+from edgerun.model.text.tokenizer_check import check_tokenizer_json
 from edgerun_export.openvino_ir.stateful import IR_FILE
 
 # OpenVINO's CPU plug-in rounds weights' factors, activations and cache unless told not to.
@@ -51,21 +52,28 @@ def run_stateful(folder: Path, ids: NDArray[np.int64], decode_steps: int) -> NDA
     return np.concatenate(logits)
 
 
-def tokenizer_differences(folder: Path, tokenizer_json: bytes) -> list[str]:
+def tokenizer_differences(folder: Path, tokenizer_json: str) -> list[str]:
     """Returns those sample texts whose ids, or whose text from ids, differ from tokenizer.json's.
 
     Args:
         folder: the bundle.
         tokenizer_json: content of tokenizer.json.
+
+    Raises:
+        BundleError: the tokenizers library cannot read it, fails, or needs more time or memory
+            than it may take. OpenVINO, which nothing limits, is asked only when it did not.
     """
-    expected = Tokenizer.from_str(tokenizer_json.decode())
+    check_tokenizer_json(tokenizer_json)
+    library = SandboxedLibrary(tokenizer_json)
+    names = (token.content for token in library.facts.added)
+    texts = (*_TEXTS, " and ".join(names))
+    expected = library.round_trips(texts)
     core = openvino.Core()
     encode = core.compile_model(folder / "openvino_tokenizer.xml", "CPU")
     decode = core.compile_model(folder / "openvino_detokenizer.xml", "CPU")
-    special = (token.content for token in expected.get_added_tokens_decoder().values())
     return [
         text
-        for text in (*_TEXTS, " and ".join(special))
-        if (ids := expected.encode(text).ids) != encode([text])["input_ids"][0].tolist()
-        or (ids and expected.decode(ids) != decode(np.array([ids]))["string_output"][0])
+        for text, (ids, decoded) in zip(texts, expected, strict=True)
+        if ids != encode([text])["input_ids"][0].tolist()
+        or (ids and decoded != decode(np.array([ids]))["string_output"][0])
     ]
