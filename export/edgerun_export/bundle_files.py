@@ -56,7 +56,7 @@ def parse_object(name: str, data: bytes) -> dict[str, Any]:
         CheckpointError: it is not one.
     """
     try:
-        value = json.loads(data.decode())
+        value = json.loads(data)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise CheckpointError(f"{name} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
