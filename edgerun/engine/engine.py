@@ -63,8 +63,7 @@ class Engine:
         self._sequences: list[Sequence] = []  # oldest first
         self._interrupted = False
         self._parts: list[Part] = []  # of the last call
-        room = store.room()
-        self._pages, self._full = room.pages, Room(0, 0, room.page_tokens)
+        self._first_room = store.room()
         self.vocab_size = vocab_size
         self.eos_ids = frozenset(eos_ids)
         self.limits = Limits(chunk_rows, prompt_rows)
@@ -216,11 +215,12 @@ class Engine:
                 f"the prompt holds token id {wrong}; the vocabulary of the model ends at "
                 f"{self.vocab_size - 1}"
             )
-        if self._full.pages_for(0, len(ids)) > self._pages:
+        room = self._first_room
+        if room.pages_for(0, len(ids)) > room.pages:
             raise PromptError(
                 f"the prompt has {len(ids)} tokens and memory has room for "
-                f"{self._pages * self._full.page_tokens}: shorten it, or load the model with a "
-                "smaller type of kv_cache"
+                f"{room.pages * room.page_tokens}: shorten it, or load the model with a smaller "
+                "type of kv_cache"
             )
 
     def _room(self) -> Room:
@@ -245,7 +245,7 @@ class Engine:
         """The parts of the last call, if the next has the same: most have, of replies alone."""
         if len(self._parts) != len(self._sequences):
             return []
-        page_tokens = self._full.page_tokens
+        page_tokens = self._first_room.page_tokens
         for sequence, rows in self._parts:
             in_page = page_tokens and sequence.cached % page_tokens
             if rows > 1 or not in_page or not sequence.is_reply or not sequence.is_wanted:
@@ -263,7 +263,7 @@ class Engine:
             elif sequence.lease is not None:
                 paused.append(sequence)
         running = self._admitted(wanted, paused)
-        parts, preempted = schedule(running, paused, self._room_for(running), self.limits)
+        parts, preempted = schedule(running, paused, self._slots.room, self.limits)
         for sequence in preempted:
             take_back(sequence)
         reserved: list[Part] = []
@@ -280,7 +280,7 @@ class Engine:
         if not waiting:
             return wanted
         running = [sequence for sequence in wanted if sequence.lease is not None]
-        admitted, preempted = admit(waiting, running, paused, self._slots.room(), self.limits)
+        admitted, preempted = admit(waiting, running, paused, self._slots.room, self.limits)
         for sequence in preempted:
             paused.remove(sequence)
             take_back(sequence)
@@ -291,20 +291,13 @@ class Engine:
                 stats.prompt_tokens, stats.reused_tokens = sequence.prompt_tokens, sequence.cached
         return [sequence for sequence in wanted if sequence.lease is not None]
 
-    def _room_for(self, running: list[Sequence]) -> Room:
-        """What there is; nothing, which costs nothing to find out, where nothing is needed."""
-        for sequence in running:
-            if self._full.pages_for(sequence.cached, len(sequence.ids)):
-                return self._slots.room()
-        return self._full
-
     def _reserve(self, part: Part, running: list[Sequence], reserved: list[Part]) -> bool:
         """Gives a part its pages, in the worst case those of all who have none yet."""
         sequence = part.sequence
         while sequence.lease is not None:
             try:
                 length = sequence.cached + part.rows
-                page = self._full.page_tokens or 1
+                page = self._first_room.page_tokens or 1
                 whole = min(self._store.context, -(-length // page) * page)
                 self._store.reserve(sequence.lease.slot, whole)
                 return True

@@ -6,8 +6,9 @@ taken from the youngest, and so the oldest that is wanted always advances.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from edgerun.engine.sequence import Sequence, shared_prefix
 from edgerun.state import Room
@@ -34,21 +35,26 @@ class Part(NamedTuple):
     rows: int
 
 
+# What the store has once some sequences have lost their slots; pages that others share stay.
+RoomWithout: TypeAlias = Callable[[list[Sequence]], Room]
+
+
 class _Pages:
     """Pages to give: those that are free, and if need be those of sequences that run."""
 
-    def __init__(self, room: Room, victims: list[Sequence]) -> None:
+    def __init__(self, room: RoomWithout, victims: list[Sequence]) -> None:
         """Takes pages from ``victims`` in order."""
-        self.free = room.pages
+        self.room = room([])
+        self.taken = 0
         self.preempted: list[Sequence] = []
-        self._room = room
+        self._room_without = room
         self._victims = iter(victims)
 
     def take(self, count: int) -> bool:
         """Takes pages, if there are so many."""
-        if count > self.free:
+        if self.taken + count > self.room.pages:
             return False
-        self.free -= count
+        self.taken += count
         return True
 
     def preempt(self, *, keep: Sequence | None = None) -> bool:
@@ -58,7 +64,7 @@ class _Pages:
             self._victims = iter(())
             return False
         self.preempted.append(victim)
-        self.free += self._room.pages_for(0, victim.cached)
+        self.room = self._room_without(self.preempted)
         return True
 
 
@@ -66,14 +72,14 @@ def admit(
     waiting: list[Sequence],
     running: list[Sequence],
     paused: list[Sequence],
-    room: Room,
+    room: RoomWithout,
     limits: Limits,
 ) -> tuple[list[Sequence], list[Sequence]]:
     """Decides who gets a slot.
 
     Only a sequence whose ids all find pages is admitted, or it would soon be in the way of those
-    that run. Who is paused makes place. Who begins like a prompt that is being computed waits for
-    the pages that both will share.
+    that run; pages that it will share with one of these are there. Who is paused makes place. Who
+    begins like a prompt that is being computed waits for the pages that both will share.
 
     Args:
         waiting: sequences without a slot, oldest first.
@@ -87,26 +93,28 @@ def admit(
         one gets a slot.
     """
     pages = _Pages(room, paused[::-1])
-    pages.free -= sum(room.pages_for(each.cached, len(each.ids)) for each in running)
-    slots = min(room.slots, limits.chunk_rows - len(running) - len(paused))
+    pages_for = pages.room.pages_for
+    pages.taken = sum(pages_for(other.cached, len(other.ids)) for other in running)
+    slots = min(pages.room.slots, limits.chunk_rows - len(running) - len(paused))
     admitted: list[Sequence] = []
     for sequence in waiting:
-        if _is_being_computed(sequence, [*running, *admitted], room.page_tokens):
+        there, coming = _shared(sequence, [*running, *admitted], pages.room.page_tokens)
+        if coming > there:
             continue
         before = len(pages.preempted)
-        need = room.pages_for(0, len(sequence.ids) + 1)
+        need = pages_for(there, len(sequence.ids) + 1)
         while slots + len(pages.preempted) <= len(admitted) or not pages.take(need):
             if not pages.preempt():
                 if running or admitted:
                     return admitted, pages.preempted[:before]
-                pages.free -= need  # all there is, and more
+                pages.taken += need  # all there is, and more
                 break
         admitted.append(sequence)
     return admitted, pages.preempted
 
 
 def schedule(
-    running: list[Sequence], paused: list[Sequence], room: Room, limits: Limits
+    running: list[Sequence], paused: list[Sequence], room: RoomWithout, limits: Limits
 ) -> tuple[list[Part], list[Sequence]]:
     """Decides what the next call computes.
 
@@ -122,19 +130,17 @@ def schedule(
         the parts of the call, oldest first, and the sequences that must give their slot back
         first. The oldest has a part even if it seems that no page is left for it.
     """
-    parts, need = _shares(running, room, limits)
-    if need <= room.pages:
-        return parts, []
-    return _fitting(parts, room, [*paused[::-1], *running[::-1]])
+    pages = _Pages(room, [*paused[::-1], *running[::-1]])
+    return _fitting(_shares(running, limits), pages), pages.preempted
 
 
-def _shares(running: list[Sequence], room: Room, limits: Limits) -> tuple[list[Part], int]:
-    """The rows of each sequence, if pages were no matter, and how many they are."""
+def _shares(running: list[Sequence], limits: Limits) -> list[Part]:
+    """The rows of each sequence, if pages were no matter."""
     replies = sum([sequence.pending == 1 for sequence in running])
     budget = limits.chunk_rows - replies
     if replies:
         budget = min(budget, limits.prompt_rows)
-    parts, need = [], 0
+    parts = []
     for sequence in running:
         rows = sequence.pending
         if rows > 1:
@@ -142,35 +148,30 @@ def _shares(running: list[Sequence], room: Room, limits: Limits) -> tuple[list[P
             budget -= rows
         if rows:
             parts.append(Part(sequence, rows))
-            need += room.pages_for(sequence.cached, sequence.cached + rows)
-    return parts, need
+    return parts
 
 
-def _fitting(
-    parts: list[Part], room: Room, victims: list[Sequence]
-) -> tuple[list[Part], list[Sequence]]:
-    """The parts for which there are pages, and the victims who had to give theirs, in order."""
-    pages = _Pages(room, victims)
+def _fitting(parts: list[Part], pages: _Pages) -> list[Part]:
+    """The parts for which there are pages."""
     fitting: list[Part] = []
     for sequence, rows in parts:
         if sequence in pages.preempted:
             break  # and so are all that are younger
-        need = room.pages_for(sequence.cached, sequence.cached + rows)
+        need = pages.room.pages_for(sequence.cached, sequence.cached + rows)
         fits = pages.take(need)
         while not fits and pages.preempt(keep=sequence):
             fits = pages.take(need)
         if fits or not fitting:
             fitting.append(Part(sequence, rows))
-    return fitting, pages.preempted
+    return fitting
 
 
-def _is_being_computed(sequence: Sequence, running: list[Sequence], page_tokens: int) -> bool:
-    """Whether a prompt that runs will have written more pages that a sequence can share."""
+def _shared(sequence: Sequence, running: list[Sequence], page_tokens: int) -> tuple[int, int]:
+    """Tokens in whole pages that others have for a sequence: now, and when they are computed."""
     if not page_tokens:
-        return False
-    shared = [shared_prefix(sequence.ids, other.ids) for other in running]
-    pairs = list(zip(shared, running, strict=True))
-    there = max((min(length, other.cached) for length, other in pairs), default=0)
-    return any(
-        length // page_tokens > there // page_tokens for length, other in pairs if other.pending > 1
-    )
+        return 0, 0
+    ids = sequence.ids[: sequence.logits_from]  # of others, nothing is taken over
+    shared = [(shared_prefix(ids, other.ids), other) for other in running]
+    there = max((min(length, other.cached) for length, other in shared), default=0)
+    coming = max((length for length, other in shared if other.pending > 1), default=0)
+    return there // page_tokens * page_tokens, coming // page_tokens * page_tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 
 from edgerun.engine.sequence import Lease, Sequence, shared_prefix
 from edgerun.state import Room, StateStore
@@ -19,11 +20,10 @@ class Slots:
         self._store = store
         self._retained: list[weakref.ref[Sequence]] = []
 
-    def room(self) -> Room:
-        """What sequences can have: what is free, and what retained ones would have to leave."""
-        room, retained = self._store.room(), self._leased()
-        pages = sum(room.pages_for(0, sequence.cached) for sequence in retained)
-        return Room(room.slots + len(retained), room.pages + pages, room.page_tokens)
+    def room(self, preempted: Iterable[Sequence] = ()) -> Room:
+        """What sequences can have, once these and all that are retained have left their slots."""
+        leases = [sequence.lease for sequence in [*self._leased(), *preempted]]
+        return self._store.room([lease.slot for lease in leases if lease is not None])
 
     def give(self, sequence: Sequence) -> None:
         """Gives a slot to a sequence, with what is stored of its ids.

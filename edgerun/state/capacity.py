@@ -9,6 +9,7 @@ from edgerun.errors import InputError
 from edgerun.state.memory import Memory
 from edgerun.state.paged import PAGE_TOKENS, PagePool, Transfer, page_bytes, pages_of
 from edgerun.state.spec import AttentionState, RecurrentState, State, geometries
+from edgerun.state.store import Slot
 
 CHUNK_TOKENS = 512  # of a windowed layer, beyond its window: what one call may append
 
@@ -81,6 +82,21 @@ def make_pools(
             f"the system gives no memory for keys and values of {slots} sequences of {context} "
             "tokens: load the model with a smaller context or max_sessions"
         ) from error
+
+
+def spare_pages(pools: Sequence[PagePool], memory: Memory, without: Sequence[Slot]) -> int:
+    """How many pages can be taken of every pool, if some slots were closed."""
+    spare = [pool.spare(without) for pool in pools]
+    most = min(count + pool.unwritten for count, pool in zip(spare, pools, strict=True))
+
+    def new_bytes(pages: int) -> int:
+        return sum(
+            max(0, pages - count) * pool.page_bytes
+            for count, pool in zip(spare, pools, strict=True)
+        )
+
+    left = memory.left(sum(pool.page_bytes * pool.page_table.shape[1] for pool in pools))
+    return bisect_right(range(1, most + 1), left, key=new_bytes)
 
 
 def _pages(group: Sequence[AttentionState], tokens: int) -> int:

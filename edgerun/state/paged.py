@@ -201,10 +201,14 @@ class PagePool:
         """Whether a page can be found by a key."""
         return self._index.find(key) is not None
 
-    @property
-    def spare(self) -> int:
-        """Pages that were written and that nobody uses."""
-        return len(self._free) + self._index.unused
+    def spare(self, without: Sequence[Slot]) -> int:
+        """Pages that were written and that nobody uses, if some slots were closed."""
+        spare = len(self._free) + self._index.unused
+        if without:
+            held = self.page_table[list(without)]
+            users = np.bincount(held[held >= 0], minlength=len(self._users))
+            spare += int(np.count_nonzero((users > 0) & (users == self._users)))
+        return spare
 
     @property
     def unwritten(self) -> int:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from copy import copy as shallow
 
 from edgerun.errors import InputError, PromptError
-from edgerun.state.capacity import make_pools
+from edgerun.state.capacity import make_pools, spare_pages
 from edgerun.state.fair_lock import FairLock
 from edgerun.state.memory import Memory
-from edgerun.state.paged import PAGE_TOKENS, PagePool, Transfer, pages_of
+from edgerun.state.paged import PAGE_TOKENS, PagePool, Transfer
 from edgerun.state.parts import Part
 from edgerun.state.prefixes import ROOT, Key, chain
 from edgerun.state.recurrent import RecurrentArrays
@@ -99,19 +99,16 @@ class SequenceStore:
         """See ``StateStore``."""
         return self._versions[slot]
 
-    def room(self) -> Room:
+    def room(self, without: Sequence[Slot] = ()) -> Room:
         """See ``StateStore``."""
-        return self.lock.run(self._room)
+        return self.lock.run(self._room, without)
 
-    def _room(self) -> Room:
+    def _room(self, without: Sequence[Slot]) -> Room:
         self._collect()
-        slots = sum(not self._in_use(slot) for slot in range(len(self._holders)))
+        slots = sum(not self._in_use(slot) for slot in range(len(self._holders))) + len(without)
         if not self._pools:
             return Room(slots, NO_PAGES, 0)
-        step = sum(pool.page_bytes for pool in self._pools)
-        new = self._memory.left(step * pages_of(self.context)) // step
-        pages = min(pool.spare + min(pool.unwritten, new) for pool in self._pools)
-        return Room(slots, pages, PAGE_TOKENS)
+        return Room(slots, spare_pages(self._pools, self._memory, without), PAGE_TOKENS)
 
     def open(self, owner: Owner | None = None) -> Slot:
         """See ``StateStore``."""

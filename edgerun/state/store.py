@@ -158,8 +158,8 @@ class StateStore(Protocol):
         """Remembers the slot as it is, for ``rewind`` and ``fork`` to this length."""
         ...
 
-    def room(self) -> Room:
-        """What can still be taken."""
+    def room(self, without: Sequence[Slot] = ()) -> Room:
+        """What can still be taken; if these slots were closed as well, which are in use."""
         ...
 
     def version(self, slot: Slot) -> int:

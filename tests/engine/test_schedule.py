@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,8 +31,34 @@ def replying(prompt: int, said: int) -> Sequence:
     return sequence(prompt, said, prompt + said - 1)
 
 
+@dataclass
+class Store:
+    """Has pages for sequences; those that begin alike have pages in common."""
+
+    slots: int
+    pages: int
+    sequences: list[Sequence] = field(default_factory=list)
+
+    def room(self, preempted: list[Sequence]) -> Room:
+        staying = [each for each in self.sequences if each not in preempted]
+        freed = self.held(self.sequences) - self.held(staying)
+        return Room(self.slots + len(preempted), self.pages + freed, PAGE)
+
+    def held(self, sequences: list[Sequence]) -> int:
+        """Pages of these: full ones by all ids before their end, others are a sequence's own."""
+        full = {
+            tuple(each.ids[:end])
+            for each in sequences
+            for end in range(PAGE, each.cached + 1, PAGE)
+        }
+        return len(full) + sum(each.cached % PAGE > 0 for each in sequences)
+
+
+Situation: TypeAlias = tuple[list[Sequence], list[Sequence], list[Sequence], Store]
+
+
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[list[Sequence], list[Sequence], list[Sequence], Room]:
+def situations(draw: st.DrawFn) -> Situation:
     """Waiting, running and paused sequences in a store that may be nearly full."""
     lengths = st.integers(1, 30)
     waiting = [
@@ -43,19 +72,25 @@ def situations(draw: st.DrawFn) -> tuple[list[Sequence], list[Sequence], list[Se
         cached = whole - 1 if said else draw(st.integers(0, whole - 1))
         made = sequence(prompt, said, cached, first=draw(st.integers(0, 3)))
         (paused if said and draw(st.booleans()) else running).append(made)
-    room = Room(draw(st.integers(0, 3)), draw(st.integers(0, 12)), PAGE)
-    return waiting, running, paused, room
+    store = Store(draw(st.integers(0, 3)), draw(st.integers(0, 12)), [*running, *paused])
+    return waiting, running, paused, store
 
 
 LIMITS = st.builds(Limits, st.integers(5, 40), st.integers(1, 20))
 
 
+def shared(waiting: Sequence, running: list[Sequence]) -> int:
+    """Tokens in pages that one who runs has for it; its last id is computed all the same."""
+    lengths = [shared_prefix(waiting.ids[:-1], each.ids[: each.cached]) for each in running]
+    return max(lengths, default=0) // PAGE * PAGE
+
+
 @given(situations(), LIMITS)
 def test_every_reply_has_a_row_and_prompts_no_more_than_their_share(
-    situation: tuple[list[Sequence], list[Sequence], list[Sequence], Room], limits: Limits
+    situation: Situation, limits: Limits
 ) -> None:
-    _, running, paused, room = situation
-    parts, preempted = schedule(running, paused, room, limits)
+    _, running, paused, store = situation
+    parts, preempted = schedule(running, paused, store.room, limits)
     rows = {part.sequence: part.rows for part in parts}
     replies = [each for each in running if each.pending == 1]
     of_prompts = sum(part.rows for part in parts if part.sequence.pending > 1)
@@ -63,22 +98,22 @@ def test_every_reply_has_a_row_and_prompts_no_more_than_their_share(
     assert sum(rows.values()) <= limits.chunk_rows
     assert not replies or of_prompts <= limits.prompt_rows
     assert not rows.keys() & set(preempted)
-    freed = sum(room.pages_for(0, each.cached) for each in preempted)
+    room = store.room(preempted)
     needs = [room.pages_for(each.cached, each.cached + count) for each, count in rows.items()]
-    if sum(needs) > room.pages + freed:  # the oldest alone, for whom everybody else had to go
+    if sum(needs) > room.pages:  # the oldest alone, for whom everybody else had to go
         assert list(rows) == running[:1]
         assert set(preempted) == {*running[1:], *paused}
-    if sum(room.pages_for(0, len(each.ids)) for each in running) <= room.pages:
+    if sum(room.pages_for(0, len(each.ids)) for each in running) <= store.pages:
         assert set(replies) <= rows.keys()
     assert not running or running[0] in rows
 
 
 @given(situations(), LIMITS)
 def test_pages_are_taken_from_the_paused_and_then_from_the_youngest(
-    situation: tuple[list[Sequence], list[Sequence], list[Sequence], Room], limits: Limits
+    situation: Situation, limits: Limits
 ) -> None:
-    _, running, paused, room = situation
-    _, preempted = schedule(running, paused, room, limits)
+    _, running, paused, store = situation
+    _, preempted = schedule(running, paused, store.room, limits)
     victims = [*reversed(paused), *reversed(running)]
     assert preempted == victims[: len(preempted)]
     assert not running or running[0] not in preempted
@@ -86,10 +121,10 @@ def test_pages_are_taken_from_the_paused_and_then_from_the_youngest(
 
 @given(situations(), LIMITS)
 def test_nobody_is_overtaken_and_all_that_is_admitted_fits(
-    situation: tuple[list[Sequence], list[Sequence], list[Sequence], Room], limits: Limits
+    situation: Situation, limits: Limits
 ) -> None:
-    waiting, running, paused, room = situation
-    admitted, preempted = admit(waiting, running, paused, room, limits)
+    waiting, running, paused, store = situation
+    admitted, preempted = admit(waiting, running, paused, store.room, limits)
     assert preempted == paused[::-1][: len(preempted)]
     places = [waiting.index(each) for each in admitted]
     assert places == sorted(places)
@@ -97,54 +132,68 @@ def test_nobody_is_overtaken_and_all_that_is_admitted_fits(
         if each not in admitted and any(place < other for other in places):  # for a prompt's pages
             ahead = [*running, *(waiting[other] for other in places if other < place)]
             assert any(shared_prefix(each.ids, other.ids) >= PAGE for other in ahead)
-    if waiting and not running and (room.slots or paused):
+    if waiting and not running and (store.slots or paused):
         assert admitted
     if len(admitted) + len(running) > 1:
-        assert len(admitted) <= room.slots + len(preempted)
+        assert len(admitted) <= store.slots + len(preempted)
         staying = [each for each in paused if each not in preempted]
         assert len(admitted) + len(running) + len(staying) <= limits.chunk_rows
-        free = room.pages + sum(room.pages_for(0, each.cached) for each in preempted)
+        room = store.room(preempted)
         promised = sum(room.pages_for(each.cached, len(each.ids)) for each in running)
+        needs = [room.pages_for(shared(each, running), len(each.ids) + 1) for each in admitted]
         if admitted:
-            assert sum(room.pages_for(0, len(each.ids) + 1) for each in admitted) <= free - promised
+            assert sum(needs) <= room.pages - promised
 
 
 def test_prompts_get_what_replies_leave_of_a_call() -> None:
     running = [replying(5, 2), sequence(30, cached=0), replying(3, 1), sequence(9, cached=4)]
-    parts, preempted = schedule(running, [], Room(0, 99, PAGE), Limits(40, 12))
+    parts, preempted = schedule(running, [], Store(0, 99).room, Limits(40, 12))
     assert [(running.index(part.sequence), part.rows) for part in parts] == [
         (0, 1),
         (1, 12),
         (2, 1),
     ]
-    parts, _ = schedule(running[1::2], [], Room(0, 99, PAGE), Limits(40, 12))
+    parts, _ = schedule(running[1::2], [], Store(0, 99).room, Limits(40, 12))
     assert [part.rows for part in parts] == [30, 5]
     assert preempted == []
 
 
 def test_a_prompt_waits_for_the_pages_of_one_like_it() -> None:
     first, like_it, other = sequence(20), sequence(18), sequence(20, first=7)
-    room = Room(4, 99, PAGE)
+    room = Store(4, 99).room
     admitted, _ = admit([first, like_it, other], [], [], room, Limits(40, 40))
     assert admitted == [first, other]
     first.lease, first.cached = Lease(), 16
     assert admit([like_it], [first], [], room, Limits(40, 40))[0] == [like_it]
 
 
+def test_pages_that_are_shared_are_neither_needed_nor_gained_twice() -> None:
+    """A page more is needed for each, though each has five."""
+    running, like_it = replying(18, 1), sequence(18)
+    assert admit([like_it], [running], [], Store(1, 1).room, Limits(8, 8))[0] == [like_it]
+    assert admit([like_it], [running], [], Store(1, 0).room, Limits(8, 8))[0] == []
+    paused = [replying(18, 1), replying(18, 1)]
+    store = Store(1, 0, [running, *paused])
+    assert store.room(paused).pages == 2
+    needs_three = sequence(10, first=7)
+    admitted = admit([needs_three], [running], paused, store.room, Limits(8, 8))
+    assert admitted == ([], [])
+
+
 def test_who_is_paused_makes_place_for_who_waits() -> None:
     paused, waiting = replying(5, AHEAD), sequence(3)
-    assert admit([waiting], [], [paused], Room(0, 9, PAGE), Limits(8, 8)) == ([waiting], [paused])
-    assert admit([waiting], [], [paused], Room(1, 9, PAGE), Limits(8, 8)) == ([waiting], [])
+    assert admit([waiting], [], [paused], Store(0, 9).room, Limits(8, 8)) == ([waiting], [paused])
+    assert admit([waiting], [], [paused], Store(1, 9).room, Limits(8, 8)) == ([waiting], [])
 
 
 @pytest.mark.parametrize("slots", [0, 1])
 def test_who_does_not_fit_waits_and_so_do_those_behind(slots: int) -> None:
     running = [replying(5, 2)]
-    admitted = admit([sequence(50), sequence(1)], running, [], Room(slots, 9, PAGE), Limits(8, 8))
+    admitted = admit([sequence(50), sequence(1)], running, [], Store(slots, 9).room, Limits(8, 8))
     assert admitted == ([], [])
     too_long = sequence(50)  # for whom nobody can make place runs alone
     both = [too_long, sequence(1, first=9)]
-    assert admit(both, [], [], Room(2, 9, PAGE), Limits(8, 8)) == ([too_long], [])
+    assert admit(both, [], [], Store(2, 9).room, Limits(8, 8)) == ([too_long], [])
 
 
 @given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))

@@ -118,10 +118,10 @@ class PlainStore:
         del self._tables[slot][-(-self._lengths[slot] // PAGE_TOKENS) :]
         return self._lengths[slot]
 
-    def room(self) -> Room:
+    def room(self, without: Sequence[int] = ()) -> Room:
         self._collect()
-        slots = sum(owner() is None for owner in self._owners)
-        return Room(slots, self._free(), PAGE_TOKENS)
+        slots = sum(owner() is None for owner in self._owners) + len(without)
+        return Room(slots, self._free(without), PAGE_TOKENS)
 
     def content(self, slot: int, length: int) -> list[int | None]:
         return [id_ for page in self._tables[slot] for id_ in page.ids][:length]
@@ -129,8 +129,9 @@ class PlainStore:
     def write(self, slot: int, position: int, id_: int) -> None:
         self._tables[slot][position // PAGE_TOKENS].ids[position % PAGE_TOKENS] = id_
 
-    def _free(self) -> int:
-        return self.pages - len({page for table in self._tables for page in table})
+    def _free(self, without: Sequence[int] = ()) -> int:
+        tables = [table for slot, table in enumerate(self._tables) if slot not in without]
+        return self.pages - len({page for table in tables for page in table})
 
     def _collect(self) -> None:
         for slot, owner in enumerate(self._owners):
