@@ -34,6 +34,8 @@ class Isa:
         shuffles: which instructions look up and narrow bytes, a key of ``SHUFFLES``
             (``linear/trit_tiles.py``); empty for generic code.
         prompts: how many rows are multiplied: the kernels' names begin so.
+        streams: how many panels of weights a single row reads side by side; two are faster than
+            four where memory is the limit, as measured on Zen 4, and fewer broadcasts serve four.
         looks_up: from how many rows on ternary weights are looked up in tables instead, where
             multiplying is slower; 0 for never.
         refusal: asks the system for permission; why this process has none, or nothing.
@@ -47,6 +49,7 @@ class Isa:
     partial: int = 1
     shuffles: str = ""
     prompts: str = "gemm"
+    streams: int = 4
     looks_up: int = 0
     refusal: Callable[[], str] = str
 
@@ -72,9 +75,9 @@ ISAS: Mapping[str, Isa] = {
             prompts="amx",
             refusal=tile_refusal,
         ),
-        Isa("avx512vnni", AVX512VNNI, 64, 32, dots="vnni", shuffles="x86"),
+        Isa("avx512vnni", AVX512VNNI, 64, 32, dots="vnni", shuffles="x86", streams=2),
         Isa("avxvnni", ("avxvnni", *AVX2), 32, 16, dots="vnni", shuffles="x86"),
-        Isa("avx2", AVX2, 32, 16, dots="pairs", shuffles="x86", looks_up=17),
+        Isa("avx2", AVX2, 32, 16, dots="pairs", shuffles="x86", streams=2, looks_up=17),
         Isa("i8mm", ("i8mm", "dotprod"), 16, 32, dots="usdot", shuffles="neon"),
         Isa("dotprod", ("dotprod",), 16, 32, dots="sdot", shuffles="neon"),
         Isa("neon", ("neon",), 16, 32, dots="smlal", partial=2, shuffles="neon", looks_up=8),

@@ -27,7 +27,7 @@ from edgerun.kernels.linear.float_tiles import float_tile
 from edgerun.kernels.linear.row_tiles import row_tile
 from edgerun.kernels.linear.tiles import PACKED, TRITS, parts, zero_point
 
-STREAMS = 4  # panels that are read side by side
+STREAMS = 4  # panels that are read side by side, but by a single row
 
 # Arguments that all linear kernels share, so that ``finish`` can read them.
 ROWS, CODES, SCALES, BIAS, OUT, N, PANELS, STEP, TILES, OUT_STRIDE, ACCUMULATE = range(11)
@@ -124,33 +124,35 @@ def lookup_rows(rows, tokens):  # type: ignore[no-untyped-def]
 def _vectors(bits: int, isa: str, tokens: int) -> int:
     """Panels of a tile: their partial sums fill half of the registers."""
     room = isa_of(isa).registers // 2 // isa_of(isa).partial
-    return min(STREAMS, room // tokens // parts(bits, isa))
+    streams = isa_of(isa).streams if tokens == 1 else STREAMS
+    return min(streams, room // tokens // parts(bits, isa))
 
 
-def _turns(lookup: int, turn: Callable[[int], Any], scratch_bytes: int) -> Body:
+def _turns(lookup: int, turn: Callable[[int], Any], scratch_bytes: int, isa: str) -> Body:
     """The loops around tiles: panels, and the batch rows that take turns with them.
 
     ``turn(tokens)`` makes the function that computes and stores the outputs of ``tokens`` rows
-    and ``STREAMS`` panels; ``lookup`` is the argument that says which rows other kernels do.
+    and ``streams`` panels; ``lookup`` is the argument that says which rows other kernels do.
     """
-    four, two, one = turn(4), turn(2), turn(1)
+    four, two, one, single_streams = turn(4), turn(2), turn(1), isa_of(isa).streams
 
     def body(a: int, chunk: int) -> None:
         rows, begin = word(word(a, ROWS), 0), chunk * word(a, STEP)
         end = min(word(a, PANELS), begin + word(a, STEP))
-        apart = (end - begin + STREAMS - 1) // STREAMS
         first = lookup_rows(rows, word(a, lookup))
+        streams = single_streams if rows - first == 1 else STREAMS
+        apart = (end - begin + streams - 1) // streams
         sums = scratch(scratch_bytes)
         for panel in range(begin, begin + apart):
             last, row = end - 1 - panel, first
             while row + 4 <= rows:
-                four(a, row, panel, apart, last, sums)
+                four(a, row, panel, streams, apart, last, sums)
                 row += 4
             if row + 2 <= rows:
-                two(a, row, panel, apart, last, sums)
+                two(a, row, panel, streams, apart, last, sums)
                 row += 2
             if row < rows:
-                one(a, row, panel, apart, last, sums)
+                one(a, row, panel, streams, apart, last, sums)
 
     return body
 
@@ -163,10 +165,10 @@ def row_turns(bits: int, form: str, lanes: int, isa: str) -> Body:
         store_rows = row_store(zero_point(bits, isa, form), lanes, vectors)
 
         @njit
-        def turn_of(a, row, panel, apart, last, sums):  # type: ignore[no-untyped-def]
+        def turn_of(a, row, panel, streams, apart, last, sums):  # type: ignore[no-untyped-def]
             tiles, stride = word(a, TILES), word(a, X_STRIDE)
             x = word(a, X) + row * stride
-            for stream in range(0, STREAMS, vectors):
+            for stream in range(0, streams, vectors):
                 ahead = stream * apart
                 if ahead <= last:
                     row_tile(
@@ -192,7 +194,7 @@ def row_turns(bits: int, form: str, lanes: int, isa: str) -> Body:
 
         return turn_of
 
-    return _turns(LOOKUP, turn, 16 * lanes)
+    return _turns(LOOKUP, turn, 16 * lanes, isa)
 
 
 @kernel("linear_row", COMMON + "x x_stride x_scale x_sum lookup")
@@ -230,10 +232,10 @@ def linear_block(bits: int, lanes: int, block: int, isa: str) -> Body:
         store_rows = block_store(lanes, vectors)
 
         @njit
-        def turn_of(a, row, panel, apart, last, sums):  # type: ignore[no-untyped-def]
+        def turn_of(a, row, panel, streams, apart, last, sums):  # type: ignore[no-untyped-def]
             tiles, stride, blocks = word(a, TILES), word(a, X_STRIDE), word(a, BLOCKS)
             x, at = word(a, X) + row * stride, row * blocks * 4
-            for stream in range(0, STREAMS, vectors):
+            for stream in range(0, streams, vectors):
                 ahead = stream * apart
                 if ahead <= last:
                     block_tile(
@@ -265,7 +267,7 @@ def linear_block(bits: int, lanes: int, block: int, isa: str) -> Body:
 
         return turn_of
 
-    return _turns(BLOCKS + 1, turn, 16 * lanes)
+    return _turns(BLOCKS + 1, turn, 16 * lanes, isa)
 
 
 @kernel("linear_float", COMMON + "x x_stride blocks")

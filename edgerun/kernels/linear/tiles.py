@@ -99,6 +99,16 @@ class TileShape:
         return self.bits // self.parts
 
     @property
+    def paired(self) -> bool:
+        """Whether codes of odd planes stay in their bits, which saves every other shift.
+
+        Their sums are counted apart and are ``1 << bits`` times too large.
+        """
+        dots = DOTS[isa_of(self.isa).dots]
+        narrow = self.form == PACKED and self.bits < 8 and self.tokens == 1
+        return narrow and not dots.depth(self.part_bits) and not dots.centred
+
+    @property
     def at_once(self) -> int:
         """Vectors of codes in a loop's body."""
         return max(1, UNROLL // self.planes)
@@ -130,7 +140,7 @@ class Tile:
         self.x_offset = variable(builder, integer(0))
         self.partial = self.dots.partial(shape.lanes)
         zero = constant(self.partial, 0)
-        sets = 1 if shape.form == UNPACKED else shape.parts
+        sets = 1 if shape.form == UNPACKED else shape.parts * (1 + shape.paired)
         self.partials = [variable(builder, zero) for _ in range(sets * shape.cells)]
         self.depth = self.dots.depth(shape.part_bits)
 
@@ -143,13 +153,22 @@ class Tile:
 
     def start(self, values: list[Any] | None = None) -> None:
         """Sets the partial sums, to zero unless told."""
+        initial = dict(enumerate(values or ()))
         zero = constant(self.partial, 0)
         for index, place in enumerate(self.partials):
-            self.builder.store(values[index] if values else zero, place)
+            self.builder.store(initial.get(index, zero), place)
 
     def totals(self) -> list[Any]:
         """The partial sums, where they are int32."""
-        return [self.builder.load(place) for place in self.partials]
+        sums = [self.builder.load(place) for place in self.partials]
+        if not self.shape.paired:
+            return sums
+        shift = constant(self.partial, self.shape.bits)
+        even, odd = sums[: self.shape.cells], sums[self.shape.cells :]
+        return [
+            self.builder.add(total, self.builder.ashr(high, shift))
+            for total, high in zip(even, odd, strict=True)
+        ]
 
     def unit(self, bodies: Any, fold: Callable[[int, int], None], steps: int = 0) -> None:
         """Partial sums of ``bodies`` loop bodies (or of ``steps`` steps, if less than a body).
@@ -205,7 +224,7 @@ class Tile:
                 for plane in range(shape.planes):
                     step = integer((index * shape.planes + plane) * K_STEP)
                     codes = [vector[plane]() for vector in planes]
-                    self._step(first, codes, builder.add(x, step))
+                    self._step(first, codes, builder.add(x, step), plane % 2 * shape.paired)
         whole = builder.mul(self.w_step, integer(vectors))
         builder.store(builder.add(w, whole), self.w_offset)
         moved = builder.add(x, integer(vectors * shape.planes * K_STEP))
@@ -226,10 +245,10 @@ class Tile:
             return [(index, [one]) for index, one in enumerate(packed)]
         return [(0, packed)]
 
-    def _step(self, first: int, codes: list[list[Any]], x: Any) -> None:
+    def _step(self, first: int, codes: list[list[Any]], x: Any, sums: int) -> None:
         """Multiplies vectors of codes, from number ``first`` on, by ``K_STEP`` of every token.
 
-        ``codes`` has the pieces of each vector.
+        ``codes`` has the pieces of each vector; ``sums`` is the set of sums they are added to.
         """
         builder, shape = self.builder, self.shape
         for t, base in enumerate(self.x):
@@ -239,7 +258,7 @@ class Tile:
             if isa_of(shape.isa).partial > 1:  # else one half of a vector is made from the other
                 value = self._hidden(value)
             for v, pieces in enumerate(codes, first):
-                for part, code in enumerate(pieces):
+                for part, code in enumerate(pieces, sums):
                     place = self.partials[(part * shape.tokens + t) * shape.vectors + v]
                     total = self.dots.add(builder, builder.load(place), code, value, shape.lanes)
                     builder.store(self._in_order(total), place)
@@ -263,13 +282,14 @@ class Tile:
     def _codes(self, packed: Any, shift: int) -> Any:
         """Codes that begin at a bit of their bytes; shifting words is one instruction on x86."""
         builder, shape = self.builder, self.shape
-        codes = packed
+        codes, stay = packed, shift % (2 * shape.bits) if shape.paired else 0
+        shift -= stay
         if shift:
             words = Vec("i16", shape.lanes // 2)
             codes = builder.lshr(builder.bitcast(codes, words.llvm), constant(words, shift))
             codes = builder.bitcast(codes, packed.type)
         if shape.planes * shape.parts > 1:
-            mask = constant(Vec("u8", shape.lanes), (1 << shape.part_bits) - 1)
+            mask = constant(Vec("u8", shape.lanes), ((1 << shape.part_bits) - 1) << stay)
             codes = builder.and_(codes, mask)
         return self._centred(codes)
 

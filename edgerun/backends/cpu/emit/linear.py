@@ -29,7 +29,7 @@ from edgerun.kernels.layouts.trits import TritWeight
 
 CHUNK_BYTES = 128 * 1024
 LONGEST_CHUNK_BYTES = 1024 * 1024  # of large matrices: long streams are read faster
-CHUNKS_A_THREAD, LONG_CHUNKS_A_THREAD = 4, 64
+CHUNKS_A_THREAD, LONG_CHUNKS_A_THREAD = 4, 8
 MIN_BLOCK, MAX_BLOCK = 16, 256
 STREAMS = 4  # panels that kernels read side by side
 DENSE_ROWS = 4  # of a panel of float32 weights
