@@ -91,11 +91,13 @@ class CompileOptions:
         progress: called with a short text before slow work such as compilation.
         fallback: compiles a segment for the companion that stands in for a back-end whose device
             fails; None where there is none.
+        required: a device that fails is an error; nothing stands in for it.
     """
 
     states: tuple[State, ...]
     progress: Progress = field(default=lambda text: None)
     fallback: Callable[[Graph, Shape], Executable] | None = None
+    required: bool = False
 
 
 @dataclass(slots=True)
@@ -197,6 +199,10 @@ class Backend(ABC):
         raise InputError(
             f"the back-end '{self.name}' has no devices to choose from, so not {name!r}"
         )
+
+    def devices(self) -> Mapping[str, Support]:
+        """Whether those of its devices that everybody may have are here; opens nothing."""
+        return {}
 
     @abstractmethod
     def probe(self) -> Support:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -63,10 +63,10 @@ class OnnxruntimeExecutable(Executable):
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         """Runs every sequence of the batch on its own; see ``Executable``."""
-        wanted = [
-            self._run(batch, cache, start, stop)[batch.logit_rows[chosen] - start]
-            for start, stop, chosen in _sequences(batch)
-        ]
+        wanted = []
+        for start, stop in batch.runs():
+            chosen = batch.logit_rows[(batch.logit_rows >= start) & (batch.logit_rows < stop)]
+            wanted.append(self._run(batch, cache, start, stop)[chosen - start])
         return {LOGITS: np.concatenate(wanted)}
 
     def close(self) -> None:
@@ -133,14 +133,6 @@ class OnnxruntimeExecutable(Executable):
             cache.write_block(name, sequence, past, (keys, values))
         rows: NDArray[np.float32] = logits[0].astype(np.float32)
         return rows
-
-
-def _sequences(batch: Batch) -> Iterator[tuple[int, int, NDArray[np.bool_]]]:
-    """Start and stop of every run of rows of one sequence, and which logit rows fall into it."""
-    edges = np.flatnonzero(np.diff(batch.sequences)) + 1
-    bounds = [0, *edges.tolist(), batch.rows]
-    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
-        yield start, stop, (batch.logit_rows >= start) & (batch.logit_rows < stop)
 
 
 class OnnxruntimeBackend(Backend):

@@ -6,7 +6,6 @@ of a back-end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from edgerun.backends.base import (
@@ -18,9 +17,8 @@ from edgerun.backends.base import (
     Support,
     Values,
 )
-from edgerun.formats.base import PackedWeight
-from edgerun.graph.ir import Constant, Graph, Node
-from edgerun.graph.mapped_file import MappedFile, find_file
+from edgerun.graph.ir import Graph, Node
+from edgerun.graph.mapped_file import files_of
 from edgerun.graph.shapes import node_work
 from edgerun.ops.base import IDS, POSITIONS
 from edgerun.ops.registry import OPS
@@ -35,7 +33,7 @@ class ReferenceExecutable(Executable):
 
     def __init__(self, segment: Graph) -> None:
         self._segment = segment
-        self._files = _mapped_files(segment.constants.values())
+        self._files = files_of(segment.constants.values())
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         """Runs all nodes; see ``Executable``.
@@ -56,17 +54,6 @@ class ReferenceExecutable(Executable):
 
     def close(self) -> None:
         """Nothing to release."""
-
-
-def _mapped_files(constants: Iterable[Constant]) -> list[MappedFile]:
-    """The files that constants are views of, each once."""
-    files: dict[int, MappedFile] = {}
-    for constant in constants:
-        array = constant.codes if isinstance(constant, PackedWeight) else constant
-        found = find_file(array)
-        if found is not None:
-            files[found[0].descriptor] = found[0]
-    return list(files.values())
 
 
 class ReferenceBackend(Backend):

@@ -113,7 +113,7 @@ def find_candidates(
     if not backend.companions:
         return Candidates((backend,))
     companions = (make_backend(companion, given=given) for companion in backend.companions)
-    return Candidates((backend, *companions), asked)
+    return Candidates((backend, *companions), backend.name)  # which may name its device
 
 
 def _all_candidates(given: Mapping[str, Any]) -> Candidates:
@@ -129,7 +129,7 @@ def _all_candidates(given: Mapping[str, Any]) -> Candidates:
 
 def absent_backends(candidates: Candidates) -> dict[str, str]:
     """Why back-ends take no part in a plan, by name, those included that nobody asked for."""
-    taking_part = {backend.name for backend in candidates.backends}
+    taking_part = {backend.name.partition(":")[0] for backend in candidates.backends}
     without_devices = modules_of(ROOM)
     others = {
         name: (NOT_ASKED if name in without_devices else NO_DEVICE_NAMED).format(

@@ -87,7 +87,7 @@ def brief(findings: Mapping[str, Any]) -> list[str]:
     machine, memory, backends = findings["machine"], findings["memory"], findings["back-ends"]
     speed = memory["read_gb_per_s"]
     read = f"read at {speed} GB/s" if isinstance(speed, float) else f"whose speed is {speed}"
-    ready = [name for name, state in backends.items() if state == "ready"]
+    ready = [name for name, state in backends.items() if state.startswith("ready")]
     others = [name for name in backends if name not in ready]
     return [
         f"edgerun    {findings['edgerun']['version']}, Python {findings['edgerun']['python']}, "
@@ -268,8 +268,13 @@ def _backends() -> dict[str, str]:
     states = {}
     for name in backend_names():
         try:
-            support = make_backend(name).probe()
-            states[name] = "ready" if support else support.reason
+            backend = make_backend(name)
+            for device, support in backend.devices().items():
+                ready = f"ready: {support.reason}" if support else support.reason
+                states[f"{name}:{device}"] = ready
+            if not backend.devices():
+                support = backend.probe()
+                states[name] = "ready" if support else support.reason
         except Exception as error:  # a doctor reports what is broken, whatever it is
             states[name] = f"broken: {type(error).__name__}: {error}"
     return states

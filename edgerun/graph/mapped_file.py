@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 
 from edgerun.errors import BackendError
 from edgerun.files.positioned import memory_apart, read_at
+from edgerun.formats.base import PackedWeight
+from edgerun.graph.ir import Constant
 
 Number = TypeVar("Number", bound=np.generic)
 CHANGED = "the file of weights was changed or cut off since it was opened: load the model again"
@@ -113,6 +116,17 @@ def find_file(array: NDArray[Any]) -> tuple[MappedFile, int] | None:
     if not isinstance(owner, MappedFile):
         return None
     return owner, array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
+
+
+def files_of(constants: Iterable[Constant]) -> list[MappedFile]:
+    """The files that constants are views of, each once."""
+    files: dict[int, MappedFile] = {}
+    for constant in constants:
+        array = constant.codes if isinstance(constant, PackedWeight) else constant
+        found = find_file(array)
+        if found is not None:
+            files[found[0].descriptor] = found[0]
+    return list(files.values())
 
 
 def _read(array: NDArray[Number], copy: NDArray[Number]) -> NDArray[Number]:

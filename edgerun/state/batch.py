@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,12 @@ class Batch:
     def rows(self) -> int:
         """Number of token rows."""
         return len(self.ids)
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """Start and stop of every run of rows of one sequence."""
+        edges = np.flatnonzero(np.diff(self.sequences)) + 1
+        bounds = [0, *edges.tolist(), self.rows]
+        yield from zip(bounds[:-1], bounds[1:], strict=True)
 
     @classmethod
     def of(

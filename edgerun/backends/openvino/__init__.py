@@ -1,0 +1,106 @@
+"""The OpenVINO back-end: NPUs and GPUs of Intel's, and the CPU to compare with.
+
+Segments are translated op by op, with static shapes. Pages in host memory hold all keys and values
+after every call, so that the CPU can go on from any step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from edgerun.backends.base import Backend, CompileOptions, Executable, Shape, Support
+from edgerun.backends.openvino.devices import DEVICES, NAME, Device, find_device
+from edgerun.errors import UnsupportedError
+from edgerun.graph.ir import Graph, Node
+from edgerun.graph.shapes import node_work
+from edgerun.kernels.host.cores import worker_threads
+
+if TYPE_CHECKING:
+    from edgerun.backends.openvino.session import Session
+
+# Nothing was measured: only the order of magnitude is meant.
+SECONDS_PER_MAC, SECONDS_A_NODE = 2e-11, 1e-5
+
+
+class OpenvinoBackend(Backend):
+    """Runs segments on one of OpenVINO's devices; see ``edgerun.backends.base.Backend``.
+
+    Attributes:
+        companions: what a device computes is compared with, and what goes on when it fails.
+    """
+
+    companions = ("cpu",)
+
+    def __init__(self) -> None:
+        """Knows no device yet."""
+        self.name = NAME
+        self._device: Device | None = None
+        self._session: Session | None = None
+        self._threads = worker_threads(None)
+
+    def configure(self, given: Mapping[str, Any]) -> None:
+        """Takes the number of threads, for devices that are the processor."""
+        self._threads = given.get("threads") or worker_threads(None)
+
+    def use_device(self, name: str) -> None:
+        """Chooses a device by its name in ``devices.py``, which becomes part of the back-end's.
+
+        Raises:
+            InputError: there is none of that name.
+        """
+        self._device = find_device(name)
+        self.name = self._device.title
+
+    def devices(self) -> Mapping[str, Support]:
+        """What there is of what OpenVINO has plug-ins for."""
+        return {name: device.probe() for name, device in DEVICES.items()}
+
+    def probe(self) -> Support:
+        """Whether a device was named and what it needs is here; opens nothing."""
+        if self._device is None:
+            return Support(False, f"no device was named: --device {', '.join(DEVICES)}")
+        return self._device.probe()
+
+    def supports(self, graph: Graph, node: Node, shape: Shape) -> Support:
+        """Whether the node's op has a translation that takes it."""
+        from edgerun.backends.openvino.translate.registry import TRANSLATORS
+
+        if node.op not in TRANSLATORS:
+            return Support(False, f"no translation of '{node.op}'")
+        return TRANSLATORS[node.op].supports(graph, node)
+
+    def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
+        """A guess from the multiplications: no device was measured."""
+        work = node_work(graph, node, graph.shapes)
+        macs = (work.macs + work.cached_macs * shape.cached) * shape.rows
+        return macs * SECONDS_PER_MAC + SECONDS_A_NODE
+
+    def cost_basis(self) -> str:
+        """Says that the estimates stand on nothing."""
+        return "assumed; this device was not measured, so it takes part only where it is named"
+
+    def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
+        """Translates the segment and compares what the device computes with the companion.
+
+        Raises:
+            UnsupportedError: no device was named.
+            BackendError: the device refuses the segment, or computes something else.
+        """
+        from edgerun.backends.openvino.executable import OpenvinoExecutable
+        from edgerun.backends.openvino.session import Session
+
+        if self._device is None:
+            raise UnsupportedError(self.probe().reason)
+        if self._session is None:
+            self._session = Session(self._device, self._threads)
+        return OpenvinoExecutable(segment, shape, self._session, options)
+
+    def close(self) -> None:
+        """Lets OpenVINO go; the executables must not be called after it."""
+        self._session = None
+
+
+def make() -> OpenvinoBackend:
+    """Makes the back-end."""
+    return OpenvinoBackend()

@@ -1,0 +1,96 @@
+"""A look at what a network computes, before anything is believed that it says.
+
+Compilers for NPUs were seen to make networks that compute wrong keys and values without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends.base import Executable, Values
+from edgerun.graph.ir import Graph
+from edgerun.graph.shapes import input_shapes
+from edgerun.state import AttentionState, Batch, SequenceStore, State
+
+TOKENS = 16
+# Devices compute in half precision, and a last bit may turn an activation over to the next of its
+# 255 steps; what is wrong is wrong by half of what there is, or more.
+ALLOWED = 0.1
+
+Run = Callable[[Batch, SequenceStore, Values], Values]
+
+
+def difference(
+    run: Run,
+    reference: Executable,
+    segment: Graph,
+    states: tuple[State, ...],
+    step: int,
+    logits: str,
+) -> str:
+    """Says what a device computes otherwise; empty if it computes what it should.
+
+    Args:
+        run: computes a batch on the device.
+        reference: computes it elsewhere.
+        segment: what they compute.
+        states: what the model remembers.
+        step: rows of a call.
+        logits: which are compared, see ``Batch.of``.
+    """
+    ids = _ids(segment)
+    stores = [SequenceStore(states, TOKENS) for _ in range(2)]
+    slots = [store.open() for store in stores]
+    worst: dict[str, float] = {}
+    for store, slot in zip(stores, slots, strict=True):
+        store.reserve(slot, TOKENS)
+    for start in range(0, TOKENS, step):
+        stop = min(start + step, TOKENS)
+        batch = Batch.of(ids[start:stop], start, slots[0], logits=logits)
+        values = _values(segment, batch, start)
+        found = {name: array.copy() for name, array in run(batch, stores[0], values).items()}
+        expected = reference(batch, stores[1], values)
+        for name, array in found.items():
+            worst[name] = max(worst.get(name, 0.0), _error(array, expected[name]))
+        for store, slot in zip(stores, slots, strict=True):
+            store.commit(slot, stop)
+    for state in states:
+        if isinstance(state, AttentionState):
+            blocks = [
+                store.read_block(state.name, slot, 0, TOKENS)
+                for store, slot in zip(stores, slots, strict=True)
+            ]
+            for part, ours, theirs in zip(("keys", "values"), *blocks, strict=True):
+                worst[f"{part} of {state.name}"] = _error(ours, theirs)
+    name = max(worst, key=lambda each: worst[each], default="")
+    if not name or worst[name] <= ALLOWED:
+        return ""
+    return f"{name} differ by {worst[name]:.2g} of their largest, {ALLOWED} is allowed"
+
+
+def _error(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
+    """Largest difference, of the largest magnitude; infinite if it is no number."""
+    largest = float(np.abs(expected).max(initial=0))
+    error = float(np.abs(found - expected).max(initial=0)) / (largest or 1.0)
+    return error if np.isfinite(error) else float("inf")
+
+
+def _ids(segment: Graph) -> NDArray[np.int32]:
+    """Token ids that the segment's table has rows for."""
+    tables = [segment.constants[node.inputs[1]] for node in segment.nodes if node.op == "embedding"]
+    rows = min((int(table.shape[0]) for table in tables), default=1)
+    return np.random.default_rng(0).integers(0, rows, TOKENS).astype(np.int32)
+
+
+def _values(segment: Graph, batch: Batch, seed: int) -> Values:
+    """Something for what the segment reads from earlier ones."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.standard_normal(
+            (len(batch.logit_rows) if shape.selected else batch.rows, shape.width)
+        ).astype(np.float32)
+        for name, shape in input_shapes(segment).items()
+    }

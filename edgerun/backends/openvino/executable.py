@@ -1,0 +1,168 @@
+"""A segment on a device of OpenVINO's, and its stand-in when the device fails."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends.base import NO_VALUES, CompileOptions, Executable, Shape, Values
+from edgerun.backends.openvino.check import TOKENS, difference
+from edgerun.backends.openvino.network import Network, model_of
+from edgerun.backends.openvino.pieces import Cut, Pieces
+from edgerun.backends.openvino.session import FAILURES, Session, reason
+from edgerun.backends.openvino.translate.registry import TRANSLATORS
+from edgerun.backends.openvino.translation import Extent, Translation
+from edgerun.errors import BackendError
+from edgerun.graph.ir import Graph
+from edgerun.graph.shapes import value_shapes
+from edgerun.ops.registry import OPS
+from edgerun.state import Batch, SequenceStore
+
+Outputs: TypeAlias = dict[str, NDArray[np.float32]]
+
+
+class OpenvinoExecutable(Executable):
+    """Runs a segment on the device; if that fails, on the back-end that stands in for it."""
+
+    def __init__(
+        self, segment: Graph, shape: Shape, session: Session, options: CompileOptions
+    ) -> None:
+        """Compiles the network that is needed first.
+
+        Raises:
+            BackendError: the device refuses the segment, or computes something else.
+        """
+        self._segment, self._shape = segment, shape
+        self._session, self._options = session, options
+        self._pieces = Pieces(segment, shape)
+        self._translators = {op: each.translate for op, each in TRANSLATORS.items()}
+        shapes = value_shapes(segment)
+        self._outputs = {name: shapes[name] for name in segment.outputs}
+        self._computes_rows = any(not value.selected for value in self._outputs.values()) or any(
+            OPS[node.op].state is not None for node in segment.nodes
+        )
+        self._networks: dict[Extent, Network] = {}
+        self._companion: Executable | None = None
+        self._network(self._pieces.first())
+
+    def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
+        """Runs the batch; see ``Executable``.
+
+        Raises:
+            BackendError: the device failed, and nothing may go on in its place.
+        """
+        if not self._session.failure:
+            try:
+                return self._run(batch, cache, values)
+            except FAILURES as error:
+                self._session.give_up(error, is_required=self._options.required)
+        if self._options.required:
+            raise BackendError(
+                f"{self._session.device.title} failed and is required, so nothing goes on in its "
+                f"place: {self._session.failure}"
+            )
+        return self._stand_in()(batch, cache, values)
+
+    def close(self) -> None:
+        """Drops the networks and closes the stand-in."""
+        self._networks.clear()
+        companion, self._companion = self._companion, None
+        if companion is not None:
+            companion.close()
+
+    def _run(self, batch: Batch, cache: SequenceStore, values: Values) -> Outputs:
+        outputs = self._room(batch)
+        for cut in self._pieces.cut(batch, cache.context):
+            if cut.extent.wanted or self._computes_rows:
+                self._run_piece(self._network(cut.extent), cut, batch, cache, values, outputs)
+        return outputs
+
+    def _run_piece(
+        self,
+        network: Network,
+        cut: Cut,
+        batch: Batch,
+        cache: SequenceStore,
+        values: Values,
+        outputs: Outputs,
+    ) -> None:
+        """Computes a piece, then writes its keys and values into the pages."""
+        piece = self._pieces.piece(batch, values, cut)
+        results = network.run(piece, cache)
+        for name, block in results.blocks.items():
+            cache.write_block(name, piece.slot, piece.start, block)
+        for name, array in results.outputs.items():
+            place = cut.wanted if self._outputs[name].selected else cut.rows
+            outputs[name][place] = array[: place.stop - place.start]
+
+    def _room(self, batch: Batch) -> Outputs:
+        """Memory for the outputs of a batch."""
+        return {
+            name: np.zeros(
+                (len(batch.logit_rows) if shape.selected else batch.rows, shape.width), np.float32
+            )
+            for name, shape in self._outputs.items()
+        }
+
+    def _network(self, extent: Extent) -> Network:
+        """The network of an extent, compiled when it is first needed.
+
+        Raises:
+            BackendError: no configuration of the device computes what the stand-in does.
+        """
+        if extent not in self._networks:
+            self._options.progress(f"network of {extent} for {self._session.device.title}")
+            self._networks[extent] = self._compile(extent)
+        return self._networks[extent]
+
+    def _compile(self, extent: Extent) -> Network:
+        session, states = self._session, self._options.states
+        translation = Translation(
+            self._segment, extent, states, session.device.stored, self._translators
+        )
+        model, interface = model_of(translation)
+        faults: dict[str, str] = {}
+        for config in session.configurations():
+            try:
+                network = Network(interface, session.compile(model, config))
+                fault = self._difference(network)
+            except FAILURES as error:
+                fault = reason(error)
+            if not fault:
+                session.accept(config)
+                return network
+            faults.setdefault(fault, " ".join(f"{key}={value}" for key, value in config.items()))
+        said = "; ".join(f"{fault} (with {config})" for fault, config in faults.items())
+        raise BackendError(f"{session.device.title} cannot run this model: {said}")
+
+    def _difference(self, network: Network) -> str:
+        """What a network computes otherwise than the stand-in."""
+
+        def run(batch: Batch, cache: SequenceStore, values: Values) -> Values:
+            outputs = self._room(batch)
+            wanted = slice(0, len(batch.logit_rows))
+            cut = Cut(network.extent, slice(0, batch.rows), wanted)
+            self._run_piece(network, cut, batch, cache, values, outputs)
+            return {name: outputs[name] for name in network.outputs}
+
+        extent, states = network.extent, self._options.states
+        step = min(extent.rows, self._shape.rows, TOKENS // 2)
+        logits = {0: "none", 1: "last"}.get(extent.wanted, "all")
+        return difference(run, self._stand_in(), self._segment, states, step, logits)
+
+    def _stand_in(self) -> Executable:
+        """What runs the segment elsewhere.
+
+        Raises:
+            BackendError: nothing does.
+        """
+        if self._companion is None:
+            if self._options.fallback is None:
+                raise BackendError(
+                    f"{self._session.device.title} has nothing to be compared with, and nothing "
+                    "that goes on when it fails: no other back-end was given"
+                )
+            self._companion = self._options.fallback(self._segment, self._shape)
+        return self._companion

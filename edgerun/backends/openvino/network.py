@@ -1,0 +1,171 @@
+"""A compiled network: inputs are gathered from batch and pages, outputs handed over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends.openvino.translation import Extent, Fill, Piece, Translation
+from edgerun.errors import BackendError
+from edgerun.state import AttentionState, SequenceStore
+from edgerun.state.store import Block
+
+
+class Request(Protocol):
+    """What a compiled network does."""
+
+    def __call__(self, arrays: list[NDArray[Any]]) -> list[NDArray[np.float32]]:
+        """Computes the outputs from the inputs, both in order.
+
+        Raises:
+            RuntimeError: the device failed.
+            TimeoutError: it does not answer.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What a call computed; nothing is in the pages yet.
+
+    Attributes:
+        outputs: of the segment, by name, padded rows included.
+        blocks: new keys and values by layer, those of tokens only.
+    """
+
+    outputs: dict[str, NDArray[np.float32]]
+    blocks: dict[str, Block]
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """What goes in and out of a network, in order.
+
+    Attributes:
+        extent: its static sizes.
+        inputs: names.
+        fills: of the inputs that are computed for every call, how.
+        past: of the inputs that come out of pages, the layer's state and 0 for keys, 1 for values.
+        outputs: names of the segment's outputs.
+        kept: states of the layers whose new keys and values follow, in turn.
+    """
+
+    extent: Extent
+    inputs: tuple[str, ...]
+    fills: dict[str, Fill]
+    past: dict[str, tuple[AttentionState, int]]
+    outputs: tuple[str, ...]
+    kept: tuple[AttentionState, ...]
+
+
+def model_of(translation: Translation) -> tuple[Any, Interface]:
+    """OpenVINO's model of a translation, without what no output needs, and its interface."""
+    from openvino import Model
+
+    outputs = translation.outputs
+    rows = [part for kept in translation.kept for part in kept.rows]
+    results = [translation.ops.result(value) for value in (*outputs.values(), *rows)]
+    read = _reachable(results)
+    inputs = {name: node for name, node in translation.inputs.items() if name in read}
+    past = {
+        f"{kept.state.name}.{part}": (kept.state, index)
+        for kept in translation.kept
+        for index, part in enumerate(("key", "value"))
+    }
+    interface = Interface(
+        translation.extent,
+        tuple(inputs),
+        translation.fills,
+        past,
+        tuple(outputs),
+        tuple(kept.state for kept in translation.kept),
+    )
+    return Model(results, list(inputs.values()), "segment"), interface
+
+
+def _reachable(results: list[Any]) -> set[str]:
+    """Names of all nodes that results depend on."""
+    found: set[str] = set()
+    waiting = list(results)
+    while waiting:
+        node = waiting.pop()
+        if node.get_name() in found:
+            continue
+        found |= {node.get_name(), node.get_friendly_name()}
+        waiting += [source.get_node() for source in node.input_values()]
+    return found
+
+
+class Network:
+    """Runs pieces on a device."""
+
+    def __init__(self, interface: Interface, request: Request) -> None:
+        """Takes what was compiled."""
+        self.extent = interface.extent
+        self._interface, self._request = interface, request
+        self._past = {
+            name: np.zeros(
+                (self.extent.past, state.kv_heads * (state.value_dim if index else state.key_dim)),
+                np.float32,
+            )
+            for name, (state, index) in interface.past.items()
+            if name in interface.inputs
+        }
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Outputs of the segment that it computes."""
+        return self._interface.outputs
+
+    def run(self, piece: Piece, cache: SequenceStore) -> Results:
+        """Computes a piece; changes nothing.
+
+        Raises:
+            RuntimeError: the device failed.
+            TimeoutError: it does not answer.
+            BackendError: it computed what is no number.
+        """
+        self._read_past(piece, cache)
+        arrays = [
+            self._past[name] if name in self._past else self._interface.fills[name](piece)
+            for name in self._interface.inputs
+        ]
+        computed = self._request(arrays)
+        count = len(self._interface.outputs)
+        blocks = dict(self._blocks(piece, computed[count:]))
+        checked = [part for block in blocks.values() for part in block]
+        for array in (*computed[:count], *checked):
+            if not np.isfinite(array).all():
+                raise BackendError("it computed NaN or infinity")
+        outputs = dict(zip(self._interface.outputs, computed[:count], strict=True))
+        return Results(outputs, blocks)
+
+    def _read_past(self, piece: Piece, cache: SequenceStore) -> None:
+        """Copies what came before the piece out of the pages, dequantised.
+
+        What lies behind it is of other calls, and hidden by the mask.
+        """
+        for state in dict.fromkeys(state for state, _ in self._interface.past.values()):
+            names = [f"{state.name}.{part}" for part in ("key", "value")]
+            if names[0] not in self._past:
+                continue
+            block = cache.read_block(state.name, piece.slot, 0, piece.start)
+            for name, part in zip(names, block, strict=True):
+                past = self._past[name]
+                past[: piece.start] = part.reshape(piece.start, past.shape[1])
+
+    def _blocks(self, piece: Piece, rows: list[NDArray[np.float32]]) -> Iterator[tuple[str, Block]]:
+        parts = iter(rows)
+        for state in self._interface.kept:
+            keys, values = (next(parts)[: piece.length] for _ in range(2))
+            yield (
+                state.name,
+                (
+                    keys.reshape(piece.length, state.kv_heads, state.key_dim),
+                    values.reshape(piece.length, state.kv_heads, state.value_dim),
+                ),
+            )

@@ -1,0 +1,98 @@
+"""Batches as pieces of one sequence each, which fit the static shapes of networks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends.base import Phase, Shape, Values
+from edgerun.backends.openvino.translation import Extent, Piece
+from edgerun.graph.ir import Graph
+from edgerun.graph.shapes import input_shapes, value_shapes
+from edgerun.ops.registry import OPS
+from edgerun.state import Batch
+
+Number = TypeVar("Number", bound=np.generic)
+# Few, since every network holds the weights once more.
+ROWS = {Phase.DECODE: (1,), Phase.FEW: (16,), Phase.PREFILL: (64, 256, 1024)}
+PAST, PAST_STEP = 256, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What one call of a network takes of a batch.
+
+    Attributes:
+        extent: of the network.
+        rows: of the batch.
+        wanted: of the rows of logits.
+    """
+
+    extent: Extent
+    rows: slice
+    wanted: slice
+
+
+class Pieces:
+    """Cuts batches for one segment."""
+
+    def __init__(self, segment: Graph, shape: Shape) -> None:
+        """Takes the segment, and the shape of its batches."""
+        choices = ROWS[shape.phase]
+        enough = next((rows for rows in choices if rows >= shape.rows), choices[-1])
+        self._rows = [rows for rows in choices if rows <= enough]
+        self._keeps = any(OPS[node.op].state is not None for node in segment.nodes)
+        self._inputs = input_shapes(segment)
+        self._selects = any(value.selected for value in value_shapes(segment).values())
+
+    def first(self) -> Extent:
+        """The network that the beginning of a long prompt needs, or a reply."""
+        return Extent(self._rows[-1], PAST if self._keeps else 0, int(self._selects))
+
+    def cut(self, batch: Batch, context: int) -> Iterator[Cut]:
+        """Pieces in order, none longer than the largest network, all of one sequence."""
+        for start, stop in batch.runs():
+            for begin in range(start, stop, self._rows[-1]):
+                end = min(stop, begin + self._rows[-1])
+                first, last = np.searchsorted(batch.logit_rows, (begin, end)).tolist()
+                rows = next(each for each in self._rows if each >= end - begin)
+                wanted = (0, 1, rows)[min(last - first, 2)] if self._selects else 0
+                past = self._past(int(batch.positions[begin]), context)
+                yield Cut(Extent(rows, past, wanted), slice(begin, end), slice(first, last))
+
+    def piece(self, batch: Batch, values: Values, cut: Cut) -> Piece:
+        """The arrays of a piece, padded."""
+        rows, extent = cut.rows, cut.extent
+        return Piece(
+            ids=_padded(batch.ids[rows], extent.rows),
+            slot=int(batch.sequences[rows.start]),
+            start=int(batch.positions[rows.start]),
+            length=rows.stop - rows.start,
+            wanted=_padded(batch.logit_rows[cut.wanted] - np.int32(rows.start), extent.wanted),
+            inputs={
+                name: _padded(values[name][cut.wanted], extent.wanted)
+                if shape.selected
+                else _padded(values[name][rows], extent.rows)
+                for name, shape in self._inputs.items()
+            },
+        )
+
+    def _past(self, start: int, context: int) -> int:
+        """Room for the past: none where nothing is kept, and not much more than there can be."""
+        if not self._keeps:
+            return 0
+        room = PAST
+        while room < start:
+            room *= PAST_STEP
+        return room if room == PAST else min(room, context)
+
+
+def _padded(array: NDArray[Number], rows: int) -> NDArray[Number]:
+    """An array of so many rows, zeros behind its own; none if none are asked for."""
+    out = np.zeros((rows, *array.shape[1:]), array.dtype)
+    out[: len(array)] = array[:rows]
+    return out

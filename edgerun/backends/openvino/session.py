@@ -1,0 +1,108 @@
+"""OpenVINO and one of its devices while a model is loaded.
+
+A device that fails is given up for good, and one line says so: pages hold all that was computed,
+so the companion goes on from the same step. There is nothing to reset that OpenVINO would offer.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends.openvino.devices import Config, Device
+from edgerun.backends.openvino.network import Request
+from edgerun.errors import BackendError
+from edgerun.limited import run_limited
+
+logger = logging.getLogger(__name__)
+
+SECONDS = 60.0  # after which a call is not answered any more
+WAIT_MS = 100  # for an answer, between two looks at whether Ctrl-C was pressed
+FAILURES = (RuntimeError, TimeoutError, MemoryError, BackendError)
+PLACE = re.compile(r"^(Exception from|Check '.*' failed at|\[ ?[A-Z]+ ?\]) ?\S*?:?\s*")
+
+
+class Session:
+    """The device, shared by all programs of a model.
+
+    Attributes:
+        device: what was asked for.
+        failure: why it is not used any more, or "".
+    """
+
+    def __init__(self, device: Device, threads: int) -> None:
+        """Opens nothing before the first network is compiled."""
+        self.device, self.failure = device, ""
+        self._threads = threads
+        self._core: Any = None
+        self._good: Config | None = None
+
+    def configurations(self) -> list[Config]:
+        """Options to compile with, those that were found to be right first."""
+        every = list(self.device.configurations)
+        return every if self._good is None else [self._good, *(c for c in every if c != self._good)]
+
+    def accept(self, config: Config) -> None:
+        """Remembers options with which a network computed the right numbers."""
+        self._good = config
+
+    def compile(self, model: Any, config: Config) -> Request:
+        """Compiles a model of OpenVINO's.
+
+        Raises:
+            RuntimeError: the device refuses it.
+        """
+        threads = {"INFERENCE_NUM_THREADS": self._threads} if self.device.threads else {}
+
+        def work() -> Any:
+            if self._core is None:
+                import openvino
+
+                self._core = openvino.Core()
+            return self._core.compile_model(model, self.device.plugin, {**config, **threads})
+
+        return _Request(run_limited(work))
+
+    def give_up(self, error: Exception, *, is_required: bool = False) -> None:
+        """Uses the device no more, and says so unless an error will."""
+        self.failure = reason(error)
+        if not is_required:
+            logger.warning("%s failed, so the CPU goes on: %s", self.device.title, self.failure)
+
+
+class _Request:
+    """One compiled network's only request; see ``Request``."""
+
+    def __init__(self, compiled: Any) -> None:
+        self._request = compiled.create_infer_request()
+        self._outputs = range(len(compiled.outputs))
+        self._inputs: list[NDArray[Any]] = []  # an output may be an input's memory
+
+    def __call__(self, arrays: list[NDArray[Any]]) -> list[NDArray[np.float32]]:
+        from openvino import Tensor
+
+        self._inputs = [np.ascontiguousarray(array) for array in arrays]
+        for index, array in enumerate(self._inputs):
+            self._request.set_input_tensor(index, Tensor(array, shared_memory=True))
+        self._request.start_async()
+        end = time.monotonic() + SECONDS
+        try:
+            while not self._request.wait_for(WAIT_MS):
+                if time.monotonic() > end:
+                    raise TimeoutError(f"it did not answer within {SECONDS:.0f} s")
+        except BaseException:
+            self._request.cancel()  # it reads the inputs
+            raise
+        return [self._request.get_output_tensor(index).data for index in self._outputs]
+
+
+def reason(error: Exception) -> str:
+    """What an error of OpenVINO's says, without the places in its sources, on one line."""
+    lines = [PLACE.sub("", line).strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith("src/")]
+    return " ".join(dict.fromkeys(said)) or type(error).__name__

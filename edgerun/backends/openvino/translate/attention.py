@@ -1,0 +1,96 @@
+"""Attention to the past, which comes from the pages, and to the rows of the call.
+
+Buffers have room for a static number of tokens: the past lies at the beginning of its part, and a
+mask hides what is no token, what comes later, and what a window has passed. New keys and values
+leave as they were computed; what the rows attend to is what the pages will hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends.openvino.translate.translator import Translator
+from edgerun.backends.openvino.translation import Piece, Translation
+from edgerun.errors import BackendError
+from edgerun.graph.ir import Node
+from edgerun.state import AttentionState
+from edgerun.state.spec import attention_of
+
+HIDDEN = np.float32(-65504)  # the least number in half precision, which devices compute in
+HALF = "fp16"
+
+
+def _translate(translation: Translation, node: Node) -> Any:
+    state = attention_of(translation.states, node.attrs["layer"])
+    if state is None:
+        raise BackendError(f"{node.name} keeps keys and values that the store does not know")
+    q, k, v = (translation.value(name) for name in node.inputs)
+    past = translation.keep(state, k, v)
+    if not translation.is_read(node.outputs[0]):
+        return None
+    return _attend(
+        translation, node, q, past, [_stored(translation, part, state) for part in (k, v)]
+    )
+
+
+def _stored(translation: Translation, part: Any, state: AttentionState) -> Any:
+    """Rows as they will be read back from pages in half precision."""
+    if state.codec != HALF:
+        return part
+    return translation.ops.convert(translation.ops.convert(part, "f16"), "f32")
+
+
+def _attend(
+    translation: Translation, node: Node, q: Any, past: tuple[Any, Any], new: list[Any]
+) -> Any:
+    ops, reshape, attrs = translation.ops, translation.reshape, node.attrs
+    rows, tokens = translation.extent.rows, translation.extent.past + translation.extent.rows
+    heads, head_dim = attrs["num_kv_heads"], attrs["head_dim"]
+    group = attrs["num_heads"] // heads
+    keys, values = (
+        ops.transpose(
+            reshape(ops.concat([before, after], 0), (tokens, heads, head_dim)),
+            translation.integers(1, 0, 2),
+        )
+        for before, after in zip(past, new, strict=True)
+    )
+    turned = ops.transpose(
+        reshape(q, (rows, heads, group, head_dim)), translation.integers(1, 2, 0, 3)
+    )
+    queries = ops.multiply(
+        reshape(turned, (heads, group * rows, head_dim)),
+        translation.constant(np.float32(attrs["scale"])),
+    )
+    scores = reshape(ops.matmul(queries, keys, False, True), (heads, group, rows, tokens))
+    mask = translation.feed(
+        f"mask {attrs['window']}",
+        (1, 1, rows, tokens),
+        lambda piece: _mask(piece, translation.extent.past, attrs["window"]),
+    )
+    weights = reshape(ops.softmax(ops.add(scores, mask), 3), (heads, group * rows, tokens))
+    seen = reshape(ops.matmul(weights, values, False, False), (heads, group, rows, head_dim))
+    return reshape(
+        ops.transpose(seen, translation.integers(2, 0, 1, 3)), (rows, attrs["num_heads"] * head_dim)
+    )
+
+
+def _mask(piece: Piece, past: int, window: int) -> NDArray[np.float32]:
+    """What every row may attend to, float32 ``[1, 1, rows, past + rows]``: 0, or ``HIDDEN``.
+
+    A row of no token attends to itself at least, since nothing has no weights that add up to one.
+    """
+    rows = piece.rows
+    tokens = np.concatenate([np.arange(past), piece.start + np.arange(rows)])
+    row = (piece.start + np.arange(rows))[:, None]
+    seen = (tokens <= row) & (
+        (np.arange(past + rows) < piece.start) | (np.arange(past + rows) >= past)
+    )
+    if window:
+        seen &= tokens > row - window
+    return np.where(seen, np.float32(0), HIDDEN)[None, None]
+
+
+TRANSLATOR = Translator(_translate)

@@ -1,0 +1,89 @@
+"""Every example of every op on OpenVINO's CPU, against the op's definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgerun.backends import CompileOptions, Shape
+from edgerun.backends.base import Phase
+from edgerun.backends.openvino.devices import find_device
+from edgerun.backends.openvino.executable import OpenvinoExecutable
+from edgerun.backends.openvino.matrices import Stored, make_matrix
+from edgerun.backends.openvino.session import Session
+from edgerun.backends.openvino.translate.registry import TRANSLATORS
+from edgerun.backends.reference import ReferenceExecutable
+from edgerun.formats import dense, format_named
+from edgerun.formats.base import PackedWeight
+from edgerun.ops.linear import linear
+from edgerun.ops.registry import OPS
+from tests.conformance.examples import CASES, Case
+
+openvino = pytest.importorskip("openvino")
+
+# Of the largest magnitude. Where activations are rounded, a last bit may turn one over.
+TOLERANCE = 1e-5
+ROUNDED = 5e-3
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    return Session(find_device("CPU"), threads=1)
+
+
+def test_every_op_has_a_translation() -> None:
+    assert set(TRANSLATORS) == set(OPS)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_translation_computes_what_the_definition_says(case: Case, session: Session) -> None:
+    graph, spec, expected = case.graph(), case.spec(), case.expected()
+    if case.example.attributes.get("activations") == "int8_block":  # a runtime's own way
+        given = case.example.inputs
+        expected = {
+            "out_made": linear(
+                given["x"], given["weight"], given.get("bias"), given.get("residual")
+            )
+        }
+    cache = case.cache(spec)
+    batch = case.batch(cache)
+    shape = Shape(Phase.PREFILL, case.rows)
+    options = CompileOptions(spec, fallback=lambda segment, shape: ReferenceExecutable(segment))
+    executable = OpenvinoExecutable(graph, shape, session, options)
+    found = executable(batch, cache, case.values())
+    assert not session.failure
+    for output, wanted in expected.items():
+        assert (found[output].shape, found[output].dtype) == (wanted.shape, wanted.dtype)
+        error = np.abs(found[output].astype(np.float64) - wanted).max()
+        rounds = case.example.attributes.get("activations") == "int8_row"
+        assert error <= (ROUNDED if rounds else TOLERANCE) * np.abs(wanted).max()
+
+
+def with_zeros(packed: PackedWeight) -> PackedWeight:
+    rng = np.random.default_rng(1)
+    nbytes = -(-packed.blocks * packed.bits // 8)
+    zeros = rng.integers(0, 256, (packed.shape[0], nbytes)).astype(np.uint8)
+    return PackedWeight(
+        packed.format, packed.shape, packed.block, packed.codes, packed.scales, zeros
+    )
+
+
+@pytest.mark.parametrize("stored", Stored)
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("name", ["ternary", "int2", "int4", "int8"])
+def test_matrices_are_those_of_the_bundle(name: str, zeros: bool, stored: Stored) -> None:
+    from openvino import Core, Model
+    from openvino import opset13 as ops
+
+    values = np.random.default_rng(0).standard_normal((5, 96)).astype(np.float32)
+    packed = format_named(name).pack(values, 32)
+    if zeros:
+        packed = with_zeros(packed)
+    cut = PackedWeight(
+        packed.format, (5, 90), packed.block, packed.codes, packed.scales, packed.zeros
+    )
+    for weight in (packed, cut):
+        model = Model([ops.result(make_matrix(ops, weight, stored))], [])
+        exact = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+        found = Core().compile_model(model, "CPU", exact)({})[0]
+        assert np.array_equal(found, dense(weight))
