@@ -31,6 +31,10 @@ from edgerun.model.manifest import FORMAT, FORMAT_VERSION, Manifest, ModelConfig
 logger = logging.getLogger(__name__)
 
 MAX_DIMENSION = 2**24
+SIZES = {  # by the smallest that they can be; 0 says that layers differ
+    1: ("context_length", "num_layers", "vocab_size"),
+    0: ("num_heads", "num_kv_heads", "head_dim"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +185,13 @@ def _lowered(graph: Graph) -> Graph:
 
 
 def _check_model(path: Path, model: ModelConfig) -> None:
-    names = ("context_length", "num_layers", "num_heads", "num_kv_heads", "head_dim", "vocab_size")
-    for name in names:
-        if not 0 < getattr(model, name) <= MAX_DIMENSION:
-            raise BundleError(f"{path} says {name} {getattr(model, name)}: it must be positive")
+    for lowest, names in SIZES.items():
+        for name in names:
+            size = getattr(model, name)
+            if not lowest <= size <= MAX_DIMENSION:
+                raise BundleError(
+                    f"{path} says {name} {size}; expected {lowest} to {MAX_DIMENSION}"
+                )
     ids = (*model.eos_token_ids, model.bos_token_id or 0, model.pad_token_id or 0)
     if not all(0 <= token < model.vocab_size for token in ids):
         raise BundleError(

@@ -175,7 +175,7 @@ class Op:
         selects: whether its outputs have rows for the wanted logits only.
         state: what a node remembers, from its attributes; None for an op that remembers nothing.
         context: what else ``define`` takes: ``"batch"``, ``"cache"``.
-        model_sizes: sizes that are the whole model's, by their names in ``Geometry``.
+        model_sizes: sizes that a bundle's description states, by their names there.
         work: what a node has to do, from its sizes and the bytes of its constants.
         tolerance: error that a back-end may make, of the largest magnitude of an output.
     """

@@ -25,7 +25,7 @@ def states_of(graph: Graph, description: ModelConfig, codec: str) -> tuple[State
         codec: how keys and values are to be stored.
 
     Raises:
-        BundleError: the description says more layers than the file can have.
+        BundleError: the description says more layers than the file can have, or no heads.
     """
     if graph.refusal:
         return _described(graph, description, codec)
@@ -41,9 +41,14 @@ def states_of(graph: Graph, description: ModelConfig, codec: str) -> tuple[State
 
 
 def _described(graph: Graph, description: ModelConfig, codec: str) -> tuple[State, ...]:
-    layers = description.num_layers
+    layers, heads = description.num_layers, description.num_kv_heads
+    if not heads or not description.head_dim:
+        raise BundleError(
+            f"the model's description says num_kv_heads {heads} and head_dim "
+            f"{description.head_dim}, and its graph cannot be asked: {graph.refusal}"
+        )
     if layers > max(MAX_EMPTY_LAYERS, len(graph.nodes)):  # and not a tuple of millions
         raise BundleError(
             f"the model file has {len(graph.nodes)} nodes, but its description says {layers} layers"
         )
-    return same_attention(layers, description.num_kv_heads, description.head_dim, codec)
+    return same_attention(layers, heads, description.head_dim, codec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,15 +19,17 @@ from tests.export.checkpoint.conftest import (
 )
 from tests.fuzz.files import MANIFEST, Files, read_files, seal, write_files
 from tests.support.bundles import GOLDEN, bundle_of
+from tests.support.unlike import unlike_of
 
 SESSION = "session"
-# Golden checkpoint, weights: the forms that graphs have.
+# The forms that graphs have.
 BUNDLES = (
-    ("llama", "int4"),
-    ("bitnet-offline", "ternary"),
-    ("qwen3", "int8"),
-    ("mistral", "int4"),
-    ("llama-yarn", "fp32"),
+    partial(bundle_of, "llama", weights="int4"),
+    partial(bundle_of, "bitnet-offline", weights="ternary"),
+    partial(bundle_of, "qwen3", weights="int8"),
+    partial(bundle_of, "mistral", weights="int4"),
+    partial(bundle_of, "llama-yarn", weights="fp32"),
+    partial(unlike_of, "llama", weights="int4"),
 )
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content }}\n"
@@ -38,8 +40,7 @@ TEMPLATE = (
 @cache
 def bundle(number: int) -> Files:
     """One of ``BUNDLES``, with a chat template."""
-    name, weights = BUNDLES[number % len(BUNDLES)]
-    files = read_files(bundle_of(name, weights=weights))
+    files = read_files(BUNDLES[number % len(BUNDLES)]())
     config = json.loads(_bytes(files, "tokenizer_config.json"))
     files["tokenizer_config.json"] = json.dumps({**config, "chat_template": TEMPLATE}).encode()
     return seal(files)

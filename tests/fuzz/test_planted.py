@@ -38,7 +38,7 @@ def test_a_reader_that_leaves_the_folder_is_found(servers: Servers) -> None:
 
 
 def test_a_reader_that_believes_sizes_is_found(servers: Servers) -> None:
-    summary = servers.run("onnx", range(128), "leak")
+    summary = servers.run("onnx", range(160), "leak")
     assert " MB" in details(summary)
 
 

@@ -16,7 +16,7 @@ from edgerun.formats.base import PackedWeight
 from edgerun.graph import constants
 from edgerun.graph.check import check
 from edgerun.graph.constants import check_constant
-from edgerun.graph.geometry import geometry
+from edgerun.graph.geometry import confirm, geometry
 from edgerun.graph.ir import Graph
 from edgerun.llm.loading import LoadOptions, prepare
 from edgerun.model.bundle import open_bundle
@@ -91,7 +91,7 @@ CASES = {
     "other width": (manifest(hidden_size=128), r"hidden_size 128, but its graph has 64"),
     "other gates": (manifest(intermediate_size=65), r"intermediate_size 65, but its graph has 64"),
     "four rows": (few_rows, "vocab_size 4 and 264"),
-    "long tables": (long_inv_freq, "head_dim"),
+    "long tables": (long_inv_freq, "heads of 16 elements are turned by angles for 4194304"),
     "fast rotation": (
         poke("model.rotary.inv_freq", np.float32(3e38)),
         "inv_freq.* reaches 3e\\+38; expected at most 65536",
@@ -270,19 +270,27 @@ def test_layers_without_attention_are_refused(lowered):
     select = replace(ends[1], inputs=ends[0].outputs)
     linear = replace(head[0], inputs=(select.outputs[0], *head[0].inputs[1:]))
     graph = replace(lowered, nodes=[ends[0], select, linear])
-    with pytest.raises(BundleError, match="0 attention layers"):
+    with pytest.raises(BundleError, match="0 layers that keep a state"):
         geometry(replace(graph, shapes=check(graph)))
 
 
-def test_layers_agree_on_their_heads(lowered):
-    """All widths of the layer fit; the cache has one shape for all layers."""
+def test_layers_may_differ_in_their_heads(lowered):
+    """All widths of the layer fit; nobody can state one number for both."""
     nodes = list(lowered.nodes)
     place = next(index for index, node in enumerate(nodes) if node.op == "attention")
     attrs = nodes[place].attrs
     heads = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 2 * attrs["head_dim"]}
     nodes[place] = replace(nodes[place], attrs={**attrs, **heads})
-    with pytest.raises(BundleError, match="num_heads .* expected the same everywhere"):
-        geometry(replace(lowered, nodes=nodes))
+    unlike = geometry(replace(lowered, nodes=nodes))
+    assert {name: unlike[name] for name in heads} == {
+        name: (size, attrs[name]) for name, size in heads.items()
+    }
+    confirm(unlike, dict.fromkeys(heads, 0), "somebody")
+    for name in heads:
+        with pytest.raises(
+            BundleError, match=f"says {name} {heads[name]}, but its graph has .* and"
+        ):
+            confirm(unlike, {name: heads[name]}, "somebody")
 
 
 def test_heads_are_divided_evenly(lowered):

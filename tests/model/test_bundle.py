@@ -94,10 +94,13 @@ def test_a_newer_format_is_refused(bundle):
         open_bundle(bundle)
 
 
-@pytest.mark.parametrize("key", ["num_layers", "head_dim", "vocab_size", "context_length"])
+@pytest.mark.parametrize("key", ["num_layers", "vocab_size", "context_length", "head_dim"])
 @pytest.mark.parametrize("value", [0, -1, 2**40])
 def test_impossible_dimensions_are_refused(bundle, key, value):
     rewrite(bundle, lambda manifest: manifest["model"].update({key: value}))
+    if (key, value) == ("head_dim", 0):  # states nothing: layers might differ
+        assert open_bundle(bundle).graph.nodes
+        return
     with pytest.raises(BundleError, match=key):
         open_bundle(bundle)
 

@@ -15,6 +15,7 @@ from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Match, Matcher, Num, Op, Var
 from edgerun.graph.passes.base import Pass
+from edgerun.graph.shapes import ALTERED
 
 BOOL = 9  # onnx.TensorProto
 HEADS_FIRST = (0, 2, 1, 3)  # and back
@@ -151,7 +152,8 @@ def _heads(value: str, matcher: Matcher) -> _Heads | None:
     """Follows one input of attention back to its rows; None when the form differs."""
     nodes: list[Node] = []
     rotary = matcher.producers.get(value)
-    if rotary is not None and rotary.op == "rotary":
+    rotated = rotary.attrs["head_dim"] if rotary is not None and rotary.op == "rotary" else 0
+    if rotary is not None and rotated:
         nodes.append(rotary)
         value = rotary.inputs[0]
     found = matcher.match(value, _HEADS)
@@ -168,6 +170,11 @@ def _heads(value: str, matcher: Matcher) -> _Heads | None:
     shape = _shape(split, matcher)
     if len(shape) != 4 or shape[:2] != [0, 0] or min(shape[2:]) < 1:
         return None
+    if rotated not in (0, shape[3]):
+        raise BundleError(
+            f"heads of {shape[3]} elements are turned by angles for {rotated} in "
+            f"'{nodes[0].name}': {ALTERED}"
+        )
     flat, renamed = _on_rows(split["flat"], nodes[::-1])
     return _Heads(flat, shape[2], shape[3], renamed)
 
