@@ -18,7 +18,7 @@ from edgerun.engine.chooser.candidates import Candidates
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.chooser.option import Number, option
 from edgerun.engine.chooser.params import SamplingParams
-from edgerun.engine.chooser.processor import Processor
+from edgerun.engine.chooser.processor import Processor, StatelessProcessor
 from edgerun.engine.chooser.randomness import uniform
 from edgerun.engine.sampling.temperature import Temperature
 from edgerun.engine.sampling.top_p import TopP
@@ -247,7 +247,7 @@ def test_the_order_of_processors_is_that_of_the_list() -> None:
 
 
 @dataclass(frozen=True)
-class Faulty(Processor):
+class Faulty(StatelessProcessor):
     """Does what the test wants."""
 
     order: ClassVar[int] = 99

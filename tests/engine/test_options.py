@@ -11,14 +11,14 @@ import pytest
 from edgerun.engine.chooser import processor
 from edgerun.engine.chooser.option import Switch, option
 from edgerun.engine.chooser.params import SamplingParams, all_options
-from edgerun.engine.chooser.processor import Processor, processor_types
+from edgerun.engine.chooser.processor import StatelessProcessor, processor_types
 from edgerun.engine.sampling.temperature import Temperature
 from edgerun.errors import SamplingError
 from tools.ci import sampling_options
 
 
 @dataclass(frozen=True)
-class Another(Processor):
+class Another(StatelessProcessor):
     order: ClassVar[int] = 31
     another: bool = option(False, Switch(), "Nothing.")
 

@@ -14,6 +14,7 @@ the ones before it left, renormalised.
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -41,12 +42,11 @@ class Filter(Protocol):
 
 
 @dataclass(frozen=True)
-class Processor(Options):
+class Processor(Options, ABC):
     """Base of processors: small frozen values, whose defaults change nothing.
 
-    One that looks at candidates alone is its own filter, and needs ``apply`` only. One that
-    remembers returns another filter from ``begin``, and computes nothing but what it remembers:
-    after ``undo`` the filter must be as it was.
+    One that remembers what was said derives from this class. After ``undo`` its filter must be as
+    it was. One that looks at candidates alone is a ``StatelessProcessor``.
 
     Attributes:
         order: place among the others, lowest first; no two have the same.
@@ -67,16 +67,25 @@ class Processor(Options):
         """Whether the likeliest token is to be taken."""
         return False
 
+    @abstractmethod
     def begin(self, prompt: Sequence[int], vocab_size: int) -> Filter:
         """Returns a filter for a sequence that begins with ``prompt``.
 
         Raises:
             SamplingError: a value does not suit a vocabulary of this size.
         """
+
+
+class StatelessProcessor(Processor):
+    """Base of processors that look at candidates alone; each is its own filter."""
+
+    def begin(self, prompt: Sequence[int], vocab_size: int) -> Filter:
+        """See ``Processor``."""
         return self
 
+    @abstractmethod
     def apply(self, candidates: Candidates) -> Candidates:
-        raise NotImplementedError
+        """See ``Filter``."""
 
     def accept(self, id_: int) -> None:
         pass

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from edgerun.engine.chooser.option import Number, Whole, option
-from edgerun.engine.chooser.processor import Processor
+from edgerun.engine.chooser.processor import StatelessProcessor
 from edgerun.errors import SamplingError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Biases:
 
 
 @dataclass(frozen=True)
-class LogitBias(Processor):
+class LogitBias(StatelessProcessor):
     """Adds to logits; runs before any filter, so candidates cover the vocabulary."""
 
     order: ClassVar[int] = 10

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from edgerun.engine.chooser.option import Number, option
-from edgerun.engine.chooser.processor import Processor
+from edgerun.engine.chooser.processor import StatelessProcessor
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
 
 
 @dataclass(frozen=True)
-class MinP(Processor):
+class MinP(StatelessProcessor):
     """Keeps tokens with ``p >= min_p * max(p)``; in logits ``l >= max(l) + ln(min_p)``.
 
     Nguyen et al. 2024, "Turning up the heat".

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from edgerun.engine.chooser.option import Number, option
-from edgerun.engine.chooser.processor import Processor
+from edgerun.engine.chooser.processor import StatelessProcessor
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
 
 
 @dataclass(frozen=True)
-class Temperature(Processor):
+class Temperature(StatelessProcessor):
     """Divides logits by the temperature; 0 takes the likeliest token, whatever else is done."""
 
     order: ClassVar[int] = 30

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from edgerun.engine.chooser.option import Whole, option
-from edgerun.engine.chooser.processor import Processor
+from edgerun.engine.chooser.processor import StatelessProcessor
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
 
 
 @dataclass(frozen=True)
-class TopK(Processor):
+class TopK(StatelessProcessor):
     """Keeps every token at least as likely as the k-th; ties with it stay (as in HF)."""
 
     order: ClassVar[int] = 40

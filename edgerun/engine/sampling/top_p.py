@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from edgerun.engine.chooser.option import Number, option
-from edgerun.engine.chooser.processor import Processor
+from edgerun.engine.chooser.processor import StatelessProcessor
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
 
 
 @dataclass(frozen=True)
-class TopP(Processor):
+class TopP(StatelessProcessor):
     """Keeps the fewest likeliest tokens that sum to at least p, and ties with the last of them.
 
     Holtzman et al. 2020, "The curious case of neural text degeneration".

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from edgerun.engine.chooser.option import Number, option
-from edgerun.engine.chooser.processor import Processor
+from edgerun.engine.chooser.processor import StatelessProcessor
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
@@ -17,7 +17,7 @@ LOWEST = -126 * math.log(2)
 
 
 @dataclass(frozen=True)
-class TypicalP(Processor):
+class TypicalP(StatelessProcessor):
     """Keeps the tokens nearest in surprise to the entropy that sum to at least p.
 
     Meister et al. 2023, "Locally typical sampling", equation 10; ties with the last token stay.

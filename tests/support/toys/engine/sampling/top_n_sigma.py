@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from edgerun.engine.chooser.option import Number, option
-from edgerun.engine.chooser.processor import Processor
+from edgerun.engine.chooser.processor import StatelessProcessor
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
 
 
 @dataclass(frozen=True)
-class TopNSigma(Processor):
+class TopNSigma(StatelessProcessor):
     """Keeps logits at most n standard deviations below the highest (Tang et al. 2024)."""
 
     order: ClassVar[int] = 45
