@@ -58,8 +58,10 @@ def test_the_toys_are_nothing_but_one_file_each() -> None:
         "export/architectures/toylm.py",
         "export/quantize/absmax.py",
         "formats/int4s.py",
+        "graph/passes/decay.py",
         "graph/passes/double.py",
         "kernels/pointwise/double.py",
+        "ops/decay.py",
         "ops/double.py",
         "state/codecs/bf16.py",
     ]
@@ -116,6 +118,22 @@ def test_an_op(used: dict[str, Any]) -> None:
     assert found["error"] < 1e-4
     assert found["ratio"] < 1e-5
     assert "node 'twice' is 'Mul with mystery=1'" in found["refusal"]
+
+
+def test_an_op_with_a_state_of_fixed_size(used: dict[str, Any]) -> None:
+    """Alone, beside others, without its pages, after a prompt that goes on otherwise: same ids."""
+    ids = used["recurrent"]
+    assert ids["states"] == ["RecurrentState", "AttentionState", "AttentionState"]
+    assert ids["formula"] < 1e-6
+    assert max(ids["chunks"]) < 1e-4 * ids["effect"]  # a BLAS adds up single rows otherwise
+    assert ids["effect"] > 0.01
+    assert ids["together"] == ids["alone"]
+    assert ids["preempted"] == ids["alone"]
+    assert ids["calls"] > ids["calls with memory"]
+    assert ids["next turn"] == ids["next turn alone"]
+    assert ids["reused"] == ids["prompt"]
+    assert "takes past_decay.9.sum, which no layer reads" in ids["unread"]
+    assert "keeps past_decay.0, which is that of" in ids["twice"]
 
 
 def test_an_activation_function(used: dict[str, Any]) -> None:

@@ -342,6 +342,8 @@ class Engine:
                 return  # before anybody finds what led to it
         assert sequence.lease is not None
         self._store.commit(sequence.lease.slot, length, sequence.ids)
+        if length == sequence.prompt_tokens:  # behind which a next turn may go on otherwise
+            self._store.checkpoint(sequence.lease.slot)
         sequence.cached = length
 
     def _forward(self, batch: Batch) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ from edgerun.graph.passes.registry import ATTRIBUTES, PASSES
 from edgerun.graph.shapes import ALTERED
 from edgerun.ops.registry import OPS
 
-PAST, PARTS = "past_key_values.", ("key", "value")
+PAST = "past_"  # what the inputs that are states are called, as in ``past_key_values.0.key``
 
 
 def lower(graph: Graph) -> Graph:
@@ -47,6 +47,6 @@ def _check_states(inputs: Sequence[str], graph: Graph) -> None:
             )
         declared[state] = node.name
     for name in inputs:
-        state, _, part = name.rpartition(".")
-        if state.startswith(PAST) and part in PARTS and state not in declared:
+        state = name.rpartition(".")[0]
+        if state.startswith(PAST) and state not in declared:
             raise BundleError(f"the model file takes {name}, which no layer reads: {ALTERED}")

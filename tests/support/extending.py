@@ -17,16 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import edgerun
 from edgerun.backends import CompileOptions, Shape
 from edgerun.backends.registry import backend_names, make_backend
 from edgerun.cli.main import main
+from edgerun.engine.engine import Engine
 from edgerun.formats import PackedWeight
 from edgerun.llm.llm import LLM
 from edgerun.model.bundle import open_bundle
 from edgerun.ops.registry import OPS
+from edgerun.state import Batch, SequenceStore
+from edgerun.state.capacity import sequence_bytes
+from edgerun.state.memory import Memory
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout, quantise_rows
 from tests.conformance.examples import CASES
@@ -34,6 +38,8 @@ from tests.support.altered import AlteredBundle
 from tools.ci import sampling_options
 
 PROMPT = [1, 5, 9, 2, 7]
+WIDTH = 64
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 40, "ignore_eos": True}
 
 
 def printed(*arguments: str) -> str:
@@ -164,6 +170,118 @@ def op(folder: Path) -> dict[str, Any]:
     }
 
 
+def recurrent(folder: Path) -> dict[str, Any]:
+    """Lets a layer with a state of fixed size stand before the others of a model."""
+    bundle = AlteredBundle(folder / "float", folder / "recurrent")
+    nodes = bundle.model.graph.node
+    first = next(node for node in nodes if "layers.0/input_layernorm" in node.name)
+    source, place = first.input[0], list(nodes).index(first)
+    inputs, outputs = [source, "past_decay.0.sum"], ["decayed", "present_decay.0.sum"]
+    node = helper.make_node(
+        "Decay", inputs, outputs, "decay", domain="toys", width=WIDTH, rate=0.75
+    )
+    first.input[0] = "decayed"
+    nodes.insert(place, node)
+    sum_ = helper.make_tensor_value_info(inputs[1], TensorProto.FLOAT, ["batch", WIDTH])
+    bundle.model.graph.input.append(sum_)
+    path = bundle.save()
+    found = {"formula": formula(), **generated(path, folder / "float")}
+    sum_.name = "past_decay.9.sum"
+    bundle.model.graph.input.append(sum_)
+    found["unread"] = refusal(lambda: open_bundle(bundle.save()))
+    bundle.model.graph.input.pop()
+    again = helper.make_node("Decay", ["decayed", inputs[1]], ["again"], width=WIDTH, rate=0.5)
+    again.domain, again.name = "toys", "again"
+    nodes.insert(place + 1, again)
+    nodes[place + 2].input[0] = "again"
+    return found | {"twice": refusal(lambda: open_bundle(bundle.save()))}
+
+
+def formula() -> float:
+    """Error of the toy's definition, in two calls, against a sum with powers."""
+    x = np.random.default_rng(0).standard_normal((9, WIDTH)).astype(np.float32)
+    attributes = {"layer": 0, "width": WIDTH, "rate": 0.75}
+    store = SequenceStore([OPS["decay"].state(attributes)], 16)
+    slot, parts = store.open(), []
+    for start, stop in ((0, 4), (4, 9)):
+        batch = Batch.of([0] * (stop - start), start, slot)
+        store.reserve(slot, stop)
+        parts += OPS["decay"].evaluate([x[start:stop]], attributes, batch, store)
+        store.commit(slot, stop)
+    powers = np.tril(0.75 ** np.subtract.outer(np.arange(9), np.arange(9)))
+    return float(np.abs(np.concatenate(parts) - powers @ x).max())
+
+
+def generated(path: Path, plain: Path) -> dict[str, Any]:
+    """Ids of two prompts, in all ways in which they can be computed."""
+    prompts = [[1 + place % 200 for place in range(length)] for length in (40, 50)]
+    options: dict[str, Any] = {"backend": "reference", "kv_cache": "fp32", "context": 128}
+    with edgerun.load(plain, **options) as llm:
+        without = logits(llm, prompts[0])
+    chunks = []
+    for rows in (256, 7, 1):
+        with edgerun.load(path, chunk_rows=rows, **options) as llm:
+            chunks.append(logits(llm, prompts[0]))
+    with edgerun.load(path, max_sessions=3, **options) as llm:
+        alone = [llm.generate(prompt, **GREEDY).ids for prompt in prompts]
+        streams = [llm.stream(prompt, **GREEDY) for prompt in prompts]
+        together = [stream.result().ids for stream in streams]
+        preempted, calls = squeezed(llm, prompts, pages=3)
+        _, enough = squeezed(llm, prompts, pages=9)
+        return {
+            "states": [type(state).__name__ for state in llm.model.states],
+            "effect": float(np.abs(chunks[0] - without).max()),
+            "chunks": [float(np.abs(other - chunks[0]).max()) for other in chunks[1:]],
+            "alone": alone,
+            "together": together,
+            "preempted": preempted,
+            "calls": calls,
+            "calls with memory": enough,
+            **next_turn(llm, prompts[0]),
+        }
+
+
+def squeezed(llm: LLM, prompts: list[list[int]], pages: int) -> tuple[list[list[int]], int]:
+    """Ids of prompts that run at once where memory has few pages, and how many calls it took."""
+    free = sequence_bytes(llm.model.states, 64) * pages
+    written = [0]
+    store = SequenceStore(
+        llm.model.states, 128, 2, memory=Memory(lambda: free - written[0], spare_bytes=0)
+    )
+    engine = Engine(llm.model.programs, store, llm.model.vocab_size)
+    params = llm.params(**GREEDY)
+    sequences = [engine.sequence(prompt, params) for prompt in prompts]
+    for sequence in sequences:
+        engine.add(sequence)
+    calls = 0
+    while not all(sequence.is_ended for sequence in sequences):
+        written[0] = sum(pool._grown * pool.page_bytes for pool in store._pools)
+        store.lock.run(engine.step)
+        calls += 1
+        for sequence in sequences:
+            while sequence.take():
+                pass
+    return [sequence.ids[sequence.prompt_tokens :] for sequence in sequences], calls
+
+
+def next_turn(llm: LLM, prompt: list[int]) -> dict[str, Any]:
+    """A prompt that goes on otherwise than the reply that its slot holds."""
+    params = llm.params(**GREEDY)
+    engine = Engine(llm.model.programs, SequenceStore(llm.model.states, 128), llm.model.vocab_size)
+    turn = engine.sequence(prompt, params)
+    turn.is_retained = True
+    list(engine.tokens(turn))
+    following = engine.sequence([*prompt, 250, 251, 252], params)
+    following.previous = turn
+    ids = [token.id for token in engine.tokens(following)]
+    return {
+        "prompt": len(prompt),
+        "reused": following.stats.reused_tokens,
+        "next turn": ids,
+        "next turn alone": llm.generate([*prompt, 250, 251, 252], **GREEDY).ids,
+    }
+
+
 def activation(checkpoint: Path, folder: Path) -> dict[str, Any]:
     """Exports a model with the toy's activation, verified with onnxruntime, and runs it."""
     other, bundle = folder / "checkpoint-gelu", folder / "gelu"
@@ -211,6 +329,7 @@ def use(checkpoint: Path, folder: Path) -> dict[str, Any]:
         "sampler": sampler(folder),
         "codec": codec(folder),
         "op": op(folder),
+        "recurrent": recurrent(folder),
         "activation": activation(checkpoint, folder),
     }
 

@@ -113,6 +113,10 @@ class PlainStore:
         self._lengths[slot] = length
 
     @tripping
+    def checkpoint(self, slot: int) -> None:
+        """Goes back to any length."""
+
+    @tripping
     def rewind(self, slot: int, length: int) -> int:
         self._lengths[slot] = min(length, self._lengths[slot])
         del self._tables[slot][-(-self._lengths[slot] // PAGE_TOKENS) :]
