@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from edgerun.errors import InputError
+from edgerun.values import shown
 
 ADDED = "edgerun_plugins"
 
@@ -54,6 +55,25 @@ def entry_names(package: str, attribute: str) -> list[str]:
     """
     defines = re.compile(rf"^(?:def |class )?{attribute}\b", re.MULTILINE)
     return [name for name, path in modules_of(package).items() if defines.search(_text(path))]
+
+
+def entry_named(package: str, attribute: str, option: str, name: object) -> Any:
+    """Imports one entry of a package.
+
+    Args:
+        package: full name of a package, of which only the one module is imported.
+        attribute: name that an entry has in its module.
+        option: what asks for it, for the error.
+        name: of the entry.
+
+    Raises:
+        InputError: there is none of this name, or its file cannot be imported.
+    """
+    entry = _entry(package, attribute, name) if isinstance(name, str) else None
+    if entry is None:
+        names = ", ".join(sorted(entry_names(package, attribute)))
+        raise InputError(f"{option} is {shown(name)}; expected one of {names}")
+    return entry
 
 
 def modules_of(package: str) -> dict[str, str]:
@@ -103,6 +123,12 @@ def import_entry(path: str) -> Any:
             f"the file {path.replace('.', '/')}.py, which another package adds, cannot be "
             f"imported: {type(error).__name__}: {error}"
         ) from error
+
+
+@cache
+def _entry(package: str, attribute: str, name: str) -> Any:
+    path = modules_of(package).get(name)
+    return getattr(import_entry(path), attribute, None) if path else None
 
 
 @cache

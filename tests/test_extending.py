@@ -64,6 +64,7 @@ def test_the_toys_are_nothing_but_one_file_each() -> None:
         "ops/decay.py",
         "ops/double.py",
         "state/codecs/bf16.py",
+        "state/policies/mru.py",
     ]
 
 
@@ -108,6 +109,13 @@ def test_a_codec_of_keys_and_values(used: dict[str, Any]) -> None:
     assert 0 < found["error"] < 0.01
     assert found["bf16"] == found["fp32"]
     assert "bf16" in found["refusal"]
+
+
+def test_an_eviction_policy(used: dict[str, Any]) -> None:
+    policy = used["policy"]
+    assert policy["lru"] == [False, True]  # the first prompt went, the second is still there
+    assert policy["mru"] == [True, False]
+    assert policy["refusal"] == "eviction is 'fifo'; expected one of lfu, lru, mru"
 
 
 def test_an_op(used: dict[str, Any]) -> None:

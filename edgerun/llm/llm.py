@@ -94,6 +94,7 @@ class LLM:
             model.context,
             model.max_sessions,
             memory=Memory(available_memory),
+            eviction=model.eviction,
             transfer=NativeTransfer(),
         )
         self._engine = Engine(

@@ -37,8 +37,9 @@ from edgerun.plan.states import states_of
 from edgerun.plan.workload import Workload, workload
 from edgerun.state import State
 from edgerun.state.capacity import affordable_context, check_context
-from edgerun.state.codecs import codec_names
+from edgerun.state.codecs import codec_named
 from edgerun.state.memory import Memory
+from edgerun.state.policies.registry import policy_named
 from edgerun.values import as_int, shown
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class LoadKeywords(TypedDict, total=False):
     threads: int | None
     context: int | None
     kv_cache: str
+    eviction: str
     max_sessions: int
     chunk_rows: int
     prompt_rows: int
@@ -88,6 +90,8 @@ class LoadOptions:
         context: tokens a sequence may have; None for what the model was made for.
         kv_cache: storage of keys and values, ``"fp32"``, ``"fp16"`` or ``"int8"``;
             ``"int4"`` on the back-end ``"reference"``.
+        eviction: which of the beginnings that are kept for later goes first, ``"lru"``, the one
+            unused for longest, or ``"lfu"``, one that was seldom used.
         max_sessions: sequences that can be cached at a time.
         chunk_rows: most tokens of one call; fewer where values are very wide.
         prompt_rows: most prompt tokens of a call that replies under way wait for.
@@ -105,6 +109,7 @@ class LoadOptions:
     threads: int | None = None
     context: int | None = None
     kv_cache: str = "fp16"
+    eviction: str = "lru"
     max_sessions: int = 4
     chunk_rows: int = DEFAULT_CHUNK_ROWS
     prompt_rows: int = DEFAULT_PROMPT_ROWS
@@ -114,7 +119,8 @@ class LoadOptions:
 
     def __post_init__(self) -> None:
         """Checks every value; NumPy's numbers become Python's."""
-        _check_choice("kv_cache", self.kv_cache, codec_names())
+        codec_named(self.kv_cache)
+        policy_named(self.eviction)
         if self.pack is not None:
             _check_choice("pack", self.pack, env.PACKS)
         for name in ("backend", "device"):
@@ -148,6 +154,7 @@ class Model:
         programs: what runs batches.
         states: what the model's layers remember.
         context: tokens a sequence may have.
+        eviction: which of the pages that nobody uses goes first.
         vocab_size: width of the logits.
         eos_ids: ids that end a reply.
         sampling_defaults: what the model recommends.
@@ -169,6 +176,7 @@ class Model:
     states: tuple[State, ...]
     context: int
     vocab_size: int
+    eviction: str = "lru"
     eos_ids: tuple[int, ...] = ()
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
     chunk_rows: int = DEFAULT_CHUNK_ROWS
@@ -238,6 +246,7 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
         states=states,
         context=context,
         vocab_size=config.vocab_size,
+        eviction=options.eviction,
         eos_ids=tuple(dict.fromkeys((*end_ids, *tokenizer.eos_ids))),
         sampling_defaults=sampling_defaults(
             texts[GENERATION_CONFIG],

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from edgerun.errors import InputError
 from edgerun.state.memory import Memory
 from edgerun.state.paged import PAGE_TOKENS, PagePool, Transfer, page_bytes, pages_of
+from edgerun.state.policies.base import Policy
 from edgerun.state.spec import AttentionState, RecurrentState, State, geometries
 from edgerun.state.store import Slot
 
@@ -54,9 +55,16 @@ def check_context(states: Sequence[State], context: int, memory: Memory) -> None
 
 
 def make_pools(
-    groups: Groups, context: int, slots: int, memory: Memory, transfer: Transfer | None
+    groups: Groups,
+    context: int,
+    slots: int,
+    memory: Memory,
+    policy: Callable[[], Policy],
+    transfer: Transfer | None,
 ) -> list[PagePool]:
     """Pools for layers in groups of one geometry: for all sequences, if memory can hold them.
+
+    ``policy`` makes what says which page goes first, for each pool its own.
 
     Raises:
         InputError: there is no memory for one sequence of ``context`` tokens.
@@ -73,6 +81,7 @@ def make_pools(
                 context,
                 max(_pages(group, context), int(share * slots * pages_of(context))),
                 memory,
+                policy(),
                 transfer,
             )
             for group in groups

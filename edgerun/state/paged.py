@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from edgerun.errors import Full, InputError
 from edgerun.state.codecs import codec_named
 from edgerun.state.memory import Memory
+from edgerun.state.policies.base import Policy
 from edgerun.state.prefixes import Key, PageIndex
 from edgerun.state.spec import AttentionState
 from edgerun.state.store import Block, Slot
@@ -67,6 +68,7 @@ class PagePool:
         context: int,
         pages: int,
         memory: Memory,
+        policy: Policy,
         transfer: Transfer | None = None,
     ) -> None:
         """Reserves address space for ``pages`` pages.
@@ -87,7 +89,7 @@ class PagePool:
         self._users = np.zeros(pages, np.int32)
         self._free: list[int] = []
         self._grown = 0  # pages from here on were never written
-        self._index = PageIndex()
+        self._index = PageIndex(policy)
         self._retained = pages_of(min(context, self.window or context))
         self._fields: dict[str, dict[str, int]] = {}
         self.locate()

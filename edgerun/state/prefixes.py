@@ -12,6 +12,8 @@ from hashlib import blake2b
 
 import numpy as np
 
+from edgerun.state.policies.base import Policy
+
 Key = bytes
 ROOT: Key = b""
 
@@ -23,21 +25,22 @@ def chain(before: Key, ids: Sequence[int]) -> Key:
 
 
 class PageIndex:
-    """Pages of a pool by their key, and those that nobody uses, in the order they were left.
+    """Pages of a pool by their key, and those that nobody uses.
 
     A page that is lost to an interruption between two lines is in none of both and is found by
     counting; see ``PagePool``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy) -> None:
+        """Begins without pages; ``policy`` says which goes first of those that nobody uses."""
         self._pages: dict[Key, int] = {}
         self._keys: dict[int, Key] = {}
-        self._unused: dict[int, None] = {}
+        self._policy = policy
 
     @property
     def unused(self) -> int:
         """How many pages are kept for nothing but to be found."""
-        return len(self._unused)
+        return len(self._policy)
 
     def find(self, key: Key) -> int | None:
         """The page with a key."""
@@ -51,7 +54,7 @@ class PageIndex:
 
     def forget(self, page: int) -> None:
         """Takes its key from a page, because its content changes."""
-        self._unused.pop(page, None)
+        self._policy.forget(page)
         key = self._keys.pop(page, None)
         if key is not None:
             self._pages.pop(key, None)
@@ -60,16 +63,16 @@ class PageIndex:
         """Keeps a page that nobody uses any more; False if it has no key to be found by."""
         if page not in self._keys:
             return False
-        self._unused[page] = None
+        self._policy.leave(page)
         return True
 
     def take(self, page: int) -> None:
-        """Somebody uses a page again."""
-        self._unused.pop(page, None)
+        """Somebody uses a page."""
+        self._policy.use(page)
 
     def evict(self) -> int | None:
-        """The page that was left first, which loses its key; None if all are in use."""
-        page = next(iter(self._unused), None)
+        """A page that nobody uses, which loses its key; None if all are in use."""
+        page = self._policy.victim()
         if page is not None:
             self.forget(page)
         return page

@@ -13,6 +13,7 @@ from edgerun.state.fair_lock import FairLock
 from edgerun.state.memory import Memory
 from edgerun.state.paged import PAGE_TOKENS, PagePool, Transfer
 from edgerun.state.parts import Part
+from edgerun.state.policies.registry import policy_named
 from edgerun.state.prefixes import ROOT, Key, chain
 from edgerun.state.recurrent import RecurrentArrays
 from edgerun.state.spec import RecurrentState, State, geometries
@@ -40,6 +41,7 @@ class SequenceStore:
         slots: int = 1,
         *,
         memory: Memory | None = None,
+        eviction: str = "lru",
         transfer: Transfer | None = None,
     ) -> None:
         """Reserves address space for ``slots`` sequences of ``context`` tokens.
@@ -49,11 +51,12 @@ class SequenceStore:
             context: most tokens of a sequence.
             slots: most sequences.
             memory: from which pages are taken; without limits unless given.
+            eviction: name of the policy by which pages go that nobody uses (``policies``).
             transfer: moves blocks of keys and values; NumPy unless given.
 
         Raises:
-            InputError: a number is not positive, two layers have one name, or there is no memory
-                for one sequence.
+            InputError: a number is not positive, there is no such policy, two layers have one name,
+                or there is no memory for one sequence.
         """
         if context < 1 or slots < 1:
             raise InputError(
@@ -61,7 +64,8 @@ class SequenceStore:
             )
         self.states, self.context, self.lock = tuple(states), context, FairLock()
         self._memory = memory = memory or Memory()
-        self._pools = make_pools(geometries(self.states), context, slots, memory, transfer)
+        policy = policy_named(eviction)
+        self._pools = make_pools(geometries(self.states), context, slots, memory, policy, transfer)
         recurrent = [
             RecurrentArrays(state, slots) for state in states if isinstance(state, RecurrentState)
         ]

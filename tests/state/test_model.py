@@ -60,11 +60,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.written = 0
         self.free = 1 << 40
 
-    @initialize(sessions=st.sampled_from([SLOTS, 2]))
-    def start(self, sessions: int) -> None:
-        self.store = SequenceStore(
-            self.states, CONTEXT, sessions, memory=Memory(lambda: self.free, spare_bytes=0)
-        )
+    @initialize(sessions=st.sampled_from([SLOTS, 2]), eviction=st.sampled_from(["lru", "lfu"]))
+    def start(self, sessions: int, eviction: str) -> None:
+        memory = Memory(lambda: self.free, spare_bytes=0)
+        self.store = SequenceStore(self.states, CONTEXT, sessions, memory=memory, eviction=eviction)
         self.slots = sessions
         self.capacity = self.store.room().pages
 
@@ -184,7 +183,7 @@ class StoreMachine(RuleBasedStateMachine):
             table = pool.page_table
             users = np.bincount(table[table >= 0], minlength=len(pool._users))
             np.testing.assert_array_equal(users, pool._users)
-            retained = list(pool._index._unused)
+            retained = list(pool._index._policy._idle)
             unused = np.flatnonzero(users[: pool._grown] == 0).tolist()
             assert sorted([*pool._free, *retained]) == unused
             assert not users[pool._grown :].any()

@@ -28,9 +28,10 @@ from edgerun.formats import PackedWeight
 from edgerun.llm.llm import LLM
 from edgerun.model.bundle import open_bundle
 from edgerun.ops.registry import OPS
-from edgerun.state import Batch, SequenceStore
+from edgerun.state import Batch, SequenceStore, same_attention
 from edgerun.state.capacity import sequence_bytes
 from edgerun.state.memory import Memory
+from edgerun.state.paged import PAGE_TOKENS
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout, quantise_rows
 from tests.conformance.examples import CASES
@@ -320,6 +321,26 @@ def codec(folder: Path) -> dict[str, Any]:
     }
 
 
+def policy(folder: Path) -> dict[str, Any]:
+    """Fills a cache with three beginnings where there is room for two; which are still there?"""
+
+    def remembered(eviction: str) -> list[bool]:
+        store = SequenceStore(same_attention(1, 1, 8), 2 * PAGE_TOKENS, 3, eviction=eviction)
+        prompts = [[number] * (PAGE_TOKENS + 1) for number in range(3)]
+        for ids in prompts:
+            slot = store.open()
+            store.reserve(slot, PAGE_TOKENS)
+            store.commit(slot, PAGE_TOKENS, ids)
+            store.close(slot)
+        return [store.match(ids)[1] > 0 for ids in prompts[:2]]
+
+    return {
+        "lru": remembered("lru"),
+        "mru": remembered("mru"),
+        "refusal": refusal(lambda: edgerun.load(folder / "float", eviction="fifo")),
+    }
+
+
 def use(checkpoint: Path, folder: Path) -> dict[str, Any]:
     """Uses everything once."""
     return {
@@ -331,6 +352,7 @@ def use(checkpoint: Path, folder: Path) -> dict[str, Any]:
         "op": op(folder),
         "recurrent": recurrent(folder),
         "activation": activation(checkpoint, folder),
+        "policy": policy(folder),
     }
 
 
