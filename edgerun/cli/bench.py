@@ -75,8 +75,8 @@ def bench(
     as_json: options.Json = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
-    from edgerun.cli.bench_report import as_text, summary
-    from edgerun.cli.bench_rows import row_counts, row_figures, row_lines
+    from edgerun.cli.bench_report import summary
+    from edgerun.cli.bench_rows import row_counts, row_figures
 
     _check_room(context, new_tokens)
     counts = None if rows is None else row_counts(rows)
@@ -89,14 +89,7 @@ def bench(
         figures = summary(llm, runs[1:], load_s)  # the first one warms up
         if counts is not None:
             figures["rows"] = row_figures(llm, counts, _ids(llm, prompt, repeat + 1), repeat)
-    if as_json:
-        print(json.dumps(figures))
-        return
-    lines = as_text(figures).splitlines()
-    if counts is not None:
-        lines += ["", *row_lines(figures["rows"])]
-    for line in lines:
-        print(folded(visible(line), sys.stdout, " " * 8))
+    print(json.dumps(figures) if as_json else _text(figures))
 
 
 def one_run(llm: LLM, prompt: int, new_tokens: int, filled: int | None, index: int) -> Run:
@@ -114,6 +107,16 @@ def one_run(llm: LLM, prompt: int, new_tokens: int, filled: int | None, index: i
     llm.generate(long, **_greedy(1))
     decode, of_decode = _timed(llm, long, new_tokens)
     return Run(prefill, decode, {**of_decode, "prefill": of_prompt.get("prefill", 0.0)})
+
+
+def _text(figures: dict[str, Any]) -> str:
+    from edgerun.cli.bench_report import as_text
+    from edgerun.cli.bench_rows import row_lines
+
+    lines = as_text(figures).splitlines()
+    if "rows" in figures:
+        lines += ["", *row_lines(figures["rows"])]
+    return "\n".join(folded(visible(line), sys.stdout, " " * 8) for line in lines)
 
 
 def _timed(llm: LLM, ids: list[int], new_tokens: int) -> tuple[Stats, dict[str, float]]:

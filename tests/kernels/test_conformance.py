@@ -14,8 +14,8 @@ from edgerun.kernels.jit.registry import kernels
 from edgerun.kernels.run.program import ThreadTeam
 from tests.kernels.harness import CASES, ISAS, Case, run
 
-for path in sorted(Path(__file__).parent.glob("cases_*.py")):
-    importlib.import_module(f"tests.kernels.{path.stem}")  # which registers them
+for path in sorted(Path(__file__).parent.glob("cases/*.py")):
+    importlib.import_module(f"tests.kernels.cases.{path.stem}")  # which registers them
 
 
 @pytest.fixture(scope="module")

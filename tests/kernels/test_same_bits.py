@@ -12,7 +12,7 @@ from edgerun.formats.base import PackedWeight
 from edgerun.kernels.layouts.stream import to_stream
 from edgerun.kernels.run.program import ThreadTeam
 from edgerun.ops import linear
-from tests.kernels.cases_linear import (
+from tests.kernels.cases.linear import (
     VECTORS,
     packed_weight,
     rounded_block,

@@ -11,7 +11,7 @@ from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels.layouts.stream import to_stream
 from edgerun.kernels.linear import gemm
-from tests.kernels.cases_linear import (
+from tests.kernels.cases.linear import (
     BLOCK_FORMS,
     BOUND,
     ROW_FORMS,

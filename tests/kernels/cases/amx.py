@@ -14,8 +14,8 @@ from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels.isa import isa_of
 from edgerun.kernels.layouts.stream import to_stream
-from tests.kernels.cases_gemm import MANY, STEP, exact_outputs
-from tests.kernels.cases_linear import (
+from tests.kernels.cases.gemm import MANY, STEP, exact_outputs
+from tests.kernels.cases.linear import (
     BOUND,
     packed_weight,
     rounded_block,
