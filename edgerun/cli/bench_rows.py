@@ -99,11 +99,11 @@ def row_lines(figures: list[dict[str, Any]]) -> list[str]:
     return aligned(
         [
             {
-                "rows": each["rows"],
-                "ms": f"{each['ms']:.3f}",
-                "of one row": f"{each['ratio']:.2f}",
-                "rows/s": f"{each['rows_per_s']:.1f}",
+                "rows": figure["rows"],
+                "ms": f"{figure['ms']:.3f}",
+                "of one row": f"{figure['ratio']:.2f}",
+                "rows/s": f"{figure['rows_per_s']:.1f}",
             }
-            for each in figures
+            for figure in figures
         ]
     )

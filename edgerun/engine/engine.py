@@ -255,14 +255,14 @@ class Engine:
     def _next_parts(self) -> list[Part]:
         """What the next call computes, with slots and pages for all of it."""
         self._retire()
-        wanted: list[Sequence] = []
+        active: list[Sequence] = []
         paused: list[Sequence] = []
         for sequence in self._sequences:
             if sequence.is_wanted:
-                wanted.append(sequence)
+                active.append(sequence)
             elif sequence.lease is not None:
                 paused.append(sequence)
-        running = self._admitted(wanted, paused)
+        running = self._admitted(active, paused)
         parts, preempted = schedule(running, paused, self._slots.room, self.limits)
         for sequence in preempted:
             take_back(sequence)
@@ -274,12 +274,12 @@ class Engine:
             running[0].starve()
         return reserved
 
-    def _admitted(self, wanted: list[Sequence], paused: list[Sequence]) -> list[Sequence]:
+    def _admitted(self, active: list[Sequence], paused: list[Sequence]) -> list[Sequence]:
         """Gives slots to sequences that wait; returns those that have one now, oldest first."""
-        waiting = [sequence for sequence in wanted if sequence.lease is None]
+        waiting = [sequence for sequence in active if sequence.lease is None]
         if not waiting:
-            return wanted
-        running = [sequence for sequence in wanted if sequence.lease is not None]
+            return active
+        running = [sequence for sequence in active if sequence.lease is not None]
         admitted, preempted = admit(waiting, running, paused, self._slots.room, self.limits)
         for sequence in preempted:
             paused.remove(sequence)
@@ -289,7 +289,7 @@ class Engine:
             stats = sequence.stats
             if not stats.prompt_tokens:
                 stats.prompt_tokens, stats.reused_tokens = sequence.prompt_tokens, sequence.cached
-        return [sequence for sequence in wanted if sequence.lease is not None]
+        return [sequence for sequence in active if sequence.lease is not None]
 
     def _reserve(self, part: Part, running: list[Sequence], reserved: list[Part]) -> bool:
         """Gives a part its pages, in the worst case those of all who have none yet."""
@@ -302,8 +302,8 @@ class Engine:
                 self._store.reserve(sequence.lease.slot, whole)
                 return True
             except Full:
-                served = [each.sequence for each in reserved] + [sequence]
-                others = [each for each in running if each.lease and each not in served]
+                served = [part.sequence for part in reserved] + [sequence]
+                others = [other for other in running if other.lease and other not in served]
                 if not self._slots.evict():
                     take_back(others[-1] if others else sequence)
         return False
@@ -318,7 +318,7 @@ class Engine:
             logits = self._forward(batch)
         except Exception as error:
             if len(parts) > 1:
-                return [each for part in parts for each in self._compute([part])]
+                return [sequence for part in parts for sequence in self._compute([part])]
             parts[0].sequence.error = error
             return [parts[0].sequence]
         seconds = time.perf_counter() - began

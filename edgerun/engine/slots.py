@@ -62,7 +62,7 @@ class Slots:
 
     def _leased(self) -> list[Sequence]:
         """Retained sequences that have a slot, and that somebody still has."""
-        alive = [sequence for sequence in (each() for each in self._retained) if sequence]
+        alive = [sequence for sequence in (get() for get in self._retained) if sequence]
         leased = [sequence for sequence in alive if sequence.lease]
         self._retained = [weakref.ref(sequence) for sequence in leased]
         return leased

@@ -111,7 +111,7 @@ class Graph:
 
     def with_nodes(self, nodes: Iterable[Node]) -> Graph:
         """Returns a copy with other nodes, without constants that nothing reads any more."""
-        kept = list(nodes)
-        used = {name for node in kept for name in node.inputs} | set(self.outputs)
+        nodes = list(nodes)
+        used = {name for node in nodes for name in node.inputs} | set(self.outputs)
         constants = {name: value for name, value in self.constants.items() if name in used}
-        return replace(self, nodes=kept, constants=constants)
+        return replace(self, nodes=nodes, constants=constants)

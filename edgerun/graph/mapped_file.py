@@ -123,17 +123,17 @@ def files_of(constants: Iterable[Constant]) -> list[MappedFile]:
     files: dict[int, MappedFile] = {}
     for constant in constants:
         array = constant.codes if isinstance(constant, PackedWeight) else constant
-        found = find_file(array)
-        if found is not None:
-            files[found[0].descriptor] = found[0]
+        view = find_file(array)
+        if view is not None:
+            files[view[0].descriptor] = view[0]
     return list(files.values())
 
 
 def _read(array: NDArray[Number], copy: NDArray[Number]) -> NDArray[Number]:
     """Fills ``copy`` with what ``array``, a view of a mapped file, shows."""
-    found = find_file(array)
-    assert found is not None
-    file, offset = found
+    view = find_file(array)
+    assert view is not None
+    file, offset = view
     if copy.nbytes:
         file.read_into(offset, copy.reshape(-1).view(np.uint8).data)
     return copy

@@ -88,8 +88,8 @@ class Matcher:
 
     def match(self, value: str, pattern: Pattern) -> Match | None:
         """Matches the expression that computes ``value``; None when it has another form."""
-        found = Match()
-        return found if self._match(value, pattern, found) else None
+        captured = Match()
+        return captured if self._match(value, pattern, captured) else None
 
     def number(self, name: str) -> float | None:
         """The value of a constant of one element; None if it has another form."""
@@ -98,16 +98,16 @@ class Matcher:
             return None
         return float(constant.reshape(())[()])
 
-    def _match(self, value: str, pattern: Pattern, found: Match) -> bool:
+    def _match(self, value: str, pattern: Pattern, captured: Match) -> bool:
         if isinstance(pattern, Op):
-            return self._match_op(value, pattern, found)
+            return self._match_op(value, pattern, captured)
         if isinstance(pattern, Num):
             return self._equals(value, pattern.value)
         if isinstance(pattern, Const) and value not in self.graph.constants:
             return False
-        return found.values.setdefault(pattern.name, value) == value
+        return captured.values.setdefault(pattern.name, value) == value
 
-    def _match_op(self, value: str, pattern: Op, found: Match) -> bool:
+    def _match_op(self, value: str, pattern: Op, captured: Match) -> bool:
         node = self.producers.get(value)
         if node is None or node.op != pattern.op or node.outputs[0] != value:
             return False
@@ -117,10 +117,10 @@ class Matcher:
         if any(node.attrs.get(name) != value for name, value in pattern.attributes.items()):
             return False
         pairs = zip(node.inputs, pattern.inputs, strict=False)
-        return all(self._match(name, wanted, found) for name, wanted in pairs)
+        return all(self._match(name, pattern_input, captured) for name, pattern_input in pairs)
 
-    def _equals(self, value: str, wanted: float | tuple[int, ...]) -> bool:
+    def _equals(self, value: str, expected: float | tuple[int, ...]) -> bool:
         constant = self.graph.constants.get(value)
         if constant is None or isinstance(constant, PackedWeight) or constant.size > 16:
             return False
-        return bool(np.array_equal(constant.reshape(-1), np.atleast_1d(np.asarray(wanted))))
+        return bool(np.array_equal(constant.reshape(-1), np.atleast_1d(np.asarray(expected))))

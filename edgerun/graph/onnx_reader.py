@@ -70,7 +70,7 @@ def read_graph(path: Path, data: bytes, listed: Mapping[str, OpenFile] | None = 
         tensor.name: _tensor(tensor, files) for tensor in model.graph.initializer if tensor.name
     }
     names = set(constants)
-    _check_values(model, [one.name for one in model.graph.initializer if one.name])
+    _check_values(model, [tensor.name for tensor in model.graph.initializer if tensor.name])
     return Graph(
         nodes=_nodes(model.graph.node),
         inputs=[value.name for value in model.graph.input if value.name not in names],
@@ -82,8 +82,8 @@ def read_graph(path: Path, data: bytes, listed: Mapping[str, OpenFile] | None = 
 
 def _type_name(tensor: Any) -> str:
     kinds = onnx_messages().TensorProto.DataType
-    known: dict[int, str] = {number: name for name, number in kinds.items()}
-    return known.get(tensor.data_type, str(tensor.data_type)).lower()
+    names: dict[int, str] = {number: name for name, number in kinds.items()}
+    return names.get(tensor.data_type, str(tensor.data_type)).lower()
 
 
 def _tensor(tensor: Any, files: ExternalFiles) -> NDArray[Any]:
@@ -125,10 +125,11 @@ def _typed(tensor: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> NDAr
 
 def _check_names(graph: Any) -> None:
     """Names go into messages: they are short, and have nothing that a terminal would obey."""
-    names = [one.name for part in (graph.input, graph.output, graph.initializer) for one in part]
+    values = [*graph.input, *graph.output, *graph.initializer]
+    names = [value.name for value in values]
     for node in graph.node:
         names += [node.name, node.op_type, node.domain, *node.input, *node.output]
-        names += [one.name for one in node.attribute]
+        names += [attribute.name for attribute in node.attribute]
     for name in names:
         if len(name) > LONGEST_NAME or not name.isprintable():
             raise BundleError(
@@ -152,25 +153,25 @@ def _nodes(protos: Any) -> list[Node]:
 
 def _check_values(model: Any, names: list[str]) -> None:
     """Every value is made once, and before a node reads it, as ONNX demands."""
-    made = set(names)
-    if len(made) != len(names):
+    available = set(names)
+    if len(available) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise BundleError(f"the graph has two tensors called '{twice}'")
-    made.update(value.name for value in model.graph.input)
-    made.update(tensor.values.name for tensor in model.graph.sparse_initializer)
+    available.update(value.name for value in model.graph.input)
+    available.update(tensor.values.name for tensor in model.graph.sparse_initializer)
     for node in model.graph.node:
         for name in node.input:
-            if name and name not in made:
+            if name and name not in available:
                 raise BundleError(
                     f"node '{node.name}' ({node.op_type}) reads '{name}', which nothing before it "
                     "makes"
                 )
         for name in node.output:
-            if name in made:
+            if name in available:
                 raise BundleError(
                     f"node '{node.name}' ({node.op_type}) makes '{name}', which is there already"
                 )
-        made.update(name for name in node.output if name)
+        available.update(name for name in node.output if name)
 
 
 def _node(proto: Any, name: str) -> Node:

@@ -61,12 +61,12 @@ def output_shapes(graph: Graph, node: Node, shapes: Shapes) -> dict[str, ValueSh
             f"node '{node.name}' ({node.op}) mixes rows of all tokens with those whose logits are "
             f"wanted: {ALTERED}"
         )
-    made = {}
+    outputs = {}
     for operand, name in zip(op.outputs, node.outputs, strict=False):
         width = sizes.value(operand.sizes[0])
         if width is not None:
-            made[name] = ValueShape(width, op.selects or True in selected, operand.dtype)
-    return made
+            outputs[name] = ValueShape(width, op.selects or True in selected, operand.dtype)
+    return outputs
 
 
 def node_sizes(graph: Graph, node: Node, shapes: Shapes) -> Sizes:

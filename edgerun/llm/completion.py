@@ -217,7 +217,11 @@ def together(
     everyone = list(streams)
     if any(stream._engine is not engine for stream in everyone):
         raise InputError("a stream is another model's: run streams together on the model of all")
-    running = {i: each for i, each in enumerate(everyone) if not each.completion.finish_reason}
+    running = {
+        index: stream
+        for index, stream in enumerate(everyone)
+        if not stream.completion.finish_reason
+    }
     try:
         for stream in running.values():
             engine.add(stream._sequence)

@@ -162,8 +162,8 @@ class LLM:
             SamplingError: a sampling parameter is unknown or outside its range.
         """
         return self._completed(
-            self.stream(prompt, **each)
-            for prompt, each in _with_options(check_prompts(prompts), options, sampling)
+            self.stream(prompt, **keywords)
+            for prompt, keywords in _with_options(check_prompts(prompts), options, sampling)
         )
 
     def chat_many(
@@ -175,8 +175,8 @@ class LLM:
         """Answers several conversations together; see ``generate_many`` and ``chat``."""
         checked = check_conversations(conversations)
         return self._completed(
-            self.stream_chat(messages, **each)
-            for messages, each in _with_options(checked, options, sampling)
+            self.stream_chat(messages, **keywords)
+            for messages, keywords in _with_options(checked, options, sampling)
         )
 
     def together(self, streams: Iterable[TextStream]) -> Generator[tuple[int, str], None, None]:
@@ -331,13 +331,13 @@ def _with_options(
 ) -> list[tuple[T, SamplingKeywords]]:
     """Each item with the sampling parameters that are its own or common to all."""
     own = [{}] * len(items) if options is None else options
-    if not isinstance(own, list | tuple) or not all(isinstance(each, Mapping) for each in own):
+    if not isinstance(own, list | tuple) or not all(isinstance(entry, Mapping) for entry in own):
         raise InputError(
             f"options is {shown(options)}; expected a list of dictionaries of sampling parameters"
         )
     if len(own) != len(items):
         raise InputError(f"{len(own)} options for {len(items)} prompts; expected one for each")
-    return [(item, {**common, **each}) for item, each in zip(items, own, strict=True)]
+    return [(item, {**common, **keywords}) for item, keywords in zip(items, own, strict=True)]
 
 
 def _release(model: Model) -> None:

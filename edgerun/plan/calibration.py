@@ -87,12 +87,12 @@ class Load:
 HOT_BYTES, ROW_LAYERS, BATCH_ROWS, BATCH_SIZE, BATCH_LAYERS = 256 << 10, 64, 128, 1024, 4
 FAMILIES = tuple(
     (activations, weights)
-    for activations, each in (
+    for activations, formats in (
         ("int8_row", ("trits", "ternary", "int2", "int4", "int8")),
         ("int8_block", ("int2", "int4", "int8")),
         ("float", ("int2", "int4", "int8", "float32")),
     )
-    for weights in each
+    for weights in formats
 )
 DECODING = Load("int8_row", "ternary", 1, (2048, 2048), 24, chained=True, shared=False)
 
@@ -121,14 +121,14 @@ def calibrate(threads: int, progress: Progress = lambda text: None) -> MachinePr
         EdgerunError: other programs used the machine meanwhile; nothing was stored.
     """
     with BusyMeter() as meter:
-        found = _measure_all(threads, progress)
+        profile = _measure_all(threads, progress)
     if meter.busy:
         raise EdgerunError(
             f"the machine was busy, so nothing was stored: {meter.describe()}; "
             "end them and calibrate again"
         )
     progress("decoding beside a process that keeps one core busy")
-    return write_profile(replace(found, contended=measure_contended(threads)))
+    return write_profile(replace(profile, contended=measure_contended(threads)))
 
 
 def _measure_all(threads: int, progress: Progress) -> MachineProfile:
@@ -143,10 +143,12 @@ def _measure_all(threads: int, progress: Progress) -> MachineProfile:
     rates, paths = {}, {}
     for activations, weights in FAMILIES:
         progress(f"kernels of {weights} weights, {activations} activations")
-        found = {load.rows: measure_rate(load, threads) for load in loads_of(activations, weights)}
+        measured = {
+            load.rows: measure_rate(load, threads) for load in loads_of(activations, weights)
+        }
         name = family(activations, weights)
-        rates[name] = {rows: rate for rows, (rate, _) in found.items()}
-        paths[name] = {rows: path for rows, (_, path) in found.items()}
+        rates[name] = {rows: rate for rows, (rate, _) in measured.items()}
+        paths[name] = {rows: path for rows, (_, path) in measured.items()}
     return MachineProfile(
         bandwidth=bandwidth,
         rates=rates,
@@ -170,20 +172,20 @@ def limits(threads: int) -> Limits:
     return Limits(write_profile(profile))
 
 
-def _limits(threads: int, known: MachineProfile) -> MachineProfile:
-    speed = max(measure_bandwidth(threads), known.bandwidth.get(threads, 0.0))
-    peaks = {path: dict(by_threads) for path, by_threads in known.peaks.items()}
+def _limits(threads: int, profile: MachineProfile) -> MachineProfile:
+    speed = max(measure_bandwidth(threads), profile.bandwidth.get(threads, 0.0))
+    peaks = {path: dict(by_threads) for path, by_threads in profile.peaks.items()}
     for path, by_threads in measure_peaks([threads]).items():
         best = peaks.setdefault(path, {})
         best[threads] = max(by_threads[threads], best.get(threads, 0.0))
     # Nothing costs nothing: a zero is an error of measurement.
-    costs = [measure_fork_join(threads), known.fork_join_s.get(threads, 0.0)]
+    costs = [measure_fork_join(threads), profile.fork_join_s.get(threads, 0.0)]
     cost = min((seconds for seconds in costs if seconds > 0), default=0.0)
     return replace(
-        known,
-        bandwidth={**known.bandwidth, threads: speed},
+        profile,
+        bandwidth={**profile.bandwidth, threads: speed},
         peaks=peaks,
-        fork_join_s={**known.fork_join_s, threads: cost},
+        fork_join_s={**profile.fork_join_s, threads: cost},
     )
 
 
@@ -272,8 +274,8 @@ def random_weight(name: str, size: tuple[int, int], seed: int) -> Constant:
     bits = math.ceil(WEIGHT_BITS[name])
     codes = rng.integers(int(ternary), 1 << bits, (n, k // BLOCK, BLOCK), np.uint8)
     scales = np.full((n, k // BLOCK), k**-0.5 / 2 ** (bits - 1), np.float32)
-    made = "ternary" if ternary else name
-    return PackedWeight(made, (n, k), BLOCK, pack_bits(codes, bits), scales)
+    stored = "ternary" if ternary else name
+    return PackedWeight(stored, (n, k), BLOCK, pack_bits(codes, bits), scales)
 
 
 @contextlib.contextmanager

@@ -52,10 +52,10 @@ def workload(graph: Graph) -> Workload:
 def logit_nodes(graph: Graph) -> set[str]:
     """Names of the nodes that see only the rows whose logits are wanted."""
     selected: set[str] = set()
-    found = set()
+    names = set()
     for node in graph.nodes:
         selects = node.op in OPS and OPS[node.op].selects
         if selects or selected.intersection(node.inputs):
             selected.update(node.outputs)
-            found.add(node.name)
-    return found
+            names.add(node.name)
+    return names

@@ -51,8 +51,8 @@ class RecurrentArrays:
         """See ``Part``."""
         self._written[slot] = None
         self._now[slot] = self._at(slot, length, current)
-        kept = self._checkpoints[slot]
-        self._checkpoints[slot] = {at: arrays for at, arrays in kept.items() if at <= length}
+        checkpoints = self._checkpoints[slot]
+        self._checkpoints[slot] = {at: arrays for at, arrays in checkpoints.items() if at <= length}
 
     def share(
         self, source: Slot, slot: Slot, length: int, current: int, keys: Sequence[Key]

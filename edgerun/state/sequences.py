@@ -147,12 +147,12 @@ class SequenceStore:
             raise InputError(
                 f"a fork of {asked} tokens from a sequence of {current}; expected 0 to {current}"
             )
-        slot, kept, keys = self._open(owner), self._reachable(source, asked), self._keys[source]
+        slot, reached, keys = self._open(owner), self._reachable(source, asked), self._keys[source]
         self._filled[slot] = True
         for part in self._parts:
-            part.share(source, slot, kept, current, keys)
-        self._set(slot, kept, keys)
-        return slot, kept
+            part.share(source, slot, reached, current, keys)
+        self._set(slot, reached, keys)
+        return slot, reached
 
     def match(self, ids: Sequence[int], owner: Owner | None = None) -> tuple[Slot, int]:
         """See ``StateStore``."""
@@ -237,13 +237,13 @@ class SequenceStore:
 
     def _rewind(self, slot: Slot, length: int) -> int:
         current, keys = self._lengths[slot], self._keys[slot]
-        kept = self._reachable(slot, max(0, min(length, current)))
-        if kept <= len(keys) * PAGE_TOKENS:
+        reached = self._reachable(slot, max(0, min(length, current)))
+        if reached <= len(keys) * PAGE_TOKENS:
             self._name_tail(slot)
         for part in self._parts:
-            part.cut(slot, kept, current, keys)
-        self._set(slot, kept, keys)
-        return kept
+            part.cut(slot, reached, current, keys)
+        self._set(slot, reached, keys)
+        return reached
 
     def checkpoint(self, slot: Slot) -> None:
         """See ``StateStore``."""

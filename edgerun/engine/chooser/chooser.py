@@ -105,8 +105,8 @@ class Chooser:
     def accept(self, id_: int) -> None:
         """Appends a token, whoever chose it."""
         self._accepted.append(id_)
-        for each in self._filters:
-            each.accept(id_)
+        for filter_ in self._filters:
+            filter_.accept(id_)
 
     def undo(self, count: int) -> None:
         """Takes back the last tokens that were accepted; all is as it was before them.
@@ -118,8 +118,8 @@ class Chooser:
             raise ValueError(f"{count} tokens to take back of {len(self._accepted)}")
         for _ in range(count):
             id_ = self._accepted.pop()
-            for each in self._filters:
-                each.undo(id_)
+            for filter_ in self._filters:
+                filter_.undo(id_)
 
     def verify(self, logits: NDArray[np.float32], drafted: Sequence[int]) -> list[int]:
         """Chooses one token, and another one for each of those drafted that was chosen too.
@@ -166,8 +166,8 @@ class Chooser:
         copied = scratch("logits", len(logits))
         copied[:] = logits
         candidates = Candidates(copied)
-        for each in self._filters:
-            candidates = _applied(each, candidates)
+        for filter_ in self._filters:
+            candidates = _applied(filter_, candidates)
         return candidates
 
 
@@ -177,7 +177,7 @@ def _needed(processors: Sequence[Processor], *, greedy: bool) -> list[Processor]
     Greedy choice needs nothing that keeps the likeliest token, unless something follows that may
     change it: typical-p sees what top-k left.
     """
-    active = [each for each in processors if each.is_active]
+    active = [processor for processor in processors if processor.is_active]
     while greedy and active and active[-1].keeps_likeliest:
         active.pop()
     return active

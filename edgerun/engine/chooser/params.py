@@ -127,7 +127,7 @@ class SamplingParams(Options):
     @property
     def is_greedy(self) -> bool:
         """Whether the likeliest token is taken every time."""
-        return any(each.is_greedy for each in self.processors)
+        return any(processor.is_greedy for processor in self.processors)
 
     def values(self) -> dict[str, Any]:
         """Returns the value of every option, in the order of ``all_options``."""
@@ -141,15 +141,15 @@ class SamplingParams(Options):
 def all_options() -> list[Option]:
     """Returns what ends a reply, and what there is to choose, in the order of the processors."""
     classes: Sequence[type[Options]] = (SamplingParams, *processor_types())
-    return [entry for each in classes for entry in each.options()]
+    return [entry for options in classes for entry in options.options()]
 
 
 def _checked(processors: Any, given: Mapping[str, Any]) -> tuple[Processor, ...]:
     if not isinstance(processors, list | tuple):
         raise SamplingError(f"processors is {shown(processors)}; expected a list of processors")
-    for each in processors:
-        if not isinstance(each, Processor):
-            raise SamplingError(f"processors holds {shown(each)}; expected processors only")
+    for processor in processors:
+        if not isinstance(processor, Processor):
+            raise SamplingError(f"processors holds {shown(processor)}; expected processors only")
     if given:
         raise SamplingError(
             f"{next(iter(given))} is given beside a list of processors: put it into one of them"

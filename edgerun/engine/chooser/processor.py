@@ -102,9 +102,9 @@ def processor_types() -> tuple[type[Processor], ...]:
         ValueError: two have the same place, or options of the same name.
     """
     types: list[type[Processor]] = list(entries(ROOM, "PROCESSOR").values())
-    types.sort(key=lambda each: each.order)
-    _check_distinct("order", [str(each.order) for each in types])
-    _check_distinct("option", [entry.name for each in types for entry in each.options()])
+    types.sort(key=lambda type_: type_.order)
+    _check_distinct("order", [str(type_.order) for type_ in types])
+    _check_distinct("option", [entry.name for type_ in types for entry in type_.options()])
     return tuple(types)
 
 
@@ -121,6 +121,8 @@ def processors_of(values: Mapping[str, Any]) -> tuple[Processor, ...]:
         SamplingError: a value is outside its range.
     """
     return tuple(
-        each(**{entry.name: values[entry.name] for entry in each.options() if entry.name in values})
-        for each in processor_types()
+        type_(
+            **{entry.name: values[entry.name] for entry in type_.options() if entry.name in values}
+        )
+        for type_ in processor_types()
     )

@@ -66,10 +66,10 @@ def scratch(name: str, size: int, dtype: str = "f4") -> NDArray[Any]:
     Fresh arrays as long as a large vocabulary would take their pages from the system each time,
     which takes longer than the arithmetic.
     """
-    kept: dict[str, NDArray[Any]] = _LOCAL.__dict__
-    if name not in kept or len(kept[name]) < size:
-        kept[name] = np.empty(size, dtype)
-    return kept[name][:size]
+    arrays: dict[str, NDArray[Any]] = _LOCAL.__dict__
+    if name not in arrays or len(arrays[name]) < size:
+        arrays[name] = np.empty(size, dtype)
+    return arrays[name][:size]
 
 
 def last_of_fewest(

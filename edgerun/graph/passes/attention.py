@@ -59,13 +59,13 @@ def fuse_attention(graph: Graph) -> Graph:
 
 def _window(mask: str, matcher: Matcher) -> int | None:
     """Window of a causal mask (0: unlimited), or None when the mask is something else."""
-    found = matcher.match(mask, _FULL_MASK)
-    if found is not None:
-        return 0 if _reads_inputs(found) else None
-    found = matcher.match(mask, _WINDOW_MASK)
-    if found is None or not _reads_inputs(found):
+    match = matcher.match(mask, _FULL_MASK)
+    if match is not None:
+        return 0 if _reads_inputs(match) else None
+    match = matcher.match(mask, _WINDOW_MASK)
+    if match is None or not _reads_inputs(match):
         return None
-    window = matcher.number(found["window"])
+    window = matcher.number(match["window"])
     if window is None:
         return None
     if not window >= 1 or not window.is_integer():
@@ -73,8 +73,8 @@ def _window(mask: str, matcher: Matcher) -> int | None:
     return int(window)
 
 
-def _reads_inputs(found: Match) -> bool:
-    return (found["attention_mask"], found["input_ids"]) == ("attention_mask", "input_ids")
+def _reads_inputs(match: Match) -> bool:
+    return (match["attention_mask"], match["input_ids"]) == ("attention_mask", "input_ids")
 
 
 def _rewrite(node: Node, matcher: Matcher, window: int) -> dict[str, list[Node]]:
@@ -113,20 +113,20 @@ def _layer(node: Node) -> int | None:
     """Layer number from the names of the cache inputs."""
     if node.attrs["is_causal"] or "scale" not in node.attrs:
         return None
-    found = [_PAST_NAME.fullmatch(name) for name in node.inputs[4:6]]
-    if found[0] is None or found[1] is None or found[0][1] != found[1][1]:
+    key, value = (_PAST_NAME.fullmatch(name) for name in node.inputs[4:6])
+    if key is None or value is None or key[1] != value[1]:
         return None
-    return int(found[0][1])
+    return int(key[1])
 
 
 def _join(node: Node, width: int, matcher: Matcher) -> Node | None:
     """The Reshape that joins the heads of this node's output to rows of a width."""
     for transpose in matcher.consumers.get(node.outputs[0], []):
         for reshape in matcher.consumers.get(transpose.outputs[0], []):
-            found = matcher.match(reshape.outputs[0], _JOINED)
-            if found is None or found["attended"] != node.outputs[0]:
+            match = matcher.match(reshape.outputs[0], _JOINED)
+            if match is None or match["attended"] != node.outputs[0]:
                 continue
-            if _shape(found, matcher) == [0, 0, width]:
+            if _shape(match, matcher) == [0, 0, width]:
                 return reshape
     return None
 
@@ -156,10 +156,10 @@ def _heads(value: str, matcher: Matcher) -> _Heads | None:
     if rotary is not None and rotated:
         nodes.append(rotary)
         value = rotary.inputs[0]
-    found = matcher.match(value, _HEADS)
-    if found is None:
+    match = matcher.match(value, _HEADS)
+    if match is None:
         return None
-    value = found["split"]
+    value = match["split"]
     norm = matcher.producers.get(value)
     if norm is not None and norm.op == "rms_norm":
         nodes.append(norm)
@@ -179,8 +179,8 @@ def _heads(value: str, matcher: Matcher) -> _Heads | None:
     return _Heads(flat, shape[2], shape[3], renamed)
 
 
-def _shape(found: Match, matcher: Matcher) -> list[int]:
-    shape: list[int] = matcher.graph.array(found["shape"]).reshape(-1).tolist()
+def _shape(match: Match, matcher: Matcher) -> list[int]:
+    shape: list[int] = matcher.graph.array(match["shape"]).reshape(-1).tolist()
     return shape
 
 

@@ -25,9 +25,9 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
     if node.op != "Mul":
         return node
     for activation, form in _FORMS.items():
-        found = matcher.match(node.outputs[0], form)
-        if found is not None:
-            inputs = (found["gate"], found["up"])
+        match = matcher.match(node.outputs[0], form)
+        if match is not None:
+            inputs = (match["gate"], match["up"])
             return replace(node, op="gate", inputs=inputs, attrs={"activation": activation})
     return node
 

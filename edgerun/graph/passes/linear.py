@@ -79,9 +79,9 @@ def _quantised(node: Node, matcher: Matcher, derived: Derived) -> Node | None:
 
 
 def _activations(value: str, node: Node, matcher: Matcher) -> tuple[str, Activations]:
-    found = matcher.match(value, _ROUNDED)
-    if found is not None:
-        return found["x"], "int8_row"
+    match = matcher.match(value, _ROUNDED)
+    if match is not None:
+        return match["x"], "int8_row"
     return value, "int8_block" if node.attrs.get("accuracy_level") == 4 else "float"
 
 
@@ -112,20 +112,20 @@ def _dense(node: Node, matcher: Matcher, derived: Derived) -> Node | None:
     tied = matcher.match(node.outputs[0], _TIED)
     if tied is not None:
         return _float_linear(node, tied["x"], tied["table"], matcher)
-    found = matcher.match(node.outputs[0], _DENSE)
-    if found is None or matcher.graph.array(found["weight"]).ndim != 2:
+    match = matcher.match(node.outputs[0], _DENSE)
+    if match is None or matcher.graph.array(match["weight"]).ndim != 2:
         return None
     return _float_linear(
-        node, found["x"], _turned(matcher.graph, found["weight"], derived), matcher
+        node, match["x"], _turned(matcher.graph, match["weight"], derived), matcher
     )
 
 
 def _biased(node: Node, matcher: Matcher, derived: Derived) -> Node | None:
-    found = matcher.match(node.outputs[0], _BIASED)
-    if found is None or matcher.graph.array(found["bias"]).ndim != 1:
+    match = matcher.match(node.outputs[0], _BIASED)
+    if match is None or matcher.graph.array(match["bias"]).ndim != 1:
         return None
-    name = _turned(matcher.graph, found["weight"], derived)
-    return _float_linear(node, found["x"], name, matcher, found["bias"])
+    name = _turned(matcher.graph, match["weight"], derived)
+    return _float_linear(node, match["x"], name, matcher, match["bias"])
 
 
 def _float_linear(node: Node, x: str, weight: str, matcher: Matcher, *bias: str) -> Node:

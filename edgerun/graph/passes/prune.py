@@ -9,12 +9,12 @@ from edgerun.graph.passes.base import Pass
 def prune(graph: Graph) -> Graph:
     """Keeps the nodes that the outputs depend on, in their order."""
     needed = set(graph.outputs)
-    kept = []
+    nodes = []
     for node in reversed(graph.nodes):
         if needed.intersection(node.outputs):
-            kept.append(node)
+            nodes.append(node)
             needed.update(node.inputs)
-    pruned = graph.with_nodes(reversed(kept))
+    pruned = graph.with_nodes(reversed(nodes))
     pruned.inputs = [name for name in graph.inputs if name in needed]
     return pruned
 

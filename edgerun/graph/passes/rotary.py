@@ -53,21 +53,21 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
     if node.op != "Add":
         return node
     for form in _FORMS:
-        found = matcher.match(node.outputs[0], form)
-        if found is None or found["position_ids"] != "position_ids":
+        match = matcher.match(node.outputs[0], form)
+        if match is None or match["position_ids"] != "position_ids":
             continue
-        inv_freq = matcher.graph.array(found["inv_freq"])
+        inv_freq = matcher.graph.array(match["inv_freq"])
         half = len(inv_freq)
-        middle, end = matcher.number(found["middle"]), matcher.number(found["end"])
+        middle, end = matcher.number(match["middle"]), matcher.number(match["end"])
         if middle != half or end is None or not end >= 2 * half:
             continue
-        factor = matcher.number(found["factor"]) if "factor" in found.values else 1.0
+        factor = matcher.number(match["factor"]) if "factor" in match.values else 1.0
         if factor is None:
             continue
         return replace(
             node,
             op="rotary",
-            inputs=(found["x"], POSITIONS, found["inv_freq"]),
+            inputs=(match["x"], POSITIONS, match["inv_freq"]),
             attrs={
                 "head_dim": 2 * half,
                 "factor": float(np.float32(factor)),

@@ -101,9 +101,9 @@ class ChatFormat:
             self._tokenizer.check_fits(disguise.reveal(text), context)
         chat = RenderedChat(text, disguise, spared, ())
         if before and chat.follows(before):
-            rest = text[len(before.text) :]
-            if self._tokenizer.starts_with_control(rest):
-                ids = self._tokenizer.encode_template(rest, disguise.reveal, first=False)
+            tail = text[len(before.text) :]
+            if self._tokenizer.starts_with_control(tail):
+                ids = self._tokenizer.encode_template(tail, disguise.reveal, first=False)
                 return RenderedChat(text, disguise, spared, (*before.ids, *ids))
         ids = self._tokenizer.encode_template(text, disguise.reveal)
         return RenderedChat(text, disguise, spared, tuple(ids))

@@ -107,8 +107,8 @@ def indent(text: str, width: Any = 4, first: bool = False, blank: bool = False) 
     """Jinja's filter; minijinja's own drops a newline at the end."""
     space = width if isinstance(width, str) else " " * width
     lines = (text + "\n").splitlines()
-    rest = [space + line if line or blank else line for line in lines[1:]]
-    return "\n".join([space + lines[0] if first else lines[0], *rest])
+    following = [space + line if line or blank else line for line in lines[1:]]
+    return "\n".join([space + lines[0] if first else lines[0], *following])
 
 
 def environment(fuel: int) -> Any:

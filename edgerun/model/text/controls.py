@@ -59,8 +59,8 @@ class ControlTokens:
             run = run.lstrip() if strip else run
             yield (run.rstrip() if control.strip_left else run), control.id
             start, strip = match.end(), control.strip_right
-        rest = text[start:]
-        yield (rest.lstrip() if strip else rest), None
+        tail = text[start:]
+        yield (tail.lstrip() if strip else tail), None
 
     def starts(self, text: str) -> bool:
         """Whether ``text`` begins with a control token."""
