@@ -34,11 +34,18 @@ class Candidates:
         backends: those that run here, best first.
         preferred: name of the one that takes every node it supports; None to go by cost.
         absent: why others take no part, by name.
+        prompts: those for rows of prompts whose logits nobody wants, where these go elsewhere.
     """
 
     backends: tuple[Backend, ...]
     preferred: str | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
+    prompts: Candidates | None = None
+
+    def every(self) -> tuple[Backend, ...]:
+        """All of them, each once."""
+        others = self.prompts.backends if self.prompts else ()
+        return (*self.backends, *(each for each in others if each not in self.backends))
 
 
 def backend_names() -> list[str]:
@@ -129,7 +136,7 @@ def _all_candidates(given: Mapping[str, Any]) -> Candidates:
 
 def absent_backends(candidates: Candidates) -> dict[str, str]:
     """Why back-ends take no part in a plan, by name, those included that nobody asked for."""
-    taking_part = {backend.name.partition(":")[0] for backend in candidates.backends}
+    taking_part = {backend.name.partition(":")[0] for backend in candidates.every()}
     without_devices = modules_of(ROOM)
     others = {
         name: (NOT_ASKED if name in without_devices else NO_DEVICE_NAMED).format(

@@ -40,6 +40,23 @@ Device = Annotated[
         "--device", metavar="NAME", help="Device of the back-end, where it has several, e.g. cosim."
     ),
 ]
+Place = Annotated[
+    str | None,
+    typer.Option(
+        "--place",
+        metavar="PLACES",
+        help="Where parts of the work go, e.g. prefill=openvino:NPU,decode=cpu.",
+    ),
+]
+Require = Annotated[
+    str | None,
+    typer.Option(
+        "--require",
+        metavar="NAME",
+        help="End with an error if this back-end fails, e.g. openvino:NPU, instead of going on "
+        "with the CPU.",
+    ),
+]
 Context = Annotated[
     int | None,
     typer.Option("-c", "--context", metavar="N", help="Tokens of prompt and reply together."),
@@ -65,6 +82,8 @@ LOADING: dict[str, Any] = {
     "threads": Threads,
     "backend": BackendName,
     "device": Device,
+    "place": Place,
+    "require": Require,
     "context": Context,
     "kv_cache": KVCacheType,
     "pack": Pack,

@@ -22,18 +22,20 @@ def plan(
     ] = False,
     backend: options.BackendName = None,
     device: options.Device = None,
+    place: options.Place = None,
     as_json: options.Json = False,
 ) -> None:
     """Runs the command; the parameters are the options."""
-    from edgerun.backends.registry import absent_backends, find_candidates
-    from edgerun.llm.loading import LoadOptions, choices, packing_of, resolve
+    from edgerun.backends.registry import absent_backends
+    from edgerun.llm.loading import LoadOptions, candidates_for, packing_of, resolve
     from edgerun.model.bundle import open_bundle
-    from edgerun.plan.planner import make_plan
+    from edgerun.plan.routes import plan_for
 
-    bundle, defaults = open_bundle(resolve(options.model_of(model, named))), LoadOptions()
-    candidates = find_candidates(backend, device, choices(bundle, defaults))
-    rows = make_plan(bundle.graph, candidates.backends, candidates.preferred).explain()
-    for candidate in candidates.backends:
+    chosen = LoadOptions(backend=backend, device=device, place=place)
+    bundle = open_bundle(resolve(options.model_of(model, named)))
+    candidates = candidates_for(bundle, chosen)
+    rows = plan_for(bundle.graph, candidates).explain()
+    for candidate in candidates.every():
         candidate.close()
     placements = [asdict(row) for row in rows if explain or row.chosen]
     if as_json:
@@ -48,7 +50,7 @@ def plan(
             print_pairs("not in the plan", absent)
         bases = {row["backend"]: row["basis"] for row in placements if row["basis"]}
         print_pairs("estimates stand on", bases)
-        print(f"ternary weights in memory: {packing_of(bundle, defaults)}")
+        print(f"ternary weights in memory: {packing_of(bundle, chosen)}")
 
 
 def _together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

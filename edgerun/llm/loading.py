@@ -17,7 +17,7 @@ from edgerun.backends.base import (
     Progress,
     buckets,
 )
-from edgerun.backends.registry import find_candidates
+from edgerun.backends.registry import Candidates, find_candidates
 from edgerun.engine.chooser.processor import processor_types
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS
 from edgerun.errors import BundleError, InputError
@@ -31,8 +31,10 @@ from edgerun.model.config import eos_ids, read_json_object, sampling_defaults
 from edgerun.model.text.sandboxed_library import SandboxedLibrary
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.ops.registry import OPS
-from edgerun.plan.planner import Plan, make_plan
+from edgerun.plan.places import Places, placed_candidates
+from edgerun.plan.planner import Plan
 from edgerun.plan.programs import Programs, compile_plan
+from edgerun.plan.routes import plan_for
 from edgerun.plan.states import states_of
 from edgerun.plan.workload import Workload, workload
 from edgerun.state import State
@@ -66,6 +68,8 @@ class LoadKeywords(TypedDict, total=False):
 
     backend: str | None
     device: str | None
+    place: str | None
+    require: str | None
     threads: int | None
     context: int | None
     kv_cache: str
@@ -86,6 +90,10 @@ class LoadOptions:
         backend: name of the one back-end to use, with others for what it leaves to them; None
             lets the plan choose.
         device: which device the back-end is to use; None for its own choice.
+        place: back-ends for parts of the work, ``"prefill=openvino:NPU,decode=cpu"``; None lets the
+            plan choose.
+        require: the back-end, with its device, whose failure is an error; None if the CPU may go
+            on.
         threads: worker threads; None for one per usable core.
         context: tokens a sequence may have; None for what the model was made for.
         kv_cache: storage of keys and values, ``"fp32"``, ``"fp16"`` or ``"int8"``;
@@ -106,6 +114,8 @@ class LoadOptions:
 
     backend: str | None = None
     device: str | None = None
+    place: str | None = None
+    require: str | None = None
     threads: int | None = None
     context: int | None = None
     kv_cache: str = "fp16"
@@ -123,10 +133,17 @@ class LoadOptions:
         policy_named(self.eviction)
         if self.pack is not None:
             _check_choice("pack", self.pack, env.PACKS)
-        for name in ("backend", "device"):
+        for name in ("backend", "device", "place", "require"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, str) and value):
                 raise InputError(f"{name} is {shown(value)}; expected a name, or None")
+        if self.place is not None:
+            Places.read(self.place)
+            if self.backend or self.device:
+                raise InputError(
+                    f"place is {shown(self.place)} and a back-end or device is named for "
+                    "everything: leave one out"
+                )
         for name, high in LIMITS.items():
             value = _whole(name, getattr(self, name), high)
             object.__setattr__(self, name, value)
@@ -296,20 +313,32 @@ def _compile(
 
     Weights that were never hashed are hashed meanwhile, so that nothing is generated with others.
     """
-    backend_options = choices(bundle, options)
-    candidates = find_candidates(options.backend, options.device, backend_options)
+    candidates = candidates_for(bundle, options)
     with ExitStack() as owned, bundle.files.verification() as verification:
-        for backend in candidates.backends:
+        backends = candidates.every()
+        for backend in backends:
             owned.callback(backend.close)
-        plan = make_plan(bundle.graph, candidates.backends, candidates.preferred)
-        names = {segment.backend for segments in plan.segments.values() for segment in segments}
-        used = tuple(backend for backend in candidates.backends if backend.name in names)
-        for backend in set(candidates.backends).difference(used):
+        plan = plan_for(bundle.graph, candidates)
+        used = tuple(backend for backend in backends if backend.name in plan.backends())
+        for backend in set(backends).difference(used):
             backend.close()
         compile_options = CompileOptions(states, options.progress)
-        programs = compile_plan(plan, candidates.backends, buckets(rows), compile_options)
+        programs = compile_plan(plan, backends, buckets(rows), compile_options, options.require)
         verification.finish(options.progress)
         return programs, used, owned.pop_all(), streamed_bytes(plan, used)
+
+
+def candidates_for(bundle: Bundle, options: LoadOptions) -> Candidates:
+    """The back-ends to plan with, as the options name them.
+
+    Raises:
+        InputError: there is no back-end or device of a name.
+        UnsupportedError: one that is named does not run here.
+    """
+    given = choices(bundle, options)
+    if options.place is not None:
+        return placed_candidates(Places.read(options.place), given)
+    return find_candidates(options.backend, options.device, given)
 
 
 def choices(bundle: Bundle, options: LoadOptions) -> dict[str, Any]:

@@ -36,6 +36,7 @@ TYPICAL = (
     Shape(Phase.DECODE, 1, CACHED),
 )
 PHASE_ROWS = {shape.phase: shape.rows for shape in TYPICAL}
+PROMPTS = "prompts"  # how a plan calls rows of prompts whose logits nobody wants
 FLOAT_BYTES = 4
 LOGIT_ROWS = 1  # of a chunk of a prompt, as a rule
 
@@ -68,39 +69,68 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Route:
+    """Where rows of prompts go whose logits nobody wants: they leave keys and values alone.
+
+    Attributes:
+        segments: in order; nothing comes out of the last.
+        refusals: back-ends that take no part.
+        from_rows: of a sequence in a batch; fewer go where all others go.
+    """
+
+    segments: tuple[Segment, ...]
+    refusals: tuple[Refusal, ...] = ()
+    from_rows: int = FEW_ROWS + 1
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Segments of every phase, and what was turned down.
 
     Attributes:
-        segments: in order, by phase.
+        segments: in order, by phase; together they run every batch.
         refusals: back-ends that take no part in a phase.
         bases: what the estimates of a back-end stand on, where it says so.
+        prompts: where most rows of prompts go instead.
     """
 
     segments: Mapping[Phase, tuple[Segment, ...]]
     refusals: Mapping[Phase, tuple[Refusal, ...]]
     bases: Mapping[str, str] = field(default_factory=dict)
+    prompts: Route | None = None
+
+    def backends(self) -> set[str]:
+        """Names of those that run anything."""
+        placed = [*self.segments.values(), self.prompts.segments if self.prompts else ()]
+        return {segment.backend for segments in placed for segment in segments}
 
     def explain(self) -> list[Placement]:
         """What runs where, phase by phase, each followed by what was turned down."""
-        rows = []
+        rows: list[Placement] = []
+        if self.prompts is not None:
+            rows += self._lines(PROMPTS, self.prompts.segments, self.prompts.refusals)
         for phase, segments in self.segments.items():
-            rows += [
-                Placement(
-                    phase.value,
-                    segment.backend,
-                    True,
-                    segment.seconds,
-                    segment.count_ops(),
-                    basis=self.bases.get(segment.backend, ""),
-                )
-                for segment in segments
-            ]
-            rows += [
-                Placement(phase.value, refusal.backend, False, reason=refusal.reason)
-                for refusal in self.refusals[phase]
-            ]
+            rows += self._lines(phase.value, segments, self.refusals[phase])
         return rows
+
+    def _lines(
+        self, phase: str, segments: Sequence[Segment], refusals: Sequence[Refusal]
+    ) -> list[Placement]:
+        chosen = [
+            Placement(
+                phase,
+                segment.backend,
+                True,
+                segment.seconds,
+                segment.count_ops(),
+                basis=self.bases.get(segment.backend, ""),
+            )
+            for segment in segments
+        ]
+        refused = [
+            Placement(phase, refusal.backend, False, reason=refusal.reason) for refusal in refusals
+        ]
+        return chosen + refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +138,7 @@ class Placement:
     """One line of an explained plan.
 
     Attributes:
-        phase: ``prefill`` or ``decode``.
+        phase: a ``Phase``, or ``PROMPTS``.
         backend: its name.
         chosen: whether it runs there.
         seconds: estimate for the phase's typical number of rows, ``PHASE_ROWS``.
@@ -154,6 +184,21 @@ class _Task:
         return sum(self.cost(backend, node) for node in self.graph.nodes)
 
 
+def plan_prompts(graph: Graph, backends: Sequence[Backend], preferred: str | None = None) -> Route:
+    """Chooses the cheapest placement of rows whose logits nobody wants.
+
+    Args:
+        graph: what they leave in the cache, see ``routes.prompt_graph``.
+        backends: see ``make_plan``.
+        preferred: see ``make_plan``.
+
+    Raises:
+        UnsupportedError: some node runs on none of them.
+    """
+    task = _Task(graph, TYPICAL[0], frozenset())
+    return Route(*_plan_phase(task, backends, preferred))
+
+
 def make_plan(graph: Graph, backends: Sequence[Backend], preferred: str | None = None) -> Plan:
     """Chooses the cheapest placement for every phase.
 
@@ -170,8 +215,13 @@ def make_plan(graph: Graph, backends: Sequence[Backend], preferred: str | None =
     for shape in TYPICAL:
         task = _Task(graph, shape, late)
         segments[shape.phase], refusals[shape.phase] = _plan_phase(task, backends, preferred)
+    return Plan(segments, refusals, cost_bases(backends))
+
+
+def cost_bases(backends: Sequence[Backend]) -> dict[str, str]:
+    """What the estimates of back-ends stand on, of those that say so, by name."""
     bases = {backend.name: backend.cost_basis() for backend in backends}
-    return Plan(segments, refusals, {name: basis for name, basis in bases.items() if basis})
+    return {name: basis for name, basis in bases.items() if basis}
 
 
 def _plan_phase(

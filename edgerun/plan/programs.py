@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from edgerun import trace
 from edgerun.backends.base import (
@@ -12,6 +14,7 @@ from edgerun.backends.base import (
     CompileOptions,
     Executable,
     Launches,
+    Phase,
     Shape,
     Values,
 )
@@ -19,16 +22,20 @@ from edgerun.backends.observe import ObservedExecutable
 from edgerun.env import settings
 from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph
-from edgerun.plan.planner import Plan
+from edgerun.graph.shapes import value_shapes
+from edgerun.plan.planner import Plan, Segment
 from edgerun.state import Batch, SequenceStore
 
 
 class Programs:
     """Runs batches of any number of rows, each by the smallest program that takes it."""
 
-    def __init__(self, compiled: Mapping[Shape, Executable]) -> None:
-        """Takes one program for each shape of batches."""
+    def __init__(
+        self, compiled: Mapping[Shape, Executable], prompts: PromptRows | None = None
+    ) -> None:
+        """Takes one program for each shape of batches, and what takes rows of prompts first."""
         self._compiled = sorted(compiled.items(), key=lambda item: item[0].rows)
+        self._prompts = prompts
 
     @property
     def max_rows(self) -> int:
@@ -50,6 +57,10 @@ class Programs:
         Raises:
             BackendError: the batch has more rows than any program takes, or a program failed.
         """
+        if self._prompts is not None:
+            batch = self._prompts.take(batch, cache)
+            if not batch.rows:
+                return self._prompts.nothing
         for shape, program in self._compiled:
             if batch.rows <= shape.rows:
                 return program(batch, cache)
@@ -58,6 +69,8 @@ class Programs:
     def close(self) -> None:
         """Closes all programs; calling it twice is allowed."""
         programs, self._compiled = self._compiled, []
+        if self._prompts is not None:
+            self._prompts.close()
         for program in {id(program): program for _, program in programs}.values():
             program.close()
 
@@ -81,32 +94,123 @@ class Chain(Executable):
             part.close()
 
 
+class PromptRows:
+    """Runs rows of prompts whose logits nobody wants, which leave keys and values alone.
+
+    Attributes:
+        nothing: the outputs of a batch of which nothing else is left.
+    """
+
+    def __init__(self, program: Executable, from_rows: int, outputs: Values) -> None:
+        """Takes what runs so many rows of a sequence and more; and outputs without rows."""
+        self._program, self._from_rows = program, from_rows
+        self.nothing = outputs
+
+    def take(self, batch: Batch, cache: SequenceStore) -> Batch:
+        """Runs what it may of a batch; returns the rest."""
+        left: list[Batch] = []
+        for start, stop in batch.runs():
+            first = int(np.searchsorted(batch.logit_rows, start))
+            wanted = int(batch.logit_rows[first]) if first < len(batch.logit_rows) else stop
+            edge = min(wanted, stop)
+            if edge - start < self._from_rows:
+                edge = start
+            else:
+                self._program(batch.part(start, edge), cache)
+            left.append(batch.part(edge, stop))
+        return Batch.join(left) if left else batch
+
+    def close(self) -> None:
+        """Closes the program."""
+        self._program.close()
+
+
+class Deferred(Executable):
+    """A program that is compiled when it is first called."""
+
+    def __init__(self, compile_: Callable[[], Executable]) -> None:
+        """Takes what compiles it."""
+        self._compile = compile_
+        self._program: Executable | None = None
+
+    def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
+        """Runs the program; see ``Executable``."""
+        if self._program is None:
+            self._program = self._compile()
+        return self._program(batch, cache, values)
+
+    def close(self) -> None:
+        """Closes the program, if there is one."""
+        if self._program is not None:
+            self._program.close()
+
+
 def compile_plan(
-    plan: Plan, backends: Sequence[Backend], shapes: Sequence[Shape], options: CompileOptions
+    plan: Plan,
+    backends: Sequence[Backend],
+    shapes: Sequence[Shape],
+    options: CompileOptions,
+    required: str | None = None,
 ) -> Programs:
     """Compiles the plan for the shapes of batches that there will be.
 
     With ``EDGERUN_VALIDATE=1`` every node of a back-end that mixes is checked as it runs, with
     ``EDGERUN_DEBUG=3`` its value is shown.
+
+    Args:
+        plan: of the model.
+        backends: those that the plan names, and those that stand in for them.
+        shapes: of batches.
+        options: see ``Backend.compile``.
+        required: name of the back-end for which none may stand in.
+
+    Raises:
+        BackendError: a back-end failed to compile its part.
+        UnsupportedError: the one that is required takes no part.
     """
     for row in plan.explain():
         what = dict(row.ops) if row.chosen else row.reason
         trace.say(trace.PLAN, f"{row.phase} {'' if row.chosen else 'not '}{row.backend}: {what}")
+    if required is not None and required not in plan.backends():
+        raise UnsupportedError(
+            f"{required} is required and takes no part: {', '.join(sorted(plan.backends()))} run "
+            f"this model; name its part, as in --place prefill={required}"
+        )
     by_name = {backend.name: backend for backend in backends}
-    compiled: dict[Shape, Executable] = {}
+
+    def program(segments: Sequence[Segment], shape: Shape) -> Executable:
+        parts = []
+        for segment in segments:
+            chosen = _with_fallback(by_name, segment.backend, options)
+            chosen = replace(chosen, required=segment.backend == required)
+            parts.append(_compile(by_name[segment.backend], segment.graph, shape, chosen))
+        return parts[0] if len(parts) == 1 else Chain(parts)
+
     # Largest first: its kernels are the most, and compile while the others are bound.
-    for shape in sorted(shapes, key=lambda shape: -shape.rows):
-        parts = [
-            _compile(
-                by_name[segment.backend],
-                segment.graph,
-                shape,
-                _with_fallback(by_name, segment.backend, options),
+    ordered = sorted(shapes, key=lambda shape: -shape.rows)
+    compiled: dict[Shape, Executable] = {}
+    prompts = None
+    if plan.prompts is not None:
+        if ordered[0].rows < plan.prompts.from_rows:
+            raise UnsupportedError(
+                f"calls have at most {ordered[0].rows} rows, and prompts go elsewhere from "
+                f"{plan.prompts.from_rows} rows on: load the model with more chunk_rows, or "
+                "without places"
             )
-            for segment in plan.segments[shape.phase]
-        ]
-        compiled[shape] = parts[0] if len(parts) == 1 else Chain(parts)
-    return Programs(compiled)
+        nothing = _without_rows(plan.segments[Phase.PREFILL][-1].graph)
+        route, largest = plan.prompts, ordered.pop(0)
+        prompts = PromptRows(program(route.segments, largest), route.from_rows, nothing)
+        rest = plan.segments[Phase.PREFILL]
+        compiled[largest] = Deferred(lambda: program(rest, largest))
+    for shape in ordered:
+        compiled[shape] = program(plan.segments[shape.phase], shape)
+    return Programs(compiled, prompts)
+
+
+def _without_rows(segment: Graph) -> Values:
+    """The outputs of a last segment for which nothing is wanted."""
+    shapes = value_shapes(segment)
+    return {name: np.zeros((0, shapes[name].width), np.float32) for name in segment.outputs}
 
 
 def _with_fallback(

@@ -40,6 +40,16 @@ class Batch:
         bounds = [0, *edges.tolist(), self.rows]
         yield from zip(bounds[:-1], bounds[1:], strict=True)
 
+    def part(self, start: int, stop: int) -> Batch:
+        """The rows from ``start`` to ``stop - 1``, and those of their logits that are wanted."""
+        wanted = (self.logit_rows >= start) & (self.logit_rows < stop)
+        return Batch(
+            self.ids[start:stop],
+            self.positions[start:stop],
+            self.sequences[start:stop],
+            self.logit_rows[wanted] - np.int32(start),
+        )
+
     @classmethod
     def of(
         cls,

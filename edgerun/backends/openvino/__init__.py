@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from edgerun.backends.base import Backend, CompileOptions, Executable, Shape, Support
+from edgerun.backends.base import Backend, CompileOptions, Executable, Report, Shape, Support
 from edgerun.backends.openvino.devices import DEVICES, NAME, Device, find_device
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
@@ -95,6 +95,10 @@ class OpenvinoBackend(Backend):
         if self._session is None:
             self._session = Session(self._device, self._threads)
         return OpenvinoExecutable(segment, shape, self._session, options)
+
+    def report(self) -> Report | None:
+        """Calls and times by network, and what became of the device."""
+        return self._session.report() if self._session else None
 
     def close(self) -> None:
         """Lets OpenVINO go; the executables must not be called after it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TypeAlias
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends.base import NO_VALUES, CompileOptions, Executable, Shape, Values
 from edgerun.backends.openvino.check import TOKENS, difference
-from edgerun.backends.openvino.network import Network, model_of
+from edgerun.backends.openvino.network import Network, Tally, model_of
 from edgerun.backends.openvino.pieces import Cut, Pieces
 from edgerun.backends.openvino.session import FAILURES, Session, reason
 from edgerun.backends.openvino.translate.registry import TRANSLATORS
@@ -20,6 +21,7 @@ from edgerun.graph.shapes import value_shapes
 from edgerun.ops.registry import OPS
 from edgerun.state import Batch, SequenceStore
 
+COMPILING = "compiling for"  # what progress is told begins with it
 Outputs: TypeAlias = dict[str, NDArray[np.float32]]
 
 
@@ -113,8 +115,11 @@ class OpenvinoExecutable(Executable):
             BackendError: no configuration of the device computes what the stand-in does.
         """
         if extent not in self._networks:
-            self._options.progress(f"network of {extent} for {self._session.device.title}")
-            self._networks[extent] = self._compile(extent)
+            self._options.progress(f"{COMPILING} {self._session.device.title}: {extent}")
+            began = time.perf_counter()
+            network = self._networks[extent] = self._compile(extent)
+            tally = network.tally = Tally(extent, time.perf_counter() - began)
+            self._session.tallies.append(tally)
         return self._networks[extent]
 
     def _compile(self, extent: Extent) -> Network:

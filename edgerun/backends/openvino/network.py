@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -100,12 +101,37 @@ def _reachable(results: list[Any]) -> set[str]:
     return found
 
 
+@dataclass(slots=True)
+class Tally:
+    """What one network did.
+
+    Attributes:
+        extent: of the network.
+        compile_s: seconds until it could be used, checks included.
+        calls: of the device.
+        tokens: in these calls, without those that pad.
+        seconds: of these calls, copies in and out included.
+    """
+
+    extent: Extent
+    compile_s: float = 0.0
+    calls: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
 class Network:
-    """Runs pieces on a device."""
+    """Runs pieces on a device.
+
+    Attributes:
+        extent: its static sizes.
+        tally: what it did so far.
+    """
 
     def __init__(self, interface: Interface, request: Request) -> None:
         """Takes what was compiled."""
         self.extent = interface.extent
+        self.tally = Tally(interface.extent)
         self._interface, self._request = interface, request
         self._past = {
             name: np.zeros(
@@ -129,6 +155,7 @@ class Network:
             TimeoutError: it does not answer.
             BackendError: it computed what is no number.
         """
+        began = time.perf_counter()
         self._read_past(piece, cache)
         arrays = [
             self._past[name] if name in self._past else self._interface.fills[name](piece)
@@ -142,6 +169,9 @@ class Network:
             if not np.isfinite(array).all():
                 raise BackendError("it computed NaN or infinity")
         outputs = dict(zip(self._interface.outputs, computed[:count], strict=True))
+        self.tally.calls += 1
+        self.tally.tokens += piece.length
+        self.tally.seconds += time.perf_counter() - began
         return Results(outputs, blocks)
 
     def _read_past(self, piece: Piece, cache: SequenceStore) -> None:

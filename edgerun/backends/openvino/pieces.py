@@ -50,8 +50,8 @@ class Pieces:
         self._selects = any(value.selected for value in value_shapes(segment).values())
 
     def first(self) -> Extent:
-        """The network that the beginning of a long prompt needs, or a reply."""
-        return Extent(self._rows[-1], PAST if self._keeps else 0, int(self._selects))
+        """The network that the beginning of a prompt needs, or a reply."""
+        return Extent(self._rows[0], PAST if self._keeps else 0, int(self._selects))
 
     def cut(self, batch: Batch, context: int) -> Iterator[Cut]:
         """Pieces in order, none longer than the largest network, all of one sequence."""

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.backends.base import Report
 from edgerun.backends.openvino.devices import Config, Device
-from edgerun.backends.openvino.network import Request
+from edgerun.backends.openvino.network import Request, Tally
 from edgerun.errors import BackendError
 from edgerun.limited import run_limited
 
@@ -33,11 +34,13 @@ class Session:
     Attributes:
         device: what was asked for.
         failure: why it is not used any more, or "".
+        tallies: what its networks did.
     """
 
     def __init__(self, device: Device, threads: int) -> None:
         """Opens nothing before the first network is compiled."""
         self.device, self.failure = device, ""
+        self.tallies: list[Tally] = []
         self._threads = threads
         self._core: Any = None
         self._good: Config | None = None
@@ -67,6 +70,24 @@ class Session:
             return self._core.compile_model(model, self.device.plugin, {**config, **threads})
 
         return _Request(run_limited(work))
+
+    def report(self) -> Report | None:
+        """What the networks did; None if nothing ran."""
+        ran = [tally for tally in self.tallies if tally.calls]
+        if not ran:
+            return None
+        rows = [
+            {
+                "network": str(tally.extent),
+                "calls": tally.calls,
+                "tokens": tally.tokens,
+                "ms a call": round(1e3 * tally.seconds / tally.calls, 2),
+                "compiled in s": round(tally.compile_s, 2),
+            }
+            for tally in ran
+        ]
+        notes = [f"the device is not used any more: {self.failure}"] if self.failure else []
+        return Report(f"{self.device.title}, {self.device.summary}: measured", rows, notes)
 
     def give_up(self, error: Exception, *, is_required: bool = False) -> None:
         """Uses the device no more, and says so unless an error will."""

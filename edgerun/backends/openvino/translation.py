@@ -133,8 +133,9 @@ class Translation:
         for name in segment.inputs:
             self._values[name] = self._segment_input(name)
         for node in segment.nodes:
-            if self._is_computed(node.inputs):
-                self._values[node.outputs[0]] = translators[node.op](self, node)
+            is_computed = self._is_computed(node.inputs)
+            made = translators[node.op](self, node) if is_computed else None
+            self._values[node.outputs[0]] = made
 
     @property
     def outputs(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from edgerun.env import terminal_erases
 
 SESSION = "onnxruntime session"
 COMPILING = "compiling for this machine, first run only"
+NETWORK = "compiling for openvino:"
 BAR = 20  # columns
 CLEAR = "\r\x1b[2K"
 
@@ -44,8 +45,8 @@ class first_run:  # noqa: N801, used as a statement
 
     One line when compiling begins, on a terminal with a bar that grows, and one with the duration.
     Called with the text that back-ends pass to ``progress``: ``registry.STARTING``, a kernel's name
-    and its constants, or the session that onnxruntime starts, which is no compilation and happens
-    every time.
+    and its constants, or the session that onnxruntime starts and the networks that are compiled for
+    a device, which happen every time.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ class first_run:  # noqa: N801, used as a statement
         from edgerun.kernels.jit import registry
         from edgerun.model.verification import CHECKING
 
-        if text in (SESSION, CHECKING):
+        if text in (SESSION, CHECKING) or text.startswith(NETWORK):
             say("starting onnxruntime" if text == SESSION else text)
             return
 

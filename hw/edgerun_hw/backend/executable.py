@@ -31,7 +31,7 @@ class FabricExecutable(Executable):
         """Packs the weights and writes them to the device, unless another phase has done it."""
         self._segment, self._shape = segment, shape
         self._session, self._tally = session, tally
-        self._fallback = options.fallback
+        self._fallback = None if options.required else options.fallback
         self._stand_in: Executable | None = None
         self._open = True
         self._waves = [list(_groups(segment, wave)) for wave in _waves(segment)]
@@ -56,7 +56,7 @@ class FabricExecutable(Executable):
             if self._fallback is None:
                 raise BackendError(
                     f"the FPGA device failed ({self._session.failure}) and no other back-end was "
-                    "given to take over"
+                    "given to take over, or may"
                 )
             self._stand_in = self._fallback(self._segment, self._shape)
         return self._stand_in(batch, cache, values)

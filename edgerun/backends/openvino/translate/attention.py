@@ -2,7 +2,8 @@
 
 Buffers have room for a static number of tokens: the past lies at the beginning of its part, and a
 mask hides what is no token, what comes later, and what a window has passed. New keys and values
-leave as they were computed; what the rows attend to is what the pages will hold.
+leave as they were computed, and so the rows of their call see them; later calls see what pages
+hold. OpenVINO takes out what would round them in between.
 """
 
 from __future__ import annotations
@@ -16,11 +17,9 @@ from edgerun.backends.openvino.translate.translator import Translator
 from edgerun.backends.openvino.translation import Piece, Translation
 from edgerun.errors import BackendError
 from edgerun.graph.ir import Node
-from edgerun.state import AttentionState
 from edgerun.state.spec import attention_of
 
 HIDDEN = np.float32(-65504)  # the least number in half precision, which devices compute in
-HALF = "fp16"
 
 
 def _translate(translation: Translation, node: Node) -> Any:
@@ -31,20 +30,11 @@ def _translate(translation: Translation, node: Node) -> Any:
     past = translation.keep(state, k, v)
     if not translation.is_read(node.outputs[0]):
         return None
-    return _attend(
-        translation, node, q, past, [_stored(translation, part, state) for part in (k, v)]
-    )
-
-
-def _stored(translation: Translation, part: Any, state: AttentionState) -> Any:
-    """Rows as they will be read back from pages in half precision."""
-    if state.codec != HALF:
-        return part
-    return translation.ops.convert(translation.ops.convert(part, "f16"), "f32")
+    return _attend(translation, node, q, past, (k, v))
 
 
 def _attend(
-    translation: Translation, node: Node, q: Any, past: tuple[Any, Any], new: list[Any]
+    translation: Translation, node: Node, q: Any, past: tuple[Any, Any], new: tuple[Any, Any]
 ) -> Any:
     ops, reshape, attrs = translation.ops, translation.reshape, node.attrs
     rows, tokens = translation.extent.rows, translation.extent.past + translation.extent.rows

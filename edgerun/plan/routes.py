@@ -1,0 +1,43 @@
+"""Plans in which rows of prompts may go elsewhere than all others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edgerun.backends.registry import Candidates
+from edgerun.errors import UnsupportedError
+from edgerun.graph.ir import Graph, Node
+from edgerun.ops.registry import OPS
+from edgerun.plan.planner import Plan, cost_bases, make_plan, plan_prompts
+
+
+def plan_for(graph: Graph, candidates: Candidates) -> Plan:
+    """Chooses the cheapest placement for every phase, and for prompts where they go elsewhere.
+
+    Raises:
+        UnsupportedError: some node runs on none of the candidates.
+    """
+    plan = make_plan(graph, candidates.backends, candidates.preferred)
+    prompts = candidates.prompts
+    if prompts is None:
+        return plan
+    route = plan_prompts(prompt_graph(graph), prompts.backends, prompts.preferred)
+    bases = cost_bases(candidates.every())
+    return replace(plan, bases=bases, prompts=route)
+
+
+def prompt_graph(graph: Graph) -> Graph:
+    """What tokens leave in the cache: the nodes without which it would not be there.
+
+    Raises:
+        UnsupportedError: the graph has ops of its own, of which nobody knows what they keep.
+    """
+    if graph.refusal:
+        raise UnsupportedError(f"prompts of this model cannot be placed apart: {graph.refusal}")
+    needed: set[str] = set()
+    nodes: list[Node] = []
+    for node in reversed(graph.nodes):
+        if OPS[node.op].state is not None or needed.intersection(node.outputs):
+            needed.update(node.inputs)
+            nodes.append(node)
+    return replace(graph, outputs=[]).with_nodes(nodes[::-1])
