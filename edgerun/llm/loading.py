@@ -13,7 +13,6 @@ from edgerun import env
 from edgerun.backends.base import (
     Backend,
     CompileOptions,
-    Phase,
     Progress,
     buckets,
 )
@@ -22,7 +21,7 @@ from edgerun.engine.chooser.processor import processor_types
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS
 from edgerun.errors import BundleError, InputError
 from edgerun.graph.ir import Graph
-from edgerun.graph.shapes import node_work, value_shapes
+from edgerun.graph.shapes import value_shapes
 from edgerun.kernels.host.cores import worker_threads
 from edgerun.kernels.host.memory import available_memory
 from edgerun.model.bundle import Bundle, open_bundle
@@ -30,12 +29,11 @@ from edgerun.model.chat.template import ChatTemplate, template_source
 from edgerun.model.config import eos_ids, read_json_object, sampling_defaults
 from edgerun.model.text.sandboxed_library import SandboxedLibrary
 from edgerun.model.text.tokenizer import Tokenizer
-from edgerun.ops.registry import OPS
 from edgerun.plan.places import Places, placed_candidates
-from edgerun.plan.planner import Plan
 from edgerun.plan.programs import Programs, compile_plan
 from edgerun.plan.routes import plan_for
 from edgerun.plan.states import states_of
+from edgerun.plan.streaming import streamed_bytes
 from edgerun.plan.workload import Workload, workload
 from edgerun.state import State
 from edgerun.state.capacity import affordable_context, check_context
@@ -289,21 +287,6 @@ def affordable_rows(graph: Graph) -> int:
     shapes = value_shapes(graph).values()
     widest = max((shape.width for shape in shapes if not shape.selected), default=1)
     return max(1, MAX_VALUE_BYTES // (4 * widest))
-
-
-def streamed_bytes(plan: Plan, backends: Sequence[Backend]) -> int:
-    """Bytes of weights that a decode step streams: not those of which a row reads a part only."""
-    by_name = {backend.name: backend for backend in backends}
-    used: dict[str, int] = {}
-    for segment in plan.segments[Phase.DECODE]:
-        graph, keeps = segment.graph, by_name[segment.backend].weight_bytes
-        shapes = value_shapes(graph)
-        for node in graph.nodes:
-            streams = node.op not in OPS or node_work(graph, node, shapes).nbytes
-            for name in node.inputs if streams else ():
-                if name in graph.constants:
-                    used[name] = keeps(graph, node, name)
-    return sum(used.values())
 
 
 def _compile(

@@ -17,9 +17,10 @@ from edgerun.errors import BundleError, InputError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.llm import loading
-from edgerun.llm.loading import affordable_rows, streamed_bytes
+from edgerun.llm.loading import affordable_rows
 from edgerun.model.bundle import MANIFEST, open_bundle
 from edgerun.plan.planner import make_plan
+from edgerun.plan.streaming import streamed_bytes
 from tests.support.bundles import bundle_of
 
 
