@@ -29,13 +29,11 @@ class Transfer(Protocol):
         self, state: AttentionState, fields: Mapping[str, int], slot: int, start: int, block: Block
     ) -> bool:
         """Stores a block; False if it has no way for this state."""
-        ...
 
     def read(
         self, state: AttentionState, fields: Mapping[str, int], slot: int, start: int, stop: int
     ) -> Block | None:
         """Returns a block; None if it has no way for this state."""
-        ...
 
 
 class PagePool:
@@ -115,14 +113,12 @@ class PagePool:
         return max(0, length + 1 - self.window) // PAGE_TOKENS if self.window else 0
 
     def reachable(self, slot: Slot, length: int, current: int, keys: Sequence[Key]) -> int:
-        """See ``Part``."""
         table = self.page_table[slot]
         return self._longest(
             length, lambda page: table[page] >= 0 or self._stored(keys, page) is not None
         )
 
     def findable(self, keys: Sequence[Key], length: int) -> int:
-        """See ``Part``."""
         return self._longest(length, lambda page: self._stored(keys, page) is not None)
 
     def _longest(self, length: int, has: Callable[[int], bool]) -> int:
@@ -139,7 +135,6 @@ class PagePool:
         return self._index.find(keys[page]) if page < len(keys) else None
 
     def adopt(self, slot: Slot, length: int, keys: Sequence[Key]) -> None:
-        """See ``Part``."""
         table = self.page_table[slot]
         for index in range(self.first_page(length), pages_of(length)):
             page = self._stored(keys, index)
@@ -150,7 +145,6 @@ class PagePool:
     def share(
         self, source: Slot, slot: Slot, length: int, current: int, keys: Sequence[Key]
     ) -> None:
-        """See ``Part``."""
         seen = slice(self.first_page(length), pages_of(length))
         for index, page in enumerate(self.page_table[source, seen].tolist(), seen.start):
             if page >= 0:
@@ -159,17 +153,14 @@ class PagePool:
         self.adopt(slot, length, keys)
 
     def cut(self, slot: Slot, length: int, current: int, keys: Sequence[Key]) -> None:
-        """See ``Part``."""
         if length:
             self.adopt(slot, length, keys)
         self._leave(slot, pages_of(length), self.page_table.shape[1])
 
     def drop(self, slot: Slot) -> None:
-        """See ``Part``."""
         self._leave(slot, 0, self.page_table.shape[1])
 
     def reserve(self, slot: Slot, current: int, length: int) -> None:
-        """See ``Part``."""
         table = self.page_table[slot]
         for index in range(current // PAGE_TOKENS, pages_of(length)):
             page = int(table[index])
@@ -194,7 +185,6 @@ class PagePool:
         """Nothing to do: pages go back to any length that is still there."""
 
     def name(self, slot: Slot, page: int, key: Key) -> None:
-        """See ``Part``."""
         stored = int(self.page_table[slot, page])
         if stored >= 0:
             self._index.add(key, stored)
@@ -218,7 +208,6 @@ class PagePool:
         return len(self._users) - self._grown
 
     def write(self, name: str, slot: Slot, start: int, block: Block) -> None:
-        """See ``Part``."""
         layer, tokens = self._layers[name], len(block[0])
         state = self._check_block(name, start, tokens, block)
         spans = list(self._spans(slot, start, start + tokens))
@@ -235,7 +224,6 @@ class PagePool:
                     )
 
     def read(self, name: str, slot: Slot, start: int, stop: int) -> Block:
-        """See ``Part``."""
         state = self.states[self._layers[name]]
         if self._transfer:
             block = self._transfer.read(state, self.fields(name), slot, start, stop)

@@ -37,7 +37,6 @@ class RecurrentArrays:
         self._checkpoints: list[dict[int, _Arrays]] = [{} for _ in range(slots)]
 
     def copied(self) -> RecurrentArrays:
-        """See ``Part``."""
         other = copy(self)
         other._now, other._written = list(self._now), list(self._written)
         return other
@@ -48,7 +47,6 @@ class RecurrentArrays:
         return max(reached for reached in lengths if reached <= length)
 
     def cut(self, slot: Slot, length: int, current: int, keys: Sequence[Key]) -> None:
-        """See ``Part``."""
         self._written[slot] = None
         self._now[slot] = self._at(slot, length, current)
         checkpoints = self._checkpoints[slot]
@@ -73,13 +71,11 @@ class RecurrentArrays:
         self._written[slot] = None
 
     def commit(self, slot: Slot, length: int) -> None:
-        """See ``Part``."""
         written = self._written[slot]
         if written is not None:
             self._now[slot], self._written[slot] = written, None
 
     def checkpoint(self, slot: Slot, length: int) -> None:
-        """See ``Part``."""
         checkpoints = self._checkpoints[slot]
         checkpoints.pop(length, None)
         checkpoints[length] = self._now[slot]
@@ -90,11 +86,9 @@ class RecurrentArrays:
         """There are no pages."""
 
     def drop(self, slot: Slot) -> None:
-        """See ``Part``."""
         self._now[slot], self._written[slot], self._checkpoints[slot] = self._zeros(), None, {}
 
     def read(self, name: str, slot: Slot, start: int, stop: int) -> Block:
-        """See ``Part``."""
         return self._now[slot]
 
     def write(self, name: str, slot: Slot, start: int, block: Block) -> None:

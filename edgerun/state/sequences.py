@@ -100,11 +100,9 @@ class SequenceStore:
         return self._lengths[slot]
 
     def version(self, slot: Slot) -> int:
-        """See ``StateStore``."""
         return self._versions[slot]
 
     def room(self, without: Sequence[Slot] = ()) -> Room:
-        """See ``StateStore``."""
         return self.lock.run(self._room, without)
 
     def _room(self, without: Sequence[Slot]) -> Room:
@@ -115,7 +113,6 @@ class SequenceStore:
         return Room(slots, spare_pages(self._pools, self._memory, without), PAGE_TOKENS)
 
     def open(self, owner: Owner | None = None) -> Slot:
-        """See ``StateStore``."""
         return self.lock.run(self._open, owner)
 
     def _open(self, owner: Owner | None) -> Slot:
@@ -137,7 +134,6 @@ class SequenceStore:
     def fork(
         self, slot: Slot, length: int | None = None, owner: Owner | None = None
     ) -> tuple[Slot, int]:
-        """See ``StateStore``."""
         return self.lock.run(self._fork, slot, length, owner)
 
     def _fork(self, source: Slot, length: int | None, owner: Owner | None) -> tuple[Slot, int]:
@@ -155,7 +151,6 @@ class SequenceStore:
         return slot, reached
 
     def match(self, ids: Sequence[int], owner: Owner | None = None) -> tuple[Slot, int]:
-        """See ``StateStore``."""
         return self.lock.run(self._match, ids, owner)
 
     def _match(self, ids: Sequence[int], owner: Owner | None) -> tuple[Slot, int]:
@@ -185,7 +180,6 @@ class SequenceStore:
         return [*keys, key], length + alike
 
     def reserve(self, slot: Slot, length: int) -> None:
-        """See ``StateStore``."""
         if length > self.context:
             raise PromptError(
                 f"{length} tokens do not fit the context of {self.context}: "
@@ -198,7 +192,6 @@ class SequenceStore:
             part.reserve(slot, self._lengths[slot], length)
 
     def commit(self, slot: Slot, length: int, ids: Sequence[int] = ()) -> None:
-        """See ``StateStore``."""
         self._lengths[slot] = length
         self._changed(slot)
         if ids:
@@ -232,7 +225,6 @@ class SequenceStore:
             }
 
     def rewind(self, slot: Slot, length: int) -> int:
-        """See ``StateStore``."""
         return self.lock.run(self._rewind, slot, length)
 
     def _rewind(self, slot: Slot, length: int) -> int:
@@ -246,16 +238,13 @@ class SequenceStore:
         return reached
 
     def checkpoint(self, slot: Slot) -> None:
-        """See ``StateStore``."""
         for part in self._parts:
             part.checkpoint(slot, self._lengths[slot])
 
     def read_block(self, name: str, slot: Slot, start: int, stop: int) -> Block:
-        """See ``StateStore``."""
         return self._part(name, start, stop).read(name, slot, start, stop)
 
     def write_block(self, name: str, slot: Slot, start: int, block: Block) -> None:
-        """See ``StateStore``."""
         self._part(name, start, start).write(name, slot, start, block)
         self._changed(slot)
 

@@ -82,11 +82,9 @@ class StateStore(Protocol):
         Raises:
             InputError: every slot is in use.
         """
-        ...
 
     def close(self, slot: Slot) -> None:
         """Gives a slot back. What it held can be found by ``match`` until its room is needed."""
-        ...
 
     def fork(
         self, slot: Slot, length: int | None = None, owner: Owner | None = None
@@ -104,7 +102,6 @@ class StateStore(Protocol):
         Raises:
             InputError: every slot is in use, or the other has not so many tokens.
         """
-        ...
 
     def match(self, ids: Sequence[int], owner: Owner | None = None) -> tuple[Slot, int]:
         """Opens a slot that begins with the longest stored prefix of some ids.
@@ -118,11 +115,9 @@ class StateStore(Protocol):
         Raises:
             InputError: every slot is in use.
         """
-        ...
 
     def length(self, slot: Slot) -> int:
         """Tokens that a slot holds."""
-        ...
 
     def reserve(self, slot: Slot, length: int) -> None:
         """Makes sure that tokens from the slot's length up to ``length`` can be written.
@@ -131,7 +126,6 @@ class StateStore(Protocol):
             PromptError: ``length`` exceeds the context.
             Full: there is no page left. What the slot holds is as before.
         """
-        ...
 
     def commit(self, slot: Slot, length: int, ids: Sequence[int] = ()) -> None:
         """Records that the first ``length`` tokens are written.
@@ -142,7 +136,6 @@ class StateStore(Protocol):
             ids: the ids of the sequence from its beginning, at least ``length``; they are read
                 during the call only. Without them ``match`` does not find these tokens.
         """
-        ...
 
     def rewind(self, slot: Slot, length: int) -> int:
         """Forgets tokens from position ``length`` on, and what else it must.
@@ -152,22 +145,18 @@ class StateStore(Protocol):
             goes back to checkpoints only or a window has passed on. Callers compute the rest
             again.
         """
-        ...
 
     def checkpoint(self, slot: Slot) -> None:
         """Remembers the slot as it is, for ``rewind`` and ``fork`` to this length."""
-        ...
 
     def room(self, without: Sequence[Slot] = ()) -> Room:
         """What can still be taken; if these slots were closed as well, which are in use."""
-        ...
 
     def version(self, slot: Slot) -> int:
         """A number that is another one whenever a slot's content has changed.
 
         No two slots ever have the same: a device's copy is valid for the version it was made from.
         """
-        ...
 
     def read_block(self, name: str, slot: Slot, start: int, stop: int) -> Block:
         """Returns what a layer keeps of positions ``start .. stop - 1``.
@@ -175,8 +164,6 @@ class StateStore(Protocol):
         Positions that no row can see any more are zeros. A recurrent state has no positions: it is
         the one after ``stop`` tokens, which must be the slot's length.
         """
-        ...
 
     def write_block(self, name: str, slot: Slot, start: int, block: Block) -> None:
         """Stores what a layer keeps of positions from ``start`` on, which must be reserved."""
-        ...

@@ -80,7 +80,6 @@ class StatelessProcessor(Processor):
     """Base of processors that look at candidates alone; each is its own filter."""
 
     def begin(self, prompt: Sequence[int], vocab_size: int) -> Filter:
-        """See ``Processor``."""
         return self
 
     @abstractmethod

@@ -46,11 +46,9 @@ class Disguise(Protocol):
             text: the string.
             spared: strings to leave as they are unless they hold an end of a control token.
         """
-        ...
 
     def reveal(self, rendered: str) -> str:
         """Takes the disguise off what a template made of disguised content."""
-        ...
 
 
 @dataclass(frozen=True)

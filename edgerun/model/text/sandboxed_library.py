@@ -90,12 +90,10 @@ class SandboxedLibrary:
         return ids
 
     def tokens(self, start: int, stop: int) -> list[str | None]:
-        """See ``Library``."""
         names: list[str | None] = self._ask("tokens", stop - start, start=start, stop=stop)
         return names
 
     def token_ids(self, names: Sequence[str]) -> list[int | None]:
-        """See ``Library``."""
         ids: list[int | None] = self._ask("token_ids", 0, names=names)
         return ids
 

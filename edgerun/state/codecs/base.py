@@ -47,15 +47,12 @@ class Codec(Protocol):
         Raises:
             UnsupportedError: it cannot store vectors of this length.
         """
-        ...
 
     def encode(self, vectors: F32) -> Stored:
         """Stores vectors ``[..., dim]`` as arrays ``[..., width]``, by name."""
-        ...
 
     def decode(self, stored: Stored) -> F32:
         """Returns the vectors ``[..., dim]`` that stored arrays ``[..., width]`` stand for."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,6 @@ class Cast:
     dtype: type[np.generic]
 
     def arrays(self, dim: int) -> tuple[StoredArray, ...]:
-        """See ``Codec``."""
         return (StoredArray("data", self.dtype, dim),)
 
     def encode(self, vectors: F32) -> Stored:
@@ -77,7 +73,6 @@ class Cast:
         return {"data": vectors.astype(self.dtype)}
 
     def decode(self, stored: Stored) -> F32:
-        """See ``Codec``."""
         return stored["data"].astype(np.float32)
 
 

@@ -19,7 +19,6 @@ class Int4:
     """Error of an element: at most half a scale, 1/14 of the largest element of its vector."""
 
     def arrays(self, dim: int) -> tuple[StoredArray, ...]:
-        """See ``Codec``."""
         if dim % 2:
             raise UnsupportedError(
                 f"int4 stores two elements a byte, and heads of {dim} elements are odd: choose "
@@ -28,14 +27,12 @@ class Int4:
         return StoredArray("data", np.uint8, dim // 2), StoredArray("scales", np.float32, 1)
 
     def encode(self, vectors: F32) -> Stored:
-        """See ``Codec``."""
         data, scales = quantize(vectors, LARGEST)
         codes = (data + OFFSET).astype(np.uint8)
         half = codes.shape[-1] // 2
         return {"data": codes[..., :half] | codes[..., half:] << 4, "scales": scales}
 
     def decode(self, stored: Stored) -> F32:
-        """See ``Codec``."""
         data = stored["data"]
         codes = np.concatenate([data & 15, data >> 4], axis=-1).astype(np.float32)
         vectors: F32 = (codes - OFFSET) * stored["scales"]

@@ -13,16 +13,13 @@ class Int8:
     """Error of an element: at most half a scale, 1/254 of the largest element of its vector."""
 
     def arrays(self, dim: int) -> tuple[StoredArray, ...]:
-        """See ``Codec``."""
         return StoredArray("data", np.int8, dim), StoredArray("scales", np.float32, 1)
 
     def encode(self, vectors: F32) -> Stored:
-        """See ``Codec``."""
         data, scales = quantize(vectors, LARGEST)
         return {"data": data, "scales": scales}
 
     def decode(self, stored: Stored) -> F32:
-        """See ``Codec``."""
         vectors: F32 = stored["data"].astype(np.float32) * stored["scales"]
         return vectors
 
