@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import defs, helper
 
 from edgerun.backends import make_backend
 from edgerun.errors import BundleError, UnsupportedError
@@ -19,6 +19,7 @@ from edgerun.plan.planner import make_plan
 from tests.support.altered import AlteredBundle
 from tests.support.bundles import bundle_of
 
+OPSET = 23
 ATTENTION = "layers.0/self_attn/Attention"
 # Together they have every form that the exporter writes.
 SOURCES = {
@@ -275,6 +276,17 @@ def test_tables_say_a_type_for_every_attribute_that_is_read():
     rules = [rule for table in ATTRIBUTES.values() for rule in table.values()]
     for rule in rules:
         assert not isinstance(rule, Read) or rule.default is None or type(rule.default) is rule.kind
+
+
+@pytest.mark.parametrize("op", [op for op in ATTRIBUTES if "." not in op])
+def test_what_is_left_out_means_what_onnx_says(op):
+    stated = defs.get_schema(op, OPSET).attributes
+    for name, rule in ATTRIBUTES[op].items():
+        needed, default = (rule.needed, rule.default) if isinstance(rule, Read) else (False, rule)
+        assert needed == stated[name].required, name
+        if stated[name].default_value.name:
+            value = helper.get_attribute_value(stated[name].default_value)
+            assert np.float32(default) == np.float32(value), name
 
 
 @pytest.mark.parametrize("values", [np.zeros(0), np.array([8, 8]), np.array([8.5])])
