@@ -7,8 +7,8 @@ checks, the flags of the command line, the names in Python, and the table in doc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from functools import cache
 from numbers import Real
 from typing import Any, Protocol
 
@@ -178,8 +178,15 @@ class Options:
             object.__setattr__(self, entry.name, value)
 
     @classmethod
-    def options(cls) -> Iterator[Option]:
-        """Yields the options in the order of their fields."""
-        for entry in fields(cls):
-            if "option" in entry.metadata:
-                yield Option(entry.name, *entry.metadata["option"])
+    def options(cls) -> tuple[Option, ...]:
+        """Returns the options in the order of their fields."""
+        return _options(cls)
+
+
+@cache
+def _options(cls: type[Options]) -> tuple[Option, ...]:
+    return tuple(
+        Option(entry.name, *entry.metadata["option"])
+        for entry in fields(cls)
+        if "option" in entry.metadata
+    )

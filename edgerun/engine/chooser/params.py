@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from edgerun.engine.chooser.option import Option, Options, Switch, Whole, option
@@ -138,10 +139,11 @@ class SamplingParams(Options):
         }
 
 
-def all_options() -> list[Option]:
+@cache
+def all_options() -> tuple[Option, ...]:
     """Returns what ends a reply, and what there is to choose, in the order of the processors."""
     classes: Sequence[type[Options]] = (SamplingParams, *processor_types())
-    return [entry for options in classes for entry in options.options()]
+    return tuple(entry for options in classes for entry in options.options())
 
 
 def _checked(processors: Any, given: Mapping[str, Any]) -> tuple[Processor, ...]:
