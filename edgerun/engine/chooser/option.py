@@ -180,7 +180,7 @@ class Options:
     @classmethod
     def options(cls) -> tuple[Option, ...]:
         """Returns the options in the order of their fields."""
-        return _options(cls)
+        return _options(cls)  # type: ignore[arg-type]  # it can be hashed: mypy means instances
 
 
 @cache
