@@ -74,7 +74,6 @@ def bench(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Runs the command; the parameters are the options."""
     from edgerun.cli.bench_report import summary
     from edgerun.cli.bench_rows import row_counts, row_figures
 
@@ -121,11 +120,10 @@ def _text(figures: dict[str, Any]) -> str:
 
 def _timed(llm: LLM, ids: list[int], new_tokens: int) -> tuple[Stats, dict[str, float]]:
     """Timings of a generation, and seconds inside native programs by phase."""
-    from edgerun.cli.bench_report import launches
-
-    before = {phase: counters.native_s for phase, counters in launches(llm).items()}
+    programs = llm.model.programs
+    before = {phase: counters.native_s for phase, counters in programs.launches.items()}
     stats = llm.generate(ids, **_greedy(new_tokens)).stats
-    after = {phase: counters.native_s for phase, counters in launches(llm).items()}
+    after = {phase: counters.native_s for phase, counters in programs.launches.items()}
     return stats, {phase: after[phase] - seconds for phase, seconds in before.items()}
 
 

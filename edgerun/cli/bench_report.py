@@ -62,7 +62,7 @@ def summary(llm: LLM, runs: list[Run], load_s: float) -> dict[str, Any]:
     measured = limits(threads)
     profile = measured.profile
     decode = median(run.decode.decode_tokens_per_s for run in runs)
-    paths = [path for counters in launches(llm).values() for path in counters.paths]
+    paths = [path for counters in model.programs.launches.values() for path in counters.paths]
     multiply = profile.peak(threads, paths)
     return {
         "edgerun": __version__,
@@ -125,7 +125,7 @@ def phase_figures(llm: LLM, phase: str, work: Work, profile: MachineProfile) -> 
     kernels take, see ``MachineProfile.peak``.
     """
     seconds, threads = max(work.seconds, 1e-9), llm.model.threads
-    counted = launches(llm).get(phase)
+    counted = llm.model.programs.launches.get(phase)
     paths = counted.paths if counted else ()
     peak = profile.peak(threads, paths)
     speed = work.read_bytes / seconds
@@ -164,11 +164,6 @@ def launch(llm: LLM, counted: Launches | None, work: Work, wait_s: float) -> dic
         "us_per_layer": round((python + waits) * 1e6 / layers, 3),
         "share": round((python + waits) * work.calls / max(work.seconds, 1e-9), 4),
     }
-
-
-def launches(llm: LLM) -> dict[str, Launches]:
-    """Counters of the programs by phase, of those that have them."""
-    return llm.model.programs.launches
 
 
 def memory(llm: LLM, run: Run, resident: int, peak: int) -> dict[str, int]:

@@ -46,7 +46,6 @@ def cache(
     ] = "show",
     as_json: options.Json = False,
 ) -> None:
-    """Runs the command; the parameters are the options."""
     from edgerun import env
     from edgerun.errors import InputError
 

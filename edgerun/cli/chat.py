@@ -49,7 +49,6 @@ def chat(
         bool, typer.Option("--continue", help="Go on with the last chat with this model.")
     ] = False,
 ) -> None:
-    """Runs the command; the parameters are the options."""
     from edgerun.cli.conversation.loop import hold
     from edgerun.cli.conversation.reader import reader
     from edgerun.cli.conversation.state import WHEN_FULL, Conversation

@@ -41,7 +41,6 @@ def completion(
     shell: Annotated[str, typer.Argument(help=f"The shell: {', '.join(SCRIPTS)}.")],
     words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
 ) -> None:
-    """Runs the command; the parameters are the options."""
     from edgerun.errors import InputError
 
     if shell == "words":

@@ -39,7 +39,6 @@ def doctor(
         ),
     ] = False,
 ) -> None:
-    """Runs the command; the parameters are the options."""
     if calibrate:
         _calibrate()
     findings = diagnosis()

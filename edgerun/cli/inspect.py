@@ -26,7 +26,6 @@ def inspect(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Runs the command; the parameters are the options."""
     from edgerun.llm.loading import resolve
     from edgerun.model.bundle import open_bundle
 

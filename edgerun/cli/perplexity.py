@@ -42,7 +42,6 @@ def perplexity(
     loading: dict[str, Any],
     as_json: options.Json = False,
 ) -> None:
-    """Runs the command; the parameters are the options."""
     from edgerun.cli.screen.progress import progress_line
     from edgerun.errors import InputError
     from edgerun.llm.scoring import Score, score_texts, split_documents

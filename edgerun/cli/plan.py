@@ -25,7 +25,6 @@ def plan(
     place: options.Place = None,
     as_json: options.Json = False,
 ) -> None:
-    """Runs the command; the parameters are the options."""
     from edgerun.backends.registry import absent_backends
     from edgerun.llm.loading import LoadOptions, candidates_for, packing_of, resolve
     from edgerun.model.bundle import open_bundle

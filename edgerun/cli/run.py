@@ -56,10 +56,7 @@ def run(
     as_json: options.Json = False,
     stats: options.ShowStats = False,
 ) -> None:
-    """Runs the command; the parameters are the options.
-
-    The prompt goes to a model with a chat format as a user's message.
-    """
+    """The prompt goes to a model with a chat format as a user's message."""
     from edgerun.cli.prompt import gather, model_and_text
 
     words = [word for word in (model, text) if word is not None]

@@ -1,7 +1,7 @@
 """Saved sessions: one checksummed file, written all or not at all.
 
 Format: a header line ``edgerun-session 1 <sha256 of the payload> <bytes of the payload>`` and the
-payload, JSON in UTF-8. Keys and values are not saved; they are computed again from the ids.
+payload, JSON in UTF-8. Keys and values are not saved; they are computed again from the messages.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,49 +21,32 @@ MAGIC = "edgerun-session"
 VERSION = 1
 MAX_BYTES = 64 << 20
 HEADER_BYTES = 256
-MAX_ID = 2**31 - 1
 ROLES = frozenset({"system", "user", "assistant", "tool", "developer"})
 
 
-@dataclass(frozen=True, slots=True)
-class SavedSession:
-    """What a session file holds.
-
-    Attributes:
-        model_digest: digest of the bundle's manifest.
-        ids: ids that were cached.
-        messages: the conversation, as ``{"role": ..., "content": ...}``.
-    """
-
-    model_digest: str
-    ids: tuple[int, ...]
-    messages: tuple[Mapping[str, str], ...]
-
-
-def save_session(path: Path, saved: SavedSession) -> None:
+def save_session(path: Path, model_digest: str, messages: Sequence[Mapping[str, Any]]) -> None:
     """Writes a session file; an existing one is replaced in one step.
+
+    Args:
+        path: of the file.
+        model_digest: digest of the bundle's manifest.
+        messages: the conversation, as ``{"role": ..., "content": ...}``.
 
     Raises:
         SessionError: a message is not of the kind that can be kept, the session is larger than
             ``MAX_BYTES``, or the path is none or that of a folder, a device or a pipe.
         StorageError: the folder is not writable or the disk is full.
     """
-    for index, message in enumerate(saved.messages):
+    for index, message in enumerate(messages):
         try:
             _message(message)
         except (TypeError, AttributeError) as error:
             raise SessionError(
                 f"message {index} cannot be saved: {error}; expected a role and a text as content"
             ) from error
-    payload = json.dumps(
-        {
-            "model_digest": saved.model_digest,
-            "ids": list(saved.ids),
-            "messages": [dict(message) for message in saved.messages],
-        },
-        ensure_ascii=False,
-        separators=(",", ":"),
-    ).encode("utf-8", "surrogatepass")
+    content = {"model_digest": model_digest, "messages": [dict(message) for message in messages]}
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    payload = text.encode("utf-8", "surrogatepass")
     if len(payload) > MAX_BYTES:
         raise SessionError(f"the session has {len(payload)} bytes; at most {MAX_BYTES} can be kept")
     digest = hashlib.sha256(payload).hexdigest()
@@ -80,8 +62,8 @@ def save_session(path: Path, saved: SavedSession) -> None:
         raise SessionError(f"cannot save the session to {str(path)!r}: {error}") from error
 
 
-def load_session(path: Path, model_digest: str) -> SavedSession:
-    """Reads a session file.
+def load_session(path: Path, model_digest: str) -> list[dict[str, str]]:
+    """Reads the messages of a session file.
 
     Raises:
         SessionError: the file is missing, broken, of another version, or of another model.
@@ -92,16 +74,17 @@ def load_session(path: Path, model_digest: str) -> SavedSession:
         raise SessionError(f"cannot read the session {path}: {error.strerror}") from error
     except ValueError as error:  # a null character
         raise SessionError(f"cannot read the session {str(path)!r}: {error}") from error
-    saved = _parse(path, data)
-    if saved.model_digest != model_digest:
+    digest, messages = _parse(path, data)
+    if digest != model_digest:
         raise SessionError(
-            f"the session {path} belongs to another model (digest {saved.model_digest[:12]}, this "
-            f"one is {model_digest[:12]}): load that model, or start a new chat"
+            f"the session {path} belongs to another model (digest {digest[:12]}, this one is "
+            f"{model_digest[:12]}): load that model, or start a new chat"
         )
-    return saved
+    return messages
 
 
-def _parse(path: Path, data: bytes) -> SavedSession:
+def _parse(path: Path, data: bytes) -> tuple[str, list[dict[str, str]]]:
+    """The digest of the model and the messages."""
     header, newline, payload = data.partition(b"\n")
     fields = header.decode("ascii", "replace").split(" ")
     if not newline or len(fields) != 4 or fields[0] != MAGIC:
@@ -112,11 +95,7 @@ def _parse(path: Path, data: bytes) -> SavedSession:
         raise SessionError(f"the session {path} is damaged: its checksum or length does not match")
     try:
         content = json.loads(payload)
-        return SavedSession(
-            _text(content["model_digest"]),
-            tuple(_id(id_) for id_ in content["ids"]),
-            tuple(_message(message) for message in content["messages"]),
-        )
+        return _text(content["model_digest"]), [_message(value) for value in content["messages"]]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise SessionError(f"the session {path} has unexpected content: {error}") from error
 
@@ -124,12 +103,6 @@ def _parse(path: Path, data: bytes) -> SavedSession:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a text")
-    return value
-
-
-def _id(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= MAX_ID:
-        raise TypeError(f"{value!r} is not a token id")
     return value
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.sequence import Sequence
-from edgerun.engine.session_file import SavedSession, load_session, save_session
+from edgerun.engine.session_file import load_session, save_session
 from edgerun.engine.stats import Stats
 from edgerun.errors import InputError, PromptError
 from edgerun.llm.arguments import check_path, check_text
@@ -101,8 +100,7 @@ class ChatSession:
         Raises:
             StorageError: the folder is not writable or the disk is full.
         """
-        saved = SavedSession(self._llm.model.digest, tuple(self._cached), tuple(self.messages))
-        save_session(check_path(path), saved)
+        save_session(check_path(path), self._llm.model.digest, self.messages)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Replaces the conversation by a saved one; its keys and values are computed when needed.
@@ -110,8 +108,7 @@ class ChatSession:
         Raises:
             SessionError: the file is missing, broken, or belongs to another model.
         """
-        saved = load_session(check_path(path), self._llm.model.digest)
-        self._lock.run(self._replace, saved.messages)
+        self._lock.run(self._replace, load_session(check_path(path), self._llm.model.digest))
 
     def close(self) -> None:
         """Ends a reply under way and gives the cache back; calling it twice is allowed."""
@@ -129,12 +126,7 @@ class ChatSession:
     def __enter__(self) -> ChatSession:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

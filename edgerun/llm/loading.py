@@ -318,15 +318,10 @@ def candidates_for(bundle: Bundle, options: LoadOptions) -> Candidates:
         InputError: there is no back-end or device of a name.
         UnsupportedError: one that is named does not run here.
     """
-    given = choices(bundle, options)
+    given = {"threads": options.worker_threads, "pack": packing_of(bundle, options)}
     if options.place is not None:
         return placed_candidates(Places.read(options.place), given)
     return find_candidates(options.backend, options.device, given)
-
-
-def choices(bundle: Bundle, options: LoadOptions) -> dict[str, Any]:
-    """What back-ends learn of the caller's choices, see ``Backend.configure``."""
-    return {"threads": options.worker_threads, "pack": packing_of(bundle, options)}
 
 
 def packing_of(bundle: Bundle, options: LoadOptions) -> str:

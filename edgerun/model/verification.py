@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 
 from edgerun.env import settings
 from edgerun.errors import BundleError
@@ -61,12 +60,7 @@ class Verification:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._is_cancelled = True
         if self._thread is not None:
             self._thread.join()

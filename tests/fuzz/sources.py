@@ -9,7 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from edgerun.engine.session_file import SavedSession, save_session
+from edgerun.engine.session_file import save_session
 from edgerun.model.bundle import open_bundle
 from tests.export.checkpoint.conftest import (
     llama2c_bytes,
@@ -61,7 +61,7 @@ def session(number: int) -> Files:
         folder = Path(name)
         write_files(files, folder / "bundle")
         digest = open_bundle(folder / "bundle").digest
-        save_session(folder / SESSION, SavedSession(digest, (1, 2, 3), messages))
+        save_session(folder / SESSION, digest, messages)
         return {**files, SESSION: (folder / SESSION).read_bytes()}
 
 
