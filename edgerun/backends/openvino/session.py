@@ -107,8 +107,8 @@ class _Request:
     def __call__(self, arrays: list[NDArray[Any]]) -> list[NDArray[np.float32]]:
         from openvino import Tensor
 
-        self._inputs = [np.ascontiguousarray(array) for array in arrays]
-        for index, array in enumerate(self._inputs):
+        self._inputs = arrays
+        for index, array in enumerate(arrays):
             self._request.set_input_tensor(index, Tensor(array, shared_memory=True))
         self._request.start_async()
         end = time.monotonic() + SECONDS

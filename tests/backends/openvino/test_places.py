@@ -94,6 +94,25 @@ def test_prompts_of_lengths_around_those_of_networks(kv_cache: str) -> None:
         assert model.calls() > 16
 
 
+def test_calls_that_begin_around_the_room_for_the_past() -> None:
+    folder, ids = bundle_of("llama", weights="fp32"), np.resize(ids_of("llama"), 640).tolist()
+    with placed(folder, "prefill=cpu") as cpu, placed(folder, PLACES[0]) as model:
+        for start in (255, 256, 257, 258):
+            logits = []
+            for each in (cpu, model):
+                store = each.store()
+                slot = store.open()
+                for begin, end in ((0, 128), (128, start), (start, start + 70)):
+                    each.run(store, Batch.of(ids[begin:end], begin, slot, logits="none"))
+                logits.append(each.run(store, Batch.of([1], start + 70, slot)))
+            assert error_of(logits[1], logits[0]) <= 1e-5, start
+        report = model.backends[1].report()
+        assert report is not None
+        rooms = {row["network"] for row in report.rows}
+        assert rooms >= {f"{rows} rows after up to 256 tokens" for rows in (64, 256)}
+        assert any("640 tokens" in room for room in rooms)
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_ragged_batches_equal_one_at_a_time(place: str) -> None:
     """Replies, prompts with and without logits, and rows of all logits in one call."""

@@ -1,0 +1,209 @@
+"""Devices that fail: the CPU goes on in the same call with the same tokens, and says so once."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import edgerun
+from edgerun.backends.openvino import session as sessions
+from edgerun.backends.openvino.devices import find_device
+from edgerun.backends.openvino.session import Session, reason
+from edgerun.errors import BackendError
+from edgerun.state import Batch
+from tests.backends.openvino.conftest import Fault, Placed, placed
+from tests.backends.openvino.test_places import ids_of
+from tests.support.bundles import bundle_of
+
+pytest.importorskip("openvino")
+
+KINDS = ("lost", "memory", "hang", "nan")
+IDS = np.resize(ids_of("llama"), 100).tolist()
+TRIALS = 200
+
+
+def greedy(model: Placed, prompt: list[int], count: int) -> list[int]:
+    """The likeliest tokens after a prompt, which comes in two calls."""
+    store = model.store()
+    slot, half = store.open(), len(prompt) // 2
+    model.run(store, Batch.of(prompt[:half], 0, slot, logits="none"))
+    logits = model.run(store, Batch.of(prompt[half:], half, slot))
+    ids = [int(logits[-1].argmax())]
+    while len(ids) < count:
+        logits = model.run(store, Batch.of(ids[-1:], len(prompt) + len(ids) - 1, slot))
+        ids.append(int(logits[-1].argmax()))
+    return ids
+
+
+def test_tokens_survive_a_device_that_fails_at_any_call(
+    fault: Fault, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, place = bundle_of("llama", weights="fp32"), "prefill=openvino:CPU,decode=openvino:CPU"
+    rng = random.Random(5)
+    with placed(folder, "prefill=cpu") as cpu, placed(folder, place) as model:
+        session = model.session()
+        expected = {length: greedy(cpu, IDS[:length], 12) for length in range(40, 100, 10)}
+        calls = 0
+        for length, tokens in expected.items():  # all networks there are, and how often they run
+            before = model.calls()
+            assert greedy(model, IDS[:length], 12) == tokens
+            calls = max(calls, model.calls() - before)
+        assert calls >= 13
+        failed = 0
+        for trial in range(TRIALS):
+            kind, length = KINDS[trial % len(KINDS)], rng.choice(list(expected))
+            at = rng.randrange(calls)
+            session.failure = ""
+            caplog.clear()
+            fault.set(kind, at)
+            assert greedy(model, IDS[:length], 12) == expected[length], (kind, at, length)
+            said = [record for record in caplog.records if record.levelno >= logging.WARNING]
+            assert len(said) == bool(session.failure)
+            assert all("openvino:CPU failed, so the CPU goes on" in r.message for r in said)
+            assert bool(session.failure) == (fault.countdown < 0)
+            failed += bool(session.failure)
+        assert failed >= 0.9 * TRIALS
+
+
+def test_a_prompt_goes_on_where_the_device_was_lost(
+    fault: Fault, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Through all that lies above: replies of several readers, one of which loses the device."""
+    folder = bundle_of("qwen3", weights="int4", activations="fp32")
+    prompts = [ids_of("qwen3", length) for length in (40, 60, 90)]
+    results = []
+    for place in ("prefill=cpu", "prefill=openvino:CPU"):
+        with edgerun.load(folder, place=place, threads=1) as llm:
+            if "openvino" in place:
+                fault.set("lost", 1)
+            streams = [
+                llm.stream(prompt, temperature=0, max_tokens=20, ignore_eos=True)
+                for prompt in prompts
+            ]
+            for stream in streams:
+                list(stream)
+            results.append([stream.completion.ids for stream in streams])
+            reports = llm.reports()
+    assert results[1] == results[0]
+    said = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert said == ["openvino:CPU failed, so the CPU goes on: ZE_RESULT_ERROR_DEVICE_LOST"]
+    assert reports[0].notes == ["the device is not used any more: ZE_RESULT_ERROR_DEVICE_LOST"]
+    assert [row["calls"] for row in reports[0].rows] == [1]
+
+
+def test_a_required_device_that_fails_is_an_error(
+    fault: Fault, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = bundle_of("llama", weights="fp32")
+    with edgerun.load(
+        folder, place="prefill=openvino:CPU", require="openvino:CPU", threads=1
+    ) as llm:
+        fault.set("lost", 0)
+        for _ in range(2):
+            with pytest.raises(BackendError, match="openvino:CPU failed and is required.*LOST"):
+                llm.generate(IDS[:40], max_tokens=4)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_nothing_is_written_of_a_call_that_failed(fault: Fault) -> None:
+    with placed(
+        bundle_of("llama", weights="fp32"), "prefill=openvino:CPU", required="openvino:CPU"
+    ) as model:
+        store = model.store()
+        slot = store.open()
+        store.reserve(slot, 64)
+        before = store.version(slot)
+        fault.set("nan", 0)
+        with pytest.raises(BackendError, match="NaN or infinity"):
+            model.programs.run(Batch.of(IDS[:64], 0, slot, logits="none"), store)
+        assert store.version(slot) == before
+        assert not any(
+            part.any() for s in store.states for part in store.read_block(s.name, slot, 0, 64)
+        )
+
+
+class Silent:
+    """A request of OpenVINO's that never ends."""
+
+    def __init__(self) -> None:
+        self.cancelled = 0
+
+    def set_input_tensor(self, index: int, tensor: object) -> None:
+        pass
+
+    def start_async(self) -> None:
+        pass
+
+    def wait_for(self, milliseconds: int) -> bool:
+        return False
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+
+class Compiled:
+    outputs = (None,)
+
+    def __init__(self) -> None:
+        self.request = Silent()
+
+    def create_infer_request(self) -> Silent:
+        return self.request
+
+
+def test_a_device_that_does_not_answer_is_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "SECONDS", 0.01)
+    compiled = Compiled()
+    request = sessions._Request(compiled)
+    with pytest.raises(TimeoutError, match="did not answer within"):
+        request([np.zeros((1, 1), np.float32)])
+    assert compiled.request.cancelled == 1
+
+
+@pytest.fixture
+def core(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, object]]]:
+    """OpenVINO whose compiler fails; yields the options of each time."""
+    import openvino
+
+    asked: list[dict[str, object]] = []
+
+    class Core:
+        def compile_model(self, model: object, plugin: str, config: dict[str, object]) -> None:
+            asked.append({"plugin": plugin, **config})
+            raise RuntimeError(
+                "Exception from src/inference/src/cpp/core.cpp:121:\n"
+                "Exception from src/inference/src/dev/plugin.cpp:60:\n"
+                "cannot load libopenvino_intel_npu_compiler_loader.so\n\n"
+            )
+
+    monkeypatch.setattr(openvino, "Core", Core)
+    yield asked
+
+
+def test_a_compiler_that_fails_is_quoted_without_its_sources(core: list[dict[str, object]]) -> None:
+    folder = bundle_of("llama", weights="fp32")
+    with pytest.raises(BackendError) as error:
+        edgerun.load(folder, place="prefill=openvino:NPUW-CPU", threads=1)
+    text = str(error.value)
+    assert text.startswith("openvino:NPUW-CPU cannot run this model: cannot load libopenvino_intel")
+    assert "core.cpp" not in text and "\n" not in text
+    assert text.count("cannot load") == 1  # the same of every configuration
+    assert [each["plugin"] for each in core] == ["NPU"] * 3
+    assert all(each["NPUW_DEVICES"] == "CPU" for each in core)
+
+
+def test_reasons_are_one_line() -> None:
+    assert reason(RuntimeError("")) == "RuntimeError"
+    assert reason(MemoryError()) == "MemoryError"
+    assert reason(RuntimeError("Check 'x == y' failed at src/a.cpp:5:\nbad\nshape")) == "bad shape"
+
+
+def test_a_session_tries_first_what_was_right() -> None:
+    session = Session(find_device("NPUW-CPU"), 1)
+    first, second, third = session.configurations()
+    session.accept(second)
+    assert session.configurations() == [second, first, third]
