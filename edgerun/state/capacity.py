@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from edgerun.errors import InputError
-from edgerun.state.memory import Memory
+from edgerun.state.memory import UNLIMITED, Memory
 from edgerun.state.paged import PAGE_TOKENS, PagePool, Transfer, page_bytes, pages_of
 from edgerun.state.policies.base import Policy
 from edgerun.state.spec import AttentionState, RecurrentState, State, geometries
@@ -93,19 +93,29 @@ def make_pools(
         ) from error
 
 
-def spare_pages(pools: Sequence[PagePool], memory: Memory, without: Sequence[Slot]) -> int:
-    """How many pages can be taken of every pool, if some slots were closed."""
-    spare = [pool.spare(without) for pool in pools]
-    most = min(count + pool.unwritten for count, pool in zip(spare, pools, strict=True))
+def spare_pages(
+    pools: Sequence[PagePool], memory: Memory, without: Sequence[Slot]
+) -> tuple[int, int]:
+    """Pages that can be taken if some slots were closed, and most that a sequence has at a time.
+
+    Counted are pools of the layers that see most, each of which has room for so many. Layers that
+    see less give pages back while a sequence grows, and take memory for a window's.
+    """
+    widest = max((pool.window for pool in pools), key=lambda window: window or UNLIMITED)
+    spare = [(pool, pool.spare(without)) for pool in pools]
+    most = min(count + pool.unwritten for pool, count in spare if pool.window == widest)
+    context = pools[0].page_table.shape[1] * PAGE_TOKENS
+    held = {pool: _pages(pool.states, context) for pool in pools if pool.window != widest}
 
     def new_bytes(pages: int) -> int:
         return sum(
-            max(0, pages - count) * pool.page_bytes
-            for count, pool in zip(spare, pools, strict=True)
+            max(0, min(pages, held.get(pool, pages)) - count) * pool.page_bytes
+            for pool, count in spare
         )
 
     left = memory.left(sum(pool.page_bytes * pool.page_table.shape[1] for pool in pools))
-    return bisect_right(range(1, most + 1), left, key=new_bytes)
+    pages = bisect_right(range(1, most + 1), left, key=new_bytes)
+    return pages, pages_of(widest + CHUNK_TOKENS) if widest else 0
 
 
 def _pages(group: Sequence[AttentionState], tokens: int) -> int:

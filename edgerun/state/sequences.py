@@ -110,7 +110,8 @@ class SequenceStore:
         slots = sum(not self._in_use(slot) for slot in range(len(self._holders))) + len(without)
         if not self._pools:
             return Room(slots, NO_PAGES, 0)
-        return Room(slots, spare_pages(self._pools, self._memory, without), PAGE_TOKENS)
+        pages, of_sequence = spare_pages(self._pools, self._memory, without)
+        return Room(slots, pages, PAGE_TOKENS, of_sequence)
 
     def open(self, owner: Owner | None = None) -> Slot:
         return self.lock.run(self._open, owner)

@@ -37,19 +37,24 @@ class Room:
         slots: sequences that can be opened.
         pages: pages that can be taken, those of stored prefixes that nobody uses among them.
         page_tokens: tokens of a page; 0 if states do not grow with their sequence.
+        sequence_pages: most that a sequence has at a time, however long it is; 0 for no limit.
     """
 
     slots: int
     pages: int
     page_tokens: int
+    sequence_pages: int = 0
 
     def pages_for(self, cached: int, length: int) -> int:
         """Pages that a sequence of ``cached`` tokens takes to grow to ``length``.
 
         One more if its last page is shared and not full, as after ``fork`` and ``match``.
         """
-        size = self.page_tokens
-        return max(0, -(-length // size) - -(-cached // size)) if size else 0
+        return max(0, self._pages_of(length) - self._pages_of(cached)) if self.page_tokens else 0
+
+    def _pages_of(self, tokens: int) -> int:
+        pages = -(-tokens // self.page_tokens)
+        return min(pages, self.sequence_pages) if self.sequence_pages else pages
 
 
 class StateStore(Protocol):

@@ -6,7 +6,7 @@ import pytest
 
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine
-from edgerun.state import SequenceStore
+from edgerun.state import AttentionState, SequenceStore, attention_name
 from edgerun.state.capacity import sequence_bytes
 from edgerun.state.memory import Memory
 from tests.engine.test_engine import expected, together
@@ -32,3 +32,26 @@ def test_replies_that_share_too_little_memory_are_whole(pages: int) -> None:
     sequences = [run.sequence(prompt, params) for prompt in prompts]
     assert together(run, sequences) == [expected(prompt, 60) for prompt in prompts]
     assert (run.room().slots, run.room().pages) == (4, pages)
+
+
+@pytest.mark.parametrize("windows", [(128,), (128, 256), (0, 128), (0, 0, 640)])
+def test_windows_need_no_memory_for_what_has_passed(windows: tuple[int, ...]) -> None:
+    """Memory that was enough for a context when it was loaded is enough for a prompt of it."""
+    context, prompt = 40 * 64, [7] * 2300
+    states = [
+        AttentionState(attention_name(layer), 1, 2, 2, window, "fp32")
+        for layer, window in enumerate(windows)
+    ]
+    memory = sequence_bytes(states, context)
+    stores: list[SequenceStore] = []
+
+    def available() -> int:
+        pools = [pool for store in stores for pool in store._pools]
+        return memory - sum(pool._grown * pool.page_bytes for pool in pools)
+
+    stores.append(SequenceStore(states, context, 4, memory=Memory(available, spare_bytes=0)))
+    script = dict.fromkeys(range(context), 65)
+    programs = fakes.programs_of(fakes.FakeExecutable(script))
+    run = Engine(programs, stores[0], fakes.VOCAB, (fakes.END,), chunk_rows=256)
+    params = SamplingParams(temperature=0, max_tokens=5)
+    assert together(run, [run.sequence(prompt, params)]) == [[65] * 5]

@@ -19,6 +19,11 @@ LENGTHS = st.integers(0, CONTEXT)
 STATES = {
     "one pool": same_attention(1, 1, 1, "fp32"),
     "two pools": [
+        AttentionState("narrow", 1, 1, 1, 0, "fp32"),
+        AttentionState("wide", 2, 1, 2, 0, "fp32"),
+    ],
+    "a window": same_attention(1, 1, 1, "fp32", PAGE_TOKENS),
+    "windows": [
         AttentionState("full", 1, 1, 1, 0, "fp32"),
         AttentionState("near", 2, 1, 2, PAGE_TOKENS, "fp32"),
     ],
@@ -92,7 +97,10 @@ CHANGES = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(pages=st.integers(4, 14), changes=CHANGES, gone=st.sets(st.integers(0, BUSY - 1)))
 def test_room_is_what_can_be_taken(kind, pages, changes, gone) -> None:
-    """And the room without some sequences is what can be taken when they are closed."""
+    """And the room without some sequences is what can be taken when they are closed.
+
+    Where layers see a window, others see all, and memory is scarce, it is what could be.
+    """
     crowd = Crowd(kind, pages)
     for change in changes:
         crowd.change(*change)
@@ -102,7 +110,9 @@ def test_room_is_what_can_be_taken(kind, pages, changes, gone) -> None:
         crowd.store.close(slot)
     assert crowd.store.room() == promised
     slots, taken = crowd.taken()
-    assert (slots, taken) == (promised.slots, min(promised.pages, slots * CONTEXT // PAGE_TOKENS))
+    pages = min(promised.pages, slots * CONTEXT // PAGE_TOKENS)
+    assert slots == promised.slots
+    assert taken <= pages if kind == "windows" else taken == pages
 
 
 def test_what_retained_sequences_share_is_counted_once() -> None:
