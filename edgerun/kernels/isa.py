@@ -1,106 +1,23 @@
-"""Which instruction sets there are, which this machine has, and which one the kernels use.
+"""Which instruction sets this machine has, and which one the kernels use.
 
-The choice goes by features, never by the CPU's name, which virtual machines get wrong. All that
-tells one set from another is in its record: nothing else compares their names.
+The choice goes by features, never by the CPU's name, which virtual machines get wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 
 from edgerun.env import settings
 from edgerun.errors import InputError
+from edgerun.kernels.host.arm import arm_features
 from edgerun.kernels.host.permission import tile_refusal
-from edgerun.kernels.host.processor import arm_features, identity
-from edgerun.kernels.jit.registry import remembered
+from edgerun.kernels.host.processor import identity
+from edgerun.kernels.jit.service import remembered
+from edgerun.kernels.lang.isa import ISAS, Isa
 
-AVX512VNNI = ("avx512f", "avx512bw", "avx512vl", "avx512vnni")
-AVX2 = ("avx2", "fma", "f16c")
-
-
-@dataclass(frozen=True, slots=True)
-class Isa:
-    """An instruction set.
-
-    Attributes:
-        name: what kernels' constants and ``EDGERUN_ISA`` call it.
-        features: what a machine must have, by LLVM's names.
-        vector_bytes: bytes of a vector.
-        registers: how many vectors the registers hold.
-        dots: how products of bytes are summed, a key of ``DOTS`` (``lang/dot.py``).
-        partial: how many registers a partial sum takes.
-        shuffles: which instructions look up and narrow bytes, a key of ``SHUFFLES``
-            (``linear/trit_tiles.py``); empty for generic code.
-        prompts: how many rows are multiplied: the kernels' names begin so.
-        streams: how many panels of weights a single row reads side by side; two are faster than
-            four where memory is the limit, as measured on Zen 4, and fewer broadcasts serve four.
-        looks_up: from how many rows on ternary weights are looked up in tables instead, where
-            multiplying is slower; 0 for never.
-        refusal: asks the system for permission; why this process has none, or nothing.
-    """
-
-    name: str
-    features: tuple[str, ...]
-    vector_bytes: int
-    registers: int
-    dots: str
-    partial: int = 1
-    shuffles: str = ""
-    prompts: str = "gemm"
-    streams: int = 4
-    looks_up: int = 0
-    refusal: Callable[[], str] = str
-
-    @property
-    def float_lanes(self) -> int:
-        """float32 elements of a vector."""
-        return self.vector_bytes // 4
-
-
-# Best first. AMX multiplies matrices and does so for linear layers of many rows; all else then
-# uses AVX-512. AVX-VNNI is AVX2 with the dot product of AVX-512's VNNI, which laptops have had
-# since Alder Lake.
-ISAS: Mapping[str, Isa] = {
-    isa.name: isa
-    for isa in (
-        Isa(
-            "amx",
-            ("amx-tile", "amx-int8", *AVX512VNNI),
-            vector_bytes=64,
-            registers=32,
-            dots="vnni",
-            shuffles="x86",
-            prompts="amx",
-            refusal=tile_refusal,
-        ),
-        Isa("avx512vnni", AVX512VNNI, 64, 32, dots="vnni", shuffles="x86", streams=2),
-        Isa("avxvnni", ("avxvnni", *AVX2), 32, 16, dots="vnni", shuffles="x86"),
-        Isa("avx2", AVX2, 32, 16, dots="pairs", shuffles="x86", streams=2, looks_up=17),
-        Isa("i8mm", ("i8mm", "dotprod"), 16, 32, dots="usdot", shuffles="neon"),
-        Isa("dotprod", ("dotprod",), 16, 32, dots="sdot", shuffles="neon"),
-        Isa("neon", ("neon",), 16, 32, dots="smlal", partial=2, shuffles="neon", looks_up=8),
-        Isa("portable", (), 16, 16, dots="generic", looks_up=8),
-    )
-}
-# What instructions compute, in generic code: tests their callers on any machine.
-MODELS: Mapping[str, Isa] = {
-    isa.name: isa
-    for isa in (
-        Isa("vnni_model", (), 64, 32, dots="generic"),
-        Isa("amx_model", (), 64, 32, dots="generic", prompts="amx"),
-    )
-}
-
-
-def isa_of(name: str) -> Isa:
-    """The instruction set, or model of one, of that name.
-
-    Raises:
-        KeyError: there is none.
-    """
-    return ISAS.get(name) or MODELS[name]
+# By a feature that the system must permit a process to use: asks for that; why it is refused.
+PERMISSIONS: Mapping[str, Callable[[], str]] = {"amx-tile": tile_refusal}
 
 
 @cache
@@ -138,7 +55,7 @@ def obstacle(name: str) -> str:
     isa = ISAS[name]
     if missing := [feature for feature in isa.features if feature not in host_features()]:
         return f"this machine lacks {', '.join(missing)}"
-    return isa.refusal()
+    return "".join(PERMISSIONS[feature]() for feature in isa.features if feature in PERMISSIONS)
 
 
 @cache

@@ -246,7 +246,7 @@ def measure_bandwidth(threads: int) -> float:
 
 def _reading(data: NDArray[np.uint8], streams: int, ahead: int) -> Program:
     from edgerun.kernels.isa import selected_isa
-    from edgerun.kernels.jit.registry import instruction
+    from edgerun.kernels.run.instructions import instruction
     from edgerun.kernels.run.program import Program
 
     chunks = data.size // CHUNK_BYTES
@@ -290,7 +290,7 @@ def _last_cache_bytes() -> int:
 @cache
 def machine_key() -> str:
     """Names the machine and the version of the kernels."""
-    from edgerun.kernels.jit.registry import code_version
+    from edgerun.kernels.jit.sources import code_version
 
     here = cores()
     counted = f"{here.logical} of {os.cpu_count()} logical, {here.physical} physical cores"

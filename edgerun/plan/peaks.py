@@ -108,7 +108,7 @@ PROBES = {MULTIPLY: _multiply, LOOKUP: _look_up, AMX: _multiply_tiles}
 
 def _seconds(probe: Probe, threads: int, chunks: int, instructions: int = 1) -> float:
     """Seconds for instructions that call a kernel, one after the other, at best."""
-    from edgerun.kernels.jit.registry import instruction
+    from edgerun.kernels.run.instructions import instruction
     from edgerun.kernels.run.program import Program, ThreadTeam
 
     fields = {key: array.ctypes.data for key, array in probe.arrays.items()} | probe.numbers

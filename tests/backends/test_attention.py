@@ -11,7 +11,7 @@ import pytest
 from edgerun.backends import CompileOptions, Shape, make_backend
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
-from edgerun.kernels.attention.units import AttentionUnits
+from edgerun.kernels.attention.planner import AttentionUnits
 from edgerun.kernels.run.program import ThreadTeam
 from edgerun.ops.registry import OPS
 from edgerun.state import Batch, SequenceStore, same_attention

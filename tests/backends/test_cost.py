@@ -12,7 +12,7 @@ from edgerun.backends.base import Phase, Shape
 from edgerun.backends.cpu.families import family_of, paths_of, paths_taken, weight_bytes
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Constant, Graph, Node
-from edgerun.kernels.isa import ISAS
+from edgerun.kernels.lang.isa import ISAS
 from edgerun.machine.profile import MachineProfile
 from edgerun.plan.calibration import random_weight
 from edgerun.plan.planner import PHASE_ROWS, make_plan

@@ -13,6 +13,8 @@ from edgerun.backends.cpu.emit.registry import EMITTERS
 from edgerun.backends.cpu.operands import WITH_CACHE, checked_arguments
 from edgerun.errors import BackendError
 from edgerun.graph import lower as lowering
+from edgerun.kernels.attention.units import CACHE
+from edgerun.kernels.jit.catalogue import kernels
 from edgerun.model import bundle as bundles
 from edgerun.model.bundle import open_bundle
 from edgerun.state import same_attention
@@ -26,7 +28,6 @@ BEYOND = [
     "fewer kv heads",
     "smaller heads",
     "fewer layers",
-    "long tables",
     "long norm",
     "short bias",
 ]
@@ -115,52 +116,56 @@ def test_queries_that_do_not_fit_the_stack_are_not_supported(heads, size):
         )
 
 
+def checked(kernel, given, sizes):
+    return checked_arguments(kernel, kernels()[kernel].signature, given, sizes)
+
+
 def arguments(**changes):
     rows, x = np.zeros(1, np.int64), np.zeros((4, 32), np.float32)
-    return {"rows": rows, "a": x, "b": x, "out": x, "width": 32} | changes
+    return {"rows": rows, "left": x, "right": x, "out": x, "width": 32} | changes
 
 
 def test_memory_becomes_addresses():
     given = arguments()
-    fields, kept = checked_arguments("add", {"lanes": 8}, given, {"rows": 4})
-    assert fields["a"] == given["a"].ctypes.data and fields["width"] == 32
-    assert {id(array) for array in kept} == {id(given["rows"]), id(given["a"])}
+    fields, kept = checked("add", given, {"rows": 4, "lanes": 8})
+    assert fields["left"] == given["left"].ctypes.data and fields["width"] == 32
+    assert {id(array) for array in kept} == {id(given["rows"]), id(given["left"])}
 
 
 @pytest.mark.parametrize(
     ("changes", "rows", "message"),
     [
-        ({}, 5, "would touch 640 bytes of a, which has 512"),
+        ({}, 5, "would touch 640 bytes of left, which has 512"),
         ({"width": 33}, 4, "would touch 528 bytes"),
-        ({"b": np.zeros((4, 31), np.float32)}, 4, "bytes of b, which has 496"),
+        ({"right": np.zeros((4, 31), np.float32)}, 4, "bytes of right, which has 496"),
         ({"out": np.zeros((32, 4), np.float32).T}, 4, "of out"),
         ({"out": None}, 4, "got None as out; expected memory"),
         ({"out": 4096}, 4, "got 4096 as out; expected memory"),
+        ({"out": WITH_CACHE}, 4, "as out; expected memory"),
+        ({"width": WITH_CACHE}, 4, "kernel add got nothing as width"),
         ({"table": np.zeros(1, np.int64)}, 4, "as table; expected a number"),
     ],
 )
 def test_operands_that_do_not_fit_are_refused(changes, rows, message):
     with pytest.raises(BackendError, match=message):
-        checked_arguments("add", {}, arguments(**changes), {"rows": rows})
+        checked("add", arguments(**changes), {"rows": rows})
 
 
 def test_operands_that_are_missing_are_named():
     given = arguments()
-    del given["b"], given["out"]
-    with pytest.raises(BackendError, match="kernel add got nothing as b, out"):
-        checked_arguments("add", {}, given, {"rows": 4})
+    del given["right"], given["out"]
+    with pytest.raises(BackendError, match="kernel add got nothing as out, right"):
+        checked("add", given, {"rows": 4})
 
 
 def test_addresses_of_the_cache_come_later():
     k = np.zeros((2, 8), np.float32)
     tokens = np.zeros(2, np.int32)
-    late = ("keys", "values", "key_scales", "value_scales", "page_table", "pages")
-    fields, _ = checked_arguments(
+    fields, _ = checked(
         "cache_write",
-        {"head_dim": 8},
         {"rows": np.ones(1, np.int64), "positions": tokens, "sequences": tokens}
-        | {"k": k, "k_stride": 8, "v": k, "v_stride": 8, "kv_heads": 1, "page_heads": 1}
-        | dict.fromkeys(late, WITH_CACHE),
-        {"rows": 2},
+        | {"k": k, "k_stride": 8, "v": k, "v_stride": 8, "kv_heads": 1}
+        | dict.fromkeys(CACHE, WITH_CACHE),
+        {"rows": 2, "head_dim": 8},
     )
-    assert fields["keys"] == 0
+    assert fields["key_data"] == 0

@@ -1,6 +1,6 @@
 """Every example of every op on every back-end that supports it, against the op's definition.
 
-Every kernel on every instruction set is ``tests/kernels/test_conformance.py``.
+Every kernel on every instruction set is ``tests/conformance/kernels/test_kernels.py``.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgerun.errors import EdgerunError
-from edgerun.kernels.jit import registry
+from edgerun.kernels.jit import service
 from tests.fuzz.ends import is_guarded
 from tests.fuzz.files import write_files
 from tests.fuzz.guard import guard_pages
@@ -60,10 +60,10 @@ class KernelMissingError(BaseException):
 def refuse_to_compile() -> None:
     """From here on a kernel that is not there ends the case."""
 
-    def missing(key: str, name: str, params: object, progress: object) -> registry.Compiled:
+    def missing(key: str, name: str, params: object, progress: object) -> service.Compiled:
         raise KernelMissingError(key)
 
-    registry._queued = missing  # type: ignore[assignment]
+    service._queued = missing  # type: ignore[assignment]
 
 
 def run_case(kind: str, seed: int, folder: Path) -> Outcome:

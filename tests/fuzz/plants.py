@@ -16,12 +16,11 @@ from unittest import mock
 
 import numpy as np
 
-from edgerun.backends.cpu import operands
 from edgerun.backends.cpu.buffers import Buffer, BufferPool
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS
 from edgerun.graph import lower
 from edgerun.graph.onnx_schema import onnx_messages
-from edgerun.kernels.extents import EXTENTS
+from edgerun.kernels.lang.signature import Signature
 from edgerun.llm import loading
 from edgerun.model import bundle
 from edgerun.plan.workload import Workload
@@ -49,12 +48,11 @@ def overflow() -> Iterator[None]:
 @contextmanager
 def unchecked() -> Iterator[None]:
     """No wall between the parser and the machine code: whatever the graph says is believed."""
-    free = {kernel: dict.fromkeys(extents, lambda known: 0) for kernel, extents in EXTENTS.items()}
     with (
         mock.patch.object(lower, "check", lambda graph: {}),
         mock.patch.object(bundle, "geometry", lambda graph: None),
         mock.patch.object(bundle, "confirm", lambda *_: None),
-        mock.patch.object(operands, "EXTENTS", free),
+        mock.patch.object(Signature, "touched", lambda self, _: dict.fromkeys(self.memory, 0)),
         mock.patch.object(loading, "affordable_rows", lambda graph: DEFAULT_CHUNK_ROWS),
         mock.patch.object(loading, "workload", lambda graph: Workload()),
     ):

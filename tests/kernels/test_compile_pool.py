@@ -8,9 +8,8 @@ import threading
 import pytest
 
 from edgerun.kernels.jit import compile_pool
+from edgerun.kernels.jit.catalogue import compile_named, kernels
 from edgerun.kernels.jit.compile_pool import CompilePool, Helper, Job
-from edgerun.kernels.jit.compiler import compile_object
-from edgerun.kernels.jit.registry import kernels
 
 
 def jobs(count: int) -> list[Job]:
@@ -29,8 +28,8 @@ class FakeHelper:
     def __init__(self) -> None:
         self.alive = True
 
-    def fields(self) -> dict[str, list[str]]:
-        return {"kernel0": ["rows"]}
+    def signatures(self) -> dict[str, str]:
+        return {"kernel0": "rows"}
 
     def compile(self, job: Job) -> bytes | None:
         code = type(self).answers(job)
@@ -100,17 +99,17 @@ def test_without_a_compiler_here_helpers_do_everything(monkeypatch: pytest.Monke
     monkeypatch.setattr(compile_pool, "Helper", FakeHelper)
     monkeypatch.setattr(FakeHelper, "answers", staticmethod(lambda job: b"helped " + code_of(job)))
     pool, told = CompilePool(code_of, most=1, prefers_here=lambda: False), []
-    assert pool.fields() == {"kernel0": ["rows"]}
+    assert pool.signatures() == {"kernel0": "rows"}
     for job in submitted(pool, 5):
         assert pool.finish(job, told.append) == b"helped " + code_of(job)
     assert told == [job.name for job in jobs(5)]
 
 
-def test_helpers_that_cannot_start_know_no_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_helpers_that_cannot_start_know_no_signatures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     pool = CompilePool(code_of, most=1, prefers_here=lambda: False)
-    assert pool.fields() is None
-    assert CompilePool(code_of, most=0).fields() is None
+    assert pool.signatures() is None
+    assert CompilePool(code_of, most=0).signatures() is None
     assert [pool.finish(job) for job in submitted(pool, 3)] == [code_of(job) for job in jobs(3)]
 
 
@@ -160,14 +159,14 @@ def test_a_kernel_that_could_not_be_told_of_still_waits() -> None:
 FORK = """
 import os, signal, sys, threading
 from edgerun.kernels.jit import compile_pool
-from edgerun.kernels.jit import registry
+from edgerun.kernels.jit import service
 from edgerun.kernels.jit.compile_pool import Job
 
 taken, told = threading.Event(), threading.Event()
 
 class Slow:
     alive = True
-    def fields(self): return {}
+    def signatures(self): return {}
     def compile(self, job):
         taken.set()
         told.wait(100)
@@ -175,7 +174,7 @@ class Slow:
     def close(self): pass
 
 compile_pool.Helper = Slow
-pool = registry._pool()
+pool = service._pool()
 pool.compile_here, pool.most, pool.prefers_here = lambda job: b"here", 1, lambda: False
 jobs = [Job("a", {}), Job("b", {})]
 for job in jobs:
@@ -206,13 +205,13 @@ def test_a_forked_process_compiles_what_its_parents_helpers_had() -> None:
 def test_a_helper_process_makes_the_same_code() -> None:
     helper = Helper()
     try:
-        known = helper.fields()
+        known = helper.signatures()
         assert known is not None
-        assert known["gate"] == list(kernels()["gate"].fields)
-        assert known["runner-master"] == []
+        assert known["gate"] == kernels()["gate"].arguments
+        assert known["runner-master"] == ""
         job = Job("gate", {"activation": "relu2", "lanes": 8})
         code = helper.compile(job)
-        assert code == compile_object(kernels()["gate"].make(**job.params))
+        assert code == compile_named("gate", job.params)
         assert helper.compile(Job("no such kernel", {})) is None
         assert helper.alive
     finally:

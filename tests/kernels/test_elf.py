@@ -13,7 +13,7 @@ from llvmlite import binding
 from edgerun.kernels.host.code_memory import library_address, place
 from edgerun.kernels.host.processor import linux_machine
 from edgerun.kernels.jit import loader
-from edgerun.kernels.jit.compiler import compile_object
+from edgerun.kernels.jit.catalogue import compile_named, kernels
 from edgerun.kernels.jit.elf import (
     MACHINES,
     Image,
@@ -21,8 +21,8 @@ from edgerun.kernels.jit.elf import (
     UnknownObjectError,
     read_image,
 )
-from edgerun.kernels.jit.loader import ENTRY, load_by_llvm, load_object
-from edgerun.kernels.jit.registry import kernels
+from edgerun.kernels.jit.loader import load_by_llvm, load_object
+from edgerun.kernels.jit.target import ENTRY
 
 MACHINE = linux_machine()
 X86_64, AARCH64 = MACHINES["x86_64"][1], MACHINES["aarch64"][1]
@@ -32,7 +32,7 @@ here = pytest.mark.skipif(MACHINE not in MACHINES, reason="object files of Linux
 @pytest.fixture(scope="module")
 def gate() -> bytes:
     """A kernel with constants in memory."""
-    return compile_object(kernels()["gate"].make(activation="silu", lanes=8))
+    return compile_named("gate", {"activation": "silu", "lanes": 8})
 
 
 def run_gate(address: int) -> Any:
@@ -42,7 +42,7 @@ def run_gate(address: int) -> Any:
     values = {"rows": rows, "gate": gate, "up": up, "out": out}
     numbers = {"gate_stride": 256, "up_stride": 256, "out_stride": 256, "width": 256, "pieces": 1}
     known = {name: array.ctypes.data for name, array in values.items()} | numbers
-    block = np.array([known[name] for name in kernels()["gate"].fields], np.int64)
+    block = np.array([known[name] for name in kernels()["gate"].signature.names], np.int64)
     ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(address)(block.ctypes.data, 0)
     return out
 

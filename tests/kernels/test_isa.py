@@ -16,19 +16,18 @@ from edgerun.env import settings
 from edgerun.errors import InputError
 from edgerun.kernels import isa as isa_module
 from edgerun.kernels.host.permission import ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA, ask_for_tiles
-from edgerun.kernels.isa import ISAS, available_isas, obstacle, selected_isa
+from edgerun.kernels.isa import available_isas, obstacle, selected_isa
 from edgerun.kernels.lang.dot import X86
+from edgerun.kernels.lang.isa import ISAS
 
 # In a process of its own: LLVM ends the process where it cannot translate something.
 SCRIPT = """
 import sys
 from llvmlite import binding
 from edgerun.kernels.lang import dot
-from edgerun.kernels.jit import loader
-from edgerun.kernels.linear.amx import amx_row
+from edgerun.kernels.jit.catalogue import kernels
 from edgerun.kernels.jit.compiler import compile_module
-from edgerun.kernels.linear.rows import linear_block, linear_row
-from edgerun.kernels.probes.multiply import amx_peak
+from edgerun.kernels.jit.target import target_machine
 triple, cpu, isa, lanes, features = sys.argv[1:]
 dot.X86 = triple.startswith("x86")
 binding.initialize_all_targets()
@@ -37,11 +36,13 @@ target = binding.Target.from_triple(triple)
 machine = target.create_target_machine(cpu=cpu, features=features, opt=3)
 text, constants = "", {"lanes": int(lanes), "isa": isa}
 if isa == "amx":
-    bodies = [amx_row(bits=2, tokens=-4, **constants), amx_peak(isa)]
+    calls = {"amx_row": {"bits": 2, "tokens": -4, **constants}, "amx_peak": {"isa": isa}}
 else:
-    bodies = [linear_row(bits=2, **constants), linear_block(bits=8, block=64, **constants)]
-for body in bodies:
-    module = compile_module(body, 2, loader.target_machine())
+    calls = {"linear_row": {"bits": 2, **constants}}
+    calls["linear_block"] = {"bits": 8, "block": 64, **constants}
+for name, params in calls.items():
+    kernel = kernels()[name]
+    module = compile_module(kernel.make(**params), kernel.types, target_machine())
     module.triple, module.data_layout = triple, str(machine.target_data)
     text += machine.emit_assembly(module)
 print(text)
@@ -87,8 +88,8 @@ FOREIGN = """
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
-from edgerun.kernels.jit.compiler import compile_module
-from edgerun.kernels.jit.loader import target_machine
+from edgerun.kernels.jit.compiler import PLAIN, compile_module
+from edgerun.kernels.jit.target import target_machine
 from edgerun.kernels.lang.dot import X86
 from edgerun.kernels.lang.simd import declare
 
@@ -109,7 +110,7 @@ def helper(value):
 def body(a, chunk):
     helper(a)
 
-print("foreign" if "llvm." in str(compile_module(body, 2, target_machine())) else "lost")
+print("foreign" if "llvm." in str(compile_module(body, PLAIN, target_machine())) else "lost")
 """
 
 
@@ -181,8 +182,7 @@ def amx_machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     def machine(refusal: str, forced: str | None = None) -> None:
         everything = frozenset(one for isa in ISAS.values() for one in isa.features)
         monkeypatch.setattr(isa_module, "host_features", lambda: everything)
-        amx = dataclasses.replace(ISAS["amx"], refusal=lambda: refusal)
-        monkeypatch.setattr(isa_module, "ISAS", {**ISAS, "amx": amx})
+        monkeypatch.setattr(isa_module, "PERMISSIONS", {"amx-tile": lambda: refusal})
         chosen = dataclasses.replace(settings(), isa=forced)
         monkeypatch.setattr(isa_module, "settings", lambda: chosen)
         selected_isa.cache_clear()

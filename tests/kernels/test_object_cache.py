@@ -17,7 +17,7 @@ from edgerun.kernels.jit.compile_pool import helpers_allowed
 from edgerun.kernels.jit.object_cache import FOLDERS_KEPT, Entry, ObjectCache
 
 NOBODY = 65534
-ENTRY = Entry(b"\x7fELF\n\x00code", ("rows", "x"))
+ENTRY = Entry(b"\x7fELF\n\x00code", "rows x")
 
 
 def test_entry_comes_back(tmp_path: Path) -> None:
@@ -41,15 +41,16 @@ def test_damaged_entry_counts_as_missing(tmp_path: Path, damage) -> None:  # typ
 
 
 def change_header(data: bytes) -> bytes:
-    return data.replace(b'["rows", "x"]', b'["x", "rows"]')
+    return data.replace(b'"rows x"', b'"x rows"')
 
 
-def drop_fields(data: bytes) -> bytes:
-    return data.replace(b'"fields"', b'"fielts"')
+def drop_arguments(data: bytes) -> bytes:
+    return data.replace(b'"arguments"', b'"argumemts"')
 
 
 @pytest.mark.parametrize(
-    "damage", [change_header, drop_fields, lambda data: b"[1]\n" + data, lambda data: b"[" * 99999]
+    "damage",
+    [change_header, drop_arguments, lambda data: b"[1]\n" + data, lambda data: b"[" * 99999],
 )
 def test_the_digest_covers_the_header(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     cache = ObjectCache(tmp_path, "1")
@@ -164,7 +165,7 @@ def test_oldest_versions_are_removed(tmp_path: Path) -> None:
 
 SCRIPT = """
 import sys
-from edgerun.kernels.jit.registry import compiled
+from edgerun.kernels.jit.service import compiled
 from edgerun.kernels.run.program import ThreadTeam
 ThreadTeam(1)
 compiled("add", lanes=4).address

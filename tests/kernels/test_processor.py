@@ -11,9 +11,10 @@ import pytest
 
 from edgerun.kernels import isa as isa_module
 from edgerun.kernels.host import processor
-from edgerun.kernels.host.processor import arm_features, identity, linux_machine
+from edgerun.kernels.host.arm import arm_features, linux_machine
+from edgerun.kernels.host.processor import identity
 from edgerun.kernels.isa import host_features
-from edgerun.kernels.jit.loader import host
+from edgerun.kernels.jit.target import host
 from edgerun.kernels.lang.dot import X86
 
 LINUX_X86 = X86 and sys.platform.startswith("linux")
@@ -80,7 +81,7 @@ def test_arm_processors_are_told_apart_by_features_and_cores(
 ) -> None:
     words, found = {16: 3, 26: 0}, set()
     monkeypatch.setattr(processor, "linux_machine", lambda: "aarch64")
-    monkeypatch.setattr(processor, "_auxiliary", lambda entry: words[entry])
+    monkeypatch.setattr(processor, "auxiliary", lambda entry: words[entry])
     for part, speed, bits in (("0xd03", 1, 3), ("0xd0b", 1, 3), ("0xd0b", 2, 3), ("0xd0b", 1, 7)):
         text = f"processor : {speed}\nBogoMIPS : {speed}\nCPU part : {part}\n"
         (tmp_path / "cpuinfo").write_text(text)

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgerun.kernels.jit.registry import instruction
 from edgerun.kernels.run import program as program_module
-from edgerun.kernels.run.instructions import Instruction, Loaded, fences
+from edgerun.kernels.run.instructions import Instruction, Loaded, fences, instruction
 from edgerun.kernels.run.program import Program, ThreadTeam
 
 ONE, ROWS = 0, 1
@@ -33,7 +32,7 @@ def adding(
     a: NDArray[np.float32], b: NDArray[np.float32], out: NDArray[np.float32], names: str
 ) -> Instruction:
     """``out = a + b`` for as many rows as the frame says; a chunk is a row."""
-    fields = {"a": a.ctypes.data, "b": b.ctypes.data, "out": out.ctypes.data}
+    fields = {"left": a.ctypes.data, "right": b.ctypes.data, "out": out.ctypes.data}
     return instruction(
         "add",
         params={"lanes": 8},

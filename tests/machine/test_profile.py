@@ -147,10 +147,10 @@ def test_profiles_of_other_machines_stay(folder: Path, monkeypatch: pytest.Monke
 
 def test_other_kernels_are_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     profile.machine_key.cache_clear()
-    monkeypatch.setattr("edgerun.kernels.jit.registry.code_version", lambda: "one")
+    monkeypatch.setattr("edgerun.kernels.jit.sources.code_version", lambda: "one")
     first = profile.machine_key()
     profile.machine_key.cache_clear()
-    monkeypatch.setattr("edgerun.kernels.jit.registry.code_version", lambda: "two")
+    monkeypatch.setattr("edgerun.kernels.jit.sources.code_version", lambda: "two")
     assert first != profile.machine_key()
     profile.machine_key.cache_clear()
 

@@ -18,7 +18,6 @@ def function(lines: int) -> str:
 
 def test_the_largest_that_is_allowed_passes(tmp_path: Path) -> None:
     write(tmp_path / "edgerun" / "long.py", "x = 1\n" * 400)
-    write(tmp_path / "edgerun" / "kernels" / "linear" / "kernel.py", function(61))
     write(tmp_path / "hw" / "notes.md", "x\n" * 500)
     for number in range(16):
         write(tmp_path / "tests" / f"test_{number}.py", function(60))

@@ -21,11 +21,11 @@ from unittest import mock
 from llvmlite import binding
 
 from edgerun.backends.cpu.emit.gemm import gemm_tokens
-from edgerun.kernels.isa import isa_of
+from edgerun.kernels.jit.catalogue import kernels
 from edgerun.kernels.jit.compiler import compile_module
-from edgerun.kernels.jit.loader import target_machine
-from edgerun.kernels.jit.registry import kernels
+from edgerun.kernels.jit.target import target_machine
 from edgerun.kernels.lang import dot
+from edgerun.kernels.lang.isa import isa_of
 
 
 class Target(NamedTuple):
@@ -102,7 +102,8 @@ def assembly_of(kernel: str, params: Mapping[str, int | str], target: Target) ->
         cpu=target.cpu, features=target.features, opt=3
     )
     with mock.patch.object(dot, "X86", target.triple.startswith("x86")):
-        module = compile_module(kernels()[kernel].make(**params), 2, target_machine())
+        declared = kernels()[kernel]
+        module = compile_module(declared.make(**params), declared.types, target_machine())
     module.triple, module.data_layout = target.triple, str(machine.target_data)
     return re.split(r"\n\t\.globl|\n\t\.type", machine.emit_assembly(module))
 

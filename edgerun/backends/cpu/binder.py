@@ -16,10 +16,10 @@ from edgerun.backends.cpu.operands import Argument, checked_arguments
 from edgerun.backends.cpu.weights import Prepared, WeightStore
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.mapped_file import read_array
-from edgerun.kernels.extents import Extent
-from edgerun.kernels.isa import Isa
-from edgerun.kernels.jit.registry import instruction
-from edgerun.kernels.run.program import FRAME_WORDS, Instruction
+from edgerun.kernels.jit.service import compiled
+from edgerun.kernels.lang.isa import Isa
+from edgerun.kernels.run.instructions import Instruction, instruction
+from edgerun.kernels.run.program import FRAME_WORDS
 
 # Words of the frame; attention counts its units in those from ATTENTION on.
 ONE, ROWS, LOGIT_ROWS, ANY_LOGITS, ATTENTION = range(5)
@@ -134,29 +134,27 @@ class Binder:
         reads: set[str],
         writes: set[str],
         label: str,
-        sizes: Mapping[str, int] | None = None,
-        extents: Mapping[str, Extent] | None = None,
     ) -> Instruction:
         """Appends an instruction, and keeps its operands alive.
 
         Args:
             name: of the kernel.
             params: its compile-time constants.
-            arguments: value of every field: numbers as numbers, addresses as the memory there.
+            arguments: every one that it declares: numbers as numbers, addresses as the memory
+                there.
             chunks: as of ``Instruction``.
             reads: keys of the buffers that it reads.
             writes: keys of the buffers that it writes.
             label: for traces.
-            sizes: that its extents need besides its arguments (``kernels/extents.py``).
-            extents: bytes that it touches by operand, of a kernel that is not listed there.
 
         Raises:
             BackendError: the kernel would touch more memory than an operand has.
         """
-        known = {"rows": self.shape.rows, **(sizes or {})}
-        fields, operands = checked_arguments(name, params, arguments, known, extents)
+        signature = compiled(name, self.options.progress, **params).signature
+        sizes = {"rows": self.shape.rows, **params}
+        fields, operands = checked_arguments(name, signature, arguments, sizes)
         self.operands += operands
-        made = instruction(
+        step = instruction(
             name,
             params=params,
             fields=fields,
@@ -164,11 +162,10 @@ class Binder:
             reads=reads,
             writes=writes,
             label=label,
-            progress=self.options.progress,
         )
-        self.instructions.append(made)
+        self.instructions.append(step)
         self.kernels.add(name)
-        return made
+        return step
 
     def prepared(self, node: Node) -> Prepared:
         """The weight of a linear node in the layout of its kernel."""

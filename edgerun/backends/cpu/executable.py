@@ -11,8 +11,8 @@ from edgerun.backends.base import NO_VALUES, Executable, Launches, Values
 from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ROWS, Binder
 from edgerun.backends.cpu.families import paths_taken
 from edgerun.errors import BackendError
-from edgerun.kernels.run.instructions import FENCE
 from edgerun.kernels.run.program import Program, ThreadTeam
+from edgerun.kernels.run.table import FENCE
 from edgerun.state import Batch, SequenceStore
 
 

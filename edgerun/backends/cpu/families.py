@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgerun.formats.base import PackedWeight
 from edgerun.formats.trits import FAMILY_BITS
-from edgerun.kernels.isa import Isa
+from edgerun.kernels.lang.isa import Isa
 from edgerun.machine.profile import MULTIPLY, family
 
 LOOKUP, AMX = "lookup", "amx"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends.cpu.buffers import Buffer
 from edgerun.errors import BackendError
-from edgerun.kernels.extents import EXTENTS, OPTIONAL, Extent
+from edgerun.kernels.lang.signature import Signature
 
 
 class Later(Enum):
@@ -31,54 +31,50 @@ Argument: TypeAlias = "int | Buffer | NDArray[Any] | Later | None"
 
 def checked_arguments(
     kernel: str,
-    params: Mapping[str, Any],
+    signature: Signature,
     arguments: Mapping[str, Argument],
-    sizes: Mapping[str, int],
-    extents: Mapping[str, Extent] | None = None,
+    sizes: Mapping[str, Any],
 ) -> tuple[dict[str, int], list[NDArray[Any]]]:
     """Turns operands into addresses, after comparing their sizes with what the kernel touches.
 
     Args:
         kernel: its name.
-        params: its compile-time constants.
-        arguments: value of every field; memory for those that are addresses.
-        sizes: what else extents are computed from, ``rows`` above all.
-        extents: bytes that the kernel touches by operand; None for those of
-            ``kernels/extents.py``.
+        signature: its arguments.
+        arguments: value of every one; memory for those that are addresses.
+        sizes: what memory depends on beside them: ``rows``, the most rows of a batch, and the
+            kernel's compile-time constants.
 
     Returns:
-        values of the fields, and the arrays that must be kept alive.
+        values of the arguments, and the arrays that must be kept alive.
 
     Raises:
         BackendError: an operand is too small, absent or in pieces, or a number stands in its place.
     """
-    known = {
-        name: value
-        for name, value in (*params.items(), *arguments.items(), *sizes.items())
-        if type(value) is int
-    }
-    extents = EXTENTS[kernel] if extents is None else extents
+    values = (*sizes.items(), *arguments.items())
+    numbers = {name: value for name, value in values if type(value) is int}
+    missing = (signature.memory - arguments.keys()) | (signature.sizes - numbers.keys())
+    if missing:
+        raise BackendError(f"kernel {kernel} got nothing as {', '.join(sorted(missing))}")
+    touched = signature.touched(numbers)
     fields: dict[str, int] = {}
-    kept: list[NDArray[Any]] = []
+    operands: list[NDArray[Any]] = []
     for name, argument in arguments.items():
         memory = argument.array if isinstance(argument, Buffer) else argument
-        if isinstance(memory, np.ndarray) and name in extents:
-            touched = extents[name](known)
-            if not 0 <= touched <= memory.nbytes or not memory.flags.c_contiguous:
+        if isinstance(memory, np.ndarray) and name in touched:
+            if not 0 <= touched[name] <= memory.nbytes or not memory.flags.c_contiguous:
                 raise BackendError(
-                    f"kernel {kernel} would touch {touched} bytes of {name}, which has "
+                    f"kernel {kernel} would touch {touched[name]} bytes of {name}, which has "
                     f"{memory.nbytes}: the program was not built; please report this model"
                 )
             fields[name] = memory.__array_interface__["data"][0]
-            kept.append(memory)
-        elif isinstance(memory, int) and name not in extents:
+            operands.append(memory)
+        elif isinstance(memory, int) and name not in touched:
             fields[name] = memory
-        elif memory is WITH_CACHE or (memory is None and name in OPTIONAL):
+        elif (memory is WITH_CACHE and name in signature.cached) or (
+            memory is None and name in signature.optional
+        ):
             fields[name] = 0
         else:
-            expected = "memory" if name in extents else "a number"
+            expected = "memory" if name in touched else "a number"
             raise BackendError(f"kernel {kernel} got {memory!r} as {name}; expected {expected}")
-    missing = extents.keys() - arguments.keys()
-    if missing:
-        raise BackendError(f"kernel {kernel} got nothing as {', '.join(sorted(missing))}")
-    return fields, kept
+    return fields, operands

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgerun.kernels.attention.units import CODECS
 from edgerun.kernels.isa import selected_isa
-from edgerun.kernels.jit.registry import compiled, native
+from edgerun.kernels.jit.service import compiled, native
 from edgerun.state import AttentionState
 from edgerun.state.store import Block
 
@@ -73,4 +73,4 @@ def _kernel(
 ) -> tuple[tuple[str, ...], Callable[[int, int], None]]:
     lanes = selected_isa().float_lanes
     params: dict[str, Any] = {"dtype": codec, "head_dim": head_dim, "lanes": lanes}
-    return compiled(kernel, **params).fields, native(kernel, **params)
+    return compiled(kernel, **params).signature.names, native(kernel, **params)

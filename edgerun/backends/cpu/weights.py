@@ -13,7 +13,7 @@ from edgerun.formats.base import PackedWeight
 from edgerun.graph.constants import check_finite, check_many_scales
 from edgerun.graph.ir import Constant
 from edgerun.graph.mapped_file import ArrayReader, read_array
-from edgerun.kernels.isa import Isa
+from edgerun.kernels.lang.isa import Isa
 from edgerun.kernels.layouts.stream import Arena, StreamWeight, to_stream
 from edgerun.kernels.layouts.trits import OneMatrix, TritWeight, to_trits
 

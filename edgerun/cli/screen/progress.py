@@ -44,7 +44,7 @@ class first_run:  # noqa: N801, used as a statement
     """Tells what a first run waits for, and nothing when everything comes from the cache.
 
     One line when compiling begins, on a terminal with a bar that grows, and one with the duration.
-    Called with the text that back-ends pass to ``progress``: ``registry.STARTING``, a kernel's name
+    Called with the text that back-ends pass to ``progress``: ``service.STARTING``, a kernel's name
     and its constants, or the session that onnxruntime starts and the networks that are compiled for
     a device, which happen every time.
     """
@@ -59,7 +59,7 @@ class first_run:  # noqa: N801, used as a statement
         return self
 
     def __call__(self, text: str) -> None:
-        from edgerun.kernels.jit import registry
+        from edgerun.kernels.jit import service
         from edgerun.model.verification import CHECKING
 
         if text in (SESSION, CHECKING) or text.startswith(NETWORK):
@@ -70,17 +70,17 @@ class first_run:  # noqa: N801, used as a statement
             self._began = time.perf_counter()
             if not self._line.is_shown:
                 say(COMPILING)
-        self._count += text != registry.STARTING
-        total = max(registry.queued(), self._count)
+        self._count += text != service.STARTING
+        total = max(service.queued(), self._count)
         self._line(f"{COMPILING} {bar(self._count, total)} {self._count}/{total}")
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._line.__exit__()
         if self._count and self._began is not None and kind is None:
-            from edgerun.kernels.jit import registry
+            from edgerun.kernels.jit import service
 
             seconds = time.perf_counter() - self._began
-            remark = ", kept for the next run" if registry.all_kept() else ""
+            remark = ", kept for the next run" if service.all_kept() else ""
             say(f"compiled {self._count} kernels in {seconds:.1f} s{remark}")
 
 

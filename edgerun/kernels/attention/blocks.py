@@ -7,38 +7,36 @@ from math import gcd
 from numba import float32, njit
 
 from edgerun.kernels.attention.cache_write import store_head
-from edgerun.kernels.attention.units import CACHE, PAGE_TOKENS
-from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.attention.units import CACHED, PAGE_TOKENS
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.simd import cast, load, splat, store
 from edgerun.kernels.lang.tiles import ELEMENT_BYTES
-from edgerun.kernels.lang.word import float_at, int_at, word
+from edgerun.kernels.lang.word import float_at, int_at
 
-# Arguments of both. ``k`` and ``v`` are float32 ``[tokens, kv_heads, head_dim]``.
-TOKENS, START, SLOT, K, V = range(5)
-KEYS, VALUES, KEY_SCALES, VALUE_SCALES, PAGE_TABLE, PAGES, KV_HEADS, PAGE_HEADS = range(5, 13)
-FIELDS = "tokens start slot k v " + CACHE
+BLOCK = "f32[tokens, kv_heads, head_dim]"
+ARGUMENTS = f"tokens start slot kv_heads k:{BLOCK} v:{BLOCK} {CACHED}"
 
 
 @njit
 def _page_of(a, position):  # type: ignore[no-untyped-def]
     """The page that holds a position of the slot; negative if there is none."""
-    index = word(a, SLOT) * word(a, PAGES) + position // PAGE_TOKENS
-    return int_at(word(a, PAGE_TABLE), index)
+    index = a.slot * a.pages + position // PAGE_TOKENS
+    return int_at(a.page_table, index)
 
 
-@kernel("block_write", FIELDS)
+@kernel("block_write", ARGUMENTS)
 def block_write(dtype: str, head_dim: int, lanes: int) -> Body:
     """Stores the rows of a block as ``cache_write`` stores them; one chunk."""
     lanes, size = gcd(head_dim, lanes), ELEMENT_BYTES[dtype]
 
-    def body(a: int, chunk: int) -> None:
-        k, v, kv_heads = word(a, K), word(a, V), word(a, KV_HEADS)
-        for position in range(word(a, START), word(a, START) + word(a, TOKENS)):
+    def body(a: Arguments, chunk: int) -> None:
+        k, v, kv_heads = a.k, a.v, a.kv_heads
+        for position in range(a.start, a.start + a.tokens):
             page = _page_of(a, position)
-            place = page * word(a, PAGE_HEADS) * PAGE_TOKENS + position % PAGE_TOKENS
+            place = page * a.page_heads * PAGE_TOKENS + position % PAGE_TOKENS
             for _head in range(kv_heads):
-                store_head(k, word(a, KEYS), word(a, KEY_SCALES), place, size, head_dim, lanes)
-                store_head(v, word(a, VALUES), word(a, VALUE_SCALES), place, size, head_dim, lanes)
+                store_head(k, a.key_data, a.key_scales, place, size, head_dim, lanes)
+                store_head(v, a.value_data, a.value_scales, place, size, head_dim, lanes)
                 place += PAGE_TOKENS
                 k += head_dim * 4
                 v += head_dim * 4
@@ -62,26 +60,26 @@ def _load_head(x, pool, scales, place, size, head_dim, lanes):  # type: ignore[n
             store(x + index * 4, load(source + index * 4, "f32", lanes))
 
 
-@kernel("block_read", FIELDS)
+@kernel("block_read", ARGUMENTS)
 def block_read(dtype: str, head_dim: int, lanes: int) -> Body:
     """Reads a block; positions that have no page any more are zeros; one chunk."""
     lanes, size = gcd(head_dim, lanes), ELEMENT_BYTES[dtype]
 
-    def body(a: int, chunk: int) -> None:
-        k, v, kv_heads = word(a, K), word(a, V), word(a, KV_HEADS)
+    def body(a: Arguments, chunk: int) -> None:
+        k, v, kv_heads = a.k, a.v, a.kv_heads
         zero = splat(float32(0), "f32", lanes)
-        for position in range(word(a, START), word(a, START) + word(a, TOKENS)):
+        for position in range(a.start, a.start + a.tokens):
             page = _page_of(a, position)
-            place = page * word(a, PAGE_HEADS) * PAGE_TOKENS + position % PAGE_TOKENS
+            place = page * a.page_heads * PAGE_TOKENS + position % PAGE_TOKENS
             for _head in range(kv_heads):
                 if page < 0:
                     for index in range(0, head_dim * 4, lanes * 4):
                         store(k + index, zero)
                         store(v + index, zero)
                 else:
-                    _load_head(k, word(a, KEYS), word(a, KEY_SCALES), place, size, head_dim, lanes)
-                    scales = word(a, VALUE_SCALES)
-                    _load_head(v, word(a, VALUES), scales, place, size, head_dim, lanes)
+                    _load_head(k, a.key_data, a.key_scales, place, size, head_dim, lanes)
+                    scales = a.value_scales
+                    _load_head(v, a.value_data, scales, place, size, head_dim, lanes)
                 place += PAGE_TOKENS
                 k += head_dim * 4
                 v += head_dim * 4

@@ -6,15 +6,19 @@ from math import gcd
 
 from numba import float32, njit
 
-from edgerun.kernels.attention.units import CACHE, PAGE_TOKENS
-from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.attention.units import CACHED, PAGE_TOKENS
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.simd import load, store, store_f16
 from edgerun.kernels.lang.tiles import ELEMENT_BYTES
-from edgerun.kernels.lang.word import int_at, set_float, word
+from edgerun.kernels.lang.word import int_at, set_float
 from edgerun.kernels.pointwise.quantize import block_factor, largest, round_codes
 
 
-@kernel("cache_write", "rows positions sequences k k_stride v v_stride " + CACHE)
+@kernel(
+    "cache_write",
+    "rows:i64[1] positions:i32[rows] sequences:i32[rows] k:f32[rows, kv_heads, head_dim; k_stride]"
+    " k_stride v:f32[rows, kv_heads, head_dim; v_stride] v_stride kv_heads " + CACHED,
+)
 def cache_write(dtype: str, head_dim: int, lanes: int) -> Body:
     """Stores the keys and values of a row, float32 ``[rows, stride]``; a chunk is a row.
 
@@ -23,16 +27,16 @@ def cache_write(dtype: str, head_dim: int, lanes: int) -> Body:
     lanes = gcd(head_dim, lanes)
     size = ELEMENT_BYTES[dtype]
 
-    def body(a: int, chunk: int) -> None:
-        position, sequence = int_at(word(a, 1), chunk), int_at(word(a, 2), chunk)
-        kv_heads = word(a, 13)
-        page = int_at(word(a, 11), sequence * word(a, 12) + position // PAGE_TOKENS)
-        slot = page * word(a, 14) * PAGE_TOKENS + position % PAGE_TOKENS
-        k = word(a, 3) + chunk * word(a, 4) * 4
-        v = word(a, 5) + chunk * word(a, 6) * 4
+    def body(a: Arguments, chunk: int) -> None:
+        position, sequence = int_at(a.positions, chunk), int_at(a.sequences, chunk)
+        kv_heads = a.kv_heads
+        page = int_at(a.page_table, sequence * a.pages + position // PAGE_TOKENS)
+        slot = page * a.page_heads * PAGE_TOKENS + position % PAGE_TOKENS
+        k = a.k + chunk * a.k_stride * 4
+        v = a.v + chunk * a.v_stride * 4
         for _head in range(kv_heads):
-            store_head(k, word(a, 7), word(a, 9), slot, size, head_dim, lanes)
-            store_head(v, word(a, 8), word(a, 10), slot, size, head_dim, lanes)
+            store_head(k, a.key_data, a.key_scales, slot, size, head_dim, lanes)
+            store_head(v, a.value_data, a.value_scales, slot, size, head_dim, lanes)
             slot += PAGE_TOKENS
             k += head_dim * 4
             v += head_dim * 4

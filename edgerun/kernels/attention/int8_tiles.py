@@ -150,11 +150,7 @@ def weigh_codes(typingctx, p, p_stride, v, pairs, factors, acc, queries, vectors
                     builder.mul(stride, ir.Constant(_I64, m)),
                 )
                 place = builder.add(p_base, builder.shl(index, ir.Constant(_I64, 1)))
-                two = builder.load(pointer(builder, place, _I32))
-                two.align = 2
-                weights = builder.bitcast(
-                    broadcast(builder, two, total), ir.VectorType(_I16, 2 * width)
-                )
+                weights = _pair_of_weights(builder, place, width)
                 for j in range(j_count):
                     product = _pair_products(builder, weights, columns[j])
                     builder.store(builder.add(builder.load(sums[m, j]), product), sums[m, j])
@@ -167,24 +163,21 @@ def weigh_codes(typingctx, p, p_stride, v, pairs, factors, acc, queries, vectors
             builder.store(after, pointer(builder, target, floats.llvm)).align = 1
         return context.get_dummy_value()
 
-    signature = types.void(
-        types.intp,
-        types.intp,
-        types.intp,
-        types.intp,
-        types.intp,
-        types.intp,
-        queries,
-        vectors,
-        head_dim,
-        lanes,
-    )
-    return signature, codegen
+    literal = (queries, vectors, head_dim, lanes)
+    return types.void(*[types.intp] * 6, *literal), codegen
+
+
+def _pair_of_weights(builder: Any, place: Any, width: int) -> Any:
+    """Two int16 at an address, ``width`` times over."""
+    pair = builder.load(pointer(builder, place, _I32))
+    pair.align = 2
+    every = broadcast(builder, pair, Vec("i32", width))
+    return builder.bitcast(every, ir.VectorType(_I16, 2 * width))
 
 
 def _columns(builder: Any, first: Any, second: Any, part: int, width: int, parts: int) -> Any:
     """Elements of two rows side by side, as int16: ``width`` columns from ``part * width`` on."""
-    index = [part * width + one + row for one in range(width) for row in (0, parts * width)]
+    index = [part * width + lane + row for lane in range(width) for row in (0, parts * width)]
     mask = ir.Constant(ir.VectorType(_I32, 2 * width), index)
     return builder.sext(builder.shuffle_vector(first, second, mask), ir.VectorType(_I16, 2 * width))
 

@@ -16,13 +16,7 @@ from numba import float32, njit
 from edgerun.kernels.attention.int8_tiles import round_rows
 from edgerun.kernels.attention.pages import blocking, products
 from edgerun.kernels.attention.parts import (
-    FIELDS,
-    KEYS,
-    KV_HEADS,
-    POSITIONS,
-    UNITS,
-    VALUES,
-    WINDOW,
+    ARGUMENTS,
     clear,
     end_of_block,
     gather,
@@ -40,25 +34,25 @@ from edgerun.kernels.attention.units import (
     UNIT_ROW,
     UNIT_ROWS,
 )
-from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.tiles import ELEMENT_BYTES, scratch
-from edgerun.kernels.lang.word import float_at, int_at, word
+from edgerun.kernels.lang.word import float_at, int_at
 
 
-@kernel("attention_many", FIELDS)
-def attention_many(dtype: str, head_dim: int, group: int, lanes: int, rows: int) -> Body:
-    """``attention`` for units of up to ``rows`` rows; chunk = unit * kv_heads + kv_head."""
+@kernel("attention_many", ARGUMENTS)
+def attention_many(dtype: str, head_dim: int, group: int, lanes: int, stack: int) -> Body:
+    """``attention`` for units of up to ``stack`` rows; chunk = unit * kv_heads + kv_head."""
     lanes, size = gcd(head_dim, lanes), ELEMENT_BYTES[dtype]
-    shape = blocking(group * rows, 4, head_dim, lanes)
+    shape = blocking(group * stack, 4, head_dim, lanes)
     score, weigh = products(dtype, head_dim, shape, lanes)
     block, tokens, columns = shape.block, shape.tokens, shape.vectors * lanes
     wide, narrow, pairs = shape.wide, shape.narrow, shape.pairs
     rounded = (wide + narrow) // 2
     soften_rows = _softening(dtype, head_dim, group, lanes)
 
-    def body(a: int, chunk: int) -> None:
-        kv_heads = word(a, KV_HEADS)
-        unit, head = word(a, UNITS) + chunk // kv_heads * UNIT_INTS * 4, chunk % kv_heads
+    def body(a: Arguments, chunk: int) -> None:
+        kv_heads = a.kv_heads
+        unit, head = a.units + chunk // kv_heads * UNIT_INTS * 4, chunk % kv_heads
         row, stop = int_at(unit, UNIT_ROW), int_at(unit, UNIT_ROW) + int_at(unit, UNIT_ROWS)
         q, p, codes, factors = scratch(wide), scratch(narrow), scratch(rounded), scratch(pairs)
         out, state, total, sums = scratch(wide), scratch(pairs), scratch(wide), scratch(pairs)
@@ -78,14 +72,14 @@ def attention_many(dtype: str, head_dim: int, group: int, lanes: int, rows: int)
             slot = slot_of(a, stop - 1, page, head)
             base = page * PAGE_TOKENS
             low, high = max(0, begin - base), min(PAGE_TOKENS, end - base)
-            keys = word(a, KEYS) + slot * head_dim * size
+            keys = a.key_data + slot * head_dim * size
             for m in range(0, used, block):
                 for token in range(0, high, tokens):
                     score(queries, keys, p, m, token)
             soften_rows(a, slot, row, base, count, p, out, state, factors)
             if size == 1:
                 round_rows(p, weights, weight_factors, used, PAGE_TOKENS, lanes)
-            values = word(a, VALUES) + slot * head_dim * size
+            values = a.value_data + slot * head_dim * size
             for m in range(0, used, block):
                 for column in range(0, head_dim, columns):
                     weigh(weights, values, weight_factors, out, m, column, low, high)
@@ -103,8 +97,8 @@ def _softening(dtype: str, head_dim: int, group: int, lanes: int) -> Callable[..
     @njit(inline="always")
     def soften_rows(a, slot, row, base, count, p, out, state, factors):  # type: ignore[no-untyped-def]
         for m in range(count):
-            position = int_at(word(a, POSITIONS), row + m // group)
-            since = max(0, visible_from(position, word(a, WINDOW)) - base)
+            position = int_at(a.positions, row + m // group)
+            since = max(0, visible_from(position, a.window) - base)
             until = min(PAGE_TOKENS, position + 1 - base)
             scores, place = p + m * PAGE_TOKENS * 4, out + m * head_dim * 4
             factor = float_at(factors, m) if size == 1 else float32(1)
@@ -119,8 +113,8 @@ def _softening(dtype: str, head_dim: int, group: int, lanes: int) -> Callable[..
 def _seen(a, row, stop):  # type: ignore[no-untyped-def]
     """First position and end of those that any of some rows sees."""
     begin, end = 1 << 60, 0
-    for one in range(row, stop):
-        position = int_at(word(a, POSITIONS), one)
-        begin = min(begin, visible_from(position, word(a, WINDOW)))
+    for member in range(row, stop):
+        position = int_at(a.positions, member)
+        begin = min(begin, visible_from(position, a.window))
         end = max(end, position + 1)
     return begin, end

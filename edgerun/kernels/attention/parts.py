@@ -19,30 +19,32 @@ from numba import float32, njit
 
 from edgerun.kernels.attention.units import (
     BLOCK_PAGES,
-    CACHE,
+    CACHED,
+    CAPACITY,
     PAGE_TOKENS,
     ROW_BLOCK,
     ROW_BLOCKS,
     ROW_INTS,
     ROW_SLOT,
     UNIT_BLOCK,
+    UNIT_INTS,
     UNIT_ROW,
     UNIT_ROWS,
 )
 from edgerun.kernels.lang.simd import load, maximum, reduce_add, reduce_max, splat, store
 from edgerun.kernels.lang.vectormath import exp
-from edgerun.kernels.lang.word import float_at, int_at, set_float, word
+from edgerun.kernels.lang.word import float_at, int_at, set_float
 
 LOWEST = -3.0e38
 
-# Arguments of ``attention`` and ``attention_many``.
-POSITIONS, SEQUENCES, Q, Q_STRIDE, OUT, OUT_STRIDE = range(6)
-KEYS, VALUES, KEY_SCALES, VALUE_SCALES, PAGE_TABLE, PAGES, KV_HEADS, PAGE_HEADS = range(6, 14)
-SCALE, WINDOW, UNITS, ROW_TABLE, PARTIALS = range(14, 19)
-FIELDS = (
-    "positions sequences q q_stride out out_stride "
-    + CACHE
-    + " scale window units row_blocks partials"
+RESULTS = (
+    f"row_blocks:i32[rows, {ROW_INTS}] partials:f32[{CAPACITY}, kv_heads, group * (head_dim + 2)]"
+    " out:f32[rows, kv_heads, group, head_dim; out_stride] out_stride kv_heads"
+)
+# Of ``attention`` and ``attention_many``.
+ARGUMENTS = (
+    "positions:i32[rows] sequences:i32[rows] q:f32[rows, kv_heads, group, head_dim; q_stride]"
+    f" q_stride scale:f32[1] window units:i32[{CAPACITY}, {UNIT_INTS}] {RESULTS} {CACHED}"
 )
 
 
@@ -55,19 +57,19 @@ def visible_from(position, window):  # type: ignore[no-untyped-def]
 @njit
 def slot_of(a, row, page, head):  # type: ignore[no-untyped-def]
     """Index of a page's first token in the layer's pool, counted in heads."""
-    sequence = int_at(word(a, SEQUENCES), row)
-    stored = int_at(word(a, PAGE_TABLE), sequence * word(a, PAGES) + page)
-    return (stored * word(a, PAGE_HEADS) + head) * PAGE_TOKENS
+    sequence = int_at(a.sequences, row)
+    stored = int_at(a.page_table, sequence * a.pages + page)
+    return (stored * a.page_heads + head) * PAGE_TOKENS
 
 
 @njit(inline="always")
 def gather(a, unit, head, group, used, q, head_dim, lanes):  # type: ignore[no-untyped-def]
     """Copies the scaled queries of a unit, and zeros up to ``used`` of them."""
-    factor = splat(float_at(word(a, SCALE), 0), "f32", lanes)
+    factor = splat(float_at(a.scale, 0), "f32", lanes)
     zero = splat(float32(0), "f32", lanes)
     row, count = int_at(unit, UNIT_ROW), int_at(unit, UNIT_ROWS) * group
     for m in range(used):
-        heads = word(a, Q) + ((row + m // group) * word(a, Q_STRIDE)) * 4
+        heads = a.q + ((row + m // group) * a.q_stride) * 4
         source = heads + (head * group + m % group) * head_dim * 4
         for index in range(0, head_dim * 4, lanes * 4):
             place = m * head_dim * 4 + index
@@ -149,7 +151,7 @@ def soften(a, slot, p, out, state, first, last, factor, size, head_dim, lanes): 
         _fill(p, 0, PAGE_TOKENS, float32(0))
         return
     if size == 1:
-        _multiply(p, word(a, KEY_SCALES) + slot * 4, factor, lanes)
+        _multiply(p, a.key_scales + slot * 4, factor, lanes)
     _fill(p, 0, first, float32(LOWEST))
     _fill(p, last, PAGE_TOKENS, float32(LOWEST))
     top = splat(float_at(state, 0), "f32", lanes)
@@ -166,7 +168,7 @@ def soften(a, slot, p, out, state, first, last, factor, size, head_dim, lanes): 
         total = total + load(p + index, "f32", lanes)
     _raise(state, out, highest, reduce_add(total), head_dim, lanes)
     if size == 1:
-        _multiply(p, word(a, VALUE_SCALES) + slot * 4, float32(1), lanes)
+        _multiply(p, a.value_scales + slot * 4, float32(1), lanes)
 
 
 @njit(inline="always")
@@ -190,17 +192,17 @@ def scatter(a, unit, head, group, out, state, head_dim, lanes):  # type: ignore[
     row = int_at(unit, UNIT_ROW)
     for m in range(int_at(unit, UNIT_ROWS) * group):
         source = out + m * head_dim * 4
-        place = word(a, ROW_TABLE) + (row + m // group) * ROW_INTS * 4
+        place = a.row_blocks + (row + m // group) * ROW_INTS * 4
         if int_at(place, ROW_BLOCKS) == 1:
-            target = word(a, OUT) + (row + m // group) * word(a, OUT_STRIDE) * 4
+            target = a.out + (row + m // group) * a.out_stride * 4
             target += (head * group + m % group) * head_dim * 4
             finish(target, source, state + m * 8, head_dim, lanes)
         else:
             slot = int_at(place, ROW_SLOT) + int_at(unit, UNIT_BLOCK) - int_at(place, ROW_BLOCK)
-            base = (slot * word(a, KV_HEADS) + head) * group * (head_dim + 2)
-            target = word(a, PARTIALS) + (base + m % group * head_dim) * 4
+            base = (slot * a.kv_heads + head) * group * (head_dim + 2)
+            target = a.partials + (base + m % group * head_dim) * 4
             for index in range(0, head_dim * 4, lanes * 4):
                 store(target + index, load(source + index, "f32", lanes))
-            sums = word(a, PARTIALS) + (base + group * head_dim) * 4
+            sums = a.partials + (base + group * head_dim) * 4
             set_float(sums, 2 * (m % group), float_at(state, 2 * m))
             set_float(sums, 2 * (m % group) + 1, float_at(state, 2 * m + 1))

@@ -9,7 +9,7 @@ from math import gcd
 
 from numba import int64, njit
 
-from edgerun.kernels.attention.parts import clear, finish, merge, visible_from
+from edgerun.kernels.attention.parts import RESULTS, clear, finish, merge, visible_from
 from edgerun.kernels.attention.units import (
     COUNTS,
     PAGE_TOKENS,
@@ -27,18 +27,16 @@ from edgerun.kernels.attention.units import (
     UNIT_ROW,
     UNIT_ROWS,
 )
-from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import int_at, set_int, set_word, word
-
-(ROWS, POSITIONS, SEQUENCES, PAGE_TABLE, PAGES, WINDOW, STACK) = range(7)
-CAPACITY, COUNTERS, SINGLES, STACKEDS, ROW_TABLE = range(7, 12)
 
 
 @kernel(
     "attention_plan",
-    "rows positions sequences page_table pages window stack capacity counts single stacked"
-    " row_blocks",
+    "rows:i64[1] positions:i32[rows] sequences:i32[rows] page_table:cache pages:cache window stack"
+    f" capacity counts:i64[{COUNTS}] single:i32[capacity + rows, {UNIT_INTS}]"
+    f" stacked:i32[capacity + rows, {UNIT_INTS}] row_blocks:i32[rows, {ROW_INTS}]",
 )
 def attention_plan(block: int) -> Body:
     """Writes the units of a batch and, at ``counts``, how many there are; one chunk.
@@ -48,18 +46,18 @@ def attention_plan(block: int) -> Body:
     are a unit each, with all pages.
     """
 
-    def body(a: int, chunk: int) -> None:
+    def body(a: Arguments, chunk: int) -> None:
         for index in range(COUNTS):
-            set_word(word(a, COUNTERS), index, 0)
+            set_word(a.counts, index, 0)
         # int64(0) rather than 0, here and below: Numba compiles a function once more for a literal.
-        rows, size, row = word(word(a, ROWS), 0), int64(block), int64(0)
+        rows, size, row = word(a.rows, 0), int64(block), int64(0)
         _place_rows(a, rows, size)
         while row < rows:
             stop = _run_end(a, row, rows)
-            if stop - row > word(a, STACK):
+            if stop - row > a.stack:
                 _stack_prompt(a, row, stop)
             else:
-                while stop < rows and _run_end(a, stop, rows) - stop <= word(a, STACK):
+                while stop < rows and _run_end(a, stop, rows) - stop <= a.stack:
                     stop = _run_end(a, stop, rows)
                 _cut_blocks(a, row, stop, size)
             row = stop
@@ -70,7 +68,7 @@ def attention_plan(block: int) -> Body:
 @njit
 def _run_end(a, row, rows):  # type: ignore[no-untyped-def]
     """End of the rows that belong to the sequence of ``row``."""
-    sequences, stop = word(a, SEQUENCES), row + 1
+    sequences, stop = a.sequences, row + 1
     while stop < rows and int_at(sequences, stop) == int_at(sequences, row):
         stop += 1
     return stop
@@ -78,13 +76,13 @@ def _run_end(a, row, rows):  # type: ignore[no-untyped-def]
 
 @njit
 def _first_page(a, row):  # type: ignore[no-untyped-def]
-    position = int_at(word(a, POSITIONS), row)
-    return visible_from(position, word(a, WINDOW)) // PAGE_TOKENS
+    position = int_at(a.positions, row)
+    return visible_from(position, a.window) // PAGE_TOKENS
 
 
 @njit
 def _end_page(a, row):  # type: ignore[no-untyped-def]
-    return int_at(word(a, POSITIONS), row) // PAGE_TOKENS + 1
+    return int_at(a.positions, row) // PAGE_TOKENS + 1
 
 
 @njit
@@ -93,41 +91,41 @@ def _place_rows(a, rows, size):  # type: ignore[no-untyped-def]
     slots, row = int64(0), int64(0)
     while row < rows:
         stop = _run_end(a, row, rows)
-        for one in range(row, stop):
+        for member in range(row, stop):
             first, blocks = int64(0), int64(1)
-            if stop - row <= word(a, STACK):
-                first = _first_page(a, one) // size
-                blocks = (_end_page(a, one) - 1) // size - first + 1
-            if slots + blocks > word(a, CAPACITY):
+            if stop - row <= a.stack:
+                first = _first_page(a, member) // size
+                blocks = (_end_page(a, member) - 1) // size - first + 1
+            if slots + blocks > a.capacity:
                 blocks = int64(1)
-            place = word(a, ROW_TABLE) + one * ROW_INTS * 4
+            place = a.row_blocks + member * ROW_INTS * 4
             set_int(place, ROW_SLOT, slots)
             set_int(place, ROW_BLOCK, first)
             set_int(place, ROW_BLOCKS, blocks)
             if blocks > 1:
                 slots += blocks
-                set_word(word(a, COUNTERS), SPLIT, rows)
+                set_word(a.counts, SPLIT, rows)
         row = stop
 
 
 @njit
 def _append(a, row, rows, page, end, block):  # type: ignore[no-untyped-def]
     kind = SINGLE if rows == 1 else STACKED
-    units = word(a, SINGLES) if rows == 1 else word(a, STACKEDS)
-    count = word(word(a, COUNTERS), kind)
+    units = a.single if rows == 1 else a.stacked
+    count = word(a.counts, kind)
     unit = units + count * UNIT_INTS * 4
     set_int(unit, UNIT_ROW, row)
     set_int(unit, UNIT_ROWS, rows)
     set_int(unit, UNIT_PAGE, page)
     set_int(unit, UNIT_END, end)
     set_int(unit, UNIT_BLOCK, block)
-    set_word(word(a, COUNTERS), kind, count + 1)
+    set_word(a.counts, kind, count + 1)
 
 
 @njit
 def _stack_prompt(a, row, stop):  # type: ignore[no-untyped-def]
     """Stacks of rows, each with every page that one of them sees; the longest come first."""
-    stack = word(a, STACK)
+    stack = a.stack
     stacks = (stop - row + stack - 1) // stack
     for index in range(stacks - 1, -1, -1):
         first = row + index * stack
@@ -139,33 +137,33 @@ def _stack_prompt(a, row, stop):  # type: ignore[no-untyped-def]
 def _cut_blocks(a, row, stop, size):  # type: ignore[no-untyped-def]
     """Units of all blocks of short runs, block by block; neighbours with equal pages share."""
     blocks = int64(0)
-    for one in range(row, stop):
-        blocks = max(blocks, (_end_page(a, one) - 1) // size + 1)
+    for member in range(row, stop):
+        blocks = max(blocks, (_end_page(a, member) - 1) // size + 1)
     for block in range(blocks):
-        one = row
-        while one < stop:
-            end = one + 1
-            if _has_block(a, one, block, size):
+        first = row
+        while first < stop:
+            end = first + 1
+            if _has_block(a, first, block, size):
                 while (
                     end < stop
-                    and end - one < word(a, STACK)
+                    and end - first < a.stack
                     and _share_block(a, end - 1, end, block, size)
                 ):
                     end += 1
-                page = max(block * size, _first_page(a, one))
+                page = max(block * size, _first_page(a, first))
                 last = min((block + 1) * size, _end_page(a, end - 1))
-                _append(a, one, end - one, page, last, block)
-            one = end
-    for one in range(row, stop):
-        if _is_whole(a, one, size):
-            _append(a, one, 1, _first_page(a, one), _end_page(a, one), int64(0))
+                _append(a, first, end - first, page, last, block)
+            first = end
+    for member in range(row, stop):
+        if _is_whole(a, member, size):
+            _append(a, member, 1, _first_page(a, member), _end_page(a, member), int64(0))
 
 
 @njit
 def _is_whole(a, row, size):  # type: ignore[no-untyped-def]
     """Whether a row sees several blocks and there was no room for their partial results."""
     several = (_end_page(a, row) - 1) // size > _first_page(a, row) // size
-    return several and int_at(word(a, ROW_TABLE) + row * ROW_INTS * 4, ROW_BLOCKS) == 1
+    return several and int_at(a.row_blocks + row * ROW_INTS * 4, ROW_BLOCKS) == 1
 
 
 @njit
@@ -180,8 +178,8 @@ def _share_block(a, row, other, block, size):  # type: ignore[no-untyped-def]
     """Whether two neighbours, the first of which sees a block, see the same pages of it."""
     if not _has_block(a, other, block, size):
         return False
-    sequence = int_at(word(a, SEQUENCES), row)
-    second = int_at(word(a, SEQUENCES), other)
+    sequence = int_at(a.sequences, row)
+    second = int_at(a.sequences, other)
     if sequence == second:
         return True
     start = max(block * size, _first_page(a, row))
@@ -190,14 +188,14 @@ def _share_block(a, row, other, block, size):  # type: ignore[no-untyped-def]
         return False
     if end != min((block + 1) * size, _end_page(a, other)):
         return False
-    table, pages = word(a, PAGE_TABLE), word(a, PAGES)
+    table, pages = a.page_table, a.pages
     for page in range(start, end):
         if int_at(table, sequence * pages + page) != int_at(table, second * pages + page):
             return False
     return True
 
 
-@kernel("attention_combine", "row_blocks partials out out_stride kv_heads")
+@kernel("attention_combine", RESULTS)
 def attention_combine(head_dim: int, group: int, lanes: int) -> Body:
     """Merges the partial results of a row's blocks in order; chunk = row * kv_heads + kv_head.
 
@@ -207,22 +205,22 @@ def attention_combine(head_dim: int, group: int, lanes: int) -> Body:
     lanes = gcd(head_dim, lanes)
     size, wide = group * (head_dim + 2) * 4, head_dim * 4
 
-    def body(a: int, chunk: int) -> None:
-        kv_heads = word(a, 4)
+    def body(a: Arguments, chunk: int) -> None:
+        kv_heads = a.kv_heads
         row, head = chunk // kv_heads, chunk % kv_heads
-        place = word(a, 0) + row * ROW_INTS * 4
+        place = a.row_blocks + row * ROW_INTS * 4
         blocks = int_at(place, ROW_BLOCKS)
         if blocks == 1:
             return
         total, state = scratch(wide), scratch(8)
-        first = word(a, 1) + (int_at(place, ROW_SLOT) * kv_heads + head) * size
+        first = a.partials + (int_at(place, ROW_SLOT) * kv_heads + head) * size
         for m in range(group):
             clear(total, state, 1, head_dim, lanes)
             for block in range(blocks):
                 part = first + block * kv_heads * size
                 sums = part + (group * head_dim + 2 * m) * 4
                 merge(total, state, part + m * wide, sums, head_dim, lanes)
-            out = word(a, 2) + (row * word(a, 3) + (head * group + m) * head_dim) * 4
+            out = a.out + (row * a.out_stride + (head * group + m) * head_dim) * 4
             finish(out, total, state, head_dim, lanes)
 
     return body

@@ -20,13 +20,7 @@ from numba import float32, njit
 from edgerun.kernels.attention.int8_tiles import round_rows
 from edgerun.kernels.attention.pages import Blocking, Product, blocking, products
 from edgerun.kernels.attention.parts import (
-    FIELDS,
-    KEYS,
-    KV_HEADS,
-    POSITIONS,
-    UNITS,
-    VALUES,
-    WINDOW,
+    ARGUMENTS,
     clear,
     end_of_block,
     gather,
@@ -37,16 +31,16 @@ from edgerun.kernels.attention.parts import (
     visible_from,
 )
 from edgerun.kernels.attention.units import PAGE_TOKENS, UNIT_END, UNIT_INTS, UNIT_PAGE, UNIT_ROW
-from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.intrinsics import prefetch
 from edgerun.kernels.lang.tiles import ELEMENT_BYTES, scratch
-from edgerun.kernels.lang.word import float_at, int_at, word
+from edgerun.kernels.lang.word import float_at, int_at
 
 LINE = 64
 WEIGH_TOKENS = 16  # values are read row by row, so many rows at a time
 
 
-@kernel("attention", FIELDS)
+@kernel("attention", ARGUMENTS)
 def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
     """Attention of ``group`` query heads to a unit of one row; chunk = unit * kv_heads + kv_head.
 
@@ -61,9 +55,9 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
     # One area in this order: a store 4 KiB from what is loaded next would hold the load up.
     area = wide + narrow + wide + 3 * pairs + (wide + narrow) // 2 + wide + pairs
 
-    def body(a: int, chunk: int) -> None:
-        kv_heads = word(a, KV_HEADS)
-        unit, head = word(a, UNITS) + chunk // kv_heads * UNIT_INTS * 4, chunk % kv_heads
+    def body(a: Arguments, chunk: int) -> None:
+        kv_heads = a.kv_heads
+        unit, head = a.units + chunk // kv_heads * UNIT_INTS * 4, chunk % kv_heads
         row, q = int_at(unit, UNIT_ROW), scratch(area)
         p, out = q + wide, q + wide + narrow
         state, codes = out + wide, out + wide + 2 * pairs
@@ -73,8 +67,8 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
         clear(total, sums, group, head_dim, lanes)
         if size == 1:
             round_rows(q, codes, state + pairs, padded, head_dim, lanes)
-        position = int_at(word(a, POSITIONS), row)
-        begin, end = visible_from(position, word(a, WINDOW)), position + 1
+        position = int_at(a.positions, row)
+        begin, end = visible_from(position, a.window), position + 1
         first = max(int_at(unit, UNIT_PAGE), begin // PAGE_TOKENS)
         last = min(int_at(unit, UNIT_END), position // PAGE_TOKENS + 1)
         for page in range(first, last):
@@ -82,9 +76,9 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
             following = slot_of(a, row, min(page + 1, last - 1), head)
             low = max(0, begin - page * PAGE_TOKENS)
             high = min(PAGE_TOKENS, end - page * PAGE_TOKENS)
-            keys = word(a, KEYS) + slot * head_dim * size
-            values = word(a, VALUES) + slot * head_dim * size
-            ahead = word(a, KEYS) + following * head_dim * size
+            keys = a.key_data + slot * head_dim * size
+            values = a.value_data + slot * head_dim * size
+            ahead = a.key_data + following * head_dim * size
             score(codes if size == 1 else q, keys, values, p, high)
             for m in range(group):
                 scores, place = p + m * PAGE_TOKENS * 4, out + m * head_dim * 4

@@ -11,13 +11,11 @@ Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2A,
 from __future__ import annotations
 
 import ctypes
-import os
 import struct
-import sys
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from edgerun.kernels.host.arm import HWCAP, HWCAP2, auxiliary, linux_machine
 from edgerun.kernels.host.code_memory import place
 
 # void query(uint32 leaf, uint32 subleaf, uint32 registers[4]), System V calling convention.
@@ -49,25 +47,8 @@ LEAVES = (
     (0x80000008, 0, (1,)),
 )
 OSXSAVE = 1 << 27  # in register c of leaf 1: xgetbv may be used
-
-
-# Entries of the auxiliary vector, and what their bits mean, by LLVM's names.
-HWCAP, HWCAP2 = 16, 26
-ARM_FEATURES = {
-    "neon": (HWCAP, 1),
-    "lse": (HWCAP, 8),
-    "dotprod": (HWCAP, 20),
-    "i8mm": (HWCAP2, 13),
-}
 CPUINFO = Path("/proc/cpuinfo")
 CORE_NAMES = (b"CPU implementer", b"CPU variant", b"CPU part", b"Features")
-
-
-def linux_machine() -> str:
-    """The architecture of a 64-bit process on Linux; empty on other systems."""
-    if not sys.platform.startswith("linux") or struct.calcsize("P") != 8:
-        return ""
-    return os.uname().machine
 
 
 @cache
@@ -77,31 +58,13 @@ def identity() -> bytes | None:
     return asked() if asked else None
 
 
-def arm_features(ask: Callable[[int], int] | None = None) -> frozenset[str] | None:
-    """LLVM's names of the features that kernels use, on 64-bit ARM Linux; None elsewhere.
-
-    Args:
-        ask: tells an entry of the auxiliary vector; the system unless given.
-    """
-    if ask is None and linux_machine() != "aarch64":
-        return None
-    ask = ask or _auxiliary
-    return frozenset(name for name, (word, bit) in ARM_FEATURES.items() if ask(word) >> bit & 1)
-
-
 def _names_of_cores() -> bytes:
     try:
         lines = CPUINFO.read_bytes().splitlines()
     except OSError:
         lines = []
     names = sorted({line for line in lines if line.startswith(CORE_NAMES)})
-    return b"\n".join([struct.pack("<QQ", _auxiliary(HWCAP), _auxiliary(HWCAP2)), *names])
-
-
-def _auxiliary(entry: int) -> int:
-    ask = ctypes.CDLL(None).getauxval
-    ask.argtypes, ask.restype = [ctypes.c_ulong], ctypes.c_ulong
-    return int(ask(entry))
+    return b"\n".join([struct.pack("<QQ", auxiliary(HWCAP), auxiliary(HWCAP2)), *names])
 
 
 def _answers_of_cpuid() -> bytes | None:

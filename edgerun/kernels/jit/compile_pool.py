@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 from edgerun.kernels.host.cores import cores
 
-Fields: TypeAlias = dict[str, list[str]]
+Signatures: TypeAlias = dict[str, str]  # arguments as declared, by kernel
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class CompilePool:
     _waiting: deque[Job] = field(default_factory=deque)
     _taken: list[Job] = field(default_factory=list)  # by helpers
     _helpers: int = 0
-    _fields: Fields | None = None
+    _signatures: Signatures | None = None
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def submit(self, job: Job) -> None:
@@ -106,13 +106,13 @@ class CompilePool:
                 self._start_helper()
             self._changed.notify_all()
 
-    def fields(self) -> Fields | None:
-        """Names of the arguments of all kernels as a helper knows them; None if none answers."""
+    def signatures(self) -> Signatures | None:
+        """The arguments of all kernels as a helper knows them; None if none answers."""
         with self._changed:
-            if self._fields is None and not self._helpers and self.most:
+            if self._signatures is None and not self._helpers and self.most:
                 self._start_helper()
-            self._changed.wait_for(lambda: self._fields is not None or not self._helpers)
-            return self._fields
+            self._changed.wait_for(lambda: self._signatures is not None or not self._helpers)
+            return self._signatures
 
     def forget_helpers(self) -> None:
         """In a forked process: the threads that pass jobs on are gone, with the jobs they had."""
@@ -151,11 +151,11 @@ class CompilePool:
             raise job.error
         return job.code
 
-    def _for_here(self, wanted: Job) -> Job | None:
+    def _for_here(self, job: Job) -> Job | None:
         """What this process should compile now while it wants a job: that one, if it waits."""
-        others = self._helpers and not self.prefers_here()
-        able = [one for one in self._waiting if one.local or not others]
-        return wanted if wanted in able else next(iter(able), None)
+        helped = self._helpers and not self.prefers_here()
+        able = [waiting for waiting in self._waiting if waiting.local or not helped]
+        return job if job in able else next(iter(able), None)
 
     def _compile(self, job: Job, progress: Callable[[str], None] | None) -> None:
         code, error = None, None
@@ -177,11 +177,11 @@ class CompilePool:
         """Passes jobs to one helper until none has come for a while."""
         helper = Helper()
         try:
-            known = helper.fields()
+            signatures = helper.signatures()
             with self._changed:
-                self._fields = known or self._fields
+                self._signatures = signatures or self._signatures
                 self._changed.notify_all()
-            while known is not None and (job := self._next()) is not None:
+            while signatures is not None and (job := self._next()) is not None:
                 code = helper.compile(job)
                 with self._changed:
                     self._taken.remove(job)
@@ -202,7 +202,7 @@ class CompilePool:
         """The last job that waits: the process itself begins at the front."""
 
         def find() -> Job | None:
-            return next((one for one in reversed(self._waiting) if not one.local), None)
+            return next((job for job in reversed(self._waiting) if not job.local), None)
 
         with self._changed:
             self._changed.wait_for(lambda: find() is not None, IDLE_S)
@@ -234,14 +234,14 @@ class Helper:
         """Whether it answers."""
         return self._process is not None
 
-    def fields(self) -> Fields | None:
-        """Names of every kernel's arguments: its first answer; None if it does not come."""
+    def signatures(self) -> Signatures | None:
+        """Every kernel's arguments: its first answer; None if it does not come."""
         process = self._process
         if process is not None:
             assert process.stdout is not None
             with contextlib.suppress(OSError, ValueError):
-                known: Fields = json.loads(process.stdout.readline())
-                return known
+                signatures: Signatures = json.loads(process.stdout.readline())
+                return signatures
             self.close()
         return None
 

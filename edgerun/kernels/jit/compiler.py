@@ -7,7 +7,7 @@ points, which report Python exceptions, are left out, since kernels raise none. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,8 +18,9 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from edgerun.kernels.jit.loader import ENTRY, target_machine
+from edgerun.kernels.jit.target import ENTRY, target_machine
 
+PLAIN = (types.intp, types.intp)  # an address and a number
 ENTRY_TEMPLATE = """
 define {kind} @{entry}({args}) {{
   %result = alloca i64
@@ -30,57 +31,34 @@ define {kind} @{entry}({args}) {{
 """
 
 
-def compile_named(name: str, params: dict[str, Any]) -> bytes:
-    """Object code of a registered kernel, or of a function of ``run/runner.py``, by its name.
-
-    Raises:
-        KeyError: there is none of that name.
-    """
-    from edgerun.kernels.jit.registry import kernels
-    from edgerun.kernels.run.runner import FUNCTIONS
-
-    if name in FUNCTIONS:
-        body, arguments, result = FUNCTIONS[name]
-        return compile_object(body, arguments, result=result)
-    return compile_object(kernels()[name].make(**params))
-
-
-def fields_of_all() -> dict[str, list[str]]:
-    """Names of the arguments of everything that ``compile_named`` knows."""
-    from edgerun.kernels.jit.registry import kernels
-    from edgerun.kernels.run.runner import FUNCTIONS
-
-    return {name: [] for name in FUNCTIONS} | {
-        name: list(one.fields) for name, one in kernels().items()
-    }
-
-
-def compile_object(body: Callable[..., Any], arguments: int = 2, *, result: bool = False) -> bytes:
+def compile_object(
+    body: Callable[..., Any], arguments: Sequence[Any] = PLAIN, *, returns: bool = False
+) -> bytes:
     """Object code of ``body`` for this machine.
 
     Args:
-        body: a function of int64 arguments that Numba can compile.
-        arguments: how many.
-        result: whether it returns an int64 rather than nothing.
+        body: a function that Numba can compile.
+        arguments: Numba's types of its arguments, each an int64.
+        returns: whether it returns an int64 rather than nothing.
     """
     machine = target_machine()
-    return bytes(machine.emit_object(compile_module(body, arguments, machine, result=result)))
+    return bytes(machine.emit_object(compile_module(body, arguments, machine, returns=returns)))
 
 
 def compile_module(
-    body: Callable[..., Any], arguments: int, machine: Any, *, result: bool = False
+    body: Callable[..., Any], arguments: Sequence[Any], machine: Any, *, returns: bool = False
 ) -> Any:
     """The optimised LLVM module of ``body`` for a target machine."""
-    compiled = _translate(body, arguments, types.int64 if result else types.void)
+    compiled = _translate(body, arguments, types.int64 if returns else types.void)
     library = compiled.library
     module = binding.parse_assembly(
         library.get_llvm_str()
         + ENTRY_TEMPLATE.format(
-            kind="i64" if result else "void",
+            kind="i64" if returns else "void",
             entry=ENTRY,
             inner=compiled.fndesc.llvm_func_name,
-            args=", ".join(f"i64 %a{index}" for index in range(arguments)),
-            end="%value = load i64, ptr %result\n  ret i64 %value" if result else "ret void",
+            args=", ".join(f"i64 %a{index}" for index in range(len(arguments))),
+            end="%value = load i64, ptr %result\n  ret i64 %value" if returns else "ret void",
         )
     )
     for helper in library._linking_libraries:
@@ -93,7 +71,7 @@ def compile_module(
     return module
 
 
-def _translate(body: Callable[..., Any], arguments: int, result: Any) -> Any:
+def _translate(body: Callable[..., Any], arguments: Sequence[Any], result: Any) -> Any:
     """Numba's result up to unoptimised LLVM code.
 
     ``njit`` would go on to machine code, which takes as long again, and for which this machine
@@ -106,9 +84,7 @@ def _translate(body: Callable[..., Any], arguments: int, result: Any) -> Any:
     typing.refresh()
     target.refresh()
     with global_compiler_lock, _no_machine_code(target):
-        return compiler.compile_extra(
-            typing, target, body, (types.intp,) * arguments, result, flags, {}
-        )
+        return compiler.compile_extra(typing, target, body, tuple(arguments), result, flags, {})
 
 
 @contextmanager
@@ -130,6 +106,6 @@ def _no_machine_code(target: Any) -> Iterator[None]:
 
 def _drop_unused(module: Any) -> None:
     """Makes all but the entry internal, so that the optimiser removes what nothing calls."""
-    for one in [*module.functions, *module.global_variables]:
-        if not one.is_declaration and one.name != ENTRY:
-            one.linkage = "internal"
+    for symbol in [*module.functions, *module.global_variables]:
+        if not symbol.is_declaration and symbol.name != ENTRY:
+            symbol.linkage = "internal"

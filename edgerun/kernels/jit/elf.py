@@ -193,7 +193,7 @@ def _bytes(data: bytes, section: Section) -> bytes:
 def _laid_out(data: bytes, sections: list[Section]) -> tuple[bytes, dict[int, int]]:
     """The sections that a program sees, code first, and where each begins."""
     content, places = bytearray(), {}
-    seen = [n for n, one in enumerate(sections) if one.flags & ALLOC and one.kind != UNWIND]
+    seen = [n for n, part in enumerate(sections) if part.flags & ALLOC and part.kind != UNWIND]
     for index in sorted(seen, key=lambda n: not sections[n].flags & EXECUTE):
         section = sections[index]
         if section.kind != PROGBITS or section.flags & WRITE or section.alignment > MAX_ALIGNMENT:

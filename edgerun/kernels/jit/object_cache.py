@@ -1,8 +1,8 @@
 """Keeps object code on disk, in a folder per version of the sources, the compiler and the CPU.
 
-An entry is one line of JSON (digest, kernel's fields) and the code, which will be run. So folder
+An entry is one line of JSON (digest, kernel's arguments) and the code, which will be run. So folder
 and file must be such that nobody else could have written them (``files/private.py``), and the
-digest covers all that decides what is run: version, name, fields and code. An entry that is
+digest covers all that decides what is run: version, name, arguments and code. An entry that is
 damaged or not ours counts as missing: it is compiled again and replaced. A folder that is not
 safe, or cannot be written, costs time and one warning.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,10 +32,10 @@ MAX_ENTRY_BYTES = 64 << 20  # a kernel has some ten thousand
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Object code and the names of the arguments it reads."""
+    """Object code, and the arguments it reads, as declared."""
 
     code: bytes
-    fields: tuple[str, ...]
+    arguments: str
 
 
 @dataclass(slots=True)
@@ -67,18 +66,19 @@ class ObjectCache:
         try:
             self._open_folder()
             header, _, code = read_private(self.folder / name, MAX_ENTRY_BYTES).partition(b"\n")
-            digest, fields = _parse(header)
+            digest, arguments = _parse(header)
         except UnsafeError as error:
             self._warn(error)
             return None
         except (OSError, ValueError, RecursionError):
             return None
-        return Entry(code, fields) if digest == self._digest(name, fields, code) else None
+        entry = Entry(code, arguments)
+        return entry if digest == self._digest(name, entry) else None
 
     def save(self, name: str, entry: Entry, *, warn: bool = True) -> None:
         """Writes an entry; warns once where that is not possible, unless it is of little use."""
-        digest = self._digest(name, entry.fields, entry.code)
-        header = json.dumps({"sha256": digest, "fields": entry.fields}).encode()
+        digest = self._digest(name, entry)
+        header = json.dumps({"sha256": digest, "arguments": entry.arguments}).encode()
         try:
             self._open_folder()
             write_atomically(self.folder / name, header + b"\n" + entry.code)
@@ -87,10 +87,10 @@ class ObjectCache:
                 self.all_kept = False
                 self._warn(error)
 
-    def _digest(self, name: str, fields: Sequence[str], code: bytes) -> str:
+    def _digest(self, name: str, entry: Entry) -> str:
         """Of an entry and of where it belongs: code under another name takes other arguments."""
-        place = json.dumps([self.version, name, list(fields)]).encode()
-        return hashlib.sha256(place + b"\n" + code).hexdigest()
+        place = json.dumps([self.version, name, entry.arguments]).encode()
+        return hashlib.sha256(place + b"\n" + entry.code).hexdigest()
 
     def _open_folder(self) -> None:
         """Makes the folder or checks it, once.
@@ -129,16 +129,16 @@ class ObjectCache:
         )
 
 
-def _parse(header: bytes) -> tuple[str, tuple[str, ...]]:
-    """Digest and fields.
+def _parse(header: bytes) -> tuple[str, str]:
+    """Digest and arguments.
 
     Raises:
         ValueError: the header says something else.
     """
     described = json.loads(header)
-    if not isinstance(described, dict) or not isinstance(described.get("fields"), list):
+    if not isinstance(described, dict) or not isinstance(described.get("arguments"), str):
         raise ValueError("no header")
-    return str(described.get("sha256")), tuple(map(str, described["fields"]))
+    return str(described.get("sha256")), described["arguments"]
 
 
 def _modified(path: Path) -> float:

@@ -23,7 +23,9 @@ def pair_products(builder: Any, left: Any, right: Any) -> Any:
     """Products of eight int16 lanes, added in pairs to int32: ``smull``, ``smull2``, ``addp``."""
     products = []
     for start in (0, 4):
-        low, high = (shuffle(builder, one, one, range(start, start + 4)) for one in (left, right))
+        low, high = (
+            shuffle(builder, words, words, range(start, start + 4)) for words in (left, right)
+        )
         products.append(builder.mul(builder.sext(low, _DWORDS), builder.sext(high, _DWORDS)))
     return builder.call(declare(builder, _ADD_PAIRS, _DWORDS, _DWORDS, _DWORDS), products)
 
@@ -47,7 +49,7 @@ class WidenedDots:
         sums = []
         for start in (0, 8):
             part = range(start, start + 8)
-            left, right = (shuffle(builder, one, one, part) for one in (codes, x))
+            left, right = (shuffle(builder, both, both, part) for both in (codes, x))
             before = shuffle(builder, partial, partial, part)
             sums.append(builder.add(before, builder.call(multiply, [left, right])))
         return shuffle(builder, sums[0], sums[1], range(16))

@@ -322,16 +322,16 @@ def _pure(name: str, arity: int, float_name: str, int_name: str = "") -> Any:
 
         return vec(*sig_args), codegen
 
-    def one(typingctx, a):  # type: ignore[no-untyped-def]
+    def unary(typingctx, a):  # type: ignore[no-untyped-def]
         return build(a, (a,)) if isinstance(a, Vec) else None
 
-    def two(typingctx, a, b):  # type: ignore[no-untyped-def]
+    def binary(typingctx, a, b):  # type: ignore[no-untyped-def]
         return build(a, (a, b)) if isinstance(a, Vec) and a == b else None
 
-    def three(typingctx, a, b, c):  # type: ignore[no-untyped-def]
+    def ternary(typingctx, a, b, c):  # type: ignore[no-untyped-def]
         return build(a, (a, b, c)) if isinstance(a, Vec) and a == b == c else None
 
-    function = (one, two, three)[arity - 1]
+    function = (unary, binary, ternary)[arity - 1]
     function.__name__ = name
     return intrinsic(function)
 

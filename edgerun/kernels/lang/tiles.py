@@ -65,7 +65,10 @@ def sum_lanes(builder: Any, vectors: list[Any], lanes: int) -> list[Any]:
         """Adds two lanes of every four of ``a``, then of ``b``, to the other two."""
         starts = [(four, vector) for four in range(0, lanes, 4) for vector in (0, lanes)]
         return add(
-            *(shuffled(a, b, [f + v + one for f, v in starts for one in two]) for two in places)
+            *(
+                shuffled(a, b, [f + v + lane for f, v in starts for lane in lanes_of])
+                for lanes_of in places
+            )
         )
 
     def fold(vector: Any, size: int) -> Any:
@@ -103,7 +106,7 @@ def store_scores(
     width = min(tokens, 4)
     for cell in range(0, queries * tokens, width):
         row = builder.add(place, builder.mul(stride, ir.Constant(_I64, cell // tokens * 4)))
-        index = [cell % 4 + one for one in range(width)]
+        index = [cell % 4 + lane for lane in range(width)]
         mask = ir.Constant(ir.VectorType(_I32, width), index)
         part = builder.shuffle_vector(sums[cell // 4], sums[cell // 4], mask)
         target = pointer(builder, offset(builder, row, cell % tokens * 4), part.type)
@@ -208,16 +211,5 @@ def weigh_tile(typingctx, p, p_stride, v, count, acc, queries, vectors, head_dim
             ).align = 1
         return context.get_dummy_value()
 
-    signature = types.void(
-        types.intp,
-        types.intp,
-        types.intp,
-        types.intp,
-        types.intp,
-        queries,
-        vectors,
-        head_dim,
-        dtype,
-        lanes,
-    )
-    return signature, codegen
+    literal = (queries, vectors, head_dim, dtype, lanes)
+    return types.void(*[types.intp] * 5, *literal), codegen

@@ -14,10 +14,10 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.ir import I64, integer, literals, load_from, shuffle, store_to
 from edgerun.kernels.lang.simd import Vec, constant, load, mask_bits, shift_right, splat, store
-from edgerun.kernels.lang.word import byte_at, word
+from edgerun.kernels.lang.word import byte_at
 
 DWORD = 4
 # By bits of a code: which bits change places with those so many further on, one after the other.
@@ -136,7 +136,11 @@ def _any_zero(row, row_bytes):  # type: ignore[no-untyped-def]
     return zeros
 
 
-@kernel("repack", "source codes rows row_bytes tiles step zeros")
+@kernel(
+    "repack",
+    "source:u8[rows, row_bytes] codes:u8[-(-rows // (lanes // 4)), tiles, lanes] rows row_bytes"
+    " tiles step zeros:u8[chunks, 16]",
+)
 def repack(bits: int, lanes: int) -> Body:
     """Writes ``step`` panels of ``lanes // 4`` rows a chunk: uint8 ``codes[panels, tiles, lanes]``.
 
@@ -146,15 +150,15 @@ def repack(bits: int, lanes: int) -> Body:
     """
     panel_rows = lanes // DWORD
 
-    def body(a: int, chunk: int) -> None:
-        source, rows, row_bytes, tiles = word(a, 0), word(a, 2), word(a, 3), word(a, 4)
-        first = chunk * word(a, 5) * panel_rows
-        end = min(rows, first + word(a, 5) * panel_rows)
+    def body(a: Arguments, chunk: int) -> None:
+        source, rows, row_bytes, tiles = a.source, a.rows, a.row_bytes, a.tiles
+        first = chunk * a.step * panel_rows
+        end = min(rows, first + a.step * panel_rows)
         dwords = min(row_bytes // DWORD, tiles)  # blocks may be longer than rows
         whole = dwords // panel_rows * panel_rows
         zeros = splat(0, "u8", 16)
         for row in range(first, end, panel_rows):
-            target = word(a, 1) + row // panel_rows * tiles * lanes
+            target = a.codes + row // panel_rows * tiles * lanes
             _interleave(source, row_bytes, row, rows - 1, whole, target, bits, lanes)
             for dword in range(whole, dwords):
                 for index in range(panel_rows):
@@ -165,6 +169,6 @@ def repack(bits: int, lanes: int) -> Body:
         if bits == 2:
             for row in range(first, end):
                 zeros = zeros | _any_zero(source + row * row_bytes, row_bytes)
-        store(word(a, 6) + chunk * 16, zeros)
+        store(a.zeros + chunk * 16, zeros)
 
     return body

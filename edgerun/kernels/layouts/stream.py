@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels.host.cores import cores
 from edgerun.kernels.host.huge_pages import zeroed_memory
-from edgerun.kernels.jit.registry import native
+from edgerun.kernels.jit.service import native
 
 DWORD = 4
 ROW_UNIT = 64  # of K: what loops over a row with one scale take at a time
@@ -164,5 +164,5 @@ class Arena:
         room = -(-size // LINE) * LINE
         if room > len(self._free):
             self._free = zeroed_memory(max(room, self._piece))
-        taken, self._free = self._free[:room], self._free[room:]
-        return taken[:size].reshape(shape)
+        memory, self._free = self._free[:room], self._free[room:]
+        return memory[:size].reshape(shape)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.formats.trits import DIGITS
-from edgerun.kernels.jit.registry import native
+from edgerun.kernels.jit.service import native
 from edgerun.kernels.layouts.stream import (
     DWORD,
     ROW_UNIT,
@@ -66,9 +66,9 @@ class OneMatrix(Arena):
         size = int(np.prod(shape))
         if size > len(self._memory):
             self._memory = super().zeros((size,))
-        taken = self._memory[:size].reshape(shape)
-        taken.fill(0)
-        return taken
+        array = self._memory[:size].reshape(shape)
+        array.fill(0)
+        return array
 
 
 def to_trits(weight: StreamWeight, arena: Arena | None = None) -> TritWeight:

@@ -15,26 +15,13 @@ from typing import Any
 
 from numba import int32, njit
 
-from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.simd import cast, fma, load, load_splat, splat, store
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import int_at, word
 from edgerun.kernels.linear.amx_tiles import SIDE, STEP_BYTES, TOKENS, UNITS, WIDTH
 from edgerun.kernels.linear.gemm import VECTORS, driver, steps_a_piece, unpacking
-from edgerun.kernels.linear.rows import (
-    BLOCKS,
-    COMMON,
-    PANELS,
-    ROWS,
-    SCALES,
-    X_SCALE,
-    X_STRIDE,
-    X_SUM,
-    X,
-    block_store,
-    lookup_rows,
-    row_store,
-)
+from edgerun.kernels.linear.rows import BLOCK, ROW, block_store, lookup_rows, row_store
 from edgerun.kernels.linear.tiles import K_STEP, zero_point
 
 LANES = 64  # bytes of the vectors around the tiles
@@ -47,8 +34,8 @@ def _guarded(inner: Any, tokens: int, depth: int, isa: str) -> Body:
     run = njit(inline="always")(inner)
     configure, _, release = UNITS[isa]
 
-    def body(a: int, chunk: int) -> None:
-        if lookup_rows(word(word(a, ROWS), 0), tokens) != 0:
+    def body(a: Arguments, chunk: int) -> None:
+        if lookup_rows(word(a.rows, 0), tokens) != 0:
             configure(SIDE, depth)
             run(a, chunk)
             release()
@@ -56,16 +43,16 @@ def _guarded(inner: Any, tokens: int, depth: int, isa: str) -> Body:
     return body
 
 
-@kernel("amx_row", COMMON + "x x_stride x_scale x_sum")
+@kernel("amx_row", ROW)
 def amx_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
     """One scale a weight row and one an activation row, as ``linear_row``."""
     unpack, products = unpacking(bits, lanes, 1), UNITS[isa][1]
 
     @njit(inline="always")
     def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
-        stride = word(a, X_STRIDE)
+        stride = a.x_stride
         unpack(a, panel, step, steps, codes)
-        x = word(a, X) + row * stride + step * K_STEP
+        x = a.x + row * stride + step * K_STEP
         for t in range(0, count, TOKENS):
             some_rows, target = min(TOKENS, count - t), sums + t * STEP_BYTES
             tiles = steps * K_STEP // DEPTH
@@ -78,7 +65,7 @@ def amx_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
     return _guarded(driver(lanes, bits, 1, piece, multiply, store_rows), tokens, DEPTH, isa)
 
 
-@kernel("amx_block", COMMON + "x x_stride x_scale x_sum blocks")
+@kernel("amx_block", BLOCK)
 def amx_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body:
     """One scale per block of K for weights and activations alike, as ``gemm_block``."""
     depth = min(block, DEPTH)
@@ -88,14 +75,14 @@ def amx_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body:
 
     @njit(inline="always")
     def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
-        stride, blocks, first = word(a, X_STRIDE), word(a, BLOCKS), step * K_STEP // block
-        scales = word(a, SCALES) + (panel * blocks + first) * lanes
-        next_panel = min(1, word(a, PANELS) - 1 - panel) * blocks * lanes
+        stride, blocks, first = a.x_stride, a.blocks, step * K_STEP // block
+        scales = a.scales + (panel * blocks + first) * lanes
+        next_panel = min(1, a.panels - 1 - panel) * blocks * lanes
         unpack(a, panel, step, steps, codes)
         totals = scratch(TOTAL_BYTES)
         for t in range(0, count, TOKENS):
             some_rows = min(TOKENS, count - t)
-            x = word(a, X) + (row + t) * stride + step * K_STEP
+            x = a.x + (row + t) * stride + step * K_STEP
             for index in range(steps * K_STEP // block):
                 w = codes + index * block_bytes
                 products(w, x + index * block, stride, tiles, some_rows, totals, 1, depth)
@@ -105,8 +92,8 @@ def amx_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body:
                     some_rows,
                     scales + index * lanes,
                     next_panel,
-                    word(a, X_SCALE) + at,
-                    word(a, X_SUM) + at,
+                    a.x_scale + at,
+                    a.x_sum + at,
                     blocks,
                     middle,
                     sums + t * STEP_BYTES,

@@ -141,7 +141,7 @@ def multiply_tiles(typingctx, codes, x, stride, steps, sums, fresh, groups, dept
                 row = builder.add(x, builder.mul(x_stride, integer(t * SIDE)))
                 _call(builder, "tileloadd64", _register(_X[t]), at(row, 0), x_stride)
             for t, v, cell in cells:
-                operands = [_register(one) for one in (cell, _X[t], _CODES[v])]
+                operands = [_register(number) for number in (cell, _X[t], _CODES[v])]
                 _call(builder, "tdpbsud", *operands)
         for (_, _, cell), place in zip(cells, places, strict=True):
             _call(builder, "tilestored64", _register(cell), place, step_bytes)
@@ -168,7 +168,7 @@ def spin_tiles(typingctx, codes, x, repeats, sums):  # type: ignore[no-untyped-d
             _call(builder, "tilezero", _register(cell))
         with cgutils.for_range(builder, args[2], intp=_I64):
             for t, v, cell in _cells(2):
-                operands = [_register(one) for one in (cell, _X[t], _CODES[v])]
+                operands = [_register(number) for number in (cell, _X[t], _CODES[v])]
                 _call(builder, "tdpbsud", *operands)
         for t, v, cell in _cells(2):
             place = _at(builder, args[3], t * SIDE * STEP_BYTES + v * LINE)

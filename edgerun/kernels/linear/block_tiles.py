@@ -9,7 +9,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from edgerun.kernels.lang.dot import total_type
-from edgerun.kernels.lang.ir import F32, I32, I64, integer, literals, load_from, store_to, variable
+from edgerun.kernels.lang.ir import F32, I32, I64, integer, literals, load_from, store_to
 from edgerun.kernels.lang.simd import Vec, broadcast, constant, declare
 from edgerun.kernels.linear.tiles import K_STEP, Tile, TileShape, at_most, zero_point
 
@@ -55,15 +55,7 @@ def block_tile(  # type: ignore[no-untyped-def]
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         tile = Tile(builder, shape, [args[0], *args[2:5]], args[5:8])
         tile.place_vectors(args[1])
-        floats = Vec("f32", shape.lanes // 4)
-        places = [builder.add(args[14], integer(cell * shape.lanes)) for cell in range(shape.cells)]
-        sums = [
-            variable(
-                builder,
-                constant(floats, 0) if values[0] else load_from(builder, place, floats.llvm),
-            )
-            for place in places
-        ]
+        places, sums = tile.sums_at(args[14], Vec("f32", shape.lanes // 4), fresh=values[0])
         scaling = _Scaling(tile, args[2], args[9], [args[8], *args[10:13]])
         with cgutils.for_range(builder, args[13], intp=I64) as loop:
             totals = scaling.offsets(loop.index)
@@ -109,7 +101,7 @@ class _Scaling:
             at_most(builder, builder.mul(apart, integer(vector)), last)
             for vector in range(shape.vectors)
         ]
-        self.scales = [builder.add(scales, builder.mul(one, panel_bytes)) for one in numbers]
+        self.scales = [builder.add(scales, builder.mul(number, panel_bytes)) for number in numbers]
         rows = [builder.shl(builder.mul(token, x_blocks), integer(2)) for token in tile.tokens]
         self.x_scales = [builder.add(x_scale, row) for row in rows]
         self.x_sums = [builder.add(x_sum, row) for row in rows]

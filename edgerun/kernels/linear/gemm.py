@@ -5,7 +5,7 @@ which is right for a few of them and costs up to a third of the speed in prefill
 takes its weight rows a few vectors at a time and K in pieces, unpacks a piece once to one byte a
 code, in the first cache, and multiplies it by all batch rows. Batch rows are taken in blocks of
 ``tokens``; what is left, if less than half a block, is for the linear kernels, which leave out
-the others (their field ``lookup``). Fields and layouts are those of ``rows.py``.
+the others (their argument ``lookup``). Arguments and layouts are those of ``rows.py``.
 
 Bounds: ``gemm_row`` is exact up to its scaling. ``gemm_block`` has exact sums of blocks, scaled and
 added up in order; the float32 accumulation over B blocks adds at most B * 2**-24 of the sum of
@@ -20,29 +20,13 @@ from typing import Any
 
 from numba import njit
 
-from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.simd import load, mask_bits, shift_right, splat, store
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import word
 from edgerun.kernels.linear.block_tiles import block_tile
 from edgerun.kernels.linear.row_tiles import row_tile
-from edgerun.kernels.linear.rows import (
-    BLOCKS,
-    CODES,
-    COMMON,
-    PANELS,
-    ROWS,
-    SCALES,
-    STEP,
-    TILES,
-    X_SCALE,
-    X_STRIDE,
-    X_SUM,
-    X,
-    block_store,
-    lookup_rows,
-    row_store,
-)
+from edgerun.kernels.linear.rows import BLOCK, ROW, block_store, lookup_rows, row_store
 from edgerun.kernels.linear.tiles import (
     K_STEP,
     PIECE_BYTES,
@@ -81,10 +65,10 @@ def unpacking(bits: int, lanes: int, pieces: int) -> Any:
 
     @njit(inline="always")
     def unpack(a, panel, step, steps, codes):  # type: ignore[no-untyped-def]
-        tiles = word(a, TILES)
+        tiles = a.tiles
         for v in range(VECTORS):
-            present = min(panel + v, word(a, PANELS) - 1)
-            source = word(a, CODES) + (present * tiles + step // planes) * lanes
+            present = min(panel + v, a.panels - 1)
+            source = a.codes + (present * tiles + step // planes) * lanes
             target = codes + v * lanes
             for _tile in range(steps // planes):
                 packed = load(source, "u8", lanes)
@@ -123,10 +107,10 @@ def driver(lanes: int, bits: int, tokens: int, piece: int, multiply: Any, store_
     width = VECTORS * lanes
     steps_a_tile = 8 // bits
 
-    def body(a: int, chunk: int) -> None:
-        rows = lookup_rows(word(word(a, ROWS), 0), tokens)
-        all_steps, first = word(a, TILES) * steps_a_tile, chunk * word(a, STEP)
-        end = min(word(a, PANELS), first + word(a, STEP))
+    def body(a: Arguments, chunk: int) -> None:
+        rows = lookup_rows(word(a.rows, 0), tokens)
+        all_steps, first = a.tiles * steps_a_tile, chunk * a.step
+        end = min(a.panels, first + a.step)
         codes, sums = scratch(PIECE_BYTES), scratch(slab_bytes)
         for row in range(0, rows, MOST_ROWS):
             count = min(MOST_ROWS, rows - row)
@@ -146,7 +130,7 @@ def driver(lanes: int, bits: int, tokens: int, piece: int, multiply: Any, store_
     return body
 
 
-@kernel("gemm_row", COMMON + "x x_stride x_scale x_sum")
+@kernel("gemm_row", ROW)
 def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
     """One scale a weight row and one an activation row, as ``linear_row``."""
     pieces, width = parts(bits, isa), VECTORS * lanes
@@ -154,9 +138,9 @@ def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
 
     @njit(inline="always")
     def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
-        stride = word(a, X_STRIDE)
+        stride = a.x_stride
         unpack(a, panel, step, steps, codes)
-        x = word(a, X) + row * stride + step * K_STEP
+        x = a.x + row * stride + step * K_STEP
         for t in range(0, count, tokens):
             row_tile(
                 codes,
@@ -182,7 +166,7 @@ def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
     return driver(lanes, bits, tokens, steps_a_piece(lanes, pieces), multiply, store_rows)
 
 
-@kernel("gemm_block", COMMON + "x x_stride x_scale x_sum blocks")
+@kernel("gemm_block", BLOCK)
 def gemm_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body:
     """One scale per block of K for weights and activations alike, as ``linear_block``."""
     pieces, width = parts(bits, isa), VECTORS * lanes
@@ -190,9 +174,9 @@ def gemm_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body
 
     @njit(inline="always")
     def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
-        stride, blocks, first = word(a, X_STRIDE), word(a, BLOCKS), step * K_STEP // block
+        stride, blocks, first = a.x_stride, a.blocks, step * K_STEP // block
         unpack(a, panel, step, steps, codes)
-        x = word(a, X) + row * stride + step * K_STEP
+        x = a.x + row * stride + step * K_STEP
         for t in range(0, count, tokens):
             at = ((row + t) * blocks + first) * 4
             block_tile(
@@ -204,10 +188,10 @@ def gemm_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body
                 x + t * stride,
                 stride,
                 count - 1 - t,
-                word(a, SCALES) + (panel * blocks + first) * lanes,
-                word(a, PANELS) - 1 - panel,
-                word(a, X_SCALE) + at,
-                word(a, X_SUM) + at,
+                a.scales + (panel * blocks + first) * lanes,
+                a.panels - 1 - panel,
+                a.x_scale + at,
+                a.x_sum + at,
                 blocks,
                 steps * K_STEP // block,
                 sums + t * width,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from numba import float32, njit
 
-from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.intrinsics import prefetch
 from edgerun.kernels.lang.simd import (
     absolute,
@@ -49,17 +49,9 @@ from edgerun.kernels.linear.lookup_tiles import (
     transpose_totals,
 )
 from edgerun.kernels.linear.rows import (
-    ACCUMULATE,
-    BIAS,
-    COMMON,
-    OUT,
-    OUT_STRIDE,
-    PANELS,
-    ROWS,
-    SCALES,
-    STEP,
-    TILES,
-    N,
+    CODES,
+    OUTPUTS,
+    ROW_SCALES,
     finish,
     lookup_rows,
 )
@@ -68,7 +60,7 @@ SAFE = 2**15 - 1 - 32 * 128  # magnitudes that one more pass cannot carry beyond
 EIGHT = 8
 LINE = 64
 PANELS_AT_ONCE = 32  # whose weights are read side by side
-ENTRIES, COLUMNS, PADDED_K, X_SCALE, COARSE_STEP, LATE_BLOCKS = 1, 11, 12, 13, 14, 15
+COLUMNS = "columns:i16[-(-rows // tokens) * tokens, padded_k] padded_k"
 
 
 @njit(inline="always")
@@ -81,7 +73,10 @@ def _entries(codes):  # type: ignore[no-untyped-def]
     return low + high + shift_left(high, 3)
 
 
-@kernel("lookup_entries", "codes entries panels tiles step rows")
+@kernel(
+    "lookup_entries",
+    "codes:u8[panels, tiles, lanes] entries:u8[panels, tiles, lanes] panels tiles step rows:i64[1]",
+)
 def lookup_entries(lanes: int, tokens: int) -> Body:
     """Weight bytes ``[panels, tiles, lanes]`` to uint8 ``entries[passes, rows, 8]``.
 
@@ -89,18 +84,18 @@ def lookup_entries(lanes: int, tokens: int) -> Body:
     pass. A chunk is ``step`` panels. Nothing is done for a batch that is too small for a block.
     """
 
-    def body(a: int, chunk: int) -> None:
-        if lookup_rows(word(word(a, 5), 0), tokens) == 0:
+    def body(a: Arguments, chunk: int) -> None:
+        if lookup_rows(word(a.rows, 0), tokens) == 0:
             return
-        panels, tiles, row_bytes = word(a, 2), word(a, 3), word(a, 3) * lanes
+        panels, tiles, row_bytes = a.panels, a.tiles, a.tiles * lanes
         panel_bytes = lanes // 4 * BYTES
-        first, last = chunk * word(a, 4), min(panels, (chunk + 1) * word(a, 4))
+        first, last = chunk * a.step, min(panels, (chunk + 1) * a.step)
         for some in range(first, last, PANELS_AT_ONCE):
             end = min(last, some + PANELS_AT_ONCE)
             for tile in range(0, tiles, PAIR):
-                target = word(a, 1) + (tile // PAIR * panels + some) * panel_bytes
+                target = a.entries + (tile // PAIR * panels + some) * panel_bytes
                 for panel in range(some, end):
-                    source = word(a, 0) + panel * row_bytes + tile * lanes
+                    source = a.codes + panel * row_bytes + tile * lanes
                     left, right = load(source, "u8", lanes), load(source + lanes, "u8", lanes)
                     store_pair(_entries(left), _entries(right), target)
                     prefetch(source + LINE)  # what the next needs: nothing else asks for it
@@ -109,20 +104,20 @@ def lookup_entries(lanes: int, tokens: int) -> Body:
     return body
 
 
-@kernel("lookup_columns", "rows x x_stride columns padded_k")
+@kernel("lookup_columns", f"rows:i64[1] x:i8[rows, padded_k; x_stride] x_stride {COLUMNS}")
 def lookup_columns(tokens: int) -> Body:
     """int8 ``x[rows, x_stride]`` to int16 ``columns[blocks, padded_k, tokens]``.
 
     A chunk is 16 rows of the batch; those that it lacks count as zero.
     """
 
-    def body(a: int, chunk: int) -> None:
-        rows, stride, padded_k = word(word(a, 0), 0), word(a, 2), word(a, 4)
+    def body(a: Arguments, chunk: int) -> None:
+        rows, stride, padded_k = word(a.rows, 0), a.x_stride, a.padded_k
         first = chunk * LANES
         if first >= lookup_rows(rows, tokens):
             return
-        source = word(a, 1) + first * stride
-        target = word(a, 3) + (first // tokens * tokens * padded_k + first % tokens) * 2
+        source = a.x + first * stride
+        target = a.columns + (first // tokens * tokens * padded_k + first % tokens) * 2
         missing = first + LANES > rows
         spare = scratch(256)
         for k in range(0, padded_k, LANES):
@@ -143,27 +138,27 @@ def lookup_columns(tokens: int) -> Body:
 def _store_totals(a, row, present, first, count, totals, tokens):  # type: ignore[no-untyped-def]
     """Scales and stores int32 ``totals[count, tokens]`` of the weight rows from ``first`` on."""
     square = scratch(256)
-    whole = (min(first + count, word(a, N)) - first) // EIGHT * EIGHT
-    stride = word(a, OUT_STRIDE)
+    whole = (min(first + count, a.n) - first) // EIGHT * EIGHT
+    stride = a.out_stride
     for n in range(0, whole, EIGHT):
-        scale = load(word(a, SCALES) + (first + n) * 4, "f32", EIGHT)
+        scale = load(a.scales + (first + n) * 4, "f32", EIGHT)
         for part in range(0, present, EIGHT):
             transpose_totals(totals + (n * tokens + part) * 4, tokens * 4, square)
             for token in range(min(EIGHT, present - part)):
-                target = word(a, OUT) + ((row + part + token) * stride + first + n) * 4
+                target = a.out + ((row + part + token) * stride + first + n) * 4
                 value = cast(load(square + token * EIGHT * 4, "i32", EIGHT), "f32")
-                value = value * load_splat(word(a, X_SCALE) + (row + part + token) * 4, EIGHT)
+                value = value * load_splat(a.x_scale + (row + part + token) * 4, EIGHT)
                 value = value * scale
-                if word(a, BIAS) != 0:
-                    value = value + load(word(a, BIAS) + (first + n) * 4, "f32", EIGHT)
-                if word(a, ACCUMULATE) != 0:
+                if a.bias != 0:
+                    value = value + load(a.bias + (first + n) * 4, "f32", EIGHT)
+                if a.accumulate != 0:
                     value = value + load(target, "f32", EIGHT)
                 store(target, value)
     for n in range(whole, count):
-        scale_of_row = float_at(word(a, SCALES), first + n)
+        scale_of_row = float_at(a.scales, first + n)
         for token in range(present):
             total = float32(int_at(totals, n * tokens + token))
-            factor = float_at(word(a, X_SCALE), row + token)
+            factor = float_at(a.x_scale, row + token)
             finish(a, row + token, first + n, total * factor * scale_of_row)
 
 
@@ -197,7 +192,10 @@ def _share(panels, coarse, fine, early, chunk):  # type: ignore[no-untyped-def]
     return block + chunk // ranges, first, min(panels, first + step)
 
 
-@kernel("lookup_row", COMMON + "columns padded_k x_scale coarse_step late_blocks")
+@kernel(
+    "lookup_row",
+    f"{OUTPUTS} {CODES} {ROW_SCALES} {COLUMNS} x_scale:f32[rows] coarse_step late_blocks",
+)
 def lookup_row(lanes: int, tokens: int, cells: int) -> Body:
     """``linear_row`` for ternary weights and the first ``lookup_rows`` rows of a batch.
 
@@ -209,21 +207,21 @@ def lookup_row(lanes: int, tokens: int, cells: int) -> Body:
     entry, panel_rows = tokens * 2, lanes // 4
     table_bytes, narrow_bytes, wide_bytes = BYTES * SUMS * entry, cells * 2, cells * 4
 
-    def body(a: int, chunk: int) -> None:
-        rows, panels = word(word(a, ROWS), 0), word(a, PANELS)
-        taken = lookup_rows(rows, tokens)
-        early = max(0, (taken + tokens - 1) // tokens - word(a, LATE_BLOCKS))
-        block, begin, end = _share(panels, word(a, COARSE_STEP), word(a, STEP), early, chunk)
+    def body(a: Arguments, chunk: int) -> None:
+        rows, panels = word(a.rows, 0), a.panels
+        looked_up = lookup_rows(rows, tokens)
+        early = max(0, (looked_up + tokens - 1) // tokens - a.late_blocks)
+        block, begin, end = _share(panels, a.coarse_step, a.step, early, chunk)
         row, first, count = block * tokens, begin * panel_rows, (end - begin) * panel_rows
-        if row >= taken:
+        if row >= looked_up:
             return
-        columns = word(a, COLUMNS) + row * word(a, PADDED_K) * 2
+        columns = a.columns + row * a.padded_k * 2
         table, sums, totals = scratch(table_bytes), scratch(narrow_bytes), scratch(wide_bytes)
         reach = scratch(entry)
         for index in range(0, count * tokens, LANES):
             store(totals + index * 4, splat(0, "i32", LANES))
-        entries = word(a, ENTRIES) + first * BYTES
-        passes = word(a, TILES) // PAIR
+        entries = a.codes + first * BYTES
+        passes = a.tiles // PAIR
         fresh = True
         for index in range(passes):
             place = columns + index * 4 * BYTES * entry

@@ -133,12 +133,12 @@ def _entry_offsets(builder: Any, source: Any, entry_bytes: int) -> list[Any]:
     eight.align = BYTES
     mask = integer(0x0001000100010001 * (127 << shift & 0xFFFF))
     shifts = (shift, shift - 8)  # of the bytes in even and in odd places
-    moved = [builder.shl(eight, integer(one)) for one in shifts]
-    words = [_opaque(builder, builder.and_(one, mask)) for one in moved]
+    moved = [builder.shl(eight, integer(distance)) for distance in shifts]
+    words = [_opaque(builder, builder.and_(value, mask)) for value in moved]
     narrow = ir.IntType(32)
     offsets = []
     for half in (0, 32):
-        parts = [builder.trunc(builder.lshr(one, integer(half)), narrow) for one in words]
+        parts = [builder.trunc(builder.lshr(value, integer(half)), narrow) for value in words]
         offsets += [builder.and_(part, ir.Constant(narrow, 0xFFFF)) for part in parts]
         offsets += [builder.lshr(part, ir.Constant(narrow, 16)) for part in parts]
     return [builder.zext(value, I64) for value in offsets]

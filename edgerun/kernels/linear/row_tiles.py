@@ -10,8 +10,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from edgerun.kernels.lang.dot import total_type
-from edgerun.kernels.lang.ir import I64, integer, literals, load_from, store_to, variable
-from edgerun.kernels.lang.simd import constant
+from edgerun.kernels.lang.ir import I64, integer, literals, store_to
 from edgerun.kernels.linear.tiles import Tile, TileShape
 
 
@@ -52,15 +51,7 @@ def row_tile(  # type: ignore[no-untyped-def]
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         tile = Tile(builder, shape, [args[0], *args[2:5]], args[5:8])
         tile.place_vectors(args[1])
-        kind = total_type(shape.lanes)
-        places = [builder.add(args[9], integer(cell * shape.lanes)) for cell in range(shape.cells)]
-        totals = [
-            variable(
-                builder,
-                constant(kind, 0) if values[0] else load_from(builder, place, kind.llvm),
-            )
-            for place in places
-        ]
+        places, totals = tile.sums_at(args[9], total_type(shape.lanes), fresh=values[0])
 
         def fold(part: int, factor: int) -> None:
             for cell, total in enumerate(totals):

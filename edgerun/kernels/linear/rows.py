@@ -17,44 +17,54 @@ from typing import Any
 
 from numba import float32, int32, njit
 
-from edgerun.kernels.isa import isa_of
-from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.formats.trits import DIGITS
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
+from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.lang.simd import cast, fma, load, reduce_add, splat, store
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import float_at, int_at, set_float, word
 from edgerun.kernels.linear.block_tiles import block_tile
 from edgerun.kernels.linear.float_tiles import float_tile
 from edgerun.kernels.linear.row_tiles import row_tile
-from edgerun.kernels.linear.tiles import PACKED, TRITS, parts, zero_point
+from edgerun.kernels.linear.tiles import K_STEP, PACKED, TRITS, parts, zero_point
 
 STREAMS = 4  # panels that are read side by side, but by a single row
 
-# Arguments that all linear kernels share, so that ``finish`` can read them.
-ROWS, CODES, SCALES, BIAS, OUT, N, PANELS, STEP, TILES, OUT_STRIDE, ACCUMULATE = range(11)
-COMMON = "rows codes scales bias out n panels step tiles out_stride accumulate "
-X, X_STRIDE, X_SCALE, X_SUM, BLOCKS = range(11, 16)
-LOOKUP = 15  # of linear_row
+# Arguments that linear kernels share.
+OUTPUTS = (
+    "rows:i64[1] bias?:f32[n] out:f32[rows, n; out_stride] out_stride n panels step tiles"
+    " accumulate"
+)
+CODES = "codes:u8[panels, tiles, lanes]"
+ROW_SCALES = "scales:f32[panels, lanes // 4]"
+BLOCK_SCALES = "scales:f32[panels, lanes // 4, blocks]"
+ROW_OUTPUTS = f"{OUTPUTS} {CODES} {ROW_SCALES} x_scale:f32[rows] x_sum:i32[rows]"
+X = "x:i8[rows, tiles, 32 // bits; x_stride] x_stride"
+ROW = f"{ROW_OUTPUTS} {X}"
+BLOCK = (
+    f"{OUTPUTS} {CODES} {BLOCK_SCALES} x_scale:f32[rows, blocks] x_sum:i32[rows, blocks] {X} blocks"
+)
 
 
 @njit
-def finish(a: int, row: int, n: int, value: float) -> None:
+def finish(a: Arguments, row: int, n: int, value: float) -> None:
     """Adds bias and residual and stores one output, unless ``n`` is padding."""
-    if n < word(a, N):
-        index = row * word(a, OUT_STRIDE) + n
-        if word(a, BIAS) != 0:
-            value += float_at(word(a, BIAS), n)
-        if word(a, ACCUMULATE) != 0:
-            value += float_at(word(a, OUT), index)
-        set_float(word(a, OUT), index, value)
+    if n < a.n:
+        index = row * a.out_stride + n
+        if a.bias != 0:
+            value += float_at(a.bias, n)
+        if a.accumulate != 0:
+            value += float_at(a.out, index)
+        set_float(a.out, index, value)
 
 
 @njit(inline="always")
 def finish_vector(a, row, n, value, lanes):  # type: ignore[no-untyped-def]
     """The same for outputs ``n``, ``n + 1``, ..., none of which is padding."""
-    place = word(a, OUT) + (row * word(a, OUT_STRIDE) + n) * 4
-    if word(a, BIAS) != 0:
-        value = value + load(word(a, BIAS) + n * 4, "f32", lanes)
-    if word(a, ACCUMULATE) != 0:
+    place = a.out + (row * a.out_stride + n) * 4
+    if a.bias != 0:
+        value = value + load(a.bias + n * 4, "f32", lanes)
+    if a.accumulate != 0:
         value = value + load(place, "f32", lanes)
     store(place, value)
 
@@ -72,19 +82,19 @@ def row_store(middle: int, lanes: int, vectors: int) -> Any:
     @njit(inline="always")
     def store_rows(a, row, count, panel, apart, last, sums):  # type: ignore[no-untyped-def]
         for t in range(row, row + count):
-            offset = middle * int_at(word(a, X_SUM), t)
-            factor = float_at(word(a, X_SCALE), t)
+            offset = middle * int_at(a.x_sum, t)
+            factor = float_at(a.x_scale, t)
             for v in range(vectors):
                 n, at = (panel + v * apart) * floats, sums + v * lanes
-                if v * apart <= last and n + floats <= word(a, N):
+                if v * apart <= last and n + floats <= a.n:
                     total = load(at, "i32", floats) - splat(int32(offset), "i32", floats)
                     value = cast(total, "f32") * splat(factor, "f32", floats)
-                    value = value * load(word(a, SCALES) + n * 4, "f32", floats)
+                    value = value * load(a.scales + n * 4, "f32", floats)
                     finish_vector(a, t, n, value, floats)
                 elif v * apart <= last:
-                    for r in range(word(a, N) - n):
+                    for r in range(a.n - n):
                         single = float32(int_at(at, r) - offset) * factor
-                        finish(a, t, n + r, single * float_at(word(a, SCALES), n + r))
+                        finish(a, t, n + r, single * float_at(a.scales, n + r))
             sums += vectors * lanes
 
     return store_rows
@@ -99,10 +109,10 @@ def block_store(lanes: int, vectors: int) -> Any:
         for t in range(row, row + count):
             for v in range(vectors):
                 n, at = (panel + v * apart) * floats, sums + v * lanes
-                if v * apart <= last and n + floats <= word(a, N):
+                if v * apart <= last and n + floats <= a.n:
                     finish_vector(a, t, n, load(at, "f32", floats), floats)
                 elif v * apart <= last:
-                    for r in range(word(a, N) - n):
+                    for r in range(a.n - n):
                         finish(a, t, n + r, float_at(at, r))
             sums += vectors * lanes
 
@@ -128,18 +138,18 @@ def _vectors(bits: int, isa: str, tokens: int) -> int:
     return min(streams, room // tokens // parts(bits, isa))
 
 
-def _turns(lookup: int, turn: Callable[[int], Any], scratch_bytes: int, isa: str) -> Body:
+def _turns(turn: Callable[[int], Any], scratch_bytes: int, isa: str) -> Body:
     """The loops around tiles: panels, and the batch rows that take turns with them.
 
     ``turn(tokens)`` makes the function that computes and stores the outputs of ``tokens`` rows
-    and ``streams`` panels; ``lookup`` is the argument that says which rows other kernels do.
+    and ``streams`` panels; the argument ``lookup`` says which rows other kernels do.
     """
     four, two, one, single_streams = turn(4), turn(2), turn(1), isa_of(isa).streams
 
-    def body(a: int, chunk: int) -> None:
-        rows, begin = word(word(a, ROWS), 0), chunk * word(a, STEP)
-        end = min(word(a, PANELS), begin + word(a, STEP))
-        first = lookup_rows(rows, word(a, lookup))
+    def body(a: Arguments, chunk: int) -> None:
+        rows, begin = word(a.rows, 0), chunk * a.step
+        end = min(a.panels, begin + a.step)
+        first = lookup_rows(rows, a.lookup)
         streams = single_streams if rows - first == 1 else STREAMS
         apart = (end - begin + streams - 1) // streams
         sums = scratch(scratch_bytes)
@@ -166,13 +176,13 @@ def row_turns(bits: int, form: str, lanes: int, isa: str) -> Body:
 
         @njit
         def turn_of(a, row, panel, streams, apart, last, sums):  # type: ignore[no-untyped-def]
-            tiles, stride = word(a, TILES), word(a, X_STRIDE)
-            x = word(a, X) + row * stride
+            tiles, stride = a.tiles, a.x_stride
+            x = a.x + row * stride
             for stream in range(0, streams, vectors):
                 ahead = stream * apart
                 if ahead <= last:
                     row_tile(
-                        word(a, CODES) + (panel + ahead) * tiles * lanes,
+                        a.codes + (panel + ahead) * tiles * lanes,
                         tiles * lanes,
                         apart,
                         last - ahead,
@@ -194,10 +204,10 @@ def row_turns(bits: int, form: str, lanes: int, isa: str) -> Body:
 
         return turn_of
 
-    return _turns(LOOKUP, turn, 16 * lanes, isa)
+    return _turns(turn, 16 * lanes, isa)
 
 
-@kernel("linear_row", COMMON + "x x_stride x_scale x_sum lookup")
+@kernel("linear_row", ROW + " lookup")
 def linear_row(bits: int, lanes: int, isa: str) -> Body:
     """One scale a weight row and one an activation row: int32 over the whole of K.
 
@@ -208,7 +218,10 @@ def linear_row(bits: int, lanes: int, isa: str) -> Body:
     return row_turns(bits, PACKED, lanes, isa)
 
 
-@kernel("linear_trits", COMMON + "x x_stride x_scale x_sum lookup")
+@kernel(
+    "linear_trits",
+    f"{ROW_OUTPUTS} x:i8[rows, tiles, {DIGITS * K_STEP}; x_stride] x_stride lookup",
+)
 def linear_trits(lanes: int, isa: str) -> Body:
     """``linear_row`` for ternary weights of 1.6 bits, five to a byte (``formats/trits.py``).
 
@@ -218,7 +231,7 @@ def linear_trits(lanes: int, isa: str) -> Body:
     return row_turns(2, TRITS, lanes, isa)
 
 
-@kernel("linear_block", COMMON + "x x_stride x_scale x_sum blocks lookup")
+@kernel("linear_block", BLOCK + " lookup")
 def linear_block(bits: int, lanes: int, block: int, isa: str) -> Body:
     """One scale per block of K for weights and activations alike.
 
@@ -233,13 +246,13 @@ def linear_block(bits: int, lanes: int, block: int, isa: str) -> Body:
 
         @njit
         def turn_of(a, row, panel, streams, apart, last, sums):  # type: ignore[no-untyped-def]
-            tiles, stride, blocks = word(a, TILES), word(a, X_STRIDE), word(a, BLOCKS)
-            x, at = word(a, X) + row * stride, row * blocks * 4
+            tiles, stride, blocks = a.tiles, a.x_stride, a.blocks
+            x, at = a.x + row * stride, row * blocks * 4
             for stream in range(0, streams, vectors):
                 ahead = stream * apart
                 if ahead <= last:
                     block_tile(
-                        word(a, CODES) + (panel + ahead) * tiles * lanes,
+                        a.codes + (panel + ahead) * tiles * lanes,
                         tiles * lanes,
                         apart,
                         last - ahead,
@@ -247,10 +260,10 @@ def linear_block(bits: int, lanes: int, block: int, isa: str) -> Body:
                         x,
                         stride,
                         tokens - 1,
-                        word(a, SCALES) + (panel + ahead) * blocks * lanes,
+                        a.scales + (panel + ahead) * blocks * lanes,
                         last - ahead,
-                        word(a, X_SCALE) + at,
-                        word(a, X_SUM) + at,
+                        a.x_scale + at,
+                        a.x_sum + at,
                         blocks,
                         blocks,
                         sums,
@@ -267,44 +280,50 @@ def linear_block(bits: int, lanes: int, block: int, isa: str) -> Body:
 
         return turn_of
 
-    return _turns(BLOCKS + 1, turn, 16 * lanes, isa)
+    return _turns(turn, 16 * lanes, isa)
 
 
-@kernel("linear_float", COMMON + "x x_stride blocks")
+@kernel(
+    "linear_float",
+    f"{OUTPUTS} {CODES} {BLOCK_SCALES} x:f32[rows, tiles, 32 // bits; x_stride] x_stride blocks",
+)
 def linear_float(bits: int, lanes: int, block: int) -> Body:
     """Weights with block scales, activations in float32 ``[rows, x_stride]``; no rounding of x."""
     floats = lanes // 4
 
-    def body(a: int, chunk: int) -> None:
-        tiles, blocks = word(a, TILES), word(a, 13)
-        begin = chunk * word(a, STEP)
+    def body(a: Arguments, chunk: int) -> None:
+        tiles, blocks = a.tiles, a.blocks
+        begin = chunk * a.step
         sums = scratch(lanes)
-        for panel in range(begin, min(word(a, PANELS), begin + word(a, STEP))):
-            w = word(a, CODES) + panel * tiles * lanes
-            scales, n = word(a, SCALES) + panel * blocks * lanes, panel * floats
-            for row in range(word(word(a, ROWS), 0)):
-                x = word(a, X) + row * word(a, X_STRIDE) * 4
+        for panel in range(begin, min(a.panels, begin + a.step)):
+            w = a.codes + panel * tiles * lanes
+            scales, n = a.scales + panel * blocks * lanes, panel * floats
+            for row in range(word(a.rows, 0)):
+                x = a.x + row * a.x_stride * 4
                 float_tile(w, x, scales, blocks, sums, bits, lanes, block)
-                for r in range(min(floats, word(a, N) - n)):
+                for r in range(min(floats, a.n - n)):
                     finish(a, row, n + r, float_at(sums, r))
 
     return body
 
 
-@kernel("linear_dense", COMMON + "x x_stride")
+@kernel(
+    "linear_dense",
+    OUTPUTS + " codes:f32[n, tiles, width] x:f32[rows, tiles, width; x_stride] x_stride",
+)
 def linear_dense(width: int) -> Body:
     """float32 weights ``[N, tiles * width]`` (K padded with zeros), float32 activations.
 
     A panel is four rows.
     """
 
-    def body(a: int, chunk: int) -> None:
-        tiles = word(a, TILES)
-        last = min(word(a, PANELS), (chunk + 1) * word(a, STEP)) * 4
-        for row in range(word(word(a, ROWS), 0)):
-            for n in range(chunk * word(a, STEP) * 4, min(last, word(a, N))):
-                x = word(a, X) + row * word(a, X_STRIDE) * 4
-                w = word(a, CODES) + n * tiles * width * 4
+    def body(a: Arguments, chunk: int) -> None:
+        tiles = a.tiles
+        last = min(a.panels, (chunk + 1) * a.step) * 4
+        for row in range(word(a.rows, 0)):
+            for n in range(chunk * a.step * 4, min(last, a.n)):
+                x = a.x + row * a.x_stride * 4
+                w = a.codes + n * tiles * width * 4
                 total = splat(float32(0), "f32", width)
                 for _tile in range(tiles):
                     total = fma(load(w, "f32", width), load(x, "f32", width), total)

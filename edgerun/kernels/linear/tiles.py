@@ -20,7 +20,6 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from edgerun.formats.trits import DIGITS
-from edgerun.kernels.isa import isa_of
 from edgerun.kernels.lang.dot import DOTS, register
 from edgerun.kernels.lang.ir import (
     I32,
@@ -32,6 +31,7 @@ from edgerun.kernels.lang.ir import (
     shuffle,
     variable,
 )
+from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.lang.simd import Vec, broadcast, constant
 from edgerun.kernels.linear.trit_tiles import Digits
 
@@ -151,6 +151,14 @@ class Tile:
             for number in self.numbers
         ]
 
+    def sums_at(self, address: Any, kind: Vec, *, fresh: bool) -> tuple[list[Any], list[Any]]:
+        """Where the sums of each cell lie in memory, and variables that hold them, or zeros."""
+        builder, shape = self.builder, self.shape
+        places = [builder.add(address, integer(cell * shape.lanes)) for cell in range(shape.cells)]
+        zero = constant(kind, 0)
+        values = [zero if fresh else load_from(builder, place, kind.llvm) for place in places]
+        return places, [variable(builder, value) for value in values]
+
     def start(self, values: list[Any] | None = None) -> None:
         """Sets the partial sums, to zero unless told."""
         initial = dict(enumerate(values or ()))
@@ -242,7 +250,7 @@ class Tile:
     def _together(self, packed: list[Any]) -> list[tuple[int, list[Any]]]:
         """Vectors that are unpacked side by side; of trits few digits may be alive at a time."""
         if self.shape.form == TRITS:
-            return [(index, [one]) for index, one in enumerate(packed)]
+            return [(index, [vector]) for index, vector in enumerate(packed)]
         return [(0, packed)]
 
     def _step(self, first: int, codes: list[list[Any]], x: Any, sums: int) -> None:

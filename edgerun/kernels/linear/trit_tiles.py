@@ -20,8 +20,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from edgerun.formats.trits import BASE, DIGITS
-from edgerun.kernels.isa import isa_of
 from edgerun.kernels.lang.ir import literals, offset, shuffle, store_to
+from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.lang.simd import ELEMENTS, Vec, constant, declare
 
 QUARTER = 16  # bytes in 128 bits
@@ -81,15 +81,15 @@ class Digits:
     def _widen(self, packed: Any) -> list[Any]:
         """Bytes in the upper halves of words."""
         zero = constant(self.bytes, 0)
-        made = []
+        halves = []
         for half in range(2):
             index = []
             for start, length in self._pieces():
-                taken = range(start + half * length // 2, start + (half + 1) * length // 2)
-                index += [each for lane in taken for each in (lane, self.lanes + lane)]
+                widened = range(start + half * length // 2, start + (half + 1) * length // 2)
+                index += [place for lane in widened for place in (lane, self.lanes + lane)]
             mixed = shuffle(self.builder, zero, packed, index)
-            made.append(self.builder.bitcast(mixed, self.words.llvm))
-        return made
+            halves.append(self.builder.bitcast(mixed, self.words.llvm))
+        return halves
 
     def _narrow(self, halves: list[Any]) -> Any:
         """Words below 256 back to bytes, in the order before ``_widen``."""
@@ -98,7 +98,7 @@ class Digits:
             function = declare(self.builder, self.native[1], self.bytes.llvm, kind, kind)
             return self.builder.call(function, halves)
         half = ir.VectorType(ELEMENTS["u8"], self.lanes // 2)
-        low, high = (self.builder.trunc(one, half) for one in halves)
+        low, high = (self.builder.trunc(words, half) for words in halves)
         return shuffle(self.builder, low, high, range(self.lanes))
 
     def _pieces(self) -> list[tuple[int, int]]:

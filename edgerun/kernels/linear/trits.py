@@ -13,7 +13,7 @@ from typing import Any
 from numba import njit
 
 from edgerun.formats.trits import DIGITS
-from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.simd import (
     cast,
     load,
@@ -33,7 +33,11 @@ from edgerun.kernels.linear.trit_tiles import trit_planes
 PLANES = 4  # of two-bit codes in a byte
 
 
-@kernel("trit_pack", "codes trits panels code_tiles tiles step")
+@kernel(
+    "trit_pack",
+    "codes:u8[panels, code_tiles, lanes] trits:u8[panels, tiles, lanes] panels code_tiles tiles"
+    " step",
+)
 def trit_pack(lanes: int) -> Body:
     """Codes ``[panels, code_tiles, lanes]`` to trits ``[panels, tiles, lanes]``.
 
@@ -41,11 +45,11 @@ def trit_pack(lanes: int) -> Body:
     panels.
     """
 
-    def body(a: int, chunk: int) -> None:
-        code_tiles, tiles, step = word(a, 3), word(a, 4), word(a, 5)
-        for panel in range(chunk * step, min(word(a, 2), (chunk + 1) * step)):
-            source = word(a, 0) + panel * code_tiles * lanes
-            target = word(a, 1) + panel * tiles * lanes
+    def body(a: Arguments, chunk: int) -> None:
+        code_tiles, tiles, step = a.code_tiles, a.tiles, a.step
+        for panel in range(chunk * step, min(a.panels, (chunk + 1) * step)):
+            source = a.codes + panel * code_tiles * lanes
+            target = a.trits + panel * tiles * lanes
             for tile in range(tiles):
                 value = splat(0, "u8", lanes)
                 for plane in range(tile * DIGITS, (tile + 1) * DIGITS):
@@ -77,7 +81,11 @@ def _unpacking(lanes: int, isa: str, at_once: int) -> Any:
     return unpack
 
 
-@kernel("trit_codes", "trits codes panels code_tiles tiles step rows")
+@kernel(
+    "trit_codes",
+    "trits:u8[panels, tiles, lanes] codes:u8[panels, code_tiles, lanes] panels code_tiles tiles"
+    " step rows:i64[1]",
+)
 def trit_codes(lanes: int, tokens: int, isa: str) -> Body:
     """The inverse of ``trit_pack``; padding may get any code.
 
@@ -85,16 +93,16 @@ def trit_codes(lanes: int, tokens: int, isa: str) -> Body:
     """
     unpack = _unpacking(lanes, isa, PLANES)
 
-    def body(a: int, chunk: int) -> None:
-        if lookup_rows(word(word(a, 6), 0), tokens) == 0:
+    def body(a: Arguments, chunk: int) -> None:
+        if lookup_rows(word(a.rows, 0), tokens) == 0:
             return
-        code_tiles, tiles, step = word(a, 3), word(a, 4), word(a, 5)
+        code_tiles, tiles, step = a.code_tiles, a.tiles, a.step
         digits = scratch(1280)
-        for panel in range(chunk * step, min(word(a, 2), (chunk + 1) * step)):
+        for panel in range(chunk * step, min(a.panels, (chunk + 1) * step)):
             for first in range(0, code_tiles, DIGITS):
                 tile = first // DIGITS * PLANES
-                source = word(a, 0) + (panel * tiles + tile) * lanes
-                target = word(a, 1) + (panel * code_tiles + first) * lanes
+                source = a.trits + (panel * tiles + tile) * lanes
+                target = a.codes + (panel * code_tiles + first) * lanes
                 unpack(source, min(PLANES, tiles - tile), digits)
                 for index in range(min(DIGITS, code_tiles - first)):
                     place = digits + index * PLANES * lanes
@@ -117,22 +125,26 @@ def _entry(place, lanes):  # type: ignore[no-untyped-def]
     return low + high + shift_left(high, 3)
 
 
-@kernel("trit_entries", "trits entries panels code_tiles tiles step rows")
+@kernel(
+    "trit_entries",
+    "trits:u8[panels, tiles, lanes] entries:u8[panels, code_tiles, lanes] panels code_tiles tiles"
+    " step rows:i64[1]",
+)
 def trit_entries(lanes: int, tokens: int, isa: str) -> Body:
     """What ``lookup_entries`` makes of the same weights: ``[passes, rows, 8]``."""
     at_once, code_planes = PAIR * PLANES, PAIR * PLANES * lanes
     unpack = _unpacking(lanes, isa, at_once)
 
-    def body(a: int, chunk: int) -> None:
-        if lookup_rows(word(word(a, 6), 0), tokens) == 0:
+    def body(a: Arguments, chunk: int) -> None:
+        if lookup_rows(word(a.rows, 0), tokens) == 0:
             return
-        panels, code_tiles, tiles, step = word(a, 2), word(a, 3), word(a, 4), word(a, 5)
+        panels, code_tiles, tiles, step = a.panels, a.code_tiles, a.tiles, a.step
         panel_bytes = lanes // 4 * BYTES
         digits = scratch(2560)
         for first in range(0, code_tiles, PAIR * DIGITS):
             tile = first // DIGITS * PLANES
             for panel in range(chunk * step, min(panels, (chunk + 1) * step)):
-                source = word(a, 0) + (panel * tiles + tile) * lanes
+                source = a.trits + (panel * tiles + tile) * lanes
                 unpack(source, min(at_once, tiles - tile), digits)
                 for pair in range(min(DIGITS, (code_tiles - first) // PAIR)):
                     place = digits + pair * code_planes
@@ -140,7 +152,7 @@ def trit_entries(lanes: int, tokens: int, isa: str) -> Body:
                     store_pair(
                         _entry(place, lanes),
                         _entry(place + PLANES * lanes, lanes),
-                        word(a, 1) + target * panel_bytes,
+                        a.entries + target * panel_bytes,
                     )
 
     return body

@@ -11,10 +11,10 @@ from math import gcd
 from numba import float32, njit
 
 from edgerun.activations.registry import ACTIVATIONS
-from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang import vectormath
 from edgerun.kernels.lang.simd import load, store
-from edgerun.kernels.lang.word import byte_at, float_at, int_at, set_float, word
+from edgerun.kernels.lang.word import byte_at, float_at, int_at, set_float
 
 
 @njit
@@ -27,19 +27,28 @@ def copy_floats(source: int, target: int, count: int) -> None:
         set_float(target, index, float_at(source, index))
 
 
-@kernel("embedding_dense", "rows ids table out width out_stride")
+@kernel(
+    "embedding_dense",
+    "rows:i64[1] ids:i32[rows] table:f32[vocab, width] out:f32[rows, width; out_stride] width"
+    " out_stride vocab",
+)
 def embedding_dense() -> Body:
     """Rows ``ids`` (int32) of a float32 table ``[vocab, width]``; a chunk is a row. Exact."""
 
-    def body(a: int, chunk: int) -> None:
-        width = word(a, 4)
-        source = word(a, 2) + int_at(word(a, 1), chunk) * width * 4
-        copy_floats(source, word(a, 3) + chunk * word(a, 5) * 4, width)
+    def body(a: Arguments, chunk: int) -> None:
+        width = a.width
+        source = a.table + int_at(a.ids, chunk) * width * 4
+        copy_floats(source, a.out + chunk * a.out_stride * 4, width)
 
     return body
 
 
-@kernel("embedding_block", "rows ids codes scales out width out_stride")
+@kernel(
+    "embedding_block",
+    "rows:i64[1] ids:i32[rows] codes:u8[vocab, -(-width // block), block * bits // 8]"
+    " scales:f32[vocab, -(-width // block)] out:f32[rows, width; out_stride] width out_stride"
+    " vocab",
+)
 def embedding_block(bits: int, block: int) -> Body:
     """Rows of a table in the MatMulNBits layout of the bundle; a chunk is a row.
 
@@ -50,12 +59,12 @@ def embedding_block(bits: int, block: int) -> Body:
     middle = 1 << (bits - 1)
     per_byte = 8 // bits
 
-    def body(a: int, chunk: int) -> None:
-        width, identity = word(a, 5), int_at(word(a, 1), chunk)
+    def body(a: Arguments, chunk: int) -> None:
+        width, identity = a.width, int_at(a.ids, chunk)
         blocks = (width + block - 1) // block
-        codes = word(a, 2) + identity * (blocks * block // per_byte)
-        scales = word(a, 3) + identity * blocks * 4
-        out = word(a, 4) + chunk * word(a, 6) * 4
+        codes = a.codes + identity * (blocks * block // per_byte)
+        scales = a.scales + identity * blocks * 4
+        out = a.out + chunk * a.out_stride * 4
         for index in range(width):
             code = (byte_at(codes, index // per_byte) >> (index % per_byte * bits)) & low
             set_float(out, index, float32(code - middle) * float_at(scales, index // block))
@@ -63,7 +72,11 @@ def embedding_block(bits: int, block: int) -> Body:
     return body
 
 
-@kernel("gate", "rows gate gate_stride up up_stride out out_stride width pieces")
+@kernel(
+    "gate",
+    "rows:i64[1] gate:f32[rows, width; gate_stride] gate_stride up:f32[rows, width; up_stride]"
+    " up_stride out:f32[rows, width; out_stride] out_stride width pieces",
+)
 def gate(activation: str, lanes: int) -> Body:
     """``out = activation(gate) * up``; ``out`` may be an input.
 
@@ -71,35 +84,38 @@ def gate(activation: str, lanes: int) -> Body:
     """
     activate = njit(ACTIVATIONS[activation].vector(vectormath))
 
-    def body(a: int, chunk: int) -> None:
-        pieces, width = word(a, 8), word(a, 7)
+    def body(a: Arguments, chunk: int) -> None:
+        pieces, width = a.pieces, a.width
         row, piece = chunk // pieces, chunk % pieces
         size = (width // lanes + pieces - 1) // pieces * lanes
         first, last = piece * size, min(width, (piece + 1) * size)
         if piece == pieces - 1:
             last = width
-        g = word(a, 1) + row * word(a, 2) * 4
-        u = word(a, 3) + row * word(a, 4) * 4
-        out = word(a, 5) + row * word(a, 6) * 4
+        g = a.gate + row * a.gate_stride * 4
+        u = a.up + row * a.up_stride * 4
+        out = a.out + row * a.out_stride * 4
         whole = first + max(0, last - first) // lanes * lanes
         for index in range(first, whole, lanes):
             x = load(g + index * 4, "f32", lanes)
             store(out + index * 4, activate(x) * load(u + index * 4, "f32", lanes))
         for index in range(whole, last):
-            one = load(g + index * 4, "f32", 1)
-            store(out + index * 4, activate(one) * load(u + index * 4, "f32", 1))
+            x = load(g + index * 4, "f32", 1)
+            store(out + index * 4, activate(x) * load(u + index * 4, "f32", 1))
 
     return body
 
 
-@kernel("add", "rows a b out width")
+@kernel(
+    "add",
+    "rows:i64[1] left:f32[rows, width] right:f32[rows, width] out:f32[rows, width] width",
+)
 def add(lanes: int) -> Body:
-    """``out = a + b``, all ``[rows, width]``; ``out`` may be an input; a chunk is a row. Exact."""
+    """``out = left + right``; ``out`` may be an input; a chunk is a row. Exact."""
 
-    def body(a: int, chunk: int) -> None:
-        width = word(a, 4)
+    def body(a: Arguments, chunk: int) -> None:
+        width = a.width
         start = chunk * width * 4
-        left, right, out = word(a, 1) + start, word(a, 2) + start, word(a, 3) + start
+        left, right, out = a.left + start, a.right + start, a.out + start
         whole = width // lanes * lanes
         for index in range(0, whole, lanes):
             total = load(left + index * 4, "f32", lanes) + load(right + index * 4, "f32", lanes)
@@ -110,18 +126,26 @@ def add(lanes: int) -> Body:
     return body
 
 
-@kernel("select_rows", "rows index x x_stride out out_stride width")
+@kernel(
+    "select_rows",
+    "rows:i64[1] index:i32[rows] x:f32[rows, width; x_stride] x_stride"
+    " out:f32[rows, width; out_stride] out_stride width",
+)
 def select_rows() -> Body:
     """``out[i] = x[index[i]]`` with int32 ``index``; ``rows`` counts the outputs. Exact."""
 
-    def body(a: int, chunk: int) -> None:
-        source = word(a, 2) + int_at(word(a, 1), chunk) * word(a, 3) * 4
-        copy_floats(source, word(a, 4) + chunk * word(a, 5) * 4, word(a, 6))
+    def body(a: Arguments, chunk: int) -> None:
+        source = a.x + int_at(a.index, chunk) * a.x_stride * 4
+        copy_floats(source, a.out + chunk * a.out_stride * 4, a.width)
 
     return body
 
 
-@kernel("rotary", "rows positions table x x_stride heads")
+@kernel(
+    "rotary",
+    "rows:i64[1] positions:i32[rows] table:cache x:f32[rows, heads, head_dim; x_stride] x_stride"
+    " heads",
+)
 def rotary(head_dim: int, lanes: int) -> Body:
     """Rotates the pairs ``(i, i + head_dim / 2)`` of every head in place; a chunk is a row.
 
@@ -131,10 +155,10 @@ def rotary(head_dim: int, lanes: int) -> Body:
     half = head_dim // 2
     lanes = gcd(half, lanes)
 
-    def body(a: int, chunk: int) -> None:
-        table = word(a, 2) + int_at(word(a, 1), chunk) * head_dim * 4
-        x = word(a, 3) + chunk * word(a, 4) * 4
-        for _head in range(word(a, 5)):
+    def body(a: Arguments, chunk: int) -> None:
+        table = a.table + int_at(a.positions, chunk) * head_dim * 4
+        x = a.x + chunk * a.x_stride * 4
+        for _head in range(a.heads):
             for index in range(0, half * 4, lanes * 4):
                 cos, sin = (
                     load(table + index, "f32", lanes),

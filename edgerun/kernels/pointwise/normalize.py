@@ -11,7 +11,7 @@ from math import sqrt
 
 from numba import float32, int32, njit
 
-from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.simd import (
     absolute,
     cast,
@@ -24,7 +24,7 @@ from edgerun.kernels.lang.simd import (
     splat,
     store,
 )
-from edgerun.kernels.lang.word import float_at, set_float, set_int, word
+from edgerun.kernels.lang.word import float_at, set_float, set_int
 from edgerun.kernels.pointwise.quantize import block_factor, fill_zero, row_factor
 
 
@@ -75,25 +75,29 @@ def round_normal(x, weight, first, last, inverse, factor, q, lanes):  # type: ig
     result = reduce_add(total)
     for index in range(whole, last):
         value = normal(x, weight, index, inverse, 1) * splat(factor, "f32", 1)
-        one = cast(round_even(value), "i32")
-        result += reduce_add(one)
-        store(q + index, cast(one, "i8"))
+        code = cast(round_even(value), "i32")
+        result += reduce_add(code)
+        store(q + index, cast(code, "i8"))
     return result
 
 
-@kernel("rms_norm", "rows x x_stride weight out out_stride groups size epsilon")
+@kernel(
+    "rms_norm",
+    "rows:i64[1] x:f32[rows, groups, size; x_stride] x_stride weight:f32[size]"
+    " out:f32[rows, groups, size; out_stride] out_stride groups size epsilon:f32[1]",
+)
 def rms_norm(lanes: int) -> Body:
     """Normalises ``groups`` groups of ``size`` elements a row with one ``weight [size]``.
 
     ``epsilon`` is the address of a float32; ``out`` may be ``x``.
     """
 
-    def body(a: int, chunk: int) -> None:
-        x, weight = word(a, 1) + chunk * word(a, 2) * 4, word(a, 3)
-        out, size = word(a, 4) + chunk * word(a, 5) * 4, word(a, 7)
+    def body(a: Arguments, chunk: int) -> None:
+        x, weight = a.x + chunk * a.x_stride * 4, a.weight
+        out, size = a.out + chunk * a.out_stride * 4, a.size
         whole = size // lanes * lanes
-        for _group in range(word(a, 6)):
-            inverse = inverse_rms(x, size, float_at(word(a, 8), 0), lanes)
+        for _group in range(a.groups):
+            inverse = inverse_rms(x, size, float_at(a.epsilon, 0), lanes)
             for index in range(0, whole, lanes):
                 store(out + index * 4, normal(x, weight, index, inverse, lanes))
             for index in range(whole, size):
@@ -104,38 +108,47 @@ def rms_norm(lanes: int) -> Body:
     return body
 
 
-@kernel("rms_norm_row", "rows x x_stride weight size epsilon q q_stride scale sum")
+@kernel(
+    "rms_norm_row",
+    "rows:i64[1] x:f32[rows, size; x_stride] x_stride weight:f32[size] size epsilon:f32[1]"
+    " q:i8[rows, max(size, q_stride); q_stride] q_stride scale:f32[rows] sum:i32[rows]",
+)
 def rms_norm_row(lanes: int) -> Body:
     """``rms_norm`` over whole rows, then ``quantize_row``; the float result is not stored.
 
     A code may differ by one from the two ops in sequence where a value lies at a half.
     """
 
-    def body(a: int, chunk: int) -> None:
-        x, weight, size = word(a, 1) + chunk * word(a, 2) * 4, word(a, 3), word(a, 4)
-        q = word(a, 6) + chunk * word(a, 7)
-        inverse = inverse_rms(x, size, float_at(word(a, 5), 0), lanes)
+    def body(a: Arguments, chunk: int) -> None:
+        x, weight, size = a.x + chunk * a.x_stride * 4, a.weight, a.size
+        q = a.q + chunk * a.q_stride
+        inverse = inverse_rms(x, size, float_at(a.epsilon, 0), lanes)
         factor = row_factor(largest_normal(x, weight, 0, size, inverse, lanes))
         total = round_normal(x, weight, 0, size, inverse, factor, q, lanes)
-        fill_zero(q, size, word(a, 7))
-        set_float(word(a, 8), chunk, float32(1) / factor)
-        set_int(word(a, 9), chunk, total)
+        fill_zero(q, size, a.q_stride)
+        set_float(a.scale, chunk, float32(1) / factor)
+        set_int(a.sum, chunk, total)
 
     return body
 
 
-@kernel("rms_norm_block", "rows x x_stride weight size epsilon q q_stride scale sum blocks")
+@kernel(
+    "rms_norm_block",
+    "rows:i64[1] x:f32[rows, size; x_stride] x_stride weight:f32[size] size epsilon:f32[1]"
+    " q:i8[rows, max(size, q_stride); q_stride] q_stride scale:f32[rows, blocks]"
+    " sum:i32[rows, blocks] blocks",
+)
 def rms_norm_block(block: int, lanes: int) -> Body:
     """``rms_norm`` over whole rows, then ``quantize_block``; the float result is not stored.
 
     A code may differ by one from the two ops in sequence where a value lies at a half.
     """
 
-    def body(a: int, chunk: int) -> None:
-        x, weight, size = word(a, 1) + chunk * word(a, 2) * 4, word(a, 3), word(a, 4)
-        q, blocks = word(a, 6) + chunk * word(a, 7), word(a, 10)
-        scales, sums = word(a, 8) + chunk * blocks * 4, word(a, 9) + chunk * blocks * 4
-        inverse = inverse_rms(x, size, float_at(word(a, 5), 0), lanes)
+    def body(a: Arguments, chunk: int) -> None:
+        x, weight, size = a.x + chunk * a.x_stride * 4, a.weight, a.size
+        q, blocks = a.q + chunk * a.q_stride, a.blocks
+        scales, sums = a.scale + chunk * blocks * 4, a.sum + chunk * blocks * 4
+        inverse = inverse_rms(x, size, float_at(a.epsilon, 0), lanes)
         for index in range(blocks):
             first, last = min(size, index * block), min(size, (index + 1) * block)
             scale = largest_normal(x, weight, first, last, inverse, lanes) / float32(127)
@@ -143,6 +156,6 @@ def rms_norm_block(block: int, lanes: int) -> Body:
             total = round_normal(x, weight, first, last, inverse, factor, q, lanes)
             set_float(scales, index, scale)
             set_int(sums, index, total)
-        fill_zero(q, size, word(a, 7))
+        fill_zero(q, size, a.q_stride)
 
     return body

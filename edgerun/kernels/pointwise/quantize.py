@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from numba import float32, int32, njit
 
-from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.simd import (
     absolute,
     cast,
@@ -20,10 +20,15 @@ from edgerun.kernels.lang.simd import (
     splat,
     store,
 )
-from edgerun.kernels.lang.word import set_float, set_int, word
+from edgerun.kernels.lang.word import set_float, set_int
 
 MIN_ABSMAX = 1e-5  # as in ops/linear.py
 SMALLEST_NORMAL = 1.1754944e-38  # the inverse of a smaller scale overflows
+ROUNDED_BLOCKS = (
+    "rows:i64[1] x:f32[rows, width; x_stride] x_stride width"
+    " q:i8[rows, max(width, q_stride); q_stride] q_stride"
+    " scale:f32[rows, blocks] sum:i32[rows, blocks] blocks"
+)
 
 
 @njit(inline="always")
@@ -51,9 +56,9 @@ def round_codes(x, width, factor, q, lanes):  # type: ignore[no-untyped-def]
         store(q + index, cast(codes, "i8"))
     result = reduce_add(total)
     for index in range(whole, width):
-        one = cast(round_even(load(x + index * 4, "f32", 1) * splat(factor, "f32", 1)), "i32")
-        result += reduce_add(one)
-        store(q + index, cast(one, "i8"))
+        code = cast(round_even(load(x + index * 4, "f32", 1) * splat(factor, "f32", 1)), "i32")
+        result += reduce_add(code)
+        store(q + index, cast(code, "i8"))
     return result
 
 
@@ -76,23 +81,27 @@ def block_factor(scale):  # type: ignore[no-untyped-def]
     return float32(1) / scale if scale >= float32(SMALLEST_NORMAL) else float32(0)
 
 
-@kernel("quantize_row", "rows x x_stride width q q_stride scale sum")
+@kernel(
+    "quantize_row",
+    "rows:i64[1] x:f32[rows, width; x_stride] x_stride width"
+    " q:i8[rows, max(width, q_stride); q_stride] q_stride scale:f32[rows] sum:i32[rows]",
+)
 def quantize_row(lanes: int) -> Body:
     """One scale a row: ``scale`` float32 ``[rows]``, ``sum`` of the codes int32 ``[rows]``."""
 
-    def body(a: int, chunk: int) -> None:
-        x, width = word(a, 1) + chunk * word(a, 2) * 4, word(a, 3)
-        q = word(a, 4) + chunk * word(a, 5)
+    def body(a: Arguments, chunk: int) -> None:
+        x, width = a.x + chunk * a.x_stride * 4, a.width
+        q = a.q + chunk * a.q_stride
         factor = row_factor(largest(x, width, lanes))
         total = round_codes(x, width, factor, q, lanes)
-        fill_zero(q, width, word(a, 5))
-        set_float(word(a, 6), chunk, float32(1) / factor)
-        set_int(word(a, 7), chunk, total)
+        fill_zero(q, width, a.q_stride)
+        set_float(a.scale, chunk, float32(1) / factor)
+        set_int(a.sum, chunk, total)
 
     return body
 
 
-@kernel("quantize_block", "rows x x_stride width q q_stride scale sum blocks")
+@kernel("quantize_block", ROUNDED_BLOCKS)
 def quantize_block(block: int, lanes: int) -> Body:
     """One scale a block of K: ``scale`` float32 and ``sum`` int32 ``[rows, blocks]``.
 
@@ -100,10 +109,10 @@ def quantize_block(block: int, lanes: int) -> Body:
     zero. ``q_stride`` must hold ``blocks * block`` codes or fewer whole blocks of real data.
     """
 
-    def body(a: int, chunk: int) -> None:
-        x, width = word(a, 1) + chunk * word(a, 2) * 4, word(a, 3)
-        q, blocks = word(a, 4) + chunk * word(a, 5), word(a, 8)
-        scales, sums = word(a, 6) + chunk * blocks * 4, word(a, 7) + chunk * blocks * 4
+    def body(a: Arguments, chunk: int) -> None:
+        x, width = a.x + chunk * a.x_stride * 4, a.width
+        q, blocks = a.q + chunk * a.q_stride, a.blocks
+        scales, sums = a.scale + chunk * blocks * 4, a.sum + chunk * blocks * 4
         for index in range(blocks):
             first = index * block
             size = max(0, min(block, width - first))
@@ -111,22 +120,22 @@ def quantize_block(block: int, lanes: int) -> Body:
             total = round_codes(x + first * 4, size, block_factor(scale), q + first, lanes)
             set_float(scales, index, scale)
             set_int(sums, index, total)
-        fill_zero(q, width, word(a, 5))
+        fill_zero(q, width, a.q_stride)
 
     return body
 
 
-@kernel("quantize_row_blocks", "rows x x_stride width q q_stride scale sum blocks")
+@kernel("quantize_row_blocks", ROUNDED_BLOCKS)
 def quantize_row_blocks(block: int, lanes: int) -> Body:
     """``quantize_row`` in the form of ``quantize_block``: every block repeats the row's scale.
 
     For rows rounded as a whole that meet weights with block scales.
     """
 
-    def body(a: int, chunk: int) -> None:
-        x, width = word(a, 1) + chunk * word(a, 2) * 4, word(a, 3)
-        q, blocks = word(a, 4) + chunk * word(a, 5), word(a, 8)
-        scales, sums = word(a, 6) + chunk * blocks * 4, word(a, 7) + chunk * blocks * 4
+    def body(a: Arguments, chunk: int) -> None:
+        x, width = a.x + chunk * a.x_stride * 4, a.width
+        q, blocks = a.q + chunk * a.q_stride, a.blocks
+        scales, sums = a.scale + chunk * blocks * 4, a.sum + chunk * blocks * 4
         factor = row_factor(largest(x, width, lanes))
         scale = float32(1) / factor
         for index in range(blocks):
@@ -135,21 +144,25 @@ def quantize_row_blocks(block: int, lanes: int) -> Body:
             total = round_codes(x + first * 4, size, factor, q + first, lanes)
             set_float(scales, index, scale)
             set_int(sums, index, total)
-        fill_zero(q, width, word(a, 5))
+        fill_zero(q, width, a.q_stride)
 
     return body
 
 
-@kernel("round_row", "rows x x_stride width out out_stride")
+@kernel(
+    "round_row",
+    "rows:i64[1] x:f32[rows, width; x_stride] x_stride width"
+    " out:f32[rows, max(width, out_stride); out_stride] out_stride",
+)
 def round_row(lanes: int) -> Body:
     """``quantize_row`` and back: float32 codes times the scale; ``out`` may be ``x``.
 
     For rows rounded as a whole that meet float32 weights.
     """
 
-    def body(a: int, chunk: int) -> None:
-        x, width = word(a, 1) + chunk * word(a, 2) * 4, word(a, 3)
-        out = word(a, 4) + chunk * word(a, 5) * 4
+    def body(a: Arguments, chunk: int) -> None:
+        x, width = a.x + chunk * a.x_stride * 4, a.width
+        out = a.out + chunk * a.out_stride * 4
         factor = row_factor(largest(x, width, lanes))
         whole = width // lanes * lanes
         factors = splat(factor, "f32", lanes)

@@ -15,11 +15,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from edgerun.kernels.isa import isa_of
-from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.dot import DOTS
+from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.lang.simd import Vec, pointer
-from edgerun.kernels.lang.word import word
 from edgerun.kernels.linear.amx_tiles import LINE, SIDE, SPINNERS, STEP_BYTES, TOKENS, UNITS, WIDTH
 from edgerun.kernels.linear.lookup_tiles import add_rows
 
@@ -72,7 +71,11 @@ def _products(typingctx, codes, x, steps, out, lanes, isa):  # type: ignore[no-u
     return types.void(types.intp, types.intp, types.intp, types.intp, lanes, isa), codegen
 
 
-@kernel("multiply_peak", "codes x steps repeats out")
+@kernel(
+    "multiply_peak",
+    f"codes:u8[{CODES}, lanes] x:i8[steps, {PLACES}, lanes] steps repeats"
+    f" out:u8[chunks, {PRODUCTS} * 2 * lanes]",
+)
 def multiply_peak(lanes: int, isa: str) -> Body:
     """Multiplies codes by activations and adds up, as fast as the instruction set can.
 
@@ -83,15 +86,18 @@ def multiply_peak(lanes: int, isa: str) -> Body:
     """
     out_bytes = PRODUCTS * lanes * isa_of(isa).partial
 
-    def body(a: int, chunk: int) -> None:
-        out = word(a, 4) + chunk * out_bytes
-        for _repeat in range(word(a, 3)):
-            _products(word(a, 0), word(a, 1), word(a, 2), out, lanes, isa)
+    def body(a: Arguments, chunk: int) -> None:
+        out = a.out + chunk * out_bytes
+        for _repeat in range(a.repeats):
+            _products(a.codes, a.x, a.steps, out, lanes, isa)
 
     return body
 
 
-@kernel("lookup_peak", "entries sums table count repeats")
+@kernel(
+    "lookup_peak",
+    "entries:u8[count, 8] sums:i16[chunks, count, tokens] table:i16[81, 8, tokens] count repeats",
+)
 def lookup_peak(tokens: int) -> Body:
     """Adds table entries as ``lookup_row`` does, from the cache.
 
@@ -100,15 +106,19 @@ def lookup_peak(tokens: int) -> Body:
     multiply-adds a token: a chunk is ``count * repeats * 32 * tokens`` of them.
     """
 
-    def body(a: int, chunk: int) -> None:
-        sums = word(a, 1) + chunk * word(a, 3) * tokens * 2
-        for _repeat in range(word(a, 4)):
-            add_rows(word(a, 0), sums, 0, word(a, 2), word(a, 3), tokens, 0, 0)
+    def body(a: Arguments, chunk: int) -> None:
+        sums = a.sums + chunk * a.count * tokens * 2
+        for _repeat in range(a.repeats):
+            add_rows(a.entries, sums, 0, a.table, a.count, tokens, 0, 0)
 
     return body
 
 
-@kernel("amx_peak", "codes x out repeats")
+@kernel(
+    "amx_peak",
+    f"codes:u8[{DEPTH // 4}, {WIDTH}, 4] x:i8[{TOKENS}, {DEPTH}]"
+    f" out:i32[chunks, {TOKENS}, {WIDTH}] repeats",
+)
 def amx_peak(isa: str) -> Body:
     """Multiplies tiles as ``amx_row`` does, all from registers.
 
@@ -117,9 +127,9 @@ def amx_peak(isa: str) -> Body:
     """
     (configure, _, release), spin = UNITS[isa], SPINNERS[isa]
 
-    def body(a: int, chunk: int) -> None:
+    def body(a: Arguments, chunk: int) -> None:
         configure(SIDE, DEPTH)
-        spin(word(a, 0), word(a, 1), word(a, 3), word(a, 2) + chunk * SUMS_BYTES)
+        spin(a.codes, a.x, a.repeats, a.out + chunk * SUMS_BYTES)
         release()
 
     return body

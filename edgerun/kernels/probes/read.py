@@ -12,10 +12,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from edgerun.kernels.jit.registry import Body, kernel
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.intrinsics import prefetch
 from edgerun.kernels.lang.simd import Vec, constant, pointer, reduce_add, splat
-from edgerun.kernels.lang.word import set_int, word
+from edgerun.kernels.lang.word import set_int
 
 LINE = 64
 _I64 = ir.IntType(64)
@@ -44,7 +44,7 @@ def _sum_lines(typingctx, address, streams, apart, lanes):  # type: ignore[no-un
     return vec(types.intp, streams, types.intp, lanes), codegen
 
 
-@kernel("stream_read", "data bytes sums")
+@kernel("stream_read", "data:u8[chunks, bytes] bytes sums:i32[chunks]")
 def stream_read(lanes: int, streams: int = 4, ahead: int = 0) -> Body:
     """Adds up the int32 of ``bytes`` bytes from ``data + chunk * bytes``; exact modulo 2**32.
 
@@ -54,20 +54,20 @@ def stream_read(lanes: int, streams: int = 4, ahead: int = 0) -> Body:
     0 leaves that to the processor.
     """
 
-    def plain(a: int, chunk: int) -> None:
-        x, part = word(a, 0) + chunk * word(a, 1), word(a, 1) // streams
+    def plain(a: Arguments, chunk: int) -> None:
+        x, part = a.data + chunk * a.bytes, a.bytes // streams
         total = splat(0, "i32", lanes)
         for line in range(x, x + part, LINE):
             total = total + _sum_lines(line, streams, part, lanes)
-        set_int(word(a, 2), chunk, reduce_add(total))
+        set_int(a.sums, chunk, reduce_add(total))
 
-    def asking(a: int, chunk: int) -> None:
-        x, part = word(a, 0) + chunk * word(a, 1), word(a, 1) // streams
+    def asking(a: Arguments, chunk: int) -> None:
+        x, part = a.data + chunk * a.bytes, a.bytes // streams
         total = splat(0, "i32", lanes)
         for line in range(x, x + part, LINE):
             for stream in range(streams):
                 prefetch(line + stream * part + ahead)
             total = total + _sum_lines(line, streams, part, lanes)
-        set_int(word(a, 2), chunk, reduce_add(total))
+        set_int(a.sums, chunk, reduce_add(total))
 
     return asking if ahead else plain

@@ -1,20 +1,15 @@
-"""One kernel call of a program, and where a program must wait."""
+"""Calls of kernels in a program, and where a program must wait."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Columns of the table that a program is, as native code reads it.
-FUNCTION, ARGUMENTS, SIZE, TIMES, DIVIDE, FENCE, COLUMNS = range(7)
-
-# Counters of an instruction: taken and chunks share a cache line, done has one of its own.
-COUNTER_BYTES = 128
-CHUNKS, DONE = 8, 64
+from edgerun.kernels.jit.service import compiled
 
 
 class Code(Protocol):
@@ -61,6 +56,48 @@ class Instruction:
     def function(self) -> int:
         """Address of the compiled kernel; waits for the compiler."""
         return self.code.address
+
+
+def instruction(
+    name: str,
+    *,
+    params: dict[str, Any],
+    fields: dict[str, int],
+    chunks: tuple[int, int, int],
+    reads: set[str],
+    writes: set[str],
+    label: str = "",
+) -> Instruction:
+    """Binds a kernel to its arguments.
+
+    Args:
+        name: of a kernel.
+        params: compile-time constants.
+        fields: value of every argument of the kernel.
+        chunks: ``(size, times, divide)`` as in ``Instruction``.
+        reads: names of buffers it reads.
+        writes: names of buffers it writes.
+        label: for traces.
+
+    Raises:
+        KeyError: no such kernel, or ``fields`` are not its arguments.
+    """
+    code = compiled(name, **params)
+    names = code.signature.names
+    if set(names) != set(fields):
+        raise KeyError(f"kernel {name} takes {names}, got {tuple(fields)}")
+    block: NDArray[np.int64] = np.array([fields[name] for name in names], np.int64)
+    return Instruction(
+        code=code,
+        arguments=block,
+        fields=names,
+        size=chunks[0],
+        times=chunks[1],
+        divide=chunks[2],
+        reads=frozenset(reads),
+        writes=frozenset(writes),
+        label=label or name,
+    )
 
 
 def fences(instructions: Sequence[Instruction]) -> list[bool]:

@@ -22,10 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.kernels.jit.registry import compiled
-from edgerun.kernels.run.instructions import COLUMNS, COUNTER_BYTES, Instruction, fences
-
-__all__ = ["FRAME_WORDS", "Instruction", "Program", "ThreadTeam", "fences"]
+from edgerun.kernels.jit.service import compiled
+from edgerun.kernels.run.instructions import Instruction, fences
+from edgerun.kernels.run.table import COLUMNS, COUNTER_BYTES
 
 FRAME_WORDS = 64
 CACHE_LINE_WORDS = 8

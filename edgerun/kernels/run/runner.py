@@ -9,11 +9,9 @@ run's tag, so an old thread never takes a chunk of a run it did not join.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from numba import njit
 
+from edgerun.kernels.jit.declare import function
 from edgerun.kernels.lang.intrinsics import (
     atomic_add,
     atomic_load,
@@ -25,7 +23,7 @@ from edgerun.kernels.lang.intrinsics import (
     yield_processor,
 )
 from edgerun.kernels.lang.word import word
-from edgerun.kernels.run.instructions import (
+from edgerun.kernels.run.table import (
     ARGUMENTS,
     CHUNKS,
     COLUMNS,
@@ -92,6 +90,7 @@ def _walk(table: int, count: int, counters: int, run: int) -> None:
                 return
 
 
+@function("runner-master", returns=False)
 def master(control: int, table: int, count: int, counters: int, frame: int, run: int) -> None:
     """Publishes a run and takes part in it; returns when it is complete.
 
@@ -112,6 +111,7 @@ def master(control: int, table: int, count: int, counters: int, frame: int, run:
     _walk(table, count, counters, run)
 
 
+@function("runner-worker", returns=True)
 def worker(control: int, idle: int, last: int) -> int:
     """Joins runs as they appear; returns the last run's number when none came for a while.
 
@@ -137,10 +137,3 @@ def worker(control: int, idle: int, last: int) -> int:
             else:
                 pause()
     return last
-
-
-# By name: the function, its arguments, and whether it returns a number.
-FUNCTIONS: dict[str, tuple[Callable[..., Any], int, bool]] = {
-    "runner-master": (master, 6, False),
-    "runner-worker": (worker, 3, True),
-}

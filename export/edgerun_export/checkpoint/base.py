@@ -2,7 +2,7 @@
 
 Whatever the file format, a checkpoint looks like a Hugging Face one: ``config.json`` keys,
 ``model.layers.0.self_attn.q_proj.weight`` names, half-split rotary rows. Adding a format is adding
-one module to this package (see ``jit/registry.py``); nothing else changes.
+one module to this package (see ``registry.py``); nothing else changes.
 """
 
 from __future__ import annotations

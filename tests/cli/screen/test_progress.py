@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from edgerun.cli.screen.progress import CLEAR, COMPILING, SESSION, first_run, progress_line
-from edgerun.kernels.jit import registry
+from edgerun.kernels.jit import service
 from edgerun.kernels.jit.compile_pool import CompilePool, Job
 
 
 def test_a_log_gets_one_line_before_and_one_after(capsys: pytest.CaptureFixture[str]) -> None:
     with first_run() as progress:
-        progress(registry.STARTING)
+        progress(service.STARTING)
         assert capsys.readouterr().err == f"edgerun: {COMPILING}\n"
         progress("linear_row 2 32")
         progress("attention fp16")
@@ -27,9 +27,9 @@ def test_a_terminal_gets_a_bar(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(registry, "queued", lambda: 4)
+    monkeypatch.setattr(service, "queued", lambda: 4)
     with first_run() as progress:
-        for text in (registry.STARTING, "linear_row 2 32", "attention fp16"):
+        for text in (service.STARTING, "linear_row 2 32", "attention fp16"):
             progress(text)
     shown = capsys.readouterr().err.split(CLEAR)
     bars = [".." * 10, "#####" + "." * 15, "#" * 10 + "." * 10]
@@ -66,7 +66,7 @@ def test_a_run_that_compiles_nothing_says_nothing(capsys: pytest.CaptureFixture[
 def test_kernels_that_could_not_be_kept_are_not_said_to_be(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kept: bool
 ) -> None:
-    monkeypatch.setattr(registry, "all_kept", lambda: kept)
+    monkeypatch.setattr(service, "all_kept", lambda: kept)
     with first_run() as progress:
         progress("linear_row 2 32")
     assert capsys.readouterr().err.endswith(" s, kept for the next run\n" if kept else " s\n")

@@ -33,9 +33,9 @@ BUNDLES: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 def kernels(place: Environment, cpu: str, arguments: Sequence[str]) -> bool:
     """The conformance suite, the loader, and that a second run needs no compiler."""
-    names = ("test_conformance", "test_same_bits", "test_elf", "test_processor")
-    files = [f"tests/kernels/{name}.py" for name in names]
-    return _pytest(place, cpu, [*files, "tests/cli/test_start.py"], arguments)
+    conformance = [f"tests/conformance/kernels/test_{name}.py" for name in ("kernels", "same_bits")]
+    loading = ["tests/kernels/test_elf.py", "tests/kernels/test_processor.py"]
+    return _pytest(place, cpu, [*conformance, *loading, "tests/cli/test_start.py"], arguments)
 
 
 def golden(place: Environment, cpu: str, arguments: Sequence[str]) -> bool:

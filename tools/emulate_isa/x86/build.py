@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from edgerun.env import settings
+from edgerun.kernels.jit.catalogue import kernels
 from edgerun.kernels.jit.compiler import compile_module
-from edgerun.kernels.jit.loader import ENTRY, target_machine
 from edgerun.kernels.jit.object_cache import Entry, ObjectCache
-from edgerun.kernels.jit.registry import code_version, kernels
+from edgerun.kernels.jit.sources import code_version
+from edgerun.kernels.jit.target import ENTRY, target_machine
 
 from .processors import Processor
 
@@ -52,7 +53,7 @@ class Kernels:
             entry = self._cache.load(key)
             if entry is None:
                 self._progress(key)
-                entry = Entry(self._compile(key, name, params), kernels()[name].fields)
+                entry = Entry(self._compile(key, name, params), kernels()[name].arguments)
                 self._cache.save(key, entry)
             self._objects[key] = entry.code
         return list(self._objects).index(key)
@@ -77,7 +78,8 @@ class Kernels:
         return linked, [int(one) for one in addresses]
 
     def _compile(self, key: str, name: str, params: dict[str, Any]) -> bytes:
-        module = compile_module(kernels()[name].make(**params), 2, self._machine)
+        kernel = kernels()[name]
+        module = compile_module(kernel.make(**params), kernel.types, self._machine)
         module.get_function(ENTRY).name = _symbol(key)
         return bytes(self._machine.emit_object(module))
 

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.kernels.jit.registry import kernels as registered
+from edgerun.kernels.jit.catalogue import kernels as registered
 from edgerun.kernels.run.instructions import Instruction, Loaded
 from edgerun.kernels.run.program import Program
 
@@ -136,7 +136,7 @@ class Recorder:
 def find_cases(processor: Processor, only: Sequence[str]) -> list[Any]:
     """The tests' cases for that processor whose names contain one of the texts."""
     with mock.patch("edgerun.kernels.isa.available_isas", lambda: list(processor.isas)):
-        from tests.kernels import harness
+        from tests.conformance.kernels import harness
 
         exact = harness.assert_near
 
@@ -147,7 +147,7 @@ def find_cases(processor: Processor, only: Sequence[str]) -> list[Any]:
             exact(actual, expected, bound)
 
         with mock.patch.object(harness, "assert_near", assert_near):
-            from tests.kernels import test_conformance  # noqa: F401  (imports all cases)
+            from tests.conformance.kernels import test_kernels  # noqa: F401  (imports all cases)
     return [case for case in harness.CASES if any(text in str(case) for text in only)]
 
 
@@ -155,10 +155,10 @@ def record(
     cases: Sequence[Any], kernels: Kernels, memory: Memory
 ) -> tuple[list[Run], list[Outcome]]:
     """Prepares the calls of cases; also returns what became of those that cannot be prepared."""
-    from tests.kernels import harness
+    from tests.conformance.kernels import harness
 
     def instruction(name: str, *, params: Any, fields: dict[str, int], **rest: Any) -> Instruction:
-        names, (size, times, divide) = registered()[name].fields, rest["chunks"]
+        names, (size, times, divide) = registered()[name].signature.names, rest["chunks"]
         if set(names) != set(fields):
             raise KeyError(f"kernel {name} takes {names}, got {tuple(fields)}")
         block = np.array([fields[field] for field in names], np.int64)

@@ -17,8 +17,8 @@ def emit_add(binder: Binder, node: Node, index: int) -> None:
         {"lanes": binder.isa.float_lanes},
         {
             "rows": binder.count(counted_by),
-            "a": a,
-            "b": b,
+            "left": a,
+            "right": b,
             "out": out,
             "width": a.stride,
         },

@@ -15,15 +15,8 @@ from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.operands import WITH_CACHE, Argument
 from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
-from edgerun.kernels.attention.units import (
-    CACHE,
-    CODECS,
-    COUNTS,
-    SINGLE,
-    SPLIT,
-    STACKED,
-    AttentionUnits,
-)
+from edgerun.kernels.attention.planner import AttentionUnits
+from edgerun.kernels.attention.units import CACHE, CODECS, COUNTS, SINGLE, SPLIT, STACKED
 from edgerun.kernels.run.program import FRAME_WORDS
 from edgerun.state import AttentionState, SequenceStore
 from edgerun.state.spec import attention_of
@@ -60,10 +53,11 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
         "partials": units.partials,
         "out": out,
         "out_stride": out.stride,
+        "kv_heads": attrs["num_kv_heads"],
     }
     kinds = [("attention", shape, units.single, SINGLE)]
     if binder.shape.rows > 1:
-        kinds.append(("attention_many", shape | {"rows": STACK_ROWS}, units.stacked, STACKED))
+        kinds.append(("attention_many", shape | {"stack": STACK_ROWS}, units.stacked, STACKED))
     parts = [
         _emit_reading(
             binder,
@@ -80,7 +74,7 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
     binder.emit(
         "attention_combine",
         shape,
-        results | {"kv_heads": attrs["num_kv_heads"]},
+        results,
         chunks=(counts + SPLIT, attrs["num_kv_heads"], 1),
         reads={*parts},
         writes={out.key},
@@ -93,7 +87,7 @@ def _cache_arguments(binder: Binder, node: Node) -> dict[str, Argument]:
     return {
         "positions": binder.positions,
         "sequences": binder.sequences,
-        **dict.fromkeys(CACHE.split(), WITH_CACHE),
+        **dict.fromkeys(CACHE, WITH_CACHE),
         "kv_heads": node.attrs["num_kv_heads"],
     }
 
@@ -218,7 +212,7 @@ def _patch(
     def value_of(field: str) -> Callable[[SequenceStore], int]:
         return lambda store: store.pool(state.name).fields(state.name).get(field, 0)
 
-    for field in set(CACHE.split()).difference(("kv_heads",)).intersection(fields):
+    for field in set(CACHE).intersection(fields):
         binder.patches.append(Patch(block, fields.index(field), value_of(field)))
 
 

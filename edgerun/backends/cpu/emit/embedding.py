@@ -31,6 +31,7 @@ def emit_embedding(binder: Binder, node: Node, index: int) -> None:
         "out": out,
         "width": width,
         "out_stride": out.stride,
+        "vocab": table.shape[0],
     }
     if isinstance(table, PackedWeight):
         name, params = "embedding_block", {"bits": table.bits, "block": table.block}
@@ -46,7 +47,6 @@ def emit_embedding(binder: Binder, node: Node, index: int) -> None:
         reads=set(),
         writes={out.key},
         label=node.name,
-        sizes={"vocab": table.shape[0]},
     )
 
 

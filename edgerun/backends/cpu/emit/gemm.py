@@ -9,7 +9,7 @@ from edgerun.backends.base import FEW_ROWS, Phase
 from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ONE, Binder
 from edgerun.backends.cpu.buffers import Buffer
 from edgerun.graph.ir import Node
-from edgerun.kernels.isa import Isa
+from edgerun.kernels.lang.isa import Isa
 
 # What the kernel that does blocks of rows is called, behind ``Isa.prompts``, by the one that does
 # single rows.

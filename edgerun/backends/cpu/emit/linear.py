@@ -98,7 +98,6 @@ def emit_linear(binder: Binder, node: Node, index: int) -> None:
         out = binder.new(output, weight.shape[0], counted_by)
     common: dict[str, Any] = {
         "rows": binder.count(counted_by),
-        "scales": 0 if isinstance(weight, DenseWeight) else weight.scales,
         "bias": binder.vector(bias_name) if bias_name else None,
         "out": out,
         "n": weight.shape[0],
@@ -107,6 +106,8 @@ def emit_linear(binder: Binder, node: Node, index: int) -> None:
         "out_stride": out.stride,
         "accumulate": int(in_place),
     }
+    if not isinstance(weight, DenseWeight):
+        common["scales"] = weight.scales
     _emit_product(binder, node, form, weight, common, out)
     if residual and not in_place:
         _emit_residual(binder, node, out, counted_by)
@@ -227,8 +228,8 @@ def _emit_residual(binder: Binder, node: Node, out: Buffer, counted_by: int) -> 
         {"lanes": binder.isa.float_lanes},
         {
             "rows": binder.count(counted_by),
-            "a": out,
-            "b": residual,
+            "left": out,
+            "right": residual,
             "out": out,
             "width": out.stride,
         },

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from edgerun.backends.cpu.binder import Binder
 from edgerun.backends.cpu.emit.emitter import Emitter
 from edgerun.graph.ir import Node
-
-
-def touched(known: Mapping[str, int]) -> int:
-    """Bytes of a buffer ``[rows, width]``."""
-    return known["rows"] * known["width"] * 4
 
 
 def emit_double(binder: Binder, node: Node, index: int) -> None:
@@ -28,7 +21,6 @@ def emit_double(binder: Binder, node: Node, index: int) -> None:
         reads={x.key},
         writes={out.key},
         label=node.name,
-        extents={"rows": lambda known: 8, "x": touched, "out": touched},
     )
 
 

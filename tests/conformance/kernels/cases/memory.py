@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgerun.formats.base import unpack_bits
-from tests.kernels.harness import Call, cases_of, untouched
+from tests.conformance.kernels.harness import Call, cases_of, untouched
 
 
 @cases_of("stream_read", lanes=[4, 8, 16], streams=[1, 2, 4, 8], ahead=[0, 4096])

@@ -10,7 +10,7 @@ from edgerun.formats.ternary import FORMAT
 from edgerun.formats.trits import pack_trits
 from edgerun.kernels.layouts.stream import StreamWeight, to_stream
 from edgerun.kernels.layouts.trits import TritWeight, to_trits
-from tests.kernels.cases.linear import (
+from tests.conformance.kernels.cases.linear import (
     SHAPES,
     STEP,
     VECTORS,
@@ -19,8 +19,8 @@ from tests.kernels.cases.linear import (
     packed_weight,
     rounded_row,
 )
-from tests.kernels.cases.lookup import table_entries
-from tests.kernels.harness import UNTOUCHED, Call, cases_of, random
+from tests.conformance.kernels.cases.lookup import table_entries
+from tests.conformance.kernels.harness import UNTOUCHED, Call, cases_of, random
 
 # One tile that is not full; four tiles and some; more tiles than sums of 16 bits can hold.
 SIZES = [(9, 64), (6, 704), (5, 2880)]

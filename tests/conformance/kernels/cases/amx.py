@@ -12,17 +12,17 @@ import numpy as np
 from edgerun.backends.cpu.emit.gemm import AMX_ROWS, gemm_tokens
 from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight
-from edgerun.kernels.isa import isa_of
+from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.layouts.stream import to_stream
-from tests.kernels.cases.gemm import MANY, STEP, exact_outputs
-from tests.kernels.cases.linear import (
+from tests.conformance.kernels.cases.gemm import MANY, STEP, exact_outputs
+from tests.conformance.kernels.cases.linear import (
     BOUND,
     packed_weight,
     rounded_block,
     rounded_row,
     stream_fields,
 )
-from tests.kernels.harness import (
+from tests.conformance.kernels.harness import (
     F32,
     ISAS,
     UNTOUCHED,

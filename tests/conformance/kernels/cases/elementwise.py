@@ -7,7 +7,7 @@ import numpy as np
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun.formats import format_named
 from edgerun.ops.registry import OPS
-from tests.kernels.harness import (
+from tests.conformance.kernels.harness import (
     ISAS,
     UNTOUCHED,
     Call,
@@ -31,7 +31,8 @@ def embedding_dense(shape: tuple[int, int]) -> Call:
         np.testing.assert_array_equal(out[:, :width], OPS["embedding"].define(ids, table))
         assert (out[:, width:] == UNTOUCHED).all()
 
-    fields = {"ids": ids, "table": table, "out": out, "width": width, "out_stride": width + 3}
+    fields = {"ids": ids, "table": table, "vocab": 9, "out": out}
+    fields |= {"width": width, "out_stride": width + 3}
     return Call({}, fields, rows, check)
 
 
@@ -45,7 +46,7 @@ def embedding_block(form: tuple[str, int]) -> Call:
         np.testing.assert_array_equal(out, OPS["embedding"].define(ids, table))
 
     fields = {"ids": ids, "codes": table.codes, "scales": table.scales, "out": out}
-    sizes = {"width": 2 * block, "out_stride": 2 * block}
+    sizes = {"width": 2 * block, "out_stride": 2 * block, "vocab": 9}
     return Call({"bits": table.bits, "block": block}, fields | sizes, 3, check)
 
 
@@ -82,7 +83,7 @@ def add(isa: str, shape: tuple[int, int]) -> Call:
     def check() -> None:
         np.testing.assert_array_equal(out, OPS["add"].define(a, b))
 
-    fields = {"a": a, "b": b, "out": out, "width": shape[1]}
+    fields = {"left": a, "right": b, "out": out, "width": shape[1]}
     return Call({"lanes": float_lanes(isa)}, fields, shape[0], check)
 
 

@@ -8,12 +8,12 @@ import numpy as np
 
 from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
-from edgerun.kernels.isa import isa_of
+from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.layouts.stream import StreamWeight, to_stream
 from edgerun.kernels.layouts.trits import TritWeight
 from edgerun.ops import linear
 from edgerun.ops.registry import OPS
-from tests.kernels.harness import (
+from tests.conformance.kernels.harness import (
     F32,
     ISAS,
     UNTOUCHED,
@@ -137,17 +137,22 @@ def linear_block(
     return Call(params, fields, rows, check, chunks(weight, STEP))
 
 
-@cases_of("linear_float", form=[("ternary", 32), ("int4", 16), ("int8", 128)], shape=SHAPES)
-def linear_float(form: tuple[str, int], shape: tuple[int, int, int, bool]) -> Call:
+@cases_of(
+    "linear_float",
+    lanes=sorted({FLOAT_LANES, *(lanes for _, lanes in VECTORS)}),
+    form=[("ternary", 32), ("int4", 16), ("int8", 128)],
+    shape=SHAPES,
+)
+def linear_float(lanes: int, form: tuple[str, int], shape: tuple[int, int, int, bool]) -> Call:
     n, k, rows, extras = shape
     packed = packed_weight(form, n, k, row_scale=False)
-    weight = to_stream(packed, FLOAT_LANES, row_scale=False)
+    weight = to_stream(packed, lanes, row_scale=False)
     x = np.zeros((rows, weight.padded_k), np.float32)
     x[:, : packed.shape[1]] = random((rows, packed.shape[1]))
     fields, check = expectation(x[:, : packed.shape[1]], packed, extras, "float")
     fields |= stream_fields(weight, STEP) | {"x": x, "x_stride": weight.padded_k}
     fields["blocks"] = weight.scales.shape[1]
-    params = {"bits": weight.bits, "lanes": FLOAT_LANES, "block": packed.block}
+    params = {"bits": weight.bits, "lanes": lanes, "block": packed.block}
     return Call(params, fields, rows, check, chunks(weight, STEP))
 
 
@@ -156,6 +161,6 @@ def linear_dense(shape: tuple[int, int, int, bool]) -> Call:
     n, k, rows, extras = shape
     weight, x = random((n, k)), random((rows, k), 1, gap=3)
     fields, check = expectation(x[:, :k], weight, extras, "float")
-    fields |= {"codes": weight, "scales": 0, "panels": -(-n // 4), "tiles": k // 8, "step": 2}
+    fields |= {"codes": weight, "panels": -(-n // 4), "tiles": k // 8, "step": 2}
     fields |= {"x": x, "x_stride": k + 3}
     return Call({"width": 8}, fields, rows, check, -(-n // 8))

@@ -12,13 +12,13 @@ from edgerun.formats.base import PackedWeight
 from edgerun.kernels.layouts.stream import to_stream
 from edgerun.kernels.run.program import ThreadTeam
 from edgerun.ops import linear
-from tests.kernels.cases.linear import (
+from tests.conformance.kernels.cases.linear import (
     VECTORS,
     packed_weight,
     rounded_block,
     stream_fields,
 )
-from tests.kernels.harness import F32, ISAS, Call, random, run
+from tests.conformance.kernels.harness import F32, ISAS, Call, random, run
 
 N, K, ROWS = 37, 640, 21
 STEP = 16

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from edgerun.formats import format_named
 from edgerun.kernels.layouts.stream import StreamWeight, to_stream
-from tests.kernels.cases.linear import expectation, packed_weight, rounded_row
-from tests.kernels.harness import Call, cases_of, random
+from tests.conformance.kernels.cases.linear import expectation, packed_weight, rounded_row
+from tests.conformance.kernels.harness import Call, cases_of, random
 
 FORM = ("ternary", 32)
 BYTES = 8

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgerun.kernels.isa import isa_of
 from edgerun.kernels.lang.dot import DOTS
-from tests.kernels.harness import ISAS, Call, cases_of
+from edgerun.kernels.lang.isa import isa_of
+from tests.conformance.kernels.harness import ISAS, Call, cases_of
 
 CODES, PLACES = 4, 2
 NARROW = {"i16": np.int16, "i32": np.int32}

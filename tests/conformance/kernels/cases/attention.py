@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from edgerun.kernels.attention.planner import AttentionUnits
 from edgerun.kernels.attention.units import (
     BLOCK_PAGES,
     ROW_BLOCK,
@@ -18,11 +19,10 @@ from edgerun.kernels.attention.units import (
     SINGLE,
     SPLIT,
     STACKED,
-    AttentionUnits,
 )
 from edgerun.ops.registry import OPS
 from edgerun.state import AttentionState, Batch, SequenceStore, same_attention
-from tests.kernels.harness import (
+from tests.conformance.kernels.harness import (
     F32,
     ISAS,
     UNTOUCHED,
@@ -197,7 +197,8 @@ def attention_call(
         assert (out[:, width:] == UNTOUCHED).all()
 
     fields = {"q": q, "q_stride": width + 1, "out": out, "out_stride": width + 2, "scale": scale}
-    fields |= {"row_blocks": counted.units.rows, "partials": 0, "window": window}
+    units = counted.units
+    fields |= {"row_blocks": units.rows, "partials": units.partials, "window": window}
     return fields | cache_fields(cache, batch), counted, check
 
 
@@ -227,7 +228,7 @@ def attention_many(
 ) -> Call:
     isa, (head_dim, group, kv_heads, dtype) = variant
     params = {"dtype": dtype, "head_dim": head_dim, "group": group, "lanes": float_lanes(isa)}
-    params |= {"rows": STACK}
+    params |= {"stack": STACK}
     fields, counted, check = attention_call(params, parts, window, kv_heads)
     # A unit of one row is for the other kernel, but this one must manage it too.
     single, stacked = (int(counted.counts[kind]) for kind in (SINGLE, STACKED))

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.kernels.isa import available_isas, isa_of
-from edgerun.kernels.jit.registry import instruction
+from edgerun.kernels.isa import available_isas
+from edgerun.kernels.lang.isa import isa_of
+from edgerun.kernels.run.instructions import instruction
 from edgerun.kernels.run.program import Program, ThreadTeam
 
 ROWS = 1  # word of the frame that holds the number of rows

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from edgerun.ops import linear
 from edgerun.ops.registry import OPS
-from tests.kernels.harness import (
+from tests.conformance.kernels.harness import (
     F32,
     ISAS,
     UNTOUCHED,

@@ -11,7 +11,7 @@ from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels.layouts.stream import to_stream
 from edgerun.kernels.linear import gemm
-from tests.kernels.cases.linear import (
+from tests.conformance.kernels.cases.linear import (
     BLOCK_FORMS,
     BOUND,
     ROW_FORMS,
@@ -22,7 +22,14 @@ from tests.kernels.cases.linear import (
     stream_fields,
     variants,
 )
-from tests.kernels.harness import UNTOUCHED, Call, assert_near, cases_of, random, untouched
+from tests.conformance.kernels.harness import (
+    UNTOUCHED,
+    Call,
+    assert_near,
+    cases_of,
+    random,
+    untouched,
+)
 
 # More batch rows than share a piece, more of K than a piece has, rows that fill no tile.
 MANY = [(131, 4480, 19, True), (2, 96, gemm.MOST_ROWS + 5, False)]

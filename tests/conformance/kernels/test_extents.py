@@ -14,23 +14,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgerun.kernels.extents import EXTENTS, OPTIONAL
-from edgerun.kernels.jit.registry import kernels
+from edgerun.kernels.jit.catalogue import kernels
 from edgerun.kernels.run.program import ThreadTeam
-from tests.kernels.harness import CASES, ISAS, Call, run
+from tests.conformance.kernels.harness import CASES, ISAS, Call, run
 
 PAGE, PROTECTED = mmap.PAGESIZE, 0
-# Bound to a cache when the program meets one; see emit/attention.py.
-LATE = {"key_data", "value_data", "key_scales", "value_scales", "page_table", "table"}
-# The back-end makes them for the largest batch, whatever a case needs.
-GENEROUS, GATHERING = {"partials", "units"}, {"select_rows"}
+# Made for the largest batch or the widest sums, whatever a case needs.
+GENEROUS = {"partials", "units", "single", "stacked", "multiply_peak"}
+GATHERING = {"select_rows"}
 # The widest vectors reach furthest; the portable ones are the other kind of code.
 OTHER_ISAS = set(ISAS[1:-1])
-
-
-def test_every_operand_is_a_field_of_its_kernel() -> None:
-    for name, extents in EXTENTS.items():
-        assert set(extents) <= set(kernels()[name].fields), name
 
 
 def guarded(array: NDArray[Any], size: int) -> NDArray[np.uint8]:
@@ -50,20 +43,19 @@ def sizes_of(call: Call) -> dict[str, int]:
     fields = call.fields
     known = {name: int(value) for name, value in fields.items() if np.ndim(value) == 0}
     known |= {name: value for name, value in call.params.items() if isinstance(value, int)}
-    table = fields.get("table", fields.get("codes"))
-    vocab = {} if table is None else {"vocab": len(table)}
     batch = [fields[name] for name in ("x", "out") if np.ndim(fields.get(name, 0)) == 2]
-    return known | vocab | {"rows": max([call.rows, *map(len, batch)])}
+    rows = np.max(fields.get("rows", call.rows))
+    implied = {"rows": max([int(rows), *map(len, batch)]), "chunks": call.chunks or call.rows}
+    return implied | known
 
 
 def run_guarded(kernel: str, call: Call, team: ThreadTeam) -> None:
     """Runs a call on memory that ends where the declared extents end."""
-    known, copies = sizes_of(call), {}
-    for name, extent in EXTENTS[kernel].items():
+    copies: dict[int, tuple[NDArray[Any], NDArray[np.uint8]]] = {}
+    for name, size in kernels()[kernel].signature.touched(sizes_of(call)).items():
         array = call.fields.get(name)
         if isinstance(array, np.ndarray):
-            size = extent(known)
-            if name in GENEROUS or kernel in GATHERING:
+            if {name, kernel} & (GENEROUS | GATHERING):
                 size = min(size, array.nbytes)
             earlier = copies.get(id(array))
             if earlier is None or earlier[1].nbytes < size:
@@ -80,11 +72,11 @@ def run_guarded(kernel: str, call: Call, team: ThreadTeam) -> None:
 
 
 def run_all() -> None:
-    """Runs the cases of declared kernels; the last line names the one that was running."""
+    """Runs all cases; the last line names the one that was running."""
     team = ThreadTeam(1)
     for case in CASES:
         words = str(case.arguments)
-        if case.kernel in EXTENTS and not any(f"'{isa}'" in words for isa in OTHER_ISAS):
+        if not any(f"'{isa}'" in words for isa in OTHER_ISAS):
             sys.stdout.write(f"{case}\n")
             sys.stdout.flush()
             run_guarded(case.kernel, case.prepare(**case.arguments), team)
@@ -95,7 +87,7 @@ def run_all() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="memory is protected by mprotect")
 def test_kernels_touch_nothing_beyond_their_extents() -> None:
     """In a process of its own, which a touch ends."""
-    script = "import tests.kernels.test_conformance; from tests.kernels import test_extents"
+    script = "from tests.conformance.kernels import test_extents, test_kernels"
     done = subprocess.run(
         [sys.executable, "-c", f"{script}; test_extents.run_all()"],
         capture_output=True,
@@ -108,10 +100,9 @@ def test_kernels_touch_nothing_beyond_their_extents() -> None:
 
 
 def test_addresses_are_declared_or_come_with_the_cache() -> None:
-    """Operands that no extent speaks of would pass as numbers."""
+    """An address that is declared as a number would be bound to memory of any size."""
     for case in CASES:
-        if case.kernel in EXTENTS:
-            call = case.prepare(**case.arguments)
-            arrays = {name for name, value in call.fields.items() if isinstance(value, np.ndarray)}
-            assert arrays <= set(EXTENTS[case.kernel]) | LATE, case
-            assert OPTIONAL.isdisjoint(LATE)
+        call, declared = case.prepare(**case.arguments), kernels()[case.kernel].signature
+        arrays = {name for name, value in call.fields.items() if isinstance(value, np.ndarray)}
+        assert arrays <= declared.memory | declared.cached, case
+        assert declared.memory <= arrays | declared.optional | {"rows"}, case

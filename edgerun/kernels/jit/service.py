@@ -1,0 +1,159 @@
+"""Serves compiled kernels: from memory, from disk, or made by the compiler.
+
+The modules that declare kernels, and Numba with them, are imported only when something has to be
+compiled.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import threading
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeAlias
+
+from edgerun.env import settings
+from edgerun.kernels.jit.compile_pool import CompilePool, Job, compiler_is_here
+from edgerun.kernels.jit.loader import load_object
+from edgerun.kernels.jit.object_cache import Entry, ObjectCache
+from edgerun.kernels.jit.sources import added_code, code_version
+from edgerun.kernels.lang.signature import Signature, signature
+
+Progress: TypeAlias = Callable[[str], None]
+STARTING = "starting the compiler"  # told for each kernel that is queued; others name kernels
+SIGNATURES = "signatures"  # what a file in the cache is called
+ACTIVATION = "activation"  # constant of kernels that apply such a function
+
+
+class Compiled:
+    """A kernel: its arguments, and its code as soon as somebody wants that.
+
+    Attributes:
+        signature: of the kernel.
+    """
+
+    __slots__ = ("_address", "_load", "signature")
+
+    def __init__(self, arguments: str, load: Callable[[], int]) -> None:
+        """Takes the arguments as declared, and what brings the code into memory."""
+        self.signature: Signature = signature(arguments)
+        self._load: Callable[[], int] | None = load
+        self._address = 0
+
+    @property
+    def address(self) -> int:
+        """Address of the code, which may have to be compiled first."""
+        with _LOCK:
+            if self._load is not None:
+                self._address = self._load()
+                self._load = None  # and the object code that it holds
+            return self._address
+
+
+_COMPILED: dict[str, Compiled] = {}
+_LOCK = threading.RLock()
+
+
+def compiled(name: str, progress: Progress | None = None, **params: Any) -> Compiled:
+    """A kernel for the given constants: from memory, from disk, or to be compiled.
+
+    One that must be compiled is queued here, and waited for when its address is asked for: so
+    several can be compiled at a time.
+
+    Raises:
+        KeyError: there is no kernel of that name.
+    """
+    parts = [f"{key}={params[key]}" for key in sorted(params)]
+    added, names = added_code()
+    if added and (name in names or ACTIVATION in params):
+        parts.append(f"added={added}")
+    key = "-".join([name, *parts])
+    with _LOCK:
+        if key not in _COMPILED:
+            entry = _cache().load(key)
+            _COMPILED[key] = (
+                _queued(key, name, params, progress) if entry is None else _ready(entry)
+            )
+        return _COMPILED[key]
+
+
+def native(name: str, **params: Any) -> Callable[[int, int], None]:
+    """Returns a compiled kernel as a Python function; it runs without the interpreter's lock."""
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
+    function: Callable[[int, int], None] = kind(compiled(name, **params).address)
+    return function
+
+
+def remembered(name: str, make: Callable[[], bytes]) -> bytes:
+    """What depends on nothing but ``code_version``: from disk, or made and kept there."""
+    entry = _cache().load(name)
+    if entry is None:
+        entry = Entry(make(), "")
+        _cache().save(name, entry, warn=False)
+    return entry.code
+
+
+def queued() -> int:
+    """Kernels that this process had to compile or still has to."""
+    return _pool().submitted
+
+
+def all_kept() -> bool:
+    """Whether all that was compiled could be written to disk."""
+    return _cache().all_kept
+
+
+@cache
+def _cache() -> ObjectCache:
+    return ObjectCache(settings().cache_dir, code_version())
+
+
+@cache
+def _pool() -> CompilePool:
+    def compile_here(job: Job) -> bytes:
+        from edgerun.kernels.jit.catalogue import compile_named
+
+        return compile_named(job.name, job.params)
+
+    pool = CompilePool(compile_here)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=pool.forget_helpers)
+    return pool
+
+
+def _queued(key: str, name: str, params: dict[str, Any], progress: Progress | None) -> Compiled:
+    if progress is not None:
+        progress(STARTING)
+    arguments, job = _signatures()[name], Job(name, params)
+    _pool().submit(job)
+
+    def load() -> int:
+        entry = Entry(_pool().finish(job, progress), arguments)
+        _cache().save(key, entry)
+        return load_object(entry.code)
+
+    return Compiled(arguments, load)
+
+
+def _ready(entry: Entry) -> Compiled:
+    return Compiled(entry.arguments, lambda: load_object(entry.code))
+
+
+@cache
+def _signatures() -> dict[str, str]:
+    """The arguments, as declared, of everything that can be compiled."""
+
+    def ask() -> bytes:
+        answer = None if compiler_is_here() else _pool().signatures()
+        if answer is None:
+            from edgerun.kernels.jit.catalogue import signatures
+
+            answer = signatures()
+        return json.dumps(answer).encode()
+
+    added, _ = added_code()
+    stored = remembered(f"{SIGNATURES}-{added}" if added else SIGNATURES, ask)
+    arguments: dict[str, str] = json.loads(stored)
+    return arguments

@@ -1,0 +1,63 @@
+"""Every kernel on every instruction set that is here, against the NumPy definition of its op."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edgerun.kernels.jit.catalogue import kernels
+from edgerun.kernels.lang.isa import MODELS, isa_of
+from edgerun.kernels.linear.amx_tiles import UNITS
+from edgerun.kernels.run.program import ThreadTeam
+from tests.conformance.kernels.harness import CASES, ISAS, Case, float_lanes, run
+
+for path in sorted(Path(__file__).parent.glob("cases/*.py")):
+    importlib.import_module(f"tests.conformance.kernels.cases.{path.stem}")  # which registers them
+
+
+@pytest.fixture(scope="module")
+def teams() -> Iterator[list[ThreadTeam]]:
+    made = [ThreadTeam(1), ThreadTeam(2)]
+    yield made
+    for team in made:
+        team.close()
+
+
+def isas_of(kernel: str) -> list[str]:
+    """Instruction sets that are here and make a difference to a kernel's code."""
+    if kernel.startswith("amx"):  # matrix units are there or modelled
+        return [isa for isa in UNITS if isa in ISAS or isa in MODELS]
+    constants = inspect.signature(kernels()[kernel].make).parameters
+    return ISAS if {"isa", "lanes"} & constants.keys() else [""]
+
+
+def is_of(case: Case, isa: str) -> bool:
+    """Whether a case says an instruction set, or no more than the length of its vectors."""
+    values = [*case.arguments.values()]
+    values += [item for value in values if isinstance(value, tuple) for item in value]
+    lanes = case.arguments.get("lanes")
+    return not isa or isa in values or lanes in (isa_of(isa).vector_bytes, float_lanes(isa))
+
+
+PAIRS = [(kernel, isa) for kernel in kernels() for isa in isas_of(kernel)]
+
+
+@pytest.mark.parametrize(("kernel", "isa"), PAIRS)
+def test_every_kernel_has_cases_on_every_instruction_set(kernel: str, isa: str) -> None:
+    assert [case for case in CASES if case.kernel == kernel and is_of(case, isa)]
+
+
+def test_every_case_is_of_a_kernel() -> None:
+    assert {case.kernel for case in CASES} <= set(kernels())
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_kernel_agrees_with_reference(case: Case, teams: list[ThreadTeam]) -> None:
+    for team in teams:
+        call = case.prepare(**case.arguments)
+        run(case.kernel, call, team)
+        call.check()
