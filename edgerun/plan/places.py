@@ -39,7 +39,7 @@ class Places:
         """
         places: dict[str, str] = {}
         for entry in re.split(r",(?=[^,:=]*=)", text):  # names of devices may have commas
-            part, sign, place = (each.strip() for each in entry.partition("="))
+            part, sign, place = (word.strip() for word in entry.partition("="))
             if not sign or part not in PARTS or not place or part in places:
                 raise InputError(
                     f"the places {shown(text)} are not understood; expected a back-end for "
@@ -62,16 +62,16 @@ def placed_candidates(
         InputError: there is no back-end or device of a name, or it runs no parts of models.
         UnsupportedError: one does not run here.
     """
-    decode = _found(places.decode, given)
+    decode = _candidates(places.decode, given)
     if places.prefill == places.decode:
         return decode
-    prefill = _found(places.prefill, given)
+    prefill = _candidates(places.prefill, given)
     shared = {backend.name: backend for backend in decode.backends}
     backends = tuple(shared.get(backend.name, backend) for backend in prefill.backends)
     return replace(decode, prompts=replace(prefill, backends=backends))
 
 
-def _found(place: str, given: Mapping[str, Any]) -> Candidates:
+def _candidates(place: str, given: Mapping[str, Any]) -> Candidates:
     name, _, device = place.partition(":")
     candidates = find_candidates(name, device or None, given)
     first: Backend = candidates.backends[0]

@@ -111,8 +111,8 @@ class PromptRows:
         left: list[Batch] = []
         for start, stop in batch.runs():
             first = int(np.searchsorted(batch.logit_rows, start))
-            wanted = int(batch.logit_rows[first]) if first < len(batch.logit_rows) else stop
-            edge = min(wanted, stop)
+            with_logits = int(batch.logit_rows[first]) if first < len(batch.logit_rows) else stop
+            edge = min(with_logits, stop)
             if edge - start < self._from_rows:
                 edge = start
             else:
@@ -200,8 +200,8 @@ def compile_plan(
         nothing = _without_rows(plan.segments[Phase.PREFILL][-1].graph)
         route, largest = plan.prompts, ordered.pop(0)
         prompts = PromptRows(program(route.segments, largest), route.from_rows, nothing)
-        rest = plan.segments[Phase.PREFILL]
-        compiled[largest] = Deferred(lambda: program(rest, largest))
+        others = plan.segments[Phase.PREFILL]
+        compiled[largest] = Deferred(lambda: program(others, largest))
     for shape in ordered:
         compiled[shape] = program(plan.segments[shape.phase], shape)
     return Programs(compiled, prompts)

@@ -42,12 +42,12 @@ class Batch:
 
     def part(self, start: int, stop: int) -> Batch:
         """The rows from ``start`` to ``stop - 1``, and those of their logits that are wanted."""
-        wanted = (self.logit_rows >= start) & (self.logit_rows < stop)
+        inside = (self.logit_rows >= start) & (self.logit_rows < stop)
         return Batch(
             self.ids[start:stop],
             self.positions[start:stop],
             self.sequences[start:stop],
-            self.logit_rows[wanted] - np.int32(start),
+            self.logit_rows[inside] - np.int32(start),
         )
 
     @classmethod
