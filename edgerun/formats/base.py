@@ -62,10 +62,6 @@ class WeightFormat(Protocol):
     bits: int
     group: int
 
-    def bits_per_weight(self, block: int) -> float:
-        """Stored bits a weight including its share of the scale."""
-        ...
-
     def pack(self, weight: NDArray[np.float32], block: int) -> PackedWeight:
         """Quantises float32 ``[N, K]`` by round-to-nearest; K must be a multiple of ``block``."""
         ...
@@ -118,10 +114,6 @@ class BlockFormat:
     low: int
     high: int
     group: int = 32
-
-    def bits_per_weight(self, block: int) -> float:
-        """Stored bits a weight including its share of the float32 scale."""
-        return self.bits + 32 / block
 
     def pack(self, weight: NDArray[np.float32], block: int) -> PackedWeight:
         """Quantises float32 ``[N, K]`` by round-to-nearest; K must be a multiple of ``block``.

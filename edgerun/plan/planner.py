@@ -35,7 +35,6 @@ TYPICAL = (
     Shape(Phase.FEW, FEW_ROWS // 4, CACHED),
     Shape(Phase.DECODE, 1, CACHED),
 )
-PHASE_ROWS = {shape.phase: shape.rows for shape in TYPICAL}
 PROMPTS = "prompts"  # how a plan calls rows of prompts whose logits nobody wants
 FLOAT_BYTES = 4
 LOGIT_ROWS = 1  # of a chunk of a prompt, as a rule
@@ -141,7 +140,7 @@ class Placement:
         phase: a ``Phase``, or ``PROMPTS``.
         backend: its name.
         chosen: whether it runs there.
-        seconds: estimate for the phase's typical number of rows, ``PHASE_ROWS``.
+        seconds: estimate for the phase's typical number of rows, see ``TYPICAL``.
         ops: nodes of the segment by op.
         reason: why it was turned down.
         basis: what the estimate stands on.

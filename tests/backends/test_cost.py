@@ -15,7 +15,7 @@ from edgerun.graph.ir import Constant, Graph, Node
 from edgerun.kernels.lang.isa import ISAS
 from edgerun.machine.profile import MachineProfile
 from edgerun.plan.calibration import random_weight
-from edgerun.plan.planner import PHASE_ROWS, make_plan
+from edgerun.plan.planner import TYPICAL, make_plan
 
 # Multiplication so fast that only memory counts, or the other way round; instructions are free.
 MEMORY = MachineProfile(bandwidth={1: 1e9}, rates={"x": {1: 1e30}}, fork_join_s={1: 1e-30})
@@ -128,7 +128,7 @@ def test_the_head_of_a_prompt_is_one_row(monkeypatch: pytest.MonkeyPatch) -> Non
         Node("linear", "head", ("s", "w"), ("logits",), attributes),
     ]
     make_plan(Graph(nodes, ["x"], ["logits"], {"w": weight}), [Asked()])
-    assert asked[Phase.PREFILL, "body"] == PHASE_ROWS[Phase.PREFILL]
+    assert asked[Phase.PREFILL, "body"] == TYPICAL[0].rows
     assert asked[Phase.PREFILL, "head"] == 1
     assert {rows for (phase, _), rows in asked.items() if phase is Phase.DECODE} == {1}
 

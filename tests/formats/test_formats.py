@@ -165,8 +165,6 @@ def test_zero_weights_stay_zero() -> None:
 def test_sizes_are_what_is_stored() -> None:
     packed = format_named("int4").pack(np.ones((4, 64), np.float32), 32)
     assert (packed.bits, packed.blocks, packed.nbytes) == (4, 2, 4 * (32 + 8))
-    form = format_named("int4")
-    assert form.bits_per_weight(32) == packed.nbytes * 8 / (4 * 64)
 
 
 def test_width_that_is_no_multiple_of_the_block_is_refused() -> None:
