@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -86,28 +85,14 @@ def greet(llm: LLM) -> None:
     """Says which model this is, and how to find out more."""
     from edgerun.cli.screen.tables import size
     from edgerun.cli.screen.visible import visible
+    from edgerun.llm.loading import is_own_model
 
     model = llm.model
     threads = f"{model.threads} thread{'' if model.threads == 1 else 's'}"
-    name = "edgerun's own small model" if is_own(model.path) else visible(model.path.name)
-    properties = f"{size(folder_bytes(model.path))}, context {model.context} tokens, {threads}"
+    name = "edgerun's own small model" if is_own_model(model.path) else visible(model.path.name)
+    nbytes = sum(file.stat().st_size for file in model.path.glob("*") if file.is_file())
+    properties = f"{size(nbytes)}, context {model.context} tokens, {threads}"
     print(f"{name}: {properties}\n/help shows the commands, Ctrl-D quits.", file=sys.stderr)
-
-
-def is_own(path: Path) -> bool:
-    """Whether a folder is the model that comes with edgerun."""
-    from edgerun.errors import BundleError
-    from edgerun.llm.loading import resolve
-
-    try:
-        return path == resolve(None)
-    except BundleError:
-        return False
-
-
-def folder_bytes(path: Path) -> int:
-    """Size of a bundle on disk."""
-    return sum(file.stat().st_size for file in path.glob("*") if file.is_file())
 
 
 def _go_on(conversation: Conversation, store: ChatStore) -> None:

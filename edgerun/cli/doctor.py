@@ -280,14 +280,9 @@ def _backends() -> dict[str, str]:
 
 
 def _folders(cache: Path, state: Path) -> dict[str, str]:
-    from edgerun.errors import BundleError
-    from edgerun.llm.loading import resolve
+    from edgerun.llm.loading import own_model
 
-    try:
-        default = str(resolve(None))
-    except BundleError:
-        default = "none"
-    return {"cache": str(cache), "state": str(state), "default_model": default}
+    return {"cache": str(cache), "state": str(state), "default_model": str(own_model() or "none")}
 
 
 def _version(package: str) -> str | None:

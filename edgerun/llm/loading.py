@@ -212,7 +212,7 @@ def resolve(path: str | Path | None) -> Path:
     """
     if path is not None:
         return Path(path)
-    folder = _own_model()
+    folder = own_model()
     if folder is None:
         raise BundleError(
             "no default model comes with this installation: name a bundle, "
@@ -221,13 +221,19 @@ def resolve(path: str | Path | None) -> Path:
     return folder
 
 
-def _own_model() -> Path | None:
+def own_model() -> Path | None:
     """The folder of the model that comes with edgerun, if one does."""
     package = Path(__file__).parents[1]
     for candidate in (package / "_default_model", package.parent / "models" / "default" / "bundle"):
         if candidate.is_dir():
             return candidate
     return None
+
+
+def is_own_model(path: Path) -> bool:
+    """Whether a folder is the model that comes with edgerun."""
+    own = own_model()
+    return own is not None and path.resolve() == own.resolve()
 
 
 def prepare(path: str | Path | None, options: LoadOptions) -> Model:
@@ -335,8 +341,7 @@ def read_tokenizer(bundle: Bundle, config: Mapping[str, Any]) -> Tokenizer:
     Raises:
         BundleError: it is broken, or has more tokens than the model.
     """
-    own = _own_model()
-    is_own = own is not None and bundle.path.resolve() == own.resolve()
+    is_own = is_own_model(bundle.path)
     tokenizer = Tokenizer.from_json(bundle.read_text("tokenizer.json"), config, is_own=is_own)
     if tokenizer.vocab_size > bundle.config.vocab_size:
         raise BundleError(
