@@ -36,7 +36,7 @@ from edgerun.plan.states import states_of
 from edgerun.plan.streaming import streamed_bytes
 from edgerun.plan.workload import Workload, workload
 from edgerun.state import State
-from edgerun.state.capacity import affordable_context, check_context
+from edgerun.state.capacity import affordable_context, check_context, largest_call
 from edgerun.state.codecs import codec_named
 from edgerun.state.memory import Memory
 from edgerun.state.policies.registry import policy_named
@@ -99,7 +99,8 @@ class LoadOptions:
         eviction: which of the beginnings that are kept for later goes first, ``"lru"``, the one
             unused for longest, or ``"lfu"``, one that was seldom used.
         max_sessions: sequences that can be cached at a time.
-        chunk_rows: most tokens of one call; fewer where values are very wide.
+        chunk_rows: most tokens of one call; fewer where values are very wide, or layers see a
+            window.
         prompt_rows: most prompt tokens of a call that replies under way wait for.
         verify: check the digests of the weight files too.
         pack: how ternary weights lie in memory, ``"two_bits"``, or ``"trits"``, which are
@@ -255,7 +256,8 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
     )
     states = states_of(bundle.graph, config, options.kv_cache)
     context = _context(options.context, config.context_length, states)
-    rows = min(options.chunk_rows, context, affordable_rows(bundle.graph))
+    most_rows = min(affordable_rows(bundle.graph), largest_call(states))
+    rows = min(options.chunk_rows, context, most_rows)
     end_ids = dict.fromkeys((*config.eos_token_ids, *eos_ids(texts[GENERATION_CONFIG])))
     programs, backends, owned, weights = _compile(bundle, options, states, rows)
     return Model(

@@ -12,7 +12,7 @@ from edgerun.state.policies.base import Policy
 from edgerun.state.spec import AttentionState, RecurrentState, State, geometries
 from edgerun.state.store import Slot
 
-CHUNK_TOKENS = 512  # of a windowed layer, beyond its window: what one call may append
+CHUNK_TOKENS = 512  # of a windowed layer, beyond its window: a call's, and those up to pages' ends
 
 Groups = Sequence[Sequence[AttentionState]]
 
@@ -32,6 +32,15 @@ def sequence_bytes(states: Sequence[State], tokens: int) -> int:
 def token_bytes(states: Sequence[State]) -> int:
     """Bytes of keys and values that one token takes over all layers."""
     return sum(page_bytes(group) for group in geometries(states)) // PAGE_TOKENS
+
+
+def largest_call(states: Sequence[State]) -> int:
+    """Most tokens that a call may append, such that a sequence takes no more than its bytes.
+
+    A windowed layer has a page more than its rows see, and the first and the last in part only.
+    """
+    is_windowed = any(isinstance(state, AttentionState) and state.window for state in states)
+    return CHUNK_TOKENS - 3 * PAGE_TOKENS if is_windowed else UNLIMITED
 
 
 def affordable_context(states: Sequence[State], limit: int, nbytes: int) -> int:
@@ -71,26 +80,32 @@ def make_pools(
     """
     states = [state for group in groups for state in group]
     check_context(states, context, memory)
-    whole = slots * sum(pages_of(context) * page_bytes(group) for group in groups)
-    share = min(1.0, memory.look() / max(1, whole))
+    counts = _page_counts(groups, context, slots, memory.look())
     try:
         return [
-            PagePool(
-                group,
-                slots,
-                context,
-                max(_pages(group, context), int(share * slots * pages_of(context))),
-                memory,
-                policy(),
-                transfer,
-            )
-            for group in groups
+            PagePool(group, slots, context, count, memory, policy(), transfer)
+            for group, count in zip(groups, counts, strict=True)
         ]
     except MemoryError as error:
         raise InputError(
             f"the system gives no memory for keys and values of {slots} sequences of {context} "
             "tokens: load the model with a smaller context or max_sessions"
         ) from error
+
+
+def _page_counts(groups: Groups, context: int, slots: int, nbytes: int) -> list[int]:
+    """Pages of each group, for whole contexts if all fit into so many bytes.
+
+    Otherwise no group has so many that another would lack memory for what a sequence needs.
+    """
+    bytes_of = [page_bytes(group) for group in groups]
+    whole = slots * pages_of(context)
+    if whole * sum(bytes_of) <= nbytes:
+        return [whole] * len(groups)
+    needs = [_pages(group, context) for group in groups]
+    needed = sum(count * size for count, size in zip(needs, bytes_of, strict=True))
+    sequences = min(slots, nbytes / needed)
+    return [max(count, int(sequences * count)) for count in needs]
 
 
 def spare_pages(

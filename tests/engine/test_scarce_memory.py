@@ -7,7 +7,7 @@ import pytest
 from edgerun.engine.chooser.params import SamplingParams
 from edgerun.engine.engine import Engine
 from edgerun.state import AttentionState, SequenceStore, attention_name
-from edgerun.state.capacity import sequence_bytes
+from edgerun.state.capacity import largest_call, sequence_bytes
 from edgerun.state.memory import Memory
 from tests.engine.test_engine import expected, together
 from tests.support import fakes
@@ -34,7 +34,7 @@ def test_replies_that_share_too_little_memory_are_whole(pages: int) -> None:
     assert (run.room().slots, run.room().pages) == (4, pages)
 
 
-@pytest.mark.parametrize("windows", [(128,), (128, 256), (0, 128), (0, 0, 640)])
+@pytest.mark.parametrize("windows", [(128,), (131, 257), (0, 128), (0, 0, 640), (0,)])
 def test_windows_need_no_memory_for_what_has_passed(windows: tuple[int, ...]) -> None:
     """Memory that was enough for a context when it was loaded is enough for a prompt of it."""
     context, prompt = 40 * 64, [7] * 2300
@@ -52,6 +52,7 @@ def test_windows_need_no_memory_for_what_has_passed(windows: tuple[int, ...]) ->
     stores.append(SequenceStore(states, context, 4, memory=Memory(available, spare_bytes=0)))
     script = dict.fromkeys(range(context), 65)
     programs = fakes.programs_of(fakes.FakeExecutable(script))
-    run = Engine(programs, stores[0], fakes.VOCAB, (fakes.END,), chunk_rows=256)
-    params = SamplingParams(temperature=0, max_tokens=5)
-    assert together(run, [run.sequence(prompt, params)]) == [[65] * 5]
+    rows = min(2300, largest_call(states))
+    run = Engine(programs, stores[0], fakes.VOCAB, (fakes.END,), chunk_rows=rows)
+    params = SamplingParams(temperature=0, max_tokens=200)
+    assert together(run, [run.sequence(prompt, params)]) == [[65] * 200]

@@ -21,6 +21,7 @@ from edgerun.llm.loading import affordable_rows
 from edgerun.model.bundle import MANIFEST, open_bundle
 from edgerun.plan.planner import make_plan
 from edgerun.plan.streaming import streamed_bytes
+from tests.support.altered import AlteredBundle
 from tests.support.bundles import bundle_of
 
 
@@ -99,6 +100,14 @@ def test_wide_layers_reach_the_back_ends_with_few_rows(monkeypatch: pytest.Monke
     with edgerun.load(backend="cpu", threads=1) as llm:
         assert llm.model.chunk_rows < 50
         assert llm.generate("Once upon a time there was a dog.", max_tokens=2, temperature=0)
+
+
+def test_calls_append_no_more_than_windows_have_room_for(tmp_path: Path) -> None:
+    for name, expected in (("mistral", 320), ("llama", 512)):
+        bundle = AlteredBundle(bundle_of(name, weights="int4"), tmp_path / name)
+        bundle.manifest["model"]["context_length"] = 4096
+        with edgerun.load(bundle.save(), backend="reference", chunk_rows=512) as llm:
+            assert llm.model.chunk_rows == expected
 
 
 def test_an_unknown_backend_is_refused() -> None:
