@@ -92,12 +92,16 @@ class CompileOptions:
         fallback: compiles a segment for the companion that stands in for a back-end whose device
             fails; None where there is none.
         required: a device that fails is an error; nothing stands in for it.
+        digest: identifies the content of the bundle; empty if nothing made of it is to be kept.
+        verified: waits until the bundle was found to have that digest; raises ``BundleError``.
     """
 
     states: tuple[State, ...]
     progress: Progress = field(default=lambda text: None)
     fallback: Callable[[Graph, Shape], Executable] | None = None
     required: bool = False
+    digest: str = ""
+    verified: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)

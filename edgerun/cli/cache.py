@@ -20,6 +20,7 @@ CONTENTS = {
     "verified": "which weights were found whole",
     "simulators": "compiled simulators of the FPGA overlay",
     "fpga": "results of synthesis",
+    "openvino": "networks compiled for devices of OpenVINO",
     "ssh": "connections to boards",
 }
 EXAMPLES = options.examples("edgerun cache show", "edgerun cache clear")

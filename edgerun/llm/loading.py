@@ -313,7 +313,12 @@ def _compile(
         used = tuple(backend for backend in backends if backend.name in plan.backends())
         for backend in set(backends).difference(used):
             backend.close()
-        compile_options = CompileOptions(states, options.progress)
+        compile_options = CompileOptions(
+            states,
+            options.progress,
+            digest=bundle.digest,
+            verified=lambda: verification.finish(options.progress),
+        )
         programs = compile_plan(plan, backends, buckets(rows), compile_options, options.require)
         verification.finish(options.progress)
         return programs, used, owned.pop_all(), streamed_bytes(plan, used)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TypeAlias
 
 import numpy as np
@@ -10,18 +9,17 @@ from numpy.typing import NDArray
 
 from edgerun.backends.base import NO_VALUES, CompileOptions, Executable, Shape, Values
 from edgerun.backends.openvino.check import TOKENS, difference
-from edgerun.backends.openvino.network import Network, Tally, model_of
+from edgerun.backends.openvino.maker import NetworkMaker
+from edgerun.backends.openvino.network import Network
 from edgerun.backends.openvino.pieces import Cut, Pieces
-from edgerun.backends.openvino.session import FAILURES, Session, reason
-from edgerun.backends.openvino.translate.registry import TRANSLATORS
-from edgerun.backends.openvino.translation import Extent, Translation
+from edgerun.backends.openvino.session import FAILURES, Session
+from edgerun.backends.openvino.translation import Extent
 from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import value_shapes
 from edgerun.ops.registry import OPS
 from edgerun.state import Batch, SequenceStore
 
-COMPILING = "compiling for"  # what progress is told begins with it
 Outputs: TypeAlias = dict[str, NDArray[np.float32]]
 
 
@@ -39,7 +37,7 @@ class OpenvinoExecutable(Executable):
         self._segment, self._shape = segment, shape
         self._session, self._options = session, options
         self._pieces = Pieces(segment, shape)
-        self._translators = {op: each.translate for op, each in TRANSLATORS.items()}
+        self._maker = NetworkMaker(segment, session, options, self._difference)
         shapes = value_shapes(segment)
         self._outputs = {name: shapes[name] for name in segment.outputs}
         self._computes_rows = any(not value.selected for value in self._outputs.values()) or any(
@@ -109,38 +107,14 @@ class OpenvinoExecutable(Executable):
         }
 
     def _network(self, extent: Extent) -> Network:
-        """The network of an extent, compiled when it is first needed.
+        """The network of an extent, made when it is first needed.
 
         Raises:
             BackendError: no configuration of the device computes what the stand-in does.
         """
         if extent not in self._networks:
-            self._options.progress(f"{COMPILING} {self._session.device.title}: {extent}")
-            began = time.perf_counter()
-            network = self._networks[extent] = self._compile(extent)
-            tally = network.tally = Tally(extent, time.perf_counter() - began)
-            self._session.tallies.append(tally)
+            self._networks[extent] = self._maker.make(extent)
         return self._networks[extent]
-
-    def _compile(self, extent: Extent) -> Network:
-        session, states = self._session, self._options.states
-        translation = Translation(
-            self._segment, extent, states, session.device.stored, self._translators
-        )
-        model, interface = model_of(translation)
-        faults: dict[str, str] = {}
-        for config in session.configurations():
-            try:
-                network = Network(interface, session.compile(model, config))
-                fault = self._difference(network)
-            except FAILURES as error:
-                fault = reason(error)
-            if not fault:
-                session.accept(config)
-                return network
-            faults.setdefault(fault, " ".join(f"{key}={value}" for key, value in config.items()))
-        said = "; ".join(f"{fault} (with {config})" for fault, config in faults.items())
-        raise BackendError(f"{session.device.title} cannot run this model: {said}")
 
     def _difference(self, network: Network) -> str:
         """What a network computes otherwise than the stand-in."""

@@ -28,6 +28,14 @@ class Request(Protocol):
         """
         ...
 
+    def export(self) -> bytes:
+        """The compiled network as a blob.
+
+        Raises:
+            RuntimeError: the device's compiler has none.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Results:
@@ -63,29 +71,36 @@ class Interface:
     kept: tuple[AttentionState, ...]
 
 
-def model_of(translation: Translation) -> tuple[Any, Interface]:
-    """OpenVINO's model of a translation, without what no output needs, and its interface."""
-    from openvino import Model
-
-    outputs = translation.outputs
+def results_of(translation: Translation) -> list[Any]:
+    """What a network computes: the segment's outputs, then new keys and values."""
     rows = [part for kept in translation.kept for part in kept.rows]
-    results = [translation.ops.result(value) for value in (*outputs.values(), *rows)]
+    return [translation.ops.result(value) for value in (*translation.outputs.values(), *rows)]
+
+
+def interface_of(translation: Translation, results: list[Any]) -> Interface:
+    """What goes into a network, without what no result needs, and what comes out."""
     read = _reachable(results)
-    inputs = {name: node for name, node in translation.inputs.items() if name in read}
-    past = {
-        f"{kept.state.name}.{part}": (kept.state, index)
-        for kept in translation.kept
-        for index, part in enumerate(("key", "value"))
-    }
-    interface = Interface(
+    return Interface(
         translation.extent,
-        tuple(inputs),
+        tuple(name for name in translation.inputs if name in read),
         translation.fills,
-        past,
-        tuple(outputs),
+        {
+            f"{kept.state.name}.{part}": (kept.state, index)
+            for kept in translation.kept
+            for index, part in enumerate(("key", "value"))
+        },
+        tuple(translation.outputs),
         tuple(kept.state for kept in translation.kept),
     )
-    return Model(results, list(inputs.values()), "segment"), interface
+
+
+def model_of(translation: Translation) -> Any:
+    """OpenVINO's model of a translation."""
+    from openvino import Model
+
+    results = results_of(translation)
+    inputs = interface_of(translation, results).inputs
+    return Model(results, [translation.inputs[name] for name in inputs], "segment")
 
 
 def _reachable(results: list[Any]) -> set[str]:
@@ -146,6 +161,10 @@ class Network:
     def outputs(self) -> tuple[str, ...]:
         """Outputs of the segment that it computes."""
         return self._interface.outputs
+
+    def export(self) -> bytes:
+        """The network as a blob; see ``Request``."""
+        return self._request.export()
 
     def run(self, piece: Piece, cache: SequenceStore) -> Results:
         """Computes a piece; changes nothing.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,16 @@ logger = logging.getLogger(__name__)
 SECONDS = 60.0  # after which a call is not answered any more
 WAIT_MS = 100  # for an answer, between two looks at whether Ctrl-C was pressed
 FAILURES = (RuntimeError, TimeoutError, MemoryError, BackendError)
+# What a compiled network depends on, of what devices say.
+PROPERTIES = (
+    "FULL_DEVICE_NAME",
+    "DEVICE_ARCHITECTURE",
+    "OPTIMIZATION_CAPABILITIES",
+    "NPU_DRIVER_VERSION",
+    "NPU_COMPILER_VERSION",
+    "GPU_DEVICE_ID",
+    "GPU_UARCH_VERSION",
+)
 PLACE = re.compile(r"^(Exception from|Check '.*' failed at|\[ ?[A-Z]+ ?\]) ?\S*?:?\s*")
 
 
@@ -60,16 +71,43 @@ class Session:
         Raises:
             RuntimeError: the device refuses it.
         """
+        options = self._options(config)
+        compile_ = self.core.compile_model
+        return _Request(run_limited(lambda: compile_(model, self.device.plugin, options)))
+
+    def load(self, blob: bytes, config: Config) -> Request:
+        """Loads a compiled network.
+
+        Raises:
+            RuntimeError: the device refuses it.
+        """
+        options, load = self._options(config), self.core.import_model
+        return _Request(run_limited(lambda: load(BytesIO(blob), self.device.plugin, options)))
+
+    @property
+    def core(self) -> Any:
+        """OpenVINO itself, which takes a second to import."""
+        if self._core is None:
+            import openvino
+
+            self._core = openvino.Core()
+        return self._core
+
+    def identity(self) -> list[str]:
+        """What compiles and runs networks: versions of OpenVINO, driver and compiler."""
+        import openvino
+
+        said = [openvino.__version__, self.device.title]
+        for name in PROPERTIES:
+            try:
+                said.append(f"{name}: {self.core.get_property(self.device.plugin, name)}")
+            except RuntimeError:
+                said.append(f"{name}: none")
+        return said
+
+    def _options(self, config: Config) -> dict[str, Any]:
         threads = {"INFERENCE_NUM_THREADS": self._threads} if self.device.threads else {}
-
-        def work() -> Any:
-            if self._core is None:
-                import openvino
-
-                self._core = openvino.Core()
-            return self._core.compile_model(model, self.device.plugin, {**config, **threads})
-
-        return _Request(run_limited(work))
+        return {**config, **threads}
 
     def report(self) -> Report | None:
         """What the networks did; None if nothing ran."""
@@ -82,7 +120,7 @@ class Session:
                 "calls": tally.calls,
                 "tokens": tally.tokens,
                 "ms a call": round(1e3 * tally.seconds / tally.calls, 2),
-                "compiled in s": round(tally.compile_s, 2),
+                "ready in s": round(tally.compile_s, 2),
             }
             for tally in ran
         ]
@@ -100,6 +138,7 @@ class _Request:
     """One compiled network's only request; see ``Request``."""
 
     def __init__(self, compiled: Any) -> None:
+        self._compiled = compiled
         self._request = compiled.create_infer_request()
         self._outputs = range(len(compiled.outputs))
         self._inputs: list[NDArray[Any]] = []  # an output may be an input's memory
@@ -120,6 +159,11 @@ class _Request:
             self._request.cancel()  # it reads the inputs
             raise
         return [self._request.get_output_tensor(index).data for index in self._outputs]
+
+    def export(self) -> bytes:
+        stream = BytesIO()
+        self._compiled.export_model(stream)
+        return stream.getvalue()
 
 
 def reason(error: Exception) -> str:

@@ -106,7 +106,7 @@ class Translation:
         segment: Graph,
         extent: Extent,
         states: tuple[State, ...],
-        stored: Stored,
+        stored: Stored | None,
         translators: Mapping[str, Translate],
     ) -> None:
         """Translates all nodes.
@@ -115,7 +115,7 @@ class Translation:
             segment: all of whose nodes are supported.
             extent: of the network.
             states: what the layers remember.
-            stored: how the device holds weights.
+            stored: how the device holds weights; None for a sketch, with inputs in their place.
             translators: by op, what makes OpenVINO's output of a node; None if nothing reads it.
         """
         from importlib import import_module
@@ -176,7 +176,11 @@ class Translation:
         """A constant matrix ``[N, K]`` in float32, which the device keeps packed if it can."""
         if name not in self._matrices:
             constant = self.segment.constants[name]
-            self._matrices[name] = make_matrix(self.ops, constant, self._stored)
+            self._matrices[name] = (
+                self.ops.parameter(list(constant.shape), np.float32, name=name)
+                if self._stored is None
+                else make_matrix(self.ops, constant, self._stored)
+            )
         return self._matrices[name]
 
     def feed(self, name: str, shape: tuple[int, ...], fill: Fill, dtype: Any = np.float32) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions
 from edgerun.backends.base import Backend, buckets
+from edgerun.backends.openvino import maker
+from edgerun.backends.openvino.network import Request
 from edgerun.backends.openvino.session import Session
 from edgerun.model.bundle import open_bundle
 from edgerun.plan.places import Places, placed_candidates
@@ -21,6 +24,15 @@ from edgerun.plan.programs import Programs, compile_plan
 from edgerun.plan.routes import plan_for
 from edgerun.plan.states import states_of
 from edgerun.state import Batch, SequenceStore, State
+
+Arrays = list[NDArray[np.float32]]
+
+
+@pytest.fixture(autouse=True)
+def cache_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where networks are kept: nothing is there before a test, and nothing stays."""
+    monkeypatch.setattr(maker, "settings", lambda: SimpleNamespace(cache_dir=tmp_path))
+    return tmp_path
 
 
 @dataclass
@@ -85,6 +97,17 @@ def placed(
             backend.close()
 
 
+class Altered:
+    """A compiled network whose outputs are altered."""
+
+    def __init__(self, request: Request, alter: Callable[[Arrays, Arrays], Arrays]) -> None:
+        self.export = request.export
+        self._request, self._alter = request, alter
+
+    def __call__(self, arrays: Arrays) -> Arrays:
+        return self._alter(arrays, self._request(arrays))
+
+
 class Fault:
     """Makes a device fail in one of its calls to come."""
 
@@ -115,9 +138,8 @@ def fault(monkeypatch: pytest.MonkeyPatch) -> Fault:
     """Stands between edgerun and all networks that are compiled."""
     fault, compile_ = Fault(), Session.compile
 
-    def compile_faulty(session: Session, model: Any, config: Any) -> Callable[..., Any]:
-        request = compile_(session, model, config)
-        return lambda arrays: fault.apply(request(arrays))
+    def compile_faulty(session: Session, model: Any, config: Any) -> Altered:
+        return Altered(compile_(session, model, config), lambda arrays, out: fault.apply(out))
 
     monkeypatch.setattr(Session, "compile", compile_faulty)
     return fault

@@ -15,7 +15,7 @@ from edgerun.backends.openvino import devices
 from edgerun.backends.openvino.check import ALLOWED
 from edgerun.backends.openvino.session import Session
 from edgerun.errors import BackendError
-from tests.backends.openvino.conftest import placed
+from tests.backends.openvino.conftest import Altered, placed
 from tests.support.bundles import bundle_of
 
 pytest.importorskip("openvino")
@@ -59,7 +59,7 @@ def altered(monkeypatch: pytest.MonkeyPatch) -> Callable[[Alter], list[Any]]:
             request = compile_(session, model, config)
             if config["PERF_COUNT"] == "NO" and not every:
                 return request
-            return lambda arrays: alter(arrays, request(arrays))
+            return Altered(request, alter)
 
         monkeypatch.setattr(Session, "compile", compile_altered)
         return compiled

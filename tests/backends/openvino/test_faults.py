@@ -172,6 +172,9 @@ def core(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, object]]]:
     asked: list[dict[str, object]] = []
 
     class Core:
+        def get_property(self, plugin: str, name: str) -> str:
+            return "1.0"
+
         def compile_model(self, model: object, plugin: str, config: dict[str, object]) -> None:
             asked.append({"plugin": plugin, **config})
             raise RuntimeError(

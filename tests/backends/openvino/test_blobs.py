@@ -1,0 +1,246 @@
+"""Blobs are used only if they are whole, ours, and of the same model, device and options."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgerun
+from edgerun.backends.openvino import maker
+from edgerun.backends.openvino.blobs import SUFFIX, Blobs, name_of
+from edgerun.backends.openvino.session import Session
+from edgerun.errors import BundleError
+from tests.backends.openvino.conftest import Altered
+from tests.backends.openvino.test_places import ids_of
+from tests.support.bundles import bundle_of
+
+openvino = pytest.importorskip("openvino")
+
+TRIALS = 500
+BLOB = bytes(range(256)) * 8
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Blobs:
+    return Blobs(tmp_path, max_bytes=1 << 16)
+
+
+def file_of(folder: Path) -> Path:
+    """The largest file: the others say which options were right."""
+    return max((folder / "openvino").glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_size)
+
+
+def test_what_was_altered_is_not_loaded(blobs: Blobs, tmp_path: Path) -> None:
+    """Bits turned over, cut off, something appended, or another's content."""
+    rng = random.Random(1)
+    blobs.save("other", BLOB[::-1])
+    foreign = file_of(tmp_path).read_bytes()
+    blobs.remove("other")
+    blobs.save("name", BLOB)
+    path = file_of(tmp_path)
+    whole = path.read_bytes()
+    for trial in range(TRIALS):
+        data = bytearray(whole)
+        match trial % 4:
+            case 0:
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+            case 1:
+                del data[rng.randrange(len(data)) :]
+            case 2:
+                data += rng.randbytes(rng.randrange(1, 9))
+            case 3:
+                data = bytearray(foreign[: rng.randrange(33)] or foreign)
+        path.write_bytes(data)
+        assert blobs.load("name") is None, trial
+    path.write_bytes(whole)
+    assert blobs.load("name") == BLOB
+
+
+def test_others_files_are_not_loaded(blobs: Blobs, tmp_path: Path) -> None:
+    blobs.save("name", BLOB)
+    path = file_of(tmp_path)
+    path.chmod(0o666)
+    assert blobs.load("name") is None
+    path.chmod(0o600)
+    moved = path.rename(tmp_path / "moved")
+    path.symlink_to(moved)
+    assert blobs.load("name") is None
+
+
+def test_the_least_recently_used_go_first(blobs: Blobs, tmp_path: Path) -> None:
+    part = b"x" * (1 << 14)
+    for index, name in enumerate("abc"):
+        blobs.save(name, part)
+        os.utime(tmp_path / "openvino" / f"{name}{SUFFIX}", (index, index))
+    assert blobs.load("a") == part  # which is a use
+    blobs.save("d", part)
+    assert {name: blobs.load(name) is not None for name in "abcd"} == {
+        "a": True,
+        "b": False,
+        "c": True,
+        "d": True,
+    }
+    blobs.save("e", b"x" * (1 << 17))  # more than all may have
+    assert blobs.load("e") is None and blobs.load("a") == part
+
+
+def test_a_folder_that_cannot_be_used_costs_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "openvino").write_text("no folder")
+    blobs = Blobs(tmp_path)
+    for _ in range(2):
+        with blobs.alone("name"):
+            blobs.save("name", BLOB)
+        assert blobs.load("name") is None
+    assert len(caplog.records) == 1
+    assert "networks are compiled at every start" in caplog.text
+    assert "set EDGERUN_CACHE" in caplog.text
+
+
+def test_names_tell_parts_apart() -> None:
+    names = [name_of(parts) for parts in (("a", "b"), ("ab",), ("b", "a"), ("a", ("b",)), ())]
+    assert len(set(names)) == len(names)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What was compiled and loaded."""
+    done: list[str] = []
+    for name in ("compile", "load"):
+        original = getattr(Session, name)
+
+        def noting(
+            session: Session, *given: Any, name: str = name, original: Any = original
+        ) -> Any:
+            done.append(name)
+            return original(session, *given)
+
+        monkeypatch.setattr(Session, name, noting)
+    yield done
+
+
+def ids(name: str = "llama", device: str = "CPU", **options: str) -> list[int]:
+    folder = bundle_of(name, **({"weights": "fp32"} | options))
+    with edgerun.load(folder, place=f"prefill=openvino:{device}", threads=1) as llm:
+        return llm.generate(ids_of(name), temperature=0, max_tokens=16, ignore_eos=True).ids
+
+
+@pytest.mark.parametrize("device", ["CPU", "NPUW-CPU"])
+def test_a_second_start_loads_with_the_options_that_were_right(
+    made: list[str], device: str
+) -> None:
+    first = ids("qwen3", device, weights="int4", activations="fp32")
+    assert set(made) == {"compile"}  # once for each of the options that were tried
+    made.clear()
+    assert ids("qwen3", device, weights="int4", activations="fp32") == first
+    assert made == ["load"]
+
+
+def test_another_model_device_or_version_compiles(
+    made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids()
+    ids(weights="int8", activations="fp32")  # the same shapes, other weights
+    assert made == ["compile"] * 2
+    ids(device="NPUW-CPU")
+    assert set(made) == {"compile"}
+    made.clear()
+    monkeypatch.setattr(openvino, "__version__", "2026.5.0")
+    ids()
+    assert made == ["compile"]
+
+
+@pytest.mark.parametrize("kind", ["flipped", "refused", "wrong"])
+def test_what_cannot_be_used_is_compiled_again(
+    kind: str, made: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    expected = ids()
+    path, load = file_of(tmp_path), Session.load
+    if kind == "flipped":
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    elif kind == "refused":
+        blobs = Blobs(tmp_path)
+        blobs.save(path.name.removesuffix(SUFFIX), b"no blob of OpenVINO's")
+    else:
+        double = lambda arrays, out: [2 * array for array in out]  # noqa: E731
+        monkeypatch.setattr(Session, "load", lambda *given: Altered(load(*given), double))
+    assert ids() == expected
+    assert made == ["compile", *(["load"] if kind != "flipped" else []), "compile"]
+    monkeypatch.setattr(Session, "load", load)
+    assert ids() == expected
+    assert made[-1] == "load"
+
+
+def test_nothing_is_kept_of_weights_that_were_altered(
+    made: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def altered() -> None:
+        raise BundleError("model.onnx.data does not match the digest in the manifest")
+
+    init = maker.NetworkMaker.__init__
+
+    def distrusting(self: Any, segment: Any, session: Any, options: Any, difference: Any) -> None:
+        from dataclasses import replace
+
+        init(self, segment, session, replace(options, verified=altered), difference)
+
+    monkeypatch.setattr(maker.NetworkMaker, "__init__", distrusting)
+    with pytest.raises(BundleError, match="does not match the digest"):
+        ids()
+    assert not list((tmp_path / "openvino").glob(f"*{SUFFIX}"))
+
+
+WORKER = """
+import json, sys
+from pathlib import Path
+from types import SimpleNamespace
+import edgerun
+from edgerun.backends.openvino import maker
+from edgerun.backends.openvino.session import Session
+maker.settings = lambda: SimpleNamespace(cache_dir=Path(sys.argv[2]))
+done = []
+for name in ("compile", "load"):
+    def noting(*given, name=name, original=getattr(Session, name)):
+        done.append(name)
+        return original(*given)
+    setattr(Session, name, noting)
+with edgerun.load(sys.argv[1], place="prefill=openvino:CPU", threads=1):
+    print(json.dumps(done))
+"""
+
+
+def test_two_processes_compile_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WORKER, str(bundle_of("llama", weights="fp32")), str(tmp_path)]
+    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    done = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
+    assert sorted(map(tuple, done)) == [("compile",), ("load",)]
+
+
+def test_a_process_that_is_killed_leaves_nothing_half_written(tmp_path: Path) -> None:
+    hang = (
+        "import time\nSession.compile = lambda *given: (print('now', flush=True), time.sleep(60))\n"
+    )
+    code = WORKER.replace("with edgerun", f"{hang}with edgerun")
+    command = [sys.executable, "-c", code, str(bundle_of("llama", weights="fp32")), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "now\n"
+        worker.kill()
+    assert [path.suffix for path in (tmp_path / "openvino").iterdir()] == [".lock"]
+    command[2] = WORKER
+    began = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert json.loads(done.stdout) == ["compile"]  # nobody waits for the dead
+    assert time.monotonic() - began < 60
