@@ -20,8 +20,6 @@ from edgerun.backends.registry import Candidates, find_candidates
 from edgerun.engine.chooser.processor import processor_types
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS
 from edgerun.errors import BundleError, InputError
-from edgerun.graph.ir import Graph
-from edgerun.graph.shapes import value_shapes
 from edgerun.kernels.host.cores import worker_threads
 from edgerun.kernels.host.memory import available_memory
 from edgerun.model.bundle import Bundle, open_bundle
@@ -34,7 +32,7 @@ from edgerun.plan.programs import Programs, compile_plan
 from edgerun.plan.routes import plan_for
 from edgerun.plan.states import states_of
 from edgerun.plan.streaming import streamed_bytes
-from edgerun.plan.workload import Workload, workload
+from edgerun.plan.workload import Workload, affordable_rows, workload
 from edgerun.state import State
 from edgerun.state.capacity import affordable_context, check_context, largest_call
 from edgerun.state.codecs import codec_named
@@ -54,7 +52,6 @@ LIMITS = {
     "chunk_rows": MAX_CONTEXT,
     "prompt_rows": MAX_CONTEXT,
 }
-MAX_VALUE_BYTES = 64 << 20
 CACHE_SHARE = 0.5  # of the free memory, for one full context
 TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -284,17 +281,6 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
         workload=workload(bundle.graph),
         owned=owned,
     )
-
-
-def affordable_rows(graph: Graph) -> int:
-    """Rows for which the widest value of a graph takes at most ``MAX_VALUE_BYTES``, at least 1.
-
-    A small file can describe layers of very many, very short rows. Logits do not count: a prompt
-    needs those of one row.
-    """
-    shapes = value_shapes(graph).values()
-    widest = max((shape.width for shape in shapes if not shape.selected), default=1)
-    return max(1, MAX_VALUE_BYTES // (4 * widest))
 
 
 def _compile(

@@ -8,6 +8,8 @@ from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import node_work, value_shapes
 from edgerun.ops.registry import OPS
 
+MAX_VALUE_BYTES = 64 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -59,3 +61,14 @@ def logit_nodes(graph: Graph) -> set[str]:
             selected.update(node.outputs)
             names.add(node.name)
     return names
+
+
+def affordable_rows(graph: Graph) -> int:
+    """Rows for which the widest value of a graph takes at most ``MAX_VALUE_BYTES``, at least 1.
+
+    A small file can describe layers of very many, very short rows. Logits do not count: a prompt
+    needs those of one row.
+    """
+    shapes = value_shapes(graph).values()
+    widest = max((shape.width for shape in shapes if not shape.selected), default=1)
+    return max(1, MAX_VALUE_BYTES // (4 * widest))

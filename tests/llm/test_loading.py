@@ -17,10 +17,10 @@ from edgerun.errors import BundleError, InputError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.llm import loading
-from edgerun.llm.loading import affordable_rows
 from edgerun.model.bundle import MANIFEST, open_bundle
 from edgerun.plan.planner import make_plan
 from edgerun.plan.streaming import streamed_bytes
+from edgerun.plan.workload import affordable_rows
 from tests.support.altered import AlteredBundle
 from tests.support.bundles import bundle_of
 
@@ -96,7 +96,7 @@ def test_chunks_have_fewer_rows_where_values_are_very_wide(width: int, rows: int
 
 
 def test_wide_layers_reach_the_back_ends_with_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgerun.llm.loading.MAX_VALUE_BYTES", 4 * 1024 * 20)
+    monkeypatch.setattr("edgerun.plan.workload.MAX_VALUE_BYTES", 4 * 1024 * 20)
     with edgerun.load(backend="cpu", threads=1) as llm:
         assert llm.model.chunk_rows < 50
         assert llm.generate("Once upon a time there was a dog.", max_tokens=2, temperature=0)
