@@ -45,7 +45,7 @@ class Rounded:
 
     def buffers(self) -> list[Buffer]:
         """Its buffers."""
-        return [one for one in (self.codes, self.scales, self.sums) if one is not None]
+        return [part for part in (self.codes, self.scales, self.sums) if part is not None]
 
     def keys(self) -> set[str]:
         """Keys of its buffers."""

@@ -44,7 +44,7 @@ class CpuExecutable(Executable):
         Raises:
             BackendError: the batch has more rows than the program was compiled for.
         """
-        binder, rows, wanted = self._binder, batch.rows, len(batch.logit_rows)
+        binder, rows, logit_rows = self._binder, batch.rows, len(batch.logit_rows)
         if rows > binder.shape.rows:
             raise BackendError(
                 f"a batch of {rows} rows for a program of at most {binder.shape.rows}"
@@ -54,17 +54,17 @@ class CpuExecutable(Executable):
         binder.ids[:rows] = batch.ids
         binder.positions[:rows] = batch.positions
         binder.sequences[:rows] = batch.sequences
-        binder.logit_rows[:wanted] = batch.logit_rows
+        binder.logit_rows[:logit_rows] = batch.logit_rows
         binder.frame[ROWS] = rows
-        binder.frame[LOGIT_ROWS] = wanted
-        binder.frame[ANY_LOGITS] = wanted > 0
+        binder.frame[LOGIT_ROWS] = logit_rows
+        binder.frame[ANY_LOGITS] = logit_rows > 0
         for name in binder.graph.inputs:
             buffer = binder.values[name]
             buffer.array[: len(values[name]), : buffer.width] = values[name]
         for prepare in binder.before_run:
             prepare()
         self._run()
-        counts = {ROWS: rows, LOGIT_ROWS: wanted}
+        counts = {ROWS: rows, LOGIT_ROWS: logit_rows}
         outputs = {}
         for name in binder.graph.outputs:
             buffer = binder.values[name]

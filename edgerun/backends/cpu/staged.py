@@ -32,8 +32,8 @@ class StagedRows:
     def __init__(self, table: Constant, max_rows: int) -> None:
         """Makes room for ``max_rows`` rows of a table that ``can_stage``."""
         arrays = (table.codes, table.scales) if isinstance(table, PackedWeight) else (table,)
-        copies = [np.zeros((max_rows, *one.shape[1:]), one.dtype) for one in arrays]
-        self._sources = [find_file(one) for one in arrays]
+        copies = [np.zeros((max_rows, *array.shape[1:]), array.dtype) for array in arrays]
+        self._sources = [find_file(array) for array in arrays]
         self._copies = [copy.reshape(max_rows, -1).view(np.uint8) for copy in copies]
         self._size = table.shape[0]
         self.ids = np.arange(max_rows, dtype=np.int32)
@@ -54,8 +54,8 @@ class StagedRows:
             file, start = source
             file.check()
             width = copies.shape[1]
-            for row, wanted in zip(copies, ids.tolist(), strict=False):
-                file.read_into(start + wanted * width, row.data)
+            for row, index in zip(copies, ids.tolist(), strict=False):
+                file.read_into(start + index * width, row.data)
 
 
 def copied(table: Constant) -> Constant:
@@ -89,5 +89,5 @@ def can_stage(table: Constant) -> bool:
     # Kernels that look rows up know the middle zero point alone.
     arrays = (table.codes, table.scales)
     return table.zeros is None and all(
-        one.flags.c_contiguous and find_file(one) is not None for one in arrays
+        array.flags.c_contiguous and find_file(array) is not None for array in arrays
     )

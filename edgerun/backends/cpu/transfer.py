@@ -54,7 +54,7 @@ def _call(
 ) -> None:
     keys, values = block
     names, function = _kernel(kernel, state.codec, state.key_dim)
-    given = {
+    words = {
         **fields,
         "kv_heads": state.kv_heads,
         "tokens": len(keys),
@@ -63,7 +63,7 @@ def _call(
         "k": keys.ctypes.data,
         "v": values.ctypes.data,
     }
-    arguments = np.array([given.get(name, 0) for name in names], np.int64)
+    arguments = np.array([words.get(name, 0) for name in names], np.int64)
     function(arguments.ctypes.data, 0)
 
 

@@ -44,7 +44,7 @@ class Job:
         code: object code, once it is there.
         error: why there is none.
         local: no helper can do it.
-        told: somebody was told of it.
+        announced: somebody was told of it.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Job:
     code: bytes | None = None
     error: BaseException | None = None
     local: bool = False
-    told: bool = False
+    announced: bool = False
 
     @property
     def done(self) -> bool:
@@ -273,6 +273,6 @@ class Helper:
 
 
 def _tell(job: Job, progress: Callable[[str], None] | None) -> None:
-    if progress is not None and not job.told:
-        job.told = True
+    if progress is not None and not job.announced:
+        job.announced = True
         progress(str(job))

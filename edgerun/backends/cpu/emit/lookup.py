@@ -133,9 +133,9 @@ def expansion_memory(binder: Binder) -> Buffer:
         array = aligned_zeros((1, max(sizes)), "uint8")
         binder.shared[f"entries{len(used)}"] = Buffer(f"entries{len(used)}", array, max(sizes))
         return binder.shared[f"entries{len(used)}"]
-    taken = binder.shared.pop(used[0])  # the one that waits longest becomes the last
-    binder.shared[used[0]] = taken
-    return taken
+    oldest = binder.shared.pop(used[0])  # becomes the last
+    binder.shared[used[0]] = oldest
+    return oldest
 
 
 def _columns(

@@ -63,11 +63,11 @@ def emit_rms_norm(binder: Binder, node: Node, index: int) -> None:
 
 def _common_rounding(binder: Binder, value: str) -> Rounding | None:
     """The one rounded form in which everything reads a value; None when there is none."""
-    wanted = {
+    forms = {
         binder.emitters[reader.op].rounding(binder, reader)
         for reader in binder.readers.get(value, [])
     }
-    return wanted.pop() if len(wanted) == 1 and value not in binder.graph.outputs else None
+    return forms.pop() if len(forms) == 1 and value not in binder.graph.outputs else None
 
 
 EMITTER = Emitter(emit_rms_norm)

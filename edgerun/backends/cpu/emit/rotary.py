@@ -26,7 +26,7 @@ def emit_rotary(binder: Binder, node: Node, index: int) -> None:
             f"{node.name} rotates rows of {x.width} in heads of {head_dim} by {len(inv_freq)} "
             "angles, which do not fit"
         )
-    tables = next((one for one in binder.keep if isinstance(one, RotaryTables)), None)
+    tables = next((entry for entry in binder.keep if isinstance(entry, RotaryTables)), None)
     if tables is None:
         tables = RotaryTables()
         binder.keep.append(tables)
@@ -41,7 +41,7 @@ def emit_rotary(binder: Binder, node: Node, index: int) -> None:
         "x_stride": x.stride,
         "heads": x.width // head_dim,
     }
-    made = binder.emit(
+    step = binder.emit(
         "rotary",
         {"head_dim": head_dim, "lanes": binder.lanes_of(head_dim // 2)},
         arguments,
@@ -54,7 +54,7 @@ def emit_rotary(binder: Binder, node: Node, index: int) -> None:
     def table(cache: SequenceStore) -> int:
         return shared.address(node.inputs[2], inv_freq, factor, cache.context)
 
-    binder.patches.append(Patch(made.arguments, made.fields.index("table"), table))
+    binder.patches.append(Patch(step.arguments, step.fields.index("table"), table))
 
 
 def _supports(graph: Graph, node: Node) -> Support:
