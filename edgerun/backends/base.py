@@ -220,6 +220,44 @@ class Backend(ABC):
     def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
         """Estimated seconds for the node with so many rows and so many tokens in the cache."""
 
+    def crossing_seconds(self, shape: Shape, nbytes: int, *, entering: bool) -> float | None:
+        """Measured seconds to enter a segment, or to leave it, besides its nodes' cost.
+
+        Args:
+            shape: of the batch.
+            nbytes: of the values that cross.
+            entering: or leaving.
+
+        Returns:
+            None where nothing was measured: then all changes cost the same.
+        """
+        return None
+
+    def store_seconds(self, nbytes: int) -> float:
+        """Seconds to hand over new keys and values of so many bytes, float32, to the pages."""
+        return 0.0
+
+    def load_seconds(self, nbytes: int) -> float:
+        """Seconds to read, once, keys and values that another back-end left in the pages."""
+        return 0.0
+
+    def launch_seconds(self) -> float:
+        """Seconds that the first call after a pause takes longer."""
+        return 0.0
+
+    def chunks(self) -> tuple[int, ...]:
+        """Rows of its calls, ascending, where these are fixed; any other number is padded."""
+        return ()
+
+    def measures(self) -> Mapping[str, str]:
+        """What ``edgerun doctor --calibrate`` measures beside the processor.
+
+        Returns:
+            by device that is here, the version of what drives it: with another, what was measured
+            counts no more.
+        """
+        return {}
+
     def cost_basis(self) -> str:
         """What ``cost`` stands on, in a line: measurements or assumptions; empty: not said."""
         return ""

@@ -8,13 +8,16 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edgerun.cli import options
 from edgerun.cli.screen.messages import say
 from edgerun.cli.screen.visible import folded
+
+if TYPE_CHECKING:
+    from edgerun.machine.devices import DeviceProfile
 
 PACKAGES = ("numpy", "numba", "llvmlite", "onnx", "onnxruntime", "tokenizers", "minijinja")
 CONTENDED_GOAL = 0.45
@@ -34,8 +37,8 @@ def doctor(
         bool,
         typer.Option(
             "--calibrate",
-            help="Measure memory, kernels and threads, and keep the result for planning; "
-            "takes about half a minute.",
+            help="Measure memory, kernels, threads and other devices, and keep the result for "
+            "planning; takes about half a minute, and as long for each device.",
         ),
     ] = False,
 ) -> None:
@@ -122,8 +125,9 @@ def _calibrate() -> None:
 
     threads, isa = worker_threads(None), selected_isa().name  # refuse first, then measure
     say(
-        f"measuring this machine's {isa} kernels with {threads} threads for about half a minute; "
-        "other programs that run meanwhile make it look slower than it is"
+        f"measuring this machine's {isa} kernels with {threads} threads for about half a minute, "
+        "and as long for each device beside the processor; other programs that run meanwhile "
+        "make it look slower than it is"
     )
     calibrate(threads, lambda text: say(f"measuring {text}"))
 
@@ -164,6 +168,27 @@ def _profile() -> dict[str, Any]:
             str(count): round(seconds * 1e6, 3) for count, seconds in profile.fork_join_s.items()
         },
         "contended": None if profile.contended is None else round(profile.contended, 3),
+        "devices": {key: _device(device) for key, device in profile.devices.items()},
+    }
+
+
+def _device(device: DeviceProfile) -> dict[str, Any]:
+    """What was measured of a device: speeds of linear layers by rows of a call, and costs."""
+    return {
+        "measured": device.measured,
+        "tops": _tops(
+            {
+                kind: {call.rows: call.work / call.seconds for call in calls}
+                for kind, calls in device.calls.items()
+                if "/" in kind
+            }
+        ),
+        "call_ms": round(device.call_s * 1e3, 3),
+        "launch_ms": round(device.launch_s * 1e3, 3),
+        "load_gb_per_s": device.load_bytes_s and round(device.load_bytes_s / 1e9, 2),
+        "store_gb_per_s": device.store_bytes_s and round(device.store_bytes_s / 1e9, 2),
+        "compile_s": round(device.compile_s, 2),
+        "memory_a_weight_byte": round(device.memory_bytes / max(device.weight_bytes, 1), 1),
     }
 
 
@@ -183,6 +208,7 @@ def _print(findings: dict[str, Any]) -> None:
             print("profile")
             print_rows(_profile_rows(part))
             print_rows(_kernel_rows(part))
+            print_rows(_device_rows(part))
         else:
             print_pairs(title, part)
 
@@ -219,6 +245,21 @@ def _kernel_rows(profile: dict[str, Any]) -> list[dict[str, str]]:
             "blocks of rows by": ", ".join(dict.fromkeys(paths.get(name, {}).values())),
         }
         for name, by_rows in profile["kernel_tops"].items()
+    ]
+
+
+def _device_rows(profile: dict[str, Any]) -> list[dict[str, str]]:
+    """Speed of every device, by rows of a call, and what its calls cost besides."""
+    return [
+        {
+            "device": title,
+            "activations/weights": kind,
+            "TOPS by rows": ", ".join(f"{rows}: {tops:.3f}" for rows, tops in by_rows.items()),
+            "a call, launch": f"{device['call_ms']} ms, {device['launch_ms']} ms",
+            "measured": device["measured"],
+        }
+        for title, device in profile["devices"].items()
+        for kind, by_rows in device["tops"].items()
     ]
 
 

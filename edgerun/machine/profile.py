@@ -1,9 +1,10 @@
 """What this machine can do, measured once and remembered.
 
 A ``MachineProfile`` says how fast memory can be read, how fast each family of kernels
-multiplies, and what starting an instruction costs. Planning estimates with it, and ``edgerun
-bench`` holds what it reaches against it. ``edgerun doctor --calibrate`` (``calibration.py``)
-measures all of it; the speed of memory alone is also measured when something first asks for it.
+multiplies, what starting an instruction costs, and what other devices do (``devices.py``).
+Planning estimates with it, and ``edgerun bench`` holds what it reaches against it. ``edgerun
+doctor --calibrate`` (``calibration.py``) measures all of it; the speed of memory alone is also
+measured when something first asks for it.
 Planning uses a complete profile or the nominal one, never a mixture (``for_planning``), and what
 is measured while other programs use the machine is not kept.
 
@@ -36,6 +37,7 @@ from edgerun.files.private import make_folder, read_private, write_atomically
 from edgerun.kernels.host.cores import cores
 from edgerun.kernels.host.memory import available_memory
 from edgerun.machine.busy import BusyMeter
+from edgerun.machine.devices import Count, DeviceProfile, Speed, device_key
 
 if TYPE_CHECKING:
     from edgerun.kernels.run.program import Program, ThreadTeam
@@ -49,15 +51,13 @@ MIN_PASSES = 3
 # Places read side by side, and how far ahead lines are asked for (0: by the processor alone).
 WAYS = ((1, 0), (2, 0), (4, 0), (8, 0), (1, 4096), (4, 2048))
 FILE = "machine.json"
-FORMAT = 2  # of the file; 1 had no number, one peak and families by bits
+FORMAT = 3  # of the file; 2 had no devices
 PROFILES_KEPT = 8
 MAX_FILE_BYTES = 4 << 20
 MULTIPLY = "multiply"  # the path of kernels that multiply with the instruction set's vectors
 CALIBRATE = "`edgerun doctor --calibrate` measures"
 
 # What a file may say: planning divides by these, and takes logarithms of them.
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
-Speed: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
 Speeds: TypeAlias = Annotated[Mapping[Count, Speed], msgspec.Meta(min_length=1)]
 
 
@@ -76,6 +76,7 @@ class MachineProfile:
         fork_join_s: what an instruction of a program costs besides its kernel, by threads.
         contended: speed of decoding while another process keeps one core busy, idle is 1.
         threads: with which ``rates`` and ``contended`` were measured.
+        devices: what others than the processor can do, by ``device_key``.
     """
 
     measured: str = ""
@@ -86,6 +87,7 @@ class MachineProfile:
     fork_join_s: Mapping[Count, Annotated[float, msgspec.Meta(ge=0)]] = field(default_factory=dict)
     contended: float | None = None
     threads: Count = 1
+    devices: Mapping[str, DeviceProfile] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -99,6 +101,22 @@ class MachineProfile:
         by the difference between this machine and the assumption.
         """
         return self if self.complete else NOMINAL
+
+    def device(self, title: str, version: str) -> DeviceProfile | None:
+        """What a device can do; None if that was not measured with this version of its driver.
+
+        Nothing is known of a device where the processor was not measured: plans would compare
+        what it does with what is assumed.
+        """
+        return self.devices.get(device_key(title, version)) if self.complete else None
+
+    def other_versions(self, title: str, version: str) -> list[str]:
+        """With which other versions of its driver a device was measured."""
+        return [
+            profile.version
+            for key, profile in self.devices.items()
+            if key == device_key(title, profile.version) and profile.version != version
+        ]
 
     def read_speed(self, threads: int) -> float:
         """Bytes a second from memory; of the nearest number of threads that was measured."""

@@ -8,22 +8,18 @@ are part of the question.
 from __future__ import annotations
 
 import contextlib
-import math
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
-from edgerun.backends.base import CompileOptions, Executable, Shape, Values
+from edgerun.backends.base import CompileOptions, Executable, Progress, Shape, Values
 from edgerun.backends.cpu.families import WEIGHT_BITS
 from edgerun.backends.registry import make_backend
 from edgerun.errors import EdgerunError
-from edgerun.formats.base import PackedWeight, pack_bits
-from edgerun.graph.ir import Constant, Graph, Node
 from edgerun.kernels.host.cores import allowed_cpus
 from edgerun.machine.busy import BusyMeter
 from edgerun.machine.profile import (
@@ -35,10 +31,11 @@ from edgerun.machine.profile import (
     write_profile,
 )
 from edgerun.machine.timing import best_time, median_time
+from edgerun.plan.device_calibration import measure_devices
+from edgerun.plan.loads import Load, graph_of
 from edgerun.plan.peaks import measure_fork_join, measure_peaks
 from edgerun.state import Batch, SequenceStore, same_attention
 
-BLOCK = 32
 STATES = same_attention(1, 1, 16)
 # On systems that can, the process stays on the CPU that it is told.
 SPIN = """
@@ -47,40 +44,6 @@ if hasattr(os, "sched_setaffinity"): os.sched_setaffinity(0, {int(sys.argv[1])})
 print(flush=True)
 while True: pass
 """
-
-
-class Progress(Protocol):
-    """Receives one line of text about what is being measured."""
-
-    def __call__(self, text: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """A graph of linear layers, for timing.
-
-    Attributes:
-        activations: as in ``ops/linear.py``.
-        weights: as they lie in memory, one of ``WEIGHT_BITS``.
-        rows: batch rows.
-        size: input and output features.
-        layers: how many in a row.
-        chained: each reads what the one before wrote, as in a model; else all read the input.
-        shared: all have the same weights, which then stay in the cache.
-    """
-
-    activations: str
-    weights: str
-    rows: int
-    size: tuple[int, int]
-    layers: int
-    chained: bool = False
-    shared: bool = True
-
-    @property
-    def multiply_adds(self) -> int:
-        """In one run."""
-        return self.rows * self.size[0] * self.size[1] * self.layers
 
 
 # One row reads a matrix of 256 kB again and again; many rows are bound by multiplication anyway.
@@ -111,7 +74,7 @@ class Limits:
 
 
 def calibrate(threads: int, progress: Progress = lambda text: None) -> MachineProfile:
-    """Measures everything and keeps it; takes about a quarter of a minute.
+    """Measures everything and keeps it; takes half a minute, and as long for each device.
 
     Args:
         threads: the most to measure with; memory and fork-join also with 1, 2, 4, ...
@@ -156,6 +119,7 @@ def _measure_all(threads: int, progress: Progress) -> MachineProfile:
         peaks=peaks,
         fork_join_s=fork_join,
         threads=threads,
+        devices=measure_devices(threads, progress),
     )
 
 
@@ -248,34 +212,6 @@ def compiled(load: Load, threads: int) -> Iterator[tuple[Executable, Callable[[]
         executable.close()
     finally:
         backend.close()
-
-
-def graph_of(load: Load) -> Graph:
-    """The layers of a load as a graph with the input ``x``."""
-    nodes: list[Node] = []
-    constants: dict[str, Constant] = {}
-    for layer in range(load.layers):
-        weight = "w0" if load.shared else f"w{layer}"
-        if weight not in constants:
-            constants[weight] = random_weight(load.weights, load.size, layer)
-        source = f"y{layer - 1}" if load.chained and layer else "x"
-        attributes = {"activations": load.activations}
-        nodes.append(Node("linear", f"l{layer}", (source, weight), (f"y{layer}",), attributes))
-    return Graph(nodes, ["x"], [nodes[-1].outputs[0]], constants)
-
-
-def random_weight(name: str, size: tuple[int, int], seed: int) -> Constant:
-    """A matrix ``[N, K]`` whose products keep the size of what they multiply."""
-    k, n = size
-    rng = np.random.default_rng(seed)
-    if name == "float32":
-        return rng.standard_normal((n, k), np.float32) * np.float32(k**-0.5)
-    ternary = name in ("ternary", "trits")  # of two bits, the ternary codes are 1, 2 and 3
-    bits = math.ceil(WEIGHT_BITS[name])
-    codes = rng.integers(int(ternary), 1 << bits, (n, k // BLOCK, BLOCK), np.uint8)
-    scales = np.full((n, k // BLOCK), k**-0.5 / 2 ** (bits - 1), np.float32)
-    stored = "ternary" if ternary else name
-    return PackedWeight(stored, (n, k), BLOCK, pack_bits(codes, bits), scales)
 
 
 @contextlib.contextmanager

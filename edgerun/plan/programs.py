@@ -181,7 +181,7 @@ def compile_plan(
     def program(segments: Sequence[Segment], shape: Shape) -> Executable:
         parts = []
         for segment in segments:
-            chosen = _with_fallback(by_name, segment.backend, options)
+            chosen = with_fallback(by_name, segment.backend, options)
             chosen = replace(chosen, required=segment.backend == required)
             parts.append(_compile(by_name[segment.backend], segment.graph, shape, chosen))
         return parts[0] if len(parts) == 1 else Chain(parts)
@@ -213,7 +213,7 @@ def _without_rows(segment: Graph) -> Values:
     return {name: np.zeros((0, shapes[name].width), np.float32) for name in segment.outputs}
 
 
-def _with_fallback(
+def with_fallback(
     by_name: Mapping[str, Backend], name: str, options: CompileOptions
 ) -> CompileOptions:
     """Options from which a back-end with companions learns who stands in for it."""

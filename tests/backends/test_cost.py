@@ -14,7 +14,7 @@ from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Constant, Graph, Node
 from edgerun.kernels.lang.isa import ISAS
 from edgerun.machine.profile import MachineProfile
-from edgerun.plan.calibration import random_weight
+from edgerun.plan.loads import random_weight
 from edgerun.plan.planner import TYPICAL, make_plan
 
 # Multiplication so fast that only memory counts, or the other way round; instructions are free.

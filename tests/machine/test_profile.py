@@ -12,6 +12,7 @@ import pytest
 
 from edgerun.env import read_settings
 from edgerun.machine import profile
+from edgerun.machine.devices import Call, DeviceProfile
 from edgerun.machine.profile import MachineProfile
 from tests.support.fakes import Meter
 
@@ -73,6 +74,8 @@ def test_damaged_file_is_measured_again(
         {"bandwidth": {1: 1e9}, "rates": {"float/int4": {}}, "fork_join_s": {1: 1e-6}},
         {"fork_join_s": {1: -1e-6}},
         {"threads": 0},
+        {"devices": {"a, 1": DeviceProfile({"float/int4": (Call(0, 1, 1.0),)})}},
+        {"devices": {"a, 1": DeviceProfile({"float/int4": (Call(1, 1, 0.0),)})}},
     ],
     ids=str,
 )
@@ -127,6 +130,13 @@ FULL = MachineProfile(
     fork_join_s={1: 1e-7, 2: 5e-7},
     contended=0.6,
     threads=2,
+    devices={
+        "openvino:CPU, OpenVINO 1": DeviceProfile(
+            {"float/int4": (Call(64, 1000, 1e-3),), "attention": (Call(64, 10, 1e-3, 256),)},
+            version="OpenVINO 1",
+            load_bytes_s=1e9,
+        )
+    },
 )
 
 
@@ -192,12 +202,12 @@ OLD = (
     [
         (OLD, "is damaged or of an older version of edgerun, so it is ignored"),
         ("{", "is damaged or of an older version of edgerun, so it is ignored"),
-        ('{"format": 3, "profiles": {}}', "has format 3, this version of edgerun reads 2"),
+        ('{"format": 2, "profiles": {}}', "has format 2, this version of edgerun reads 3"),
         (
-            '{"format": 2, "profiles": {"x": {}}}',
+            '{"format": 3, "profiles": {"x": {}}}',
             "has profiles of other machines or other versions",
         ),
-        ('{"format": 2, "profiles": {}}', ""),
+        ('{"format": 3, "profiles": {}}', ""),
         (None, ""),
     ],
 )
@@ -226,3 +236,14 @@ def test_only_a_whole_profile_is_complete() -> None:
     assert FULL.complete
     assert not MachineProfile().complete
     assert not replace(FULL, rates={}).complete
+
+
+def test_a_device_counts_with_its_driver_only_and_beside_a_measured_processor() -> None:
+    key = "openvino:CPU, OpenVINO 1"
+    assert FULL.device("openvino:CPU", "OpenVINO 1") is FULL.devices[key]
+    assert FULL.device("openvino:CPU", "OpenVINO 2") is None
+    assert FULL.device("openvino:GPU", "OpenVINO 1") is None
+    assert FULL.other_versions("openvino:CPU", "OpenVINO 2") == ["OpenVINO 1"]
+    assert FULL.other_versions("openvino:CPU", "OpenVINO 1") == []
+    assert FULL.other_versions("openvino:GPU", "OpenVINO 2") == []
+    assert replace(FULL, bandwidth={}).device("openvino:CPU", "OpenVINO 1") is None

@@ -14,18 +14,14 @@ from edgerun.errors import EdgerunError
 from edgerun.formats.base import PackedWeight, unpack_bits
 from edgerun.kernels.isa import selected_isa
 from edgerun.machine import profile, timing
+from edgerun.machine.devices import Call, DeviceProfile
 from edgerun.machine.profile import MachineProfile, read_profile, write_profile
 from edgerun.plan import calibration, peaks
-from edgerun.plan.calibration import (
-    Load,
-    compiled,
-    graph_of,
-    loads_of,
-    random_weight,
-    thread_counts,
-)
+from edgerun.plan.calibration import compiled, loads_of, thread_counts
+from edgerun.plan.loads import BLOCK, Load, graph_of, random_weight
 from tests.support.fakes import Meter
 
+DEVICES = {"some:device, 1": DeviceProfile({"float/int4": (Call(1, 1, 1.0),)}, version="1")}
 SMALL = Load("int8_row", "ternary", 1, (256, 256), 3)
 
 
@@ -43,6 +39,7 @@ def quick(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(calibration, "BATCH_LAYERS", 1)
     monkeypatch.setattr(calibration, "DECODING", replace(SMALL, chained=True, shared=False))
     monkeypatch.setattr(calibration, "measure_bandwidth", lambda threads: 1e9 * threads)
+    monkeypatch.setattr(calibration, "measure_devices", lambda threads, progress: DEVICES)
     yield
     profile.machine_profile.cache_clear()
 
@@ -68,6 +65,7 @@ def test_everything_is_measured_and_kept() -> None:
     assert found.contended is not None
     assert found.contended > 0
     assert any("ternary weights" in line for line in said)
+    assert found.devices == DEVICES
 
 
 @pytest.mark.skipif(not selected_isa().looks_up, reason="nothing is looked up here")
@@ -163,7 +161,7 @@ def test_random_weights_are_whole(name: str) -> None:
     weight = random_weight(name, (64, 8), 0)
     assert isinstance(weight, PackedWeight)
     assert f"int{weight.bits}" == weight.format == name
-    assert (weight.shape, weight.block) == ((8, 64), calibration.BLOCK)
+    assert (weight.shape, weight.block) == ((8, 64), BLOCK)
 
 
 @pytest.mark.parametrize("name", ["ternary", "trits"])

@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from edgerun.backends.base import Backend, CompileOptions, Executable, Report, Shape, Support
+from edgerun.backends.estimates import node_seconds
 from edgerun.backends.openvino.devices import DEVICES, NAME, Device, find_device
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
 from edgerun.kernels.host.cores import worker_threads
+from edgerun.machine.devices import DeviceProfile
+from edgerun.machine.profile import CALIBRATE, machine_profile
 
 if TYPE_CHECKING:
     from edgerun.backends.openvino.session import Session
@@ -37,6 +40,7 @@ class OpenvinoBackend(Backend):
         self.name = NAME
         self._device: Device | None = None
         self._session: Session | None = None
+        self._measured: DeviceProfile | None = None
         self._threads = worker_threads(None)
 
     def configure(self, given: Mapping[str, Any]) -> None:
@@ -71,14 +75,59 @@ class OpenvinoBackend(Backend):
         return TRANSLATORS[node.op].supports(graph, node)
 
     def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
-        """A guess from the multiplications: no device was measured."""
+        """From what was measured of the device; else a guess from the multiplications."""
+        if profile := self._profile():
+            return node_seconds(profile, graph, node, shape)
         work = node_work(graph, node, graph.shapes)
         macs = (work.macs + work.cached_macs * shape.cached) * shape.rows
         return macs * SECONDS_PER_MAC + SECONDS_A_NODE
 
+    def crossing_seconds(self, shape: Shape, nbytes: int, *, entering: bool) -> float | None:
+        """What calls cost besides their work; values go in and out with them."""
+        profile = self._profile()
+        return (profile.calls_seconds(shape.rows) if entering else 0.0) if profile else None
+
+    def store_seconds(self, nbytes: int) -> float:
+        """See ``Backend``."""
+        profile = self._profile()
+        return profile.store_seconds(nbytes) if profile else 0.0
+
+    def launch_seconds(self) -> float:
+        """See ``Backend``."""
+        profile = self._profile()
+        return profile.launch_s if profile else 0.0
+
+    def chunks(self) -> tuple[int, ...]:
+        """Rows of networks."""
+        from edgerun.backends.openvino.pieces import ROWS
+
+        return tuple(sorted({rows for choices in ROWS.values() for rows in choices}))
+
+    def measures(self) -> Mapping[str, str]:
+        """The devices that are here and stand for themselves."""
+        here = (each for each in DEVICES.values() if each.calibrated and each.probe())
+        return {device.name: device.version for device in here}
+
     def cost_basis(self) -> str:
-        """Says that the estimates stand on nothing."""
-        return "assumed; this device was not measured, so it takes part only where it is named"
+        """Says what the estimates stand on."""
+        profile = self._profile()
+        if profile:
+            return f"measured {profile.measured} with {profile.version}"
+        others = self._device and machine_profile().other_versions(
+            self._device.title, self._device.version
+        )
+        if others:
+            return f"assumed: measured with {others[-1]} only; {CALIBRATE} this device anew"
+        return (
+            "assumed: this device was not measured, so it takes part only where it is named; "
+            f"{CALIBRATE} it"
+        )
+
+    def _profile(self) -> DeviceProfile | None:
+        """What was measured of the device with this version of its driver."""
+        if self._measured is None and self._device is not None:
+            self._measured = machine_profile().device(self._device.title, self._device.version)
+        return self._measured
 
     def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
         """Translates the segment and compares what the device computes with the companion.

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import platform
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +27,7 @@ INSTALL = "pip install 'edgerun[npu]'"
 INTEL = "0x8086"
 ACCELERATORS = Path("/sys/class/accel")
 GRAPHICS = Path("/sys/class/drm")
+LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
 SEVERAL = ("AUTO", "HETERO", "MULTI", "BATCH")
 HALVES = {"INFERENCE_PRECISION_HINT": "f16"}
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
@@ -51,6 +54,8 @@ class Device:
         obstacle: says what is missing here, and what mends it; empty if nothing is.
         summary: what runs there, for people.
         threads: whether it computes with threads of the processor.
+        calibrated: whether it is worth measuring for plans: not what stands in for others.
+        driver: says which version of its driver there is.
     """
 
     name: str
@@ -60,11 +65,18 @@ class Device:
     obstacle: Callable[[], str]
     summary: str
     threads: bool = False
+    calibrated: bool = True
+    driver: Callable[[], str] = str
 
     @property
     def title(self) -> str:
         """What messages call it."""
         return f"{NAME}:{self.name}"
+
+    @property
+    def version(self) -> str:
+        """Of what drives it: what was measured with another counts no more."""
+        return f"OpenVINO {installed_version()}{self.driver()}"
 
     def probe(self) -> Support:
         """Whether it seems to be there; opens nothing."""
@@ -101,16 +113,38 @@ def missing_package() -> str:
     """What is wrong with the installed OpenVINO, or empty."""
     if importlib.util.find_spec("openvino") is None:
         return f"OpenVINO is not installed: {INSTALL}"
-    from importlib.metadata import PackageNotFoundError, version  # takes 30 ms to import
-
-    try:
-        installed = version("openvino")
-    except PackageNotFoundError:
+    installed = installed_version()
+    if not installed:
         return f"the package openvino is damaged, it has no version: {INSTALL}"
     if tuple(int(part) for part in re.findall(r"\d+", installed)[:2]) < COMPLETE:
         needed = ".".join(map(str, COMPLETE))
         return f"OpenVINO {installed} is too old, {needed} or newer is needed: {INSTALL}"
     return ""
+
+
+@cache
+def installed_version() -> str:
+    """Of OpenVINO, without importing it or what reads packages, which takes 30 ms; or empty."""
+    spec = importlib.util.find_spec("openvino")
+    for folder in spec.submodule_search_locations or () if spec else ():
+        for path in sorted(Path(folder).parent.glob("openvino-*.dist-info")):
+            return path.name.removeprefix("openvino-").removesuffix(".dist-info")
+    return ""
+
+
+def _driver_version(pattern: str) -> str:
+    """The kernel, whose driver it is, and the date of what drives the device above it."""
+    found = sorted(path for folder in LIBRARIES for path in Path(folder).glob(pattern))
+    dates = [time.strftime("%Y-%m-%d", time.gmtime(path.stat().st_mtime)) for path in found]
+    return f", Linux {platform.release()}, {pattern.rpartition('/')[2]} of {max(dates, default='')}"
+
+
+def _gpu_version() -> str:
+    return _driver_version("intel-opencl/libigdrcl.so")
+
+
+def _npu_version() -> str:
+    return _driver_version("libze_intel_npu.so.1")
 
 
 def _nothing() -> str:
@@ -172,6 +206,7 @@ _ALL = (
         Stored.SIGNED,
         _gpu_obstacle,
         "a GPU of Intel's; never tried on one",
+        driver=_gpu_version,
     ),
     Device(
         "NPU",
@@ -180,6 +215,7 @@ _ALL = (
         Stored.SIGNED,
         _npu_obstacle,
         "an NPU of Intel's; never tried on one",
+        driver=_npu_version,
     ),
     Device(
         "NPUW-CPU",
@@ -188,6 +224,7 @@ _ALL = (
         Stored.SIGNED,
         _nothing,
         "the NPU's partitioner with the processor in place of the NPU",
+        calibrated=False,
     ),
 )
 DEVICES: Mapping[str, Device] = MappingProxyType({device.name: device for device in _ALL})

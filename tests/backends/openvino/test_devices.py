@@ -117,10 +117,17 @@ def test_openvino_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_versions(version: str, is_right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    monkeypatch.setattr(devices, "installed_version", lambda: version)
     reason = missing_package()
     assert (reason == "") == is_right
     assert is_right or f"OpenVINO {version} is too old, 2026.4 or newer is needed" in reason
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    pytest.importorskip("openvino")
+    assert devices.installed_version() == importlib.metadata.version("openvino")
+    assert find_device("CPU").version == f"OpenVINO {devices.installed_version()}"
+    assert ", Linux " in find_device("NPU").version
 
 
 def test_looking_for_devices_does_not_import_openvino() -> None:

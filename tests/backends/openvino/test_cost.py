@@ -1,0 +1,94 @@
+"""What OpenVINO's devices cost: what was measured of them, with this version of their driver."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgerun.backends import openvino
+from edgerun.backends.base import Phase, Shape
+from edgerun.backends.estimates import kept_bytes
+from edgerun.backends.openvino import OpenvinoBackend
+from edgerun.graph.ir import Graph
+from edgerun.machine.devices import ATTENTION, ELEMENTS, Call, DeviceProfile, device_key
+from edgerun.machine.profile import MachineProfile
+from edgerun.model.bundle import open_bundle
+from tests.support.bundles import bundle_of
+
+MEASURED = DeviceProfile(
+    calls={
+        "float/int4": (Call(64, 64_000, 2e-3),),
+        ELEMENTS: (Call(64, 64_000, 2e-3),),
+        ATTENTION: (Call(64, 64_000, 2e-3, 256),),
+    },
+    call_s=1e-3,
+    launch_s=5e-3,
+    load_bytes_s=1e6,
+    store_bytes_s=2e6,
+    version="OpenVINO 2027.1.0",
+    measured="2026-11-22",
+)
+SHAPE = Shape(Phase.PREFILL, 65, 100)
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> OpenvinoBackend:
+    monkeypatch.setattr("edgerun.backends.openvino.devices.installed_version", lambda: "2027.1.0")
+    profile = MachineProfile(
+        bandwidth={1: 1e9},
+        rates={"float/int4": {1: 1e9}},
+        fork_join_s={1: 1e-6},
+        devices={device_key("openvino:CPU", "OpenVINO 2027.1.0"): MEASURED},
+    )
+    monkeypatch.setattr(openvino, "machine_profile", lambda: profile)
+    made = openvino.make()
+    made.use_device("CPU")
+    return made
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return open_bundle(bundle_of("llama", weights="int4")).graph
+
+
+def test_nodes_cost_their_work_in_padded_calls(backend: OpenvinoBackend, graph: Graph) -> None:
+    linear = next(node for node in graph.nodes if node.op == "linear")
+    rows, columns = graph.constants[linear.inputs[1]].shape
+    assert backend.cost(graph, linear, SHAPE) == pytest.approx(128 * rows * columns / 64e6)
+    norm = next(node for node in graph.nodes if node.op == "rms_norm")
+    width = graph.shapes[norm.outputs[0]].width
+    assert backend.cost(graph, norm, SHAPE) == pytest.approx(128 * width / 64e6)
+
+
+def test_attention_reads_the_past_for_every_call(backend: OpenvinoBackend, graph: Graph) -> None:
+    node = next(node for node in graph.nodes if node.op == "attention")
+    heads, kv_heads, dim = (node.attrs[name] for name in ("num_heads", "num_kv_heads", "head_dim"))
+    assert kept_bytes(node) == 4 * 2 * kv_heads * dim
+    work = 2 * 64 * 2 * heads * dim * (256 + 64) / 64e6
+    assert backend.cost(graph, node, SHAPE) == pytest.approx(
+        work + 2 * 100 * kept_bytes(node) / 1e6
+    )
+
+
+def test_calls_and_copies_cost_something_too(backend: OpenvinoBackend) -> None:
+    assert backend.crossing_seconds(SHAPE, 100, entering=True) == pytest.approx(2e-3)
+    assert backend.crossing_seconds(SHAPE, 100, entering=False) == 0
+    assert (backend.store_seconds(2000), backend.launch_seconds()) == (1e-3, 5e-3)
+    assert backend.load_seconds(2000) == 0  # the past is in the cost of every call
+    assert backend.cost_basis() == "measured 2026-11-22 with OpenVINO 2027.1.0"
+
+
+def test_what_was_measured_with_another_driver_counts_as_nothing(
+    backend: OpenvinoBackend, monkeypatch: pytest.MonkeyPatch, graph: Graph
+) -> None:
+    monkeypatch.setattr("edgerun.backends.openvino.devices.installed_version", lambda: "2027.1.1")
+    assert backend.crossing_seconds(SHAPE, 100, entering=True) is None
+    assert (backend.store_seconds(2000), backend.launch_seconds()) == (0, 0)
+    assert "measured with OpenVINO 2027.1.0 only" in backend.cost_basis()
+    assert "--calibrate" in backend.cost_basis()
+    assert backend.cost(graph, graph.nodes[1], SHAPE) > 0
+
+
+def test_what_can_be_measured_stands_for_itself(backend: OpenvinoBackend) -> None:
+    pytest.importorskip("openvino")
+    assert backend.measures().get("CPU") == "OpenVINO 2027.1.0"
+    assert "NPUW-CPU" not in backend.measures()
