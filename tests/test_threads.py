@@ -47,9 +47,8 @@ def talk(llm: edgerun.LLM, number: int, messages: int) -> list[list[int]]:
         for turn in range(messages):
             if turn % CHAT == 0:
                 chat.clear()
-            stream = chat.send(
-                f"{number} {turn}", max_tokens=2, seed=1000 * number + turn, ignore_eos=True
-            )
+            text = f"{number} {turn % 100}"  # longer ones would not fit the context, CHAT of them
+            stream = chat.send(text, max_tokens=2, seed=10_000 * number + turn, ignore_eos=True)
             replies.append(stream.result().ids)
     return replies
 
