@@ -302,7 +302,7 @@ def _compile(
         compile_options = CompileOptions(
             states,
             options.progress,
-            digest=bundle.digest,
+            digest="" if bundle.is_foreign else bundle.digest,
             verified=lambda: verification.finish(options.progress),
         )
         programs = compile_plan(plan, backends, buckets(rows), compile_options, options.require)

@@ -46,12 +46,14 @@ class Bundle:
         manifest: what the exporter recorded.
         graph: the lowered graph; its constants are views of mapped files.
         files: of the folder.
+        is_foreign: it is another exporter's, and no digest covers its weights.
     """
 
     path: Path
     manifest: Manifest
     graph: Graph
     files: BundleFiles
+    is_foreign: bool = False
 
     @property
     def config(self) -> ModelConfig:
@@ -113,7 +115,8 @@ def _open_foreign(folder: Path) -> Bundle:
     manifest, description = foreign.manifest, folder / GENAI_CONFIG
     _check_model(description, manifest.model)
     graph = _graph(folder / foreign.name, foreign.data, None, description, manifest.model)
-    return Bundle(folder, manifest, graph, BundleFiles(folder, manifest.files))
+    files = BundleFiles(folder, manifest.files)
+    return Bundle(folder, manifest, graph, files, is_foreign=True)
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -158,6 +159,17 @@ def test_another_model_device_or_version_compiles(
     monkeypatch.setattr(openvino, "__version__", "2026.5.0")
     ids()
     assert made == ["compile"]
+
+
+def test_nothing_is_kept_of_weights_that_no_digest_covers(made: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "foreign"
+    shutil.copytree(bundle_of("llama", weights="fp32"), folder)
+    (folder / "manifest.json").unlink()
+    for _ in range(2):
+        with edgerun.load(folder, place="prefill=openvino:CPU", threads=1):
+            pass
+    assert made == ["compile"] * 2
+    assert not (tmp_path / "openvino").exists()
 
 
 @pytest.mark.parametrize("kind", ["flipped", "refused", "wrong"])
