@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 from edgerun.errors import InputError
 from edgerun.graph.ir import Graph, Node
 from edgerun.state import Batch, SequenceStore, State
+
+if TYPE_CHECKING:
+    from edgerun.machine.devices import DeviceProfile
 
 Values: TypeAlias = Mapping[str, NDArray[np.float32]]
 NO_VALUES: Values = MappingProxyType({})
@@ -220,30 +223,9 @@ class Backend(ABC):
     def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
         """Estimated seconds for the node with so many rows and so many tokens in the cache."""
 
-    def crossing_seconds(self, shape: Shape, nbytes: int, *, entering: bool) -> float | None:
-        """Measured seconds to enter a segment, or to leave it, besides its nodes' cost.
-
-        Args:
-            shape: of the batch.
-            nbytes: of the values that cross.
-            entering: or leaving.
-
-        Returns:
-            None where nothing was measured: then all changes cost the same.
-        """
+    def device_profile(self) -> DeviceProfile | None:
+        """What was measured of its device, so that plans may choose it unasked; else None."""
         return None
-
-    def store_seconds(self, nbytes: int) -> float:
-        """Seconds to hand over new keys and values of so many bytes, float32, to the pages."""
-        return 0.0
-
-    def load_seconds(self, nbytes: int) -> float:
-        """Seconds to read, once, keys and values that another back-end left in the pages."""
-        return 0.0
-
-    def launch_seconds(self) -> float:
-        """Seconds that the first call after a pause takes longer."""
-        return 0.0
 
     def chunks(self) -> tuple[int, ...]:
         """Rows of its calls, ascending, where these are fixed; any other number is padded."""

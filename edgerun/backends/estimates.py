@@ -18,8 +18,7 @@ def node_seconds(profile: DeviceProfile, graph: Graph, node: Node, shape: Shape)
     """Estimated seconds for a node.
 
     Of an op that keeps keys and values, those in the cache are read out of the pages for every
-    call, unless the device keeps what it read; new ones are written into them by
-    ``Backend.store_seconds``.
+    call, unless the device keeps what it read. That new ones are written into them is not counted.
     """
     work = node_work(graph, node, graph.shapes)
     if OPS[node.op].state is not None:

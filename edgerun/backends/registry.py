@@ -127,11 +127,32 @@ def _all_candidates(given: Mapping[str, Any]) -> Candidates:
     named = [name for name in settings().devices if name not in modules_of(ROOM)]
     probed = {name: _probed(name, None, given) for name in (*DEFAULT, *named)}
     absent = {name: support.reason for name, (_, support) in probed.items() if not support}
+    measured = _measured(given, absent)
     for name in set(named).intersection(absent):
         logger.warning("the back-end '%s' takes no part: %s", name, absent[name])
-    return Candidates(
-        tuple(backend for backend, support in probed.values() if support), absent=absent
-    )
+    here = tuple(backend for backend, support in probed.values() if support)
+    return Candidates((*here, *measured), absent=absent)
+
+
+def _measured(given: Mapping[str, Any], absent: dict[str, str]) -> list[Backend]:
+    """The devices that were measured, and are here with the driver that they had then.
+
+    Why others take no part is written into ``absent``.
+    """
+    from edgerun.machine.devices import title_of
+    from edgerun.machine.profile import machine_profile
+
+    profile, present = machine_profile(), []
+    for title in dict.fromkeys(map(title_of, profile.devices if profile.complete else ())):
+        name, _, device = title.partition(":")
+        backend, support = _probed(name, device, given)
+        if not support:
+            absent[title] = support.reason
+        elif backend.device_profile():
+            present.append(backend)
+        else:
+            absent[title] = backend.cost_basis()
+    return present
 
 
 def absent_backends(candidates: Candidates) -> dict[str, str]:

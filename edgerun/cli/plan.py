@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edgerun.cli import options
+
+if TYPE_CHECKING:
+    from edgerun.plan.breakeven import Split
 
 EXAMPLES = options.examples("edgerun plan", "edgerun plan ./my-model --explain")
 
@@ -29,11 +32,13 @@ def plan(
     from edgerun.llm.loading import LoadOptions, candidates_for, packing_of, resolve
     from edgerun.model.bundle import open_bundle
     from edgerun.plan.routes import plan_for
+    from edgerun.plan.tasks import Budget
 
     chosen = LoadOptions(backend=backend, device=device, place=place)
     bundle = open_bundle(resolve(options.model_of(model, named)))
     candidates = candidates_for(bundle, chosen)
-    rows = plan_for(bundle.graph, candidates).explain()
+    found = plan_for(bundle.graph, candidates, Budget(call_rows=chosen.chunk_rows))
+    rows = found.explain()
     for candidate in candidates.every():
         candidate.close()
     placements = [asdict(row) for row in rows if explain or row.chosen]
@@ -43,12 +48,16 @@ def plan(
     from edgerun.cli.screen.tables import print_pairs, print_rows
 
     print_rows([_line(row) for row in _together(placements)])
+    if verdict := found.verdict():
+        print(verdict)
     if explain:
         absent = absent_backends(candidates)
         if absent:
             print_pairs("not in the plan", absent)
         bases = {row["backend"]: row["basis"] for row in placements if row["basis"]}
         print_pairs("estimates stand on", bases)
+        for split in found.splits:
+            print_pairs(f"prompts with {' and '.join(split.there.names)}", _terms(split))
         print(f"ternary weights in memory: {packing_of(bundle, chosen)}")
 
 
@@ -78,4 +87,24 @@ def _line(row: Mapping[str, Any]) -> dict[str, str]:
         "back-end": row["backend"] if row["chosen"] else f"not {row['backend']}",
         "estimate": "" if row["seconds"] is None else f"{row['seconds'] * 1e3:.2f} ms",
         "what, or why not": ops if row["chosen"] else row["reason"],
+    }
+
+
+def _terms(split: Split) -> dict[str, str]:
+    """What decides from how many tokens on prompts go elsewhere, term by term."""
+    tokens, start = split.longest, split.from_tokens()
+    here = " and ".join(split.here.names)
+    calls = {
+        f"a call of {rows} rows": f"{seconds * 1e3:.4g} ms"
+        for rows, seconds in split.there.calls.items()
+    }
+    return {
+        "first call after a pause": f"{split.launch_s * 1e3:.4g} ms more",
+        **(calls or {"a token": f"{split.there.token_s * 1e6:.4g} us"}),
+        "keys and values of a token": f"{split.handover_s * 1e6:.4g} us to hand over",
+        f"the last token, with {here}": f"{split.decode_s * 1e3:.4g} ms",
+        f"a prompt of {tokens} tokens": f"{split.seconds_there(tokens) * 1e3:.4g} ms",
+        f"the same with {here} alone": f"{split.seconds_here(tokens) * 1e3:.4g} ms",
+        "it pays": "never in a call" if start is None else f"from {start} tokens on",
+        "figures": split.basis,
     }

@@ -32,6 +32,7 @@ from edgerun.plan.programs import Programs, compile_plan
 from edgerun.plan.routes import plan_for
 from edgerun.plan.states import states_of
 from edgerun.plan.streaming import streamed_bytes
+from edgerun.plan.tasks import Budget
 from edgerun.plan.workload import Workload, affordable_rows, workload
 from edgerun.state import State
 from edgerun.state.capacity import affordable_context, check_context, largest_call
@@ -295,7 +296,7 @@ def _compile(
         backends = candidates.every()
         for backend in backends:
             owned.callback(backend.close)
-        plan = plan_for(bundle.graph, candidates)
+        plan = plan_for(bundle.graph, candidates, Budget(call_rows=rows))
         used = tuple(backend for backend in backends if backend.name in plan.backends())
         for backend in set(backends).difference(used):
             backend.close()

@@ -127,11 +127,11 @@ class DeviceProfile:
         return self.call_s * sum(1 for _ in self.cut(rows))
 
     def load_seconds(self, nbytes: float) -> float:
-        """Seconds to read keys and values of so many bytes, as float32, out of pages."""
+        """Seconds to read keys and values, or other values, of so many bytes out of host memory."""
         return nbytes / self.load_bytes_s if self.load_bytes_s else 0.0
 
     def store_seconds(self, nbytes: float) -> float:
-        """Seconds to write keys and values of so many bytes, as float32, into pages."""
+        """Seconds to write so many bytes back."""
         return nbytes / self.store_bytes_s if self.store_bytes_s else 0.0
 
     def _rate(self, calls: tuple[Call, ...], rows: int) -> float:
@@ -158,6 +158,15 @@ def cut(rows: int, chunks: tuple[int, ...]) -> Iterator[int]:
         size = next((each for each in chunks if each >= rows), chunks[-1])
         yield size
         rows -= size
+
+
+def title_of(key: str) -> str:
+    """The device that a key of a profile names.
+
+    >>> title_of("openvino:CPU, OpenVINO 2026.4.1")
+    'openvino:CPU'
+    """
+    return key.partition(",")[0]
 
 
 def device_key(title: str, version: str) -> str:

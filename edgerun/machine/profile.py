@@ -76,6 +76,8 @@ class MachineProfile:
         fork_join_s: what an instruction of a program costs besides its kernel, by threads.
         contended: speed of decoding while another process keeps one core busy, idle is 1.
         threads: with which ``rates`` and ``contended`` were measured.
+        other_rates: of what multiplies no weights, ``devices.ATTENTION`` and ``ELEMENTS``, as
+            ``rates``; of the latter, elements a second.
         devices: what others than the processor can do, by ``device_key``.
     """
 
@@ -87,6 +89,7 @@ class MachineProfile:
     fork_join_s: Mapping[Count, Annotated[float, msgspec.Meta(ge=0)]] = field(default_factory=dict)
     contended: float | None = None
     threads: Count = 1
+    other_rates: Mapping[str, Speeds] = field(default_factory=dict)
     devices: Mapping[str, DeviceProfile] = field(default_factory=dict)
 
     @property
@@ -127,7 +130,8 @@ class MachineProfile:
 
         A family that was not measured counts as the slowest that was.
         """
-        return _nearest(self.rates.get(name) or _slowest(self.rates), rows)
+        rates = self.rates.get(name) or self.other_rates.get(name) or _slowest(self.rates)
+        return _nearest(rates, rows)
 
     def instruction_s(self, threads: int) -> float:
         """Seconds an instruction costs besides its kernel; of the nearest number of threads."""

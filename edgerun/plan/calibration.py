@@ -31,7 +31,7 @@ from edgerun.machine.profile import (
     write_profile,
 )
 from edgerun.machine.timing import best_time, median_time
-from edgerun.plan.device_calibration import measure_devices
+from edgerun.plan.device_calibration import measure_devices, measure_kernels
 from edgerun.plan.loads import Load, graph_of
 from edgerun.plan.peaks import measure_fork_join, measure_peaks
 from edgerun.state import Batch, SequenceStore, same_attention
@@ -112,6 +112,8 @@ def _measure_all(threads: int, progress: Progress) -> MachineProfile:
         name = family(activations, weights)
         rates[name] = {rows: rate for rows, (rate, _) in measured.items()}
         paths[name] = {rows: path for rows, (_, path) in measured.items()}
+    progress("kernels of attention and norms")
+    other_rates = measure_kernels(threads)
     return MachineProfile(
         bandwidth=bandwidth,
         rates=rates,
@@ -119,6 +121,7 @@ def _measure_all(threads: int, progress: Progress) -> MachineProfile:
         peaks=peaks,
         fork_join_s=fork_join,
         threads=threads,
+        other_rates=other_rates,
         devices=measure_devices(threads, progress),
     )
 

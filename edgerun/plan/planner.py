@@ -9,178 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from collections.abc import Sequence
 
-from edgerun.backends.base import (
-    FEW_ROWS,
-    Backend,
-    Phase,
-    Shape,
-    Support,
-)
+from edgerun.backends.base import Backend
 from edgerun.errors import UnsupportedError
-from edgerun.graph.ir import Graph, Node, ValueShape
-from edgerun.graph.shapes import value_shapes
-from edgerun.ops.base import IDS, POSITIONS
+from edgerun.graph.ir import Graph
+from edgerun.plan.plans import Plan, Refusal, Route, Segment
+from edgerun.plan.tasks import TYPICAL, Placed, Task, segments_of
 from edgerun.plan.workload import logit_nodes
-
-SWITCH_SECONDS = 5e-5  # to leave one back-end and enter another
-SWITCH_BYTES_A_SECOND = 4e9  # of the values that cross: out of one memory, into another
-CACHED = 512  # tokens that a sequence has, as a rule
-# What estimates are made for.
-TYPICAL = (
-    Shape(Phase.PREFILL, 128, CACHED),
-    Shape(Phase.FEW, FEW_ROWS // 4, CACHED),
-    Shape(Phase.DECODE, 1, CACHED),
-)
-PROMPTS = "prompts"  # how a plan calls rows of prompts whose logits nobody wants
-FLOAT_BYTES = 4
-LOGIT_ROWS = 1  # of a chunk of a prompt, as a rule
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Consecutive nodes on one back-end.
-
-    Attributes:
-        backend: name of the back-end.
-        graph: the nodes, with what goes in and out.
-        seconds: estimated time for the phase's typical number of rows.
-    """
-
-    backend: str
-    graph: Graph
-    seconds: float
-
-    def count_ops(self) -> dict[str, int]:
-        """Nodes by op."""
-        return dict(Counter(node.op for node in self.graph.nodes))
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a back-end does not take part in a phase."""
-
-    backend: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Where rows of prompts go whose logits nobody wants: they leave keys and values alone.
-
-    Attributes:
-        segments: in order; nothing comes out of the last.
-        refusals: back-ends that take no part.
-        from_rows: of a sequence in a batch; fewer go where all others go.
-    """
-
-    segments: tuple[Segment, ...]
-    refusals: tuple[Refusal, ...] = ()
-    from_rows: int = FEW_ROWS + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Segments of every phase, and what was turned down.
-
-    Attributes:
-        segments: in order, by phase; together they run every batch.
-        refusals: back-ends that take no part in a phase.
-        bases: what the estimates of a back-end stand on, where it says so.
-        prompts: where most rows of prompts go instead.
-    """
-
-    segments: Mapping[Phase, tuple[Segment, ...]]
-    refusals: Mapping[Phase, tuple[Refusal, ...]]
-    bases: Mapping[str, str] = field(default_factory=dict)
-    prompts: Route | None = None
-
-    def backends(self) -> set[str]:
-        """Names of those that run anything."""
-        placed = [*self.segments.values(), self.prompts.segments if self.prompts else ()]
-        return {segment.backend for segments in placed for segment in segments}
-
-    def explain(self) -> list[Placement]:
-        """What runs where, phase by phase, each followed by what was turned down."""
-        rows: list[Placement] = []
-        if self.prompts is not None:
-            rows += self._lines(PROMPTS, self.prompts.segments, self.prompts.refusals)
-        for phase, segments in self.segments.items():
-            rows += self._lines(phase.value, segments, self.refusals[phase])
-        return rows
-
-    def _lines(
-        self, phase: str, segments: Sequence[Segment], refusals: Sequence[Refusal]
-    ) -> list[Placement]:
-        chosen = [
-            Placement(
-                phase,
-                segment.backend,
-                True,
-                segment.seconds,
-                segment.count_ops(),
-                basis=self.bases.get(segment.backend, ""),
-            )
-            for segment in segments
-        ]
-        refused = [
-            Placement(phase, refusal.backend, False, reason=refusal.reason) for refusal in refusals
-        ]
-        return chosen + refused
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """One line of an explained plan.
-
-    Attributes:
-        phase: a ``Phase``, or ``PROMPTS``.
-        backend: its name.
-        chosen: whether it runs there.
-        seconds: estimate for the phase's typical number of rows, see ``TYPICAL``.
-        ops: nodes of the segment by op.
-        reason: why it was turned down.
-        basis: what the estimate stands on.
-    """
-
-    phase: str
-    backend: str
-    chosen: bool
-    seconds: float | None = None
-    ops: Mapping[str, int] = field(default_factory=dict)
-    reason: str = ""
-    basis: str = ""
-
-
-Placed: TypeAlias = "list[tuple[Node, Backend, float]]"
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """A graph in a shape; ``late`` are the nodes that see only rows whose logits are wanted."""
-
-    graph: Graph
-    shape: Shape
-    late: frozenset[str]
-
-    def able(self, backend: Backend, node: Node) -> Support:
-        """Whether a back-end can run a node."""
-        if self.graph.refusal and not backend.whole_graph:
-            return Support(False, self.graph.refusal)
-        return backend.supports(self.graph, node, self.shape)
-
-    def cost(self, backend: Backend, node: Node) -> float:
-        """Seconds that a back-end estimates for a node."""
-        late = self.shape.phase is Phase.PREFILL and node.name in self.late
-        shape = replace(self.shape, rows=LOGIT_ROWS) if late else self.shape
-        return backend.cost(self.graph, node, shape)
-
-    def total(self, backend: Backend) -> float:
-        """Seconds that a back-end estimates for the graph."""
-        return sum(self.cost(backend, node) for node in self.graph.nodes)
 
 
 def plan_prompts(graph: Graph, backends: Sequence[Backend], preferred: str | None = None) -> Route:
@@ -194,8 +30,8 @@ def plan_prompts(graph: Graph, backends: Sequence[Backend], preferred: str | Non
     Raises:
         UnsupportedError: some node runs on none of them.
     """
-    task = _Task(graph, TYPICAL[0], frozenset())
-    return Route(*_plan_phase(task, backends, preferred))
+    task = Task(graph, TYPICAL[0], frozenset())
+    return Route(*_place(task, backends, preferred))
 
 
 def make_plan(graph: Graph, backends: Sequence[Backend], preferred: str | None = None) -> Plan:
@@ -212,8 +48,8 @@ def make_plan(graph: Graph, backends: Sequence[Backend], preferred: str | None =
     segments, refusals = {}, {}
     late = frozenset(logit_nodes(graph))
     for shape in TYPICAL:
-        task = _Task(graph, shape, late)
-        segments[shape.phase], refusals[shape.phase] = _plan_phase(task, backends, preferred)
+        task = Task(graph, shape, late)
+        segments[shape.phase], refusals[shape.phase] = _place(task, backends, preferred)
     return Plan(segments, refusals, cost_bases(backends))
 
 
@@ -223,22 +59,24 @@ def cost_bases(backends: Sequence[Backend]) -> dict[str, str]:
     return {name: basis for name, basis in bases.items() if basis}
 
 
-def _plan_phase(
-    task: _Task, backends: Sequence[Backend], preferred: str | None
+def _place(
+    task: Task, backends: Sequence[Backend], preferred: str | None
 ) -> tuple[tuple[Segment, ...], tuple[Refusal, ...]]:
     graph = task.graph
     mixing = [backend for backend in backends if not backend.whole_graph]
-    seconds, placed = _cheapest_path(task, mixing, preferred)
+    seconds, placed = cheapest_path(task, mixing, preferred)
     for backend in backends:
         if backend.whole_graph and all(task.able(backend, node) for node in graph.nodes):
             alone = [(node, backend, task.cost(backend, node)) for node in graph.nodes]
             if (total := sum(cost for *_, cost in alone)) < seconds:
                 seconds, placed = total, alone
     if placed:
-        return _segments(graph, placed), _refusals(task, backends, placed)
+        return segments_of(graph, placed), refusals_of(task, backends, placed)
     if not graph.nodes:
         raise UnsupportedError(graph.refusal)
-    reasons = [f"{refusal.backend}: {refusal.reason}" for refusal in _refusals(task, backends, [])]
+    reasons = [
+        f"{refusal.backend}: {refusal.reason}" for refusal in refusals_of(task, backends, [])
+    ]
     said = "; ".join(reasons) or "none was given"
     raise UnsupportedError(
         f"no back-end runs this model's {task.shape.phase.value}: {said}{_advice(graph, backends)}"
@@ -255,86 +93,34 @@ def _advice(graph: Graph, backends: Sequence[Backend]) -> str:
     return ""
 
 
-def _cheapest_path(
-    task: _Task, backends: Sequence[Backend], preferred: str | None
+def cheapest_path(
+    task: Task, backends: Sequence[Backend], preferred: str | None = None
 ) -> tuple[float, Placed]:
     """Best back-end for every node (Viterbi's algorithm); no nodes where one has none.
 
     A change of back-end costs what the bytes that cross cost, and something for itself.
     """
-    best: dict[str, tuple[float, Placed]] = {"": (0.0, [])}
-    crossing = _crossing_seconds(task) if len(backends) > 1 else [0.0] * len(task.graph.nodes)
-    for node, switch in zip(task.graph.nodes, crossing, strict=True):
-        reached: dict[str, tuple[float, Placed]] = {}
+    best: dict[Backend | None, tuple[float, Placed]] = {None: (0.0, [])}
+    crossing = task.crossing_bytes() if len(backends) > 1 else [0] * len(task.graph.nodes)
+    for node, nbytes in zip(task.graph.nodes, crossing, strict=True):
+        reached: dict[Backend | None, tuple[float, Placed]] = {}
         able = [backend for backend in backends if task.able(backend, node)]
         for backend in [candidate for candidate in able if candidate.name == preferred] or able:
             cost = task.cost(backend, node)
             totals = {
-                name: total + cost + (switch if name not in ("", backend.name) else 0.0)
-                for name, (total, _) in best.items()
+                before: total + cost + task.change_seconds(before, backend, nbytes)
+                for before, (total, _) in best.items()
             }
-            previous = min(totals, key=lambda name: totals[name])
-            path = [*best[previous][1], (node, backend, cost)]
-            reached[backend.name] = (totals[previous], path)
+            previous = min(totals, key=lambda before: totals[before])
+            reached[backend] = (totals[previous], [*best[previous][1], (node, backend, cost)])
         if not reached:
             return math.inf, []
         best = reached
     return min(best.values(), key=lambda entry: entry[0])
 
 
-def _crossing_seconds(task: _Task) -> list[float]:
-    """What it costs to change the back-end before each node: for the values alive there."""
-    graph, shapes = task.graph, value_shapes(task.graph)
-    last_read = {name: index for index, node in enumerate(graph.nodes) for name in node.inputs}
-    alive: dict[str, int] = {}
-    seconds = []
-    for index, node in enumerate(graph.nodes):
-        crossing = sum(bytes_ for name, bytes_ in alive.items() if last_read.get(name, 0) >= index)
-        seconds.append(SWITCH_SECONDS + crossing / SWITCH_BYTES_A_SECOND)
-        for name in node.outputs:
-            shape = shapes.get(name, ValueShape(0))  # an op that only its own back-end knows
-            rows = min(task.shape.rows, LOGIT_ROWS) if shape.selected else task.shape.rows
-            alive[name] = FLOAT_BYTES * shape.width * rows
-    return seconds
-
-
-def _segments(graph: Graph, placed: Placed) -> tuple[Segment, ...]:
-    groups: list[tuple[str, list[Node], float]] = []
-    for node, backend, cost in placed:
-        if not groups or groups[-1][0] != backend.name:
-            groups.append((backend.name, [], 0.0))
-        name, nodes, seconds = groups[-1]
-        nodes.append(node)
-        groups[-1] = (name, nodes, seconds + cost)
-    shapes = value_shapes(graph) if len(groups) > 1 else {}
-    return tuple(
-        Segment(name, _cut(graph, nodes, shapes), seconds) for name, nodes, seconds in groups
-    )
-
-
-def _cut(graph: Graph, nodes: list[Node], shapes: Mapping[str, ValueShape]) -> Graph:
-    """The sub-graph of some nodes: inputs are values made outside, outputs those read outside."""
-    inside = {node.name for node in nodes}
-    computed = {output for node in nodes for output in node.outputs}
-    read = dict.fromkeys(name for node in nodes for name in node.inputs if name)
-    outside = {name for node in graph.nodes if node.name not in inside for name in node.inputs}
-    segment = graph.with_nodes(nodes)
-    inputs = [
-        name
-        for name in read
-        if name not in computed and name not in graph.constants and name not in (IDS, POSITIONS)
-    ]
-    outputs = [
-        name for name in dict.fromkeys([*computed]) if name in outside or name in graph.outputs
-    ]
-    constants = {name: graph.constants[name] for name in read if name in graph.constants}
-    input_shapes = {name: shapes[name] for name in inputs if name in shapes}
-    return replace(
-        segment, inputs=inputs, outputs=outputs, constants=constants, shapes=input_shapes
-    )
-
-
-def _refusals(task: _Task, backends: Sequence[Backend], placed: Placed) -> tuple[Refusal, ...]:
+def refusals_of(task: Task, backends: Sequence[Backend], placed: Placed) -> tuple[Refusal, ...]:
+    """Why back-ends do not run nodes of a task that was placed so."""
     used = {backend.name for _, backend, _ in placed}
     refusals: list[Refusal] = []
     for backend in backends:
@@ -356,7 +142,7 @@ def _refusals(task: _Task, backends: Sequence[Backend], placed: Placed) -> tuple
     return tuple(refusals)
 
 
-def _left_out(task: _Task, backend: Backend, placed: Placed) -> list[Refusal]:
+def _left_out(task: Task, backend: Backend, placed: Placed) -> list[Refusal]:
     """Why nodes are not on a back-end that is made for some of them only, a line a reason."""
     nodes = [(node, cost) for node, other, cost in placed if other is not backend]
     supports = [task.able(backend, node) for node, _ in nodes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -23,8 +24,10 @@ from edgerun.env import settings
 from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import value_shapes
-from edgerun.plan.planner import Plan, Segment
+from edgerun.plan.plans import Plan, Segment
 from edgerun.state import Batch, SequenceStore
+
+logger = logging.getLogger(__name__)
 
 
 class Programs:
@@ -135,9 +138,13 @@ class Deferred(Executable):
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         """Runs the program; see ``Executable``."""
+        return self.prepare()(batch, cache, values)
+
+    def prepare(self) -> Executable:
+        """The program, compiled if it is not yet."""
         if self._program is None:
             self._program = self._compile()
-        return self._program(batch, cache, values)
+        return self._program
 
     def close(self) -> None:
         """Closes the program, if there is one."""
@@ -183,7 +190,8 @@ def compile_plan(
         for segment in segments:
             chosen = with_fallback(by_name, segment.backend, options)
             chosen = replace(chosen, required=segment.backend == required)
-            parts.append(_compile(by_name[segment.backend], segment.graph, shape, chosen))
+            backend, graph = by_name[segment.backend], segment.graph
+            parts.append(_compile(backend, graph, shape, chosen, is_asked=plan.is_asked))
         return parts[0] if len(parts) == 1 else Chain(parts)
 
     # Largest first: its kernels are the most, and compile while the others are bound.
@@ -199,9 +207,13 @@ def compile_plan(
             )
         nothing = _without_rows(plan.segments[Phase.PREFILL][-1].graph)
         route, largest = plan.prompts, ordered.pop(0)
-        prompts = PromptRows(program(route.segments, largest), route.from_rows, nothing)
         others = plan.segments[Phase.PREFILL]
-        compiled[largest] = Deferred(lambda: program(others, largest))
+        there = Deferred(lambda: program(route.segments, largest))
+        here = Deferred(lambda: program(others, largest))
+        # What was asked for shall fail at once if it does; else what runs short prompts is first.
+        (there if plan.is_asked else here).prepare()
+        compiled[largest] = here
+        prompts = PromptRows(there, route.from_rows, nothing)
     for shape in ordered:
         compiled[shape] = program(plan.segments[shape.phase], shape)
     return Programs(compiled, prompts)
@@ -230,8 +242,16 @@ def with_fallback(
     return replace(options, fallback=compile_elsewhere)
 
 
-def _compile(backend: Backend, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
+def _compile(
+    backend: Backend, segment: Graph, shape: Shape, options: CompileOptions, *, is_asked: bool
+) -> Executable:
     checks, shows = settings().validate, trace.enabled(trace.SHAPES)
     if (checks or shows) and not backend.whole_graph:
         return ObservedExecutable(backend, segment, shape, options, checks=checks, shows=shows)
-    return backend.compile(segment, shape, options)
+    try:
+        return backend.compile(segment, shape, options)
+    except BackendError as error:
+        if is_asked or options.required or options.fallback is None:
+            raise
+        logger.warning("%s takes no part after all: %s", backend.name, error)
+        return options.fallback(segment, shape)

@@ -8,17 +8,24 @@ from edgerun.backends.registry import Candidates
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.ops.registry import OPS
-from edgerun.plan.planner import Plan, cost_bases, make_plan, plan_prompts
+from edgerun.plan.planner import cost_bases, make_plan, plan_prompts
+from edgerun.plan.plans import Plan
+from edgerun.plan.tasks import USUAL, Budget
 
 
-def plan_for(graph: Graph, candidates: Candidates) -> Plan:
+def plan_for(graph: Graph, candidates: Candidates, budget: Budget = USUAL) -> Plan:
     """Chooses the cheapest placement for every phase, and for prompts where they go elsewhere.
 
     Raises:
         UnsupportedError: some node runs on none of the candidates.
     """
-    plan = make_plan(graph, candidates.backends, candidates.preferred)
-    prompts = candidates.prompts
+    prompts, backends = candidates.prompts, candidates.backends
+    measured = any(backend.device_profile() for backend in backends)
+    if prompts is None and candidates.preferred is None and measured:
+        from edgerun.plan.together import plan_together  # where nothing was measured, not needed
+
+        return plan_together(graph, backends, budget)
+    plan = make_plan(graph, backends, candidates.preferred)
     if prompts is None:
         return plan
     route = plan_prompts(prompt_graph(graph), prompts.backends, prompts.preferred)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from edgerun.backends.base import Backend, Phase
 from edgerun.graph.shapes import node_work, value_shapes
 from edgerun.ops.registry import OPS
-from edgerun.plan.planner import Plan
+from edgerun.plan.plans import Plan
 
 
 def streamed_bytes(plan: Plan, backends: Sequence[Backend]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ import edgerun.backends.cpu as cpu
 from edgerun.backends.base import Phase, Shape
 from edgerun.backends.cpu.families import family_of, paths_of, paths_taken, weight_bytes
 from edgerun.formats.base import PackedWeight
-from edgerun.graph.ir import Constant, Graph, Node
+from edgerun.graph.ir import Constant, Graph, Node, ValueShape
 from edgerun.kernels.lang.isa import ISAS
 from edgerun.machine.profile import MachineProfile
 from edgerun.plan.loads import random_weight
-from edgerun.plan.planner import TYPICAL, make_plan
+from edgerun.plan.planner import make_plan
+from edgerun.plan.tasks import TYPICAL
 
 # Multiplication so fast that only memory counts, or the other way round; instructions are free.
 MEMORY = MachineProfile(bandwidth={1: 1e9}, rates={"x": {1: 1e30}}, fork_join_s={1: 1e-30})
@@ -160,3 +162,22 @@ def test_a_profile_with_gaps_changes_no_cost(
         nominal = cost(monkeypatch, MachineProfile(), graph, rows, threads=2)
         assert cost(monkeypatch, partial, graph, rows, threads=2) == nominal
     assert cpu.basis(partial, 2).startswith("nominal speeds")
+
+
+def test_what_multiplies_no_weights_costs_what_was_measured_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 16}
+    attributes = {"layer": 0, **sizes, "scale": 0.25, "window": 0}
+    attends = Node("attention", "a", ("q", "k", "v"), ("y",), attributes)
+    adds = Node("rms_norm", "n", ("q", "w"), ("y",), {"epsilon": 1e-5})
+    shapes = {"q": ValueShape(64), "k": ValueShape(32), "v": ValueShape(32)}
+    others = {"attention": {1: 1e6, 128: 2e6}, "elements": {1: 1e6, 128: 4e6}}
+    measured = replace(CORES, other_rates=others)
+    graph = Graph([attends], ["q", "k", "v"], ["y"], {}, shapes=shapes)
+    macs = 2 * 4 * 16 * 128 * 128
+    assert cost(monkeypatch, measured, graph, 128) == pytest.approx(macs / 2e6)
+    assert cost(monkeypatch, CORES, graph, 128) == pytest.approx(macs / 5e9)  # the slowest known
+    graph = Graph([adds], ["q"], ["y"], {"w": np.ones(64, np.float32)}, shapes=shapes)
+    assert cost(monkeypatch, measured, graph, 128) == pytest.approx(128 * 64 / 4e6)
+    assert cost(monkeypatch, CORES, graph, 128) == pytest.approx(9e-30)  # as many starts

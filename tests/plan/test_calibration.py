@@ -22,6 +22,7 @@ from edgerun.plan.loads import BLOCK, Load, graph_of, random_weight
 from tests.support.fakes import Meter
 
 DEVICES = {"some:device, 1": DeviceProfile({"float/int4": (Call(1, 1, 1.0),)}, version="1")}
+OTHERS = {"attention": {1: 1e9, 128: 2e9}}
 SMALL = Load("int8_row", "ternary", 1, (256, 256), 3)
 
 
@@ -40,6 +41,7 @@ def quick(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(calibration, "DECODING", replace(SMALL, chained=True, shared=False))
     monkeypatch.setattr(calibration, "measure_bandwidth", lambda threads: 1e9 * threads)
     monkeypatch.setattr(calibration, "measure_devices", lambda threads, progress: DEVICES)
+    monkeypatch.setattr(calibration, "measure_kernels", lambda threads: OTHERS)
     yield
     profile.machine_profile.cache_clear()
 
@@ -65,7 +67,7 @@ def test_everything_is_measured_and_kept() -> None:
     assert found.contended is not None
     assert found.contended > 0
     assert any("ternary weights" in line for line in said)
-    assert found.devices == DEVICES
+    assert (found.devices, found.other_rates) == (DEVICES, OTHERS)
 
 
 @pytest.mark.skipif(not selected_isa().looks_up, reason="nothing is looked up here")

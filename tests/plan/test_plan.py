@@ -15,8 +15,9 @@ from edgerun.backends.base import (
 )
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node, ValueShape
-from edgerun.plan.planner import SWITCH_BYTES_A_SECOND, SWITCH_SECONDS, make_plan
+from edgerun.plan.planner import make_plan
 from edgerun.plan.programs import compile_plan
+from edgerun.plan.tasks import SWITCH_BYTES_A_SECOND, SWITCH_SECONDS
 from edgerun.state import Batch, SequenceStore, same_attention
 
 

@@ -76,26 +76,17 @@ class OpenvinoBackend(Backend):
 
     def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
         """From what was measured of the device; else a guess from the multiplications."""
-        if profile := self._profile():
+        if profile := self.device_profile():
             return node_seconds(profile, graph, node, shape)
         work = node_work(graph, node, graph.shapes)
         macs = (work.macs + work.cached_macs * shape.cached) * shape.rows
         return macs * SECONDS_PER_MAC + SECONDS_A_NODE
 
-    def crossing_seconds(self, shape: Shape, nbytes: int, *, entering: bool) -> float | None:
-        """What calls cost besides their work; values go in and out with them."""
-        profile = self._profile()
-        return (profile.calls_seconds(shape.rows) if entering else 0.0) if profile else None
-
-    def store_seconds(self, nbytes: int) -> float:
-        """See ``Backend``."""
-        profile = self._profile()
-        return profile.store_seconds(nbytes) if profile else 0.0
-
-    def launch_seconds(self) -> float:
-        """See ``Backend``."""
-        profile = self._profile()
-        return profile.launch_s if profile else 0.0
+    def device_profile(self) -> DeviceProfile | None:
+        """What was measured of the device with this version of its driver."""
+        if self._measured is None and self._device is not None:
+            self._measured = machine_profile().device(self._device.title, self._device.version)
+        return self._measured
 
     def chunks(self) -> tuple[int, ...]:
         """Rows of networks."""
@@ -110,7 +101,7 @@ class OpenvinoBackend(Backend):
 
     def cost_basis(self) -> str:
         """Says what the estimates stand on."""
-        profile = self._profile()
+        profile = self.device_profile()
         if profile:
             return f"measured {profile.measured} with {profile.version}"
         others = self._device and machine_profile().other_versions(
@@ -122,12 +113,6 @@ class OpenvinoBackend(Backend):
             "assumed: this device was not measured, so it takes part only where it is named; "
             f"{CALIBRATE} it"
         )
-
-    def _profile(self) -> DeviceProfile | None:
-        """What was measured of the device with this version of its driver."""
-        if self._measured is None and self._device is not None:
-            self._measured = machine_profile().device(self._device.title, self._device.version)
-        return self._measured
 
     def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
         """Translates the segment and compares what the device computes with the companion.

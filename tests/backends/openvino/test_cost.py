@@ -69,11 +69,8 @@ def test_attention_reads_the_past_for_every_call(backend: OpenvinoBackend, graph
     )
 
 
-def test_calls_and_copies_cost_something_too(backend: OpenvinoBackend) -> None:
-    assert backend.crossing_seconds(SHAPE, 100, entering=True) == pytest.approx(2e-3)
-    assert backend.crossing_seconds(SHAPE, 100, entering=False) == 0
-    assert (backend.store_seconds(2000), backend.launch_seconds()) == (1e-3, 5e-3)
-    assert backend.load_seconds(2000) == 0  # the past is in the cost of every call
+def test_what_was_measured_with_this_driver_is_what_counts(backend: OpenvinoBackend) -> None:
+    assert backend.device_profile() is MEASURED
     assert backend.cost_basis() == "measured 2026-11-22 with OpenVINO 2027.1.0"
 
 
@@ -81,8 +78,7 @@ def test_what_was_measured_with_another_driver_counts_as_nothing(
     backend: OpenvinoBackend, monkeypatch: pytest.MonkeyPatch, graph: Graph
 ) -> None:
     monkeypatch.setattr("edgerun.backends.openvino.devices.installed_version", lambda: "2027.1.1")
-    assert backend.crossing_seconds(SHAPE, 100, entering=True) is None
-    assert (backend.store_seconds(2000), backend.launch_seconds()) == (0, 0)
+    assert backend.device_profile() is None
     assert "measured with OpenVINO 2027.1.0 only" in backend.cost_basis()
     assert "--calibrate" in backend.cost_basis()
     assert backend.cost(graph, graph.nodes[1], SHAPE) > 0

@@ -18,11 +18,11 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.attention.planner import AttentionUnits
 from edgerun.kernels.attention.units import CACHE, CODECS, COUNTS, SINGLE, SPLIT, STACKED
 from edgerun.kernels.run.program import FRAME_WORDS
+from edgerun.machine.devices import ATTENTION as WORK
 from edgerun.state import AttentionState, SequenceStore
 from edgerun.state.spec import attention_of
 
 HALF_BYTES = 2  # of an element of the cache in half precision, the usual storage
-FAMILY = "float/float32"  # attention multiplies float32 with float32
 MAX_HEAD_DIM, MAX_GROUP, MAX_QUERIES = 1024, 128, 16384
 STACK_ROWS = 8  # rows that attend to a page at a time, of one prompt or with shared pages
 
@@ -234,7 +234,7 @@ def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
         seen = min(seen, window)
     nbytes = 2 * HALF_BYTES * head_dim * node.attrs["num_kv_heads"] * seen
     macs = 2 * head_dim * node.attrs["num_heads"] * seen * shape.rows
-    multiply = speeds.multiply_seconds(macs, FAMILY, shape.rows)
+    multiply = speeds.multiply_seconds(macs, WORK, shape.rows)
     return speeds.start_seconds() + max(speeds.read_seconds(nbytes), multiply)
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from edgerun.backends.base import Shape, Support
 from edgerun.graph.ir import Graph, Node
+from edgerun.graph.shapes import output_shapes
+from edgerun.machine.devices import ELEMENTS
 from edgerun.machine.profile import MachineProfile
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class Speeds:
         return nbytes / self.profile.read_speed(self.threads)
 
     def multiply_seconds(self, macs: float, family: str, rows: int) -> float:
-        """Time for so many multiply-adds, by the kernels of a family, of so many rows a call."""
+        """Time for so many multiply-adds or elements, by kernels of a family, of so many rows."""
         rate = self.profile.rate(family, rows)
         return macs / (rate * self.threads / self.profile.threads)
 
@@ -52,7 +54,11 @@ def _any_node(graph: Graph, node: Node) -> Support:
 
 
 def _starting(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
-    return speeds.start_seconds() * (1 + shape.rows / ROWS_A_START)
+    start = speeds.start_seconds()
+    if ELEMENTS not in speeds.profile.other_rates:
+        return start * (1 + shape.rows / ROWS_A_START)
+    width = sum(value.width for value in output_shapes(graph, node, graph.shapes).values())
+    return start + speeds.multiply_seconds(shape.rows * width, ELEMENTS, shape.rows)
 
 
 def _as_it_is(binder: Binder, node: Node) -> None:

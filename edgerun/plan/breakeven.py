@@ -1,0 +1,83 @@
+"""From how many tokens on a prompt is better computed elsewhere: a sum of measured terms.
+
+``launch + ceil(n / C) * t_C + n * h + t_decode < (n + 1) / r``: what the first call takes longer,
+the calls that n tokens need, what it costs to hand their keys and values over, and the last token,
+whose logits are computed where replies are; on the other side all n + 1 where replies are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from edgerun.machine.devices import cut
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """How long one of two places computes.
+
+    Attributes:
+        names: of its back-ends.
+        calls: seconds of a call by its rows, which are padded; empty where any number is possible.
+        token_s: seconds for each token besides.
+    """
+
+    names: tuple[str, ...]
+    calls: Mapping[int, float] = field(default_factory=dict)
+    token_s: float = 0.0
+
+    def seconds(self, tokens: int) -> float:
+        """For so many tokens."""
+        calls = cut(tokens, tuple(self.calls)) if self.calls else ()
+        return sum(self.calls[rows] for rows in calls) + tokens * self.token_s
+
+    def scaled(self, factor: float) -> Side:
+        """The same, so many times slower."""
+        calls = {rows: seconds * factor for rows, seconds in self.calls.items()}
+        return replace(self, calls=calls, token_s=self.token_s * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Prompts there, replies and the last token of a prompt here, against everything here.
+
+    Attributes:
+        there: where prompts would go.
+        here: where replies are computed.
+        launch_s: what the first call there takes longer.
+        handover_s: for each token, to hand its keys and values over.
+        decode_s: the last token.
+        longest: tokens of a call at most, so no more go there at a time.
+        basis: what the terms of ``there`` stand on, with its date.
+    """
+
+    there: Side
+    here: Side
+    launch_s: float = 0.0
+    handover_s: float = 0.0
+    decode_s: float = 0.0
+    longest: int = 0
+    basis: str = ""
+
+    def seconds_there(self, tokens: int) -> float:
+        """For a prompt of so many tokens, the last one here."""
+        computed = self.there.seconds(tokens - 1) + (tokens - 1) * self.handover_s
+        return self.launch_s + computed + self.decode_s
+
+    def seconds_here(self, tokens: int) -> float:
+        """For a prompt of so many tokens, all of them here."""
+        return self.here.seconds(tokens)
+
+    def from_tokens(self) -> int | None:
+        """The least number from which on all prompts are faster there; None if there is none.
+
+        Calls are padded, so a prompt that just needs one more may lose where a shorter one won.
+        """
+        loses = (
+            tokens
+            for tokens in range(self.longest, 0, -1)
+            if self.seconds_there(tokens) >= self.seconds_here(tokens)
+        )
+        last = next(loses, 0)
+        return last + 1 if last < self.longest else None

@@ -1,0 +1,154 @@
+"""What a plan says: segments of nodes by back-end, routes, and why others were turned down."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from edgerun.backends.base import FEW_ROWS, Phase
+from edgerun.graph.ir import Graph
+
+if TYPE_CHECKING:
+    from edgerun.plan.breakeven import Split
+
+PROMPTS = "prompts"  # how a plan calls rows of prompts whose logits nobody wants
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive nodes on one back-end.
+
+    Attributes:
+        backend: name of the back-end.
+        graph: the nodes, with what goes in and out.
+        seconds: estimated time for the phase's typical number of rows.
+    """
+
+    backend: str
+    graph: Graph
+    seconds: float
+
+    def count_ops(self) -> dict[str, int]:
+        """Nodes by op."""
+        return dict(Counter(node.op for node in self.graph.nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a back-end does not take part in a phase."""
+
+    backend: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where rows of prompts go whose logits nobody wants: they leave keys and values alone.
+
+    Attributes:
+        segments: in order; nothing comes out of the last.
+        refusals: back-ends that take no part.
+        from_rows: of a sequence in a batch; fewer go where all others go.
+    """
+
+    segments: tuple[Segment, ...]
+    refusals: tuple[Refusal, ...] = ()
+    from_rows: int = FEW_ROWS + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Segments of every phase, and what was turned down.
+
+    Attributes:
+        segments: in order, by phase; together they run every batch.
+        refusals: back-ends that take no part in a phase.
+        bases: what the estimates of a back-end stand on, where it says so.
+        prompts: where most rows of prompts go instead.
+        splits: what would be, or is, if prompts went to another device than replies; the one that
+            is comes first.
+        is_asked: a user named its back-ends; else one that fails is no error.
+    """
+
+    segments: Mapping[Phase, tuple[Segment, ...]]
+    refusals: Mapping[Phase, tuple[Refusal, ...]]
+    bases: Mapping[str, str] = field(default_factory=dict)
+    prompts: Route | None = None
+    splits: tuple[Split, ...] = ()
+    is_asked: bool = True
+
+    def backends(self) -> set[str]:
+        """Names of those that run anything."""
+        placed = [*self.segments.values(), self.prompts.segments if self.prompts else ()]
+        return {segment.backend for segments in placed for segment in segments}
+
+    def verdict(self) -> str:
+        """Where prompts and replies go and why, in a sentence; empty where nothing was weighed."""
+        if not self.splits:
+            return ""
+        split = self.splits[0]
+        there, here = (" and ".join(side.names) for side in (split.there, split.here))
+        tokens = split.longest
+        figures = (
+            f"a prompt of {tokens} tokens takes {split.seconds_there(tokens) * 1e3:.4g} ms with "
+            f"{there}, {split.seconds_here(tokens) * 1e3:.4g} ms with {here} alone"
+        )
+        if self.prompts is None:
+            return f"{here} alone: {figures}"
+        start = self.prompts.from_rows + 1
+        return (
+            f"{there} from {start} prompt tokens on; below, and for every reply, {here}: {figures}"
+        )
+
+    def explain(self) -> list[Placement]:
+        """What runs where, phase by phase, each followed by what was turned down."""
+        rows: list[Placement] = []
+        if self.prompts is not None:
+            rows += self._lines(PROMPTS, self.prompts.segments, self.prompts.refusals)
+        for phase, segments in self.segments.items():
+            rows += self._lines(phase.value, segments, self.refusals[phase])
+        return rows
+
+    def _lines(
+        self, phase: str, segments: Sequence[Segment], refusals: Sequence[Refusal]
+    ) -> list[Placement]:
+        chosen = [
+            Placement(
+                phase,
+                segment.backend,
+                True,
+                segment.seconds,
+                segment.count_ops(),
+                basis=self.bases.get(segment.backend, ""),
+            )
+            for segment in segments
+        ]
+        refused = [
+            Placement(phase, refusal.backend, False, reason=refusal.reason) for refusal in refusals
+        ]
+        return chosen + refused
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One line of an explained plan.
+
+    Attributes:
+        phase: a ``Phase``, or ``PROMPTS``.
+        backend: its name.
+        chosen: whether it runs there.
+        seconds: estimate for the phase's typical number of rows, see ``TYPICAL``.
+        ops: nodes of the segment by op.
+        reason: why it was turned down.
+        basis: what the estimate stands on.
+    """
+
+    phase: str
+    backend: str
+    chosen: bool
+    seconds: float | None = None
+    ops: Mapping[str, int] = field(default_factory=dict)
+    reason: str = ""
+    basis: str = ""

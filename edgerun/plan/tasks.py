@@ -1,0 +1,135 @@
+"""What is to be placed, what it costs where, and segments made of where it went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from edgerun.backends.base import FEW_ROWS, Backend, Phase, Shape, Support
+from edgerun.graph.ir import Graph, Node, ValueShape
+from edgerun.graph.shapes import value_shapes
+from edgerun.ops.base import IDS, POSITIONS
+from edgerun.plan.plans import Segment
+
+SWITCH_SECONDS = 5e-5  # to leave one back-end and enter another
+SWITCH_BYTES_A_SECOND = 4e9  # of the values that cross: out of one memory, into another
+CACHED = 512  # tokens that a sequence has, as a rule
+# What estimates are made for.
+TYPICAL = (
+    Shape(Phase.PREFILL, 128, CACHED),
+    Shape(Phase.FEW, FEW_ROWS // 4, CACHED),
+    Shape(Phase.DECODE, 1, CACHED),
+)
+FLOAT_BYTES = 4
+LOGIT_ROWS = 1  # of a chunk of a prompt, as a rule
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What is expected of the requests that a plan is made for.
+
+    Attributes:
+        prompt_tokens: of a request, as a rule.
+        reply_tokens: of a request, as a rule.
+        call_rows: most tokens of a call.
+    """
+
+    prompt_tokens: int = 512
+    reply_tokens: int = 128
+    call_rows: int = 256
+
+
+USUAL = Budget()
+Placed: TypeAlias = "list[tuple[Node, Backend, float]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A graph in a shape; ``late`` are the nodes that see only rows whose logits are wanted."""
+
+    graph: Graph
+    shape: Shape
+    late: frozenset[str]
+
+    def able(self, backend: Backend, node: Node) -> Support:
+        """Whether a back-end can run a node."""
+        if self.graph.refusal and not backend.whole_graph:
+            return Support(False, self.graph.refusal)
+        return backend.supports(self.graph, node, self.shape)
+
+    def cost(self, backend: Backend, node: Node) -> float:
+        """Seconds that a back-end estimates for a node."""
+        late = self.shape.phase is Phase.PREFILL and node.name in self.late
+        shape = replace(self.shape, rows=LOGIT_ROWS) if late else self.shape
+        return backend.cost(self.graph, node, shape)
+
+    def total(self, backend: Backend) -> float:
+        """Seconds that a back-end estimates for the graph."""
+        return sum(self.cost(backend, node) for node in self.graph.nodes)
+
+    def change_seconds(self, before: Backend | None, after: Backend, nbytes: int) -> float:
+        """Seconds to go from one back-end to another, or to begin, with values of so many bytes.
+
+        What was measured counts; where neither back-end was, all changes cost the same.
+        """
+        if before is after:
+            return 0.0
+        entered, left = after.device_profile(), before.device_profile() if before else None
+        if before is not None and entered is None and left is None:
+            return SWITCH_SECONDS + nbytes / SWITCH_BYTES_A_SECOND
+        seconds = left.store_seconds(nbytes) if left else 0.0
+        if entered is not None:
+            seconds += entered.calls_seconds(self.shape.rows) + entered.load_seconds(nbytes)
+        return seconds
+
+    def crossing_bytes(self) -> list[int]:
+        """Bytes of the values alive before each node: they cross where the back-end changes."""
+        graph, shapes = self.graph, value_shapes(self.graph)
+        last_read = {name: index for index, node in enumerate(graph.nodes) for name in node.inputs}
+        alive: dict[str, int] = {}
+        crossing = []
+        for index, node in enumerate(graph.nodes):
+            crossing.append(sum(alive[name] for name in alive if last_read.get(name, 0) >= index))
+            for name in node.outputs:
+                shape = shapes.get(name, ValueShape(0))  # an op that only its own back-end knows
+                rows = min(self.shape.rows, LOGIT_ROWS) if shape.selected else self.shape.rows
+                alive[name] = FLOAT_BYTES * shape.width * rows
+        return crossing
+
+
+def segments_of(graph: Graph, placed: Placed) -> tuple[Segment, ...]:
+    """Runs of nodes on the same back-end, as parts of the graph."""
+    groups: list[tuple[str, list[Node], float]] = []
+    for node, backend, cost in placed:
+        if not groups or groups[-1][0] != backend.name:
+            groups.append((backend.name, [], 0.0))
+        name, nodes, seconds = groups[-1]
+        nodes.append(node)
+        groups[-1] = (name, nodes, seconds + cost)
+    shapes = value_shapes(graph) if len(groups) > 1 else {}
+    return tuple(
+        Segment(name, _cut(graph, nodes, shapes), seconds) for name, nodes, seconds in groups
+    )
+
+
+def _cut(graph: Graph, nodes: list[Node], shapes: Mapping[str, ValueShape]) -> Graph:
+    """The sub-graph of some nodes: inputs are values made outside, outputs those read outside."""
+    inside = {node.name for node in nodes}
+    computed = {output for node in nodes for output in node.outputs}
+    read = dict.fromkeys(name for node in nodes for name in node.inputs if name)
+    outside = {name for node in graph.nodes if node.name not in inside for name in node.inputs}
+    segment = graph.with_nodes(nodes)
+    inputs = [
+        name
+        for name in read
+        if name not in computed and name not in graph.constants and name not in (IDS, POSITIONS)
+    ]
+    outputs = [
+        name for name in dict.fromkeys([*computed]) if name in outside or name in graph.outputs
+    ]
+    constants = {name: graph.constants[name] for name in read if name in graph.constants}
+    input_shapes = {name: shapes[name] for name in inputs if name in shapes}
+    return replace(
+        segment, inputs=inputs, outputs=outputs, constants=constants, shapes=input_shapes
+    )

@@ -1,0 +1,58 @@
+"""Plans of whole requests, by what devices were measured to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from edgerun.backends.base import FEW_ROWS, Backend, Phase
+from edgerun.graph.ir import Graph
+from edgerun.plan.pairs import Pair, Tasks, place_together
+from edgerun.plan.planner import cheapest_path, cost_bases, make_plan, refusals_of
+from edgerun.plan.plans import Plan, Refusal, Route, Segment
+from edgerun.plan.routes import prompt_graph
+from edgerun.plan.splits import other_splits, split_of
+from edgerun.plan.tasks import TYPICAL, USUAL, Budget, Task, segments_of
+
+
+def plan_together(graph: Graph, backends: Sequence[Backend], budget: Budget = USUAL) -> Plan:
+    """Chooses the cheapest placement of whole requests, by what was measured.
+
+    Rows whose logits are wanted, and prompts too short to go elsewhere, go where replies are
+    computed. A pure function of what the back-ends state.
+
+    Raises:
+        UnsupportedError: some node runs on none of the back-ends.
+    """
+    if graph.refusal:
+        return make_plan(graph, backends)
+    tasks = Tasks.of(graph, prompt_graph(graph), budget)
+    pair = place_together(tasks, [each for each in backends if not each.whole_graph])
+    used = {backend.name for _, backend, _ in pair.replies}
+    others = [backend for backend in backends if backend.name in used]
+    segments: dict[Phase, tuple[Segment, ...]] = {}
+    refusals: dict[Phase, tuple[Refusal, ...]] = {}
+    for shape in TYPICAL:
+        task = Task(graph, shape, tasks.replies.late)
+        placed = pair.replies
+        if shape.phase is not Phase.DECODE:
+            _, placed = cheapest_path(task, others)
+        segments[shape.phase] = segments_of(graph, placed)
+        refusals[shape.phase] = refusals_of(task, backends, placed)
+    plan = Plan(segments, refusals, cost_bases(backends), is_asked=False)
+    return _with_route(plan, tasks, backends, pair)
+
+
+def _with_route(plan: Plan, tasks: Tasks, backends: Sequence[Backend], pair: Pair) -> Plan:
+    """The plan with a route for prompts, where these go elsewhere and it pays in a call."""
+    splits = other_splits(tasks, backends, pair.prompts, pair.replies)
+    replies = {node.name: backend for node, backend, _ in pair.replies}
+    if all(replies[node.name] is backend for node, backend, _ in pair.prompts):
+        return replace(plan, splits=tuple(splits))
+    split = split_of(tasks, pair.prompts, pair.replies)
+    tokens, route = split.from_tokens(), None
+    if tokens is not None:
+        refusals = refusals_of(tasks.prompts, backends, pair.prompts)
+        segments = segments_of(tasks.prompts.graph, pair.prompts)
+        route = Route(segments, refusals, max(tokens - 1, FEW_ROWS + 1))
+    return replace(plan, prompts=route, splits=(split, *splits))

@@ -1,0 +1,217 @@
+"""Plans of what was measured: devices that join unasked, from the break-even on, or not at all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import edgerun
+from edgerun.backends import registry
+from edgerun.backends.base import FEW_ROWS, Phase
+from edgerun.backends.registry import find_candidates
+from edgerun.cli.main import main
+from edgerun.errors import BackendError
+from edgerun.machine import profile
+from edgerun.machine.devices import ATTENTION, ELEMENTS, Call, DeviceProfile, device_key
+from edgerun.machine.profile import MachineProfile, machine_profile
+from edgerun.model.bundle import open_bundle
+from edgerun.plan.plans import Plan
+from edgerun.plan.routes import plan_for
+from edgerun.plan.tasks import Budget
+from tests.support.bundles import bundle_of
+
+pytest.importorskip("openvino")
+
+MODEL = ("llama", {"weights": "int4", "activations": "fp32"})
+
+
+def device(version: str, prompt_rate: float, reply_rate: float, **others: Any) -> DeviceProfile:
+    """One that multiplies so fast in calls of many rows, and of one."""
+    calls = tuple(
+        Call(rows, 1_000_000, 1_000_000 / rate)
+        for rows, rate in ((1, reply_rate), (64, prompt_rate), (256, prompt_rate))
+    )
+    kinds = ("float/int4", "float/int8", ATTENTION, ELEMENTS)
+    return DeviceProfile(dict.fromkeys(kinds, calls), version=version, **others)
+
+
+@pytest.fixture
+def calibrated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Pretends that the machine was measured, and OpenVINO's CPU on it."""
+
+    def pretend(found: DeviceProfile, version: str = "") -> None:
+        rate = {1: 1e8, 128: 1e8}
+        rates = {f"float/{name}": rate for name in ("int4", "int8", "float32")}
+        whole = MachineProfile(
+            bandwidth={1: 1e9},
+            rates=rates,
+            fork_join_s={1: 1e-7},
+            other_rates={ATTENTION: rate, ELEMENTS: rate},
+            devices={device_key("openvino:CPU", found.version): found},
+        )
+        monkeypatch.setattr(profile, "read_profile", lambda: whole)
+        machine_profile.cache_clear()
+
+    yield pretend
+    monkeypatch.undo()
+    machine_profile.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def version() -> str:
+    backend = registry.make_backend("openvino", "CPU")
+    return backend.measures()["CPU"]
+
+
+def plan() -> Plan:
+    graph = open_bundle(bundle_of(MODEL[0], **MODEL[1])).graph
+    return plan_for(graph, find_candidates(given={"threads": 1}), Budget(call_rows=256))
+
+
+def where(found: Plan) -> dict[str, set[str]]:
+    routes = {"prompts": found.prompts.segments} if found.prompts else {}
+    phases = {phase.value: segments for phase, segments in found.segments.items()}
+    return {
+        name: {segment.backend for segment in segments}
+        for name, segments in {**routes, **phases}.items()
+    }
+
+
+def test_a_device_that_is_faster_for_prompts_takes_them_unasked(
+    calibrated: Any, version: str
+) -> None:
+    calibrated(device(version, 1e10, 1e6, launch_s=1e-3))
+    found = plan()
+    assert where(found) == {
+        "prompts": {"openvino:CPU"},
+        "prefill": {"cpu"},
+        "few": {"cpu"},
+        "decode": {"cpu"},
+    }
+    assert found.prompts and not found.is_asked
+    (split,) = found.splits
+    tokens = split.from_tokens()
+    assert tokens and found.prompts.from_rows == max(tokens - 1, FEW_ROWS + 1)
+    start = f"openvino:CPU from {found.prompts.from_rows + 1} prompt tokens on; below, and for"
+    assert found.verdict().startswith(start)
+    calibrated(device(version, 1e10, 1e6, launch_s=30e-3))
+    later = plan().prompts
+    assert later and later.from_rows > found.prompts.from_rows
+
+
+def test_a_device_that_is_slower_is_refused_with_the_figures(calibrated: Any, version: str) -> None:
+    calibrated(device(version, 1e7, 1e7))
+    found = plan()
+    assert where(found) == {phase.value: {"cpu"} for phase in Phase}
+    (split,) = found.splits
+    assert split.from_tokens() is None
+    there, here = split.seconds_there(256) * 1e3, split.seconds_here(256) * 1e3
+    assert found.verdict() == (
+        f"cpu alone: a prompt of 256 tokens takes {there:.4g} ms with openvino:CPU, "
+        f"{here:.4g} ms with cpu alone"
+    )
+    reasons = [refusal.reason for refusal in found.refusals[Phase.DECODE]]
+    assert "slower by estimate" in reasons[0]
+
+
+def test_a_device_whose_launch_takes_longer_than_a_call_gains_takes_nothing(
+    calibrated: Any, version: str
+) -> None:
+    """In 512 tokens it would pay, but no call has so many."""
+    calibrated(device(version, 1e10, 1e6, launch_s=0.6))
+    found = plan()
+    assert found.prompts is None
+    assert found.splits[0].from_tokens() is None
+
+
+def test_the_reverse_prompts_on_the_processor_and_replies_on_the_device(
+    calibrated: Any, version: str
+) -> None:
+    calibrated(device(version, 1e7, 1e10))
+    found = plan()
+    assert where(found)["decode"] == {"openvino:CPU"}
+    assert where(found)["prompts"] == {"cpu"}
+
+
+def test_explain_prints_every_term(
+    calibrated: Any, version: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = device(version, 1e10, 1e6, launch_s=7e-3, store_bytes_s=1e9, measured="2026-11-22")
+    calibrated(measured)
+    assert main(["plan", str(bundle_of(MODEL[0], **MODEL[1])), "--explain"]) == 0
+    shown = capsys.readouterr().out
+    assert "openvino:CPU from " in shown and "prompt tokens on; below, and for every" in shown
+    for term in (
+        "7 ms more",
+        "a call of 64 rows",
+        "a call of 256 rows",
+        "us to hand over",
+        "the last token, with cpu",
+        "a prompt of 256 tokens",
+        "the same with cpu alone",
+        "it pays",
+        f"measured 2026-11-22 with {version}",
+    ):
+        assert term in shown
+
+
+def test_another_driver_counts_as_no_measurement_and_is_named(calibrated: Any) -> None:
+    calibrated(device("OpenVINO 2020.1", 1e10, 1e10))
+    candidates = find_candidates()
+    assert [backend.name for backend in candidates.backends] == ["cpu"]
+    assert "measured with OpenVINO 2020.1 only" in candidates.absent["openvino:CPU"]
+    assert "--calibrate" in candidates.absent["openvino:CPU"]
+
+
+def test_a_device_that_is_gone_is_named(
+    calibrated: Any, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = device(version, 1e10, 1e10)
+    calibrated(found)
+    monkeypatch.setattr("edgerun.backends.openvino.devices.missing_package", lambda: "it is gone")
+    candidates = find_candidates()
+    assert [backend.name for backend in candidates.backends] == ["cpu"]
+    assert candidates.absent["openvino:CPU"] == "it is gone"
+
+
+def test_beside_an_unmeasured_processor_no_device_counts(calibrated: Any, version: str) -> None:
+    calibrated(device(version, 1e10, 1e10))
+    partial = replace(machine_profile(), bandwidth={})
+    assert partial.device("openvino:CPU", version) is None
+
+
+def test_prompts_run_there_from_the_break_even_on(calibrated: Any, version: str) -> None:
+    """What is generated is what the processor generates alone."""
+    folder, ids = bundle_of(MODEL[0], **MODEL[1]), [3, 5, 7, 11] * 20
+    with edgerun.load(folder, place="prefill=cpu", threads=1) as alone:
+        expected = alone.generate(ids, temperature=0, max_tokens=8, ignore_eos=True).ids
+    calibrated(device(version, 1e10, 1e6, launch_s=4e-3))
+    with edgerun.load(folder, threads=1) as llm:
+        assert llm.generate(ids[:16], temperature=0, max_tokens=2, ignore_eos=True).ids
+        assert not llm.reports()
+        assert llm.generate(ids, temperature=0, max_tokens=8, ignore_eos=True).ids == expected
+        (report,) = llm.reports()
+    assert sum(row["calls"] for row in report.rows) >= 1
+
+
+def test_a_device_that_nobody_asked_for_may_fail_to_compile(
+    calibrated: Any,
+    version: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(*args: object) -> None:
+        raise BackendError("the compiler ends")
+
+    monkeypatch.setattr("edgerun.backends.openvino.OpenvinoBackend.compile", refuse)
+    folder, ids = bundle_of(MODEL[0], **MODEL[1]), [3, 5, 7, 11] * 20
+    calibrated(device(version, 1e10, 1e6))
+    with caplog.at_level(logging.WARNING), edgerun.load(folder, threads=1) as llm:
+        assert len(llm.generate(ids, temperature=0, max_tokens=4, ignore_eos=True).ids) == 4
+    assert "openvino:CPU takes no part after all: the compiler ends" in caplog.text
+    with pytest.raises(BackendError, match="the compiler ends"):
+        edgerun.load(folder, place="prefill=openvino:CPU", threads=1)
