@@ -55,7 +55,7 @@ def summary(llm: LLM, runs: list[Run], load_s: float) -> dict[str, Any]:
     """What ``--json`` prints; the names are a contract."""
     from edgerun import __version__
     from edgerun.cli.screen.report import peak_bytes, resident_bytes, streaming
-    from edgerun.plan.calibration import limits
+    from edgerun.plan.calibration.processor import limits
 
     resident, peak = resident_bytes(), peak_bytes()  # measuring limits below takes memory
     model, threads = llm.model, llm.model.threads

@@ -121,7 +121,7 @@ def _verdict(findings: Mapping[str, Any]) -> str:
 def _calibrate() -> None:
     from edgerun.kernels.host.cores import worker_threads
     from edgerun.kernels.isa import selected_isa
-    from edgerun.plan.calibration import calibrate
+    from edgerun.plan.calibration.processor import calibrate
 
     threads, isa = worker_threads(None), selected_isa().name  # refuse first, then measure
     say(

@@ -1,7 +1,7 @@
 """What was measured of a device beside the processor, and what a call of it therefore takes.
 
 Devices compute calls of fixed sizes: so many rows, padded. What a model's nodes will take is
-estimated from calls of small networks that were timed (``plan/device_calibration.py``), by what
+estimated from calls of small networks that were timed (``plan/calibration/devices.py``), by what
 they multiply.
 """
 

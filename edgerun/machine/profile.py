@@ -3,7 +3,7 @@
 A ``MachineProfile`` says how fast memory can be read, how fast each family of kernels
 multiplies, what starting an instruction costs, and what other devices do (``devices.py``).
 Planning estimates with it, and ``edgerun bench`` holds what it reaches against it. ``edgerun
-doctor --calibrate`` (``calibration.py``) measures all of it; the speed of memory alone is also
+doctor --calibrate`` (``plan/calibration``) measures all of it; the speed of memory alone is also
 measured when something first asks for it.
 Planning uses a complete profile or the nominal one, never a mixture (``for_planning``), and what
 is measured while other programs use the machine is not kept.

@@ -175,14 +175,7 @@ def compile_plan(
         BackendError: a back-end failed to compile its part.
         UnsupportedError: the one that is required takes no part.
     """
-    for row in plan.explain():
-        what = dict(row.ops) if row.chosen else row.reason
-        trace.say(trace.PLAN, f"{row.phase} {'' if row.chosen else 'not '}{row.backend}: {what}")
-    if required is not None and required not in plan.backends():
-        raise UnsupportedError(
-            f"{required} is required and takes no part: {', '.join(sorted(plan.backends()))} run "
-            f"this model; name its part, as in --place prefill={required}"
-        )
+    _check(plan, required)
     by_name = {backend.name: backend for backend in backends}
 
     def program(segments: Sequence[Segment], shape: Shape) -> Executable:
@@ -217,6 +210,18 @@ def compile_plan(
     for shape in ordered:
         compiled[shape] = program(plan.segments[shape.phase], shape)
     return Programs(compiled, prompts)
+
+
+def _check(plan: Plan, required: str | None) -> None:
+    """Shows the plan where that is wanted, and refuses one in which a required part is missing."""
+    for row in plan.explain():
+        what = dict(row.ops) if row.chosen else row.reason
+        trace.say(trace.PLAN, f"{row.phase} {'' if row.chosen else 'not '}{row.backend}: {what}")
+    if required is not None and required not in plan.backends():
+        raise UnsupportedError(
+            f"{required} is required and takes no part: {', '.join(sorted(plan.backends()))} run "
+            f"this model; name its part, as in --place prefill={required}"
+        )
 
 
 def _without_rows(segment: Graph) -> Values:

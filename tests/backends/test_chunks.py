@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions, Shape, make_backend
 from edgerun.graph.ir import Constant, Graph, Node
-from edgerun.plan.loads import random_weight
+from edgerun.plan.calibration.loads import random_weight
 from edgerun.state import Batch, SequenceStore, same_attention
 
 ROWS, K, N = 53, 352, 70

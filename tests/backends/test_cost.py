@@ -15,7 +15,7 @@ from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Constant, Graph, Node, ValueShape
 from edgerun.kernels.lang.isa import ISAS
 from edgerun.machine.profile import MachineProfile
-from edgerun.plan.loads import random_weight
+from edgerun.plan.calibration.loads import random_weight
 from edgerun.plan.planner import make_plan
 from edgerun.plan.tasks import TYPICAL
 

@@ -17,7 +17,7 @@ from edgerun.cli import commands
 from edgerun.cli.main import main
 from edgerun.llm.loading import Model
 from edgerun.machine.profile import MachineProfile
-from edgerun.plan.calibration import Limits
+from edgerun.plan.calibration.processor import Limits
 from tests.support import fakes
 
 
@@ -74,7 +74,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     asked = Asked()
     # What measures the machine has tests of its own; it takes seconds.
     monkeypatch.setattr("edgerun.machine.profile.machine_bandwidth", lambda threads: 1e10)
-    monkeypatch.setattr("edgerun.plan.calibration.limits", limits)
+    monkeypatch.setattr("edgerun.plan.calibration.processor.limits", limits)
 
     def call(*arguments: str, model: Model | None = None, stdin: bytes | None = b"") -> Result:
         class Input(io.TextIOWrapper):

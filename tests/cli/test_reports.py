@@ -15,7 +15,7 @@ from edgerun.backends.base import Report
 from edgerun.cli.screen.report import report_lines
 from edgerun.cli.screen.tables import aligned, print_pairs, print_rows, size
 from edgerun.machine.profile import MachineProfile
-from edgerun.plan import calibration
+from edgerun.plan.calibration import processor as calibration
 from edgerun.plan.workload import Workload
 from tests.cli.conftest import Run
 from tests.support import fakes
@@ -246,7 +246,7 @@ def test_doctor_shows_a_calibrated_machine(run: Run, monkeypatch: pytest.MonkeyP
         calls.append(threads)
         progress("this and that")
 
-    monkeypatch.setattr("edgerun.plan.calibration.calibrate", calibrate)
+    monkeypatch.setattr("edgerun.plan.calibration.processor.calibrate", calibrate)
     monkeypatch.setattr("edgerun.machine.profile.machine_profile", lambda: known)
     result = run("doctor", "--calibrate", "--json")
     assert "measuring this and that" in result.err

@@ -14,7 +14,7 @@ UNUSED = (
     "openvino",
     "prompt_toolkit",
     "psutil",
-    "edgerun.plan.calibration",
+    "edgerun.plan.calibration.processor",
 )
 SCRIPT = """
 import sys

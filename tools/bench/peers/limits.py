@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgerun.machine.profile import measure_bandwidth
-from edgerun.plan.peaks import measure_peaks
+from edgerun.plan.calibration.peaks import measure_peaks
 from tools.bench.peers.bandwidth import BandwidthMeter
 
 

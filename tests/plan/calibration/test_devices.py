@@ -23,8 +23,8 @@ from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph, Node
 from edgerun.machine import timing
 from edgerun.machine.devices import ATTENTION, ELEMENTS
-from edgerun.plan import device_calibration
-from edgerun.plan.device_calibration import attention, linear, measure_devices, norms
+from edgerun.plan.calibration import devices as device_calibration
+from edgerun.plan.calibration.devices import attention, linear, measure_devices, norms
 from edgerun.state import Batch, SequenceStore
 
 ROW_SECONDS, CALL_SECONDS = 1e-4, 2e-3

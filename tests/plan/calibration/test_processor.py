@@ -16,9 +16,10 @@ from edgerun.kernels.isa import selected_isa
 from edgerun.machine import profile, timing
 from edgerun.machine.devices import Call, DeviceProfile
 from edgerun.machine.profile import MachineProfile, read_profile, write_profile
-from edgerun.plan import calibration, peaks
-from edgerun.plan.calibration import compiled, loads_of, thread_counts
-from edgerun.plan.loads import BLOCK, Load, graph_of, random_weight
+from edgerun.plan.calibration import peaks
+from edgerun.plan.calibration import processor as calibration
+from edgerun.plan.calibration.loads import BLOCK, Load, graph_of, random_weight
+from edgerun.plan.calibration.processor import compiled, loads_of, thread_counts
 from tests.support.fakes import Meter
 
 DEVICES = {"some:device, 1": DeviceProfile({"float/int4": (Call(1, 1, 1.0),)}, version="1")}

@@ -22,7 +22,7 @@ from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.machine.devices import ATTENTION, ELEMENTS, Call, DeviceProfile, device_key
 from edgerun.machine.profile import family
 from edgerun.machine.timing import best_time, median_time
-from edgerun.plan.loads import Load, graph_of
+from edgerun.plan.calibration.loads import Load, graph_of
 from edgerun.plan.programs import with_fallback
 from edgerun.state import Batch, SequenceStore, same_attention
 

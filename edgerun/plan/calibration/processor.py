@@ -31,9 +31,9 @@ from edgerun.machine.profile import (
     write_profile,
 )
 from edgerun.machine.timing import best_time, median_time
-from edgerun.plan.device_calibration import measure_devices, measure_kernels
-from edgerun.plan.loads import Load, graph_of
-from edgerun.plan.peaks import measure_fork_join, measure_peaks
+from edgerun.plan.calibration.devices import measure_devices, measure_kernels
+from edgerun.plan.calibration.loads import Load, graph_of
+from edgerun.plan.calibration.peaks import measure_fork_join, measure_peaks
 from edgerun.state import Batch, SequenceStore, same_attention
 
 STATES = same_attention(1, 1, 16)
