@@ -54,6 +54,8 @@ class Device:
         obstacle: says what is missing here, and what mends it; empty if nothing is.
         summary: what runs there, for people.
         threads: whether it computes with threads of the processor.
+        compiles_apart: whether its compiler runs in a process of its own, since it takes long or
+            may end that process.
         calibrated: whether it is worth measuring for plans: not what stands in for others.
         driver: says which version of its driver there is.
     """
@@ -65,6 +67,7 @@ class Device:
     obstacle: Callable[[], str]
     summary: str
     threads: bool = False
+    compiles_apart: bool = False
     calibrated: bool = True
     driver: Callable[[], str] = str
 
@@ -206,6 +209,7 @@ _ALL = (
         Stored.SIGNED,
         _gpu_obstacle,
         "a GPU of Intel's; never tried on one",
+        compiles_apart=True,
         driver=_gpu_version,
     ),
     Device(
@@ -215,6 +219,7 @@ _ALL = (
         Stored.SIGNED,
         _npu_obstacle,
         "an NPU of Intel's; never tried on one",
+        compiles_apart=True,
         driver=_npu_version,
     ),
     Device(

@@ -14,12 +14,14 @@ from edgerun.backends.openvino.network import Network
 from edgerun.backends.openvino.pieces import Cut, Pieces
 from edgerun.backends.openvino.session import FAILURES, Session
 from edgerun.backends.openvino.translation import Extent
+from edgerun.env import settings
 from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import value_shapes
 from edgerun.ops.registry import OPS
 from edgerun.state import Batch, SequenceStore
 
+PATIENCE_S = 60.0  # for a compiler, before the stand-in computes meanwhile
 Outputs: TypeAlias = dict[str, NDArray[np.float32]]
 
 
@@ -37,13 +39,15 @@ class OpenvinoExecutable(Executable):
         self._segment, self._shape = segment, shape
         self._session, self._options = session, options
         self._pieces = Pieces(segment, shape)
-        self._maker = NetworkMaker(segment, session, options, self._difference)
+        cache = settings().cache_dir
+        self._maker = NetworkMaker(segment, session, options, self._difference, cache)
         shapes = value_shapes(segment)
         self._outputs = {name: shapes[name] for name in segment.outputs}
         self._computes_rows = any(not value.selected for value in self._outputs.values()) or any(
             OPS[node.op].state is not None for node in segment.nodes
         )
         self._networks: dict[Extent, Network] = {}
+        self._asked: set[Extent] = set()
         self._companion: Executable | None = None
         self._network(self._pieces.first())
 
@@ -54,11 +58,10 @@ class OpenvinoExecutable(Executable):
             BackendError: the device failed, and nothing may go on in its place.
         """
         if not self._session.failure:
-            try:
-                return self._run(batch, cache, values)
-            except FAILURES as error:
-                self._session.give_up(error, is_required=self._options.required)
-        if self._options.required:
+            outputs = self._attempted(batch, cache, values)
+            if outputs is not None:
+                return outputs
+        if self._session.failure and self._options.required:
             raise BackendError(
                 f"{self._session.device.title} failed and is required, so nothing goes on in its "
                 f"place: {self._session.failure}"
@@ -66,17 +69,33 @@ class OpenvinoExecutable(Executable):
         return self._stand_in()(batch, cache, values)
 
     def close(self) -> None:
-        """Drops the networks and closes the stand-in."""
+        """Drops the networks, and what compiles others, and closes the stand-in."""
+        self._maker.close()
         self._networks.clear()
         companion, self._companion = self._companion, None
         if companion is not None:
             companion.close()
 
-    def _run(self, batch: Batch, cache: SequenceStore, values: Values) -> Outputs:
+    def _attempted(self, batch: Batch, cache: SequenceStore, values: Values) -> Outputs | None:
+        """The outputs, or None if the device failed, or has no network yet."""
+        try:
+            return self._run(batch, cache, values)
+        except FAILURES as error:
+            self._session.give_up(error, is_required=self._options.required)
+            return None
+
+    def _run(self, batch: Batch, cache: SequenceStore, values: Values) -> Outputs | None:
+        cuts = [
+            cut
+            for cut in self._pieces.cut(batch, cache.context)
+            if cut.extent.wanted or self._computes_rows
+        ]
+        networks = [self._network(extent) for extent in dict.fromkeys(cut.extent for cut in cuts)]
+        if None in networks:
+            return None
         outputs = self._room(batch)
-        for cut in self._pieces.cut(batch, cache.context):
-            if cut.extent.wanted or self._computes_rows:
-                self._run_piece(self._network(cut.extent), cut, batch, cache, values, outputs)
+        for cut in cuts:
+            self._run_piece(self._networks[cut.extent], cut, batch, cache, values, outputs)
         return outputs
 
     def _run_piece(
@@ -106,15 +125,22 @@ class OpenvinoExecutable(Executable):
             for name, shape in self._outputs.items()
         }
 
-    def _network(self, extent: Extent) -> Network:
-        """The network of an extent, made when it is first needed.
+    def _network(self, extent: Extent) -> Network | None:
+        """The network of an extent, made when it is first needed; None while that takes too long.
 
         Raises:
             BackendError: no configuration of the device computes what the stand-in does.
         """
-        if extent not in self._networks:
-            self._networks[extent] = self._maker.make(extent)
-        return self._networks[extent]
+        if extent in self._networks:
+            return self._networks[extent]
+        patience = 0.0 if extent in self._asked else PATIENCE_S
+        self._asked.add(extent)
+        network = self._maker.make(extent, None if self._options.required else patience)
+        if network is None:
+            self._session.say_slow(PATIENCE_S)
+            return None
+        self._networks[extent] = network
+        return network
 
     def _difference(self, network: Network) -> str:
         """What a network computes otherwise than the stand-in."""

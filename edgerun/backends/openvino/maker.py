@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TypeAlias
 
 from edgerun.backends.base import CompileOptions
+from edgerun.backends.openvino.apart import Compilation, order_of
 from edgerun.backends.openvino.blobs import Blobs, fingerprint, name_of
 from edgerun.backends.openvino.devices import Config
 from edgerun.backends.openvino.network import (
@@ -21,10 +25,12 @@ from edgerun.backends.openvino.network import (
 from edgerun.backends.openvino.session import FAILURES, Session, reason
 from edgerun.backends.openvino.translate.registry import TRANSLATORS
 from edgerun.backends.openvino.translation import Extent, Translation
-from edgerun.env import settings
 from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph
+from edgerun.state import AttentionState
 
+Making: TypeAlias = Generator[Compilation, None, Network]
+Trying: TypeAlias = "Generator[Compilation, None, tuple[Network | None, str]]"
 COMPILING = "compiling for"  # what progress is told begins with it
 
 
@@ -37,27 +43,68 @@ class NetworkMaker:
         session: Session,
         options: CompileOptions,
         difference: Callable[[Network], str],
+        cache: Path,
     ) -> None:
-        """Takes what is to be made, and what says how a network errs."""
+        """Takes what is to be made, what says how a network errs, and where to keep networks."""
         self._segment, self._session, self._options = segment, session, options
-        self._difference = difference
+        self._difference, self._cache = difference, cache
         self._translators = {op: each.translate for op, each in TRANSLATORS.items()}
-        self._blobs = Blobs(settings().cache_dir) if options.digest else None
+        self._blobs = Blobs(cache) if options.digest else None
+        self._pending: dict[Extent, tuple[Making, Compilation]] = {}
 
-    def make(self, extent: Extent) -> Network:
-        """The network of an extent.
+    def make(self, extent: Extent, seconds: float | None) -> Network | None:
+        """The network of an extent; None if it is not there within some seconds.
+
+        Then it goes on being made, and can be asked for again.
 
         Raises:
             BackendError: no configuration of the device computes what the stand-in does.
         """
+        end = None if seconds is None else time.monotonic() + seconds
+        making, compilation = self._pending.pop(extent, (self._making(extent), None))
+        while True:
+            if compilation is not None:
+                left = None if end is None else max(0.0, end - time.monotonic())
+                if not compilation.wait(left):
+                    self._pending[extent] = making, compilation
+                    return None
+            try:
+                compilation = next(making)
+            except StopIteration as stop:
+                network: Network = stop.value
+                return network
+
+    def close(self) -> None:
+        """Ends what is still being made."""
+        pending, self._pending = self._pending, {}
+        for making, _ in pending.values():
+            making.close()
+
+    def leave_blob(self, extent: Extent, config: Config, name: str) -> None:
+        """Compiles a network for another process, unless it is there.
+
+        Raises:
+            BackendError: it would be another network than the one that is asked for, or it cannot
+                be kept.
+            RuntimeError: the device refuses it.
+        """
+        assert self._blobs is not None
+        _, base = self._drawn(extent)
+        if name_of((base, _text(config))) != name:
+            raise BackendError("another process makes another network of the same bundle")
+        with self._blobs.alone(name):
+            if self._blobs.load(name) is None:
+                self._blobs.save(name, self._compiled(extent, config).export())
+            if self._blobs.load(name) is None:
+                raise BackendError(f"networks cannot be kept in {self._cache}")
+
+    def _making(self, extent: Extent) -> Making:
+        """Makes a network in steps, each of which waits for a compiler."""
         began = time.perf_counter()
-        sketch = Translation(self._segment, extent, self._options.states, None, self._translators)
-        results = results_of(sketch)
-        interface = interface_of(sketch, results)
-        base = self._base(fingerprint(results)) if self._blobs else ""
+        interface, base = self._drawn(extent)
         faults: dict[str, str] = {}
         for config in self._configurations(base):
-            network, fault = self._with(config, interface, base)
+            network, fault = yield from self._with(config, interface, base)
             if network is not None:
                 self._accept(config, base)
                 tally = network.tally = Tally(extent, time.perf_counter() - began)
@@ -66,6 +113,13 @@ class NetworkMaker:
             faults.setdefault(fault, " ".join(f"{key}={value}" for key, value in config.items()))
         said = "; ".join(f"{fault} (with {config})" for fault, config in faults.items())
         raise BackendError(f"{self._session.device.title} cannot run this model: {said}")
+
+    def _drawn(self, extent: Extent) -> tuple[Interface, str]:
+        """What goes in and out of a network, and what names it, whatever its options."""
+        sketch = Translation(self._segment, extent, self._options.states, None, self._translators)
+        results = results_of(sketch)
+        base = self._base(fingerprint(results)) if self._blobs else ""
+        return interface_of(sketch, results), base
 
     def _configurations(self, base: str) -> list[Config]:
         """Options to try, those first with which this network was right when it was last made."""
@@ -78,24 +132,66 @@ class NetworkMaker:
         if self._blobs and self._blobs.load(base) != _text(config):
             self._blobs.save(base, _text(config))
 
-    def _with(self, config: Config, interface: Interface, base: str) -> tuple[Network | None, str]:
+    def _with(self, config: Config, interface: Interface, base: str) -> Trying:
         """The network with some options; None, and why, if it does not compute what it should."""
         if self._blobs is None:
             return self._tried(interface, lambda: self._compiled(interface.extent, config))
         name = name_of((base, _text(config)))
+        if self._session.device.compiles_apart and self._segment.source is not None:
+            return (yield from self._with_blob_made_apart(self._blobs, name, config, interface))
         with self._blobs.alone(name):
-            blob = self._blobs.load(name)
-            if blob is not None:
-                network, _ = self._tried(interface, lambda: self._session.load(blob, config))
-                if network is not None:
-                    return network, ""
-                self._blobs.remove(name)
+            network = self._from_blob(self._blobs, name, config, interface)[0]
+            if network is not None:
+                return network, ""
             network, fault = self._tried(
                 interface, lambda: self._compiled(interface.extent, config)
             )
             if network is not None:
                 self._keep(self._blobs, name, network)
             return network, fault
+
+    def _with_blob_made_apart(
+        self, blobs: Blobs, name: str, config: Config, interface: Interface
+    ) -> Trying:
+        network, _ = self._from_blob(blobs, name, config, interface)
+        if network is not None:
+            return network, ""
+        self._say(interface.extent)
+        with contextlib.closing(Compilation(self._order(interface.extent, config, name))) as other:
+            yield other
+            fault = other.fault()
+        if fault:
+            return None, fault
+        return self._from_blob(blobs, name, config, interface)
+
+    def _from_blob(
+        self, blobs: Blobs, name: str, config: Config, interface: Interface
+    ) -> tuple[Network | None, str]:
+        """The network of a blob, which is removed if it is wrong."""
+        blob = blobs.load(name)
+        if blob is None:
+            return None, "there is no compiled network"
+        network, fault = self._tried(interface, lambda: self._session.load(blob, config))
+        if network is None:
+            blobs.remove(name)
+        return network, fault
+
+    def _order(self, extent: Extent, config: Config, name: str) -> bytes:
+        states = [each for each in self._options.states if isinstance(each, AttentionState)]
+        return order_of(
+            self._segment,
+            extent,
+            states,
+            config,
+            digest=self._options.digest,
+            device=self._session.device.name,
+            threads=self._session.threads,
+            name=name,
+            cache=str(self._cache),
+        )
+
+    def _say(self, extent: Extent) -> None:
+        self._options.progress(f"{COMPILING} {self._session.device.title}: {extent}")
 
     def _tried(
         self, interface: Interface, start: Callable[[], Request]
@@ -109,7 +205,7 @@ class NetworkMaker:
 
     def _compiled(self, extent: Extent, config: Config) -> Request:
         session, options = self._session, self._options
-        options.progress(f"{COMPILING} {session.device.title}: {extent}")
+        self._say(extent)
         stored = session.device.stored
         translation = Translation(self._segment, extent, options.states, stored, self._translators)
         return session.compile(model_of(translation), config)

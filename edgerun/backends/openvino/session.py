@@ -44,6 +44,7 @@ class Session:
 
     Attributes:
         device: what was asked for.
+        threads: for a device that is the processor.
         failure: why it is not used any more, or "".
         tallies: what its networks did.
     """
@@ -52,8 +53,9 @@ class Session:
         """Opens nothing before the first network is compiled."""
         self.device, self.failure = device, ""
         self.tallies: list[Tally] = []
-        self._threads = threads
+        self.threads = threads
         self._core: Any = None
+        self._is_slow = False
         self._good: Config | None = None
 
     def configurations(self) -> list[Config]:
@@ -106,7 +108,7 @@ class Session:
         return said
 
     def _options(self, config: Config) -> dict[str, Any]:
-        threads = {"INFERENCE_NUM_THREADS": self._threads} if self.device.threads else {}
+        threads = {"INFERENCE_NUM_THREADS": self.threads} if self.device.threads else {}
         return {**config, **threads}
 
     def report(self) -> Report | None:
@@ -126,6 +128,16 @@ class Session:
         ]
         notes = [f"the device is not used any more: {self.failure}"] if self.failure else []
         return Report(f"{self.device.title}, {self.device.summary}: measured", rows, notes)
+
+    def say_slow(self, seconds: float) -> None:
+        """Says once that its compiler takes long."""
+        if not self._is_slow:
+            self._is_slow = True
+            logger.warning(
+                "%s still compiles after %.0f s, so the CPU computes meanwhile",
+                self.device.title,
+                seconds,
+            )
 
     def give_up(self, error: Exception, *, is_required: bool = False) -> None:
         """Uses the device no more, and says so unless an error will."""

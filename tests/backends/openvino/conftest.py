@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions
 from edgerun.backends.base import Backend, buckets
-from edgerun.backends.openvino import maker
+from edgerun.backends.openvino import executable
 from edgerun.backends.openvino.network import Request
 from edgerun.backends.openvino.session import Session
 from edgerun.model.bundle import open_bundle
@@ -31,7 +31,7 @@ Arrays = list[NDArray[np.float32]]
 @pytest.fixture(autouse=True)
 def cache_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where networks are kept: nothing is there before a test, and nothing stays."""
-    monkeypatch.setattr(maker, "settings", lambda: SimpleNamespace(cache_dir=tmp_path))
+    monkeypatch.setattr(executable, "settings", lambda: SimpleNamespace(cache_dir=tmp_path))
     return tmp_path
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,10 +204,8 @@ def test_nothing_is_kept_of_weights_that_were_altered(
 
     init = maker.NetworkMaker.__init__
 
-    def distrusting(self: Any, segment: Any, session: Any, options: Any, difference: Any) -> None:
-        from dataclasses import replace
-
-        init(self, segment, session, replace(options, verified=altered), difference)
+    def distrusting(self: Any, segment: Any, session: Any, options: Any, *others: Any) -> None:
+        init(self, segment, session, replace(options, verified=altered), *others)
 
     monkeypatch.setattr(maker.NetworkMaker, "__init__", distrusting)
     with pytest.raises(BundleError, match="does not match the digest"):
@@ -219,9 +218,9 @@ import json, sys
 from pathlib import Path
 from types import SimpleNamespace
 import edgerun
-from edgerun.backends.openvino import maker
+from edgerun.backends.openvino import executable
 from edgerun.backends.openvino.session import Session
-maker.settings = lambda: SimpleNamespace(cache_dir=Path(sys.argv[2]))
+executable.settings = lambda: SimpleNamespace(cache_dir=Path(sys.argv[2]))
 done = []
 for name in ("compile", "load"):
     def noting(*given, name=name, original=getattr(Session, name)):

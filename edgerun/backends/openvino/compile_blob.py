@@ -1,0 +1,46 @@
+"""The process that compiles one network and leaves a blob: obeys an ``Order``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+
+from edgerun.backends.base import CompileOptions
+from edgerun.backends.openvino.apart import Order
+from edgerun.backends.openvino.devices import find_device
+from edgerun.backends.openvino.maker import NetworkMaker
+from edgerun.backends.openvino.session import FAILURES, Session, reason
+from edgerun.errors import BackendError, EdgerunError
+from edgerun.model.bundle import open_bundle
+
+
+def main() -> None:
+    """Reads the order from stdin; prints a line of JSON with what went wrong, or nothing did."""
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    try:
+        compile_blob(order)
+        fault = ""
+    except (*FAILURES, EdgerunError) as error:
+        fault = reason(error)
+    sys.stdout.write(json.dumps({"fault": fault}))
+
+
+def compile_blob(order: Order) -> None:
+    """Makes the blob, unless another process has.
+
+    Raises:
+        BackendError: the bundle is another, or the device's compiler exports nothing.
+        BundleError: the bundle is not what its manifest says.
+        RuntimeError: the device refuses the network.
+    """
+    bundle = open_bundle(order.folder, verify=True)
+    if bundle.digest != order.digest:
+        raise BackendError("the bundle was changed since it was opened: load the model again")
+    session = Session(find_device(order.device), order.threads)
+    options = CompileOptions(tuple(order.states), digest=order.digest)
+    segment = order.segment_of(bundle.graph)
+    maker = NetworkMaker(segment, session, options, lambda network: "", Path(order.cache))
+    maker.leave_blob(order.extent, order.config, order.name)

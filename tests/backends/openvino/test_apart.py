@@ -1,0 +1,172 @@
+"""Compilers in processes of their own: slow ones, and such that do not come back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgerun
+from edgerun.backends.openvino import apart, devices, executable
+from edgerun.backends.openvino.apart import Compilation
+from edgerun.backends.openvino.session import Session
+from edgerun.errors import BackendError
+from tests.backends.openvino.test_places import ids_of
+from tests.support.bundles import bundle_of
+
+pytest.importorskip("openvino")
+
+PLACE = "prefill=openvino:CPU"
+KILLED = "import os, sys; sys.stdin.read(); os.kill(os.getpid(), 9)"
+ABORTED = "import os, sys; sys.stdin.read(); os.abort()"
+SILENT = "import sys; sys.exit(3)"
+
+
+@pytest.fixture(autouse=True)
+def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Compilation]]:
+    """Lets the CPU's networks be compiled as an NPU's are; yields the processes."""
+    cpu = replace(devices.DEVICES["CPU"], compiles_apart=True)
+    monkeypatch.setattr(devices, "DEVICES", {**devices.DEVICES, "CPU": cpu})
+
+    def compile_here(*given: Any) -> None:
+        raise AssertionError("this process compiles")
+
+    monkeypatch.setattr(Session, "compile", compile_here)
+    started: list[Compilation] = []
+    init = Compilation.__init__
+
+    def noting(self: Compilation, order: bytes) -> None:
+        init(self, order)
+        started.append(self)
+
+    monkeypatch.setattr(Compilation, "__init__", noting)
+    yield started
+    assert all(each._process.poll() is not None for each in started)  # none is left behind
+
+
+@pytest.fixture
+def folder() -> Path:
+    return bundle_of("llama", weights="fp32")
+
+
+def ids(llm: edgerun.LLM, length: int = 40) -> list[int]:
+    """Continues a prompt; one of negative length is turned round, so that no prefix is shared."""
+    prompt = ids_of("llama", abs(length))[:: 1 if length > 0 else -1]
+    return llm.generate(prompt, temperature=0, max_tokens=12, ignore_eos=True).ids
+
+
+@pytest.fixture
+def expected(folder: Path) -> dict[int, list[int]]:
+    with edgerun.load(folder, threads=1) as llm:
+        return {length: ids(llm, length) for length in (40, 100, -40)}
+
+
+def calls(llm: edgerun.LLM) -> int:
+    return sum(row["calls"] for report in llm.reports() for row in report.rows)
+
+
+def waits_for(path: Path) -> str:
+    """A compiler that begins when there is a file."""
+    return (
+        f"import os, time\nwhile not os.path.exists({str(path)!r}): time.sleep(0.02)\n{apart.CHILD}"
+    )
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_network_is_made_by_another_process(
+    folder: Path, expected: dict[int, list[int]], compilations: list[Compilation]
+) -> None:
+    for _ in range(2):
+        with edgerun.load(folder, place=PLACE, threads=1) as llm:
+            assert all(ids(llm, length) == expected[length] for length in (100, -40))
+            assert calls(llm) == 2
+    assert len(compilations) == 2  # 64 rows, then 256, and nothing the second time
+
+
+def test_the_cpu_computes_while_a_compiler_takes_long(
+    folder: Path,
+    expected: dict[int, list[int]],
+    compilations: list[Compilation],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(executable, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(apart, "CHILD", waits_for(tmp_path / "go"))
+    with edgerun.load(folder, place=PLACE, threads=1) as llm:
+        assert ids(llm) == expected[40]
+        assert calls(llm) == 0
+        assert warnings(caplog) == [
+            "openvino:CPU still compiles after 0 s, so the CPU computes meanwhile"
+        ]
+        (tmp_path / "go").touch()
+        assert compilations[0].wait(60)
+        assert ids(llm, -40) == expected[-40]
+        assert calls(llm) == 1
+    assert len(warnings(caplog)) == 1
+
+
+def test_who_requires_a_device_waits_for_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(executable, "PATIENCE_S", 0.0)
+    with edgerun.load(folder, place=PLACE, require="openvino:CPU", threads=1) as llm:
+        ids(llm)
+        assert calls(llm) == 1
+    assert not warnings(caplog)
+
+
+def test_what_is_still_compiled_ends_with_the_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compilations: list[Compilation]
+) -> None:
+    monkeypatch.setattr(executable, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(apart, "CHILD", waits_for(tmp_path / "never"))
+    with edgerun.load(folder, place=PLACE, threads=1):
+        assert compilations[0]._process.poll() is None
+    assert compilations[0]._process.poll() == -9
+
+
+@pytest.mark.parametrize(
+    ("code", "how"), [(KILLED, "signal 9"), (ABORTED, "signal 6"), (SILENT, "exit code 3")]
+)
+def test_a_compiler_that_ends_is_said(
+    code: str, how: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "CHILD", code)
+    with pytest.raises(BackendError, match=f"cannot run this model: its compiler ended with {how}"):
+        edgerun.load(folder, place=PLACE, threads=1)
+
+
+def test_the_cpu_goes_on_if_a_compiler_is_killed_later(
+    folder: Path,
+    expected: dict[int, list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with edgerun.load(folder, place=PLACE, threads=1) as llm:
+        monkeypatch.setattr(apart, "CHILD", KILLED)
+        assert ids(llm, 100) == expected[100]  # which needs another network
+        assert calls(llm) == 0
+    (line,) = warnings(caplog)
+    assert line.startswith("openvino:CPU failed, so the CPU goes on: ")
+    assert "its compiler ended with signal 9" in line
+
+
+def test_a_bundle_that_was_changed_meanwhile_is_not_compiled(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order_of = apart.order_of
+
+    def other_digest(*given: Any, **others: Any) -> bytes:
+        return order_of(*given, **{**others, "digest": "0" * 64})
+
+    monkeypatch.setattr("edgerun.backends.openvino.maker.order_of", other_digest)
+    with pytest.raises(BackendError, match="the bundle was changed since it was opened"):
+        edgerun.load(folder, place=PLACE, threads=1)
