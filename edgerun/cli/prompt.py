@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ def model_and_text(
     Raises:
         InputError: it cannot be told, or something is given twice.
     """
-    folders = [word for word in words if Path(word).is_dir()]
+    folders = [word for word in words if os.path.isdir(word)]  # a long text is no error
     if len(words) == 2 and len(folders) != 1:
         are = "both are folders" if folders else f"neither {words[0]!r} nor {words[1]!r} is one"
         raise InputError(
@@ -54,7 +55,7 @@ def model_and_text(
 
 def _check_text(text: str) -> None:
     """Refuses a lone word that is more likely meant as a model."""
-    if Path(text).is_file():
+    if os.path.isfile(text):
         raise InputError(
             f"{text} is no edgerun bundle, which is a folder: `edgerun export {text} -o FOLDER` "
             "makes one of a checkpoint; if this is the text, put it behind -p"

@@ -38,6 +38,12 @@ def test_the_reply_goes_to_stdout_and_nothing_else_does(run: Run) -> None:
     assert (result.code, result.out, result.err) == (0, "héllo 😀\n", "")
 
 
+@pytest.mark.parametrize("text", ["Once upon a time. " * 20, "nul\0l"])
+def test_a_text_may_be_what_no_file_can_be_called(run: Run, text: str) -> None:
+    result = run("run", text, "--raw", model=continuing("yes", text))
+    assert (result.code, result.out, result.err) == (0, "yes\n", "")
+
+
 def test_json_is_one_object_with_the_agreed_names(run: Run) -> None:
     result = run("run", "m", "-p", "hi", "-n", "3", "--json", model=saying("hello"))
     found = json.loads(result.out)
