@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TypeAlias
 
 import numpy as np
@@ -110,8 +111,12 @@ class OpenvinoExecutable(Executable):
         """Computes a piece, then writes its keys and values into the pages."""
         piece = self._pieces.piece(batch, values, cut)
         results = network.run(piece, cache)
+        began = time.perf_counter()
         for name, block in results.blocks.items():
             cache.write_block(name, piece.slot, piece.start, block)
+        seconds = time.perf_counter() - began
+        network.tally.seconds += seconds
+        network.tally.moving_s += seconds
         for name, array in results.outputs.items():
             place = cut.wanted if self._outputs[name].selected else cut.rows
             outputs[name][place] = array[: place.stop - place.start]

@@ -16,6 +16,7 @@ from edgerun.backends.openvino.devices import Config
 from edgerun.backends.openvino.network import (
     Interface,
     Network,
+    PastBuffers,
     Request,
     Tally,
     interface_of,
@@ -50,6 +51,7 @@ class NetworkMaker:
         self._difference, self._cache = difference, cache
         self._translators = {op: each.translate for op, each in TRANSLATORS.items()}
         self._blobs = Blobs(cache) if options.digest else None
+        self._buffers = PastBuffers()
         self._pending: dict[Extent, tuple[Making, Compilation]] = {}
 
     def make(self, extent: Extent, seconds: float | None) -> Network | None:
@@ -197,7 +199,7 @@ class NetworkMaker:
         self, interface: Interface, start: Callable[[], Request]
     ) -> tuple[Network | None, str]:
         try:
-            network = Network(interface, start())
+            network = Network(interface, start(), self._buffers)
             fault = self._difference(network)
         except FAILURES as error:
             return None, reason(error)

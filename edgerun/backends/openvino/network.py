@@ -126,6 +126,7 @@ class Tally:
         calls: of the device.
         tokens: in these calls, without those that pad.
         seconds: of these calls, copies in and out included.
+        moving_s: of these, to copy keys and values out of pages and into them.
     """
 
     extent: Extent
@@ -133,6 +134,25 @@ class Tally:
     calls: int = 0
     tokens: int = 0
     seconds: float = 0.0
+    moving_s: float = 0.0
+
+
+class PastBuffers:
+    """Memory for keys and values before a call, float32 ``[tokens, heads * dim]`` by input.
+
+    The networks of a segment share it: each fills in what its call needs.
+    """
+
+    def __init__(self) -> None:
+        """Has none yet."""
+        self._arrays: dict[str, NDArray[np.float32]] = {}
+
+    def of(self, name: str, tokens: int, width: int) -> NDArray[np.float32]:
+        """Memory for so many tokens, with what was left in it; grows to the largest of a name."""
+        array = self._arrays.get(name)
+        if array is None or len(array) < tokens:
+            array = self._arrays[name] = np.zeros((tokens, width), np.float32)
+        return array[:tokens]
 
 
 class Network:
@@ -143,19 +163,11 @@ class Network:
         tally: what it did so far.
     """
 
-    def __init__(self, interface: Interface, request: Request) -> None:
-        """Takes what was compiled."""
+    def __init__(self, interface: Interface, request: Request, buffers: PastBuffers) -> None:
+        """Takes what was compiled, and memory for the past."""
         self.extent = interface.extent
         self.tally = Tally(interface.extent)
-        self._interface, self._request = interface, request
-        self._past = {
-            name: np.zeros(
-                (self.extent.past, state.kv_heads * (state.value_dim if index else state.key_dim)),
-                np.float32,
-            )
-            for name, (state, index) in interface.past.items()
-            if name in interface.inputs
-        }
+        self._interface, self._request, self._buffers = interface, request, buffers
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -175,10 +187,11 @@ class Network:
             BackendError: it computed what is no number.
         """
         began = time.perf_counter()
-        self._read_past(piece, cache)
+        past = self._read_past(piece, cache)
+        self.tally.moving_s += time.perf_counter() - began
+        fills = self._interface.fills
         arrays = [
-            self._past[name] if name in self._past else self._interface.fills[name](piece)
-            for name in self._interface.inputs
+            past[name] if name in past else fills[name](piece) for name in self._interface.inputs
         ]
         computed = self._request(arrays)
         count = len(self._interface.outputs)
@@ -193,19 +206,22 @@ class Network:
         self.tally.seconds += time.perf_counter() - began
         return Results(outputs, blocks)
 
-    def _read_past(self, piece: Piece, cache: SequenceStore) -> None:
-        """Copies what came before the piece out of the pages, dequantised.
+    def _read_past(self, piece: Piece, cache: SequenceStore) -> dict[str, NDArray[np.float32]]:
+        """What came before the piece, out of the pages, dequantised, by input.
 
         What lies behind it is of other calls, and hidden by the mask.
         """
+        arrays: dict[str, NDArray[np.float32]] = {}
         for state in dict.fromkeys(state for state, _ in self._interface.past.values()):
             names = [f"{state.name}.{part}" for part in ("key", "value")]
-            if names[0] not in self._past:
+            if names[0] not in self._interface.inputs:
                 continue
             block = cache.read_block(state.name, piece.slot, 0, piece.start)
             for name, part in zip(names, block, strict=True):
-                past = self._past[name]
-                past[: piece.start] = part.reshape(piece.start, past.shape[1])
+                width = part.shape[1] * part.shape[2]
+                arrays[name] = self._buffers.of(name, self.extent.past, width)
+                arrays[name][: piece.start] = part.reshape(piece.start, width)
+        return arrays
 
     def _blocks(self, piece: Piece, rows: list[NDArray[np.float32]]) -> Iterator[tuple[str, Block]]:
         parts = iter(rows)

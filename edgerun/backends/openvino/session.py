@@ -122,6 +122,7 @@ class Session:
                 "calls": tally.calls,
                 "tokens": tally.tokens,
                 "ms a call": round(1e3 * tally.seconds / tally.calls, 2),
+                "of it moving": f"{tally.moving_s / tally.seconds:.0%}",
                 "ready in s": round(tally.compile_s, 2),
             }
             for tally in ran
