@@ -182,18 +182,26 @@ class Backend(ABC):
             and everything if its device fails. Asked for by name, it takes every node that it
             supports, whatever that costs; else it takes part only if a device is named for it
             (``EDGERUN_<NAME>_DEVICE``).
+        is_simulated: its times are those of another machine, so even asked for by name it takes
+            only what it does faster there, and nothing is measured of it.
     """
 
     name: str
     whole_graph: bool = False
     companions: tuple[str, ...] = ()
+    is_simulated: bool = False
+
+    def companion_choices(self) -> Mapping[str, Any]:
+        """What its companions learn besides, see ``configure``."""
+        return {}
 
     def configure(self, given: Mapping[str, Any]) -> None:
         """Takes what the caller chose, before anything else; other back-ends' keys are ignored.
 
         Args:
             given: options of ``edgerun.load`` that concern back-ends: ``threads`` to work with,
-                and ``pack``, how ternary weights lie in memory.
+                ``pack``, how ternary weights lie in memory, and the profile of another
+                ``machine``, whose costs are to be estimated.
         """
         del given
 

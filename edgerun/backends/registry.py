@@ -111,16 +111,23 @@ def find_candidates(
     """
     asked = name or settings().backend
     if asked is None:
-        if device is not None:
-            raise InputError(f"the device {device!r} was named without a back-end: add --backend")
-        return _all_candidates(given)
+        if device is None:
+            return _all_candidates(given)
+        asked, _, device = device.partition(":")
+        if not device or asked not in backend_names():
+            raise InputError(
+                f"the device {asked!r} was named without a back-end: add --backend, or write "
+                "BACKEND:DEVICE"
+            )
     backend, support = _probed(asked, device, given)
     if not support:
         raise UnsupportedError(f"the back-end {asked!r} does not run here: {support.reason}")
     if not backend.companions:
         return Candidates((backend,))
-    companions = (make_backend(companion, given=given) for companion in backend.companions)
-    return Candidates((backend, *companions), backend.name)  # which may name its device
+    choices = {**given, **backend.companion_choices()}
+    companions = (make_backend(companion, given=choices) for companion in backend.companions)
+    preferred = None if backend.is_simulated else backend.name  # which may name its device
+    return Candidates((backend, *companions), preferred)
 
 
 def _all_candidates(given: Mapping[str, Any]) -> Candidates:

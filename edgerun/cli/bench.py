@@ -82,6 +82,7 @@ def bench(
     began = time.perf_counter()
     with options.load(options.model_of(model, named), context=context, **loading) as llm:
         load_s = time.perf_counter() - began
+        _check_real(llm)
         prompt = prompt_tokens or max(1, min(PROMPT_TOKENS, llm.model.context - new_tokens))
         filled = None if context is None else context - new_tokens
         runs = [one_run(llm, prompt, new_tokens, filled, index) for index in range(repeat + 1)]
@@ -137,6 +138,17 @@ def _ids(llm: LLM, count: int, seed: int) -> list[int]:
     ids = np.random.default_rng(seed + 1).integers(0, llm.model.vocab_size, count)
     ids[0] = (seed + 1) % llm.model.vocab_size
     return [int(id_) for id_ in ids]
+
+
+def _check_real(llm: LLM) -> None:
+    from edgerun.errors import InputError
+
+    for backend in llm.model.backends:
+        if backend.is_simulated:
+            raise InputError(
+                f"{backend.name} is simulated, so there is no speed to measure; `edgerun plan "
+                "--device virtual:FILE --explain` says what it is reckoned to take"
+            )
 
 
 def _check_room(context: int | None, new_tokens: int) -> None:

@@ -37,7 +37,10 @@ BackendName = Annotated[
 Device = Annotated[
     str | None,
     typer.Option(
-        "--device", metavar="NAME", help="Device of the back-end, where it has several, e.g. cosim."
+        "--device",
+        metavar="NAME",
+        help="Device of the back-end, where it has several, e.g. cosim; "
+        "or both, e.g. openvino:NPU.",
     ),
 ]
 Place = Annotated[

@@ -85,7 +85,10 @@ class Plan:
         return {segment.backend for segments in placed for segment in segments}
 
     def verdict(self) -> str:
-        """Where prompts and replies go and why, in a sentence; empty where nothing was weighed."""
+        """Where prompts and replies go and why, in a sentence; empty where nothing was weighed.
+
+        It begins with ``"simulated"`` if what it stands on is.
+        """
         if not self.splits:
             return ""
         split = self.splits[0]
@@ -95,12 +98,11 @@ class Plan:
             f"a prompt of {tokens} tokens takes {split.seconds_there(tokens) * 1e3:.4g} ms with "
             f"{there}, {split.seconds_here(tokens) * 1e3:.4g} ms with {here} alone"
         )
+        simulated = "simulated: " if "simulated" in split.basis else ""
         if self.prompts is None:
-            return f"{here} alone: {figures}"
-        start = self.prompts.from_rows + 1
-        return (
-            f"{there} from {start} prompt tokens on; below, and for every reply, {here}: {figures}"
-        )
+            return f"{simulated}{here} alone: {figures}"
+        start = f"{simulated}{there} from {self.prompts.from_rows + 1} prompt tokens on"
+        return f"{start}; below, and for every reply, {here}: {figures}"
 
     def explain(self) -> list[Placement]:
         """What runs where, phase by phase, each followed by what was turned down."""

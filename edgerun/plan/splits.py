@@ -34,7 +34,7 @@ def split_of(tasks: Tasks, prompts: Placed, replies: Placed) -> Split:
             handover_seconds(kept_bytes(node), backend, where[node.name])
             for node, backend, _ in prompts
         ),
-        decode_s=_path_seconds(tasks.replies, replies),
+        decode_s=path_seconds(tasks.replies, replies),
         longest=call_rows,
         basis="; ".join(bases),
     )
@@ -64,14 +64,14 @@ def _side(task: Task, placed: Placed, call_rows: int) -> Side:
 
     def seconds(rows: int) -> float:
         shape = replace(task.shape, rows=rows)
-        return _path_seconds(replace(task, shape=shape), placed)
+        return path_seconds(replace(task, shape=shape), placed)
 
     if sizes:
         return Side(tuple(used), {rows: seconds(rows) for rows in sizes})
     return Side(tuple(used), token_s=seconds(call_rows) / call_rows)
 
 
-def _path_seconds(task: Task, placed: Placed) -> float:
+def path_seconds(task: Task, placed: Placed) -> float:
     """Seconds of a placement in a task's shape."""
     total, before = 0.0, None
     for (node, backend, _), nbytes in zip(placed, task.crossing_bytes(), strict=True):

@@ -14,6 +14,8 @@ from edgerun.plan.routes import prompt_graph
 from edgerun.plan.splits import other_splits, split_of
 from edgerun.plan.tasks import TYPICAL, USUAL, Budget, Task, segments_of
 
+FOLLOWS = "these rows go where replies are computed"
+
 
 def plan_together(graph: Graph, backends: Sequence[Backend], budget: Budget = USUAL) -> Plan:
     """Chooses the cheapest placement of whole requests, by what was measured.
@@ -34,11 +36,14 @@ def plan_together(graph: Graph, backends: Sequence[Backend], budget: Budget = US
     refusals: dict[Phase, tuple[Refusal, ...]] = {}
     for shape in TYPICAL:
         task = Task(graph, shape, tasks.replies.late)
-        placed = pair.replies
-        if shape.phase is not Phase.DECODE:
+        if shape.phase is Phase.DECODE:
+            segments[shape.phase] = segments_of(graph, pair.replies)
+            refusals[shape.phase] = refusals_of(task, backends, pair.replies)
+        else:
             _, placed = cheapest_path(task, others)
-        segments[shape.phase] = segments_of(graph, placed)
-        refusals[shape.phase] = refusals_of(task, backends, placed)
+            segments[shape.phase] = segments_of(graph, placed)
+            elsewhere = [each.name for each in backends if each not in others]
+            refusals[shape.phase] = tuple(Refusal(name, FOLLOWS) for name in elsewhere)
     plan = Plan(segments, refusals, cost_bases(backends), is_asked=False)
     return _with_route(plan, tasks, backends, pair)
 

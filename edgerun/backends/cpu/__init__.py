@@ -23,10 +23,16 @@ class CpuOptions:
     Attributes:
         threads: worker threads.
         trits: whether ternary weights lie in memory at 1.6 bits where that is possible.
+        machine: whose costs are estimated; None for the one that is here.
     """
 
     threads: int
     trits: bool = False
+    machine: MachineProfile | None = None
+
+    def profile(self) -> MachineProfile:
+        """What is known of the machine, measured or not."""
+        return self.machine or machine_profile()
 
 
 class CpuBackend(Backend):
@@ -39,9 +45,9 @@ class CpuBackend(Backend):
         self.configure({})
 
     def configure(self, given: Mapping[str, Any]) -> None:
-        """Takes the number of threads and how ternary weights are packed."""
+        """Takes the number of threads, how ternary weights are packed, and another machine."""
         threads = given.get("threads") or worker_threads(None)
-        self._options = CpuOptions(threads, given.get("pack") == "trits")
+        self._options = CpuOptions(threads, given.get("pack") == "trits", given.get("machine"))
 
     def probe(self) -> Support:
         """Needs Numba, which is a dependency, and an instruction set it can use."""
@@ -65,12 +71,16 @@ class CpuBackend(Backend):
         from edgerun.backends.cpu.emit.emitter import Speeds
         from edgerun.backends.cpu.emit.registry import EMITTERS
 
-        profile, options = machine_profile().for_planning(), self._options
-        speeds = Speeds(profile, options.threads, options.trits)
+        options = self._options
+        profile = options.profile().for_planning()
+        threads = options.threads if options.machine is None else profile.threads
+        speeds = Speeds(profile, threads, options.trits)
         return EMITTERS[node.op].cost(graph, node, shape, speeds)
 
     def cost_basis(self) -> str:
         """Says what the estimates of ``cost`` stand on."""
+        if self._options.machine is not None:
+            return "simulated, another machine's processor"
         return basis(machine_profile(), self._options.threads)
 
     def weight_bytes(self, graph: Graph, node: Node, name: str) -> int:

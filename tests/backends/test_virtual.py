@@ -1,0 +1,193 @@
+"""Laptops that nobody has here: what their plans are, and that all of it is called simulated."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgerun
+from edgerun.backends.base import Backend
+from edgerun.backends.estimates import kept_bytes
+from edgerun.backends.registry import find_candidates
+from edgerun.backends.virtual import Laptop
+from edgerun.cli.main import main
+from edgerun.errors import InputError, UnsupportedError
+from edgerun.graph.ir import Graph
+from edgerun.plan.pairs import Tasks, handover_seconds, launch_seconds, place_together
+from edgerun.plan.plans import Plan
+from edgerun.plan.routes import plan_for, prompt_graph
+from edgerun.plan.splits import path_seconds
+from edgerun.plan.tasks import Budget, Placed
+from tests.support.bundles import bundle_of
+from tests.support.shapes import llama_graph
+
+FOLDER = Path(__file__).parents[2] / "tools" / "laptops"
+LAPTOPS = sorted(path.stem for path in FOLDER.glob("*.json"))
+ONE_B = (16, 2048, 8192, 32, 8)
+NO_ROWS = {"rows": 0, "work": 1, "seconds": 1}
+SMALL = (3, 256, 512, 4, 2)
+
+
+def plan(laptop: str, graph: Graph) -> Plan:
+    candidates = find_candidates("virtual", str(FOLDER / f"{laptop}.json"), {"threads": 1})
+    return plan_for(graph, candidates, Budget())
+
+
+def where(found: Plan) -> tuple[set[str], set[str]]:
+    """The back-ends of long prompts and of replies."""
+    replies = next(reversed(found.segments.values()))
+    prompts = found.prompts.segments if found.prompts else replies
+    names = [{part.backend.partition(":")[0] for part in parts} for parts in (prompts, replies)]
+    return names[0], names[1]
+
+
+@pytest.fixture(scope="module")
+def one_b() -> Graph:
+    return llama_graph(*ONE_B)
+
+
+def test_there_are_four_laptops_and_each_figure_has_a_source() -> None:
+    assert LAPTOPS == ["igpu-copies", "igpu-shared", "npu-11-tops", "npu-48-tops"]
+    for name in LAPTOPS:
+        laptop = Laptop.read(FOLDER / f"{name}.json")
+        assert laptop.figures() == set(laptop.sources)
+        assert laptop.device.source == "simulated"
+        assert "device.calls" in laptop.sources and "host.rates" in laptop.sources
+
+
+@pytest.mark.parametrize(
+    ("laptop", "places"),
+    [
+        ("npu-48-tops", ({"virtual"}, {"cpu"})),
+        ("npu-11-tops", ({"virtual"}, {"cpu"})),
+        ("igpu-shared", ({"cpu"}, {"virtual"})),
+    ],
+)
+def test_a_large_model_is_split(
+    laptop: str, places: tuple[set[str], set[str]], one_b: Graph
+) -> None:
+    found = plan(laptop, one_b)
+    assert where(found) == places
+    assert found.prompts and found.verdict().startswith("simulated: ")
+    split = found.splits[0]
+    tokens = split.from_tokens()
+    assert tokens
+    for count in range(tokens, 257):
+        assert split.seconds_there(count) < split.seconds_here(count)
+    assert tokens == 1 or split.seconds_there(tokens - 1) >= split.seconds_here(tokens - 1)
+
+
+def test_the_break_even_comes_later_the_dearer_the_launch(one_b: Graph, tmp_path: Path) -> None:
+    starts = []
+    for launch in (0.01, 0.1, 0.5, 5.0):
+        text = json.loads((FOLDER / "npu-48-tops.json").read_text())
+        text["device"]["launch_s"] = launch
+        path = tmp_path / f"{launch}.json"
+        path.write_text(json.dumps(text))
+        candidates = find_candidates("virtual", str(path), {"threads": 1})
+        starts.append(plan_for(one_b, candidates, Budget()).prompts)
+    rows = [route.from_rows for route in starts if route]
+    assert len(rows) == 3 and rows == sorted(set(rows)) and starts[-1] is None
+
+
+@pytest.mark.parametrize("laptop", ["npu-11-tops", "npu-48-tops", "igpu-copies"])
+def test_a_small_model_stays_on_the_processor(laptop: str) -> None:
+    found = plan(laptop, llama_graph(*SMALL))
+    assert where(found) == ({"cpu"}, {"cpu"})
+    assert found.prompts is None
+    assert found.verdict().startswith("simulated: cpu alone: a prompt of 256 tokens takes ")
+
+
+@pytest.mark.parametrize("laptop", LAPTOPS)
+@pytest.mark.parametrize("sizes", [(1, 256, 512, 4, 2), (1, 2048, 8192, 32, 8)], ids=["s", "l"])
+def test_brute_force_finds_nothing_cheaper(laptop: str, sizes: Any) -> None:
+    """Over all placements of the nodes up to the first layer's attention, of both phases."""
+    graph = llama_graph(*sizes)
+    graph = graph.with_nodes([*graph.nodes[:5]])
+    graph.outputs = ["a0.y"]
+    backends = find_candidates("virtual", str(FOLDER / f"{laptop}.json"), {"threads": 1}).backends
+    tasks = Tasks.of(graph, prompt_graph(graph), Budget())
+
+    def placed(choice: tuple[Backend, ...]) -> Placed:
+        return [(node, each, 0.0) for node, each in zip(graph.nodes, choice, strict=True)]
+
+    def prompts_s(choice: tuple[Backend, ...]) -> float:
+        changes = [choice[0], *(b for a, b in itertools.pairwise(choice) if a is not b)]
+        calls = tasks.calls * path_seconds(tasks.prompts, placed(choice))
+        return calls + sum(map(launch_seconds, changes))
+
+    choices = list(itertools.product(backends, repeat=len(graph.nodes)))
+    prompts = {choice: prompts_s(choice) for choice in choices}
+    replies = {choice: 128 * path_seconds(tasks.replies, placed(choice)) for choice in choices}
+    kept = 512 * kept_bytes(graph.nodes[-1])
+    best = min(
+        prompts[there] + replies[here] + handover_seconds(kept, there[-1], here[-1])
+        for there in choices
+        for here in choices
+    )
+    assert place_together(tasks, backends).seconds == pytest.approx(best, rel=1e-9)
+
+
+def test_it_computes_what_the_processor_computes_and_adds_up_time() -> None:
+    folder, ids = bundle_of("llama", weights="int4"), [3, 5, 7, 11] * 20
+    options: dict[str, Any] = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
+    with edgerun.load(folder, backend="cpu", threads=1) as llm:
+        expected = llm.generate(ids, **options).ids
+    place = f"prefill=virtual:{FOLDER / 'npu-48-tops.json'}"
+    with edgerun.load(folder, place=place, threads=1) as llm:
+        assert llm.generate(ids, **options).ids == expected
+        (report,) = llm.reports()
+    assert report.title.endswith("NPU has 48 TOPS: simulated")
+    (row,) = report.rows
+    assert (row["calls"], row["tokens"]) == (1, 79)
+    assert row["simulated ms a call"] > 1
+
+
+def test_a_device_brings_its_back_end() -> None:
+    candidates = find_candidates(device=f"virtual:{FOLDER / 'npu-48-tops.json'}")
+    assert [backend.name for backend in candidates.backends] == ["virtual:npu-48-tops", "cpu"]
+    assert candidates.preferred is None
+    for device in ("cosim", "virtual", "virtual:", "gpu:0"):
+        with pytest.raises(InputError, match="was named without a back-end"):
+            find_candidates(device=device)
+    with pytest.raises(UnsupportedError, match="no laptop was named: --device virtual:FILE"):
+        find_candidates("virtual")
+
+
+def test_nothing_simulated_is_benchmarked(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = bundle_of("llama", weights="int4")
+    place = f"decode=virtual:{FOLDER / 'igpu-shared.json'}"
+    assert main(["bench", str(folder), "--place", place, "-n", "2"]) != 0
+    assert "is simulated, so there is no speed to measure" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"title": 7}, "does not describe a laptop: Expected `str`"),
+        ({"host": {}}, "its host needs bandwidth, rates, fork_join_s"),
+        (
+            {"device": {"calls": {"x": [{"rows": 0, "work": 1, "seconds": 1}]}}},
+            "Expected `int` >= 1",
+        ),
+        ({"sources": {"host.rates": "assumed"}}, "has no source for device.call_s, device.calls"),
+    ],
+    ids=["title", "host", "device", "sources"],
+)
+def test_files_that_describe_no_laptop(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    text = json.loads((FOLDER / "igpu-shared.json").read_text())
+    path = tmp_path / "laptop.json"
+    path.write_text(json.dumps(text | change))
+    with pytest.raises(InputError, match=message):
+        find_candidates("virtual", str(path))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        find_candidates("virtual", str(tmp_path / "none.json"))
