@@ -26,8 +26,8 @@ class Isa:
         shuffles: which instructions look up and narrow bytes, a key of ``SHUFFLES``
             (``linear/trit_tiles.py``); empty for generic code.
         prompts: how many rows are multiplied: the kernels' names begin so.
-        streams: how many panels of weights a single row reads side by side; two are faster than
-            four where memory is the limit, as measured on Zen 4, and fewer broadcasts serve four.
+        streams: how many panels of weights are read side by side where memory is the limit;
+            two are faster than four, as measured on Zen 4, and fewer broadcasts serve four.
         looks_up: from how many rows on ternary weights are looked up in tables instead, where
             multiplying is slower; 0 for never.
     """

@@ -28,7 +28,8 @@ from edgerun.kernels.linear.float_tiles import float_tile
 from edgerun.kernels.linear.row_tiles import row_tile
 from edgerun.kernels.linear.tiles import K_STEP, PACKED, TRITS, parts, zero_point
 
-STREAMS = 4  # panels that are read side by side, but by a single row
+STREAMS = 4  # panels that are read side by side where memory is not the limit
+HIDDEN_PRODUCTS = 8  # that a byte of codes can be multiplied by while the next ones are read
 
 # Arguments that linear kernels share.
 OUTPUTS = (
@@ -131,28 +132,34 @@ def lookup_rows(rows, tokens):  # type: ignore[no-untyped-def]
     return min(rows, (rows + tokens // 2) // max(1, tokens) * tokens)
 
 
+def _streams(bits: int, isa: str, tokens: int) -> int:
+    """Panels that are read side by side for so many batch rows."""
+    return isa_of(isa).streams if tokens * 8 // bits <= HIDDEN_PRODUCTS else STREAMS
+
+
 def _vectors(bits: int, isa: str, tokens: int) -> int:
     """Panels of a tile: their partial sums fill half of the registers."""
     room = isa_of(isa).registers // 2 // isa_of(isa).partial
-    streams = isa_of(isa).streams if tokens == 1 else STREAMS
-    return min(streams, room // tokens // parts(bits, isa))
+    return min(_streams(bits, isa, tokens), room // tokens // parts(bits, isa))
 
 
-def _turns(turn: Callable[[int], Any], scratch_bytes: int, isa: str) -> Body:
+def _turns(turn: Callable[[int], Any], bits: int, lanes: int, isa: str) -> Body:
     """The loops around tiles: panels, and the batch rows that take turns with them.
 
     ``turn(tokens)`` makes the function that computes and stores the outputs of ``tokens`` rows
     and ``streams`` panels; the argument ``lookup`` says which rows other kernels do.
     """
-    four, two, one, single_streams = turn(4), turn(2), turn(1), isa_of(isa).streams
+    four, two, one = turn(4), turn(2), turn(1)
+    of_four, of_two, of_one = (_streams(bits, isa, tokens) for tokens in (4, 2, 1))
+    sums_bytes = 4 * STREAMS * lanes
 
     def body(a: Arguments, chunk: int) -> None:
         rows, begin = word(a.rows, 0), chunk * a.step
         end = min(a.panels, begin + a.step)
         first = lookup_rows(rows, a.lookup)
-        streams = single_streams if rows - first == 1 else STREAMS
+        streams = of_one if rows - first == 1 else of_two if rows - first < 4 else of_four
         apart = (end - begin + streams - 1) // streams
-        sums = scratch(scratch_bytes)
+        sums = scratch(sums_bytes)
         for panel in range(begin, begin + apart):
             last, row = end - 1 - panel, first
             while row + 4 <= rows:
@@ -204,7 +211,7 @@ def row_turns(bits: int, form: str, lanes: int, isa: str) -> Body:
 
         return turn_of
 
-    return _turns(turn, 16 * lanes, isa)
+    return _turns(turn, bits, lanes, isa)
 
 
 @kernel("linear_row", ROW + " lookup")
@@ -280,7 +287,7 @@ def linear_block(bits: int, lanes: int, block: int, isa: str) -> Body:
 
         return turn_of
 
-    return _turns(turn, 16 * lanes, isa)
+    return _turns(turn, bits, lanes, isa)
 
 
 @kernel(
