@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,18 @@ class Candidates:
         """All of them, each once."""
         others = self.prompts.backends if self.prompts else ()
         return (*self.backends, *(each for each in others if each not in self.backends))
+
+    def with_known(self, known: Sequence[Backend]) -> Candidates:
+        """The same, with back-ends that are there already in the place of new ones.
+
+        Those that drive devices begin anew: a device may have failed.
+        """
+        by_name = {each.name: each for each in known if not each.companions}
+        return replace(
+            self,
+            backends=tuple(by_name.get(each.name, each) for each in self.backends),
+            prompts=self.prompts and self.prompts.with_known(known),
+        )
 
 
 def backend_names() -> list[str]:

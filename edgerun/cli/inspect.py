@@ -42,7 +42,8 @@ def describe(bundle: Bundle, *, tensors: bool) -> dict[str, Any]:
     """What ``--json`` prints."""
     import msgspec
 
-    from edgerun.llm.loading import LoadOptions, packing_of
+    from edgerun.llm.compiling import packing_of
+    from edgerun.llm.loading import LoadOptions
 
     manifest = msgspec.to_builtins(bundle.manifest)
     listed = list(_tensors(bundle.graph))

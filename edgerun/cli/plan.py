@@ -29,7 +29,8 @@ def plan(
     as_json: options.Json = False,
 ) -> None:
     from edgerun.backends.registry import absent_backends
-    from edgerun.llm.loading import LoadOptions, candidates_for, packing_of, resolve
+    from edgerun.llm.compiling import candidates_for, packing_of
+    from edgerun.llm.loading import LoadOptions, resolve
     from edgerun.model.bundle import open_bundle
     from edgerun.plan.routes import plan_for
     from edgerun.plan.tasks import Budget

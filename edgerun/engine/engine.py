@@ -197,6 +197,14 @@ class Engine:
         """What the store has for sequences to come."""
         return self._store.lock.run(self._room)
 
+    def replace(self, programs: Programs) -> None:
+        """Takes other programs of the same model, from the next call on; closes those it had.
+
+        For the thread that holds the store's lock.
+        """
+        before, self._programs = self._check_open(), programs
+        before.close()
+
     def close(self) -> None:
         """Releases the programs; calling it twice is allowed."""
         programs, self._programs = self._programs, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -28,6 +28,7 @@ from edgerun.llm.arguments import (
     check_prompts,
 )
 from edgerun.llm.chat_session import ChatSession
+from edgerun.llm.compiling import compile_bundle
 from edgerun.llm.completion import Completion, TextStream, Writer, together, write
 from edgerun.llm.loading import LoadOptions, Model, prepare
 from edgerun.model.chat.format import ChatFormat
@@ -244,6 +245,34 @@ class LLM:
         """What the devices of the back-ends in use did so far, where they count it."""
         reports = [backend.report() for backend in self.model.backends]
         return [report for report in reports if report is not None]
+
+    def place(self, places: str) -> None:
+        """Computes elsewhere from now on, replies under way too: they go on where they are.
+
+        Args:
+            places: back-ends for parts of the work, ``"prefill=openvino:NPU,decode=cpu"``.
+
+        Raises:
+            InputError: the places are not understood, or there are none such.
+            UnsupportedError: a device is not here.
+            BackendError: a device does not run the model. Then all is as before.
+        """
+        options = replace(self.model.options, place=places, backend=None, device=None, require=None)
+        self._store.lock.run(self._place, options)
+
+    def _place(self, options: LoadOptions) -> None:
+        model = self.model
+        if model.bundle is None or not self._forgotten.alive:
+            raise InputError("this model is closed: load it again")
+        rows = model.chunk_rows
+        compiled = compile_bundle(model.bundle, options, model.states, rows, model.everyone)
+        self._engine.replace(compiled.programs)
+        for backend in set(model.everyone).difference(compiled.everyone):
+            backend.close()
+        model.owned.pop_all()  # what it would close is closed, or in use
+        model.options, model.programs = options, compiled.programs
+        model.backends, model.everyone = compiled.backends, compiled.everyone
+        model.owned, model.weight_bytes = compiled.owned, compiled.weight_bytes
 
     def params(self, **sampling: Unpack[SamplingKeywords]) -> SamplingParams:
         """Checks sampling parameters and adds what the model recommends."""

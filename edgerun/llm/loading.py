@@ -10,29 +10,21 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from edgerun import env
-from edgerun.backends.base import (
-    Backend,
-    CompileOptions,
-    Progress,
-    buckets,
-)
-from edgerun.backends.registry import Candidates, find_candidates
+from edgerun.backends.base import Backend, Progress
 from edgerun.engine.chooser.processor import processor_types
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS
 from edgerun.errors import BundleError, InputError
 from edgerun.kernels.host.cores import worker_threads
 from edgerun.kernels.host.memory import available_memory
+from edgerun.llm.compiling import compile_bundle
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.model.chat.template import ChatTemplate, template_source
 from edgerun.model.config import eos_ids, read_json_object, sampling_defaults
 from edgerun.model.text.sandboxed_library import SandboxedLibrary
 from edgerun.model.text.tokenizer import Tokenizer
-from edgerun.plan.places import Places, placed_candidates
-from edgerun.plan.programs import Programs, compile_plan
-from edgerun.plan.routes import plan_for
+from edgerun.plan.places import Places
+from edgerun.plan.programs import Programs
 from edgerun.plan.states import states_of
-from edgerun.plan.streaming import streamed_bytes
-from edgerun.plan.tasks import Budget
 from edgerun.plan.workload import Workload, affordable_rows, workload
 from edgerun.state import State
 from edgerun.state.capacity import affordable_context, check_context, largest_call
@@ -178,8 +170,11 @@ class Model:
         weight_bytes: bytes of weights that a decode step reads.
         threads: worker threads.
         backends: those in use.
+        everyone: those, and back-ends that stand in for them.
         workload: how much there is to multiply.
         owned: closes the back-ends; to be done after the programs are closed.
+        bundle: from which it was made.
+        options: with which.
     """
 
     path: Path
@@ -199,8 +194,11 @@ class Model:
     weight_bytes: int = 0
     threads: int = 1
     backends: tuple[Backend, ...] = ()
+    everyone: tuple[Backend, ...] = ()
     workload: Workload = field(default_factory=Workload)
     owned: ExitStack = field(default_factory=ExitStack)
+    bundle: Bundle | None = None
+    options: LoadOptions = field(default_factory=LoadOptions)
 
 
 def resolve(path: str | Path | None) -> Path:
@@ -257,13 +255,13 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
     most_rows = min(affordable_rows(bundle.graph), largest_call(states))
     rows = min(options.chunk_rows, context, most_rows)
     end_ids = dict.fromkeys((*config.eos_token_ids, *eos_ids(texts[GENERATION_CONFIG])))
-    programs, backends, owned, weights = _compile(bundle, options, states, rows)
+    compiled = compile_bundle(bundle, options, states, rows)
     return Model(
         path=bundle.path,
         digest=bundle.digest,
         tokenizer=tokenizer,
         template=template,
-        programs=programs,
+        programs=compiled.programs,
         states=states,
         context=context,
         vocab_size=config.vocab_size,
@@ -276,57 +274,15 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
         chunk_rows=rows,
         prompt_rows=options.prompt_rows,
         max_sessions=options.max_sessions,
-        weight_bytes=weights,
+        weight_bytes=compiled.weight_bytes,
         threads=options.worker_threads,
-        backends=backends,
+        backends=compiled.backends,
+        everyone=compiled.everyone,
         workload=workload(bundle.graph),
-        owned=owned,
+        owned=compiled.owned,
+        bundle=bundle,
+        options=options,
     )
-
-
-def _compile(
-    bundle: Bundle, options: LoadOptions, states: tuple[State, ...], rows: int
-) -> tuple[Programs, tuple[Backend, ...], ExitStack, int]:
-    """The programs, the back-ends that run them, what closes these, and bytes that decoding reads.
-
-    Weights that were never hashed are hashed meanwhile, so that nothing is generated with others.
-    """
-    candidates = candidates_for(bundle, options)
-    with ExitStack() as owned, bundle.files.verification() as verification:
-        backends = candidates.every()
-        for backend in backends:
-            owned.callback(backend.close)
-        plan = plan_for(bundle.graph, candidates, Budget(call_rows=rows))
-        used = tuple(backend for backend in backends if backend.name in plan.backends())
-        for backend in set(backends).difference(used):
-            backend.close()
-        compile_options = CompileOptions(
-            states,
-            options.progress,
-            digest="" if bundle.is_foreign else bundle.digest,
-            verified=lambda: verification.finish(options.progress),
-        )
-        programs = compile_plan(plan, backends, buckets(rows), compile_options, options.require)
-        verification.finish(options.progress)
-        return programs, used, owned.pop_all(), streamed_bytes(plan, used)
-
-
-def candidates_for(bundle: Bundle, options: LoadOptions) -> Candidates:
-    """The back-ends to plan with, as the options name them.
-
-    Raises:
-        InputError: there is no back-end or device of a name.
-        UnsupportedError: one that is named does not run here.
-    """
-    given = {"threads": options.worker_threads, "pack": packing_of(bundle, options)}
-    if options.place is not None:
-        return placed_candidates(Places.read(options.place), given)
-    return find_candidates(options.backend, options.device, given)
-
-
-def packing_of(bundle: Bundle, options: LoadOptions) -> str:
-    """How the bundle's ternary weights will lie in memory, one of ``env.PACKS``."""
-    return options.pack or env.settings().pack or bundle.manifest.pack
 
 
 def read_tokenizer(bundle: Bundle, config: Mapping[str, Any]) -> Tokenizer:

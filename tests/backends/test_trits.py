@@ -16,7 +16,8 @@ from edgerun.cli.inspect import describe
 from edgerun.env import PACKS, read_settings
 from edgerun.errors import BundleError, InputError, UnsupportedError
 from edgerun.kernels import isa
-from edgerun.llm.loading import LoadOptions, packing_of
+from edgerun.llm.compiling import packing_of
+from edgerun.llm.loading import LoadOptions
 from edgerun.model.bundle import open_bundle
 from edgerun_export.pipeline import ExportOptions, export
 from tests.support.bundles import GOLDEN, bundle_of, runner

@@ -114,6 +114,15 @@ def copy(conversation: Conversation, argument: str) -> None:
 
 
 @command
+def place(conversation: Conversation, argument: str) -> None:
+    """Shows or changes where parts of the work go: /place prefill=openvino:NPU,decode=cpu."""
+    if argument:
+        conversation.llm.place(argument)
+    names = ", ".join(backend.name for backend in conversation.llm.model.backends)
+    tell(f"computed by {names}")
+
+
+@command
 def system(conversation: Conversation, argument: str) -> None:
     """Shows or sets the system message; - removes it."""  # noqa: D401
     if argument:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -57,6 +58,25 @@ def test_validation_looks_at_every_node(
     )  # fmt: skip
     assert code == 0, err
     assert json.loads(out)["devices"][0]["rows"][0]["calls"] == 1
+
+
+def test_a_chat_changes_its_place(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [
+        f"/place prefill={DEVICE}",
+        PROMPT,
+        "/place prefill=openvino:AUTO",
+        "/place decode=cpu",
+    ]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(["/place", *lines, "and"])))
+    code, out, err = shown(capsys, "chat", "-n", "6", "--temperature", "0")
+    said = [line for line in err.splitlines() if "computed by" in line or "chooses" in line]
+    assert len(out.splitlines()) == 2, out
+    assert said[0].endswith("computed by cpu") and said[-1].endswith("computed by cpu")
+    assert f"computed by cpu, {DEVICE}" in said[1]
+    assert "without a word" in err
+    assert code == 0, err
 
 
 @pytest.mark.parametrize(

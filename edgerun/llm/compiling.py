@@ -1,0 +1,108 @@
+"""From a bundle and options to programs: which back-ends there are, what runs where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgerun import env
+from edgerun.backends.base import Backend, CompileOptions, buckets
+from edgerun.backends.registry import Candidates, find_candidates
+from edgerun.model.bundle import Bundle
+from edgerun.plan.places import Places, placed_candidates
+from edgerun.plan.programs import Programs, compile_plan
+from edgerun.plan.routes import plan_for
+from edgerun.plan.streaming import streamed_bytes
+from edgerun.plan.tasks import Budget
+from edgerun.state import State
+
+if TYPE_CHECKING:
+    from edgerun.llm.loading import LoadOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What runs a model.
+
+    Attributes:
+        programs: by the batches that they take.
+        backends: that run anything.
+        everyone: those, and those that stand in for them.
+        owned: closes all back-ends; to be done after the programs are closed.
+        weight_bytes: of weights that a decode step reads.
+    """
+
+    programs: Programs
+    backends: tuple[Backend, ...]
+    everyone: tuple[Backend, ...]
+    owned: ExitStack
+    weight_bytes: int
+
+
+def compile_bundle(
+    bundle: Bundle,
+    options: LoadOptions,
+    states: tuple[State, ...],
+    rows: int,
+    known: Sequence[Backend] = (),
+) -> Compiled:
+    """Plans a bundle and compiles it.
+
+    Weights that were never hashed are hashed meanwhile, so that nothing is generated with others.
+
+    Args:
+        bundle: opened.
+        options: to load it with.
+        states: what the model's layers remember.
+        rows: of the largest call.
+        known: back-ends that ran it before; those that hold weights in the processor's memory go on
+            doing so.
+
+    Raises:
+        InputError: there is no back-end or device of a name.
+        UnsupportedError: no back-end runs it.
+        BackendError: a back-end failed to compile it.
+    """
+    candidates = candidates_for(bundle, options).with_known(known)
+    with ExitStack() as owned, bundle.files.verification() as verification:
+        backends = candidates.every()
+        for backend in backends:
+            if backend not in known:
+                owned.callback(backend.close)
+        plan = plan_for(bundle.graph, candidates, Budget(call_rows=rows))
+        used = tuple(backend for backend in backends if backend.name in plan.backends())
+        for backend in set(backends).difference(used, known):
+            backend.close()
+        compile_options = CompileOptions(
+            states,
+            options.progress,
+            digest="" if bundle.is_foreign else bundle.digest,
+            verified=lambda: verification.finish(options.progress),
+        )
+        programs = compile_plan(plan, backends, buckets(rows), compile_options, options.require)
+        verification.finish(options.progress)
+        owned.pop_all()
+    closing = ExitStack()
+    for backend in backends:
+        closing.callback(backend.close)
+    return Compiled(programs, used, backends, closing, streamed_bytes(plan, used))
+
+
+def candidates_for(bundle: Bundle, options: LoadOptions) -> Candidates:
+    """The back-ends to plan with, as the options name them.
+
+    Raises:
+        InputError: there is no back-end or device of a name.
+        UnsupportedError: one that is named does not run here.
+    """
+    given = {"threads": options.worker_threads, "pack": packing_of(bundle, options)}
+    if options.place is not None:
+        return placed_candidates(Places.read(options.place), given)
+    return find_candidates(options.backend, options.device, given)
+
+
+def packing_of(bundle: Bundle, options: LoadOptions) -> str:
+    """How the bundle's ternary weights will lie in memory, one of ``env.PACKS``."""
+    return options.pack or env.settings().pack or bundle.manifest.pack
