@@ -95,6 +95,7 @@ class CompileOptions:
         fallback: compiles a segment for the companion that stands in for a back-end whose device
             fails; None where there is none.
         required: a device that fails is an error; nothing stands in for it.
+        is_asked: a user named the back-end; else it must keep nobody waiting for a compiler.
         digest: identifies the content of the bundle; empty if nothing made of it is to be kept.
         verified: waits until the bundle was found to have that digest; raises ``BundleError``.
     """
@@ -103,6 +104,7 @@ class CompileOptions:
     progress: Progress = field(default=lambda text: None)
     fallback: Callable[[Graph, Shape], Executable] | None = None
     required: bool = False
+    is_asked: bool = True
     digest: str = ""
     verified: Callable[[], None] = lambda: None
 

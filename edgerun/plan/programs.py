@@ -182,9 +182,10 @@ def compile_plan(
         parts = []
         for segment in segments:
             chosen = with_fallback(by_name, segment.backend, options)
-            chosen = replace(chosen, required=segment.backend == required)
+            is_required = segment.backend == required
+            chosen = replace(chosen, required=is_required, is_asked=plan.is_asked)
             backend, graph = by_name[segment.backend], segment.graph
-            parts.append(_compile(backend, graph, shape, chosen, is_asked=plan.is_asked))
+            parts.append(_compile(backend, graph, shape, chosen))
         return parts[0] if len(parts) == 1 else Chain(parts)
 
     # Largest first: its kernels are the most, and compile while the others are bound.
@@ -247,16 +248,14 @@ def with_fallback(
     return replace(options, fallback=compile_elsewhere)
 
 
-def _compile(
-    backend: Backend, segment: Graph, shape: Shape, options: CompileOptions, *, is_asked: bool
-) -> Executable:
+def _compile(backend: Backend, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
     checks, shows = settings().validate, trace.enabled(trace.SHAPES)
     if (checks or shows) and not backend.whole_graph:
         return ObservedExecutable(backend, segment, shape, options, checks=checks, shows=shows)
     try:
         return backend.compile(segment, shape, options)
     except BackendError as error:
-        if is_asked or options.required or options.fallback is None:
+        if options.is_asked or options.required or options.fallback is None:
             raise
         logger.warning("%s takes no part after all: %s", backend.name, error)
         return options.fallback(segment, shape)

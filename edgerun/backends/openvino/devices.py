@@ -31,7 +31,8 @@ LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/
 SEVERAL = ("AUTO", "HETERO", "MULTI", "BATCH")
 HALVES = {"INFERENCE_PRECISION_HINT": "f16"}
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
-PARTITIONED = {"NPU_USE_NPUW": "YES"}
+# By default what does not compile for an NPU, or fails on it, is left to the CPU without a word.
+PARTITIONED = {"NPU_USE_NPUW": "YES", "NPUW_FALLBACK_EXEC": "NO"}
 # How networks are cut into parts: by default some compute wrong keys and values without a word.
 PARTITIONINGS = (
     {"NPUW_FOLD": "YES"},
@@ -215,7 +216,7 @@ _ALL = (
     Device(
         "NPU",
         "NPU",
-        tuple({**PARTITIONED, **each} for each in PARTITIONINGS),
+        tuple({**PARTITIONED, "NPUW_DEVICES": "NPU", **each} for each in PARTITIONINGS),
         Stored.SIGNED,
         _npu_obstacle,
         "an NPU of Intel's; never tried on one",

@@ -48,7 +48,7 @@ class OpenvinoExecutable(Executable):
             OPS[node.op].state is not None for node in segment.nodes
         )
         self._networks: dict[Extent, Network] = {}
-        self._asked: set[Extent] = set()
+        self._begun: set[Extent] = set()
         self._companion: Executable | None = None
         self._network(self._pieces.first())
 
@@ -138,11 +138,13 @@ class OpenvinoExecutable(Executable):
         """
         if extent in self._networks:
             return self._networks[extent]
-        patience = 0.0 if extent in self._asked else PATIENCE_S
-        self._asked.add(extent)
+        is_first = extent not in self._begun
+        patience = PATIENCE_S if is_first and self._options.is_asked else 0.0
+        self._begun.add(extent)
         network = self._maker.make(extent, None if self._options.required else patience)
         if network is None:
-            self._session.say_slow(PATIENCE_S)
+            if self._options.is_asked:
+                self._session.say_slow(PATIENCE_S)
             return None
         self._networks[extent] = network
         return network

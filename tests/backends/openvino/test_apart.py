@@ -11,10 +11,18 @@ from typing import Any
 import pytest
 
 import edgerun
+from edgerun.backends.base import CompileOptions, buckets
 from edgerun.backends.openvino import apart, devices, executable
 from edgerun.backends.openvino.apart import Compilation
 from edgerun.backends.openvino.session import Session
 from edgerun.errors import BackendError
+from edgerun.model.bundle import open_bundle
+from edgerun.plan.places import Places, placed_candidates
+from edgerun.plan.programs import compile_plan
+from edgerun.plan.routes import plan_for
+from edgerun.plan.states import states_of
+from edgerun.state import Batch
+from tests.backends.openvino.conftest import Placed
 from tests.backends.openvino.test_places import ids_of
 from tests.support.bundles import bundle_of
 
@@ -111,6 +119,35 @@ def test_the_cpu_computes_while_a_compiler_takes_long(
         assert ids(llm, -40) == expected[-40]
         assert calls(llm) == 1
     assert len(warnings(caplog)) == 1
+
+
+def test_a_device_that_nobody_asked_for_keeps_nobody_waiting(
+    folder: Path,
+    compilations: list[Compilation],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(apart, "CHILD", waits_for(tmp_path / "go"))
+    bundle = open_bundle(folder)
+    states = states_of(bundle.graph, bundle.config, "fp32")
+    candidates = placed_candidates(Places.read(PLACE), {"threads": 1})
+    plan = replace(plan_for(bundle.graph, candidates), is_asked=False)
+    options = CompileOptions(states, digest=bundle.digest)
+    programs = compile_plan(plan, candidates.every(), buckets(64), options)
+    model = Placed(programs, candidates.every(), states, 64)
+    prompt = Batch.of(ids_of("llama", 40), 0, 0, logits="none")
+    assert not compilations
+    model.run(model.store(), prompt)  # or it would take a minute
+    assert (len(compilations), model.calls()) == (1, 0)
+    (tmp_path / "go").touch()
+    assert compilations[0].wait(60)
+    model.run(model.store(), prompt)
+    assert model.calls() == 1
+    assert not warnings(caplog)
+    programs.close()
+    for backend in candidates.every():
+        backend.close()
 
 
 def test_who_requires_a_device_waits_for_it(

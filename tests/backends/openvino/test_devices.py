@@ -100,6 +100,13 @@ def test_a_second_gpu_has_a_number() -> None:
     assert find_device("GPU.1").plugin == "GPU.1"
 
 
+@pytest.mark.parametrize(("name", "where"), [("NPU", "NPU"), ("NPUW-CPU", "CPU")])
+def test_nothing_is_left_to_another_device(name: str, where: str) -> None:
+    """OpenVINO's default is NPU,CPU: what the NPU refuses would run on the CPU without a word."""
+    for config in DEVICES[name].configurations:
+        assert (config["NPUW_DEVICES"], config["NPUW_FALLBACK_EXEC"]) == (where, "NO")
+
+
 def test_a_back_end_without_a_device_asks_for_one() -> None:
     with pytest.raises(UnsupportedError, match="no device was named: --device CPU, GPU, NPU"):
         find_candidates("openvino")
