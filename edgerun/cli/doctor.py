@@ -309,6 +309,8 @@ def _backends() -> dict[str, str]:
     for name in backend_names():
         try:
             backend = make_backend(name)
+            if backend.is_simulated:
+                continue
             for device, support in backend.devices().items():
                 ready = f"ready: {support.reason}" if support else support.reason
                 states[f"{name}:{device}"] = ready

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgerun import trace
 from edgerun.backends.base import (
+    FEW_ROWS,
     NO_VALUES,
     Backend,
     CompileOptions,
@@ -26,6 +29,9 @@ from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import value_shapes
 from edgerun.plan.plans import Plan, Segment
 from edgerun.state import Batch, SequenceStore
+
+if TYPE_CHECKING:
+    from edgerun.plan.correction import Correction
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +72,8 @@ class Programs:
                 return self._prompts.nothing
         for shape, program in self._compiled:
             if batch.rows <= shape.rows:
+                if self._prompts is not None:
+                    return self._prompts.run_here(program, batch, cache)
                 return program(batch, cache)
         raise BackendError(f"a batch of {batch.rows} rows for programs of at most {self.max_rows}")
 
@@ -104,9 +112,23 @@ class PromptRows:
         nothing: the outputs of a batch of which nothing else is left.
     """
 
-    def __init__(self, program: Executable, from_rows: int, outputs: Values) -> None:
-        """Takes what runs so many rows of a sequence and more; and outputs without rows."""
-        self._program, self._from_rows = program, from_rows
+    def __init__(
+        self,
+        program: Executable,
+        from_rows: int,
+        outputs: Values,
+        correction: Correction | None = None,
+    ) -> None:
+        """Takes what runs so many rows of a sequence and more.
+
+        Args:
+            program: that runs them.
+            from_rows: the least.
+            outputs: of a batch without rows.
+            correction: says instead how many are the least, by what prompts took so far.
+        """
+        self._program, self._from_rows, self._correction = program, from_rows, correction
+        self._warm: set[tuple[int, int]] = set()
         self.nothing = outputs
 
     def take(self, batch: Batch, cache: SequenceStore) -> Batch:
@@ -116,12 +138,34 @@ class PromptRows:
             first = int(np.searchsorted(batch.logit_rows, start))
             with_logits = int(batch.logit_rows[first]) if first < len(batch.logit_rows) else stop
             edge = min(with_logits, stop)
-            if edge - start < self._from_rows:
-                edge = start
+            if self._goes_there(edge - start):
+                self._run_there(batch.part(start, edge), cache)
             else:
-                self._program(batch.part(start, edge), cache)
+                edge = start
             left.append(batch.part(edge, stop))
         return Batch.join(left) if left else batch
+
+    def run_here(self, program: Executable, batch: Batch, cache: SequenceStore) -> Values:
+        """Runs what is left of a batch, and notes what a prompt took that stayed."""
+        began = time.perf_counter()
+        values = program(batch, cache)
+        if self._correction and batch.rows > FEW_ROWS and len(list(batch.runs())) == 1:
+            self._correction.stayed_here(batch.rows, time.perf_counter() - began)
+        return values
+
+    def _goes_there(self, rows: int) -> bool:
+        if self._correction is not None:
+            return self._correction.goes_there(rows)
+        return rows >= self._from_rows
+
+    def _run_there(self, part: Batch, cache: SequenceStore) -> None:
+        began = time.perf_counter()
+        self._program(part, cache)
+        # The first call of a size may have waited for a compiler.
+        size = part.rows.bit_length(), int(part.positions[0]).bit_length()
+        if self._correction and size in self._warm:
+            self._correction.went_there(part.rows, time.perf_counter() - began)
+        self._warm.add(size)
 
     def close(self) -> None:
         """Closes the program."""
@@ -207,7 +251,7 @@ def compile_plan(
         # What was asked for shall fail at once if it does; else what runs short prompts is first.
         (there if plan.is_asked else here).prepare()
         compiled[largest] = here
-        prompts = PromptRows(there, route.from_rows, nothing)
+        prompts = PromptRows(there, route.from_rows, nothing, _correction(plan, backends))
     for shape in ordered:
         compiled[shape] = program(plan.segments[shape.phase], shape)
     return Programs(compiled, prompts)
@@ -223,6 +267,15 @@ def _check(plan: Plan, required: str | None) -> None:
             f"{required} is required and takes no part: {', '.join(sorted(plan.backends()))} run "
             f"this model; name its part, as in --place prefill={required}"
         )
+
+
+def _correction(plan: Plan, backends: Sequence[Backend]) -> Correction | None:
+    """What corrects the plan as it goes: nothing where users said what goes where, or no clock."""
+    if plan.is_asked or any(backend.is_simulated for backend in backends):
+        return None
+    from edgerun.plan.correction import Correction  # where nothing was measured, not needed
+
+    return Correction(plan.splits[0])
 
 
 def _without_rows(segment: Graph) -> Values:

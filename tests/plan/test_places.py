@@ -12,6 +12,7 @@ from edgerun.backends.base import NO_VALUES, Executable, Phase, Shape, Values
 from edgerun.errors import InputError, UnsupportedError
 from edgerun.model.bundle import open_bundle
 from edgerun.ops.base import LOGITS
+from edgerun.plan.correction import Correction
 from edgerun.plan.places import Places, placed_candidates
 from edgerun.plan.programs import Deferred, Programs, PromptRows
 from edgerun.plan.routes import plan_for, prompt_graph
@@ -146,6 +147,49 @@ def test_rows_without_logits_go_elsewhere() -> None:
 def test_rows_of_several_sequences_are_told_apart() -> None:
     calls = split([(0, 1, "last"), (1, 5, "none"), (2, 6, "last"), (3, 1, "last")])
     assert calls == ([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]], [[0, 11, 12]], [0, 11, 12])
+
+
+class Watching(Correction):
+    """Notes what it is told, and says that prompts go elsewhere from 17 rows on."""
+
+    def __init__(self) -> None:
+        self.from_rows, self.seen = 17, []  # type: list[tuple[str, int]]
+
+    def goes_there(self, rows: int) -> bool:
+        return rows >= self.from_rows
+
+    def went_there(self, rows: int, seconds: float) -> None:
+        assert seconds >= 0
+        self.seen.append(("there", rows))
+
+    def stayed_here(self, rows: int, seconds: float) -> None:
+        assert seconds >= 0
+        self.seen.append(("here", rows))
+
+
+def test_what_prompts_take_is_noted_where_they_go() -> None:
+    nothing = {LOGITS: np.zeros((0, 1), np.float32)}
+    watching = Watching()
+    prompts = PromptRows(Noting(), 99, nothing, watching)
+    programs = Programs({Shape(Phase.PREFILL, 64): Noting()}, prompts)
+    store = SequenceStore(SPEC, 64, 4)
+
+    def run(rows: int, start: int = 0) -> None:
+        programs.run(Batch.of(list(range(rows)), start, 0, logits="last"), store)
+
+    for _ in range(2):
+        run(21)  # the first of its size may have waited for a compiler
+    assert watching.seen == [("there", 20)]
+    run(21, 32)
+    assert watching.seen == [("there", 20)]  # a past of another size
+    run(40)
+    assert watching.seen == [("there", 20)]
+    run(17)
+    run(16)  # too few to say anything of prompts
+    assert watching.seen == [("there", 20), ("here", 17)]
+    watching.from_rows = 64
+    run(40)
+    assert watching.seen[-1] == ("here", 40)
 
 
 def test_a_program_is_compiled_when_it_is_first_taken() -> None:

@@ -1,0 +1,120 @@
+"""Plans mend themselves: profiles that are wrong by three times, within twenty requests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgerun.backends.base import FEW_ROWS
+from edgerun.plan.breakeven import Side, Split
+from edgerun.plan.correction import FEWEST, LATEST, MOST, NEVER, Correction, Factor
+
+
+def test_the_median_of_the_latest_counts_within_limits() -> None:
+    factor = Factor()
+    for ratio in (3.0, 100.0):
+        factor.add(1.0, ratio)
+        assert factor.value == 1.0  # too few
+    factor.add(2.0, 6.0)
+    assert factor.value == 3.0
+    for _ in range(LATEST):
+        factor.add(1.0, 100.0)
+    assert factor.value == MOST
+    for _ in range(LATEST):
+        factor.add(100.0, 1.0)
+    assert factor.value == 1 / MOST
+    Factor().add(0.0, 1.0)  # a split without a cost says nothing
+
+
+def real(rng: np.random.Generator) -> Split:
+    """What a machine really does: a device that pays for some prompts, or for none."""
+    here = Side(("cpu",), token_s=1e-3)
+    there = Side(("npu",), {64: rng.uniform(45e-3, 90e-3), 256: rng.uniform(120e-3, 300e-3)})
+    return Split(there, here, 2e-3, 1e-6, 1e-3, longest=256)
+
+
+def requests(correction: Correction, machine: Split, count: int, rng: np.random.Generator) -> None:
+    """Prompts of all lengths, each timed where it goes, with noise."""
+    for _ in range(count):
+        rows, noise = int(rng.integers(17, 256)), rng.uniform(0.9, 1.1)
+        if correction.goes_there(rows):
+            seconds = machine.seconds_there(rows + 1) - machine.launch_s - machine.decode_s
+            correction.went_there(rows, seconds * noise)
+        else:
+            correction.stayed_here(rows, machine.seconds_here(rows) * noise)
+
+
+def regret(from_rows: int, machine: Split) -> float:
+    """By how much prompts of all lengths take longer than where they are fastest."""
+    lengths = range(17, 256)
+    taken = best = 0.0
+    for rows in lengths:
+        there, here = machine.seconds_there(rows + 1), machine.seconds_here(rows + 1)
+        taken += there if rows >= from_rows else here
+        best += min(there, here)
+    return taken / best - 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("wrong", ["device too fast", "processor too slow", "both"])
+def test_a_profile_that_is_wrong_by_three_times_mends_itself(wrong: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    machine = real(rng)
+    there = machine.there.scaled(1 if wrong == "processor too slow" else 1 / 3)
+    here = machine.here.scaled(1 if wrong == "device too fast" else 3)
+    believed = Split(there, here, 2e-3, 1e-6, 1e-3, longest=256)
+    correction = Correction(believed)
+    right = Correction(machine).from_rows
+    requests(correction, machine, 20, rng)
+    assert regret(correction.from_rows, machine) <= regret(right, machine) + 0.1
+
+
+def test_without_correction_they_would_not() -> None:
+    """The cases above are such that it matters."""
+    lost = []
+    for seed in range(40):
+        machine = real(np.random.default_rng(seed))
+        believed = Split(machine.there.scaled(1 / 3), machine.here, 2e-3, 1e-6, 1e-3, longest=256)
+        lost.append(regret(Correction(believed).from_rows, machine))
+    assert np.mean(lost) > 0.1
+
+
+def test_prompts_stay_sometimes_until_it_is_known_what_they_take_here() -> None:
+    close = Correction(
+        Split(Side(("npu",), {256: 10e-3}), Side(("cpu",), token_s=1e-4), longest=256)
+    )
+    went = [close.goes_there(250) for _ in range(8)]
+    assert went == [True, False] * 4
+    for _ in range(FEWEST):
+        close.stayed_here(250, 25e-3)
+    assert all(close.goes_there(250) for _ in range(4))
+    far = Correction(replace(close._split, there=Side(("npu",), {256: 1e-3})))
+    assert all(far.goes_there(250) for _ in range(8))
+
+
+def test_a_device_that_loses_is_used_no_more() -> None:
+    rng = np.random.default_rng(0)
+    here = Side(("cpu",), token_s=1e-3)
+    believed = Split(Side(("npu",), {64: 30e-3}), here, longest=256)
+    machine = Split(Side(("npu",), {64: 90e-3}), here, longest=256)
+    assert machine.from_tokens() is None
+    correction = Correction(believed)
+    assert correction.from_rows < NEVER
+    requests(correction, machine, 20, rng)
+    assert correction.from_rows == NEVER
+
+
+def test_a_right_profile_stays() -> None:
+    rng = np.random.default_rng(0)
+    machine = real(rng)
+    correction = Correction(machine)
+    before = correction.from_rows
+    assert before >= FEW_ROWS + 1
+    for _ in range(FEWEST * 10):
+        rows = int(rng.integers(17, 256))
+        seconds = machine.seconds_there(rows + 1) - machine.launch_s - machine.decode_s
+        correction.went_there(rows, seconds)
+        correction.stayed_here(rows, machine.seconds_here(rows))
+    assert correction.from_rows == before
