@@ -88,7 +88,7 @@ def _change_entry(file: GgufFile, draw: random.Random) -> None:
             ((4, integer(draw)), (6, number(draw)), (STRING, text(draw).encode()), (10, 2**63))
         )
     elif entry.kind == ARRAY:
-        _change_array(entry, draw)
+        change_array(entry, draw)
     elif entry.kind == STRING:
         entry.value = draw.choice((text(draw).encode(), entry.value * 3, b"\xff\xfe"))
     elif entry.kind in (6, 12):
@@ -97,18 +97,18 @@ def _change_entry(file: GgufFile, draw: random.Random) -> None:
         entry.value = integer(draw, int(entry.value))
 
 
-def _change_array(entry: Entry, draw: random.Random) -> None:
+def change_array(entry: Entry, draw: random.Random) -> None:
+    """Changes a value of an array, how many there are, or their type."""
     values = list(entry.value)
     how = draw.randrange(5)
     if how == 0 and values:
         index = draw.randrange(len(values))
-        values[index] = (
-            draw.choice((values[0], b"", b"\xff", text(draw).encode()))
-            if entry.element == STRING
-            else number(draw)
-            if entry.element == 6
-            else integer(draw, int(values[index]))
-        )
+        if isinstance(values[index], bytes):  # whatever the array's type has become
+            values[index] = draw.choice((values[0], b"", b"\xff", text(draw).encode()))
+        elif isinstance(values[index], float):
+            values[index] = number(draw)
+        else:
+            values[index] = integer(draw, int(values[index]))
     elif how == 1:
         values = values[: draw.randrange(len(values) + 1)]
     elif how == 2:
