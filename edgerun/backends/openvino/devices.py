@@ -55,6 +55,7 @@ class Device:
         obstacle: says what is missing here, and what mends it; empty if nothing is.
         summary: what runs there, for people.
         threads: whether it computes with threads of the processor.
+        is_half: whether it computes in half precision throughout. GPUs do, too, but for norms.
         compiles_apart: whether its compiler runs in a process of its own, since it takes long or
             may end that process.
         calibrated: whether it is worth measuring for plans: not what stands in for others.
@@ -68,6 +69,7 @@ class Device:
     obstacle: Callable[[], str]
     summary: str
     threads: bool = False
+    is_half: bool = False
     compiles_apart: bool = False
     calibrated: bool = True
     driver: Callable[[], str] = str
@@ -220,6 +222,7 @@ _ALL = (
         Stored.SIGNED,
         _npu_obstacle,
         "an NPU of Intel's; never tried on one",
+        is_half=True,
         compiles_apart=True,
         driver=_npu_version,
     ),
@@ -230,6 +233,7 @@ _ALL = (
         Stored.SIGNED,
         _nothing,
         "the NPU's partitioner with the processor in place of the NPU",
+        is_half=True,
         calibrated=False,
     ),
 )

@@ -13,6 +13,7 @@ from edgerun.backends.base import CompileOptions
 from edgerun.backends.openvino.apart import Compilation, order_of
 from edgerun.backends.openvino.blobs import Blobs, fingerprint, name_of
 from edgerun.backends.openvino.devices import Config
+from edgerun.backends.openvino.matrices import Stored
 from edgerun.backends.openvino.network import (
     Interface,
     Network,
@@ -118,7 +119,7 @@ class NetworkMaker:
 
     def _drawn(self, extent: Extent) -> tuple[Interface, str]:
         """What goes in and out of a network, and what names it, whatever its options."""
-        sketch = Translation(self._segment, extent, self._options.states, None, self._translators)
+        sketch = self._translated(extent, None)
         results = results_of(sketch)
         base = self._base(fingerprint(results)) if self._blobs else ""
         return interface_of(sketch, results), base
@@ -192,6 +193,16 @@ class NetworkMaker:
             cache=str(self._cache),
         )
 
+    def _translated(self, extent: Extent, stored: Stored | None) -> Translation:
+        return Translation(
+            self._segment,
+            extent,
+            self._options.states,
+            stored,
+            self._translators,
+            is_half=self._session.device.is_half,
+        )
+
     def _say(self, extent: Extent) -> None:
         self._options.progress(f"{COMPILING} {self._session.device.title}: {extent}")
 
@@ -206,11 +217,9 @@ class NetworkMaker:
         return (None, fault) if fault else (network, "")
 
     def _compiled(self, extent: Extent, config: Config) -> Request:
-        session, options = self._session, self._options
         self._say(extent)
-        stored = session.device.stored
-        translation = Translation(self._segment, extent, options.states, stored, self._translators)
-        return session.compile(model_of(translation), config)
+        translation = self._translated(extent, self._session.device.stored)
+        return self._session.compile(model_of(translation), config)
 
     def _keep(self, blobs: Blobs, name: str, network: Network) -> None:
         """Saves a network once its weights are known to be those of the digest in its name."""

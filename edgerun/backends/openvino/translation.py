@@ -99,6 +99,7 @@ class Translation:
         inputs: by name.
         fills: of every input that the host computes, how, by the input's name.
         kept: keys and values that the network reads and makes.
+        is_half: the device computes in half precision.
     """
 
     def __init__(
@@ -108,6 +109,8 @@ class Translation:
         states: tuple[State, ...],
         stored: Stored | None,
         translators: Mapping[str, Translate],
+        *,
+        is_half: bool = False,
     ) -> None:
         """Translates all nodes.
 
@@ -117,10 +120,12 @@ class Translation:
             states: what the layers remember.
             stored: how the device holds weights; None for a sketch, with inputs in their place.
             translators: by op, what makes OpenVINO's output of a node; None if nothing reads it.
+            is_half: the device computes in half precision.
         """
         from importlib import import_module
 
         self.segment, self.extent, self.states = segment, extent, states
+        self.is_half = is_half
         self.ops: Any = import_module(OPSET)
         self.inputs: dict[str, Any] = {}
         self.fills: dict[str, Fill] = {}

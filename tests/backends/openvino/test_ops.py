@@ -59,6 +59,21 @@ def test_a_translation_computes_what_the_definition_says(case: Case, session: Se
         assert error <= (ROUNDED if rounds else TOLERANCE) * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("size", [1e-3, 1e-2, 1.0, 200.0, 5000.0])
+def test_norms_do_not_overflow_in_half_precision(size: float) -> None:
+    (case, *_) = [each for each in CASES if each.op == "rms_norm" and each.rows == 3]
+    session = Session(find_device("NPUW-CPU"), threads=1)
+    graph, spec = case.graph(), case.spec()
+    options = CompileOptions(spec, fallback=lambda segment, shape: ReferenceExecutable(segment))
+    executable = OpenvinoExecutable(graph, Shape(Phase.PREFILL, 3), session, options)
+    x = np.random.default_rng(2).standard_normal((3, 64)).astype(np.float32) * np.float32(size)
+    cache = case.cache(spec)
+    found = executable(case.batch(cache), cache, {"x": x})["out_made"]
+    expected = OPS["rms_norm"].define(x, case.example.inputs["weight"], epsilon=1e-5)
+    assert not session.failure
+    assert np.abs(found - expected).max() <= 3e-3 * np.abs(expected).max()
+
+
 def with_zeros(packed: PackedWeight) -> PackedWeight:
     rng = np.random.default_rng(1)
     nbytes = -(-packed.blocks * packed.bits // 8)

@@ -10,15 +10,31 @@ from edgerun.backends.openvino.translate.translator import Translator
 from edgerun.backends.openvino.translation import Translation
 from edgerun.graph.ir import Node
 
+SMALLEST = np.float32(1e-2)  # below it epsilon counts, and must not overflow when it is scaled
+
 
 def _translate(translation: Translation, node: Node) -> Any:
     ops, weight = translation.ops, translation.segment.array(node.inputs[1])
     x, rows, width = translation.sized(node.inputs[0])
     groups = translation.reshape(x, (rows, width // len(weight), len(weight)))
+    epsilon = translation.constant(np.float32(node.attrs["epsilon"]))
+    if translation.is_half:
+        groups, epsilon = _scaled(translation, groups, epsilon)
     mean = ops.reduce_mean(ops.multiply(groups, groups), translation.integers(-1), True)
-    root = ops.sqrt(ops.add(mean, translation.constant(np.float32(node.attrs["epsilon"]))))
-    scaled = ops.multiply(ops.divide(groups, root), translation.constant(weight))
-    return translation.reshape(scaled, (rows, width))
+    root = ops.sqrt(ops.add(mean, epsilon))
+    normalised = ops.multiply(ops.divide(groups, root), translation.constant(weight))
+    return translation.reshape(normalised, (rows, width))
+
+
+def _scaled(translation: Translation, groups: Any, epsilon: Any) -> tuple[Any, Any]:
+    """The same norm of smaller numbers: elements of 256 and more have no square in half precision.
+
+    Models have some of thousands; a norm that overflows makes zeros of them without a word.
+    """
+    ops = translation.ops
+    largest = ops.reduce_max(ops.abs(groups), translation.integers(-1), True)
+    scale = ops.maximum(largest, translation.constant(SMALLEST))
+    return ops.divide(groups, scale), ops.divide(ops.divide(epsilon, scale), scale)
 
 
 TRANSLATOR = Translator(_translate)
