@@ -38,7 +38,7 @@ def plan(
     chosen = LoadOptions(backend=backend, device=device, place=place)
     bundle = open_bundle(resolve(options.model_of(model, named)))
     candidates = candidates_for(bundle, chosen)
-    found = plan_for(bundle.graph, candidates, Budget(call_rows=chosen.chunk_rows))
+    found = plan_for(bundle.graph, candidates, Budget(call_rows=chosen.chunk_rows), weighs_all=True)
     rows = found.explain()
     for candidate in candidates.every():
         candidate.close()

@@ -107,6 +107,31 @@ def place_together(tasks: Tasks, backends: Sequence[Backend]) -> Pair:
     return Pair(seconds, placed[Phase.PREFILL][::-1], placed[Phase.DECODE][::-1])
 
 
+def place_alone(tasks: Tasks, backends: Sequence[Backend]) -> Pair | None:
+    """The processor's own placement, if it is plain that none is cheaper; None if that is not.
+
+    It is where all nodes together gain less elsewhere than entering a device costs once. Most
+    models never leave the processor, and this takes a fraction of the search.
+    """
+    hosts = [backend for backend in backends if backend.device_profile() is None]
+    if len(hosts) != 1 or len(backends) == 1:
+        return None
+    (host,), found, total = hosts, [], 0.0
+    others = [backend for backend in backends if backend is not host]
+    for task, times in ((tasks.prompts, tasks.calls), (tasks.replies, tasks.budget.reply_tokens)):
+        placed: Placed = []
+        left = min(task.change_seconds(None, other, 0) for other in others)
+        for node in task.graph.nodes:
+            cost = task.cost(host, node)
+            left -= max(cost - min(task.cost(other, node) for other in others), 0.0)
+            if left < 0 or not task.able(host, node):
+                return None
+            placed.append((node, host, cost))
+            total += times * cost
+        found.append(placed)
+    return Pair(total, *found)
+
+
 def _prompt_step(tasks: Tasks, node: Node, backends: Sequence[Backend], nbytes: int) -> _Step:
     task = tasks.prompts
     costs = {each: task.cost(each, node) for each in backends if task.able(each, node)}

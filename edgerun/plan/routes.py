@@ -13,8 +13,16 @@ from edgerun.plan.plans import Plan
 from edgerun.plan.tasks import USUAL, Budget
 
 
-def plan_for(graph: Graph, candidates: Candidates, budget: Budget = USUAL) -> Plan:
+def plan_for(
+    graph: Graph, candidates: Candidates, budget: Budget = USUAL, *, weighs_all: bool = False
+) -> Plan:
     """Chooses the cheapest placement for every phase, and for prompts where they go elsewhere.
+
+    Args:
+        graph: lowered.
+        candidates: what to plan with.
+        budget: the requests to plan for, where a device was measured.
+        weighs_all: see ``plan_together``.
 
     Raises:
         UnsupportedError: some node runs on none of the candidates.
@@ -24,7 +32,7 @@ def plan_for(graph: Graph, candidates: Candidates, budget: Budget = USUAL) -> Pl
     if prompts is None and candidates.preferred is None and measured:
         from edgerun.plan.together import plan_together  # where nothing was measured, not needed
 
-        return plan_together(graph, backends, budget)
+        return plan_together(graph, backends, budget, weighs_all=weighs_all)
     plan = make_plan(graph, backends, candidates.preferred)
     if prompts is None:
         return plan

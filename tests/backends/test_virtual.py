@@ -34,7 +34,7 @@ SMALL = (3, 256, 512, 4, 2)
 
 def plan(laptop: str, graph: Graph) -> Plan:
     candidates = find_candidates("virtual", str(FOLDER / f"{laptop}.json"), {"threads": 1})
-    return plan_for(graph, candidates, Budget())
+    return plan_for(graph, candidates, Budget(), weighs_all=True)
 
 
 def where(found: Plan) -> tuple[set[str], set[str]]:

@@ -13,7 +13,7 @@ from edgerun.backends.base import Backend, CompileOptions, Executable, Phase, Sh
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.machine.devices import Call, DeviceProfile
-from edgerun.plan.pairs import Pair, Tasks, place_together
+from edgerun.plan.pairs import Pair, Tasks, place_alone, place_together
 from edgerun.plan.tasks import SWITCH_BYTES_A_SECOND, SWITCH_SECONDS, Budget
 
 WIDTH, LENGTH, PROMPT_LENGTH = 16, 4, 3
@@ -66,11 +66,12 @@ def random_graph(rng: np.random.Generator) -> Graph:
 
 def random_backends(rng: np.random.Generator, count: int) -> list[Costly]:
     """A processor and devices that were measured."""
-    backends = []
+    backends: list[Costly] = []
+    slower = rng.choice([1.0, 10.0])
     for index in range(count):
         costs = {
-            Phase.PREFILL: rng.uniform(0, 1e-3, LENGTH).tolist(),
-            Phase.DECODE: rng.uniform(0, 1e-4, LENGTH).tolist(),
+            Phase.PREFILL: (rng.uniform(1e-4, 1e-3, LENGTH) * slower**index).tolist(),
+            Phase.DECODE: (rng.uniform(1e-5, 1e-4, LENGTH) * slower**index).tolist(),
         }
         profile = DeviceProfile(
             {"float/int4": (Call(32, 1, 1.0),)},
@@ -151,11 +152,16 @@ def test_brute_force_finds_nothing_cheaper_for_500_graphs() -> None:
             for replies in itertools.product(backends, repeat=LENGTH)
         )
         assert pair.seconds == pytest.approx(best, rel=1e-9)
+        alone = place_alone(tasks_of(graph), backends)
+        if alone is not None:
+            assert (alone.prompts, alone.replies) == (pair.prompts, pair.replies)
+            assert alone.seconds == pytest.approx(pair.seconds, rel=1e-12)
+            kinds.add("dominated")
         prompts, replies = paths(pair)
         assert total(graph, prompts, replies) == pytest.approx(best, rel=1e-9)  # type: ignore[arg-type]
         kinds.add("alone" if len({*prompts, *replies}) == 1 else "mixed")
         kinds.add("same" if prompts == replies[:PROMPT_LENGTH] else "apart")
-    assert kinds == {"alone", "mixed", "same", "apart"}
+    assert kinds == {"alone", "mixed", "same", "apart", "dominated"}
 
 
 def two(prompt_s: float, reply_s: float, profile: DeviceProfile) -> list[Costly]:
@@ -215,6 +221,20 @@ def test_what_must_be_handed_over_keeps_phases_together() -> None:
     _, replies = paths(place_together(tasks_of(attending()), dear))
     # The last node keeps nothing of prompts.
     assert [each.name for each in replies] == ["cpu", "cpu", "cpu", "device"]
+
+
+def test_a_processor_that_is_hardly_slower_anywhere_needs_no_search() -> None:
+    tasks = tasks_of(attending())
+    assert place_alone(tasks, two(2e-3, 1e-3, FREE)) is not None
+    assert place_alone(tasks, two(2e-3, 0.9e-3, FREE)) is None
+    assert place_alone(tasks, two(0.9e-3, 2e-3, FREE)) is None
+    # The nodes of a reply gain 0.4 ms together: a little more than a call costs, or a little less.
+    assert place_alone(tasks, two(0.9e-3, 0.9e-3, replace(FREE, call_s=0.39e-3))) is None
+    entered = two(0.9e-3, 0.9e-3, replace(FREE, call_s=0.41e-3))
+    assert place_alone(tasks, entered) is not None
+    entered[0].able = False
+    assert place_alone(tasks, entered) is None
+    assert place_alone(tasks, [entered[1], entered[1]]) is None
 
 
 def test_a_node_that_nobody_runs_is_named() -> None:

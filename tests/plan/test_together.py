@@ -69,7 +69,9 @@ def version() -> str:
 
 def plan() -> Plan:
     graph = open_bundle(bundle_of(MODEL[0], **MODEL[1])).graph
-    return plan_for(graph, find_candidates(given={"threads": 1}), Budget(call_rows=256))
+    return plan_for(
+        graph, find_candidates(given={"threads": 1}), Budget(call_rows=256), weighs_all=True
+    )
 
 
 def where(found: Plan) -> dict[str, set[str]]:

@@ -38,7 +38,8 @@ def predict(folder: Path, device: str, tokens: int) -> tuple[Split, str]:
         InputError: the device was not measured with the driver that is here.
     """
     candidates = find_candidates()
-    plan = plan_for(open_bundle(folder).graph, candidates, Budget(prompt_tokens=tokens))
+    graph, budget = open_bundle(folder).graph, Budget(prompt_tokens=tokens)
+    plan = plan_for(graph, candidates, budget, weighs_all=True)
     split = next((each for each in plan.splits if device in each.there.names), None)
     if split is None:
         reason = candidates.absent.get(device, "`edgerun doctor --calibrate` measures it")
