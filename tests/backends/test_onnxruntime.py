@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -19,6 +17,7 @@ from edgerun.backends import onnxruntime
 from edgerun.errors import BackendError, BundleError, UnsupportedError
 from tests.support.altered import AlteredBundle
 from tests.support.bundles import bundle_of
+from tests.support.interrupts import ctrl_c_after
 
 
 @pytest.fixture
@@ -74,11 +73,8 @@ def endless_loop() -> bytes:
 def test_an_endless_loop_ends_with_ctrl_c() -> None:
     session = ort.InferenceSession(endless_loop(), providers=["CPUExecutionProvider"])
     feed = {"flag": np.array(True), "start": np.array(1, np.float32)}
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt):
-        timer.start()
+    with pytest.raises(KeyboardInterrupt), ctrl_c_after(0.5):
         onnxruntime._run_session(session, ["logits"], feed)
-    timer.join()
     assert not [one for one in threading.enumerate() if one.name == "edgerun-limited"]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 AGAIN_S = 5.0  # Python drops an exception that is raised in a finaliser
 
@@ -37,3 +39,19 @@ def repeat_until_interrupted(
         sender.join()
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+@contextmanager
+def ctrl_c_after(seconds: float) -> Iterator[None]:
+    """Sends this process what Ctrl-C does, and makes sure that it is obeyed.
+
+    A shell starts background jobs with SIGINT ignored, and that is inherited.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        yield
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)

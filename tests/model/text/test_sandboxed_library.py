@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from edgerun.model.text import tokenizer as tokenizer_module
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.model.text.tokenizer_check import TextBounds
 from tests.support import fakes
+from tests.support.interrupts import ctrl_c_after
 
 LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 DOUBLING = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
@@ -122,11 +122,8 @@ def test_ctrl_c_does_not_wait_for_the_library() -> None:
     process = sandbox()._process
     assert process is not None
     process.send_signal(signal.SIGSTOP)  # it will not answer
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt):
-        timer.start()
+    with pytest.raises(KeyboardInterrupt), ctrl_c_after(0.5):
         hostile.encode("hello " * 1000)
-    timer.join()
     assert process.poll() is not None
     assert hostile.encode("b", bos=False) == [98]
 
