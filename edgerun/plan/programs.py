@@ -118,6 +118,7 @@ class PromptRows:
         from_rows: int,
         outputs: Values,
         correction: Correction | None = None,
+        substitutes: Substitutes | None = None,
     ) -> None:
         """Takes what runs so many rows of a sequence and more.
 
@@ -126,9 +127,10 @@ class PromptRows:
             from_rows: the least.
             outputs: of a batch without rows.
             correction: says instead how many are the least, by what prompts took so far.
+            substitutes: programs that stand in for a device; what they take says nothing of it.
         """
+        self._substitutes = substitutes or Substitutes()
         self._program, self._from_rows, self._correction = program, from_rows, correction
-        self._warm: set[tuple[int, int]] = set()
         self.nothing = outputs
 
     def take(self, batch: Batch, cache: SequenceStore) -> Batch:
@@ -159,13 +161,41 @@ class PromptRows:
         return rows >= self._from_rows
 
     def _run_there(self, part: Batch, cache: SequenceStore) -> None:
-        began = time.perf_counter()
+        before, began = self._substitutes.calls, time.perf_counter()
         self._program(part, cache)
-        # The first call of a size may have waited for a compiler.
-        size = part.rows.bit_length(), int(part.positions[0]).bit_length()
-        if self._correction and size in self._warm:
+        # A network that was made now was compared with its substitute, so nor is that counted.
+        if self._correction and self._substitutes.calls == before:
             self._correction.went_there(part.rows, time.perf_counter() - began)
-        self._warm.add(size)
+
+    def close(self) -> None:
+        """Closes the program."""
+        self._program.close()
+
+
+class Substitutes:
+    """Counts calls of programs that stand in for a device, or that it is compared with.
+
+    Attributes:
+        calls: so far.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def add(self, program: Executable) -> Executable:
+        """The program, whose calls are counted from now on."""
+        return _Counted(program, self)
+
+
+class _Counted(Executable):
+    def __init__(self, program: Executable, substitutes: Substitutes) -> None:
+        self._program, self._substitutes = program, substitutes
+        self.launches = program.launches
+
+    def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
+        """Counts, and runs the program; see ``Executable``."""
+        self._substitutes.calls += 1
+        return self._program(batch, cache, values)
 
     def close(self) -> None:
         """Closes the program."""
@@ -221,15 +251,15 @@ def compile_plan(
     """
     _check(plan, required)
     by_name = {backend.name: backend for backend in backends}
+    substitutes = Substitutes()
 
     def program(segments: Sequence[Segment], shape: Shape) -> Executable:
         parts = []
         for segment in segments:
-            chosen = with_fallback(by_name, segment.backend, options)
+            chosen = with_fallback(by_name, segment.backend, options, substitutes)
             is_required = segment.backend == required
             chosen = replace(chosen, required=is_required, is_asked=plan.is_asked)
-            backend, graph = by_name[segment.backend], segment.graph
-            parts.append(_compile(backend, graph, shape, chosen))
+            parts.append(_compile(by_name[segment.backend], segment.graph, shape, chosen))
         return parts[0] if len(parts) == 1 else Chain(parts)
 
     # Largest first: its kernels are the most, and compile while the others are bound.
@@ -251,7 +281,8 @@ def compile_plan(
         # What was asked for shall fail at once if it does; else what runs short prompts is first.
         (there if plan.is_asked else here).prepare()
         compiled[largest] = here
-        prompts = PromptRows(there, route.from_rows, nothing, _correction(plan, backends))
+        corrects = _correction(plan, backends)
+        prompts = PromptRows(there, route.from_rows, nothing, corrects, substitutes)
     for shape in ordered:
         compiled[shape] = program(plan.segments[shape.phase], shape)
     return Programs(compiled, prompts)
@@ -271,7 +302,8 @@ def _check(plan: Plan, required: str | None) -> None:
 
 def _correction(plan: Plan, backends: Sequence[Backend]) -> Correction | None:
     """What corrects the plan as it goes: nothing where users said what goes where, or no clock."""
-    if plan.is_asked or any(backend.is_simulated for backend in backends):
+    is_real = not any(backend.is_simulated for backend in backends)
+    if plan.is_asked or not plan.splits or not is_real:
         return None
     from edgerun.plan.correction import Correction  # where nothing was measured, not needed
 
@@ -285,9 +317,12 @@ def _without_rows(segment: Graph) -> Values:
 
 
 def with_fallback(
-    by_name: Mapping[str, Backend], name: str, options: CompileOptions
+    by_name: Mapping[str, Backend],
+    name: str,
+    options: CompileOptions,
+    substitutes: Substitutes | None = None,
 ) -> CompileOptions:
-    """Options from which a back-end with companions learns who stands in for it."""
+    """Options from which a back-end with companions learns who stands in for it, and is counted."""
     if not by_name[name].companions:
         return options
     companions = [by_name[other] for other in by_name[name].companions if other in by_name]
@@ -295,7 +330,8 @@ def with_fallback(
     def compile_elsewhere(segment: Graph, shape: Shape) -> Executable:
         for other in companions:
             if all(other.supports(segment, node, shape) for node in segment.nodes):
-                return other.compile(segment, shape, options)
+                compiled = other.compile(segment, shape, options)
+                return substitutes.add(compiled) if substitutes else compiled
         raise UnsupportedError(f"the back-end '{name}' failed and no other runs what it ran")
 
     return replace(options, fallback=compile_elsewhere)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import edgerun
@@ -217,3 +218,19 @@ def test_a_device_that_nobody_asked_for_may_fail_to_compile(
     assert "openvino:CPU takes no part after all: the compiler ends" in caplog.text
     with pytest.raises(BackendError, match="the compiler ends"):
         edgerun.load(folder, place="prefill=openvino:CPU", threads=1)
+
+
+def test_calls_that_made_a_network_say_nothing_of_the_device(
+    calibrated: Any, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(
+        "edgerun.plan.correction.Correction.went_there", lambda self, rows, s: seen.append(rows)
+    )
+    calibrated(device(version, 1e12, 1e6))
+    rng = np.random.default_rng(0)
+    with edgerun.load(bundle_of(MODEL[0], **MODEL[1]), threads=1) as llm:
+        for _ in range(3):
+            ids = rng.integers(5, llm.model.vocab_size, 60).tolist()
+            llm.generate(ids, temperature=0, max_tokens=1, ignore_eos=True)
+    assert seen == [59, 59]
