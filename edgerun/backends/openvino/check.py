@@ -16,9 +16,10 @@ from edgerun.graph.shapes import input_shapes
 from edgerun.state import AttentionState, Batch, SequenceStore, State
 
 TOKENS = 16
-# Devices compute in half precision, and a last bit may turn an activation over to the next of its
-# 255 steps; what is wrong is wrong by half of what there is, or more.
-ALLOWED = 0.1
+# Of the size (root of the sum of squares) of what a head keeps, or of an output. Half precision,
+# and activations that the CPU rounds and devices do not, come to 0.1 after 30 layers of a real
+# model; what is wrong is wrong by half and more.
+ALLOWED = 0.3
 
 Run = Callable[[Batch, SequenceStore, Values], Values]
 
@@ -44,7 +45,7 @@ def difference(
     ids = _ids(segment)
     stores = [SequenceStore(states, TOKENS) for _ in range(2)]
     slots = [store.open() for store in stores]
-    worst: dict[str, float] = {}
+    outputs: dict[str, list[tuple[NDArray[np.float32], NDArray[np.float32]]]] = {}
     for store, slot in zip(stores, slots, strict=True):
         store.reserve(slot, TOKENS)
     for start in range(0, TOKENS, step):
@@ -54,9 +55,14 @@ def difference(
         found = {name: array.copy() for name, array in run(batch, stores[0], values).items()}
         expected = reference(batch, stores[1], values)
         for name, array in found.items():
-            worst[name] = max(worst.get(name, 0.0), _error(array, expected[name]))
+            outputs.setdefault(name, []).append((array, expected[name].copy()))
         for store, slot in zip(stores, slots, strict=True):
             store.commit(slot, stop)
+    # All tokens together: one alone may be near to nothing, as the first often is.
+    worst = {
+        name: _error(*map(np.concatenate, zip(*pairs, strict=True)))
+        for name, pairs in outputs.items()
+    }
     for state in states:
         if isinstance(state, AttentionState):
             blocks = [
@@ -68,13 +74,15 @@ def difference(
     name = max(worst, key=lambda each: worst[each], default="")
     if not name or worst[name] <= ALLOWED:
         return ""
-    return f"{name} differ by {worst[name]:.2g} of their largest, {ALLOWED} is allowed"
+    return f"{name} differ by {worst[name]:.2g} of their size, {ALLOWED} is allowed"
 
 
 def _error(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
-    """Largest difference, of the largest magnitude; infinite if it is no number."""
-    largest = float(np.abs(expected).max(initial=0))
-    error = float(np.abs(found - expected).max(initial=0)) / (largest or 1.0)
+    """Size of the difference, of what is expected; of heads, the worst; infinite if no number."""
+    axes = (0, 2) if expected.ndim == 3 else None
+    sizes = np.sqrt(np.square(expected, dtype=np.float64).sum(axis=axes))
+    errors = np.sqrt(np.square(found - expected, dtype=np.float64).sum(axis=axes))
+    error = float(np.max(errors / np.where(sizes > 0, sizes, 1)))
     return error if np.isfinite(error) else float("inf")
 
 

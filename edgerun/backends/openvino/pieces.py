@@ -47,7 +47,9 @@ class Pieces:
         self._rows = [rows for rows in choices if rows <= enough]
         self._keeps = any(OPS[node.op].state is not None for node in segment.nodes)
         self._inputs = input_shapes(segment)
-        self._selects = any(value.selected for value in value_shapes(segment).values())
+        shapes = value_shapes(segment)  # which may be those of the graph it was cut from
+        made = (name for node in segment.nodes for name in node.outputs)
+        self._selects = any(shapes[name].selected for name in (*made, *segment.inputs))
 
     def first(self) -> Extent:
         """The network that the beginning of a prompt needs, or a reply."""

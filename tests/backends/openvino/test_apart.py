@@ -11,18 +11,16 @@ from typing import Any
 import pytest
 
 import edgerun
-from edgerun.backends.base import CompileOptions, buckets
+from edgerun.backends.base import CompileOptions, Phase, Shape
 from edgerun.backends.openvino import apart, devices, executable
 from edgerun.backends.openvino.apart import Compilation
 from edgerun.backends.openvino.session import Session
+from edgerun.backends.registry import make_backend
 from edgerun.errors import BackendError
 from edgerun.model.bundle import open_bundle
-from edgerun.plan.places import Places, placed_candidates
-from edgerun.plan.programs import compile_plan
-from edgerun.plan.routes import plan_for
+from edgerun.plan.routes import prompt_graph
 from edgerun.plan.states import states_of
-from edgerun.state import Batch
-from tests.backends.openvino.conftest import Placed
+from edgerun.state import Batch, SequenceStore
 from tests.backends.openvino.test_places import ids_of
 from tests.support.bundles import bundle_of
 
@@ -131,23 +129,27 @@ def test_a_device_that_nobody_asked_for_keeps_nobody_waiting(
     monkeypatch.setattr(apart, "CHILD", waits_for(tmp_path / "go"))
     bundle = open_bundle(folder)
     states = states_of(bundle.graph, bundle.config, "fp32")
-    candidates = placed_candidates(Places.read(PLACE), {"threads": 1})
-    plan = replace(plan_for(bundle.graph, candidates), is_asked=False)
-    options = CompileOptions(states, digest=bundle.digest)
-    programs = compile_plan(plan, candidates.every(), buckets(64), options)
-    model = Placed(programs, candidates.every(), states, 64)
-    prompt = Batch.of(ids_of("llama", 40), 0, 0, logits="none")
-    assert not compilations
-    model.run(model.store(), prompt)  # or it would take a minute
-    assert (len(compilations), model.calls()) == (1, 0)
+    device, cpu = make_backend("openvino", "CPU", {"threads": 1}), make_backend("cpu")
+    options = CompileOptions(
+        states,
+        fallback=lambda segment, shape: cpu.compile(segment, shape, CompileOptions(states)),
+        digest=bundle.digest,
+        is_asked=False,
+    )
+    program = device.compile(prompt_graph(bundle.graph), Shape(Phase.PREFILL, 64), options)
+    store, prompt = SequenceStore(states, 64), Batch.of(ids_of("llama", 40), 0, 0, logits="none")
+    store.reserve(store.open(), 40)
+    program(prompt, store)  # or it would take a minute
+    assert (len(compilations), device.report()) == (1, None)
     (tmp_path / "go").touch()
     assert compilations[0].wait(60)
-    model.run(model.store(), prompt)
-    assert model.calls() == 1
+    program(prompt, store)
+    report = device.report()
+    assert report is not None and [row["calls"] for row in report.rows] == [1]
     assert not warnings(caplog)
-    programs.close()
-    for backend in candidates.every():
-        backend.close()
+    program.close()
+    device.close()
+    cpu.close()
 
 
 def test_who_requires_a_device_waits_for_it(
