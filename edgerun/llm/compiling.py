@@ -11,7 +11,6 @@ from edgerun import env
 from edgerun.backends.base import Backend, CompileOptions, buckets
 from edgerun.backends.registry import Candidates, find_candidates
 from edgerun.model.bundle import Bundle
-from edgerun.plan.places import Places, placed_candidates
 from edgerun.plan.programs import Programs, compile_plan
 from edgerun.plan.routes import plan_for
 from edgerun.plan.streaming import streamed_bytes
@@ -99,6 +98,8 @@ def candidates_for(bundle: Bundle, options: LoadOptions) -> Candidates:
     """
     given = {"threads": options.worker_threads, "pack": packing_of(bundle, options)}
     if options.place is not None:
+        from edgerun.plan.places import Places, placed_candidates
+
         return placed_candidates(Places.read(options.place), given)
     return find_candidates(options.backend, options.device, given)
 

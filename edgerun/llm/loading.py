@@ -22,7 +22,6 @@ from edgerun.model.chat.template import ChatTemplate, template_source
 from edgerun.model.config import eos_ids, read_json_object, sampling_defaults
 from edgerun.model.text.sandboxed_library import SandboxedLibrary
 from edgerun.model.text.tokenizer import Tokenizer
-from edgerun.plan.places import Places
 from edgerun.plan.programs import Programs
 from edgerun.plan.states import states_of
 from edgerun.plan.workload import Workload, affordable_rows, workload
@@ -127,6 +126,8 @@ class LoadOptions:
             if value is not None and not (isinstance(value, str) and value):
                 raise InputError(f"{name} is {shown(value)}; expected a name, or None")
         if self.place is not None:
+            from edgerun.plan.places import Places  # for few, and every start counts
+
             Places.read(self.place)
             if self.backend or self.device:
                 raise InputError(
