@@ -29,6 +29,7 @@ def plan(
     as_json: options.Json = False,
 ) -> None:
     from edgerun.backends.registry import absent_backends
+    from edgerun.kernels.host.memory import available_memory
     from edgerun.llm.compiling import candidates_for, packing_of
     from edgerun.llm.loading import LoadOptions, resolve
     from edgerun.model.bundle import open_bundle
@@ -38,7 +39,8 @@ def plan(
     chosen = LoadOptions(backend=backend, device=device, place=place)
     bundle = open_bundle(resolve(options.model_of(model, named)))
     candidates = candidates_for(bundle, chosen)
-    found = plan_for(bundle.graph, candidates, Budget(call_rows=chosen.chunk_rows), weighs_all=True)
+    budget = Budget(call_rows=chosen.chunk_rows, memory_bytes=available_memory())
+    found = plan_for(bundle.graph, candidates, budget, weighs_all=True)
     rows = found.explain()
     for candidate in candidates.every():
         candidate.close()

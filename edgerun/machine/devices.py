@@ -83,6 +83,13 @@ class DeviceProfile:
         """The numbers of rows that calls have, ascending."""
         return tuple(sorted({call.rows for calls in self.calls.values() for call in calls}))
 
+    def held_bytes(self, weight_bytes: int, call_rows: int) -> int:
+        """About what the networks for calls of up to so many rows take, each with all weights."""
+        ratio = self.memory_bytes / self.weight_bytes if self.weight_bytes else 0.0
+        largest = next((rows for rows in self.chunks if rows >= call_rows), call_rows)
+        networks = sum(1 for rows in self.chunks if rows <= largest)
+        return int(ratio * weight_bytes * networks)
+
     def cut(self, rows: int) -> Iterator[int]:
         """Calls for so many rows: the smallest that takes what is left, else the largest.
 

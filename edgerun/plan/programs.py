@@ -190,7 +190,6 @@ class Substitutes:
 class _Counted(Executable):
     def __init__(self, program: Executable, substitutes: Substitutes) -> None:
         self._program, self._substitutes = program, substitutes
-        self.launches = program.launches
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         """Counts, and runs the program; see ``Executable``."""

@@ -33,11 +33,13 @@ class Budget:
         prompt_tokens: of a request, as a rule.
         reply_tokens: of a request, as a rule.
         call_rows: most tokens of a call.
+        memory_bytes: that are free for what devices hold of the weights; None: not to be counted.
     """
 
     prompt_tokens: int = 512
     reply_tokens: int = 128
     call_rows: int = 256
+    memory_bytes: int | None = None
 
 
 USUAL = Budget()

@@ -40,31 +40,52 @@ def plan_together(
     if graph.refusal:
         return make_plan(graph, backends)
     tasks = Tasks.of(graph, prompt_graph(graph), budget)
-    mixing = [backend for backend in backends if not backend.whole_graph]
+    large = _too_large(graph, backends, budget)
+    excluded = {refusal.backend for refusal in large}
+    mixing = [each for each in backends if not each.whole_graph and each.name not in excluded]
     pair = place_alone(tasks, mixing) or place_together(tasks, mixing)
     used = {backend.name for _, backend, _ in pair.replies}
-    others = [backend for backend in backends if backend.name in used]
+    others = [backend for backend in mixing if backend.name in used]
     segments: dict[Phase, tuple[Segment, ...]] = {}
     refusals: dict[Phase, tuple[Refusal, ...]] = {}
     for shape in TYPICAL:
         task = Task(graph, shape, tasks.replies.late)
         if shape.phase is Phase.DECODE:
             segments[shape.phase] = segments_of(graph, pair.replies)
-            refused = refusals_of(task, backends, pair.replies) if weighs_all else ()
-            refusals[shape.phase] = refused
+            refused = refusals_of(task, mixing, pair.replies) if weighs_all else ()
+            refusals[shape.phase] = (*refused, *large)
         else:
             _, placed = cheapest_path(task, others)
             segments[shape.phase] = segments_of(graph, placed)
-            elsewhere = [each.name for each in backends if each not in others]
-            refusals[shape.phase] = tuple(Refusal(name, FOLLOWS) for name in elsewhere)
+            elsewhere = [each.name for each in mixing if each not in others]
+            follow = (Refusal(name, FOLLOWS) for name in elsewhere)
+            refusals[shape.phase] = (*follow, *large)
     plan = Plan(segments, refusals, cost_bases(backends), is_asked=False)
-    plan = _with_route(plan, tasks, backends, pair)
+    plan = _with_route(plan, tasks, mixing, pair)
     if not weighs_all:
         return plan
     from edgerun.plan.splits import other_splits
 
-    refused_splits = other_splits(tasks, backends, pair.prompts, pair.replies)
+    refused_splits = other_splits(tasks, mixing, pair.prompts, pair.replies)
     return replace(plan, splits=(*plan.splits, *refused_splits))
+
+
+def _too_large(graph: Graph, backends: Sequence[Backend], budget: Budget) -> list[Refusal]:
+    """Devices whose networks have no room in memory."""
+    if budget.memory_bytes is None:
+        return []
+    weight_bytes = sum(constant.nbytes for constant in graph.constants.values())
+    refusals = []
+    for backend in backends:
+        profile = backend.device_profile()
+        held = profile.held_bytes(weight_bytes, budget.call_rows) if profile else 0
+        if held > budget.memory_bytes:
+            reason = (
+                f"its networks would take about {held / 1e9:.2g} GB, and "
+                f"{budget.memory_bytes / 1e9:.2g} GB are free"
+            )
+            refusals.append(Refusal(backend.name, reason))
+    return refusals
 
 
 def _with_route(plan: Plan, tasks: Tasks, backends: Sequence[Backend], pair: Pair) -> Plan:

@@ -60,3 +60,12 @@ def test_a_call_of_next_to_nothing_still_has_a_rate() -> None:
     """A call may be measured to take less than an empty one, by chance."""
     quick = DeviceProfile({"float/int4": (Call(1, 100, 1e-3),)}, call_s=2e-3)
     assert quick.work_seconds("float/int4", 1, 100) == pytest.approx(1e-4)
+
+
+def test_every_network_holds_the_weights() -> None:
+    sizes = tuple(Call(rows, 1, 1.0) for rows in (1, 16, 64, 256, 1024))
+    profile = DeviceProfile({"float/int4": sizes}, memory_bytes=200, weight_bytes=100)
+    assert profile.held_bytes(50, 256) == 4 * 100
+    assert profile.held_bytes(50, 10) == 2 * 100
+    assert profile.held_bytes(50, 4000) == 5 * 100
+    assert DEVICE.held_bytes(50, 256) == 0  # not measured

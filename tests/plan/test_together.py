@@ -140,6 +140,21 @@ def test_the_reverse_prompts_on_the_processor_and_replies_on_the_device(
     assert where(found)["prompts"] == {"cpu"}
 
 
+def test_a_device_whose_networks_have_no_room_takes_no_part(calibrated: Any, version: str) -> None:
+    calibrated(device(version, 1e10, 1e6, memory_bytes=300, weight_bytes=100))
+    graph = open_bundle(bundle_of(MODEL[0], **MODEL[1])).graph
+    weights = sum(constant.nbytes for constant in graph.constants.values())
+    candidates = find_candidates(given={"threads": 1})
+    enough = 3 * weights * 3  # networks of 1, 64 and 256 rows, three times the weights each
+    for memory, takes_part in ((enough, True), (enough - 1, False), (None, True)):
+        found = plan_for(graph, candidates, Budget(memory_bytes=memory), weighs_all=True)
+        assert ("openvino:CPU" in found.backends()) == takes_part
+    found = plan_for(graph, candidates, Budget(memory_bytes=10_000), weighs_all=True)
+    for refusals in found.refusals.values():
+        assert [each.reason for each in refusals if "1e-05 GB are free" in each.reason]
+    assert not found.splits
+
+
 def test_explain_prints_every_term(
     calibrated: Any, version: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
