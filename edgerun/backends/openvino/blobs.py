@@ -46,6 +46,8 @@ class Blobs:
             yield
         finally:
             if descriptor is not None:
+                with contextlib.suppress(OSError):
+                    self._lock_path(name).unlink()  # before it is unlocked: who waits looks again
                 os.close(descriptor)
 
     def load(self, name: str) -> bytes | None:
@@ -85,29 +87,32 @@ class Blobs:
             if total <= self._max_bytes:
                 return
             path.unlink()
-            self._lock_path(path.name.removesuffix(SUFFIX)).unlink(missing_ok=True)
             total -= status.st_size
 
     def _lock(self, name: str) -> int | None:
         """A descriptor whose file is locked until it is closed; None where there are no locks."""
         if sys.platform == "win32":
             return None
-        try:
-            private_folder(self._folder)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(self._lock_path(name), flags, 0o600)
-        except OSError as error:
-            self._warn(error)
-            return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks
-            os.close(descriptor)
-            return None
-        except BaseException:  # Ctrl-C
-            os.close(descriptor)
-            raise
-        return descriptor
+        path = self._lock_path(name)
+        while True:
+            try:
+                private_folder(self._folder)
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                descriptor = os.open(path, flags, 0o600)
+            except OSError as error:
+                self._warn(error)
+                return None
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                if _is_open_as(descriptor, path):
+                    return descriptor
+            except OSError:  # a file system without locks
+                os.close(descriptor)
+                return None
+            except BaseException:  # Ctrl-C
+                os.close(descriptor)
+                raise
+            os.close(descriptor)  # of a file that another process has removed
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}{SUFFIX}"
@@ -124,6 +129,14 @@ class Blobs:
                 error.strerror or error,
                 advice(error),
             )
+
+
+def _is_open_as(descriptor: int, path: Path) -> bool:
+    """Whether a path still leads to an open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def name_of(parts: Iterable[object]) -> str:

@@ -8,6 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -107,6 +108,30 @@ def test_a_folder_that_cannot_be_used_costs_a_line(
     assert len(caplog.records) == 1
     assert "networks are compiled at every start" in caplog.text
     assert "set EDGERUN_CACHE" in caplog.text
+
+
+def test_one_at_a_time_makes_a_blob(tmp_path: Path) -> None:
+    """Many wait for each other, each sees what was made, and no lock is left behind."""
+    made, inside = [], []
+
+    def work() -> None:
+        blobs = Blobs(tmp_path)
+        with blobs.alone("name"):
+            inside.append(1)
+            assert len(inside) == 1
+            if blobs.load("name") is None:
+                time.sleep(0.05)
+                blobs.save("name", BLOB)
+                made.append(1)
+            inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (made, inside) == ([1], [])
+    assert [path.suffix for path in (tmp_path / "openvino").iterdir()] == [SUFFIX]
 
 
 def test_names_tell_parts_apart() -> None:
