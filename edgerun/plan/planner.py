@@ -135,9 +135,11 @@ def refusals_of(task: Task, backends: Sequence[Backend], placed: Placed) -> tupl
             node, support = unable[0]
             reason = task.graph.refusal or f"{node.name}: {support.reason}"
         else:
-            reason = (
-                f"slower by estimate: {task.total(backend) * 1e3:.2f} ms / {task.shape.rows} rows"
-            )
+            own, others = task.total(backend), sum(cost for *_, cost in placed)
+            figures = f"{own * 1e3:.2f} ms / {task.shape.rows} rows"
+            reason = f"slower by estimate: {figures}"
+            if own < others:
+                reason = f"another was asked for; by estimate this is faster: {figures}"
         refusals.append(Refusal(backend.name, reason))
     return tuple(refusals)
 

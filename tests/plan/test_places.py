@@ -104,6 +104,8 @@ def test_a_plan_says_where_prompts_go() -> None:
         *((phase, "cpu") for phase in ("prefill", "few", "decode")),
     ]
     assert plan.backends() == {"cpu", "openvino:CPU"}
+    (left,) = [row for row in plan.explain() if row.phase == "prompts" and not row.chosen]
+    assert left.reason.startswith("another was asked for; by estimate this is faster: ")
     alone = plan_for(graph, placed_candidates(Places.read("prefill=cpu,decode=cpu")))
     assert alone.prompts is None
 
