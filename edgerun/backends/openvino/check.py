@@ -17,9 +17,9 @@ from edgerun.state import AttentionState, Batch, SequenceStore, State
 
 TOKENS = 16
 # Of the size (root of the sum of squares) of what a head keeps, or of an output. Half precision,
-# and activations that the CPU rounds and devices do not, come to 0.1 after 30 layers of a real
+# and activations that the CPU rounds and devices do not, come to 0.17 after 30 layers of a real
 # model; what is wrong is wrong by half and more.
-ALLOWED = 0.3
+ALLOWED = 0.4
 
 Run = Callable[[Batch, SequenceStore, Values], Values]
 
