@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import edgerun
-from edgerun.backends.base import Backend
-from edgerun.backends.estimates import kept_bytes
+from edgerun.backends.base import Backend, Phase, Shape
+from edgerun.backends.estimates import kept_bytes, node_seconds
 from edgerun.backends.registry import find_candidates
 from edgerun.backends.virtual import Laptop
 from edgerun.cli.main import main
@@ -92,6 +93,38 @@ def test_the_break_even_comes_later_the_dearer_the_launch(one_b: Graph, tmp_path
         starts.append(plan_for(one_b, candidates, Budget()).prompts)
     rows = [route.from_rows for route in starts if route]
     assert len(rows) == 3 and rows == sorted(set(rows)) and starts[-1] is None
+
+
+def test_terms_are_those_of_the_file(one_b: Graph) -> None:
+    split = plan("npu-48-tops", one_b).splits[0]
+    device = Laptop.read(FOLDER / "npu-48-tops.json").device
+    layers, _, _, heads, kv_heads = ONE_B
+    dim = ONE_B[1] // heads
+    kept = 4 * 2 * layers * kv_heads * dim
+    assert device.store_bytes_s
+    assert split.handover_s == pytest.approx(kept / device.store_bytes_s)
+    assert split.launch_s == device.launch_s
+    assert list(split.there.calls) == [64, 256]  # calls of 1 and 16 rows are for replies
+    assert split.here.token_s > 0
+
+
+def test_the_processor_is_the_laptops_whatever_threads_are_here(one_b: Graph) -> None:
+    path = str(FOLDER / "npu-48-tops.json")
+    costs = []
+    for threads in (1, 2):
+        cpu = find_candidates("virtual", path, {"threads": threads}).backends[1]
+        costs.append(cpu.cost(one_b, one_b.nodes[1], Shape.of(128)))
+    assert costs[0] == costs[1] == pytest.approx(128 * 2048 * 2048 / 330e9 + 5e-6)
+
+
+def test_a_device_that_keeps_its_copy_reads_keys_and_values_once(one_b: Graph) -> None:
+    node = next(node for node in one_b.nodes if node.op == "attention")
+    shape = Shape(Phase.DECODE, 1, 500)
+    device = Laptop.read(FOLDER / "igpu-copies.json").device
+    assert device.mirrors and device.load_bytes_s
+    keeps = node_seconds(device, one_b, node, shape)
+    reads = node_seconds(replace(device, mirrors=False), one_b, node, shape)
+    assert reads - keeps == pytest.approx(500 * kept_bytes(node) / device.load_bytes_s)
 
 
 @pytest.mark.parametrize("laptop", ["npu-11-tops", "npu-48-tops", "igpu-copies"])
