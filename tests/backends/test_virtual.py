@@ -16,6 +16,7 @@ from edgerun.backends.estimates import kept_bytes, node_seconds
 from edgerun.backends.registry import find_candidates
 from edgerun.backends.virtual import Laptop
 from edgerun.cli.main import main
+from edgerun.cli.screen.report import stats_lines
 from edgerun.errors import InputError, UnsupportedError
 from edgerun.graph.ir import Graph
 from edgerun.plan.pairs import Tasks, handover_seconds, launch_seconds, place_together
@@ -172,8 +173,11 @@ def test_it_computes_what_the_processor_computes_and_adds_up_time() -> None:
         expected = llm.generate(ids, **options).ids
     place = f"prefill=virtual:{FOLDER / 'npu-48-tops.json'}"
     with edgerun.load(folder, place=place, threads=1) as llm:
-        assert llm.generate(ids, **options).ids == expected
+        completion = llm.generate(ids, **options)
+        assert completion.ids == expected
         (report,) = llm.reports()
+        line = next(line for line in stats_lines(llm, completion.stats) if "back-ends" in line)
+    assert "virtual:npu-48-tops (simulated: all speeds are those of the processor" in line
     assert report.title.endswith("NPU has 48 TOPS: simulated")
     (row,) = report.rows
     assert (row["calls"], row["tokens"]) == (1, 79)

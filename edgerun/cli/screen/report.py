@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from edgerun.engine.stats import Stats
     from edgerun.llm.llm import LLM
 
+SIMULATED = " (simulated: all speeds are those of the processor that is here)"
+
 
 def resident_bytes() -> int:
     """Memory of this process that is in RAM."""
@@ -67,10 +69,11 @@ def stats_lines(llm: LLM, stats: Stats) -> list[str]:
     cached = token_bytes(llm.model.states) * (stats.prompt_tokens + stats.decode_steps)
     reused = stats.reused_tokens
     more = f", {reused} more from the cache" if reused else ""
-    backends = [backend.name for backend in llm.model.backends]
+    backends = llm.model.backends
+    names = ", ".join(f"{each.name}{SIMULATED * each.is_simulated}" for each in backends)
     unusual = (
-        [f"back-ends    {', '.join(backends)}; the usual one is {DEFAULT[0]}"]
-        if set(backends).difference(DEFAULT)
+        [f"back-ends    {names}; the usual one is {DEFAULT[0]}"]
+        if {backend.name for backend in backends}.difference(DEFAULT)
         else []
     )
     return [
