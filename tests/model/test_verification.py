@@ -174,7 +174,7 @@ def test_a_model_that_cannot_be_compiled_leaves_no_thread(
     def fail(*_: object) -> None:
         raise BundleError("no")
 
-    monkeypatch.setattr("edgerun.llm.loading.compile_plan", fail)
+    monkeypatch.setattr("edgerun.llm.compiling.compile_plan", fail)
     before = threading.active_count()
     with pytest.raises(BundleError, match="no"):
         prepare(bundle, LoadOptions(threads=1))

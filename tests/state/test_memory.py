@@ -76,6 +76,8 @@ def test_room_counts_pages_that_are_really_there():
 
 def test_a_model_whose_context_does_not_fit_is_refused_before_it_is_compiled(monkeypatch):
     monkeypatch.setattr(loading, "available_memory", lambda: SPARE_BYTES + (1 << 20))
-    monkeypatch.setattr(loading, "compile_plan", lambda *_: pytest.fail("it was compiled"))
+    monkeypatch.setattr(
+        "edgerun.llm.compiling.compile_plan", lambda *_: pytest.fail("it was compiled")
+    )
     with pytest.raises(InputError, match=r"a context of 512 tokens takes .* of at most \d+ tokens"):
         edgerun.load(context=512, kv_cache="fp32")
