@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from functools import cache
 from io import BytesIO
 from typing import Any
 
@@ -54,7 +55,6 @@ class Session:
         self.device, self.failure = device, ""
         self.tallies: list[Tally] = []
         self.threads = threads
-        self._core: Any = None
         self._is_slow = False
         self._good: Config | None = None
 
@@ -88,12 +88,8 @@ class Session:
 
     @property
     def core(self) -> Any:
-        """OpenVINO itself, which takes a second to import."""
-        if self._core is None:
-            import openvino
-
-            self._core = openvino.Core()
-        return self._core
+        """OpenVINO itself."""
+        return openvino_core()
 
     def identity(self) -> list[str]:
         """What compiles and runs networks: versions of OpenVINO, driver and compiler."""
@@ -145,6 +141,18 @@ class Session:
         self.failure = reason(error)
         if not is_required:
             logger.warning("%s failed, so the CPU goes on: %s", self.device.title, self.failure)
+
+
+@cache
+def openvino_core() -> Any:
+    """OpenVINO itself, which takes a second to import; one for the whole process, until its end.
+
+    When the last one goes, OpenVINO 2026.4 unloads its plug-in for CPUs, and with it the memory
+    that signal handlers run on, where it provided that: the next Ctrl-C would end the process.
+    """
+    import openvino
+
+    return openvino.Core()
 
 
 class _Request:
