@@ -133,9 +133,11 @@ class Executable(ABC):
 
     Attributes:
         launches: what starting its kernels costs; None if that is not counted.
+        is_due: whether it is compiled, or is worth compiling if it is wanted now.
     """
 
     launches: Launches | None = None
+    is_due: bool = True
 
     @abstractmethod
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:

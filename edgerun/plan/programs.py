@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,12 +71,24 @@ class Programs:
             batch = self._prompts.take(batch, cache)
             if not batch.rows:
                 return self._prompts.nothing
-        for shape, program in self._compiled:
-            if batch.rows <= shape.rows:
-                if self._prompts is not None:
-                    return self._prompts.run_here(program, batch, cache)
-                return program(batch, cache)
-        raise BackendError(f"a batch of {batch.rows} rows for programs of at most {self.max_rows}")
+        program = self._program(batch.rows)
+        if self._prompts is not None:
+            return self._prompts.run_here(program, batch, cache)
+        return program(batch, cache)
+
+    def _program(self, rows: int) -> Executable:
+        """The smallest program that takes so many rows.
+
+        One that nobody wanted before is not worth compiling, if the next larger one is there: all
+        compute the same bits.
+        """
+        fitting = [program for shape, program in self._compiled if rows <= shape.rows]
+        if not fitting:
+            raise BackendError(f"a batch of {rows} rows for programs of at most {self.max_rows}")
+        if len(fitting) > 1 and not fitting[0].is_due and fitting[1].is_due:
+            fitting[0].is_due = True
+            return fitting[1]
+        return fitting[0]
 
     def close(self) -> None:
         """Closes all programs; calling it twice is allowed."""
@@ -208,6 +221,7 @@ class Deferred(Executable):
         """Takes what compiles it."""
         self._compile = compile_
         self._program: Executable | None = None
+        self.is_due = False
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         """Runs the program; see ``Executable``."""
@@ -217,6 +231,7 @@ class Deferred(Executable):
         """The program, compiled if it is not yet."""
         if self._program is None:
             self._program = self._compile()
+            self.is_due, self.launches = True, self._program.launches
         return self._program
 
     def close(self) -> None:
@@ -266,12 +281,7 @@ def compile_plan(
     compiled: dict[Shape, Executable] = {}
     prompts = None
     if plan.prompts is not None:
-        if ordered[0].rows < plan.prompts.from_rows:
-            raise UnsupportedError(
-                f"calls have at most {ordered[0].rows} rows, and prompts go elsewhere from "
-                f"{plan.prompts.from_rows} rows on: load the model with more chunk_rows, or "
-                "without places"
-            )
+        _check_rows(plan.prompts.from_rows, ordered[0].rows)
         nothing = _without_rows(plan.segments[Phase.PREFILL][-1].graph)
         route, largest = plan.prompts, ordered.pop(0)
         others = plan.segments[Phase.PREFILL]
@@ -283,8 +293,26 @@ def compile_plan(
         corrects = _correction(plan, backends)
         prompts = PromptRows(there, route.from_rows, nothing, corrects, substitutes)
     for shape in ordered:
-        compiled[shape] = program(plan.segments[shape.phase], shape)
+        later = Deferred(partial(program, plan.segments[shape.phase], shape))
+        compiled[shape] = later if _can_wait(plan, shape, by_name) else later.prepare()
     return Programs(compiled, prompts)
+
+
+def _can_wait(plan: Plan, shape: Shape, by_name: Mapping[str, Backend]) -> bool:
+    """Whether a program is made when it is wanted: many who chat need none for a few rows.
+
+    Devices say at once if they cannot.
+    """
+    segments = plan.segments[shape.phase]
+    return shape.phase is Phase.FEW and not any(by_name[s.backend].companions for s in segments)
+
+
+def _check_rows(from_rows: int, rows: int) -> None:
+    if rows < from_rows:
+        raise UnsupportedError(
+            f"calls have at most {rows} rows, and prompts go elsewhere from {from_rows} rows on: "
+            "load the model with more chunk_rows, or without places"
+        )
 
 
 def _check(plan: Plan, required: str | None) -> None:

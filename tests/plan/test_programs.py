@@ -4,7 +4,7 @@ import pytest
 
 from edgerun.backends.base import FEW_ROWS, Launches, Phase, Shape, buckets
 from edgerun.errors import BackendError
-from edgerun.plan.programs import Programs
+from edgerun.plan.programs import Deferred, Programs
 from edgerun.state import Batch, SequenceStore
 from tests.support import fakes
 
@@ -38,6 +38,30 @@ def test_the_smallest_program_that_takes_a_batch_runs_it(rows, phase):
     Programs(compiled).run(batch_of(rows), opened_cache())
     ran = {shape.phase: program.rows for shape, program in compiled.items() if program.rows}
     assert ran == {phase: [rows]}
+
+
+def test_a_program_that_is_wanted_once_is_not_compiled_for_that():
+    """The next larger one runs the first batch; if it is not there either, nothing does instead."""
+    compiled = []
+
+    def make(name):
+        compiled.append(name)
+        return fakes.FakeExecutable()
+
+    few, large = Deferred(lambda: make("few")), fakes.FakeExecutable()
+    programs = Programs(
+        {Shape.of(1): fakes.FakeExecutable(), Shape.of(16): few, Shape.of(64): large}
+    )
+    cache = opened_cache()
+    programs.run(batch_of(1), cache)
+    programs.run(batch_of(5), cache)
+    assert (compiled, large.rows) == ([], [5])
+    programs.run(batch_of(6), cache)
+    programs.run(batch_of(7), cache)
+    assert (compiled, large.rows) == (["few"], [5])
+    few, large = Deferred(lambda: make("small")), Deferred(lambda: make("large"))
+    Programs({Shape.of(16): few, Shape.of(64): large}).run(batch_of(5), opened_cache())
+    assert compiled == ["few", "small"]
 
 
 def test_a_batch_that_no_program_takes_is_refused():
