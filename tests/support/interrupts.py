@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import signal
@@ -45,8 +46,10 @@ def repeat_until_interrupted(
 def ctrl_c_after(seconds: float) -> Iterator[None]:
     """Sends this process what Ctrl-C does, and makes sure that it is obeyed.
 
-    A shell starts background jobs with SIGINT ignored, and that is inherited.
+    A shell starts background jobs with SIGINT ignored, and that is inherited. A library that was
+    unloaded since, as OpenVINO is, may have left this thread a stack for signals that is gone.
     """
+    _forget_signal_stack()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
     try:
@@ -55,3 +58,13 @@ def ctrl_c_after(seconds: float) -> Iterator[None]:
     finally:
         timer.join()
         signal.signal(signal.SIGINT, before)
+
+
+class _Stack(ctypes.Structure):
+    _fields_ = (("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+def _forget_signal_stack() -> None:
+    """Handlers of this thread run on its own stack from now on."""
+    disabled = _Stack(None, 2, 0)  # SS_DISABLE
+    assert ctypes.CDLL(None).sigaltstack(ctypes.byref(disabled), None) == 0
