@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from edgerun.limited import run_limited
+from tests.support.interrupts import obeyed_ctrl_c
 
 
 def test_results_and_errors_are_those_of_the_work() -> None:
@@ -34,6 +35,6 @@ def test_ctrl_c_does_not_wait_for_the_work() -> None:
         os.kill(os.getpid(), signal.SIGINT)  # comes while the caller waits, however slow all is
         stopped.wait(60)
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), obeyed_ctrl_c():
         run_limited(work, stop=stopped.set)
     assert stopped.is_set()

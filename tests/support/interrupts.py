@@ -29,6 +29,7 @@ def repeat_until_interrupted(
         while not done.wait(AGAIN_S):
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
+    _forget_signal_stack()
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     sender = threading.Thread(target=send, daemon=True)
     try:
@@ -43,21 +44,30 @@ def repeat_until_interrupted(
 
 
 @contextmanager
-def ctrl_c_after(seconds: float) -> Iterator[None]:
-    """Sends this process what Ctrl-C does, and makes sure that it is obeyed.
+def obeyed_ctrl_c() -> Iterator[None]:
+    """Makes sure that SIGINT is KeyboardInterrupt.
 
     A shell starts background jobs with SIGINT ignored, and that is inherited. A library that was
     unloaded since, as OpenVINO is, may have left this thread a stack for signals that is gone.
     """
     _forget_signal_stack()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
     try:
-        timer.start()
         yield
     finally:
-        timer.join()
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def ctrl_c_after(seconds: float) -> Iterator[None]:
+    """Sends this process what Ctrl-C does."""
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    with obeyed_ctrl_c():
+        try:
+            timer.start()
+            yield
+        finally:
+            timer.join()
 
 
 class _Stack(ctypes.Structure):
