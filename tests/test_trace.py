@@ -8,7 +8,7 @@ from tests.support.bundles import bundle_of, runner
 SIGNS = {
     1: "decode cpu: {'embedding': 1",
     2: "/model/layers.*/mlp/down_proj/MatMulNBits",
-    3: "few cpu linear /lm_head/MatMulNBits: float32 [4, ",
+    3: "prefill cpu linear /lm_head/MatMulNBits: float32 [4, ",
     4: ", mean ",
 }
 
