@@ -39,7 +39,7 @@ class Blobs:
         self._has_warned = False
 
     @contextlib.contextmanager
-    def alone(self, name: str) -> Iterator[None]:
+    def locked(self, name: str) -> Iterator[None]:
         """Lets one process at a time make a blob; the others find it when their turn comes."""
         descriptor = self._lock(name)
         try:
@@ -168,11 +168,11 @@ def fingerprint(results: list[Any]) -> str:
             (places[source.get_node().get_name()], source.get_index())
             for source in node.input_values()
         ]
-        lines.append((node.get_type_name(), _own(node), read))
+        lines.append((node.get_type_name(), _content_of(node), read))
     return name_of(lines)
 
 
-def _own(node: Any) -> object:
+def _content_of(node: Any) -> object:
     """What a node says besides its inputs."""
     kind = node.get_type_name()
     if kind == "Constant":

@@ -52,9 +52,9 @@ def difference(
         stop = min(start + step, TOKENS)
         batch = Batch.of(ids[start:stop], start, slots[0], logits=logits)
         values = _values(segment, batch, start)
-        found = {name: array.copy() for name, array in run(batch, stores[0], values).items()}
+        computed = {name: array.copy() for name, array in run(batch, stores[0], values).items()}
         expected = reference(batch, stores[1], values)
-        for name, array in found.items():
+        for name, array in computed.items():
             outputs.setdefault(name, []).append((array, expected[name].copy()))
         for store, slot in zip(stores, slots, strict=True):
             store.commit(slot, stop)
@@ -77,11 +77,11 @@ def difference(
     return f"{name} differ by {worst[name]:.2g} of their size, {ALLOWED} is allowed"
 
 
-def _error(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
+def _error(computed: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
     """Size of the difference, of what is expected; of heads, the worst; infinite if no number."""
     axes = (0, 2) if expected.ndim == 3 else None
     sizes = np.sqrt(np.square(expected, dtype=np.float64).sum(axis=axes))
-    errors = np.sqrt(np.square(found - expected, dtype=np.float64).sum(axis=axes))
+    errors = np.sqrt(np.square(computed - expected, dtype=np.float64).sum(axis=axes))
     error = float(np.max(errors / np.where(sizes > 0, sizes, 1)))
     return error if np.isfinite(error) else float("inf")
 

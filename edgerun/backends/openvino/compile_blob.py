@@ -1,4 +1,4 @@
-"""The process that compiles one network and leaves a blob: obeys an ``Order``."""
+"""The process that compiles one network and leaves a blob: does a ``CompileJob``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from edgerun.backends.base import CompileOptions
-from edgerun.backends.openvino.apart import Order
+from edgerun.backends.openvino.compile_process import CompileJob
 from edgerun.backends.openvino.devices import find_device
 from edgerun.backends.openvino.maker import NetworkMaker
 from edgerun.backends.openvino.session import FAILURES, Session, reason
@@ -18,17 +18,17 @@ from edgerun.model.bundle import open_bundle
 
 
 def main() -> None:
-    """Reads the order from stdin; prints a line of JSON with what went wrong, or nothing did."""
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    """Reads the job from stdin; prints a line of JSON with what went wrong, or nothing did."""
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=CompileJob)
     try:
-        compile_blob(order)
+        compile_blob(job)
         fault = ""
     except (*FAILURES, EdgerunError) as error:
         fault = reason(error)
     sys.stdout.write(json.dumps({"fault": fault}))
 
 
-def compile_blob(order: Order) -> None:
+def compile_blob(job: CompileJob) -> None:
     """Makes the blob, unless another process has.
 
     Raises:
@@ -36,11 +36,11 @@ def compile_blob(order: Order) -> None:
         BundleError: the bundle is not what its manifest says.
         RuntimeError: the device refuses the network.
     """
-    bundle = open_bundle(order.folder, verify=True)
-    if bundle.digest != order.digest:
+    bundle = open_bundle(job.folder, verify=True)
+    if bundle.digest != job.digest:
         raise BackendError("the bundle was changed since it was opened: load the model again")
-    session = Session(find_device(order.device), order.threads)
-    options = CompileOptions(tuple(order.states), digest=order.digest)
-    segment = order.segment_of(bundle.graph)
-    maker = NetworkMaker(segment, session, options, lambda network: "", Path(order.cache))
-    maker.leave_blob(order.extent, order.config, order.name)
+    session = Session(find_device(job.device), job.threads)
+    options = CompileOptions(tuple(job.states), digest=job.digest)
+    segment = job.segment_of(bundle.graph)
+    maker = NetworkMaker(segment, session, options, lambda network: "", Path(job.cache))
+    maker.leave_blob(job.extent, job.config, job.name)

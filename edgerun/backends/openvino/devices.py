@@ -56,7 +56,7 @@ class Device:
         summary: what runs there, for people.
         threads: whether it computes with threads of the processor.
         is_half: whether it computes in half precision throughout. GPUs do, too, but for norms.
-        compiles_apart: whether its compiler runs in a process of its own, since it takes long or
+        compiles_in_child: whether its compiler runs in a process of its own, since it takes long or
             may end that process.
         calibrated: whether it is worth measuring for plans: not what stands in for others.
         driver: says which version of its driver there is.
@@ -70,7 +70,7 @@ class Device:
     summary: str
     threads: bool = False
     is_half: bool = False
-    compiles_apart: bool = False
+    compiles_in_child: bool = False
     calibrated: bool = True
     driver: Callable[[], str] = str
 
@@ -140,8 +140,8 @@ def installed_version() -> str:
 
 def _driver_version(pattern: str) -> str:
     """The kernel, whose driver it is, and the date of what drives the device above it."""
-    found = sorted(path for folder in LIBRARIES for path in Path(folder).glob(pattern))
-    dates = [time.strftime("%Y-%m-%d", time.gmtime(path.stat().st_mtime)) for path in found]
+    libraries = sorted(path for folder in LIBRARIES for path in Path(folder).glob(pattern))
+    dates = [time.strftime("%Y-%m-%d", time.gmtime(path.stat().st_mtime)) for path in libraries]
     return f", Linux {platform.release()}, {pattern.rpartition('/')[2]} of {max(dates, default='')}"
 
 
@@ -212,7 +212,7 @@ _ALL = (
         Stored.SIGNED,
         _gpu_obstacle,
         "a GPU of Intel's; never tried on one",
-        compiles_apart=True,
+        compiles_in_child=True,
         driver=_gpu_version,
     ),
     Device(
@@ -223,7 +223,7 @@ _ALL = (
         _npu_obstacle,
         "an NPU of Intel's; never tried on one",
         is_half=True,
-        compiles_apart=True,
+        compiles_in_child=True,
         driver=_npu_version,
     ),
     Device(

@@ -89,7 +89,7 @@ class OpenvinoExecutable(Executable):
         cuts = [
             cut
             for cut in self._pieces.cut(batch, cache.context)
-            if cut.extent.wanted or self._computes_rows
+            if cut.extent.logit_rows or self._computes_rows
         ]
         networks = [self._network(extent) for extent in dict.fromkeys(cut.extent for cut in cuts)]
         if None in networks:
@@ -118,7 +118,7 @@ class OpenvinoExecutable(Executable):
         network.tally.seconds += seconds
         network.tally.moving_s += seconds
         for name, array in results.outputs.items():
-            place = cut.wanted if self._outputs[name].selected else cut.rows
+            place = cut.logit_rows if self._outputs[name].selected else cut.rows
             outputs[name][place] = array[: place.stop - place.start]
 
     def _room(self, batch: Batch) -> Outputs:
@@ -144,7 +144,7 @@ class OpenvinoExecutable(Executable):
         network = self._maker.make(extent, None if self._options.required else patience)
         if network is None:
             if self._options.is_asked:
-                self._session.say_slow(PATIENCE_S)
+                self._session.warn_slow(PATIENCE_S)
             return None
         self._networks[extent] = network
         return network
@@ -154,14 +154,14 @@ class OpenvinoExecutable(Executable):
 
         def run(batch: Batch, cache: SequenceStore, values: Values) -> Values:
             outputs = self._room(batch)
-            wanted = slice(0, len(batch.logit_rows))
-            cut = Cut(network.extent, slice(0, batch.rows), wanted)
+            logit_rows = slice(0, len(batch.logit_rows))
+            cut = Cut(network.extent, slice(0, batch.rows), logit_rows)
             self._run_piece(network, cut, batch, cache, values, outputs)
             return {name: outputs[name] for name in network.outputs}
 
         extent, states = network.extent, self._options.states
         step = min(extent.rows, self._shape.rows, TOKENS // 2)
-        logits = {0: "none", 1: "last"}.get(extent.wanted, "all")
+        logits = {0: "none", 1: "last"}.get(extent.logit_rows, "all")
         return difference(run, self._stand_in(), self._segment, states, step, logits)
 
     def _stand_in(self) -> Executable:

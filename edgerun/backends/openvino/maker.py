@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from edgerun.backends.base import CompileOptions
-from edgerun.backends.openvino.apart import Compilation, order_of
 from edgerun.backends.openvino.blobs import Blobs, fingerprint, name_of
+from edgerun.backends.openvino.compile_process import Compilation, job_of
 from edgerun.backends.openvino.devices import Config
 from edgerun.backends.openvino.matrices import Stored
 from edgerun.backends.openvino.network import (
@@ -31,8 +31,8 @@ from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph
 from edgerun.state import AttentionState
 
-Making: TypeAlias = Generator[Compilation, None, Network]
-Trying: TypeAlias = "Generator[Compilation, None, tuple[Network | None, str]]"
+Steps: TypeAlias = Generator[Compilation, None, Network]
+Attempt: TypeAlias = "Generator[Compilation, None, tuple[Network | None, str]]"
 COMPILING = "compiling for"  # what progress is told begins with it
 
 
@@ -53,7 +53,7 @@ class NetworkMaker:
         self._translators = {op: each.translate for op, each in TRANSLATORS.items()}
         self._blobs = Blobs(cache) if options.digest else None
         self._buffers = PastBuffers()
-        self._pending: dict[Extent, tuple[Making, Compilation]] = {}
+        self._pending: dict[Extent, tuple[Steps, Compilation]] = {}
 
     def make(self, extent: Extent, seconds: float | None) -> Network | None:
         """The network of an extent; None if it is not there within some seconds.
@@ -64,15 +64,15 @@ class NetworkMaker:
             BackendError: no configuration of the device computes what the stand-in does.
         """
         end = None if seconds is None else time.monotonic() + seconds
-        making, compilation = self._pending.pop(extent, (self._making(extent), None))
+        steps, compilation = self._pending.pop(extent, (self._steps(extent), None))
         while True:
             if compilation is not None:
                 left = None if end is None else max(0.0, end - time.monotonic())
                 if not compilation.wait(left):
-                    self._pending[extent] = making, compilation
+                    self._pending[extent] = steps, compilation
                     return None
             try:
-                compilation = next(making)
+                compilation = next(steps)
             except StopIteration as stop:
                 network: Network = stop.value
                 return network
@@ -80,8 +80,8 @@ class NetworkMaker:
     def close(self) -> None:
         """Ends what is still being made."""
         pending, self._pending = self._pending, {}
-        for making, _ in pending.values():
-            making.close()
+        for steps, _ in pending.values():
+            steps.close()
 
     def leave_blob(self, extent: Extent, config: Config, name: str) -> None:
         """Compiles a network for another process, unless it is there.
@@ -92,77 +92,77 @@ class NetworkMaker:
             RuntimeError: the device refuses it.
         """
         assert self._blobs is not None
-        _, base = self._drawn(extent)
-        if name_of((base, _text(config))) != name:
+        _, key = self._sketched(extent)
+        if name_of((key, _as_json(config))) != name:
             raise BackendError("another process makes another network of the same bundle")
-        with self._blobs.alone(name):
+        with self._blobs.locked(name):
             if self._blobs.load(name) is None:
                 self._blobs.save(name, self._compiled(extent, config).export())
             if self._blobs.load(name) is None:
                 raise BackendError(f"networks cannot be kept in {self._cache}")
 
-    def _making(self, extent: Extent) -> Making:
+    def _steps(self, extent: Extent) -> Steps:
         """Makes a network in steps, each of which waits for a compiler."""
         began = time.perf_counter()
-        interface, base = self._drawn(extent)
+        interface, key = self._sketched(extent)
         faults: dict[str, str] = {}
-        for config in self._configurations(base):
-            network, fault = yield from self._with(config, interface, base)
+        for config in self._configurations(key):
+            network, fault = yield from self._with_config(config, interface, key)
             if network is not None:
-                self._accept(config, base)
+                self._accept(config, key)
                 tally = network.tally = Tally(extent, time.perf_counter() - began)
                 self._session.tallies.append(tally)
                 return network
             faults.setdefault(fault, " ".join(f"{key}={value}" for key, value in config.items()))
-        said = "; ".join(f"{fault} (with {config})" for fault, config in faults.items())
-        raise BackendError(f"{self._session.device.title} cannot run this model: {said}")
+        reasons = "; ".join(f"{fault} (with {config})" for fault, config in faults.items())
+        raise BackendError(f"{self._session.device.title} cannot run this model: {reasons}")
 
-    def _drawn(self, extent: Extent) -> tuple[Interface, str]:
+    def _sketched(self, extent: Extent) -> tuple[Interface, str]:
         """What goes in and out of a network, and what names it, whatever its options."""
         sketch = self._translated(extent, None)
         results = results_of(sketch)
-        base = self._base(fingerprint(results)) if self._blobs else ""
-        return interface_of(sketch, results), base
+        key = self._key(fingerprint(results)) if self._blobs else ""
+        return interface_of(sketch, results), key
 
-    def _configurations(self, base: str) -> list[Config]:
+    def _configurations(self, key: str) -> list[Config]:
         """Options to try, those first with which this network was right when it was last made."""
-        every = self._session.configurations()
-        known = self._blobs.load(base) if self._blobs else None
-        return sorted(every, key=lambda config: _text(config) != known)
+        configurations = self._session.configurations()
+        accepted = self._blobs.load(key) if self._blobs else None
+        return sorted(configurations, key=lambda config: _as_json(config) != accepted)
 
-    def _accept(self, config: Config, base: str) -> None:
+    def _accept(self, config: Config, key: str) -> None:
         self._session.accept(config)
-        if self._blobs and self._blobs.load(base) != _text(config):
-            self._blobs.save(base, _text(config))
+        if self._blobs and self._blobs.load(key) != _as_json(config):
+            self._blobs.save(key, _as_json(config))
 
-    def _with(self, config: Config, interface: Interface, base: str) -> Trying:
+    def _with_config(self, config: Config, interface: Interface, key: str) -> Attempt:
         """The network with some options; None, and why, if it does not compute what it should."""
         if self._blobs is None:
-            return self._tried(interface, lambda: self._compiled(interface.extent, config))
-        name = name_of((base, _text(config)))
-        if self._session.device.compiles_apart and self._segment.source is not None:
-            return (yield from self._with_blob_made_apart(self._blobs, name, config, interface))
-        with self._blobs.alone(name):
+            return self._checked(interface, lambda: self._compiled(interface.extent, config))
+        name = name_of((key, _as_json(config)))
+        if self._session.device.compiles_in_child and self._segment.source is not None:
+            return (yield from self._compiled_by_child(self._blobs, name, config, interface))
+        with self._blobs.locked(name):
             network = self._from_blob(self._blobs, name, config, interface)[0]
             if network is not None:
                 return network, ""
-            network, fault = self._tried(
+            network, fault = self._checked(
                 interface, lambda: self._compiled(interface.extent, config)
             )
             if network is not None:
-                self._keep(self._blobs, name, network)
+                self._save(self._blobs, name, network)
             return network, fault
 
-    def _with_blob_made_apart(
+    def _compiled_by_child(
         self, blobs: Blobs, name: str, config: Config, interface: Interface
-    ) -> Trying:
+    ) -> Attempt:
         network, _ = self._from_blob(blobs, name, config, interface)
         if network is not None:
             return network, ""
-        self._say(interface.extent)
-        with contextlib.closing(Compilation(self._order(interface.extent, config, name))) as other:
-            yield other
-            fault = other.fault()
+        self._show_progress(interface.extent)
+        with contextlib.closing(Compilation(self._job(interface.extent, config, name))) as child:
+            yield child
+            fault = child.fault()
         if fault:
             return None, fault
         return self._from_blob(blobs, name, config, interface)
@@ -174,14 +174,14 @@ class NetworkMaker:
         blob = blobs.load(name)
         if blob is None:
             return None, "there is no compiled network"
-        network, fault = self._tried(interface, lambda: self._session.load(blob, config))
+        network, fault = self._checked(interface, lambda: self._session.load(blob, config))
         if network is None:
             blobs.remove(name)
         return network, fault
 
-    def _order(self, extent: Extent, config: Config, name: str) -> bytes:
+    def _job(self, extent: Extent, config: Config, name: str) -> bytes:
         states = [each for each in self._options.states if isinstance(each, AttentionState)]
-        return order_of(
+        return job_of(
             self._segment,
             extent,
             states,
@@ -203,10 +203,10 @@ class NetworkMaker:
             is_half=self._session.device.is_half,
         )
 
-    def _say(self, extent: Extent) -> None:
+    def _show_progress(self, extent: Extent) -> None:
         self._options.progress(f"{COMPILING} {self._session.device.title}: {extent}")
 
-    def _tried(
+    def _checked(
         self, interface: Interface, start: Callable[[], Request]
     ) -> tuple[Network | None, str]:
         try:
@@ -217,11 +217,11 @@ class NetworkMaker:
         return (None, fault) if fault else (network, "")
 
     def _compiled(self, extent: Extent, config: Config) -> Request:
-        self._say(extent)
+        self._show_progress(extent)
         translation = self._translated(extent, self._session.device.stored)
         return self._session.compile(model_of(translation), config)
 
-    def _keep(self, blobs: Blobs, name: str, network: Network) -> None:
+    def _save(self, blobs: Blobs, name: str, network: Network) -> None:
         """Saves a network once its weights are known to be those of the digest in its name."""
         try:
             blob = network.export()
@@ -230,11 +230,11 @@ class NetworkMaker:
         self._options.verified()
         blobs.save(name, blob)
 
-    def _base(self, drawing: str) -> str:
+    def _key(self, sketch: str) -> str:
         """Names a network whatever its options."""
         stored = self._session.device.stored
-        return name_of((self._options.digest, drawing, stored, *self._session.identity()))
+        return name_of((self._options.digest, sketch, stored, *self._session.identity()))
 
 
-def _text(config: Config) -> bytes:
+def _as_json(config: Config) -> bytes:
     return json.dumps(dict(config), sort_keys=True).encode()

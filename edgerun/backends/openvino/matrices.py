@@ -68,7 +68,7 @@ def _codes(constant: PackedWeight, stored: Stored) -> Any:
             codes, bits = pack_bits(unpack_bits(codes, 2) + TWO_TO_FOUR, 4), 4
         codes = codes ^ SIGN[bits]
     n, blocks, nbytes = codes.shape
-    return _constant(codes, _kind(bits, stored), (n, blocks, nbytes * 8 // bits))
+    return _constant(codes, _type_of(bits, stored), (n, blocks, nbytes * 8 // bits))
 
 
 def _zeros(constant: PackedWeight, stored: Stored) -> Any:
@@ -80,17 +80,17 @@ def _zeros(constant: PackedWeight, stored: Stored) -> Any:
         zeros = (zeros.astype(np.int16) - (1 << (constant.bits - 1))).astype(np.int8)
     padded = np.zeros(-(-zeros.size * bits // 8) * 8 // bits, np.uint8)
     padded[: zeros.size] = zeros.reshape(-1).view(np.uint8) & np.uint8((1 << bits) - 1)
-    return _constant(pack_bits(padded, bits), _kind(bits, stored), (*zeros.shape, 1))
+    return _constant(pack_bits(padded, bits), _type_of(bits, stored), (*zeros.shape, 1))
 
 
-def _kind(bits: int, stored: Stored) -> str:
+def _type_of(bits: int, stored: Stored) -> str:
     return UNSIGNED_BITS[bits] if stored is Stored.UNSIGNED else f"i{bits}"
 
 
-def _constant(packed: NDArray[np.uint8], kind: str, shape: tuple[int, ...]) -> Any:
+def _constant(packed: NDArray[np.uint8], type_name: str, shape: tuple[int, ...]) -> Any:
     from openvino import Shape, Tensor, Type
-    from openvino.op import Constant as Made
+    from openvino.op import Constant as OvConstant
 
-    tensor = Tensor(getattr(Type, kind), Shape(list(shape)))
+    tensor = Tensor(getattr(Type, type_name), Shape(list(shape)))
     tensor.data.reshape(-1).view(np.uint8)[:] = packed.reshape(-1)
-    return Made(tensor)
+    return OvConstant(tensor)

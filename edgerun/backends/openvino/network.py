@@ -60,7 +60,7 @@ class Interface:
         fills: of the inputs that are computed for every call, how.
         past: of the inputs that come out of pages, the layer's state and 0 for keys, 1 for values.
         outputs: names of the segment's outputs.
-        kept: states of the layers whose new keys and values follow, in turn.
+        present: states of the layers whose new keys and values follow, in turn.
     """
 
     extent: Extent
@@ -68,12 +68,12 @@ class Interface:
     fills: dict[str, Fill]
     past: dict[str, tuple[AttentionState, int]]
     outputs: tuple[str, ...]
-    kept: tuple[AttentionState, ...]
+    present: tuple[AttentionState, ...]
 
 
 def results_of(translation: Translation) -> list[Any]:
     """What a network computes: the segment's outputs, then new keys and values."""
-    rows = [part for kept in translation.kept for part in kept.rows]
+    rows = [part for layer in translation.present for part in layer.rows]
     return [translation.ops.result(value) for value in (*translation.outputs.values(), *rows)]
 
 
@@ -85,12 +85,12 @@ def interface_of(translation: Translation, results: list[Any]) -> Interface:
         tuple(name for name in translation.inputs if name in read),
         translation.fills,
         {
-            f"{kept.state.name}.{part}": (kept.state, index)
-            for kept in translation.kept
+            f"{layer.state.name}.{part}": (layer.state, index)
+            for layer in translation.present
             for index, part in enumerate(("key", "value"))
         },
         tuple(translation.outputs),
-        tuple(kept.state for kept in translation.kept),
+        tuple(layer.state for layer in translation.present),
     )
 
 
@@ -105,15 +105,15 @@ def model_of(translation: Translation) -> Any:
 
 def _reachable(results: list[Any]) -> set[str]:
     """Names of all nodes that results depend on."""
-    found: set[str] = set()
+    names: set[str] = set()
     waiting = list(results)
     while waiting:
         node = waiting.pop()
-        if node.get_name() in found:
+        if node.get_name() in names:
             continue
-        found |= {node.get_name(), node.get_friendly_name()}
+        names |= {node.get_name(), node.get_friendly_name()}
         waiting += [source.get_node() for source in node.input_values()]
-    return found
+    return names
 
 
 @dataclass(slots=True)
@@ -225,7 +225,7 @@ class Network:
 
     def _blocks(self, piece: Piece, rows: list[NDArray[np.float32]]) -> Iterator[tuple[str, Block]]:
         parts = iter(rows)
-        for state in self._interface.kept:
+        for state in self._interface.present:
             keys, values = (next(parts)[: piece.length] for _ in range(2))
             yield (
                 state.name,

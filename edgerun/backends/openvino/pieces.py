@@ -29,12 +29,12 @@ class Cut:
     Attributes:
         extent: of the network.
         rows: of the batch.
-        wanted: of the rows of logits.
+        logit_rows: of the rows of logits.
     """
 
     extent: Extent
     rows: slice
-    wanted: slice
+    logit_rows: slice
 
 
 class Pieces:
@@ -45,15 +45,15 @@ class Pieces:
         choices = ROWS[shape.phase]
         enough = next((rows for rows in choices if rows >= shape.rows), choices[-1])
         self._rows = [rows for rows in choices if rows <= enough]
-        self._keeps = any(OPS[node.op].state is not None for node in segment.nodes)
+        self._has_cache = any(OPS[node.op].state is not None for node in segment.nodes)
         self._inputs = input_shapes(segment)
         shapes = value_shapes(segment)  # which may be those of the graph it was cut from
-        made = (name for node in segment.nodes for name in node.outputs)
-        self._selects = any(shapes[name].selected for name in (*made, *segment.inputs))
+        produced = (name for node in segment.nodes for name in node.outputs)
+        self._selects = any(shapes[name].selected for name in (*produced, *segment.inputs))
 
     def first(self) -> Extent:
         """The network that the beginning of a prompt needs, or a reply."""
-        return Extent(self._rows[0], PAST if self._keeps else 0, int(self._selects))
+        return Extent(self._rows[0], PAST if self._has_cache else 0, int(self._selects))
 
     def cut(self, batch: Batch, context: int) -> Iterator[Cut]:
         """Pieces in order, none longer than the largest network, all of one sequence."""
@@ -62,9 +62,9 @@ class Pieces:
                 end = min(stop, begin + self._rows[-1])
                 first, last = np.searchsorted(batch.logit_rows, (begin, end)).tolist()
                 rows = next(each for each in self._rows if each >= end - begin)
-                wanted = (0, 1, rows)[min(last - first, 2)] if self._selects else 0
+                logit_rows = (0, 1, rows)[min(last - first, 2)] if self._selects else 0
                 past = self._past(int(batch.positions[begin]), context)
-                yield Cut(Extent(rows, past, wanted), slice(begin, end), slice(first, last))
+                yield Cut(Extent(rows, past, logit_rows), slice(begin, end), slice(first, last))
 
     def piece(self, batch: Batch, values: Values, cut: Cut) -> Piece:
         """The arrays of a piece, padded."""
@@ -74,9 +74,11 @@ class Pieces:
             slot=int(batch.sequences[rows.start]),
             start=int(batch.positions[rows.start]),
             length=rows.stop - rows.start,
-            wanted=_padded(batch.logit_rows[cut.wanted] - np.int32(rows.start), extent.wanted),
+            logit_rows=_padded(
+                batch.logit_rows[cut.logit_rows] - np.int32(rows.start), extent.logit_rows
+            ),
             inputs={
-                name: _padded(values[name][cut.wanted], extent.wanted)
+                name: _padded(values[name][cut.logit_rows], extent.logit_rows)
                 if shape.selected
                 else _padded(values[name][rows], extent.rows)
                 for name, shape in self._inputs.items()
@@ -85,7 +87,7 @@ class Pieces:
 
     def _past(self, start: int, context: int) -> int:
         """Room for the past: none where nothing is kept, and not much more than there can be."""
-        if not self._keeps:
+        if not self._has_cache:
             return 0
         room = PAST
         while room < start:

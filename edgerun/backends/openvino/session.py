@@ -56,16 +56,15 @@ class Session:
         self.tallies: list[Tally] = []
         self.threads = threads
         self._is_slow = False
-        self._good: Config | None = None
+        self._accepted: Config | None = None
 
     def configurations(self) -> list[Config]:
         """Options to compile with, those that were found to be right first."""
-        every = list(self.device.configurations)
-        return every if self._good is None else [self._good, *(c for c in every if c != self._good)]
+        return sorted(self.device.configurations, key=lambda config: config != self._accepted)
 
     def accept(self, config: Config) -> None:
         """Remembers options with which a network computed the right numbers."""
-        self._good = config
+        self._accepted = config
 
     def compile(self, model: Any, config: Config) -> Request:
         """Compiles a model of OpenVINO's.
@@ -95,13 +94,13 @@ class Session:
         """What compiles and runs networks: versions of OpenVINO, driver and compiler."""
         import openvino
 
-        said = [openvino.__version__, self.device.title]
+        properties = [openvino.__version__, self.device.title]
         for name in PROPERTIES:
             try:
-                said.append(f"{name}: {self.core.get_property(self.device.plugin, name)}")
+                properties.append(f"{name}: {self.core.get_property(self.device.plugin, name)}")
             except RuntimeError:
-                said.append(f"{name}: none")
-        return said
+                properties.append(f"{name}: none")
+        return properties
 
     def _options(self, config: Config) -> dict[str, Any]:
         threads = {"INFERENCE_NUM_THREADS": self.threads} if self.device.threads else {}
@@ -126,8 +125,8 @@ class Session:
         notes = [f"the device is not used any more: {self.failure}"] if self.failure else []
         return Report(f"{self.device.title}, {self.device.summary}: measured", rows, notes)
 
-    def say_slow(self, seconds: float) -> None:
-        """Says once that its compiler takes long."""
+    def warn_slow(self, seconds: float) -> None:
+        """Warns once that its compiler takes long."""
         if not self._is_slow:
             self._is_slow = True
             logger.warning(
@@ -190,5 +189,5 @@ class _Request:
 def reason(error: Exception) -> str:
     """What an error of OpenVINO's says, without the places in its sources, on one line."""
     lines = [PLACE.sub("", line).strip() for line in str(error).splitlines()]
-    said = [line for line in lines if line and not line.startswith("src/")]
-    return " ".join(dict.fromkeys(said)) or type(error).__name__
+    sentences = [line for line in lines if line and not line.startswith("src/")]
+    return " ".join(dict.fromkeys(sentences)) or type(error).__name__

@@ -29,12 +29,12 @@ class Extent:
     Attributes:
         rows: tokens of a call; fewer are padded.
         past: tokens for which there is room before them.
-        wanted: rows whose logits are computed; 0 if the network ends with keys and values.
+        logit_rows: rows whose logits are computed; 0 if it ends with keys and values.
     """
 
     rows: int
     past: int
-    wanted: int
+    logit_rows: int
 
     def __str__(self) -> str:
         return f"{self.rows} rows after up to {self.past} tokens"
@@ -49,7 +49,7 @@ class Piece:
         slot: of the sequence.
         start: position of the first row.
         length: rows that are tokens.
-        wanted: which rows' logits are wanted, int32 ``[n]``, padded.
+        logit_rows: rows whose logits are computed, int32 ``[extent.logit_rows]``, padded.
         inputs: what the segment reads, by name, padded.
     """
 
@@ -57,7 +57,7 @@ class Piece:
     slot: int
     start: int
     length: int
-    wanted: NDArray[np.int32]
+    logit_rows: NDArray[np.int32]
     inputs: dict[str, NDArray[np.float32]]
 
     @property
@@ -76,7 +76,7 @@ Translate: TypeAlias = "Callable[[Translation, Node], Any]"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Present:
     """A layer's new keys and values.
 
     Attributes:
@@ -98,7 +98,7 @@ class Translation:
         ops: OpenVINO's functions that make ops.
         inputs: by name.
         fills: of every input that the host computes, how, by the input's name.
-        kept: keys and values that the network reads and makes.
+        present: new keys and values, of each layer that has some.
         is_half: the device computes in half precision.
     """
 
@@ -129,7 +129,7 @@ class Translation:
         self.ops: Any = import_module(OPSET)
         self.inputs: dict[str, Any] = {}
         self.fills: dict[str, Fill] = {}
-        self.kept: list[Kept] = []
+        self.present: list[Present] = []
         self._stored = stored
         self._matrices: dict[str, Any] = {}
         self._read = {name for node in segment.nodes for name in node.inputs}
@@ -139,8 +139,8 @@ class Translation:
             self._values[name] = self._segment_input(name)
         for node in segment.nodes:
             is_computed = self._is_computed(node.inputs)
-            made = translators[node.op](self, node) if is_computed else None
-            self._values[node.outputs[0]] = made
+            output = translators[node.op](self, node) if is_computed else None
+            self._values[node.outputs[0]] = output
 
     @property
     def outputs(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class Translation:
         return {name: value for name, value in named.items() if value is not None}
 
     def value(self, name: str) -> Any:
-        """What an earlier node made."""
+        """The output of an earlier node, by its name."""
         return self._values[name]
 
     def sized(self, name: str) -> tuple[Any, int, int]:
@@ -159,7 +159,7 @@ class Translation:
 
     def rows_of(self, shape: ValueShape) -> int:
         """Rows that a value has here."""
-        return self.extent.wanted if shape.selected else self.extent.rows
+        return self.extent.logit_rows if shape.selected else self.extent.rows
 
     def is_read(self, name: str) -> bool:
         """Whether anything needs a value."""
@@ -193,14 +193,14 @@ class Translation:
         self.fills.setdefault(name, fill)
         return self._input(name, shape, dtype)
 
-    def keep(self, state: AttentionState, keys: Any, values: Any) -> tuple[Any, Any]:
-        """Takes a layer's new keys and values out; returns what came before them."""
+    def extend_cache(self, state: AttentionState, keys: Any, values: Any) -> tuple[Any, Any]:
+        """Makes a layer's new keys and values outputs; returns the inputs with those before."""
         widths = (state.kv_heads * state.key_dim, state.kv_heads * state.value_dim)
         past = tuple(
             self._input(f"{state.name}.{part}", (self.extent.past, width), np.float32)
             for part, width in zip(("key", "value"), widths, strict=True)
         )
-        self.kept.append(Kept(state, (keys, values)))
+        self.present.append(Present(state, (keys, values)))
         return past[0], past[1]
 
     def _input(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:

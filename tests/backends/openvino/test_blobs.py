@@ -102,7 +102,7 @@ def test_a_folder_that_cannot_be_used_costs_a_line(
     (tmp_path / "openvino").write_text("no folder")
     blobs = Blobs(tmp_path)
     for _ in range(2):
-        with blobs.alone("name"):
+        with blobs.locked("name"):
             blobs.save("name", BLOB)
         assert blobs.load("name") is None
     assert len(caplog.records) == 1
@@ -116,7 +116,7 @@ def test_one_at_a_time_makes_a_blob(tmp_path: Path) -> None:
 
     def work() -> None:
         blobs = Blobs(tmp_path)
-        with blobs.alone("name"):
+        with blobs.locked("name"):
             inside.append(1)
             assert len(inside) == 1
             if blobs.load("name") is None:

@@ -27,7 +27,7 @@ def _translate(translation: Translation, node: Node) -> Any:
     if state is None:
         raise BackendError(f"{node.name} keeps keys and values that the store does not know")
     q, k, v = (translation.value(name) for name in node.inputs)
-    past = translation.keep(state, k, v)
+    past = translation.extend_cache(state, k, v)
     if not translation.is_read(node.outputs[0]):
         return None
     return _attend(translation, node, q, past, (k, v))
@@ -47,11 +47,11 @@ def _attend(
         )
         for before, after in zip(past, new, strict=True)
     )
-    turned = ops.transpose(
+    by_head = ops.transpose(
         reshape(q, (rows, heads, group, head_dim)), translation.integers(1, 2, 0, 3)
     )
     queries = ops.multiply(
-        reshape(turned, (heads, group * rows, head_dim)),
+        reshape(by_head, (heads, group * rows, head_dim)),
         translation.constant(np.float32(attrs["scale"])),
     )
     scores = reshape(ops.matmul(queries, keys, False, True), (heads, group, rows, tokens))

@@ -32,11 +32,11 @@ def _translate(translation: Translation, node: Node) -> Any:
     )
     heads = translation.reshape(x, (rows, width // head_dim, head_dim))
     first, second = ops.split(heads, translation.integers(2), 2).outputs()
-    turned = [
+    rotated = [
         ops.subtract(ops.multiply(first, cos), ops.multiply(second, sin)),
         ops.add(ops.multiply(second, cos), ops.multiply(first, sin)),
     ]
-    return translation.reshape(ops.concat(turned, 2), (rows, width))
+    return translation.reshape(ops.concat(rotated, 2), (rows, width))
 
 
 def _table(

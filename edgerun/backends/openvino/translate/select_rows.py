@@ -1,4 +1,4 @@
-"""The rows whose logits are wanted, by their indices, which are an input."""
+"""The rows whose logits are computed, by their indices, which are an input."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from edgerun.graph.ir import Node
 
 
 def _translate(translation: Translation, node: Node) -> Any:
-    wanted = translation.extent.wanted
-    if not wanted:
+    logit_rows = translation.extent.logit_rows
+    if not logit_rows:
         return None
-    places = translation.feed("logit_rows", (wanted,), lambda piece: piece.wanted, np.int32)
+    indices = translation.feed(
+        "logit_rows", (logit_rows,), lambda piece: piece.logit_rows, np.int32
+    )
     return translation.ops.gather(
-        translation.value(node.inputs[0]), places, translation.integers(0)
+        translation.value(node.inputs[0]), indices, translation.integers(0)
     )
 
 

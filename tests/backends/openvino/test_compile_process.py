@@ -12,8 +12,8 @@ import pytest
 
 import edgerun
 from edgerun.backends.base import CompileOptions, Phase, Shape
-from edgerun.backends.openvino import apart, devices, executable
-from edgerun.backends.openvino.apart import Compilation
+from edgerun.backends.openvino import compile_process, devices, executable
+from edgerun.backends.openvino.compile_process import Compilation
 from edgerun.backends.openvino.session import Session
 from edgerun.backends.registry import make_backend
 from edgerun.errors import BackendError
@@ -35,7 +35,7 @@ SILENT = "import sys; sys.exit(3)"
 @pytest.fixture(autouse=True)
 def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Compilation]]:
     """Lets the CPU's networks be compiled as an NPU's are; yields the processes."""
-    cpu = replace(devices.DEVICES["CPU"], compiles_apart=True)
+    cpu = replace(devices.DEVICES["CPU"], compiles_in_child=True)
     monkeypatch.setattr(devices, "DEVICES", {**devices.DEVICES, "CPU": cpu})
 
     def compile_here(*given: Any) -> None:
@@ -45,8 +45,8 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Compilation]]
     started: list[Compilation] = []
     init = Compilation.__init__
 
-    def noting(self: Compilation, order: bytes) -> None:
-        init(self, order)
+    def noting(self: Compilation, job: bytes) -> None:
+        init(self, job)
         started.append(self)
 
     monkeypatch.setattr(Compilation, "__init__", noting)
@@ -77,9 +77,8 @@ def calls(llm: edgerun.LLM) -> int:
 
 def waits_for(path: Path) -> str:
     """A compiler that begins when there is a file."""
-    return (
-        f"import os, time\nwhile not os.path.exists({str(path)!r}): time.sleep(0.02)\n{apart.CHILD}"
-    )
+    waiting = f"import os, time\nwhile not os.path.exists({str(path)!r}): time.sleep(0.02)"
+    return f"{waiting}\n{compile_process.CHILD}"
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -105,7 +104,7 @@ def test_the_cpu_computes_while_a_compiler_takes_long(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(executable, "PATIENCE_S", 0.05)
-    monkeypatch.setattr(apart, "CHILD", waits_for(tmp_path / "go"))
+    monkeypatch.setattr(compile_process, "CHILD", waits_for(tmp_path / "go"))
     with edgerun.load(folder, place=PLACE, threads=1) as llm:
         assert ids(llm) == expected[40]
         assert calls(llm) == 0
@@ -126,7 +125,7 @@ def test_a_device_that_nobody_asked_for_keeps_nobody_waiting(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(apart, "CHILD", waits_for(tmp_path / "go"))
+    monkeypatch.setattr(compile_process, "CHILD", waits_for(tmp_path / "go"))
     bundle = open_bundle(folder)
     states = states_of(bundle.graph, bundle.config, "fp32")
     device, cpu = make_backend("openvino", "CPU", {"threads": 1}), make_backend("cpu")
@@ -166,7 +165,7 @@ def test_what_is_still_compiled_ends_with_the_model(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compilations: list[Compilation]
 ) -> None:
     monkeypatch.setattr(executable, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(apart, "CHILD", waits_for(tmp_path / "never"))
+    monkeypatch.setattr(compile_process, "CHILD", waits_for(tmp_path / "never"))
     with edgerun.load(folder, place=PLACE, threads=1):
         assert compilations[0]._process.poll() is None
     assert compilations[0]._process.poll() == -9
@@ -178,7 +177,7 @@ def test_what_is_still_compiled_ends_with_the_model(
 def test_a_compiler_that_ends_is_said(
     code: str, how: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apart, "CHILD", code)
+    monkeypatch.setattr(compile_process, "CHILD", code)
     with pytest.raises(BackendError, match=f"cannot run this model: its compiler ended with {how}"):
         edgerun.load(folder, place=PLACE, threads=1)
 
@@ -190,7 +189,7 @@ def test_the_cpu_goes_on_if_a_compiler_is_killed_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with edgerun.load(folder, place=PLACE, threads=1) as llm:
-        monkeypatch.setattr(apart, "CHILD", KILLED)
+        monkeypatch.setattr(compile_process, "CHILD", KILLED)
         assert ids(llm, 100) == expected[100]  # which needs another network
         assert calls(llm) == 0
     (line,) = warnings(caplog)
@@ -201,11 +200,11 @@ def test_the_cpu_goes_on_if_a_compiler_is_killed_later(
 def test_a_bundle_that_was_changed_meanwhile_is_not_compiled(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    order_of = apart.order_of
+    job_of = compile_process.job_of
 
     def other_digest(*given: Any, **others: Any) -> bytes:
-        return order_of(*given, **{**others, "digest": "0" * 64})
+        return job_of(*given, **{**others, "digest": "0" * 64})
 
-    monkeypatch.setattr("edgerun.backends.openvino.maker.order_of", other_digest)
+    monkeypatch.setattr("edgerun.backends.openvino.maker.job_of", other_digest)
     with pytest.raises(BackendError, match="the bundle was changed since it was opened"):
         edgerun.load(folder, place=PLACE, threads=1)

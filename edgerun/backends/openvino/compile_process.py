@@ -29,8 +29,8 @@ CHILD = (
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What the process is to make.
+class CompileJob:
+    """What the process is to compile.
 
     Attributes:
         folder: of the bundle.
@@ -70,14 +70,14 @@ class Order:
         return cut.with_nodes(nodes)
 
 
-def order_of(
+def job_of(
     segment: Graph,
     extent: Extent,
     states: list[AttentionState],
     config: Config,
     **others: str | int,
 ) -> bytes:
-    """The order for a network of a segment, as the process reads it."""
+    """The job that makes a network of a segment, as the process reads it."""
     assert segment.source is not None
     values = {
         "folder": str(Path(segment.source).parent.absolute()),
@@ -96,7 +96,7 @@ def order_of(
 class Compilation:
     """A process that compiles one network."""
 
-    def __init__(self, order: bytes) -> None:
+    def __init__(self, job: bytes) -> None:
         """Starts it.
 
         Raises:
@@ -111,7 +111,7 @@ class Compilation:
         )
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended, which is noticed
-            self._process.stdin.write(order)
+            self._process.stdin.write(job)
             self._process.stdin.close()
 
     def wait(self, seconds: float | None) -> bool:
@@ -125,10 +125,10 @@ class Compilation:
     def fault(self) -> str:
         """Once it has ended, why there is no blob; empty if there is one."""
         assert self._process.stdout is not None
-        said = self._process.stdout.read()
+        printed = self._process.stdout.read()
         code = self._process.returncode
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            fault: str = json.loads(said)["fault"]
+            fault: str = json.loads(printed)["fault"]
             return fault
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return f"its compiler ended with {how}"
