@@ -31,9 +31,9 @@ class Transfer(Protocol):
         """Stores a block; False if it has no way for this state."""
 
     def read(
-        self, state: AttentionState, fields: Mapping[str, int], slot: int, start: int, stop: int
-    ) -> Block | None:
-        """Returns a block; None if it has no way for this state."""
+        self, state: AttentionState, fields: Mapping[str, int], slot: int, start: int, out: Block
+    ) -> bool:
+        """Fills a block; False if it has no way for this state."""
 
 
 class PagePool:
@@ -223,19 +223,22 @@ class PagePool:
                         0, 1
                     )
 
-    def read(self, name: str, slot: Slot, start: int, stop: int) -> Block:
+    def read(self, name: str, slot: Slot, start: int, stop: int, out: Block | None = None) -> Block:
         state = self.states[self._layers[name]]
-        if self._transfer:
-            block = self._transfer.read(state, self.fields(name), slot, start, stop)
-            if block is not None:
-                return block
-        shape = (stop - start, state.kv_heads)
-        out = tuple(np.zeros((*shape, dim), np.float32) for dim in (state.key_dim, state.value_dim))
+        if out is None:
+            shape = (stop - start, state.kv_heads)
+            dims = (state.key_dim, state.value_dim)
+            out = tuple(np.empty((*shape, dim), np.float32) for dim in dims)
+        self._check_block(name, start, stop - start, out)
+        if self._transfer and self._transfer.read(state, self.fields(name), slot, start, out):
+            return out
         for page, offset, rows in self._spans(slot, start, stop):
+            tokens = slice(offset, offset + rows.stop - rows.start)
             for part, vectors in zip(PARTS, out, strict=True):
-                if page >= 0:
-                    tokens = slice(offset, offset + rows.stop - rows.start)
-                    vectors[rows] = self._decoded(part, page, self._layers[name], tokens)
+                absent = page < 0
+                vectors[rows] = (
+                    0 if absent else self._decoded(part, page, self._layers[name], tokens)
+                )
         return out
 
     def _decoded(self, part: str, page: int, layer: int, tokens: slice) -> NDArray[np.float32]:

@@ -62,7 +62,7 @@ class Part(Protocol):
     def drop(self, slot: Slot) -> None:
         """Forgets everything of a slot."""
 
-    def read(self, name: str, slot: Slot, start: int, stop: int) -> Block:
+    def read(self, name: str, slot: Slot, start: int, stop: int, out: Block | None = None) -> Block:
         """See ``StateStore.read_block``."""
 
     def write(self, name: str, slot: Slot, start: int, block: Block) -> None:

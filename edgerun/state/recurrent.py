@@ -88,7 +88,7 @@ class RecurrentArrays:
     def drop(self, slot: Slot) -> None:
         self._now[slot], self._written[slot], self._checkpoints[slot] = self._zeros(), None, {}
 
-    def read(self, name: str, slot: Slot, start: int, stop: int) -> Block:
+    def read(self, name: str, slot: Slot, start: int, stop: int, out: Block | None = None) -> Block:
         return self._now[slot]
 
     def write(self, name: str, slot: Slot, start: int, block: Block) -> None:

@@ -20,6 +20,7 @@ from edgerun.state.spec import RecurrentState, State, geometries
 from edgerun.state.store import Block, Holder, Owner, Room, Slot
 
 NO_PAGES = 1 << 62  # what a store without pages has of them
+_VERSIONS = itertools.count(1)  # of all stores: no two slots ever have the same
 
 
 class SequenceStore:
@@ -78,7 +79,6 @@ class SequenceStore:
         self._holders: list[Holder] = [_nobody] * slots
         self._filled = [False] * slots
         self._lengths = [0] * slots
-        self._changes = itertools.count(1)
         self._versions = [0] * slots
         self._keys: list[list[Key]] = [[] for _ in range(slots)]
         self._tails: list[tuple[int, ...]] = [()] * slots
@@ -194,7 +194,6 @@ class SequenceStore:
 
     def commit(self, slot: Slot, length: int, ids: Sequence[int] = ()) -> None:
         self._lengths[slot] = length
-        self._changed(slot)
         if ids:
             self._name_pages(slot, length, ids)
         for part in self._parts:
@@ -242,12 +241,15 @@ class SequenceStore:
         for part in self._parts:
             part.checkpoint(slot, self._lengths[slot])
 
-    def read_block(self, name: str, slot: Slot, start: int, stop: int) -> Block:
-        return self._part(name, start, stop).read(name, slot, start, stop)
+    def read_block(
+        self, name: str, slot: Slot, start: int, stop: int, out: Block | None = None
+    ) -> Block:
+        return self._part(name, start, stop).read(name, slot, start, stop, out)
 
     def write_block(self, name: str, slot: Slot, start: int, block: Block) -> None:
         self._part(name, start, start).write(name, slot, start, block)
-        self._changed(slot)
+        if start < self._lengths[slot]:
+            self._changed(slot)
 
     def copied(self) -> SequenceStore:
         """A store with the same content, for who wants to know what comes of it otherwise.
@@ -294,7 +296,7 @@ class SequenceStore:
             self._name_page(slot, len(self._keys[slot]), self._tails[slot])
 
     def _changed(self, slot: Slot) -> None:
-        self._versions[slot] = next(self._changes)
+        self._versions[slot] = next(_VERSIONS)
 
     def _in_use(self, slot: Slot) -> bool:
         owner = self._holders[slot]()

@@ -158,16 +158,27 @@ class StateStore(Protocol):
         """What can still be taken; if these slots were closed as well, which are in use."""
 
     def version(self, slot: Slot) -> int:
-        """A number that is another one whenever a slot's content has changed.
+        """A number that is another one whenever a slot's tokens are not those it held before.
 
-        No two slots ever have the same: a device's copy is valid for the version it was made from.
+        A slot that grows keeps it. No two slots ever have the same, those of other stores in this
+        process included: a device's copy of a slot's first ``length`` tokens is valid as long as
+        the slot has the version from which it was made.
         """
 
-    def read_block(self, name: str, slot: Slot, start: int, stop: int) -> Block:
+    def read_block(
+        self, name: str, slot: Slot, start: int, stop: int, out: Block | None = None
+    ) -> Block:
         """Returns what a layer keeps of positions ``start .. stop - 1``.
 
         Positions that no row can see any more are zeros. A recurrent state has no positions: it is
         the one after ``stop`` tokens, which must be the slot's length.
+
+        Args:
+            name: of the layer's state.
+            slot: the sequence.
+            start: the first position.
+            stop: the position behind the last one.
+            out: contiguous arrays to fill, of keys and values only; new ones unless given.
         """
 
     def write_block(self, name: str, slot: Slot, start: int, block: Block) -> None:

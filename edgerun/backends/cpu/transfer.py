@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgerun.kernels.attention.units import CODECS
 from edgerun.kernels.isa import selected_isa
@@ -29,15 +30,17 @@ class NativeTransfer:
         return True
 
     def read(
-        self, state: AttentionState, fields: Mapping[str, int], slot: int, start: int, stop: int
-    ) -> Block | None:
+        self, state: AttentionState, fields: Mapping[str, int], slot: int, start: int, out: Block
+    ) -> bool:
         """See ``state.paged.Transfer``."""
-        if not _has_kernels(state):
-            return None
-        shape = (stop - start, state.kv_heads, state.key_dim)
-        rows = np.empty(shape, np.float32), np.empty(shape, np.float32)
-        _call("block_read", state, fields, slot, start, rows)
-        return rows
+        if not (_has_kernels(state) and all(map(_is_filled_in_order, out))):
+            return False
+        _call("block_read", state, fields, slot, start, out)
+        return True
+
+
+def _is_filled_in_order(array: NDArray[np.float32]) -> bool:
+    return bool(array.dtype == np.float32 and array.flags.carray)
 
 
 def _has_kernels(state: AttentionState) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends.base import NO_VALUES, CompileOptions, Executable, Shape, Values
 from edgerun.backends.openvino.check import TOKENS, difference
+from edgerun.backends.openvino.handover import run_pieces
 from edgerun.backends.openvino.maker import NetworkMaker
 from edgerun.backends.openvino.network import Network
 from edgerun.backends.openvino.pieces import Cut, Pieces
@@ -86,40 +87,35 @@ class OpenvinoExecutable(Executable):
             return None
 
     def _run(self, batch: Batch, cache: SequenceStore, values: Values) -> Outputs | None:
-        cuts = [
-            cut
-            for cut in self._pieces.cut(batch, cache.context)
-            if cut.extent.logit_rows or self._computes_rows
+        sequences = [
+            [cut for cut in cuts if cut.extent.logit_rows or self._computes_rows]
+            for cuts in self._pieces.cut(batch, cache.context)
         ]
-        networks = [self._network(extent) for extent in dict.fromkeys(cut.extent for cut in cuts)]
-        if None in networks:
+        extents = dict.fromkeys(cut.extent for cuts in sequences for cut in cuts)
+        if not all([self._network(extent) for extent in extents]):
             return None
         outputs = self._room(batch)
-        for cut in cuts:
-            self._run_piece(self._networks[cut.extent], cut, batch, cache, values, outputs)
+        for cuts in sequences:
+            if cuts:
+                self._run_cuts(self._networks, cuts, batch, cache, values, outputs)
         return outputs
 
-    def _run_piece(
+    def _run_cuts(
         self,
-        network: Network,
-        cut: Cut,
+        networks: Mapping[Extent, Network],
+        cuts: Sequence[Cut],
         batch: Batch,
         cache: SequenceStore,
         values: Values,
         outputs: Outputs,
     ) -> None:
-        """Computes a piece, then writes its keys and values into the pages."""
-        piece = self._pieces.piece(batch, values, cut)
-        results = network.run(piece, cache)
-        began = time.perf_counter()
-        for name, block in results.blocks.items():
-            cache.write_block(name, piece.slot, piece.start, block)
-        seconds = time.perf_counter() - began
-        network.tally.seconds += seconds
-        network.tally.moving_s += seconds
-        for name, array in results.outputs.items():
-            place = cut.logit_rows if self._outputs[name].selected else cut.rows
-            outputs[name][place] = array[: place.stop - place.start]
+        """Computes the pieces of a sequence."""
+        pieces = [(networks[cut.extent], self._pieces.piece(batch, values, cut)) for cut in cuts]
+        computed = run_pieces(pieces, cache, self._session.mirror)
+        for cut, results in zip(cuts, computed, strict=True):
+            for name, array in results.outputs.items():
+                place = cut.logit_rows if self._outputs[name].selected else cut.rows
+                outputs[name][place] = array[: place.stop - place.start]
 
     def _room(self, batch: Batch) -> Outputs:
         """Memory for the outputs of a batch."""
@@ -156,7 +152,7 @@ class OpenvinoExecutable(Executable):
             outputs = self._room(batch)
             logit_rows = slice(0, len(batch.logit_rows))
             cut = Cut(network.extent, slice(0, batch.rows), logit_rows)
-            self._run_piece(network, cut, batch, cache, values, outputs)
+            self._run_cuts({cut.extent: network}, [cut], batch, cache, values, outputs)
             return {name: outputs[name] for name in network.outputs}
 
         extent, states = network.extent, self._options.states

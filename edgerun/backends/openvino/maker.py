@@ -17,7 +17,6 @@ from edgerun.backends.openvino.matrices import Stored
 from edgerun.backends.openvino.network import (
     Interface,
     Network,
-    PastBuffers,
     Request,
     Tally,
     interface_of,
@@ -52,7 +51,6 @@ class NetworkMaker:
         self._difference, self._cache = difference, cache
         self._translators = {op: each.translate for op, each in TRANSLATORS.items()}
         self._blobs = Blobs(cache) if options.digest else None
-        self._buffers = PastBuffers()
         self._pending: dict[Extent, tuple[Steps, Compilation]] = {}
 
     def make(self, extent: Extent, seconds: float | None) -> Network | None:
@@ -210,7 +208,7 @@ class NetworkMaker:
         self, interface: Interface, start: Callable[[], Request]
     ) -> tuple[Network | None, str]:
         try:
-            network = Network(interface, start(), self._buffers)
+            network = Network(interface, start())
             fault = self._difference(network)
         except FAILURES as error:
             return None, reason(error)

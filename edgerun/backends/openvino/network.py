@@ -10,22 +10,39 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.backends.openvino.mirror import PARTS, Mirror
 from edgerun.backends.openvino.translation import Extent, Fill, Piece, Translation
 from edgerun.errors import BackendError
-from edgerun.state import AttentionState, SequenceStore
+from edgerun.state import AttentionState
 from edgerun.state.store import Block
 
 
 class Request(Protocol):
     """What a compiled network does."""
 
-    def __call__(self, arrays: list[NDArray[Any]]) -> list[NDArray[np.float32]]:
-        """Computes the outputs from the inputs, both in order.
+    def start(self, arrays: list[NDArray[Any]]) -> None:
+        """Begins to compute from the inputs, in order, which must not change until it has ended.
+
+        Raises:
+            RuntimeError: the device failed.
+        """
+        ...
+
+    def has_ended(self) -> bool:
+        """Whether the device has nothing to do any more."""
+        ...
+
+    def wait(self) -> list[NDArray[np.float32]]:
+        """The outputs, in order, once they are computed; valid until the next start.
 
         Raises:
             RuntimeError: the device failed.
             TimeoutError: it does not answer.
         """
+        ...
+
+    def cancel(self) -> None:
+        """Ends what was started; the outputs are lost."""
         ...
 
     def export(self) -> bytes:
@@ -43,11 +60,11 @@ class Results:
 
     Attributes:
         outputs: of the segment, by name, padded rows included.
-        blocks: new keys and values by layer, those of tokens only.
+        blocks: new keys and values by the state of their layer, those of tokens only.
     """
 
     outputs: dict[str, NDArray[np.float32]]
-    blocks: dict[str, Block]
+    blocks: dict[AttentionState, Block]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +104,7 @@ def interface_of(translation: Translation, results: list[Any]) -> Interface:
         {
             f"{layer.state.name}.{part}": (layer.state, index)
             for layer in translation.present
-            for index, part in enumerate(("key", "value"))
+            for index, part in enumerate(PARTS)
         },
         tuple(translation.outputs),
         tuple(layer.state for layer in translation.present),
@@ -126,7 +143,8 @@ class Tally:
         calls: of the device.
         tokens: in these calls, without those that pad.
         seconds: of these calls, copies in and out included.
-        moving_s: of these, to copy keys and values out of pages and into them.
+        moving_s: of these, to move keys and values out of pages and into them.
+        overlapped_s: of those, while the device computed.
     """
 
     extent: Extent
@@ -135,24 +153,7 @@ class Tally:
     tokens: int = 0
     seconds: float = 0.0
     moving_s: float = 0.0
-
-
-class PastBuffers:
-    """Memory for keys and values before a call, float32 ``[tokens, heads * dim]`` by input.
-
-    The networks of a segment share it: each fills in what its call needs.
-    """
-
-    def __init__(self) -> None:
-        """Has none yet."""
-        self._arrays: dict[str, NDArray[np.float32]] = {}
-
-    def of(self, name: str, tokens: int, width: int) -> NDArray[np.float32]:
-        """Memory for so many tokens, with what was left in it; grows to the largest of a name."""
-        array = self._arrays.get(name)
-        if array is None or len(array) < tokens:
-            array = self._arrays[name] = np.zeros((tokens, width), np.float32)
-        return array[:tokens]
+    overlapped_s: float = 0.0
 
 
 class Network:
@@ -163,11 +164,11 @@ class Network:
         tally: what it did so far.
     """
 
-    def __init__(self, interface: Interface, request: Request, buffers: PastBuffers) -> None:
-        """Takes what was compiled, and memory for the past."""
+    def __init__(self, interface: Interface, request: Request) -> None:
+        """Takes what was compiled."""
         self.extent = interface.extent
         self.tally = Tally(interface.extent)
-        self._interface, self._request, self._buffers = interface, request, buffers
+        self._interface, self._request = interface, request
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -178,59 +179,102 @@ class Network:
         """The network as a blob; see ``Request``."""
         return self._request.export()
 
-    def run(self, piece: Piece, cache: SequenceStore) -> Results:
-        """Computes a piece; changes nothing.
+    def start(self, piece: Piece, mirror: Mirror) -> Running:
+        """Lets the device compute a piece; the mirror must not change until it has ended.
+
+        Raises:
+            RuntimeError: the device failed.
+        """
+        began = time.perf_counter()
+        past = self._past(piece, mirror)
+        self.tally.moving_s += time.perf_counter() - began
+        fills = self._interface.fills
+        arrays = [
+            past[name] if name in past else fills[name](piece) for name in self._interface.inputs
+        ]
+        return Running(self._interface, self._request, self.tally, piece, arrays, began)
+
+    def _past(self, piece: Piece, mirror: Mirror) -> dict[str, NDArray[np.float32]]:
+        """What came before the piece, by input."""
+        arrays: dict[str, NDArray[np.float32]] = {}
+        for state in dict.fromkeys(state for state, _ in self._interface.past.values()):
+            names = [f"{state.name}.{part}" for part in PARTS]
+            if names[0] in self._interface.inputs:
+                rows = mirror.past(state, piece.start, self.extent.past)
+                arrays.update(zip(names, rows, strict=True))
+        return arrays
+
+
+class Running:
+    """A piece that a device computes; leaving the block before it has ended stops it."""
+
+    def __init__(
+        self,
+        interface: Interface,
+        request: Request,
+        tally: Tally,
+        piece: Piece,
+        arrays: list[NDArray[Any]],
+        began: float,
+    ) -> None:
+        """Starts the request.
+
+        Args:
+            interface: of the network.
+            request: of the network, which is idle.
+            tally: of the network.
+            piece: what is computed.
+            arrays: the network's inputs, in order.
+            began: when the first of them was prepared, by ``time.perf_counter``.
+
+        Raises:
+            RuntimeError: the device failed.
+        """
+        self._interface, self._request, self._tally = interface, request, tally
+        self._piece, self._began, self._is_over = piece, began, False
+        request.start(arrays)
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_over:
+            self._request.cancel()  # it reads the inputs
+
+    def has_ended(self) -> bool:
+        """Whether the device has nothing to do any more."""
+        return self._request.has_ended()
+
+    def wait(self) -> Results:
+        """What the device computed; nothing is in the pages yet.
 
         Raises:
             RuntimeError: the device failed.
             TimeoutError: it does not answer.
             BackendError: it computed what is no number.
         """
-        began = time.perf_counter()
-        past = self._read_past(piece, cache)
-        self.tally.moving_s += time.perf_counter() - began
-        fills = self._interface.fills
-        arrays = [
-            past[name] if name in past else fills[name](piece) for name in self._interface.inputs
-        ]
-        computed = self._request(arrays)
+        computed = self._request.wait()
+        self._is_over = True
         count = len(self._interface.outputs)
-        blocks = dict(self._blocks(piece, computed[count:]))
+        blocks = dict(self._blocks(computed[count:]))
         checked = [part for block in blocks.values() for part in block]
         for array in (*computed[:count], *checked):
             if not np.isfinite(array).all():
                 raise BackendError("it computed NaN or infinity")
         outputs = dict(zip(self._interface.outputs, computed[:count], strict=True))
-        self.tally.calls += 1
-        self.tally.tokens += piece.length
-        self.tally.seconds += time.perf_counter() - began
+        self._tally.calls += 1
+        self._tally.tokens += self._piece.length
+        self._tally.seconds += time.perf_counter() - self._began
         return Results(outputs, blocks)
 
-    def _read_past(self, piece: Piece, cache: SequenceStore) -> dict[str, NDArray[np.float32]]:
-        """What came before the piece, out of the pages, dequantised, by input.
-
-        What lies behind it is of other calls, and hidden by the mask.
-        """
-        arrays: dict[str, NDArray[np.float32]] = {}
-        for state in dict.fromkeys(state for state, _ in self._interface.past.values()):
-            names = [f"{state.name}.{part}" for part in ("key", "value")]
-            if names[0] not in self._interface.inputs:
-                continue
-            block = cache.read_block(state.name, piece.slot, 0, piece.start)
-            for name, part in zip(names, block, strict=True):
-                width = part.shape[1] * part.shape[2]
-                arrays[name] = self._buffers.of(name, self.extent.past, width)
-                arrays[name][: piece.start] = part.reshape(piece.start, width)
-        return arrays
-
-    def _blocks(self, piece: Piece, rows: list[NDArray[np.float32]]) -> Iterator[tuple[str, Block]]:
-        parts = iter(rows)
+    def _blocks(self, rows: list[NDArray[np.float32]]) -> Iterator[tuple[AttentionState, Block]]:
+        parts, length = iter(rows), self._piece.length
         for state in self._interface.present:
-            keys, values = (next(parts)[: piece.length] for _ in range(2))
+            keys, values = (next(parts)[:length] for _ in range(2))
             yield (
-                state.name,
+                state,
                 (
-                    keys.reshape(piece.length, state.kv_heads, state.key_dim),
-                    values.reshape(piece.length, state.kv_heads, state.value_dim),
+                    keys.reshape(length, state.kv_heads, state.key_dim),
+                    values.reshape(length, state.kv_heads, state.value_dim),
                 ),
             )

@@ -55,16 +55,20 @@ class Pieces:
         """The network that the beginning of a prompt needs, or a reply."""
         return Extent(self._rows[0], PAST if self._has_cache else 0, int(self._selects))
 
-    def cut(self, batch: Batch, context: int) -> Iterator[Cut]:
-        """Pieces in order, none longer than the largest network, all of one sequence."""
+    def cut(self, batch: Batch, context: int) -> Iterator[list[Cut]]:
+        """The pieces of each sequence in order, none longer than the largest network."""
         for start, stop in batch.runs():
-            for begin in range(start, stop, self._rows[-1]):
-                end = min(stop, begin + self._rows[-1])
-                first, last = np.searchsorted(batch.logit_rows, (begin, end)).tolist()
-                rows = next(each for each in self._rows if each >= end - begin)
-                logit_rows = (0, 1, rows)[min(last - first, 2)] if self._selects else 0
-                past = self._past(int(batch.positions[begin]), context)
-                yield Cut(Extent(rows, past, logit_rows), slice(begin, end), slice(first, last))
+            yield [
+                self._cut(batch, begin, min(stop, begin + self._rows[-1]), context)
+                for begin in range(start, stop, self._rows[-1])
+            ]
+
+    def _cut(self, batch: Batch, begin: int, end: int, context: int) -> Cut:
+        first, last = np.searchsorted(batch.logit_rows, (begin, end)).tolist()
+        rows = next(each for each in self._rows if each >= end - begin)
+        logit_rows = (0, 1, rows)[min(last - first, 2)] if self._selects else 0
+        past = self._past(int(batch.positions[begin]), context)
+        return Cut(Extent(rows, past, logit_rows), slice(begin, end), slice(first, last))
 
     def piece(self, batch: Batch, values: Values, cut: Cut) -> Piece:
         """The arrays of a piece, padded."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends.base import Report
 from edgerun.backends.openvino.devices import Config, Device
+from edgerun.backends.openvino.mirror import Mirror
 from edgerun.backends.openvino.network import Request, Tally
 from edgerun.errors import BackendError
 from edgerun.limited import run_limited
@@ -48,12 +49,14 @@ class Session:
         threads: for a device that is the processor.
         failure: why it is not used any more, or "".
         tallies: what its networks did.
+        mirror: what all its networks read of keys and values.
     """
 
     def __init__(self, device: Device, threads: int) -> None:
         """Opens nothing before the first network is compiled."""
         self.device, self.failure = device, ""
         self.tallies: list[Tally] = []
+        self.mirror = Mirror()
         self.threads = threads
         self._is_slow = False
         self._accepted: Config | None = None
@@ -117,7 +120,7 @@ class Session:
                 "calls": tally.calls,
                 "tokens": tally.tokens,
                 "ms a call": round(1e3 * tally.seconds / tally.calls, 2),
-                "of it moving": f"{tally.moving_s / tally.seconds:.0%}",
+                "of it moving": f"{(tally.moving_s - tally.overlapped_s) / tally.seconds:.0%}",
                 "ready in s": round(tally.compile_s, 2),
             }
             for tally in ran
@@ -163,21 +166,25 @@ class _Request:
         self._outputs = range(len(compiled.outputs))
         self._inputs: list[NDArray[Any]] = []  # an output may be an input's memory
 
-    def __call__(self, arrays: list[NDArray[Any]]) -> list[NDArray[np.float32]]:
+    def start(self, arrays: list[NDArray[Any]]) -> None:
         from openvino import Tensor
 
         self._inputs = arrays
         for index, array in enumerate(arrays):
             self._request.set_input_tensor(index, Tensor(array, shared_memory=True))
         self._request.start_async()
+
+    def has_ended(self) -> bool:
+        return bool(self._request.wait_for(0))
+
+    def cancel(self) -> None:
+        self._request.cancel()
+
+    def wait(self) -> list[NDArray[np.float32]]:
         end = time.monotonic() + SECONDS
-        try:
-            while not self._request.wait_for(WAIT_MS):
-                if time.monotonic() > end:
-                    raise TimeoutError(f"it did not answer within {SECONDS:.0f} s")
-        except BaseException:
-            self._request.cancel()  # it reads the inputs
-            raise
+        while not self._request.wait_for(WAIT_MS):
+            if time.monotonic() > end:
+                raise TimeoutError(f"it did not answer within {SECONDS:.0f} s")
         return [self._request.get_output_tensor(index).data for index in self._outputs]
 
     def export(self) -> bytes:

@@ -101,11 +101,16 @@ class Altered:
     """A compiled network whose outputs are altered."""
 
     def __init__(self, request: Request, alter: Callable[[Arrays, Arrays], Arrays]) -> None:
-        self.export = request.export
+        self.export, self.cancel, self.has_ended = request.export, request.cancel, request.has_ended
         self._request, self._alter = request, alter
+        self._inputs: Arrays = []
 
-    def __call__(self, arrays: Arrays) -> Arrays:
-        return self._alter(arrays, self._request(arrays))
+    def start(self, arrays: Arrays) -> None:
+        self._inputs = arrays
+        self._request.start(arrays)
+
+    def wait(self) -> Arrays:
+        return self._alter(self._inputs, self._request.wait())
 
 
 class Fault:

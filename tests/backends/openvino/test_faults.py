@@ -126,44 +126,6 @@ def test_nothing_is_written_of_a_call_that_failed(fault: Fault) -> None:
         )
 
 
-class Silent:
-    """A request of OpenVINO's that never ends."""
-
-    def __init__(self) -> None:
-        self.cancelled = 0
-
-    def set_input_tensor(self, index: int, tensor: object) -> None:
-        pass
-
-    def start_async(self) -> None:
-        pass
-
-    def wait_for(self, milliseconds: int) -> bool:
-        return False
-
-    def cancel(self) -> None:
-        self.cancelled += 1
-
-
-class Compiled:
-    outputs = (None,)
-
-    def __init__(self) -> None:
-        self.request = Silent()
-
-    def create_infer_request(self) -> Silent:
-        return self.request
-
-
-def test_a_device_that_does_not_answer_is_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "SECONDS", 0.01)
-    compiled = Compiled()
-    request = sessions._Request(compiled)
-    with pytest.raises(TimeoutError, match="did not answer within"):
-        request([np.zeros((1, 1), np.float32)])
-    assert compiled.request.cancelled == 1
-
-
 @pytest.fixture
 def core(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, object]]]:
     """OpenVINO whose compiler fails; yields the options of each time."""
