@@ -186,6 +186,7 @@ class Backend(ABC):
             and everything if its device fails. Asked for by name, it takes every node that it
             supports, whatever that costs; else it takes part only if a device is named for it
             (``EDGERUN_<NAME>_DEVICE``).
+        mirrors: it keeps what it read of keys and values, so a call reads what is new.
         is_simulated: its times are those of another machine, so even asked for by name it takes
             only what it does faster there, and nothing is measured of it.
     """
@@ -193,6 +194,7 @@ class Backend(ABC):
     name: str
     whole_graph: bool = False
     companions: tuple[str, ...] = ()
+    mirrors: bool = False
     is_simulated: bool = False
 
     def companion_choices(self) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from edgerun.backends.base import FEW_ROWS, Backend, Phase
+from edgerun.backends.estimates import kept_bytes
 from edgerun.graph.ir import Graph
 from edgerun.plan.pairs import Pair, Tasks, place_alone, place_together
 from edgerun.plan.planner import cheapest_path, cost_bases, make_plan, refusals_of
@@ -75,14 +76,19 @@ def _too_large(graph: Graph, backends: Sequence[Backend], budget: Budget) -> lis
     if budget.memory_bytes is None:
         return []
     weight_bytes = sum(constant.nbytes for constant in graph.constants.values())
+    token_bytes = sum(kept_bytes(node) for node in graph.nodes)
     refusals = []
     for backend in backends:
         profile = backend.device_profile()
-        held = profile.held_bytes(weight_bytes, budget.call_rows) if profile else 0
+        if profile is None:
+            continue
+        held = profile.held_bytes(weight_bytes, budget.call_rows)
+        if profile.mirrors:
+            held += token_bytes * profile.room(budget.prompt_tokens + budget.reply_tokens)
         if held > budget.memory_bytes:
             reason = (
-                f"its networks would take about {held / 1e9:.2g} GB, and "
-                f"{budget.memory_bytes / 1e9:.2g} GB are free"
+                "its networks, and the keys and values that it keeps, would take about "
+                f"{held / 1e9:.2g} GB, and {budget.memory_bytes / 1e9:.2g} GB are free"
             )
             refusals.append(Refusal(backend.name, reason))
     return refusals

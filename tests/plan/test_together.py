@@ -13,6 +13,7 @@ import pytest
 import edgerun
 from edgerun.backends import registry
 from edgerun.backends.base import FEW_ROWS, Phase
+from edgerun.backends.estimates import kept_bytes
 from edgerun.backends.registry import find_candidates
 from edgerun.cli.main import main
 from edgerun.errors import BackendError
@@ -153,6 +154,18 @@ def test_a_device_whose_networks_have_no_room_takes_no_part(calibrated: Any, ver
     for refusals in found.refusals.values():
         assert [each.reason for each in refusals if "1e-05 GB are free" in each.reason]
     assert not found.splits
+
+
+def test_keys_and_values_that_a_device_keeps_need_room_too(calibrated: Any, version: str) -> None:
+    calibrated(device(version, 1e10, 1e6, memory_bytes=1, weight_bytes=1 << 40, mirrors=True))
+    graph = open_bundle(bundle_of(MODEL[0], **MODEL[1])).graph
+    candidates = find_candidates(given={"threads": 1})
+    token_bytes = sum(kept_bytes(node) for node in graph.nodes)
+    assert token_bytes > 0
+    enough = token_bytes * (Budget().prompt_tokens + Budget().reply_tokens)
+    for memory, takes_part in ((enough, True), (enough - 1, False)):
+        found = plan_for(graph, candidates, Budget(memory_bytes=memory), weighs_all=True)
+        assert ("openvino:CPU" in found.backends()) == takes_part
 
 
 def test_explain_prints_every_term(

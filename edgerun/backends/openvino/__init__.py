@@ -34,6 +34,7 @@ class OpenvinoBackend(Backend):
     """
 
     companions = ("cpu",)
+    mirrors = True
 
     def __init__(self) -> None:
         """Knows no device yet."""

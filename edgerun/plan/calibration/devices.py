@@ -22,6 +22,7 @@ from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.machine.devices import ATTENTION, ELEMENTS, Call, DeviceProfile, device_key
 from edgerun.machine.profile import family
 from edgerun.machine.timing import best_time, median_time
+from edgerun.plan.calibration.device_process import measure_apart
 from edgerun.plan.calibration.loads import Load, graph_of
 from edgerun.plan.programs import with_fallback
 from edgerun.state import Batch, SequenceStore, same_attention
@@ -75,7 +76,7 @@ def measure_devices(threads: int, progress: Progress) -> dict[str, DeviceProfile
             title = f"{name}:{device}"
             progress(title)
             try:
-                measured = measure_device(name, device, threads)
+                measured = measure_apart(name, device, threads)
             except EdgerunError as error:
                 logger.warning("%s was not measured: %s", title, error)
             else:
@@ -108,10 +109,11 @@ def measure_device(name: str, device: str, threads: int) -> DeviceProfile:
         options = with_fallback(by_name, backend.name, CompileOptions(STATES))
         bench = _Bench(backend, options)
         load_bytes_s, store_bytes_s = measure_copies()
+        read_again = None if backend.mirrors else load_bytes_s
         call_s, launch_s = bench.empty_call()  # loads the libraries, whose memory is not counted
         compile_s, memory_bytes, weight_bytes = bench.memory()
         return DeviceProfile(
-            calls=bench.calls(backend.chunks(), load_bytes_s),
+            calls=bench.calls(backend.chunks(), read_again),
             call_s=call_s,
             launch_s=launch_s,
             load_bytes_s=load_bytes_s,
@@ -119,6 +121,7 @@ def measure_device(name: str, device: str, threads: int) -> DeviceProfile:
             compile_s=compile_s,
             memory_bytes=memory_bytes,
             weight_bytes=weight_bytes,
+            mirrors=backend.mirrors,
             measured=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
         )
 
@@ -140,8 +143,11 @@ class _Bench:
     def __init__(self, backend: Backend, options: CompileOptions) -> None:
         self._backend, self._options = backend, options
 
-    def calls(self, chunks: Sequence[int], load_bytes_s: float) -> dict[str, tuple[Call, ...]]:
-        """All kinds of work, in calls of these sizes."""
+    def calls(
+        self, chunks: Sequence[int], load_bytes_s: float | None
+    ) -> dict[str, tuple[Call, ...]]:
+        """All kinds of work, in calls of these sizes; without the past that each call reads."""
+        token_s = 8 * HEADS * HEAD_DIM / load_bytes_s if load_bytes_s else 0.0
         calls = {
             family(activations, weights): tuple(
                 self._call(linear(activations, weights), rows) for rows in chunks
@@ -150,9 +156,7 @@ class _Bench:
         }
         calls[ELEMENTS] = tuple(self._call(norms(SIZE, NORMS), rows) for rows in chunks)
         calls[ATTENTION] = tuple(
-            self._call(attention(past), rows, 8 * past * HEADS * HEAD_DIM / load_bytes_s)
-            for past in PASTS
-            for rows in chunks
+            self._call(attention(past), rows, past * token_s) for past in PASTS for rows in chunks
         )
         return calls
 

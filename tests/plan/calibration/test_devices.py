@@ -87,6 +87,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "backend_names": lambda: ["slow"],
         "make_backend": make,
+        "measure_apart": device_calibration.measure_device,  # the child knows no such back-end
         "SIZE": 64,
         "LARGE": (64, 1),
         "PASTS": (32,),
@@ -140,3 +141,4 @@ def test_openvino_is_measured_as_it_computes(monkeypatch: pytest.MonkeyPatch) ->
     assert set(profile.calls) == {"float/int4", ATTENTION, ELEMENTS}
     assert [(call.rows, call.past) for call in profile.calls[ATTENTION]] == [(1, 256), (64, 256)]
     assert np.isfinite([call.seconds for calls in profile.calls.values() for call in calls]).all()
+    assert profile.mirrors
