@@ -133,7 +133,7 @@ def find_candidates(
             )
     backend, support = _probed(asked, device, given)
     if not support:
-        raise UnsupportedError(f"the back-end {asked!r} does not run here: {support.reason}")
+        raise UnsupportedError(f"the back-end {backend.name!r} does not run here: {support.reason}")
     if not backend.companions:
         return Candidates((backend,))
     choices = {**given, **backend.companion_choices()}

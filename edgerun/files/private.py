@@ -155,6 +155,8 @@ def advice(error: OSError) -> str:
             f"remove {error.filename}, take it over (chown, chmod go-w), "
             "or set EDGERUN_CACHE to a folder of your own"
         )
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "make room there, or set EDGERUN_CACHE to a folder on another disk"
     return "set EDGERUN_CACHE to a folder that can be written"
 
 

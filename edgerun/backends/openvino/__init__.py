@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgerun.backends.base import Backend, CompileOptions, Executable, Report, Shape, Support
 from edgerun.backends.estimates import node_seconds
-from edgerun.backends.openvino.devices import DEVICES, NAME, Device, find_device
+from edgerun.backends.openvino.devices import DEVICES, NAME, Device, all_devices, find_device
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
@@ -59,7 +59,7 @@ class OpenvinoBackend(Backend):
 
     def devices(self) -> Mapping[str, Support]:
         """What there is of what OpenVINO has plug-ins for."""
-        return {name: device.probe() for name, device in DEVICES.items()}
+        return {device.name: device.probe() for device in all_devices()}
 
     def probe(self) -> Support:
         """Whether a device was named and what it needs is here; opens nothing."""
@@ -97,7 +97,7 @@ class OpenvinoBackend(Backend):
 
     def measures(self) -> Mapping[str, str]:
         """The devices that are here and stand for themselves."""
-        here = (each for each in DEVICES.values() if each.calibrated and each.probe())
+        here = (each for each in all_devices() if each.calibrated and each.probe())
         return {device.name: device.version for device in here}
 
     def cost_basis(self) -> str:
@@ -120,7 +120,7 @@ class OpenvinoBackend(Backend):
 
         Raises:
             UnsupportedError: no device was named.
-            BackendError: the device refuses the segment, or computes something else.
+            BackendError: the device is not there, refuses the segment, or computes something else.
         """
         from edgerun.backends.openvino.executable import OpenvinoExecutable
         from edgerun.backends.openvino.session import Session
@@ -128,7 +128,9 @@ class OpenvinoBackend(Backend):
         if self._device is None:
             raise UnsupportedError(self.probe().reason)
         if self._session is None:
-            self._session = Session(self._device, self._threads)
+            session = Session(self._device, self._threads)
+            session.check_device()
+            self._session = session
         return OpenvinoExecutable(segment, shape, self._session, options)
 
     def report(self) -> Report | None:

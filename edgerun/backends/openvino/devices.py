@@ -1,11 +1,10 @@
 """Devices that OpenVINO can compute on, and what is missing where one is not there.
 
-To find out takes looking at files, not at OpenVINO, whose import takes more than a second.
+A table: what OpenVINO is told for each. What may be missing of one is in ``obstacles.py``.
 """
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import platform
 import re
@@ -19,14 +18,12 @@ from typing import Any
 
 from edgerun.backends.base import Support
 from edgerun.backends.openvino.matrices import Stored
+from edgerun.backends.openvino.obstacles import gpu_count, gpu_obstacle, no_obstacle, npu_obstacle
 from edgerun.errors import InputError
 
 NAME = "openvino"
 COMPLETE = (2026, 4)  # the first that was tried; 2025's partitioning of NPUs differs
 INSTALL = "pip install 'edgerun[npu]'"
-INTEL = "0x8086"
-ACCELERATORS = Path("/sys/class/accel")
-GRAPHICS = Path("/sys/class/drm")
 LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
 SEVERAL = ("AUTO", "HETERO", "MULTI", "BATCH")
 HALVES = {"INFERENCE_PRECISION_HINT": "f16"}
@@ -52,7 +49,7 @@ class Device:
         plugin: what OpenVINO calls it.
         configurations: options to compile with; the first that computes what the CPU does counts.
         stored: how it holds weights.
-        obstacle: says what is missing here, and what mends it; empty if nothing is.
+        obstacle: says what is missing of the one with a number, and what mends it; or empty.
         summary: what runs there, for people.
         threads: whether it computes with threads of the processor.
         is_half: whether it computes in half precision throughout. GPUs do, too, but for norms.
@@ -60,19 +57,23 @@ class Device:
             may end that process.
         calibrated: whether it is worth measuring for plans: not what stands in for others.
         driver: says which version of its driver there is.
+        number: which of several of a kind.
+        memory: OpenVINO's property that says how much memory it has, in bytes; or empty.
     """
 
     name: str
     plugin: str
     configurations: tuple[Config, ...]
     stored: Stored
-    obstacle: Callable[[], str]
+    obstacle: Callable[[int], str]
     summary: str
     threads: bool = False
     is_half: bool = False
     compiles_in_child: bool = False
     calibrated: bool = True
     driver: Callable[[], str] = str
+    number: int = 0
+    memory: str = ""
 
     @property
     def title(self) -> str:
@@ -86,7 +87,7 @@ class Device:
 
     def probe(self) -> Support:
         """Whether it seems to be there; opens nothing."""
-        obstacle = missing_package() or self.obstacle()
+        obstacle = missing_package() or self.obstacle(self.number)
         return Support(not obstacle, obstacle or self.summary)
 
 
@@ -111,7 +112,13 @@ def find_device(name: str) -> Device:
         return device
     from dataclasses import replace
 
-    return replace(device, name=name, plugin=name)
+    return replace(device, name=name, plugin=name, number=int(number))
+
+
+def all_devices() -> list[Device]:
+    """All that OpenVINO has plug-ins for; of several GPUs that are here, each."""
+    more = (find_device(f"GPU.{number}") for number in range(1, gpu_count()))
+    return [*DEVICES.values(), *more]
 
 
 @cache
@@ -153,85 +160,37 @@ def _npu_version() -> str:
     return _driver_version("libze_intel_npu.so.1")
 
 
-def _nothing() -> str:
-    return ""
-
-
-def _gpu_obstacle() -> str:
-    if not _can_load("libOpenCL.so.1"):
-        return (
-            "the OpenCL loader libOpenCL.so.1 is missing: "
-            "apt install ocl-icd-libopencl1 intel-opencl-icd"
-        )
-    vendors = [_text(path) for path in sorted(GRAPHICS.glob("card*/device/vendor"))]
-    if INTEL not in vendors:
-        return f"no GPU of Intel's: {GRAPHICS} lists none"
-    return ""
-
-
-def _npu_obstacle() -> str:
-    if not list(ACCELERATORS.glob("accel*")):
-        return (
-            f"no NPU: {ACCELERATORS} lists none; Core Ultra processors have one, whose kernel "
-            "driver is intel_vpu, from Linux 6.8 on"
-        )
-    if not (_can_load("libze_loader.so.1") and _can_load("libze_intel_npu.so.1")):
-        return (
-            "the NPU's driver is missing (libze_loader.so.1, libze_intel_npu.so.1): install level-"
-            "zero and intel-level-zero-npu from github.com/intel/linux-npu-driver"
-        )
-    if not _can_load("libnpu_driver_compiler.so"):
-        return (
-            "the NPU's compiler is missing (libnpu_driver_compiler.so): install intel-driver-"
-            "compiler-npu from github.com/intel/linux-npu-driver"
-        )
-    return ""
-
-
-def _can_load(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
-
-
 _ALL = (
-    Device("CPU", "CPU", (EXACT,), Stored.UNSIGNED, _nothing, "the processor", threads=True),
+    Device("CPU", "CPU", (EXACT,), Stored.UNSIGNED, no_obstacle, "the processor", threads=True),
     Device(
         "GPU",
         "GPU",
         (HALVES, EXACT),
         Stored.SIGNED,
-        _gpu_obstacle,
+        gpu_obstacle,
         "a GPU of Intel's; never tried on one",
         compiles_in_child=True,
         driver=_gpu_version,
+        memory="GPU_DEVICE_TOTAL_MEM_SIZE",
     ),
     Device(
         "NPU",
         "NPU",
         tuple({**PARTITIONED, "NPUW_DEVICES": "NPU", **each} for each in PARTITIONINGS),
         Stored.SIGNED,
-        _npu_obstacle,
+        npu_obstacle,
         "an NPU of Intel's; never tried on one",
         is_half=True,
         compiles_in_child=True,
         driver=_npu_version,
+        memory="NPU_DEVICE_TOTAL_MEM_SIZE",
     ),
     Device(
         "NPUW-CPU",
         "NPU",
         tuple({**PARTITIONED, "NPUW_DEVICES": "CPU", **each} for each in PARTITIONINGS),
         Stored.SIGNED,
-        _nothing,
+        no_obstacle,
         "the NPU's partitioner with the processor in place of the NPU",
         is_half=True,
         calibrated=False,

@@ -13,7 +13,7 @@ from edgerun.backends.base import CompileOptions
 from edgerun.backends.openvino.blobs import Blobs, fingerprint, name_of
 from edgerun.backends.openvino.compile_process import Compilation, job_of
 from edgerun.backends.openvino.devices import Config
-from edgerun.backends.openvino.matrices import Stored
+from edgerun.backends.openvino.matrices import Stored, stored_bytes
 from edgerun.backends.openvino.network import (
     Interface,
     Network,
@@ -97,7 +97,10 @@ class NetworkMaker:
             if self._blobs.load(name) is None:
                 self._blobs.save(name, self._compiled(extent, config).export())
             if self._blobs.load(name) is None:
-                raise BackendError(f"networks cannot be kept in {self._cache}")
+                raise BackendError(
+                    f"compiled networks cannot be kept in {self._cache}: make room there, or set "
+                    "EDGERUN_CACHE to another folder that can be written"
+                )
 
     def _steps(self, extent: Extent) -> Steps:
         """Makes a network in steps, each of which waits for a compiler."""
@@ -118,6 +121,8 @@ class NetworkMaker:
     def _sketched(self, extent: Extent) -> tuple[Interface, str]:
         """What goes in and out of a network, and what names it, whatever its options."""
         sketch = self._translated(extent, None)
+        stored = self._session.device.stored
+        self._session.check_memory(sum(stored_bytes(each, stored) for each in sketch.matrices))
         results = results_of(sketch)
         key = self._key(fingerprint(results)) if self._blobs else ""
         return interface_of(sketch, results), key

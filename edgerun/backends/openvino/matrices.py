@@ -60,6 +60,14 @@ def make_matrix(ops: Any, constant: Constant, stored: Stored) -> Any:
     return ops.slice(weights, begin, end, step, axis)
 
 
+def stored_bytes(constant: Constant, stored: Stored) -> int:
+    """The least that a device needs for a matrix: its codes and scales, or halves."""
+    if not isinstance(constant, PackedWeight):
+        return 2 * constant.size
+    widens = stored is Stored.SIGNED and constant.bits == 2
+    return constant.nbytes + constant.codes.nbytes * widens
+
+
 def _codes(constant: PackedWeight, stored: Stored) -> Any:
     """Codes ``[N, blocks, block]``."""
     codes, bits = read_array(constant.codes), constant.bits

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.base import Report
-from edgerun.backends.openvino.devices import Config, Device
+from edgerun.backends.openvino.devices import INSTALL, Config, Device
 from edgerun.backends.openvino.mirror import Mirror
 from edgerun.backends.openvino.network import Request, Tally
+from edgerun.backends.openvino.obstacles import unlisted
 from edgerun.errors import BackendError
 from edgerun.limited import run_limited
 
@@ -88,6 +89,46 @@ class Session:
         options, load = self._options(config), self.core.import_model
         return _Request(run_limited(lambda: load(BytesIO(blob), self.device.plugin, options)))
 
+    def check_device(self) -> None:
+        """Asks OpenVINO for the device: its files may be here, and it may still find none.
+
+        What a compiler says without one names a library that nobody knows.
+
+        Raises:
+            BackendError: OpenVINO cannot be loaded, or lists no such device.
+        """
+        core = self.core
+        if not self.device.memory:  # it is the processor
+            return
+        kind = self.device.plugin.partition(".")[0]
+        try:
+            listed = core.get_property(kind, "AVAILABLE_DEVICES")
+        except RuntimeError as error:
+            raise BackendError(f"{self.device.title} does not run here: {reason(error)}") from error
+        if not listed or (self.device.number and str(self.device.number) not in listed):
+            raise BackendError(
+                f"{self.device.title} does not run here: {unlisted(kind, self.device.name, listed)}"
+            )
+
+    def check_memory(self, weight_bytes: int) -> None:
+        """Looks whether weights have room in the device's memory.
+
+        Raises:
+            BackendError: they have not.
+        """
+        if not self.device.memory:
+            return
+        try:
+            room_bytes = int(self.core.get_property(self.device.plugin, self.device.memory))
+        except RuntimeError:  # a driver that does not say
+            return
+        if weight_bytes > room_bytes:
+            raise BackendError(
+                f"{self.device.title} cannot run this model: its memory has "
+                f"{room_bytes / 1e9:.2f} GB, of which the weights alone would take "
+                f"{weight_bytes / 1e9:.2f} GB; export it with fewer bits, or leave it to the CPU"
+            )
+
     @property
     def core(self) -> Any:
         """OpenVINO itself."""
@@ -151,10 +192,18 @@ def openvino_core() -> Any:
 
     When the last one goes, OpenVINO 2026.4 unloads its plug-in for CPUs, and with it the memory
     that signal handlers run on, where it provided that: the next Ctrl-C would end the process.
-    """
-    import openvino
 
-    return openvino.Core()
+    Raises:
+        BackendError: it cannot be loaded.
+    """
+    try:
+        import openvino
+
+        return openvino.Core()
+    except (ImportError, RuntimeError) as error:
+        raise BackendError(
+            f"OpenVINO cannot be loaded ({reason(error)}): {INSTALL} --force-reinstall"
+        ) from error
 
 
 class _Request:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.openvino.matrices import Stored, make_matrix
-from edgerun.graph.ir import Graph, Node, ValueShape
+from edgerun.graph.ir import Constant, Graph, Node, ValueShape
 from edgerun.graph.mapped_file import read_array
 from edgerun.graph.shapes import value_shapes
 from edgerun.state import AttentionState, State
@@ -147,6 +147,11 @@ class Translation:
         """The segment's outputs that the network computes."""
         named = {name: self._values.get(name) for name in self.segment.outputs}
         return {name: value for name, value in named.items() if value is not None}
+
+    @property
+    def matrices(self) -> list[Constant]:
+        """The matrices that it multiplies with."""
+        return [self.segment.constants[name] for name in self._matrices]
 
     def value(self, name: str) -> Any:
         """The output of an earlier node, by its name."""

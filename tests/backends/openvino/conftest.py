@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from edgerun.backends import CompileOptions
 from edgerun.backends.base import Backend, buckets
 from edgerun.backends.openvino import executable
+from edgerun.backends.openvino.devices import missing_package
 from edgerun.backends.openvino.network import Request
 from edgerun.backends.openvino.session import Session
 from edgerun.model.bundle import open_bundle
@@ -24,6 +25,7 @@ from edgerun.plan.programs import Programs, compile_plan
 from edgerun.plan.routes import plan_for
 from edgerun.plan.states import states_of
 from edgerun.state import Batch, SequenceStore, State
+from tests.backends.openvino.machines import Pretend, pretender
 
 Arrays = list[NDArray[np.float32]]
 
@@ -95,6 +97,14 @@ def placed(
     finally:
         for backend in backends:
             backend.close()
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Pretend]:
+    """Makes this machine look like another one, whose OpenVINO is looked at anew."""
+    missing_package.cache_clear()
+    yield pretender(monkeypatch, tmp_path)
+    missing_package.cache_clear()
 
 
 class Altered:

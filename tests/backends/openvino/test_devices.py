@@ -6,8 +6,6 @@ import importlib.metadata
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,66 +14,53 @@ from edgerun.backends.openvino.devices import DEVICES, find_device, missing_pack
 from edgerun.backends.registry import find_candidates, make_backend
 from edgerun.cli.doctor import diagnosis
 from edgerun.errors import InputError, UnsupportedError
+from tests.backends.openvino.machines import (
+    EVERYTHING,
+    INTEL,
+    NPU_DRIVER,
+    NVIDIA,
+    OPENCL,
+    Pretend,
+)
 
-
-@pytest.fixture(autouse=True)
-def _looked_at_anew() -> Iterator[None]:
-    missing_package.cache_clear()
-    yield
-    missing_package.cache_clear()
-
-
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    """A machine with some libraries and devices, and OpenVINO."""
-
-    def make(*libraries: str, vendor: str = "", accelerators: int = 0) -> None:
-        monkeypatch.setattr(devices, "missing_package", lambda: "")
-        monkeypatch.setattr(devices, "_can_load", lambda name: name in libraries)
-        monkeypatch.setattr(devices, "GRAPHICS", tmp_path / "drm")
-        monkeypatch.setattr(devices, "ACCELERATORS", tmp_path / "accel")
-        if vendor:
-            card = tmp_path / "drm" / "card0" / "device"
-            card.mkdir(parents=True)
-            (card / "vendor").write_text(f"{vendor}\n")
-        for number in range(accelerators):
-            (tmp_path / "accel" / f"accel{number}").mkdir(parents=True)
-
-    return make
-
-
-OPENCL = "libOpenCL.so.1"
-DRIVER = ("libze_loader.so.1", "libze_intel_npu.so.1")
+ONE_NPU = {"accelerators": 1}
+ONE_GPU = {"vendors": (NVIDIA, INTEL)}
+CLOSED = "may not be opened by this user: sudo usermod -aG render"
 
 
 @pytest.mark.parametrize(
-    ("device", "libraries", "found", "reason"),
+    ("device", "libraries", "present", "reason"),
     [
-        ("GPU", (), {"vendor": "0x8086"}, "the OpenCL loader libOpenCL.so.1 is missing: apt"),
+        ("GPU", (), ONE_GPU, "the OpenCL loader libOpenCL.so.1 is missing: apt"),
         ("GPU", (OPENCL,), {}, "no GPU of Intel's"),
-        ("GPU", (OPENCL,), {"vendor": "0x10de"}, "no GPU of Intel's"),
-        ("NPU", (), {}, "no NPU: .* from Linux 6.8 on"),
-        ("NPU", DRIVER[:1], {"accelerators": 1}, "the NPU's driver is missing"),
-        ("NPU", DRIVER, {"accelerators": 1}, "the NPU's compiler is missing"),
+        ("GPU", (OPENCL,), {"vendors": (NVIDIA,)}, "no GPU of Intel's"),
+        ("GPU", (OPENCL,), ONE_GPU | {"files": False}, "renderD. is missing; .*--device"),
+        ("GPU", (OPENCL,), ONE_GPU | {"is_open": False}, f"renderD128 {CLOSED}"),
+        ("GPU.1", (OPENCL,), ONE_GPU, r"no GPU.1: .* lists 1 of Intel's, that is GPU\.0"),
+        ("NPU", (), {}, "no NPU: .* from Linux 6.8 on: sudo modprobe intel_vpu"),
+        ("NPU", NPU_DRIVER, ONE_NPU | {"files": False}, "accel. is missing; into a container"),
+        ("NPU", NPU_DRIVER, ONE_NPU | {"is_open": False}, f"accel0 {CLOSED}"),
+        ("NPU", NPU_DRIVER[:1], ONE_NPU, "the NPU's driver is missing .* sudo dpkg -i level-zero"),
+        ("NPU", NPU_DRIVER, ONE_NPU, "the NPU's compiler is missing .* sudo dpkg -i intel-driver"),
     ],
 )
 def test_what_is_missing_is_said(
     device: str,
     libraries: tuple[str, ...],
-    found: dict[str, object],
+    present: dict[str, object],
     reason: str,
-    machine: Callable[..., None],
+    pretend: Pretend,
 ) -> None:
-    machine(*libraries, **found)
+    pretend(*libraries, **present)
     with pytest.raises(UnsupportedError, match=reason) as error:
         find_candidates("openvino", device)
     assert "\n" not in str(error.value)
 
 
-def test_what_is_there_is_named_as_never_tried(machine: Callable[..., None]) -> None:
-    machine(OPENCL, *DRIVER, "libnpu_driver_compiler.so", vendor="0x8086", accelerators=1)
-    for device in ("GPU", "NPU"):
-        support = DEVICES[device].probe()
+def test_what_is_there_is_named_as_never_tried(pretend: Pretend) -> None:
+    pretend(*EVERYTHING, vendors=(INTEL, INTEL), accelerators=1)
+    for device in ("GPU", "GPU.1", "NPU"):
+        support = find_device(device).probe()
         assert support and "never tried" in support.reason
 
 
@@ -92,6 +77,13 @@ def test_other_devices_are_refused_by_name(name: str) -> None:
         return
     with pytest.raises(InputError, match="has no device .*; there are CPU, GPU, NPU, NPUW-CPU"):
         find_device(name)
+
+
+def test_of_several_gpus_each_is_listed_and_measured(pretend: Pretend) -> None:
+    pretend(OPENCL, vendors=(INTEL, NVIDIA, INTEL))
+    backend = make_backend("openvino")
+    assert [name for name in backend.devices() if "GPU" in name] == ["GPU", "GPU.1"]
+    assert [name for name in backend.measures() if "GPU" in name] == ["GPU", "GPU.1"]
 
 
 def test_a_second_gpu_has_a_number() -> None:
@@ -112,7 +104,7 @@ def test_a_back_end_without_a_device_asks_for_one() -> None:
         find_candidates("openvino")
 
 
-def test_openvino_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openvino_is_not_installed(pretend: Pretend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UnsupportedError, match=r"is not installed: pip install 'edgerun\[npu\]'"):
         find_candidates("openvino", "CPU")
@@ -122,7 +114,9 @@ def test_openvino_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     ("version", "is_right"),
     [("2025.3.0", False), ("2026.3.9", False), ("2026.4.1", True), ("2027.0.0", True)],
 )
-def test_versions(version: str, is_right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions(
+    version: str, is_right: bool, pretend: Pretend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
     monkeypatch.setattr(devices, "installed_version", lambda: version)
     reason = missing_package()
@@ -146,8 +140,8 @@ def test_looking_for_devices_does_not_import_openvino() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_a_doctor_has_a_line_for_each_device(machine: Callable[..., None]) -> None:
-    machine(OPENCL, *DRIVER, "libnpu_driver_compiler.so", accelerators=1)
+def test_a_doctor_has_a_line_for_each_device(pretend: Pretend) -> None:
+    pretend(*EVERYTHING, accelerators=1)
     states = diagnosis()["back-ends"]
     assert states["openvino:CPU"] == "ready: the processor"
     assert states["openvino:NPU"] == "ready: an NPU of Intel's; never tried on one"
