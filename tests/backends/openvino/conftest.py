@@ -82,16 +82,17 @@ def placed(
     *,
     kv_cache: str = "fp32",
     context: int = 640,
+    rows: int = 256,
     required: str | None = None,
 ) -> Iterator[Placed]:
-    """Compiles a bundle for places, with calls of up to 256 rows."""
+    """Compiles a bundle for places, with calls of up to so many rows."""
     bundle = open_bundle(folder)
     states = states_of(bundle.graph, bundle.config, kv_cache)
     candidates = placed_candidates(Places.read(place), {"threads": 1})
     backends = candidates.every()
     try:
         plan = plan_for(bundle.graph, candidates)
-        programs = compile_plan(plan, backends, buckets(256), CompileOptions(states), required)
+        programs = compile_plan(plan, backends, buckets(rows), CompileOptions(states), required)
         yield Placed(programs, backends, states, context)
         programs.close()
     finally:
