@@ -25,7 +25,7 @@ from edgerun.plan.programs import Programs, compile_plan
 from edgerun.plan.routes import plan_for
 from edgerun.plan.states import states_of
 from edgerun.state import Batch, SequenceStore, State
-from tests.backends.openvino.machines import Pretend, pretender
+from tests.support.machines import Pretend, pretender
 
 Arrays = list[NDArray[np.float32]]
 

@@ -20,9 +20,9 @@ from edgerun.backends.openvino import session as sessions
 from edgerun.backends.openvino.devices import DEVICES
 from edgerun.cli.main import main
 from edgerun.errors import BackendError, PromptError
-from tests.backends.openvino.machines import EVERYTHING, INTEL, OPENCL, Pretend
 from tests.backends.openvino.test_places import ids_of
 from tests.support.bundles import bundle_of
+from tests.support.machines import EVERYTHING, INTEL, OPENCL, Pretend
 
 pytest.importorskip("openvino")
 

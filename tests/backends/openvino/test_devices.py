@@ -14,7 +14,7 @@ from edgerun.backends.openvino.devices import DEVICES, find_device, missing_pack
 from edgerun.backends.registry import find_candidates, make_backend
 from edgerun.cli.doctor import diagnosis
 from edgerun.errors import InputError, UnsupportedError
-from tests.backends.openvino.machines import (
+from tests.support.machines import (
     EVERYTHING,
     INTEL,
     NPU_DRIVER,
