@@ -155,7 +155,6 @@ class Model:
 
     Attributes:
         path: the bundle.
-        digest: identifies the bundle's content.
         tokenizer: text to ids and back.
         template: chat template.
         programs: what runs batches.
@@ -179,7 +178,6 @@ class Model:
     """
 
     path: Path
-    digest: str
     tokenizer: Tokenizer
     template: ChatTemplate
     programs: Programs
@@ -200,6 +198,11 @@ class Model:
     owned: ExitStack = field(default_factory=ExitStack)
     bundle: Bundle | None = None
     options: LoadOptions = field(default_factory=LoadOptions)
+
+    @property
+    def digest(self) -> str:
+        """Identifies the bundle's content; see ``Bundle.digest``."""
+        return self.bundle.digest if self.bundle else ""
 
 
 def resolve(path: str | Path | None) -> Path:
@@ -259,7 +262,6 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
     compiled = compile_bundle(bundle, options, states, rows)
     return Model(
         path=bundle.path,
-        digest=bundle.digest,
         tokenizer=tokenizer,
         template=template,
         programs=compiled.programs,

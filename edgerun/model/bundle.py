@@ -17,6 +17,7 @@ from edgerun.graph.external_data import OpenFile
 from edgerun.graph.geometry import confirm, geometry
 from edgerun.graph.ir import Graph
 from edgerun.graph.lower import lower
+from edgerun.graph.mapped_file import MappedFile, files_of
 from edgerun.graph.onnx_reader import read_graph
 from edgerun.model.bundle_files import (
     GENAI_CONFIG,
@@ -27,6 +28,7 @@ from edgerun.model.bundle_files import (
 )
 from edgerun.model.foreign import read_foreign
 from edgerun.model.manifest import FORMAT, FORMAT_VERSION, Manifest, ModelConfig
+from edgerun.model.verification import digest_of
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +48,8 @@ class Bundle:
         manifest: what the exporter recorded.
         graph: the lowered graph; its constants are views of mapped files.
         files: of the folder.
-        is_foreign: it is another exporter's, and no digest covers its weights.
+        is_foreign: it is another exporter's, and no manifest has a digest of its weights.
+        weight_files: of a foreign one, the files that its weights lie in.
     """
 
     path: Path
@@ -54,6 +57,7 @@ class Bundle:
     graph: Graph
     files: BundleFiles
     is_foreign: bool = False
+    weight_files: tuple[MappedFile, ...] = ()
 
     @property
     def config(self) -> ModelConfig:
@@ -62,9 +66,16 @@ class Bundle:
 
     @property
     def digest(self) -> str:
-        """Digest over the digests of all files: two bundles with the same one are the same."""
+        """Digest over the digests of all files: two bundles with the same one are the same.
+
+        The weights of a foreign one are read for it, once in each state of their files.
+
+        Raises:
+            BundleError: they were changed meanwhile.
+        """
         entries = sorted((name, entry.sha256) for name, entry in self.manifest.files.items())
-        return hashlib.sha256(repr(entries).encode()).hexdigest()
+        weights = [digest_of(self.path, file.descriptor) for file in self.weight_files]
+        return hashlib.sha256(repr([*entries, *weights]).encode()).hexdigest()
 
     def has(self, name: str) -> bool:
         """Whether the manifest lists a file of this name."""
@@ -102,7 +113,7 @@ def open_bundle(path: Path | str, *, verify: bool = False) -> Bundle:
         raise BundleError(f"the manifest of {folder} lists no {MODEL}")
     files = BundleFiles(folder, manifest.files)
     files.check(verify=verify)
-    graph = _graph(
+    _, graph = _graphs(
         folder / MODEL, files.read(MODEL), files.opened, folder / MANIFEST, manifest.model
     )
     files.release()
@@ -114,9 +125,9 @@ def _open_foreign(folder: Path) -> Bundle:
     foreign = read_foreign(folder)
     manifest, description = foreign.manifest, folder / GENAI_CONFIG
     _check_model(description, manifest.model)
-    graph = _graph(folder / foreign.name, foreign.data, None, description, manifest.model)
-    files = BundleFiles(folder, manifest.files)
-    return Bundle(folder, manifest, graph, files, is_foreign=True)
+    as_read, graph = _graphs(folder / foreign.name, foreign.data, None, description, manifest.model)
+    files, weights = BundleFiles(folder, manifest.files), files_of(as_read.constants.values())
+    return Bundle(folder, manifest, graph, files, is_foreign=True, weight_files=tuple(weights))
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -155,25 +166,29 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _graph(
+def _graphs(
     path: Path,
     data: bytes,
     listed: Mapping[str, OpenFile] | None,
     description: Path,
     model: ModelConfig,
-) -> Graph:
+) -> tuple[Graph, Graph]:
     """Reads and lowers a model file, and compares it with what a description states.
 
     What a hostile file can get wrong has no end (names that are no text, attributes of another
     type), so anything that reading trips over means that the file is broken.
+
+    Returns:
+        the graph as it was read, and the lowered one.
     """
     try:
-        graph = _lowered(read_graph(path, data, listed))
+        as_read = read_graph(path, data, listed)
+        graph = _lowered(as_read)
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         raise BundleError(f"the graph in {path} is inconsistent: {error!r}") from error
     if not graph.refusal:
         confirm(geometry(graph), msgspec.structs.asdict(model), str(description))
-    return graph
+    return as_read, graph
 
 
 def _lowered(graph: Graph) -> Graph:

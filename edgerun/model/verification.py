@@ -16,10 +16,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from edgerun.env import settings
 from edgerun.errors import BundleError
-from edgerun.files.private import open_private, private_folder, write_atomically
+from edgerun.files.private import open_private, private_folder, read_private, write_atomically
 from edgerun.graph.external_data import OpenFile
 from edgerun.model.manifest import FileEntry
 
@@ -27,11 +28,14 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "verified"
 MAX_REMEMBERED = 1024
+MAX_RECORD_BYTES = 1 << 16
 PIECE_BYTES = 1 << 20
 # A file may be written to twice within the grain of the system's times.
 SETTLED_NS = 1_000_000_000
 PATIENCE_S = 1.0  # before somebody is told what is waited for
 CHECKING = "checking the weights, first run only"
+_State: TypeAlias = tuple[int, ...]
+_DIGESTS: dict[_State, str] = {}  # that this process has found
 
 
 class Verification:
@@ -114,20 +118,39 @@ def check_digest(
     Raises:
         BundleError: it is something else.
     """
-    before = os.fstat(file.descriptor)
-    digest, offset = hashlib.sha256(), 0
-    while piece := os.pread(file.descriptor, PIECE_BYTES, offset):
-        digest.update(piece)
-        offset += len(piece)
-        if is_cancelled():
-            return
-    _compare(path, digest.hexdigest(), entry)
+    state = _state(os.fstat(file.descriptor))
+    digest = _hash(file.descriptor, is_cancelled)
+    if not digest:
+        return
+    _compare(path, digest, entry)
     after = os.fstat(file.descriptor)
-    if _record(before, entry) != _record(after, entry):
+    if _state(after) != state:
         raise BundleError(f"{path} was changed while it was read: try again")
-    is_settled = time.time_ns() - after.st_ctime_ns > SETTLED_NS
-    if remember and is_settled:
-        _remember(path, _record(after, entry))
+    if remember and _is_settled(after):
+        _remember(path, _record(state, entry.sha256))
+
+
+def digest_of(path: Path, descriptor: int) -> str:
+    """SHA-256 of an open file for which no manifest has one; hashed once in each state.
+
+    Args:
+        path: for people.
+        descriptor: of the file.
+
+    Raises:
+        BundleError: it was changed while it was read.
+    """
+    state = _state(os.fstat(descriptor))
+    digest = _DIGESTS.get(state) or _remembered_digest(state)
+    if not digest:
+        digest = _hash(descriptor)
+        after = os.fstat(descriptor)
+        if _state(after) != state:
+            raise BundleError(f"{path} was changed while it was read: try again")
+        if _is_settled(after):
+            _remember(path, _record(state, ""), digest)
+    _DIGESTS[state] = digest
+    return digest
 
 
 def check_content(path: Path, data: bytes, entry: FileEntry) -> None:
@@ -141,7 +164,7 @@ def check_content(path: Path, data: bytes, entry: FileEntry) -> None:
 
 def is_remembered(file: OpenFile, entry: FileEntry) -> bool:
     """Whether an open file, as it is now, was found to have its digest before."""
-    record = _record(os.fstat(file.descriptor), entry)
+    record = _record(_state(os.fstat(file.descriptor)), entry.sha256)
     try:
         os.close(open_private(_folder() / record))
     except OSError:
@@ -161,17 +184,46 @@ def _folder() -> Path:
     return settings().cache_dir / FOLDER
 
 
-def _record(status: os.stat_result, entry: FileEntry) -> str:
-    """Name of what is remembered of a file in a state, with a digest."""
-    state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return hashlib.sha256(repr((state, entry.sha256)).encode()).hexdigest()
+def _hash(descriptor: int, is_cancelled: Callable[[], bool] = lambda: False) -> str:
+    """SHA-256 of an open file; empty if it was cancelled."""
+    digest, offset = hashlib.sha256(), 0
+    while piece := os.pread(descriptor, PIECE_BYTES, offset):
+        digest.update(piece)
+        offset += len(piece)
+        if is_cancelled():
+            return ""
+    return digest.hexdigest()
 
 
-def _remember(path: Path, record: str) -> None:
-    """Leaves a record; its content is for people alone."""
+def _state(status: os.stat_result) -> _State:
+    """What another number of shows that a file was changed."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _is_settled(status: os.stat_result) -> bool:
+    return time.time_ns() - status.st_ctime_ns > SETTLED_NS
+
+
+def _record(state: _State, digest: str) -> str:
+    """Name of what is remembered of a file in a state, with the digest that it should have."""
+    return hashlib.sha256(repr((state, digest)).encode()).hexdigest()
+
+
+def _remembered_digest(state: _State) -> str:
+    """The digest that was found of a file in a state; empty if none was."""
+    try:
+        content = json.loads(read_private(_folder() / _record(state, ""), MAX_RECORD_BYTES))
+        return str(content["sha256"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
+def _remember(path: Path, record: str, digest: str = "") -> None:
+    """Leaves a record; but for a digest that no manifest has, its content is for people alone."""
+    content = {"file": str(path)} | ({"sha256": digest} if digest else {})
     try:
         folder = private_folder(_folder())
-        write_atomically(folder / record, json.dumps({"file": str(path)}).encode() + b"\n")
+        write_atomically(folder / record, json.dumps(content).encode() + b"\n")
         records = list(folder.iterdir())
         records.sort(key=lambda file: file.stat().st_mtime, reverse=True)
         for old in records[MAX_REMEMBERED:]:

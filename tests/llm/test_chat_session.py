@@ -6,6 +6,7 @@ import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -89,7 +90,7 @@ def test_a_saved_session_goes_on_where_it_was(tmp_path: Path) -> None:
         chat.send("more", max_tokens=5).result().ids
     )
     with pytest.raises(SessionError, match="another model"):
-        model(digest="1" * 64).session().load(tmp_path / "chat")
+        model(bundle=SimpleNamespace(digest="1" * 64)).session().load(tmp_path / "chat")
 
 
 def test_more_sessions_than_fit_take_turns() -> None:

@@ -6,11 +6,12 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edgerun.env import read_settings
-from edgerun.errors import BundleError
+from edgerun.errors import BundleError, SessionError
 from edgerun.llm.llm import load
 from edgerun.llm.loading import LoadOptions, prepare
 from edgerun.model import verification
@@ -200,3 +201,52 @@ def test_who_waits_long_is_told(bundle: Path, cache: Path, monkeypatch: pytest.M
     with opened.files.verification() as check:
         check.finish(progress)
     assert said == [verification.CHECKING]
+
+
+@pytest.fixture
+def foreign(bundle: Path) -> Path:
+    (bundle / "manifest.json").unlink()
+    return bundle
+
+
+def test_the_digest_of_a_foreign_model_covers_its_weights(
+    foreign: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[int] = []
+    hash_ = verification._hash
+
+    def counting(descriptor: int, *others: Any) -> str:
+        hashed.append(descriptor)
+        return hash_(descriptor, *others)
+
+    monkeypatch.setattr(verification, "_hash", counting)
+    first = open_bundle(foreign)
+    assert not hashed  # nobody has asked
+    digest = first.digest
+    assert len(hashed) == 1
+    for _ in range(2):  # as other processes see it
+        monkeypatch.setattr(verification, "_DIGESTS", {})
+        assert open_bundle(foreign).digest == open_bundle(foreign).digest == digest
+    assert len(hashed) == 1
+    flip(foreign / NAME)
+    other = open_bundle(foreign).digest
+    assert other != digest
+    flip(foreign / NAME)
+    assert open_bundle(foreign).digest == digest
+    for record in cache.iterdir():
+        record.write_text("nonsense")
+    monkeypatch.setattr(verification, "_DIGESTS", {})
+    assert open_bundle(foreign).digest == digest
+
+
+def test_a_chat_of_other_weights_is_refused(foreign: Path, cache: Path, tmp_path: Path) -> None:
+    for is_changed in (False, True):
+        if is_changed:
+            flip(foreign / NAME)
+        with load(foreign, threads=1) as llm, llm.session() as chat:
+            if is_changed:
+                with pytest.raises(SessionError, match="belongs to another model"):
+                    chat.load(tmp_path / "saved")
+            else:
+                chat.save(tmp_path / "saved")
+                chat.load(tmp_path / "saved")

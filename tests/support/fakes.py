@@ -130,7 +130,6 @@ def fake_model(
     tokenizer = changes.pop("tokenizer", None) or byte_tokenizer()
     values: dict[str, Any] = {
         "path": Path("fake"),
-        "digest": "0" * 64,
         "tokenizer": tokenizer,
         "template": ChatTemplate(template, tokenizer.special_token_variables()),
         "programs": programs_of(executable),
