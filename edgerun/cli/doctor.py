@@ -241,7 +241,7 @@ def _kernel_rows(profile: dict[str, Any]) -> list[dict[str, str]]:
     return [
         {
             "activations/weights": name,
-            **{f"TOPS at {_count(rows, 'row')}": f"{tops:.3f}" for rows, tops in by_rows.items()},
+            "TOPS by rows": _by_rows(by_rows),
             "blocks of rows by": ", ".join(dict.fromkeys(paths.get(name, {}).values())),
         }
         for name, by_rows in profile["kernel_tops"].items()
@@ -254,13 +254,17 @@ def _device_rows(profile: dict[str, Any]) -> list[dict[str, str]]:
         {
             "device": title,
             "activations/weights": kind,
-            "TOPS by rows": ", ".join(f"{rows}: {tops:.3f}" for rows, tops in by_rows.items()),
+            "TOPS by rows": _by_rows(by_rows),
             "a call, launch": f"{device['call_ms']} ms, {device['launch_ms']} ms",
             "measured": device["measured"],
         }
         for title, device in profile["devices"].items()
         for kind, by_rows in device["tops"].items()
     ]
+
+
+def _by_rows(tops: dict[str, float]) -> str:
+    return ", ".join(f"{rows}: {each:.3f}" for rows, each in tops.items())
 
 
 def _threads(count: str) -> str:

@@ -167,6 +167,22 @@ def cut(rows: int, chunks: tuple[int, ...]) -> Iterator[int]:
         rows -= size
 
 
+def interpolated(by_number: Mapping[int, float], number: int) -> float:
+    """The value at a number, between the nearest ones straight in logarithms of both.
+
+    Beyond the ends it is that of the end.
+
+    >>> interpolated({16: 100.0, 64: 400.0}, 32)
+    200.0
+    """
+    below = max((each for each in by_number if each <= number), default=min(by_number))
+    above = min((each for each in by_number if each >= number), default=max(by_number))
+    if below == above:
+        return by_number[below]
+    share = math.log(number / below) / math.log(above / below)
+    return math.exp((1 - share) * math.log(by_number[below]) + share * math.log(by_number[above]))
+
+
 def title_of(key: str) -> str:
     """The device that a key of a profile names.
 

@@ -37,7 +37,15 @@ from edgerun.files.private import make_folder, read_private, write_atomically
 from edgerun.kernels.host.cores import cores
 from edgerun.kernels.host.memory import available_memory
 from edgerun.machine.busy import BusyMeter
-from edgerun.machine.devices import Count, DeviceProfile, Speed, device_key
+from edgerun.machine.devices import (
+    ATTENTION,
+    Count,
+    DeviceProfile,
+    Seconds,
+    Speed,
+    device_key,
+    interpolated,
+)
 
 if TYPE_CHECKING:
     from edgerun.kernels.run.program import Program, ThreadTeam
@@ -51,9 +59,10 @@ MIN_PASSES = 3
 # Places read side by side, and how far ahead lines are asked for (0: by the processor alone).
 WAYS = ((1, 0), (2, 0), (4, 0), (8, 0), (1, 4096), (4, 2048))
 FILE = "machine.json"
-FORMAT = 3  # of the file; 2 had no devices
+FORMAT = 4  # of the file; 3 had rates of 1 and 128 rows, and of one head size
 PROFILES_KEPT = 8
 MAX_FILE_BYTES = 4 << 20
+GATE = "gate"  # the kernel that gates, whose function of an element takes longer than others
 MULTIPLY = "multiply"  # the path of kernels that multiply with the instruction set's vectors
 CALIBRATE = "`edgerun doctor --calibrate` measures"
 
@@ -69,15 +78,19 @@ class MachineProfile:
         measured: date of the latest measurement, ``YYYY-MM-DD``.
         bandwidth: bytes a second that so many threads read from memory.
         rates: multiply-adds a second by kernel family (``family``) and batch rows, with
-            ``threads`` threads and weights in the cache.
+            ``threads`` threads, without what starting and rounding cost; of one row with weights
+            in the cache.
         paths: how each of ``rates`` came about: by ``"multiply"``, ``"lookup"`` or ``"amx"``.
         peaks: multiply-adds a second that each path can do at most, by threads: its innermost
             operation alone, on registers and the first level of the cache.
         fork_join_s: what an instruction of a program costs besides its kernel, by threads.
         contended: speed of decoding while another process keeps one core busy, idle is 1.
         threads: with which ``rates`` and ``contended`` were measured.
-        other_rates: of what multiplies no weights, ``devices.ATTENTION`` and ``ELEMENTS``, as
-            ``rates``; of the latter, elements a second.
+        other_rates: of what multiplies no weights, as ``rates``: ``attention_kind`` of a head size,
+            in tokens of whole pages; elements a second of ``devices.ELEMENTS``, ``GATE``, and
+            ``rounding_kind`` of activations.
+        call_s: what a call of a program costs besides its instructions.
+        cache_bytes: of the processor's last cache; 0 where that is not known.
         devices: what others than the processor can do, by ``device_key``.
     """
 
@@ -90,6 +103,8 @@ class MachineProfile:
     contended: float | None = None
     threads: Count = 1
     other_rates: Mapping[str, Speeds] = field(default_factory=dict)
+    call_s: Seconds = 0.0
+    cache_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     devices: Mapping[str, DeviceProfile] = field(default_factory=dict)
 
     @property
@@ -126,12 +141,19 @@ class MachineProfile:
         return _nearest(self.bandwidth, threads)
 
     def rate(self, name: str, rows: int) -> float:
-        """Multiply-adds a second of a kernel family at so many batch rows.
+        """Multiply-adds a second of a kernel family, or elements, at so many batch rows.
 
-        A family that was not measured counts as the slowest that was.
+        Between numbers of rows that were measured it is interpolated, in logarithms of both. A
+        family that was not measured counts as the slowest that was.
         """
         rates = self.rates.get(name) or self.other_rates.get(name) or _slowest(self.rates)
-        return _nearest(rates, rows)
+        return interpolated(rates, rows)
+
+    def attention_rate(self, head_dim: int, rows: int) -> float:
+        """As ``rate``, of attention with heads of this size or the nearest that was measured."""
+        kinds = [name for name in self.other_rates if name.startswith(f"{ATTENTION}/")]
+        kind = min(kinds, key=lambda name: _distance(_size(name), head_dim), default=ATTENTION)
+        return self.rate(kind, rows)
 
     def instruction_s(self, threads: int) -> float:
         """Seconds an instruction costs besides its kernel; of the nearest number of threads."""
@@ -181,6 +203,16 @@ def family(activations: str, weights: str) -> str:
     'int8_row/ternary'
     """
     return f"{activations}/{weights}"
+
+
+def attention_kind(head_dim: int) -> str:
+    """Name of attention with heads of a size, in ``MachineProfile.other_rates``."""
+    return f"{ATTENTION}/{head_dim}"
+
+
+def rounding_kind(activations: str) -> str:
+    """Name of the kernels that round activations, in ``MachineProfile.other_rates``."""
+    return f"rounding/{activations}"
 
 
 @cache
@@ -298,12 +330,13 @@ def _best_time(team: ThreadTeam, program: Program) -> float:
 
 
 def _buffer_bytes() -> int:
-    enough = max(BUFFER_BYTES, 4 * _last_cache_bytes())
+    enough = max(BUFFER_BYTES, 4 * last_cache_bytes())
     affordable = available_memory() // 4
     return max(1, min(enough, affordable) // CHUNK_BYTES) * CHUNK_BYTES
 
 
-def _last_cache_bytes() -> int:
+def last_cache_bytes() -> int:
+    """Size of the processor's last cache; 0 where the system does not say."""
     with contextlib.suppress(AttributeError, ValueError, OSError):
         return max(0, os.sysconf("SC_LEVEL3_CACHE_SIZE"))
     return 0
@@ -347,7 +380,16 @@ def _read() -> tuple[Mapping[str, MachineProfile], str]:
 
 
 def _nearest(by_number: Mapping[int, float], number: int) -> float:
-    return by_number[min(by_number, key=lambda each: abs(math.log(each / max(number, 1))))]
+    return by_number[min(by_number, key=lambda each: _distance(each, number))]
+
+
+def _distance(measured: int, number: int) -> float:
+    return abs(math.log(measured / max(number, 1)))
+
+
+def _size(kind: str) -> int:
+    """Of the heads, in the name of a kind of attention."""
+    return int(kind.rpartition("/")[2])
 
 
 def _slowest(rates: Mapping[str, Mapping[int, float]]) -> Mapping[int, float]:

@@ -10,6 +10,8 @@ import pytest
 
 import edgerun.backends.cpu as cpu
 from edgerun.backends.base import Phase, Shape
+from edgerun.backends.cpu.emit.attention import seen_in_pages
+from edgerun.backends.cpu.emit.linear import BLOCK_STARTS, READERS
 from edgerun.backends.cpu.families import family_of, paths_of, paths_taken, weight_bytes
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Constant, Graph, Node, ValueShape
@@ -18,6 +20,7 @@ from edgerun.machine.profile import MachineProfile
 from edgerun.plan.calibration.loads import random_weight
 from edgerun.plan.planner import make_plan
 from edgerun.plan.tasks import TYPICAL
+from edgerun.state.paged import PAGE_TOKENS
 
 # Multiplication so fast that only memory counts, or the other way round; instructions are free.
 MEMORY = MachineProfile(bandwidth={1: 1e9}, rates={"x": {1: 1e30}}, fork_join_s={1: 1e-30})
@@ -175,9 +178,50 @@ def test_what_multiplies_no_weights_costs_what_was_measured_of_it(
     others = {"attention": {1: 1e6, 128: 2e6}, "elements": {1: 1e6, 128: 4e6}}
     measured = replace(CORES, other_rates=others)
     graph = Graph([attends], ["q", "k", "v"], ["y"], {}, shapes=shapes)
-    macs = 2 * 4 * 16 * 128 * 128
-    assert cost(monkeypatch, measured, graph, 128) == pytest.approx(macs / 2e6)
+    macs = 2 * 4 * 16 * (64 * 64 + 64 * 128)  # of the pages in which each row's tokens lie
+    written = 128 * (32 + 32)
+    assert cost(monkeypatch, measured, graph, 128) == pytest.approx(macs / 2e6 + written / 4e6)
     assert cost(monkeypatch, CORES, graph, 128) == pytest.approx(macs / 5e9)  # the slowest known
     graph = Graph([adds], ["q"], ["y"], {"w": np.ones(64, np.float32)}, shapes=shapes)
     assert cost(monkeypatch, measured, graph, 128) == pytest.approx(128 * 64 / 4e6)
     assert cost(monkeypatch, CORES, graph, 128) == pytest.approx(9e-30)  # as many starts
+    gate = Node("gate", "g", ("q", "q"), ("y",), {"activation": "silu"})
+    graph = Graph([gate], ["q"], ["y"], {}, shapes=shapes)
+    assert cost(monkeypatch, measured, graph, 128) == pytest.approx(128 * 64 / 4e6)
+    slower = replace(measured, other_rates={**others, "gate": {64: 1e6}})
+    assert cost(monkeypatch, slower, graph, 128) == pytest.approx(128 * 64 / 1e6)
+
+
+def test_pages_are_attended_to_as_a_whole_and_windows_end_them() -> None:
+    for cached, rows in [(0, 1), (0, 64), (63, 2), (100, 300), (4000, 17)]:
+        seen = sum(-(-(cached + row + 1) // PAGE_TOKENS) * PAGE_TOKENS for row in range(rows))
+        assert seen_in_pages(cached, rows, 0) == seen
+    assert seen_in_pages(1000, 64, 128) == 64 * (128 + PAGE_TOKENS)
+
+
+def test_one_row_is_multiplied_while_weights_stream_and_more_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = linear(random_weight("int4", (K, N), 0), "int8_block")
+    rates = {"int8_block/int4": {1: 1e9}}
+    machine = MachineProfile(bandwidth={1: 1e9}, rates=rates, fork_join_s={1: 1e-30})
+    streamed = (K * N / 2 + 4 * K * N / 32) / 1e9
+    assert cost(monkeypatch, machine, graph, 1) == pytest.approx(max(streamed, K * N / 1e9))
+    assert cost(monkeypatch, machine, graph, 4) == pytest.approx(streamed + 4 * K * N / 1e9)
+    large_cache = replace(machine, cache_bytes=1 << 20)
+    assert cost(monkeypatch, large_cache, graph, 4) == pytest.approx(4 * K * N / 1e9)
+    starts = replace(machine, fork_join_s={1: 1.0}, cache_bytes=1 << 20)
+    assert cost(monkeypatch, starts, graph, 4) == pytest.approx(1 + 1 / READERS, rel=1e-3)
+    assert cost(monkeypatch, starts, graph, 64) == pytest.approx(
+        BLOCK_STARTS + 1 / READERS + 64 * K * N / 1e9
+    )
+
+
+def test_what_was_rounded_once_is_read_by_several_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = linear(random_weight("int4", (K, N), 0), "int8_block")
+    rates = {"int8_block/int4": {1: 1e30}}
+    rounding = {"rounding/int8_block": {64: 1e6}, "rounding/int8_row": {64: 1e9}}
+    machine = MachineProfile(
+        bandwidth={1: 1e30}, rates=rates, fork_join_s={1: 1e-30}, other_rates=rounding
+    )
+    assert cost(monkeypatch, machine, graph, 8) == pytest.approx(8 * K / 1e6 / READERS)

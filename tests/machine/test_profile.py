@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_memory_reads_at_a_believable_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile, "BUFFER_BYTES", 32 << 20)
     monkeypatch.setattr(profile, "SECONDS", 0.0)
-    monkeypatch.setattr(profile, "_last_cache_bytes", lambda: 0)
+    monkeypatch.setattr(profile, "last_cache_bytes", lambda: 0)
     assert 1e8 < profile.measure_bandwidth(1) < 1e13
 
 
@@ -165,9 +165,26 @@ def test_other_kernels_are_another_machine(monkeypatch: pytest.MonkeyPatch) -> N
     profile.machine_key.cache_clear()
 
 
-@pytest.mark.parametrize(("rows", "rate"), [(1, 50e9), (4, 50e9), (64, 400e9), (512, 400e9)])
-def test_the_nearest_measured_number_of_rows_counts(rows: int, rate: float) -> None:
-    assert FULL.rate("int8_row/ternary", rows) == rate
+@pytest.mark.parametrize(
+    ("rows", "rate"),
+    [(1, 50e9), (2, 50e9 * 8 ** (1 / 7)), (16, 50e9 * 8 ** (4 / 7)), (128, 400e9), (512, 400e9)],
+)
+def test_between_numbers_of_rows_speeds_are_interpolated(rows: int, rate: float) -> None:
+    assert FULL.rate("int8_row/ternary", rows) == pytest.approx(rate)
+
+
+def test_attention_has_the_speed_of_the_nearest_size_of_heads() -> None:
+    others = {"attention/64": {1: 10e9, 64: 30e9}, "attention/128": {64: 40e9}}
+    measured = replace(FULL, other_rates=others)
+    assert [measured.attention_rate(size, 64) for size in (16, 80, 96, 256)] == [
+        30e9,
+        30e9,
+        40e9,
+        40e9,
+    ]
+    assert measured.attention_rate(64, 1) == 10e9
+    one_size = replace(FULL, other_rates={"attention": {64: 20e9}})
+    assert one_size.attention_rate(128, 64) == 20e9
 
 
 def test_what_was_not_measured_is_assumed_slow() -> None:
@@ -202,12 +219,12 @@ OLD = (
     [
         (OLD, "is damaged or of an older version of edgerun, so it is ignored"),
         ("{", "is damaged or of an older version of edgerun, so it is ignored"),
-        ('{"format": 2, "profiles": {}}', "has format 2, this version of edgerun reads 3"),
+        ('{"format": 3, "profiles": {}}', "has format 3, this version of edgerun reads 4"),
         (
-            '{"format": 3, "profiles": {"x": {}}}',
+            '{"format": 4, "profiles": {"x": {}}}',
             "has profiles of other machines or other versions",
         ),
-        ('{"format": 3, "profiles": {}}', ""),
+        ('{"format": 4, "profiles": {}}', ""),
         (None, ""),
     ],
 )

@@ -42,6 +42,7 @@ class CpuBackend(Backend):
 
     def __init__(self) -> None:
         self._shared: _Shared | None = None
+        self._sized: tuple[Graph, int] | None = None
         self.configure({})
 
     def configure(self, given: Mapping[str, Any]) -> None:
@@ -74,8 +75,15 @@ class CpuBackend(Backend):
         options = self._options
         profile = options.profile().for_planning()
         threads = options.threads if options.machine is None else profile.threads
-        speeds = Speeds(profile, threads, options.trits)
+        speeds = Speeds(profile, threads, options.trits, self._stays_cached(graph, profile))
         return EMITTERS[node.op].cost(graph, node, shape, speeds)
+
+    def _stays_cached(self, graph: Graph, profile: MachineProfile) -> bool:
+        """Whether a graph's weights take at most half of the cache; remembered of the last one."""
+        if self._sized is None or self._sized[0] is not graph:
+            nbytes = sum(constant.nbytes for constant in graph.constants.values())
+            self._sized = graph, nbytes
+        return self._sized[1] <= profile.cache_bytes // 2
 
     def cost_basis(self) -> str:
         """Says what the estimates of ``cost`` stand on."""

@@ -38,7 +38,6 @@ SIZE, LAYERS = 1024, 4
 HEADS, HEAD_DIM = 8, 64
 PASTS = (256, 1024)  # tokens before the rows that attend to them
 NORMS = 16
-KERNEL_ROWS = (1, 128)
 PAUSE_S = 0.5
 COPIED_TOKENS = 256
 LARGE = (2048, 8)  # size and layers of the network whose memory is measured
@@ -82,19 +81,6 @@ def measure_devices(threads: int, progress: Progress) -> dict[str, DeviceProfile
             else:
                 profiles[device_key(title, version)] = replace(measured, version=version)
     return profiles
-
-
-def measure_kernels(threads: int) -> dict[str, dict[int, float]]:
-    """Work a second of kernels of the processor that multiply no weights, by rows."""
-    backend = make_backend("cpu", given={"threads": threads})
-    bench = _Bench(backend, CompileOptions(STATES))
-    try:
-        return {
-            ATTENTION: bench.rates(attention(PASTS[-1])),
-            ELEMENTS: bench.rates(norms(SIZE, NORMS)),
-        }
-    finally:
-        backend.close()
 
 
 def measure_device(name: str, device: str, threads: int) -> DeviceProfile:
@@ -159,11 +145,6 @@ class _Bench:
             self._call(attention(past), rows, past * token_s) for past in PASTS for rows in chunks
         )
         return calls
-
-    def rates(self, timed: Timed) -> dict[int, float]:
-        """Work a second of one row, and of a call that has many."""
-        calls = (self._call(timed, rows) for rows in KERNEL_ROWS)
-        return {call.rows: call.work / call.seconds for call in calls}
 
     def empty_call(self) -> tuple[float, float]:
         """Seconds of a call with nothing to do, and how many more the first after a pause takes."""

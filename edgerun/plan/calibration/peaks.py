@@ -6,7 +6,6 @@ layers can do, whatever surrounds their innermost operation.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple, TypeAlias
@@ -46,16 +45,29 @@ def measure_fork_join(threads: int) -> float:
     """Seconds that an instruction costs all threads besides its kernel.
 
     The difference between many instructions, each waiting for the one before, and one that does
-    the work of all. What threads lose by waiting for the slowest is in the figure.
+    the work of all, both at their quickest: other programs make them longer, nothing makes them
+    shorter. What threads lose by waiting for the slowest is in the figure. It is at least what
+    an instruction takes that has next to nothing to do.
     """
     chunks = FORK_JOIN_CHUNKS * threads
     short = _multiply(chunks, FORK_JOIN_REPEATS)
     long = _multiply(chunks, FORK_JOIN_REPEATS * INSTRUCTIONS)
-    lost = [  # in turn, so that a slower moment of the machine does not fall on one of them alone
-        _seconds(short, threads, chunks, INSTRUCTIONS) - _seconds(long, threads, chunks)
-        for _ in range(ROUNDS)
-    ]
-    return max(statistics.median(lost), 0.0) / INSTRUCTIONS
+    idle = _multiply(threads, 1, steps=1)
+    separate, joined, least = (
+        min(times)
+        for times in zip(
+            *(
+                (
+                    _seconds(short, threads, chunks, INSTRUCTIONS),
+                    _seconds(long, threads, chunks),
+                    _seconds(idle, threads, threads, INSTRUCTIONS),
+                )
+                for _ in range(ROUNDS)
+            ),
+            strict=True,
+        )
+    )
+    return float(max(separate - joined, least) / INSTRUCTIONS)
 
 
 def _peak(make: Callable[[int, int], Probe], threads: int) -> float:
@@ -64,17 +76,17 @@ def _peak(make: Callable[[int, int], Probe], threads: int) -> float:
     return chunks * probe.products / _seconds(probe, threads, chunks)
 
 
-def _multiply(chunks: int, repeats: int) -> Probe:
+def _multiply(chunks: int, repeats: int, steps: int = STEPS) -> Probe:
     from edgerun.kernels.probes.multiply import CODES, PLACES, PRODUCTS
 
-    isa, numbers = selected_isa(), {"steps": STEPS, "repeats": repeats}
+    isa, numbers = selected_isa(), {"steps": steps, "repeats": repeats}
     lanes = isa.vector_bytes
     arrays: Arrays = {
         "codes": np.ones((CODES, lanes), np.uint8),
-        "x": np.ones((STEPS * PLACES, lanes), np.int8),
+        "x": np.ones((steps * PLACES, lanes), np.int8),
         "out": np.zeros((chunks, PRODUCTS, isa.partial * lanes), np.uint8),
     }
-    products = repeats * STEPS * PRODUCTS * lanes
+    products = repeats * steps * PRODUCTS * lanes
     return Probe("multiply_peak", {"lanes": lanes, "isa": isa.name}, arrays, numbers, products)
 
 

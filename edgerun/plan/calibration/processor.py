@@ -11,32 +11,26 @@ import contextlib
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from edgerun.backends.base import CompileOptions, Executable, Progress, Shape, Values
-from edgerun.backends.cpu.families import WEIGHT_BITS
-from edgerun.backends.registry import make_backend
+from edgerun.backends.base import Progress
 from edgerun.errors import EdgerunError
 from edgerun.kernels.host.cores import allowed_cpus
 from edgerun.machine.busy import BusyMeter
 from edgerun.machine.profile import (
-    MULTIPLY,
     MachineProfile,
-    family,
+    last_cache_bytes,
     measure_bandwidth,
     read_profile,
     write_profile,
 )
 from edgerun.machine.timing import best_time, median_time
-from edgerun.plan.calibration.devices import measure_devices, measure_kernels
-from edgerun.plan.calibration.loads import Load, graph_of
+from edgerun.plan.calibration.devices import measure_devices
+from edgerun.plan.calibration.kernels import compiled, measure_rates
+from edgerun.plan.calibration.loads import Load
 from edgerun.plan.calibration.peaks import measure_fork_join, measure_peaks
-from edgerun.state import Batch, SequenceStore, same_attention
 
-STATES = same_attention(1, 1, 16)
 # On systems that can, the process stays on the CPU that it is told.
 SPIN = """
 import os, sys
@@ -46,17 +40,6 @@ while True: pass
 """
 
 
-# One row reads a matrix of 256 kB again and again; many rows are bound by multiplication anyway.
-HOT_BYTES, ROW_LAYERS, BATCH_ROWS, BATCH_SIZE, BATCH_LAYERS = 256 << 10, 64, 128, 1024, 4
-FAMILIES = tuple(
-    (activations, weights)
-    for activations, formats in (
-        ("int8_row", ("trits", "ternary", "int2", "int4", "int8")),
-        ("int8_block", ("int2", "int4", "int8")),
-        ("float", ("int2", "int4", "int8", "float32")),
-    )
-    for weights in formats
-)
 DECODING = Load("int8_row", "ternary", 1, (2048, 2048), 24, chained=True, shared=False)
 
 
@@ -103,25 +86,17 @@ def _measure_all(threads: int, progress: Progress) -> MachineProfile:
     fork_join = {count: measure_fork_join(count) for count in counts}
     progress("peak of the instructions that multiply")
     peaks = measure_peaks(counts)
-    rates, paths = {}, {}
-    for activations, weights in FAMILIES:
-        progress(f"kernels of {weights} weights, {activations} activations")
-        measured = {
-            load.rows: measure_rate(load, threads) for load in loads_of(activations, weights)
-        }
-        name = family(activations, weights)
-        rates[name] = {rows: rate for rows, (rate, _) in measured.items()}
-        paths[name] = {rows: path for rows, (_, path) in measured.items()}
-    progress("kernels of attention and norms")
-    other_rates = measure_kernels(threads)
+    measured = measure_rates(threads, fork_join[threads], progress)
     return MachineProfile(
         bandwidth=bandwidth,
-        rates=rates,
-        paths=paths,
+        rates=measured.rates,
+        paths=measured.paths,
         peaks=peaks,
         fork_join_s=fork_join,
         threads=threads,
-        other_rates=other_rates,
+        other_rates=measured.others,
+        call_s=measured.call_s,
+        cache_bytes=last_cache_bytes(),
         devices=measure_devices(threads, progress),
     )
 
@@ -165,22 +140,6 @@ def thread_counts(most: int) -> list[int]:
     return sorted({most, *(1 << power for power in range(most.bit_length()) if 1 << power < most)})
 
 
-def loads_of(activations: str, weights: str) -> list[Load]:
-    """What is timed of a kernel family: one row and many."""
-    k = BATCH_SIZE
-    n = int(HOT_BYTES * 8 / WEIGHT_BITS[weights] / k)
-    many = Load(activations, weights, BATCH_ROWS, (k, BATCH_SIZE), BATCH_LAYERS)
-    return [Load(activations, weights, 1, (k, n), ROW_LAYERS), many]
-
-
-def measure_rate(load: Load, threads: int) -> tuple[float, str]:
-    """Multiply-adds a second, the best of several runs, and the path that does blocks of rows."""
-    with compiled(load, threads) as (executable, run):
-        paths = executable.launches.paths if executable.launches else ()
-        special = [path for path in paths if path != MULTIPLY]
-        return load.multiply_adds / best_time(run), (*special, MULTIPLY)[0]
-
-
 def measure_contended(threads: int) -> float | None:
     """Speed of a decode-like program beside a spinning process, relative to idle.
 
@@ -198,23 +157,6 @@ def measure_contended(threads: int) -> float | None:
             except OSError:
                 return None
     return statistics.median(ratios)
-
-
-@contextlib.contextmanager
-def compiled(load: Load, threads: int) -> Iterator[tuple[Executable, Callable[[], Values]]]:
-    """Compiles a load on the CPU back-end; yields it and a function that runs it once."""
-    pack = "trits" if load.weights == "trits" else "two_bits"
-    backend = make_backend("cpu", given={"threads": threads, "pack": pack})
-    shape = Shape.of(load.rows)
-    try:
-        executable: Executable = backend.compile(graph_of(load), shape, CompileOptions(STATES))
-        batch = Batch.of([0] * load.rows, 0, 0, logits="none")
-        cache = SequenceStore(STATES, load.rows)
-        x = np.random.default_rng(0).standard_normal((load.rows, load.size[0])).astype(np.float32)
-        yield executable, lambda: executable(batch, cache, {"x": x})
-        executable.close()
-    finally:
-        backend.close()
 
 
 @contextlib.contextmanager

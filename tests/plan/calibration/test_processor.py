@@ -16,15 +16,21 @@ from edgerun.kernels.isa import selected_isa
 from edgerun.machine import profile, timing
 from edgerun.machine.devices import Call, DeviceProfile
 from edgerun.machine.profile import MachineProfile, read_profile, write_profile
-from edgerun.plan.calibration import peaks
+from edgerun.plan.calibration import kernels, peaks
 from edgerun.plan.calibration import processor as calibration
+from edgerun.plan.calibration.kernels import Rates, compiled, loads_of, measure_rates
 from edgerun.plan.calibration.loads import BLOCK, Load, graph_of, random_weight
-from edgerun.plan.calibration.processor import compiled, loads_of, thread_counts
+from edgerun.plan.calibration.processor import thread_counts
 from tests.support.fakes import Meter
 
 DEVICES = {"some:device, 1": DeviceProfile({"float/int4": (Call(1, 1, 1.0),)}, version="1")}
 OTHERS = {"attention": {1: 1e9, 128: 2e9}}
+MANY_ROWS = 32
 SMALL = Load("int8_row", "ternary", 1, (256, 256), 3)
+
+
+def measure_others(threads: int, start_s: float, measured: Rates) -> None:
+    measured.others, measured.call_s = OTHERS, 1e-6
 
 
 @pytest.fixture(autouse=True)
@@ -36,13 +42,14 @@ def quick(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(timing, "SECONDS", 0.0)
     monkeypatch.setattr(peaks, "REPEATS", 2)
     monkeypatch.setattr(peaks, "INSTRUCTIONS", 5)
-    monkeypatch.setattr(calibration, "FAMILIES", (("int8_row", "ternary"),))  # compiles least
-    monkeypatch.setattr(calibration, "ROW_LAYERS", 2)
-    monkeypatch.setattr(calibration, "BATCH_LAYERS", 1)
+    monkeypatch.setattr(kernels, "FAMILIES", (("int8_row", "ternary"),))  # compiles least
+    sizes = {"ROW_LAYERS": 2, "ROWS": (MANY_ROWS,), "LAYERS": 1, "SIZE": 256}
+    for name, value in {**sizes, "SECONDS": 0.0, "ROUNDS": 1}.items():
+        monkeypatch.setattr(kernels, name, value)
     monkeypatch.setattr(calibration, "DECODING", replace(SMALL, chained=True, shared=False))
     monkeypatch.setattr(calibration, "measure_bandwidth", lambda threads: 1e9 * threads)
     monkeypatch.setattr(calibration, "measure_devices", lambda threads, progress: DEVICES)
-    monkeypatch.setattr(calibration, "measure_kernels", lambda threads: OTHERS)
+    monkeypatch.setattr(kernels, "_measure_others", measure_others)
     yield
     profile.machine_profile.cache_clear()
 
@@ -62,8 +69,8 @@ def test_everything_is_measured_and_kept() -> None:
     assert set(found.bandwidth) == set(found.fork_join_s) == {1}
     assert set(found.peaks) == set(paths_of(selected_isa()))
     assert all(by_threads[1] > 0 for by_threads in found.peaks.values())
-    assert len(found.rates) == len(calibration.FAMILIES)
-    assert all(set(rates) == {1, calibration.BATCH_ROWS} for rates in found.rates.values())
+    assert len(found.rates) == len(kernels.FAMILIES)
+    assert all(set(rates) == {1, MANY_ROWS} for rates in found.rates.values())
     assert min(rate for rates in found.rates.values() for rate in rates.values()) > 0
     assert found.contended is not None
     assert found.contended > 0
@@ -71,11 +78,43 @@ def test_everything_is_measured_and_kept() -> None:
     assert (found.devices, found.other_rates) == (DEVICES, OTHERS)
 
 
+def test_the_best_of_all_rounds_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And starts, calls and rounding are no part of a rate."""
+    seconds = iter([1.0, 2.0, 5.0, 1.5])
+    monkeypatch.setattr(kernels, "ROUNDS", 2)
+    monkeypatch.setattr(kernels, "best_time", lambda run, least: next(seconds))
+    measured = measure_rates(1, 0.05, lambda text: None).rates["int8_row/ternary"]
+    one, many = loads_of("int8_row", "ternary")
+    assert measured[1] == pytest.approx(one.multiply_adds / (1.0 - 1e-6 - 2 * 0.05))
+    assert measured[MANY_ROWS] == pytest.approx(many.multiply_adds / (1.5 - 1e-6 - 2 * 0.05))
+
+
+def test_what_multiplies_no_weights_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    small = {"WIDTH": 64, "NODES": 3, "ELEMENT_ROWS": 4, "HEAD_DIMS": (64,), "HEADS": 2}
+    for name, value in {**small, "CACHED": 64, "ATTENTION_ROWS": (1,), "SECONDS": 0.0}.items():
+        monkeypatch.setattr(kernels, name, value)
+    measured = Rates()
+    kernels._measure_others(1, 1e-9, measured)
+    kinds = {"elements", "gate", "rounding/int8_row", "rounding/int8_block"}
+    assert {name: set(by_rows) for name, by_rows in measured.others.items()} == {
+        **dict.fromkeys(kinds, {4}),
+        "attention/64": {1},
+    }
+    assert all(rate > 0 for by_rows in measured.others.values() for rate in by_rows.values())
+    assert 0 < measured.call_s < 1
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_starting_an_instruction_costs_something(threads: int) -> None:
+    assert 0 < peaks.measure_fork_join(threads) < 1
+
+
 @pytest.mark.skipif(not selected_isa().looks_up, reason="nothing is looked up here")
 def test_the_path_of_a_rate_is_what_the_program_takes() -> None:
     calibration.calibrate(1)
     paths = read_profile().paths["int8_row/ternary"]
-    assert paths == {1: "multiply", calibration.BATCH_ROWS: "lookup"}
+    assert paths == {1: "multiply", MANY_ROWS: "lookup"}
 
 
 @pytest.mark.parametrize(
@@ -140,8 +179,8 @@ def test_weights_of_one_row_fit_the_cache_whatever_their_bits() -> None:
     for weights, bits in WEIGHT_BITS.items():
         one, many = loads_of("int8_row", weights)
         k, n = one.size
-        assert k * n * bits / 8 == pytest.approx(calibration.HOT_BYTES, rel=1e-3)
-        assert (one.rows, many.rows) == (1, calibration.BATCH_ROWS)
+        assert k * n * bits / 8 == pytest.approx(kernels.HOT_BYTES, rel=1e-3)
+        assert (one.rows, many.rows) == (1, MANY_ROWS)
 
 
 @pytest.mark.parametrize("chained", [False, True])

@@ -18,8 +18,9 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.attention.planner import AttentionUnits
 from edgerun.kernels.attention.units import CACHE, CODECS, COUNTS, SINGLE, SPLIT, STACKED
 from edgerun.kernels.run.program import FRAME_WORDS
-from edgerun.machine.devices import ATTENTION as WORK
+from edgerun.machine.devices import ELEMENTS as WRITE
 from edgerun.state import AttentionState, SequenceStore
+from edgerun.state.paged import PAGE_TOKENS
 from edgerun.state.spec import attention_of
 
 HALF_BYTES = 2  # of an element of the cache in half precision, the usual storage
@@ -228,14 +229,35 @@ def _supports(graph: Graph, node: Node) -> Support:
 
 
 def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
-    """The larger of the times to read keys and values and to multiply, and what starting costs."""
-    head_dim, seen = node.attrs["head_dim"], shape.cached + shape.rows
-    if window := node.attrs["window"]:
-        seen = min(seen, window)
-    nbytes = 2 * HALF_BYTES * head_dim * node.attrs["num_kv_heads"] * seen
-    macs = 2 * head_dim * node.attrs["num_heads"] * seen * shape.rows
-    multiply = speeds.multiply_seconds(macs, WORK, shape.rows)
-    return speeds.start_seconds() + max(speeds.read_seconds(nbytes), multiply)
+    """The larger of the times to read keys and values and to multiply, and what starting costs.
+
+    Pages are computed whole, what lies behind a row's own token included.
+    """
+    attrs, rows = node.attrs, shape.rows
+    head_dim, kv_width = attrs["head_dim"], attrs["head_dim"] * attrs["num_kv_heads"]
+    seen = seen_in_pages(shape.cached, rows, attrs["window"])
+    macs = 2 * head_dim * attrs["num_heads"] * seen
+    multiply = speeds.attention_seconds(macs, head_dim, rows)
+    read = speeds.read_seconds(2 * HALF_BYTES * kv_width * seen / rows)
+    written = speeds.element_seconds(2 * kv_width * rows, WRITE, rows)
+    return speeds.start_seconds(3 if rows == 1 else 4) + max(read, multiply) + written
+
+
+def seen_in_pages(cached: int, rows: int, window: int) -> int:
+    """Tokens of the pages that so many rows after cached tokens attend to, for all rows together.
+
+    >>> seen_in_pages(0, 64, 0), seen_in_pages(0, 65, 0)
+    (4096, 4224)
+    """
+    seen, position = 0, cached
+    while position < cached + rows:
+        end = min((position // PAGE_TOKENS + 1) * PAGE_TOKENS, cached + rows)
+        pages = position // PAGE_TOKENS + 1
+        if window:
+            pages = min(pages, -(-window // PAGE_TOKENS) + 1)
+        seen += (end - position) * pages * PAGE_TOKENS
+        position = end
+    return seen
 
 
 EMITTER = Emitter(emit_attention, _supports, _cost)

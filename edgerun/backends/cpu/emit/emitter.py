@@ -26,24 +26,41 @@ class Speeds:
         profile: measured or nominal speeds.
         threads: that work.
         trits: whether ternary weights lie in memory at 1.6 bits.
+        cached: whether all weights stay in the processor's cache from call to call.
     """
 
     profile: MachineProfile
     threads: int
     trits: bool = False
+    cached: bool = False
 
-    def start_seconds(self) -> float:
-        """Time to start a kernel on all threads."""
-        return self.profile.instruction_s(self.threads)
+    def start_seconds(self, instructions: float = 1) -> float:
+        """Time to start so many kernels on all threads."""
+        return instructions * self.profile.instruction_s(self.threads)
 
     def read_seconds(self, nbytes: float) -> float:
         """Time to stream so many bytes from memory."""
         return nbytes / self.profile.read_speed(self.threads)
 
-    def multiply_seconds(self, macs: float, family: str, rows: int) -> float:
+    def stream_seconds(self, nbytes: float) -> float:
+        """Time to stream weights of so many bytes from where they lie."""
+        return 0.0 if self.cached else self.read_seconds(nbytes)
+
+    def work_seconds(self, work: float, kind: str, rows: int) -> float:
         """Time for so many multiply-adds or elements, by kernels of a family, of so many rows."""
-        rate = self.profile.rate(family, rows)
-        return macs / (rate * self.threads / self.profile.threads)
+        return self._shared_seconds(work, self.profile.rate(kind, rows))
+
+    def attention_seconds(self, work: float, head_dim: int, rows: int) -> float:
+        """Time to attend with heads of a size, for so many multiply-adds and so many rows."""
+        return self._shared_seconds(work, self.profile.attention_rate(head_dim, rows))
+
+    def element_seconds(self, elements: float, kind: str, rows: int) -> float:
+        """Time for so many elements, by kernels of a kind; none if that was not measured."""
+        is_measured = kind in self.profile.other_rates
+        return self.work_seconds(elements, kind, rows) if is_measured else 0.0
+
+    def _shared_seconds(self, work: float, rate: float) -> float:
+        return work / (rate * self.threads / self.profile.threads)
 
 
 Emit: TypeAlias = "Callable[[Binder, Node, int], None]"
@@ -53,12 +70,19 @@ def _any_node(graph: Graph, node: Node) -> Support:
     return Support(True)
 
 
-def _starting(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
-    start = speeds.start_seconds()
-    if ELEMENTS not in speeds.profile.other_rates:
-        return start * (1 + shape.rows / ROWS_A_START)
-    width = sum(value.width for value in output_shapes(graph, node, graph.shapes).values())
-    return start + speeds.multiply_seconds(shape.rows * width, ELEMENTS, shape.rows)
+def element_cost(kind: str) -> Callable[[Graph, Node, Shape, Speeds], float]:
+    """The cost of an op that does a little with every element, by a kernel of a kind."""
+
+    def cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
+        rates = speeds.profile.other_rates
+        if ELEMENTS not in rates:
+            return speeds.start_seconds(1 + shape.rows / ROWS_A_START)
+        width = sum(value.width for value in output_shapes(graph, node, graph.shapes).values())
+        nearest = kind if kind in rates else ELEMENTS
+        elements = speeds.element_seconds(shape.rows * width, nearest, shape.rows)
+        return speeds.start_seconds() + elements
+
+    return cost
 
 
 def _as_it_is(binder: Binder, node: Node) -> None:
@@ -78,5 +102,5 @@ class Emitter:
 
     emit: Emit
     supports: Callable[[Graph, Node], Support] = _any_node
-    cost: Callable[[Graph, Node, Shape, Speeds], float] = _starting
+    cost: Callable[[Graph, Node, Shape, Speeds], float] = element_cost(ELEMENTS)
     rounding: Callable[[Binder, Node], Rounding | None] = _as_it_is

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from edgerun.backends.cpu.binder import Binder
-from edgerun.backends.cpu.emit.emitter import Emitter
+from edgerun.backends.cpu.emit.emitter import Emitter, element_cost
 from edgerun.graph.ir import Node
+from edgerun.machine.profile import GATE
 
 PIECE_ELEMENTS = 2048
 
@@ -38,4 +39,4 @@ def emit_gate(binder: Binder, node: Node, index: int) -> None:
     )
 
 
-EMITTER = Emitter(emit_gate)
+EMITTER = Emitter(emit_gate, cost=element_cost(GATE))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from edgerun.backends.base import Shape, Support
+from edgerun.backends.base import FEW_ROWS, Shape, Support
 from edgerun.backends.cpu.binder import (
     ANY_LOGITS,
     LOGIT_ROWS,
@@ -26,6 +26,7 @@ from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.layouts.stream import DWORD
 from edgerun.kernels.layouts.trits import TritWeight
+from edgerun.machine.profile import rounding_kind
 
 CHUNK_BYTES = 128 * 1024
 LONGEST_CHUNK_BYTES = 1024 * 1024  # of large matrices: long streams are read faster
@@ -33,6 +34,9 @@ CHUNKS_A_THREAD, LONG_CHUNKS_A_THREAD = 4, 8
 MIN_BLOCK, MAX_BLOCK = 16, 256
 STREAMS = 4  # panels that kernels read side by side
 DENSE_ROWS = 4  # of a panel of float32 weights
+# For estimates: layers that read what was rounded once (three of attention, two of a gate, one of
+# each output), and kernels of a layer that has many rows: for blocks of them, and for what is left.
+READERS, BLOCK_STARTS = 1.5, 2
 
 
 def rounding(binder: Binder, node: Node) -> Rounding | None:
@@ -252,16 +256,23 @@ def _supports(graph: Graph, node: Node) -> Support:
 
 
 def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
-    """The larger of the times to stream the weights and to multiply, and what starting costs.
+    """The times to stream the weights and to multiply, to round, and to start kernels.
 
-    Bytes and speed are those of the weights as they will lie in memory.
+    One row is multiplied while weights stream; with more, each part of the weights is read, then
+    used for all. Bytes and speed are those of the weights as they will lie in memory. A rounded
+    input is read by about ``READERS`` layers, which share its cost.
     """
-    weight, activations = graph.constants[node.inputs[1]], node.attrs["activations"]
+    weight, activations = graph.constants[node.inputs[1]], str(node.attrs["activations"])
+    rows = shape.rows
+    streamed = speeds.stream_seconds(weight_bytes(weight, activations, trits=speeds.trits))
     kernels = family_of(weight, activations, trits=speeds.trits)
-    macs = math.prod(weight.shape) * shape.rows
-    nbytes = weight_bytes(weight, activations, trits=speeds.trits)
-    multiply = speeds.multiply_seconds(macs, kernels, shape.rows)
-    return max(speeds.read_seconds(nbytes), multiply) + speeds.start_seconds()
+    multiplied = speeds.work_seconds(math.prod(weight.shape) * rows, kernels, rows)
+    seconds = max(streamed, multiplied) if rows == 1 else streamed + multiplied
+    seconds += speeds.start_seconds(1 if rows <= FEW_ROWS else BLOCK_STARTS)
+    if activations == "float":
+        return seconds
+    rounded = speeds.element_seconds(weight.shape[1] * rows, rounding_kind(activations), rows)
+    return seconds + (speeds.start_seconds() + rounded) / READERS
 
 
 EMITTER = Emitter(emit_linear, _supports, _cost, rounding)
