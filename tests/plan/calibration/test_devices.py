@@ -92,6 +92,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         "LARGE": (64, 1),
         "PASTS": (32,),
         "PAUSE_S": 0.0,
+        "ROUNDS": 2,
+        "SECONDS": 0.0,
     }.items():
         monkeypatch.setattr(device_calibration, name, value)
 
@@ -133,7 +135,8 @@ def test_openvino_is_measured_as_it_computes(monkeypatch: pytest.MonkeyPatch) ->
     pytest.importorskip("openvino")
     monkeypatch.undo()
     monkeypatch.setattr(timing, "SECONDS", 0.0)
-    for name, value in {"SIZE": 64, "LARGE": (64, 1), "PASTS": (256,), "PAUSE_S": 0.0}.items():
+    sizes = {"SIZE": 64, "LARGE": (64, 1), "PASTS": (256,), "PAUSE_S": 0.0}
+    for name, value in {**sizes, "ROUNDS": 1, "SECONDS": 0.0}.items():
         monkeypatch.setattr(device_calibration, name, value)
     monkeypatch.setattr(device_calibration, "FAMILIES", (("float", "int4"),))
     monkeypatch.setattr("edgerun.backends.openvino.OpenvinoBackend.chunks", lambda self: (1, 64))
