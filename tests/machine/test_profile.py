@@ -27,13 +27,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     profile.machine_profile.cache_clear()
 
 
-def test_memory_reads_at_a_believable_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile, "BUFFER_BYTES", 32 << 20)
-    monkeypatch.setattr(profile, "SECONDS", 0.0)
-    monkeypatch.setattr(profile, "last_cache_bytes", lambda: 0)
-    assert 1e8 < profile.measure_bandwidth(1) < 1e13
-
-
 def test_speed_is_measured_once_per_number_of_threads(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

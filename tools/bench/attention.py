@@ -35,7 +35,7 @@ from edgerun.kernels.lang.simd import fma, splat, store
 from edgerun.kernels.lang.word import word
 from edgerun.kernels.run.instructions import Instruction, Loaded
 from edgerun.kernels.run.program import Program, ThreadTeam
-from edgerun.machine.profile import measure_bandwidth
+from edgerun.machine.bandwidth import measure_bandwidth
 from edgerun.state import Batch, SequenceStore, State, same_attention
 from edgerun.state.capacity import token_bytes
 

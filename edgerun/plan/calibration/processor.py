@@ -17,11 +17,10 @@ from dataclasses import dataclass, replace
 from edgerun.backends.base import Progress
 from edgerun.errors import EdgerunError
 from edgerun.kernels.host.cores import allowed_cpus
+from edgerun.machine.bandwidth import last_cache_bytes, measure_bandwidth
 from edgerun.machine.busy import BusyMeter
 from edgerun.machine.profile import (
     MachineProfile,
-    last_cache_bytes,
-    measure_bandwidth,
     read_profile,
     write_profile,
 )

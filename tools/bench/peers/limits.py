@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgerun.machine.profile import measure_bandwidth
+from edgerun.machine.bandwidth import measure_bandwidth
 from edgerun.plan.calibration.peaks import measure_peaks
 from tools.bench.peers.bandwidth import BandwidthMeter
 
