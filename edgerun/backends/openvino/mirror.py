@@ -55,7 +55,7 @@ class Mirror:
 
         Args:
             state: of the layer.
-            tokens: before the rows that are to be computed.
+            tokens: before the rows that are to be computed; in the pages, or added.
             room: tokens for which the network has room. What lies behind the first ``tokens`` is
                 of other calls, and hidden by the network's mask.
 
@@ -75,11 +75,13 @@ class Mirror:
     def add(self, state: AttentionState, start: int, block: Block) -> Block:
         """Takes what a piece computed of a layer from a position on, for the pieces that follow.
 
+        A network without logits does not read its last layer's past; one that follows may.
+
         Returns:
             the same rows, which stay here until another sequence comes.
         """
         stop = start + len(block[0])
-        mirrored = _heads(state, self._memory(state, stop), slice(start, stop))
+        mirrored = _heads(state, self.past(state, start, stop), slice(start, stop))
         for here, computed in zip(mirrored, block, strict=True):
             here[:] = computed
         self._valid[state] = stop

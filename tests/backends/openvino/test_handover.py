@@ -67,8 +67,9 @@ class Adder:
         if self.fault == "lost":
             raise RuntimeError("lost")
         ids, start, *past = self.arrays
+        past = past if len(past) == 2 * LAYERS else [*past, *past]
         count = int(start[0])
-        for array, before in zip(past, self.before[2:], strict=True):
+        for array, before in zip(self.arrays[2:], self.before[2:], strict=True):
             np.testing.assert_array_equal(array[:count], before[:count])  # nobody touched it
         rows = [ids[:, None] * UNEVEN + array[:count].sum(0) / 64 for array in past]
         if self.fault == "nan":
@@ -86,7 +87,7 @@ class Bench:
         self.networks = {size: self.network(size) for size in (room, 2 * room)}
         self.room = room
 
-    def network(self, room: int) -> Network:
+    def network(self, room: int, inputs: tuple[str, ...] = ()) -> Network:
         states = self.store.states
         past = {
             f"{state.name}.{part}": (state, index)
@@ -98,7 +99,8 @@ class Bench:
             "start": lambda piece: np.array([piece.start], np.float32),
         }
         extent = Extent(ROWS, room, 0)
-        return Network(Interface(extent, (*fills, *past), fills, past, (), states), self.device)
+        inputs = inputs or (*fills, *past)
+        return Network(Interface(extent, inputs, fills, past, (), states), self.device)
 
     def pieces(self, slot: int, lengths: list[int], seed: int) -> list[tuple[Network, Piece]]:
         start, pieces = self.store.length(slot), []
@@ -223,6 +225,24 @@ def test_what_came_before_a_failure_is_in_the_pages_and_nothing_of_it(fault: str
     plain.call(other, [4], 1)
     plain.call(other, [8, 8], 5)
     np.testing.assert_array_equal(bench.keys(slot), plain.keys(other))
+
+
+def test_a_layer_whose_past_a_network_does_not_read_is_read_by_one_that_does() -> None:
+    """As the last layer of a network without logits."""
+    bench = Bench()
+    slot, state = bench.store.open(), bench.store.states[1]
+    bench.call(slot, [8])
+    bench.mirror = Mirror()
+    interface = bench.networks[ROOM]._interface
+    inputs = tuple(name for name in interface.inputs if not name.startswith(state.name))
+    pieces = bench.pieces(slot, [8, 8], 1)
+    pieces[0] = bench.network(ROOM, inputs), pieces[0][1]
+    bench.store.reserve(slot, 24)
+    for _ in run_pieces(pieces, bench.store, bench.mirror):
+        pass
+    keys, _ = bench.store.read_block(state.name, slot, 0, 16)
+    assert keys[8:].any()
+    np.testing.assert_array_equal(bench.device.arrays[4][:16], keys.reshape(16, WIDTH))
 
 
 def test_rows_of_a_call_that_was_not_committed_are_not_believed() -> None:
