@@ -237,6 +237,10 @@ class Backend(ABC):
     def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
         """Estimated seconds for the node with so many rows and so many tokens in the cache."""
 
+    def call_seconds(self) -> float:
+        """Estimated seconds that a call costs besides its nodes, unless a device's profile says."""
+        return 0.0
+
     def device_profile(self) -> DeviceProfile | None:
         """What was measured of its device, so that plans may choose it unasked; else None."""
         return None

@@ -103,7 +103,7 @@ def _terms(split: Split) -> dict[str, str]:
     }
     return {
         "first call after a pause": f"{split.launch_s * 1e3:.4g} ms more",
-        **(calls or {"a token": f"{split.there.token_s * 1e6:.4g} us"}),
+        **calls,
         "keys and values of a token": f"{split.handover_s * 1e6:.4g} us to hand over",
         f"the last token, with {here}": f"{split.decode_s * 1e3:.4g} ms",
         f"a prompt of {tokens} tokens": f"{split.seconds_there(tokens) * 1e3:.4g} ms",

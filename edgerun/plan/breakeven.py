@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from edgerun.machine.devices import cut
+
+if TYPE_CHECKING:
+    from edgerun.plan.forecast import Forecast
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,23 +23,34 @@ class Side:
 
     Attributes:
         names: of its back-ends.
-        calls: seconds of a call by its rows, which are padded; empty where any number is possible.
-        token_s: seconds for each token besides.
+        calls: seconds of a call by its rows.
+        is_padded: no call has other numbers of rows; else seconds between them are in proportion.
     """
 
     names: tuple[str, ...]
-    calls: Mapping[int, float] = field(default_factory=dict)
-    token_s: float = 0.0
+    calls: Mapping[int, float]
+    is_padded: bool = False
 
     def seconds(self, tokens: int) -> float:
-        """For so many tokens."""
-        calls = cut(tokens, tuple(self.calls)) if self.calls else ()
-        return sum(self.calls[rows] for rows in calls) + tokens * self.token_s
+        """For so many tokens, in the largest calls that there are."""
+        if self.is_padded:
+            return sum(self.calls[rows] for rows in cut(tokens, tuple(self.calls)))
+        most = max(self.calls)
+        whole, rest = divmod(tokens, most)
+        return whole * self.calls[most] + (self._call_seconds(rest) if rest else 0.0)
 
     def scaled(self, factor: float) -> Side:
         """The same, so many times slower."""
-        calls = {rows: seconds * factor for rows, seconds in self.calls.items()}
-        return replace(self, calls=calls, token_s=self.token_s * factor)
+        return replace(self, calls={rows: each * factor for rows, each in self.calls.items()})
+
+    def _call_seconds(self, rows: int) -> float:
+        sizes = sorted(self.calls)
+        below = max((size for size in sizes if size <= rows), default=sizes[0])
+        above = min(size for size in sizes if size >= rows)
+        if above == below:
+            return self.calls[above]
+        share = (rows - below) / (above - below)
+        return (1 - share) * self.calls[below] + share * self.calls[above]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +65,7 @@ class Split:
         decode_s: the last token.
         longest: tokens of a call at most, so no more go there at a time.
         basis: what the terms of ``there`` stand on, with its date.
+        forecast: of prompts that need several calls; None where nothing is placed.
     """
 
     there: Side
@@ -59,6 +75,7 @@ class Split:
     decode_s: float = 0.0
     longest: int = 0
     basis: str = ""
+    forecast: Forecast | None = field(default=None, repr=False, compare=False)
 
     def seconds_there(self, tokens: int) -> float:
         """For a prompt of so many tokens, the last one here."""

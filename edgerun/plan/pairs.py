@@ -116,7 +116,7 @@ def place_alone(tasks: Tasks, backends: Sequence[Backend]) -> Pair | None:
     hosts = [backend for backend in backends if backend.device_profile() is None]
     if len(hosts) != 1 or len(backends) == 1:
         return None
-    (host,), found, total = hosts, [], 0.0
+    (host,), phases, total = hosts, [], 0.0
     others = [backend for backend in backends if backend is not host]
     for task, times in ((tasks.prompts, tasks.calls), (tasks.replies, tasks.budget.reply_tokens)):
         placed: Placed = []
@@ -128,8 +128,9 @@ def place_alone(tasks: Tasks, backends: Sequence[Backend]) -> Pair | None:
                 return None
             placed.append((node, host, cost))
             total += times * cost
-        found.append(placed)
-    return Pair(total, *found)
+        total += times * task.change_seconds(None, host, 0)
+        phases.append(placed)
+    return Pair(total, *phases)
 
 
 def _prompt_step(tasks: Tasks, node: Node, backends: Sequence[Backend], nbytes: int) -> _Step:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from edgerun.backends.base import FEW_ROWS, Backend
+from edgerun.backends.base import FEW_ROWS, Backend, Shape
 from edgerun.backends.estimates import kept_bytes
 from edgerun.plan.breakeven import Side, Split
+from edgerun.plan.forecast import Forecast, path_seconds
 from edgerun.plan.pairs import Tasks, handover_seconds, launch_seconds
 from edgerun.plan.planner import cheapest_path
 from edgerun.plan.tasks import Placed, Task
+
+POINTS = (1, 8, FEW_ROWS, FEW_ROWS + 1, 32, 64, 128, 256, 512)  # rows of calls to estimate
 
 
 def split_of(tasks: Tasks, prompts: Placed, replies: Placed) -> Split:
@@ -26,17 +29,25 @@ def split_of(tasks: Tasks, prompts: Placed, replies: Placed) -> Split:
     call_rows = tasks.budget.call_rows
     where = {node.name: backend for node, backend, _ in replies}
     whole = replace(tasks.prompts, graph=tasks.replies.graph, late=tasks.replies.late)
-    return Split(
-        there=_side(tasks.prompts, prompts, call_rows),
-        here=_side(whole, replies, call_rows),
+    forecast = Forecast(
+        (tasks.prompts, prompts),
+        (whole, replies),
+        call_rows,
         launch_s=sum(launch_seconds(each) for each in used.values()),
         handover_s=sum(
             handover_seconds(kept_bytes(node), backend, where[node.name])
             for node, backend, _ in prompts
         ),
+    )
+    return Split(
+        there=_side(tasks.prompts, prompts, call_rows),
+        here=_side(whole, replies, call_rows),
+        launch_s=forecast.launch_s,
+        handover_s=forecast.handover_s,
         decode_s=path_seconds(tasks.replies, replies),
         longest=call_rows,
         basis="; ".join(bases),
+        forecast=forecast,
     )
 
 
@@ -59,22 +70,12 @@ def _side(task: Task, placed: Placed, call_rows: int) -> Side:
     used = {backend.name: backend for _, backend, _ in placed}
     profiles = [profile for each in used.values() if (profile := each.device_profile())]
     chunks = sorted({rows for each in profiles for rows in each.chunks if rows > FEW_ROWS})
-    largest = next((rows for rows in chunks if rows >= call_rows), None)
-    sizes = [rows for rows in chunks if largest is None or rows <= largest]
+    points = chunks or [*(rows for rows in POINTS if rows < call_rows), call_rows]
+    largest = next((rows for rows in points if rows >= call_rows), points[-1])
+    sizes = [rows for rows in points if rows <= largest]
 
     def seconds(rows: int) -> float:
-        shape = replace(task.shape, rows=rows)
-        return path_seconds(replace(task, shape=shape), placed)
+        shape = replace(Shape.of(rows), cached=task.shape.cached)
+        return path_seconds(task.shaped(shape), placed)
 
-    if sizes:
-        return Side(tuple(used), {rows: seconds(rows) for rows in sizes})
-    return Side(tuple(used), token_s=seconds(call_rows) / call_rows)
-
-
-def path_seconds(task: Task, placed: Placed) -> float:
-    """Seconds of a placement in a task's shape."""
-    total, before = 0.0, None
-    for (node, backend, _), nbytes in zip(placed, task.crossing_bytes(), strict=True):
-        total += task.change_seconds(before, backend, nbytes) + task.cost(backend, node)
-        before = backend
-    return total
+    return Side(tuple(used), {rows: seconds(rows) for rows in sizes}, is_padded=bool(chunks))

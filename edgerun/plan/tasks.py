@@ -54,6 +54,10 @@ class Task:
     shape: Shape
     late: frozenset[str]
 
+    def shaped(self, shape: Shape) -> Task:
+        """The same in another shape."""
+        return replace(self, shape=shape)
+
     def able(self, backend: Backend, node: Node) -> Support:
         """Whether a back-end can run a node."""
         if self.graph.refusal and not backend.whole_graph:
@@ -73,12 +77,15 @@ class Task:
     def change_seconds(self, before: Backend | None, after: Backend, nbytes: int) -> float:
         """Seconds to go from one back-end to another, or to begin, with values of so many bytes.
 
-        What was measured counts; where neither back-end was, all changes cost the same.
+        What was measured counts; where neither back-end is a device that was, all changes cost
+        the same.
         """
         if before is after:
             return 0.0
         entered, left = after.device_profile(), before.device_profile() if before else None
-        if before is not None and entered is None and left is None:
+        if before is None and entered is None:
+            return after.call_seconds()
+        if entered is None and left is None:
             return SWITCH_SECONDS + nbytes / SWITCH_BYTES_A_SECOND
         seconds = left.store_seconds(nbytes) if left else 0.0
         if entered is not None:

@@ -19,10 +19,10 @@ from edgerun.cli.main import main
 from edgerun.cli.screen.report import stats_lines
 from edgerun.errors import InputError, UnsupportedError
 from edgerun.graph.ir import Graph
+from edgerun.plan.forecast import path_seconds
 from edgerun.plan.pairs import Tasks, handover_seconds, launch_seconds, place_together
 from edgerun.plan.plans import Plan
 from edgerun.plan.routes import plan_for, prompt_graph
-from edgerun.plan.splits import path_seconds
 from edgerun.plan.tasks import Budget, Placed
 from tests.support.bundles import bundle_of
 from tests.support.shapes import llama_graph
@@ -106,7 +106,7 @@ def test_terms_are_those_of_the_file(one_b: Graph) -> None:
     assert split.handover_s == pytest.approx(kept / device.store_bytes_s)
     assert split.launch_s == device.launch_s
     assert list(split.there.calls) == [64, 256]  # calls of 1 and 16 rows are for replies
-    assert split.here.token_s > 0
+    assert split.here.seconds(256) > split.here.seconds(1) > 0
 
 
 def test_the_processor_is_the_laptops_whatever_threads_are_here(one_b: Graph) -> None:

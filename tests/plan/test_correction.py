@@ -28,10 +28,20 @@ def test_the_median_of_the_latest_counts_within_limits() -> None:
     Factor().add(0.0, 1.0)  # a split without a cost says nothing
 
 
+def npu(calls: dict[int, float]) -> Side:
+    return Side(("npu",), calls, is_padded=True)
+
+
+def cpu(token_s: float) -> Side:
+    return Side(("cpu",), {1: token_s, 256: 256 * token_s})
+
+
 def real(rng: np.random.Generator) -> Split:
     """What a machine really does: a device that pays for some prompts, or for none."""
-    here = Side(("cpu",), token_s=1e-3)
-    there = Side(("npu",), {64: rng.uniform(45e-3, 90e-3), 256: rng.uniform(120e-3, 300e-3)})
+    here = cpu(1e-3)
+    there = Side(
+        ("npu",), {64: rng.uniform(45e-3, 90e-3), 256: rng.uniform(120e-3, 300e-3)}, is_padded=True
+    )
     return Split(there, here, 2e-3, 1e-6, 1e-3, longest=256)
 
 
@@ -83,22 +93,26 @@ def test_without_correction_they_would_not() -> None:
 
 def test_prompts_stay_sometimes_until_it_is_known_what_they_take_here() -> None:
     close = Correction(
-        Split(Side(("npu",), {256: 10e-3}), Side(("cpu",), token_s=1e-4), longest=256)
+        Split(
+            Side(("npu",), {256: 10e-3}, is_padded=True),
+            Side(("cpu",), {256: 0.0256, 1: 1e-4}),
+            longest=256,
+        )
     )
     went = [close.goes_there(250) for _ in range(8)]
     assert went == [True, False] * 4
     for _ in range(FEWEST):
         close.stayed_here(250, 25e-3)
     assert all(close.goes_there(250) for _ in range(4))
-    far = Correction(replace(close._split, there=Side(("npu",), {256: 1e-3})))
+    far = Correction(replace(close._split, there=npu({256: 1e-3})))
     assert all(far.goes_there(250) for _ in range(8))
 
 
 def test_a_device_that_loses_is_used_no_more() -> None:
     rng = np.random.default_rng(0)
-    here = Side(("cpu",), token_s=1e-3)
-    believed = Split(Side(("npu",), {64: 30e-3}), here, longest=256)
-    machine = Split(Side(("npu",), {64: 90e-3}), here, longest=256)
+    here = cpu(1e-3)
+    believed = Split(npu({64: 30e-3}), here, longest=256)
+    machine = Split(npu({64: 90e-3}), here, longest=256)
     assert machine.from_tokens() is None
     correction = Correction(believed)
     assert correction.from_rows < NEVER

@@ -78,6 +78,10 @@ class CpuBackend(Backend):
         speeds = Speeds(profile, threads, options.trits, self._stays_cached(graph, profile))
         return EMITTERS[node.op].cost(graph, node, shape, speeds)
 
+    def call_seconds(self) -> float:
+        """What was measured of calls without work."""
+        return self._options.profile().for_planning().call_s
+
     def _stays_cached(self, graph: Graph, profile: MachineProfile) -> bool:
         """Whether a graph's weights take at most half of the cache; remembered of the last one."""
         if self._sized is None or self._sized[0] is not graph:

@@ -1,0 +1,64 @@
+"""How long whole prompts will take in a placement, call by call as the engine makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from edgerun.backends.base import Phase, Shape
+from edgerun.plan.tasks import Placed, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Prompts there, their last tokens and replies here; see ``breakeven.Split``.
+
+    Attributes:
+        prompts: what prompts leave in the cache, and where its nodes go.
+        whole: all nodes, and where they go that are not computed there.
+        call_rows: tokens of a call, at most.
+        launch_s: what the first call there takes longer.
+        handover_s: for each token, to hand its keys and values over.
+    """
+
+    prompts: tuple[Task, Placed]
+    whole: tuple[Task, Placed]
+    call_rows: int
+    launch_s: float = 0.0
+    handover_s: float = 0.0
+
+    def seconds_here(self, tokens: int) -> float:
+        """For a prompt of so many tokens, all of them here."""
+        task, placed = self.whole
+        return sum(
+            path_seconds(task.shaped(replace(Shape.of(rows), cached=cached)), placed)
+            for rows, cached in calls_of(tokens, self.call_rows)
+        )
+
+    def seconds_there(self, tokens: int) -> float:
+        """For a prompt of so many tokens, the last one here."""
+        (prompts, placed), (whole, elsewhere) = self.prompts, self.whole
+        before = tokens - 1
+        seconds = path_seconds(whole.shaped(Shape(Phase.DECODE, 1, before)), elsewhere)
+        for rows, cached in calls_of(before, self.call_rows):
+            seconds += path_seconds(prompts.shaped(Shape(Phase.PREFILL, rows, cached)), placed)
+        return seconds + before * self.handover_s + (self.launch_s if before else 0.0)
+
+
+def calls_of(tokens: int, call_rows: int) -> Iterator[tuple[int, int]]:
+    """Rows of each call for a prompt, and how many tokens are in the cache then.
+
+    >>> list(calls_of(600, 256))
+    [(256, 0), (256, 256), (88, 512)]
+    """
+    for start in range(0, tokens, call_rows):
+        yield min(call_rows, tokens - start), start
+
+
+def path_seconds(task: Task, placed: Placed) -> float:
+    """Seconds of a placement in a task's shape."""
+    total, before = 0.0, None
+    for (node, backend, _), nbytes in zip(placed, task.crossing_bytes(), strict=True):
+        total += task.change_seconds(before, backend, nbytes) + task.cost(backend, node)
+        before = backend
+    return total
