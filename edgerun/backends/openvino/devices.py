@@ -26,8 +26,10 @@ COMPLETE = (2026, 4)  # the first that was tried; 2025's partitioning of NPUs di
 INSTALL = "pip install 'edgerun[npu]'"
 LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
 SEVERAL = ("AUTO", "HETERO", "MULTI", "BATCH")
-HALVES = {"INFERENCE_PRECISION_HINT": "f16"}
-EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+# By default plug-ins for CPUs and GPUs round activations to 8 bits in their own way.
+UNROUNDED = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+HALVES = {**UNROUNDED, "INFERENCE_PRECISION_HINT": "f16"}
+EXACT = {**UNROUNDED, "INFERENCE_PRECISION_HINT": "f32"}
 # By default what does not compile for an NPU, or fails on it, is left to the CPU without a word.
 PARTITIONED = {"NPU_USE_NPUW": "YES", "NPUW_FALLBACK_EXEC": "NO"}
 # How networks are cut into parts: by default some compute wrong keys and values without a word.
@@ -188,6 +190,8 @@ _ALL = (
     Device(
         "NPUW-CPU",
         "NPU",
+        # Without UNROUNDED: blobs of the partitioner do not keep it, so that a second start would
+        # compute something else than the first.
         tuple({**PARTITIONED, "NPUW_DEVICES": "CPU", **each} for each in PARTITIONINGS),
         Stored.SIGNED,
         no_obstacle,

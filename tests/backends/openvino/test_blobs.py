@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import edgerun
@@ -22,6 +23,7 @@ from edgerun.backends.openvino import maker
 from edgerun.backends.openvino.blobs import SUFFIX, Blobs, name_of
 from edgerun.backends.openvino.session import Session
 from edgerun.errors import BundleError
+from edgerun.state import Batch, SequenceStore
 from tests.backends.openvino.conftest import Altered
 from tests.backends.openvino.test_places import ids_of
 from tests.support.bundles import bundle_of
@@ -171,6 +173,25 @@ def test_a_second_start_loads_with_the_options_that_were_right(
     made.clear()
     assert ids("qwen3", device, weights="int4", activations="fp32") == first
     assert made == ["load"]
+
+
+@pytest.mark.parametrize("device", ["CPU", "NPUW-CPU"])
+def test_what_was_loaded_computes_the_bits_that_what_was_compiled_does(
+    device: str, made: list[str]
+) -> None:
+    """An option that a blob does not keep would make a second start compute something else."""
+    prompt, blocks = ids_of("llama", 64), []
+    for _ in range(2):
+        with edgerun.load(
+            bundle_of("llama", weights="int4"), place=f"prefill=openvino:{device}", threads=1
+        ) as llm:
+            store = SequenceStore(llm.model.states, 80)
+            slot = store.open()
+            store.reserve(slot, 64)
+            llm.model.programs.run(Batch.of(prompt, 0, slot, logits="none"), store)
+            blocks.append([store.read_block(s.name, slot, 0, 64) for s in store.states])
+    assert made[-1] == "load"
+    assert all(np.array_equal(*pair) for pair in zip(*map(np.array, blocks), strict=True))
 
 
 def test_another_model_device_or_version_compiles(
