@@ -101,7 +101,12 @@ class OpenvinoBackend(Backend):
         return {device.name: device.version for device in here}
 
     def cost_basis(self) -> str:
-        """Says what the estimates stand on."""
+        """Says what the estimates stand on, and what has to be known of the device."""
+        if self._device and self._device.caveat:
+            return f"{self._basis()}; {self._device.description}"
+        return self._basis()
+
+    def _basis(self) -> str:
         profile = self.device_profile()
         if profile:
             return f"measured {profile.measured} with {profile.version}"

@@ -23,6 +23,7 @@ from edgerun.errors import InputError
 
 NAME = "openvino"
 COMPLETE = (2026, 4)  # the first that was tried; 2025's partitioning of NPUs differs
+UNTRIED = "edgerun was never tried on one"
 INSTALL = "pip install 'edgerun[npu]'"
 LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
 SEVERAL = ("AUTO", "HETERO", "MULTI", "BATCH")
@@ -53,6 +54,7 @@ class Device:
         stored: how it holds weights.
         obstacle: says what is missing of the one with a number, and what mends it; or empty.
         summary: what runs there, for people.
+        caveat: what has to be known of all that is said of it; or empty.
         threads: whether it computes with threads of the processor.
         is_half: whether it computes in half precision throughout. GPUs do, too, but for norms.
         compiles_in_child: whether its compiler runs in a process of its own, since it takes long or
@@ -69,6 +71,7 @@ class Device:
     stored: Stored
     obstacle: Callable[[int], str]
     summary: str
+    caveat: str = ""
     threads: bool = False
     is_half: bool = False
     compiles_in_child: bool = False
@@ -83,6 +86,11 @@ class Device:
         return f"{NAME}:{self.name}"
 
     @property
+    def description(self) -> str:
+        """What it is, for people, with what has to be known of it."""
+        return "; ".join(filter(None, (self.summary, self.caveat)))
+
+    @property
     def version(self) -> str:
         """Of what drives it: what was measured with another counts no more."""
         return f"OpenVINO {installed_version()}{self.driver()}"
@@ -90,7 +98,7 @@ class Device:
     def probe(self) -> Support:
         """Whether it seems to be there; opens nothing."""
         obstacle = missing_package() or self.obstacle(self.number)
-        return Support(not obstacle, obstacle or self.summary)
+        return Support(not obstacle, obstacle or self.description)
 
 
 def find_device(name: str) -> Device:
@@ -170,7 +178,8 @@ _ALL = (
         (HALVES, EXACT),
         Stored.SIGNED,
         gpu_obstacle,
-        "a GPU of Intel's; never tried on one",
+        "a GPU of Intel's",
+        UNTRIED,
         compiles_in_child=True,
         driver=_gpu_version,
         memory="GPU_DEVICE_TOTAL_MEM_SIZE",
@@ -181,7 +190,8 @@ _ALL = (
         tuple({**PARTITIONED, "NPUW_DEVICES": "NPU", **each} for each in PARTITIONINGS),
         Stored.SIGNED,
         npu_obstacle,
-        "an NPU of Intel's; never tried on one",
+        "an NPU of Intel's",
+        UNTRIED,
         is_half=True,
         compiles_in_child=True,
         driver=_npu_version,

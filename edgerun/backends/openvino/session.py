@@ -167,7 +167,7 @@ class Session:
             for tally in ran
         ]
         notes = [f"the device is not used any more: {self.failure}"] if self.failure else []
-        return Report(f"{self.device.title}, {self.device.summary}: measured", rows, notes)
+        return Report(f"{self.device.title}, {self.device.description}: measured", rows, notes)
 
     def warn_slow(self, seconds: float) -> None:
         """Warns once that its compiler takes long."""

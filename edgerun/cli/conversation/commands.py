@@ -115,11 +115,17 @@ def copy(conversation: Conversation, argument: str) -> None:
 
 @command
 def place(conversation: Conversation, argument: str) -> None:
-    """Shows or changes where parts of the work go: /place prefill=openvino:NPU,decode=cpu."""
+    """Shows or sets who computes: /place prefill=openvino:NPU."""  # noqa: D401
+    from edgerun.plan.places import Places
+
     if argument:
         conversation.llm.place(argument)
-    names = ", ".join(backend.name for backend in conversation.llm.model.backends)
-    tell(f"computed by {names}")
+    model = conversation.llm.model
+    places = Places.read(model.options.place) if model.options.place else None
+    if places is None or places.prefill == places.decode:
+        tell(f"computed by {', '.join(backend.name for backend in model.backends)}")
+    else:
+        tell(f"prompts are computed by {places.prefill}, replies by {places.decode}")
 
 
 @command

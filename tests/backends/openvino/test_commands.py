@@ -72,9 +72,10 @@ def test_a_chat_changes_its_place(
     script = "\n".join(["/place", *lines, "and"]).encode()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(script), "utf-8"))
     code, out, err = shown(capsys, "chat", "-n", "6", "--temperature", "0")
-    said = [line for line in err.splitlines() if "computed by" in line]
+    told = [line for line in err.splitlines() if "computed by" in line]
     assert len(out.splitlines()) == 2, err
-    assert said == [f"computed by {names}" for names in ("cpu", f"cpu, {DEVICE}", "cpu")]
+    split = f"prompts are computed by {DEVICE}, replies by cpu"
+    assert told == ["computed by cpu", split, "computed by cpu"]
     assert "without a word" in err
     assert code == 0, err
 

@@ -74,6 +74,13 @@ def test_what_was_measured_with_this_driver_is_what_counts(backend: OpenvinoBack
     assert backend.cost_basis() == "measured 2026-11-22 with OpenVINO 2027.1.0"
 
 
+@pytest.mark.parametrize("name", ["NPU", "GPU", "GPU.1"])
+def test_what_nobody_tried_is_said_in_plans(name: str) -> None:
+    backend = openvino.make()
+    backend.use_device(name)
+    assert backend.cost_basis().endswith("of Intel's; edgerun was never tried on one")
+
+
 def test_what_was_measured_with_another_driver_counts_as_nothing(
     backend: OpenvinoBackend, monkeypatch: pytest.MonkeyPatch, graph: Graph
 ) -> None:

@@ -144,6 +144,6 @@ def test_a_doctor_has_a_line_for_each_device(pretend: Pretend) -> None:
     pretend(*EVERYTHING, accelerators=1)
     states = diagnosis()["back-ends"]
     assert states["openvino:CPU"] == "ready: the processor"
-    assert states["openvino:NPU"] == "ready: an NPU of Intel's; never tried on one"
+    assert states["openvino:NPU"] == "ready: an NPU of Intel's; edgerun was never tried on one"
     assert states["openvino:GPU"].startswith("no GPU of Intel's")
     assert "openvino" not in states
