@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -78,6 +78,8 @@ class Interface:
         past: of the inputs that come out of pages, the layer's state and 0 for keys, 1 for values.
         outputs: names of the segment's outputs.
         present: states of the layers whose new keys and values follow, in turn.
+        passed: of outputs, keys and values that are an input as it came, by their place, the
+            input's name: no device copies them, and the NPU's partitioner cannot.
     """
 
     extent: Extent
@@ -86,12 +88,31 @@ class Interface:
     past: dict[str, tuple[AttentionState, int]]
     outputs: tuple[str, ...]
     present: tuple[AttentionState, ...]
+    passed: dict[int, str] = field(default_factory=dict)
 
 
 def results_of(translation: Translation) -> list[Any]:
-    """What a network computes: the segment's outputs, then new keys and values."""
+    """What a network computes of the segment's outputs and of new keys and values."""
+    passed = _passed(translation)
+    values = (value for place, value in enumerate(_values_of(translation)) if place not in passed)
+    return [translation.ops.result(value) for value in values]
+
+
+def _values_of(translation: Translation) -> list[Any]:
+    """The segment's outputs, then new keys and values."""
     rows = [part for layer in translation.present for part in layer.rows]
-    return [translation.ops.result(value) for value in (*translation.outputs.values(), *rows)]
+    return [*translation.outputs.values(), *rows]
+
+
+def _passed(translation: Translation) -> dict[int, str]:
+    """See ``Interface``; none if nothing else would be left to compute."""
+    values = _values_of(translation)
+    names = {
+        place: value.get_friendly_name()
+        for place, value in enumerate(values)
+        if value.get_type_name() == "Parameter"
+    }
+    return names if len(names) < len(values) else {}
 
 
 def interface_of(translation: Translation, results: list[Any]) -> Interface:
@@ -108,6 +129,7 @@ def interface_of(translation: Translation, results: list[Any]) -> Interface:
         },
         tuple(translation.outputs),
         tuple(layer.state for layer in translation.present),
+        _passed(translation),
     )
 
 
@@ -192,7 +214,8 @@ class Network:
         arrays = [
             past[name] if name in past else fills[name](piece) for name in self._interface.inputs
         ]
-        return Running(self._interface, self._request, self.tally, piece, arrays, began)
+        passed = {place: fills[name](piece) for place, name in self._interface.passed.items()}
+        return Running(self._interface, self._request, self.tally, piece, arrays, passed, began)
 
     def _past(self, piece: Piece, mirror: Mirror) -> dict[str, NDArray[np.float32]]:
         """What came before the piece, by input."""
@@ -215,6 +238,7 @@ class Running:
         tally: Tally,
         piece: Piece,
         arrays: list[NDArray[Any]],
+        passed: dict[int, NDArray[np.float32]],
         began: float,
     ) -> None:
         """Starts the request.
@@ -225,13 +249,15 @@ class Running:
             tally: of the network.
             piece: what is computed.
             arrays: the network's inputs, in order.
+            passed: results that are inputs, by their place; see ``Interface``.
             began: when the first of them was prepared, by ``time.perf_counter``.
 
         Raises:
             RuntimeError: the device failed.
         """
         self._interface, self._request, self._tally = interface, request, tally
-        self._piece, self._began, self._is_over = piece, began, False
+        self._piece, self._passed = piece, passed
+        self._began, self._is_over = began, False
         request.start(arrays)
 
     def __enter__(self) -> Running:
@@ -255,6 +281,8 @@ class Running:
         """
         computed = self._request.wait()
         self._is_over = True
+        for place, array in sorted(self._passed.items()):
+            computed.insert(place, array)
         count = len(self._interface.outputs)
         blocks = dict(self._blocks(computed[count:]))
         checked = [part for block in blocks.values() for part in block]
