@@ -241,6 +241,11 @@ class Backend(ABC):
         """Estimated seconds that a call costs besides its nodes, unless a device's profile says."""
         return 0.0
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether ``cost`` stands on what was measured of this machine, or of its device."""
+        return self.device_profile() is not None
+
     def device_profile(self) -> DeviceProfile | None:
         """What was measured of its device, so that plans may choose it unasked; else None."""
         return None

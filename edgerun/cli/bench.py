@@ -13,7 +13,7 @@ from edgerun.cli import options
 from edgerun.cli.screen.visible import folded, visible
 
 if TYPE_CHECKING:
-    from edgerun.cli.bench_report import Run
+    from edgerun.cli.benchmark.report import Run
     from edgerun.engine.stats import Stats
     from edgerun.llm.llm import LLM
 
@@ -74,8 +74,8 @@ def bench(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    from edgerun.cli.bench_report import summary
-    from edgerun.cli.bench_rows import row_counts, row_figures
+    from edgerun.cli.benchmark.report import summary
+    from edgerun.cli.benchmark.rows import row_counts, row_figures
 
     _check_room(context, new_tokens)
     counts = None if rows is None else row_counts(rows)
@@ -85,16 +85,31 @@ def bench(
         _check_real(llm)
         prompt = prompt_tokens or max(1, min(PROMPT_TOKENS, llm.model.context - new_tokens))
         filled = None if context is None else context - new_tokens
-        runs = [one_run(llm, prompt, new_tokens, filled, index) for index in range(repeat + 1)]
-        figures = summary(llm, runs[1:], load_s)  # the first one warms up
+        runs, segments = measured_runs(llm, prompt, new_tokens, filled, repeat)
+        figures = summary(llm, runs, load_s) | {"segments": segments}
         if counts is not None:
             figures["rows"] = row_figures(llm, counts, _ids(llm, prompt, repeat + 1), repeat)
     print(json.dumps(figures) if as_json else _text(figures))
 
 
+def measured_runs(
+    llm: LLM, prompt: int, new_tokens: int, filled: int | None, repeat: int
+) -> tuple[list[Run], list[dict[str, Any]]]:
+    """Some runs after one that warms up, and what segments took in them."""
+    from edgerun.cli.benchmark.segments import median_figures, segment_figures
+
+    one_run(llm, prompt, new_tokens, filled, 0)
+    runs, rounds = [], []
+    for index in range(1, repeat + 1):
+        with llm.model.programs.meters.reading() as meters:
+            runs.append(one_run(llm, prompt, new_tokens, filled, index))
+        rounds.append(segment_figures(llm, meters))
+    return runs, median_figures(rounds)
+
+
 def one_run(llm: LLM, prompt: int, new_tokens: int, filled: int | None, index: int) -> Run:
     """Computes a prompt of its own and decodes, after it or after ``filled`` other tokens."""
-    from edgerun.cli.bench_report import Run
+    from edgerun.cli.benchmark.report import Run
 
     # Other ids every time, so that no run finds the last one's prompt in the cache.
     ids = _ids(llm, prompt, index)
@@ -110,10 +125,11 @@ def one_run(llm: LLM, prompt: int, new_tokens: int, filled: int | None, index: i
 
 
 def _text(figures: dict[str, Any]) -> str:
-    from edgerun.cli.bench_report import as_text
-    from edgerun.cli.bench_rows import row_lines
+    from edgerun.cli.benchmark.report import as_text
+    from edgerun.cli.benchmark.rows import row_lines
+    from edgerun.cli.benchmark.segments import segment_lines
 
-    lines = as_text(figures).splitlines()
+    lines = [*as_text(figures).splitlines(), "", *segment_lines(figures["segments"])]
     if "rows" in figures:
         lines += ["", *row_lines(figures["rows"])]
     return "\n".join(folded(visible(line), sys.stdout, " " * 8) for line in lines)

@@ -12,7 +12,7 @@ import typer
 from edgerun.cli import options
 
 if TYPE_CHECKING:
-    from edgerun.plan.breakeven import Split
+    from edgerun.plan.requests.breakeven import Split
 
 EXAMPLES = options.examples("edgerun plan", "edgerun plan ./my-model --explain")
 

@@ -11,7 +11,7 @@ from edgerun.backends.base import FEW_ROWS, Phase
 from edgerun.graph.ir import Graph
 
 if TYPE_CHECKING:
-    from edgerun.plan.breakeven import Split
+    from edgerun.plan.requests.breakeven import Split
 
 PROMPTS = "prompts"  # how a plan calls rows of prompts whose logits nobody wants
 

@@ -28,24 +28,33 @@ from edgerun.env import settings
 from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import value_shapes
-from edgerun.plan.plans import Plan, Segment
+from edgerun.plan.metering import Meters
+from edgerun.plan.plans import PROMPTS, Plan, Segment
 from edgerun.state import Batch, SequenceStore
 
 if TYPE_CHECKING:
-    from edgerun.plan.correction import Correction
+    from edgerun.plan.requests.correction import Correction
 
 logger = logging.getLogger(__name__)
 
 
 class Programs:
-    """Runs batches of any number of rows, each by the smallest program that takes it."""
+    """Runs batches of any number of rows, each by the smallest program that takes it.
+
+    Attributes:
+        meters: of its segments.
+    """
 
     def __init__(
-        self, compiled: Mapping[Shape, Executable], prompts: PromptRows | None = None
+        self,
+        compiled: Mapping[Shape, Executable],
+        prompts: PromptRows | None = None,
+        meters: Meters | None = None,
     ) -> None:
         """Takes one program for each shape of batches, and what takes rows of prompts first."""
         self._compiled = sorted(compiled.items(), key=lambda item: item[0].rows)
         self._prompts = prompts
+        self.meters = meters or Meters()
 
     @property
     def max_rows(self) -> int:
@@ -265,15 +274,16 @@ def compile_plan(
     """
     _check(plan, required)
     by_name = {backend.name: backend for backend in backends}
-    substitutes = Substitutes()
+    substitutes, meters = Substitutes(), Meters()
 
-    def program(segments: Sequence[Segment], shape: Shape) -> Executable:
+    def program(segments: Sequence[Segment], shape: Shape, part: str = "") -> Executable:
         parts = []
         for segment in segments:
             chosen = with_fallback(by_name, segment.backend, options, substitutes)
             is_required = segment.backend == required
             chosen = replace(chosen, required=is_required, is_asked=plan.is_asked)
-            parts.append(_compile(by_name[segment.backend], segment.graph, shape, chosen))
+            executable = _compile(by_name[segment.backend], segment.graph, shape, chosen)
+            parts.append(meters.add(part or shape.phase.value, segment, shape, executable))
         return parts[0] if len(parts) == 1 else Chain(parts)
 
     # Largest first: its kernels are the most, and compile while the others are bound.
@@ -285,7 +295,7 @@ def compile_plan(
         nothing = _without_rows(plan.segments[Phase.PREFILL][-1].graph)
         route, largest = plan.prompts, ordered.pop(0)
         others = plan.segments[Phase.PREFILL]
-        there = Deferred(lambda: program(route.segments, largest))
+        there = Deferred(lambda: program(route.segments, largest, PROMPTS))
         here = Deferred(lambda: program(others, largest))
         # What was asked for shall fail at once if it does; else what runs short prompts is first.
         (there if plan.is_asked else here).prepare()
@@ -295,7 +305,7 @@ def compile_plan(
     for shape in ordered:
         later = Deferred(partial(program, plan.segments[shape.phase], shape))
         compiled[shape] = later if _can_wait(plan, shape, by_name) else later.prepare()
-    return Programs(compiled, prompts)
+    return Programs(compiled, prompts, meters)
 
 
 def _can_wait(plan: Plan, shape: Shape, by_name: Mapping[str, Backend]) -> bool:
@@ -332,7 +342,9 @@ def _correction(plan: Plan, backends: Sequence[Backend]) -> Correction | None:
     is_real = not any(backend.is_simulated for backend in backends)
     if plan.is_asked or not plan.splits or not is_real:
         return None
-    from edgerun.plan.correction import Correction  # where nothing was measured, not needed
+    from edgerun.plan.requests.correction import (
+        Correction,  # where nothing was measured, not needed
+    )
 
     return Correction(plan.splits[0])
 

@@ -30,7 +30,9 @@ def plan_for(
     prompts, backends = candidates.prompts, candidates.backends
     measured = any(backend.device_profile() for backend in backends)
     if prompts is None and candidates.preferred is None and measured:
-        from edgerun.plan.together import plan_together  # where nothing was measured, not needed
+        from edgerun.plan.requests.together import (
+            plan_together,  # where nothing was measured, not needed
+        )
 
         return plan_together(graph, backends, budget, weighs_all=weighs_all)
     plan = make_plan(graph, backends, candidates.preferred)

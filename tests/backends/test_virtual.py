@@ -19,9 +19,9 @@ from edgerun.cli.main import main
 from edgerun.cli.screen.report import stats_lines
 from edgerun.errors import InputError, UnsupportedError
 from edgerun.graph.ir import Graph
-from edgerun.plan.forecast import path_seconds
-from edgerun.plan.pairs import Tasks, handover_seconds, launch_seconds, place_together
 from edgerun.plan.plans import Plan
+from edgerun.plan.requests.forecast import path_seconds
+from edgerun.plan.requests.pairs import Tasks, handover_seconds, launch_seconds, place_together
 from edgerun.plan.routes import plan_for, prompt_graph
 from edgerun.plan.tasks import Budget, Placed
 from tests.support.bundles import bundle_of

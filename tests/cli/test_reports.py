@@ -125,7 +125,7 @@ def test_bench_takes_a_prompt_that_fits_when_none_is_named(run: Run) -> None:
 
 def test_launches_are_what_is_left_of_a_call() -> None:
     from edgerun.backends.base import Launches
-    from edgerun.cli.bench_report import Work, launch
+    from edgerun.cli.benchmark.report import Work, launch
 
     work = Work(tokens=10, calls=10, seconds=1.0, native_s=0.9, read_bytes=0, macs=0)
     llm = SimpleNamespace(model=SimpleNamespace(workload=Workload(layers=5)))
@@ -214,7 +214,7 @@ def test_bench_is_one_table(run: Run) -> None:
 @pytest.mark.parametrize("native_s", [0.0, 0.5, 1.0, 1.5])
 def test_what_a_call_costs_is_at_most_the_call(native_s: float, wait_s: float) -> None:
     from edgerun.backends.base import Launches
-    from edgerun.cli.bench_report import Work, launch
+    from edgerun.cli.benchmark.report import Work, launch
 
     work = Work(tokens=9, calls=9, seconds=1.0, native_s=native_s, read_bytes=0, macs=0)
     llm: Any = SimpleNamespace(model=SimpleNamespace(workload=Workload(layers=5)))

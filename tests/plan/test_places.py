@@ -12,9 +12,9 @@ from edgerun.backends.base import NO_VALUES, Executable, Phase, Shape, Values
 from edgerun.errors import InputError, UnsupportedError
 from edgerun.model.bundle import open_bundle
 from edgerun.ops.base import LOGITS
-from edgerun.plan.correction import Correction
 from edgerun.plan.places import Places, placed_candidates
 from edgerun.plan.programs import Deferred, Programs, PromptRows, Substitutes
+from edgerun.plan.requests.correction import Correction
 from edgerun.plan.routes import plan_for, prompt_graph
 from edgerun.state import Batch, SequenceStore
 from tests.support.bundles import bundle_of

@@ -9,6 +9,7 @@ from edgerun.backends.base import (
     NO_VALUES,
     Backend,
     CompileOptions,
+    Executable,
     Phase,
     Support,
     buckets,
@@ -19,6 +20,22 @@ from edgerun.plan.planner import make_plan
 from edgerun.plan.programs import compile_plan
 from edgerun.plan.tasks import SWITCH_BYTES_A_SECOND, SWITCH_SECONDS
 from edgerun.state import Batch, SequenceStore, same_attention
+
+
+class Adding(Executable):
+    """Adds 1 in every node."""
+
+    def __init__(self, segment):
+        self.segment = segment
+
+    def __call__(self, batch, cache, values=NO_VALUES):
+        computed = {"ids": batch.ids.astype(np.float32), **values}
+        for node in self.segment.nodes:
+            computed[node.outputs[0]] = computed[node.inputs[0]] + 1
+        return {name: computed[name] for name in self.segment.outputs}
+
+    def close(self):
+        pass
 
 
 class Fake(Backend):
@@ -37,13 +54,7 @@ class Fake(Backend):
         return self.costs[int(node.name[1:])]
 
     def compile(self, segment, shape, options):
-        def run(batch, cache, values=NO_VALUES):
-            known = {"ids": batch.ids.astype(np.float32), **values}
-            for node in segment.nodes:
-                known[node.outputs[0]] = known[node.inputs[0]] + 1
-            return {name: known[name] for name in segment.outputs}
-
-        return run
+        return Adding(segment)
 
 
 def chain_graph(length):

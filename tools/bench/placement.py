@@ -28,8 +28,8 @@ from edgerun.errors import InputError
 from edgerun.llm.llm import LLM
 from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
-from edgerun.plan.breakeven import Split
-from edgerun.plan.forecast import Forecast
+from edgerun.plan.requests.breakeven import Split
+from edgerun.plan.requests.forecast import Forecast
 from edgerun.plan.routes import plan_for
 from edgerun.plan.tasks import Budget
 

@@ -78,6 +78,11 @@ class CpuBackend(Backend):
         speeds = Speeds(profile, threads, options.trits, self._stays_cached(graph, profile))
         return EMITTERS[node.op].cost(graph, node, shape, speeds)
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether this machine was."""
+        return self._options.machine is None and machine_profile().complete
+
     def call_seconds(self) -> float:
         """What was measured of calls without work."""
         return self._options.profile().for_planning().call_s

@@ -8,9 +8,9 @@ from dataclasses import replace
 from edgerun.backends.base import FEW_ROWS, Backend, Phase
 from edgerun.backends.estimates import kept_bytes
 from edgerun.graph.ir import Graph
-from edgerun.plan.pairs import Pair, Tasks, place_alone, place_together
 from edgerun.plan.planner import cheapest_path, cost_bases, make_plan, refusals_of
 from edgerun.plan.plans import Plan, Refusal, Route, Segment
+from edgerun.plan.requests.pairs import Pair, Tasks, place_alone, place_together
 from edgerun.plan.routes import prompt_graph
 from edgerun.plan.tasks import TYPICAL, USUAL, Budget, Task, segments_of
 
@@ -65,7 +65,7 @@ def plan_together(
     plan = _with_route(plan, tasks, mixing, pair)
     if not weighs_all:
         return plan
-    from edgerun.plan.splits import other_splits
+    from edgerun.plan.requests.splits import other_splits
 
     refused_splits = other_splits(tasks, mixing, pair.prompts, pair.replies)
     return replace(plan, splits=(*plan.splits, *refused_splits))
@@ -99,7 +99,7 @@ def _with_route(plan: Plan, tasks: Tasks, backends: Sequence[Backend], pair: Pai
     replies = {node.name: backend for node, backend, _ in pair.replies}
     if all(replies[node.name] is backend for node, backend, _ in pair.prompts):
         return plan
-    from edgerun.plan.splits import split_of
+    from edgerun.plan.requests.splits import split_of
 
     split = split_of(tasks, pair.prompts, pair.replies)
     tokens, route = split.from_tokens(), None

@@ -7,7 +7,7 @@ from math import ceil
 import numpy as np
 import pytest
 
-from edgerun.plan.breakeven import Side, Split
+from edgerun.plan.requests.breakeven import Side, Split
 
 HERE = Side(("cpu",), {1: 1e-3, 1024: 1.024})
 

@@ -11,9 +11,9 @@ import pytest
 from edgerun.backends.base import Backend, CompileOptions, Executable, Phase, Shape, Support
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.machine.devices import Call, DeviceProfile
-from edgerun.plan.forecast import Forecast, calls_of
-from edgerun.plan.pairs import Tasks
-from edgerun.plan.splits import split_of
+from edgerun.plan.requests.forecast import Forecast, calls_of
+from edgerun.plan.requests.pairs import Tasks
+from edgerun.plan.requests.splits import split_of
 from edgerun.plan.tasks import Budget, Placed, Task
 
 NODES = ("n0", "n1", "n2")

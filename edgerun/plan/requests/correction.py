@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import replace
 
 from edgerun.backends.base import FEW_ROWS
-from edgerun.plan.breakeven import Split
+from edgerun.plan.requests.breakeven import Split
 
 FEWEST, LATEST = 3, 7  # prompts whose median counts
 MOST = 4.0  # times slower or faster than expected that is believed

@@ -13,7 +13,7 @@ from edgerun.backends.base import Backend, CompileOptions, Executable, Phase, Sh
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.machine.devices import Call, DeviceProfile
-from edgerun.plan.pairs import Pair, Tasks, place_alone, place_together
+from edgerun.plan.requests.pairs import Pair, Tasks, place_alone, place_together
 from edgerun.plan.tasks import SWITCH_BYTES_A_SECOND, SWITCH_SECONDS, Budget
 
 WIDTH, LENGTH, PROMPT_LENGTH = 16, 4, 3

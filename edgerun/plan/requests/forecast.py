@@ -1,12 +1,19 @@
-"""How long whole prompts will take in a placement, call by call as the engine makes them."""
+"""How long calls will take: those of whole prompts in a placement, and those that were made."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from edgerun.backends.base import Phase, Shape
+from edgerun.backends.base import Backend, Phase, Shape
+from edgerun.backends.estimates import kept_bytes
+from edgerun.graph.shapes import value_shapes
+from edgerun.plan.requests.pairs import handover_seconds
 from edgerun.plan.tasks import Placed, Task
+
+if TYPE_CHECKING:
+    from edgerun.plan.metering import Meter
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +68,31 @@ def path_seconds(task: Task, placed: Placed) -> float:
     for (node, backend, _), nbytes in zip(placed, task.crossing_bytes(), strict=True):
         total += task.change_seconds(before, backend, nbytes) + task.cost(backend, node)
         before = backend
+    return total
+
+
+def metered_seconds(meter: Meter, backend: Backend) -> float | None:
+    """Seconds that the calls of a segment were expected to take, keys and values handed over.
+
+    Returns:
+        None where nothing was measured that says so.
+    """
+    if not backend.is_measured:
+        return None
+    graph, phase = meter.segment.graph, meter.shape.phase
+    shapes = value_shapes(graph)
+    late = {
+        node.name for node in graph.nodes if any(shapes[name].selected for name in node.outputs)
+    }
+    total = 0.0
+    for call in meter.calls:
+        task = Task(graph, Shape(phase, call.rows, call.cached), frozenset())
+        logits = task.shaped(Shape(phase, call.logit_rows, call.cached))
+        total += task.change_seconds(None, backend, 0)
+        for node in graph.nodes:
+            total += handover_seconds(call.rows * kept_bytes(node), backend, backend)
+            if node.name not in late:
+                total += task.cost(backend, node)
+            elif call.logit_rows:
+                total += logits.cost(backend, node)
     return total

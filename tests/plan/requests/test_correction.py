@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from edgerun.backends.base import FEW_ROWS
-from edgerun.plan.breakeven import Side, Split
-from edgerun.plan.correction import FEWEST, LATEST, MOST, NEVER, Correction, Factor
+from edgerun.plan.requests.breakeven import Side, Split
+from edgerun.plan.requests.correction import FEWEST, LATEST, MOST, NEVER, Correction, Factor
 
 
 def test_the_median_of_the_latest_counts_within_limits() -> None:

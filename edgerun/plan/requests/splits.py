@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from edgerun.backends.base import FEW_ROWS, Backend, Shape
 from edgerun.backends.estimates import kept_bytes
-from edgerun.plan.breakeven import Side, Split
-from edgerun.plan.forecast import Forecast, path_seconds
-from edgerun.plan.pairs import Tasks, handover_seconds, launch_seconds
 from edgerun.plan.planner import cheapest_path
+from edgerun.plan.requests.breakeven import Side, Split
+from edgerun.plan.requests.forecast import Forecast, path_seconds
+from edgerun.plan.requests.pairs import Tasks, handover_seconds, launch_seconds
 from edgerun.plan.tasks import Placed, Task
 
 POINTS = (1, 8, FEW_ROWS, FEW_ROWS + 1, 32, 64, 128, 256, 512)  # rows of calls to estimate

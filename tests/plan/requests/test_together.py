@@ -253,7 +253,8 @@ def test_calls_that_made_a_network_say_nothing_of_the_device(
 ) -> None:
     seen: list[int] = []
     monkeypatch.setattr(
-        "edgerun.plan.correction.Correction.went_there", lambda self, rows, s: seen.append(rows)
+        "edgerun.plan.requests.correction.Correction.went_there",
+        lambda self, rows, s: seen.append(rows),
     )
     calibrated(device(version, 1e12, 1e6))
     rng = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from edgerun.machine.devices import cut
 
 if TYPE_CHECKING:
-    from edgerun.plan.forecast import Forecast
+    from edgerun.plan.requests.forecast import Forecast
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""What ``edgerun bench`` says."""
