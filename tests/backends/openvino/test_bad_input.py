@@ -20,6 +20,8 @@ from edgerun.backends.openvino import session as sessions
 from edgerun.backends.openvino.devices import DEVICES
 from edgerun.cli.main import main
 from edgerun.errors import BackendError, PromptError
+from edgerun.machine.devices import Call, DeviceProfile, device_key
+from edgerun.machine.profile import MachineProfile
 from tests.backends.openvino.test_places import ids_of
 from tests.support.bundles import bundle_of
 from tests.support.machines import EVERYTHING, INTEL, OPENCL, Pretend
@@ -213,6 +215,26 @@ def test_devices_that_stand_for_several_name_the_option(
     assert_refused(
         typed(capsys, "run", str(folder), "-p", "hi", *named), repr(device), "--place prefill="
     )
+
+
+def test_what_another_driver_measured_counts_as_none_and_plans_say_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate = {1: 1e9, 128: 1e9}
+    old = DeviceProfile({"float/int4": (Call(64, 10**9, 1e-6),)}, version="OpenVINO 2026.4.0")
+    known = MachineProfile(
+        bandwidth={1: 1e9},
+        rates={"float/int4": rate},
+        fork_join_s={1: 1e-7},
+        devices={device_key("openvino:CPU", old.version): old},
+    )
+    monkeypatch.setattr("edgerun.machine.profile.machine_profile", lambda: known)
+    monkeypatch.setattr("edgerun.backends.openvino.machine_profile", lambda: known)
+    code, out, _ = typed(capsys, "plan", "--explain")
+    assert code == 0
+    text = " ".join(out.split())
+    assert "openvino:CPU assumed: measured with OpenVINO 2026.4.0 only; `edgerun doctor" in text
+    assert "measures this device anew" in text
 
 
 def test_a_prompt_as_long_as_the_context(folder: Path) -> None:
