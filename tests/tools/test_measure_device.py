@@ -142,6 +142,15 @@ def test_nothing_is_written_if_a_test_fails(
     assert reason in line
 
 
+def test_all_laptops_of_the_repository_can_be_planned_with() -> None:
+    """Those that somebody measured are of devices, not of what stands in for one."""
+    paths = sorted(measure_device.FOLDER.parent.rglob("*.json"))
+    assert len(paths) >= 4
+    for path in paths:
+        assert Laptop.read(path).figures()
+        assert not json.loads(path.read_text()).get("stands_in"), path
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["CPU", "NPUW-CPU"])
 def test_the_whole_procedure(

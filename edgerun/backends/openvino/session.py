@@ -22,6 +22,7 @@ from edgerun.backends.openvino.mirror import Mirror
 from edgerun.backends.openvino.network import Request, Tally
 from edgerun.backends.openvino.obstacles import unlisted
 from edgerun.errors import BackendError
+from edgerun.kernels.host.memory import available_memory
 from edgerun.limited import run_limited
 
 logger = logging.getLogger(__name__)
@@ -111,23 +112,27 @@ class Session:
             )
 
     def check_memory(self, weight_bytes: int) -> None:
-        """Looks whether weights have room in the device's memory.
+        """Looks whether weights have room in the memory that the device computes from.
 
         Raises:
             BackendError: they have not.
         """
-        if not self.device.memory:
-            return
-        try:
-            room_bytes = int(self.core.get_property(self.device.plugin, self.device.memory))
-        except RuntimeError:  # a driver that does not say
-            return
-        if weight_bytes > room_bytes:
+        room_bytes = self._room_bytes()
+        if room_bytes is not None and weight_bytes > room_bytes:
             raise BackendError(
-                f"{self.device.title} cannot run this model: its memory has "
-                f"{room_bytes / 1e9:.2f} GB, of which the weights alone would take "
-                f"{weight_bytes / 1e9:.2f} GB; export it with fewer bits, or leave it to the CPU"
+                f"{self.device.title} cannot run this model: its weights would take "
+                f"{weight_bytes / 1e9:.2f} GB there, and {room_bytes / 1e9:.2f} GB of memory are "
+                "there for it; export it with fewer bits, or leave it to the CPU"
             )
+
+    def _room_bytes(self) -> int | None:
+        """Of the device, or free for a device that is the processor; None if nobody says."""
+        if not self.device.memory:
+            return available_memory()
+        try:
+            return int(self.core.get_property(self.device.plugin, self.device.memory))
+        except RuntimeError:  # a driver that does not say
+            return None
 
     @property
     def core(self) -> Any:

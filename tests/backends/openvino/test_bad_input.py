@@ -169,19 +169,21 @@ def test_a_second_gpu_that_openvino_does_not_list(
     )
 
 
-@pytest.mark.parametrize("device", ["NPU", "GPU.1"])
+@pytest.mark.parametrize("device", ["NPU", "GPU.1", "CPU", "NPUW-CPU"])
 def test_a_model_larger_than_the_memory_of_a_device(
     device: str,
     capsys: pytest.CaptureFixture[str],
     folder: Path,
     pretend: Pretend,
-    monkeypatch: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Of a device that is the processor, than what is free, or the system would end the process."""
     pretend(*EVERYTHING, vendors=[INTEL, INTEL], accelerators=1)
     monkeypatch.setattr(sessions, "openvino_core", lambda: Core(["0", "1"], memory=10_000))
+    monkeypatch.setattr(sessions, "available_memory", lambda: 10_000)
     assert_refused(
         run_at(capsys, folder, f"prefill=openvino:{device}"),
-        f"openvino:{device} cannot run this model: its memory has 0.00 GB",
+        f"openvino:{device} cannot run this model: its weights would take 0.00 GB there, and 0.00",
         "export it with fewer bits, or leave it to the CPU",
     )
 
