@@ -6,10 +6,10 @@ fraction, is then ``v / 243`` rounded up, and a digit is what a multiplication b
 of the byte; the rest is the fraction of the digits that follow. The rounding is too small to
 change a digit. llama.cpp stores its TQ1_0 so.
 
-A vector of ``lanes`` bytes is a tile of ``5 * lanes`` weights of one row: digit p of byte j is
-weight ``j + p * lanes``, so that unpacking gives runs of consecutive weights (``kernels/layout.py``
-has the same idea for bits). Bundles never hold trits: they are made from two-bit codes while a
-model is loaded.
+Here digit p of byte j of a tile of ``lanes`` bytes is weight ``j + p * lanes``: unpacking gives
+runs of ``lanes`` consecutive weights. Kernels give each row such tiles of four bytes, those of as
+many rows as a vector has dwords side by side (``kernels/layouts/trits.py``). Bundles never hold
+trits: they are made from two-bit codes while a model is loaded.
 """
 
 from __future__ import annotations

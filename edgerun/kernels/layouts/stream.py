@@ -117,11 +117,11 @@ def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8], read: Read) -> b
     function = native("repack", bits=packed.bits, lanes=lanes)
     at_once = max(1, PIECE_BYTES // (SLAB_ROWS * rows.shape[1]))
     for first in range(0, chunks, at_once):
-        some = range(first, min(chunks, first + at_once))
-        row = some.start * SLAB_ROWS
-        piece = read(rows[row : some.stop * SLAB_ROWS])
+        slabs = range(first, min(chunks, first + at_once))
+        row = slabs.start * SLAB_ROWS
+        piece = read(rows[row : slabs.stop * SLAB_ROWS])
         arguments[0] = piece.ctypes.data - row * rows.shape[1]  # where row 0 would lie
-        on_all_cores(function, arguments, some, rows.nbytes)
+        on_all_cores(function, arguments, slabs, rows.nbytes)
     return packed.bits == 2 and not zeros.any()
 
 

@@ -1,4 +1,4 @@
-"""Ternary matrices as streams of trits: ``layout.py`` with five weights to a byte."""
+"""Ternary matrices as streams of trits: ``stream.py`` with five weights to a byte."""
 
 from __future__ import annotations
 

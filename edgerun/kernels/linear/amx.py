@@ -3,7 +3,7 @@
 The same chunks, pieces and layouts as in ``gemm.py``: a piece of the weights is unpacked once to
 one byte a code and multiplied by all batch rows, here 32 x 32 outputs at a time
 (``amx_tiles.py``). A part of a tile costs no more than its rows, so these kernels take all rows
-of a batch, unless it is too small (``lookup_rows`` of ``linear.py``).
+of a batch, unless it is too small (``lookup_rows`` of ``turns.py``).
 
 Bounds: those of ``gemm.py``, and the same bits. Sums of ``amx_row`` are exact; those of
 ``amx_block`` are exact in each block, scaled and added up in order.
@@ -21,8 +21,9 @@ from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import int_at, word
 from edgerun.kernels.linear.amx_tiles import SIDE, STEP_BYTES, TOKENS, UNITS, WIDTH
 from edgerun.kernels.linear.gemm import VECTORS, driver, steps_a_piece, unpacking
-from edgerun.kernels.linear.rows import BLOCK, ROW, block_store, lookup_rows, row_store
+from edgerun.kernels.linear.rows import BLOCK, ROW, block_store, row_store
 from edgerun.kernels.linear.tiles import K_STEP, zero_point
+from edgerun.kernels.linear.turns import lookup_rows
 
 LANES = 64  # bytes of the vectors around the tiles
 DEPTH = 64  # of K in a tile, at most

@@ -9,9 +9,27 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from edgerun.kernels.lang.dot import total_type
-from edgerun.kernels.lang.ir import F32, I32, I64, integer, literals, load_from, store_to
+from edgerun.kernels.lang.ir import (
+    F32,
+    I32,
+    I64,
+    integer,
+    literals,
+    load_from,
+    offset,
+    prefetch_line,
+    store_to,
+)
 from edgerun.kernels.lang.simd import Vec, broadcast, constant, declare
-from edgerun.kernels.linear.tiles import K_STEP, Tile, TileShape, at_most, zero_point
+from edgerun.kernels.linear.tiles import (
+    K_STEP,
+    SCALES_AHEAD_BYTES,
+    UNPACKED,
+    Tile,
+    TileShape,
+    at_most,
+    zero_point,
+)
 
 
 @intrinsic(prefer_literal=True)
@@ -32,6 +50,8 @@ def block_tile(  # type: ignore[no-untyped-def]
     x_blocks,
     blocks,
     sums,
+    ahead,
+    pace,
     fresh,
     vectors,
     tokens,
@@ -53,7 +73,7 @@ def block_tile(  # type: ignore[no-untyped-def]
     shape, steps = TileShape(*values[1:7]), values[7] // K_STEP
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        tile = Tile(builder, shape, [args[0], *args[2:5]], args[5:8])
+        tile = Tile(builder, shape, [args[0], *args[2:5]], args[5:8], args[15:17])
         tile.place_vectors(args[1])
         places, sums = tile.sums_at(args[14], Vec("f32", shape.lanes // 4), fresh=values[0])
         scaling = _Scaling(tile, args[2], args[9], [args[8], *args[10:13]])
@@ -71,7 +91,7 @@ def block_tile(  # type: ignore[no-untyped-def]
         return context.get_dummy_value()
 
     literal = (fresh, vectors, tokens, bits, form, lanes, isa, block)
-    return types.void(*[types.intp] * 15, *literal), codegen
+    return types.void(*[types.intp] * 17, *literal), codegen
 
 
 def _folded(tile: Tile, totals: list[Any], steps: int) -> list[Any]:
@@ -124,7 +144,11 @@ class _Scaling:
         tile, builder, kind = self.tile, self.tile.builder, self.floats.llvm
         shape = tile.shape
         place = builder.mul(block, integer(shape.lanes))
-        rows = [load_from(builder, builder.add(base, place), kind) for base in self.scales]
+        places = [builder.add(base, place) for base in self.scales]
+        if shape.form != UNPACKED:
+            for at in places:
+                prefetch_line(builder, offset(builder, at, SCALES_AHEAD_BYTES))
+        rows = [load_from(builder, at, kind) for at in places]
         name = f"llvm.fmuladd.v{self.floats.lanes}f32"
         fma = declare(builder, name, kind, kind, kind, kind)
         for t, start in enumerate(self.x_scales):

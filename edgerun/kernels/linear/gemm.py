@@ -26,7 +26,7 @@ from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import word
 from edgerun.kernels.linear.block_tiles import block_tile
 from edgerun.kernels.linear.row_tiles import row_tile
-from edgerun.kernels.linear.rows import BLOCK, ROW, block_store, lookup_rows, row_store
+from edgerun.kernels.linear.rows import BLOCK, ROW, block_store, row_store
 from edgerun.kernels.linear.tiles import (
     K_STEP,
     PIECE_BYTES,
@@ -34,6 +34,7 @@ from edgerun.kernels.linear.tiles import (
     parts,
     zero_point,
 )
+from edgerun.kernels.linear.turns import lookup_rows
 
 VECTORS = 2  # of weight rows in a tile
 MOST_ROWS = 256  # batch rows that share an unpacked piece
@@ -154,6 +155,8 @@ def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
                 steps,
                 sums + t * width,
                 0,
+                0,
+                0,
                 VECTORS,
                 tokens,
                 bits,
@@ -195,6 +198,8 @@ def gemm_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body
                 blocks,
                 steps * K_STEP // block,
                 sums + t * width,
+                0,
+                0,
                 0,
                 VECTORS,
                 tokens,

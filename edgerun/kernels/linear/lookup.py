@@ -48,13 +48,8 @@ from edgerun.kernels.linear.lookup_tiles import (
     transpose_bytes,
     transpose_totals,
 )
-from edgerun.kernels.linear.rows import (
-    CODES,
-    OUTPUTS,
-    ROW_SCALES,
-    finish,
-    lookup_rows,
-)
+from edgerun.kernels.linear.rows import CODES, OUTPUTS, ROW_SCALES, finish
+from edgerun.kernels.linear.turns import lookup_rows
 
 SAFE = 2**15 - 1 - 32 * 128  # magnitudes that one more pass cannot carry beyond int16
 EIGHT = 8
@@ -90,11 +85,11 @@ def lookup_entries(lanes: int, tokens: int) -> Body:
         panels, tiles, row_bytes = a.panels, a.tiles, a.tiles * lanes
         panel_bytes = lanes // 4 * BYTES
         first, last = chunk * a.step, min(panels, (chunk + 1) * a.step)
-        for some in range(first, last, PANELS_AT_ONCE):
-            end = min(last, some + PANELS_AT_ONCE)
+        for begin in range(first, last, PANELS_AT_ONCE):
+            end = min(last, begin + PANELS_AT_ONCE)
             for tile in range(0, tiles, PAIR):
-                target = a.entries + (tile // PAIR * panels + some) * panel_bytes
-                for panel in range(some, end):
+                target = a.entries + (tile // PAIR * panels + begin) * panel_bytes
+                for panel in range(begin, end):
                     source = a.codes + panel * row_bytes + tile * lanes
                     left, right = load(source, "u8", lanes), load(source + lanes, "u8", lanes)
                     store_pair(_entries(left), _entries(right), target)
@@ -124,10 +119,10 @@ def lookup_columns(tokens: int) -> Body:
             start, step = source + k, stride
             if missing:
                 for row in range(LANES):
-                    some = splat(0, "i8", LANES)
+                    codes = splat(0, "i8", LANES)
                     if first + row < rows:
-                        some = load(source + row * stride + k, "i8", LANES)
-                    store(spare + row * LANES, some)
+                        codes = load(source + row * stride + k, "i8", LANES)
+                    store(spare + row * LANES, codes)
                 start, step = spare, LANES
             transpose_bytes(start, step, target + k * tokens * 2, tokens * 2)
 

@@ -27,6 +27,8 @@ def row_tile(  # type: ignore[no-untyped-def]
     last_token,
     count,
     sums,
+    ahead,
+    pace,
     fresh,
     vectors,
     tokens,
@@ -41,7 +43,8 @@ def row_tile(  # type: ignore[no-untyped-def]
     ``panel_bytes`` further each, those beyond number ``last`` are read as that one. Along K
     vectors are ``w_step`` apart. ``x`` is the address of the first token's codes, ``x_stride``
     apart; tokens beyond number ``last_token`` are read as that one. Sums are added to those there
-    are, unless ``fresh``.
+    are, unless ``fresh``. Packed codes are asked for ``ahead`` bytes before their use at first, and
+    ``pace`` bytes for each vector that is multiplied.
     """
     values = literals(fresh, vectors, tokens, bits, form, lanes, isa)
     if values is None:
@@ -49,7 +52,7 @@ def row_tile(  # type: ignore[no-untyped-def]
     shape = TileShape(*values[1:])
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        tile = Tile(builder, shape, [args[0], *args[2:5]], args[5:8])
+        tile = Tile(builder, shape, [args[0], *args[2:5]], args[5:8], args[10:12])
         tile.place_vectors(args[1])
         places, totals = tile.sums_at(args[9], total_type(shape.lanes), fresh=values[0])
 
@@ -70,7 +73,7 @@ def row_tile(  # type: ignore[no-untyped-def]
         return context.get_dummy_value()
 
     literal = (fresh, vectors, tokens, bits, form, lanes, isa)
-    return types.void(*[types.intp] * 10, *literal), codegen
+    return types.void(*[types.intp] * 12, *literal), codegen
 
 
 def _in_units(tile: Tile, bodies: Any, fold: Callable[[int, int], None]) -> None:

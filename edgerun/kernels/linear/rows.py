@@ -12,24 +12,20 @@ float32 accumulation over B of them adds at most B * 2**-24 of the sum of magnit
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from numba import float32, int32, njit
 
 from edgerun.formats.trits import DIGITS
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
-from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.lang.simd import cast, fma, load, reduce_add, splat, store
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import float_at, int_at, set_float, word
 from edgerun.kernels.linear.block_tiles import block_tile
 from edgerun.kernels.linear.float_tiles import float_tile
 from edgerun.kernels.linear.row_tiles import row_tile
-from edgerun.kernels.linear.tiles import K_STEP, PACKED, TRITS, parts, zero_point
-
-STREAMS = 4  # panels that are read side by side where memory is not the limit
-HIDDEN_PRODUCTS = 8  # that a byte of codes can be multiplied by while the next ones are read
+from edgerun.kernels.linear.tiles import K_STEP, PACKED, TRITS, zero_point
+from edgerun.kernels.linear.turns import in_turns, turn_of, vectors_of
 
 # Arguments that linear kernels share.
 OUTPUTS = (
@@ -120,98 +116,41 @@ def block_store(lanes: int, vectors: int) -> Any:
     return store_rows
 
 
-@njit(inline="always")
-def lookup_rows(rows, tokens):  # type: ignore[no-untyped-def]
-    """How many of a batch's rows are done in blocks of ``tokens`` by lookup; 0 means none.
-
-    A block that is not half full costs more than row by row. A negative number stands for blocks
-    of any size: all rows, if there are as many as its magnitude.
-    """
-    if tokens < 0:
-        return rows if rows >= -tokens else 0
-    return min(rows, (rows + tokens // 2) // max(1, tokens) * tokens)
-
-
-def _streams(bits: int, isa: str, tokens: int) -> int:
-    """Panels that are read side by side for so many batch rows."""
-    return isa_of(isa).streams if tokens * 8 // bits <= HIDDEN_PRODUCTS else STREAMS
-
-
-def _vectors(bits: int, isa: str, tokens: int) -> int:
-    """Panels of a tile: their partial sums fill half of the registers."""
-    room = isa_of(isa).registers // 2 // isa_of(isa).partial
-    return min(_streams(bits, isa, tokens), room // tokens // parts(bits, isa))
-
-
-def _turns(turn: Callable[[int], Any], bits: int, lanes: int, isa: str) -> Body:
-    """The loops around tiles: panels, and the batch rows that take turns with them.
-
-    ``turn(tokens)`` makes the function that computes and stores the outputs of ``tokens`` rows
-    and ``streams`` panels; the argument ``lookup`` says which rows other kernels do.
-    """
-    four, two, one = turn(4), turn(2), turn(1)
-    of_four, of_two, of_one = (_streams(bits, isa, tokens) for tokens in (4, 2, 1))
-    sums_bytes = 4 * STREAMS * lanes
-
-    def body(a: Arguments, chunk: int) -> None:
-        rows, begin = word(a.rows, 0), chunk * a.step
-        end = min(a.panels, begin + a.step)
-        first = lookup_rows(rows, a.lookup)
-        streams = of_one if rows - first == 1 else of_two if rows - first < 4 else of_four
-        apart = (end - begin + streams - 1) // streams
-        sums = scratch(sums_bytes)
-        for panel in range(begin, begin + apart):
-            last, row = end - 1 - panel, first
-            while row + 4 <= rows:
-                four(a, row, panel, streams, apart, last, sums)
-                row += 4
-            if row + 2 <= rows:
-                two(a, row, panel, streams, apart, last, sums)
-                row += 2
-            if row < rows:
-                one(a, row, panel, streams, apart, last, sums)
-
-    return body
-
-
 def row_turns(bits: int, form: str, lanes: int, isa: str) -> Body:
     """A kernel over rows with one scale."""
 
     def turn(tokens: int) -> Any:
-        vectors = _vectors(bits, isa, tokens)
-        store_rows = row_store(zero_point(bits, isa, form), lanes, vectors)
+        vectors = vectors_of(bits, isa, tokens)
 
-        @njit
-        def turn_of(a, row, panel, streams, apart, last, sums):  # type: ignore[no-untyped-def]
+        @njit(inline="always")
+        def multiply(a, row, panel, apart, last, sums, ahead, pace):  # type: ignore[no-untyped-def]
             tiles, stride = a.tiles, a.x_stride
-            x = a.x + row * stride
-            for stream in range(0, streams, vectors):
-                ahead = stream * apart
-                if ahead <= last:
-                    row_tile(
-                        a.codes + (panel + ahead) * tiles * lanes,
-                        tiles * lanes,
-                        apart,
-                        last - ahead,
-                        lanes,
-                        x,
-                        stride,
-                        tokens - 1,
-                        tiles,
-                        sums,
-                        1,
-                        vectors,
-                        tokens,
-                        bits,
-                        form,
-                        lanes,
-                        isa,
-                    )
-                    store_rows(a, row, tokens, panel + ahead, apart, last - ahead, sums)
+            row_tile(
+                a.codes + panel * tiles * lanes,
+                tiles * lanes,
+                apart,
+                last,
+                lanes,
+                a.x + row * stride,
+                stride,
+                tokens - 1,
+                tiles,
+                sums,
+                ahead,
+                pace,
+                1,
+                vectors,
+                tokens,
+                bits,
+                form,
+                lanes,
+                isa,
+            )
 
-        return turn_of
+        store_rows = row_store(zero_point(bits, isa, form), lanes, vectors)
+        return turn_of(tokens, vectors, multiply, store_rows)
 
-    return _turns(turn, bits, lanes, isa)
+    return in_turns(turn, bits, lanes, isa, blocks=False)
 
 
 @kernel("linear_row", ROW + " lookup")
@@ -248,46 +187,43 @@ def linear_block(bits: int, lanes: int, block: int, isa: str) -> Body:
     """
 
     def turn(tokens: int) -> Any:
-        vectors = _vectors(bits, isa, tokens)
-        store_rows = block_store(lanes, vectors)
+        vectors = vectors_of(bits, isa, tokens)
 
-        @njit
-        def turn_of(a, row, panel, streams, apart, last, sums):  # type: ignore[no-untyped-def]
+        @njit(inline="always")
+        def multiply(a, row, panel, apart, last, sums, ahead, pace):  # type: ignore[no-untyped-def]
             tiles, stride, blocks = a.tiles, a.x_stride, a.blocks
-            x, at = a.x + row * stride, row * blocks * 4
-            for stream in range(0, streams, vectors):
-                ahead = stream * apart
-                if ahead <= last:
-                    block_tile(
-                        a.codes + (panel + ahead) * tiles * lanes,
-                        tiles * lanes,
-                        apart,
-                        last - ahead,
-                        lanes,
-                        x,
-                        stride,
-                        tokens - 1,
-                        a.scales + (panel + ahead) * blocks * lanes,
-                        last - ahead,
-                        a.x_scale + at,
-                        a.x_sum + at,
-                        blocks,
-                        blocks,
-                        sums,
-                        1,
-                        vectors,
-                        tokens,
-                        bits,
-                        PACKED,
-                        lanes,
-                        isa,
-                        block,
-                    )
-                    store_rows(a, row, tokens, panel + ahead, apart, last - ahead, sums)
+            at = row * blocks * 4
+            block_tile(
+                a.codes + panel * tiles * lanes,
+                tiles * lanes,
+                apart,
+                last,
+                lanes,
+                a.x + row * stride,
+                stride,
+                tokens - 1,
+                a.scales + panel * blocks * lanes,
+                last,
+                a.x_scale + at,
+                a.x_sum + at,
+                blocks,
+                blocks,
+                sums,
+                ahead,
+                pace,
+                1,
+                vectors,
+                tokens,
+                bits,
+                PACKED,
+                lanes,
+                isa,
+                block,
+            )
 
-        return turn_of
+        return turn_of(tokens, vectors, multiply, block_store(lanes, vectors))
 
-    return _turns(turn, bits, lanes, isa)
+    return in_turns(turn, bits, lanes, isa, blocks=True)
 
 
 @kernel(

@@ -37,7 +37,8 @@ from edgerun.kernels.linear.trit_tiles import Digits
 
 K_STEP = 4  # codes of one row in a dword
 UNROLL = 8  # steps in a loop's body, about
-LINE, AHEAD_BYTES = 64, 1024  # of memory; how far before its use it is asked for
+LINE = 64  # bytes of memory that are asked for at a time
+AHEAD_BYTES, SCALES_AHEAD_BYTES = 1024, 256  # how far before their use weights are asked for
 PACKED, TRITS, UNPACKED = "packed", "trits", "unpacked"
 PIECE_BYTES = 16 * 1024  # of unpacked codes: half of a small first cache
 
@@ -120,9 +121,11 @@ class TileShape:
 
 
 class Tile:
-    """Emits steps along K; ``w`` and ``x`` are the operands that ``row_tile`` describes."""
+    """Emits steps along K; the operands are those that ``row_tile`` describes."""
 
-    def __init__(self, builder: Any, shape: TileShape, w: list[Any], x: list[Any]) -> None:
+    def __init__(
+        self, builder: Any, shape: TileShape, w: list[Any], x: list[Any], prefetch: list[Any]
+    ) -> None:
         self.builder, self.shape, self.dots = builder, shape, DOTS[isa_of(shape.isa).dots]
         address, apart, last, self.w_step = w
         self.numbers = [
@@ -138,6 +141,8 @@ class Tile:
         ]
         self.x = [builder.add(start, builder.mul(token, stride)) for token in self.tokens]
         self.x_offset = variable(builder, integer(0))
+        ahead, self.pace = prefetch
+        self.prefetch_offset = variable(builder, ahead)
         self.partial = self.dots.partial(shape.lanes)
         zero = constant(self.partial, 0)
         sets = 1 if shape.form == UNPACKED else shape.parts * (1 + shape.paired)
@@ -217,6 +222,7 @@ class Tile:
         builder, shape = self.builder, self.shape
         w, x = builder.load(self.w_offset), builder.load(self.x_offset)
         kind = Vec("u8", shape.lanes).llvm
+        ask = builder.load(self.prefetch_offset)
         if shape.form == UNPACKED:  # the next tile has other tokens
             ahead = builder.add(x, builder.mul(self.x_stride, integer(shape.tokens)))
             for base in self.x:
@@ -225,10 +231,11 @@ class Tile:
             at = builder.add(w, builder.mul(self.w_step, integer(index)))
             if shape.form == UNPACKED:
                 at = offset(builder, at, pieces[0] * PIECE_BYTES // shape.parts)
-            self._prefetch(at, index * shape.lanes)
+            if index * shape.lanes % LINE == 0:
+                self._prefetch(builder.add(ask, builder.mul(self.pace, integer(index))))
             packed = [load_from(builder, builder.add(base, at), kind) for base in self.w]
-            for first, some in self._together(packed):
-                planes = [self._planes(vector, pieces) for vector in some]
+            for first, group in self._together(packed):
+                planes = [self._planes(vector, pieces) for vector in group]
                 for plane in range(shape.planes):
                     step = integer((index * shape.planes + plane) * K_STEP)
                     codes = [vector[plane]() for vector in planes]
@@ -237,15 +244,16 @@ class Tile:
         builder.store(builder.add(w, whole), self.w_offset)
         moved = builder.add(x, integer(vectors * shape.planes * K_STEP))
         builder.store(moved, self.x_offset)
+        asked = builder.mul(self.pace, integer(vectors))
+        builder.store(builder.add(ask, asked), self.prefetch_offset)
 
-    def _prefetch(self, at: Any, place: int) -> None:
+    def _prefetch(self, at: Any) -> None:
         """Asks for codes ahead where a vector takes so long that the hardware does not."""
         shape = self.shape
         slow = shape.tokens > 1 or (self.depth and shape.planes > 2)
-        if slow and shape.form != UNPACKED and place % LINE == 0:
+        if slow and shape.form != UNPACKED:
             for base in self.w:
-                ahead = self.builder.add(base, integer(AHEAD_BYTES))
-                prefetch_line(self.builder, self.builder.add(ahead, at))
+                prefetch_line(self.builder, self.builder.add(base, at))
 
     def _together(self, packed: list[Any]) -> list[tuple[int, list[Any]]]:
         """Vectors that are unpacked side by side; of trits few digits may be alive at a time."""

@@ -27,8 +27,8 @@ from edgerun.kernels.lang.simd import (
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import word
 from edgerun.kernels.linear.lookup_tiles import BYTES, PAIR, store_pair
-from edgerun.kernels.linear.rows import lookup_rows
 from edgerun.kernels.linear.trit_tiles import trit_planes
+from edgerun.kernels.linear.turns import lookup_rows
 
 PLANES = 4  # of two-bit codes in a byte
 
@@ -71,11 +71,11 @@ def _unpacking(lanes: int, isa: str, at_once: int) -> Any:
     """The function that unpacks up to ``at_once`` vectors of trits into planes at ``digits``."""
 
     @njit(inline="always")  # else Numba compiles it for this machine, whatever the kernel is for
-    def unpack(source, some, digits):  # type: ignore[no-untyped-def]
-        for tile in range(some):
+    def unpack(source, tiles, digits):  # type: ignore[no-untyped-def]
+        for tile in range(tiles):
             vector = load(source + tile * lanes, "u8", lanes)
             trit_planes(vector, digits + tile * DIGITS * lanes, isa)
-        for place in range(max(0, some) * DIGITS * lanes, at_once * DIGITS * lanes, lanes):
+        for place in range(max(0, tiles) * DIGITS * lanes, at_once * DIGITS * lanes, lanes):
             store(digits + place, splat(0, "u8", lanes))
 
     return unpack
