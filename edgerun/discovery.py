@@ -82,16 +82,16 @@ def modules_of(package: str) -> dict[str, str]:
     Raises:
         InputError: an added one has the name of one of ours.
     """
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for room in filter(None, (package, added_room(package))):
         for name in sorted(module.name for module in pkgutil.iter_modules(folders(room))):
-            if name in found:
+            if name in modules:
                 raise InputError(
                     f"{folders(room)[0]} holds {name}, which is the name of one of edgerun's own "
                     "files: rename the file, or uninstall the package that it came with"
                 )
-            found[name] = f"{room}.{name}"
-    return found
+            modules[name] = f"{room}.{name}"
+    return modules
 
 
 def added_room(package: str) -> str | None:

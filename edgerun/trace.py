@@ -34,7 +34,7 @@ def value_line(name: str, value: Any) -> str:
     line = f"{name}: {array.dtype} {list(array.shape)}"
     if not enabled(VALUES) or array.size == 0:
         return line
-    first = " ".join(f"{one:.4g}" for one in array.reshape(-1)[:SHOWN_VALUES])
+    first = " ".join(f"{element:.4g}" for element in array.reshape(-1)[:SHOWN_VALUES])
     return f"{line} from {array.min():.4g} to {array.max():.4g}, mean {array.mean():.4g}: {first}"
 
 

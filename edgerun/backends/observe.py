@@ -72,7 +72,7 @@ class ObservedExecutable(Executable):
         """
         before = cache.copied() if self._checks else cache
         outputs = self._inner(batch, cache, values)
-        known: dict[str, Any] = {
+        value_of: dict[str, Any] = {
             **self._segment.constants,
             **values,
             **outputs,
@@ -83,7 +83,7 @@ class ObservedExecutable(Executable):
             if self._shows:
                 self._show(node, outputs)
             if self._checks:
-                self._check(node, known, batch, before)
+                self._check(node, value_of, batch, before)
         return {name: outputs[name] for name in self._segment.outputs}
 
     def close(self) -> None:
@@ -96,15 +96,15 @@ class ObservedExecutable(Executable):
             trace.say(trace.SHAPES, f"{self._title} {node.op} {line}")
 
     def _check(
-        self, node: Node, known: Mapping[str, Any], batch: Batch, before: SequenceStore
+        self, node: Node, value_of: Mapping[str, Any], batch: Batch, before: SequenceStore
     ) -> None:
-        inputs = [known.get(name) for name in node.inputs]
+        inputs = [value_of.get(name) for name in node.inputs]
         values = OPS[node.op].evaluate(inputs, node.attrs, batch, before)
         for name, value in zip(node.outputs, values, strict=True):
             if value.size == 0:
                 continue
             spread = float(value.max() - value.min()) or 1.0
-            error = float(np.abs(known[name] - value).max()) / spread
+            error = float(np.abs(value_of[name] - value).max()) / spread
             if not error <= TOLERANCE:
                 raise BackendError(
                     f"back-end '{self._name}' diverges first at node '{node.name}' ({node.op}): "

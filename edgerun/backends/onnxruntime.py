@@ -63,11 +63,11 @@ class OnnxruntimeExecutable(Executable):
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         """Runs every sequence of the batch on its own; see ``Executable``."""
-        wanted = []
+        logits = []
         for start, stop in batch.runs():
             chosen = batch.logit_rows[(batch.logit_rows >= start) & (batch.logit_rows < stop)]
-            wanted.append(self._run(batch, cache, start, stop)[chosen - start])
-        return {LOGITS: np.concatenate(wanted)}
+            logits.append(self._run(batch, cache, start, stop)[chosen - start])
+        return {LOGITS: np.concatenate(logits)}
 
     def close(self) -> None:
         """Drops the session."""

@@ -43,14 +43,14 @@ class ReferenceExecutable(Executable):
         """
         for file in self._files:
             file.check()
-        known: dict[str, Any] = {IDS: batch.ids, POSITIONS: batch.positions}
-        known.update(values)
+        value_of: dict[str, Any] = {IDS: batch.ids, POSITIONS: batch.positions}
+        value_of.update(values)
         constants = self._segment.constants
         for node in self._segment.nodes:
-            inputs = [known.get(name, constants.get(name)) for name in node.inputs]
+            inputs = [value_of.get(name, constants.get(name)) for name in node.inputs]
             outputs = OPS[node.op].evaluate(inputs, node.attrs, batch, cache)
-            known.update(zip(node.outputs, outputs, strict=True))
-        return {name: known[name] for name in self._segment.outputs}
+            value_of.update(zip(node.outputs, outputs, strict=True))
+        return {name: value_of[name] for name in self._segment.outputs}
 
     def close(self) -> None:
         """Nothing to release."""

@@ -47,16 +47,16 @@ class Candidates:
         others = self.prompts.backends if self.prompts else ()
         return (*self.backends, *(each for each in others if each not in self.backends))
 
-    def with_known(self, known: Sequence[Backend]) -> Candidates:
+    def reusing(self, reused: Sequence[Backend]) -> Candidates:
         """The same, with back-ends that are there already in the place of new ones.
 
         Those that drive devices begin anew: a device may have failed.
         """
-        by_name = {each.name: each for each in known if not each.companions}
+        by_name = {each.name: each for each in reused if not each.companions}
         return replace(
             self,
             backends=tuple(by_name.get(each.name, each) for each in self.backends),
-            prompts=self.prompts and self.prompts.with_known(known),
+            prompts=self.prompts and self.prompts.reusing(reused),
         )
 
 

@@ -162,8 +162,8 @@ class VirtualBackend(Backend):
         """Says that nothing was measured here."""
         if self._laptop is None:
             return ""
-        said = sorted(self._laptop.sources.items())
-        texts = [f"{name}: {text}" for name, text in said if name.startswith("device.")]
+        sources = sorted(self._laptop.sources.items())
+        texts = [f"{name}: {text}" for name, text in sources if name.startswith("device.")]
         return f"simulated, {self._laptop.title}, {self._laptop.date}: {'; '.join(texts)}"
 
     def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:

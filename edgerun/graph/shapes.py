@@ -109,7 +109,7 @@ class Sizes:
     def __init__(self, node: Node) -> None:
         """Begins with the node's attributes."""
         self._node = node
-        self._known = {
+        self._sizes = {
             name: (value, f"its attribute {name}")
             for name, value in node.attrs.items()
             if type(value) is int
@@ -117,15 +117,15 @@ class Sizes:
 
     def named(self) -> dict[str, int]:
         """The sizes by name, of those that are known."""
-        return {name: size for name, (size, _) in self._known.items()}
+        return {name: size for name, (size, _) in self._sizes.items()}
 
     def value(self, expression: str) -> int | None:
         """The value of a name, a number or a product ``a*b``; None if a factor is not known."""
         factors = expression.split("*")
-        if not all(factor.isdigit() or factor in self._known for factor in factors):
+        if not all(factor.isdigit() or factor in self._sizes for factor in factors):
             return None
         return math.prod(
-            int(factor) if factor.isdigit() else self._known[factor][0] for factor in factors
+            int(factor) if factor.isdigit() else self._sizes[factor][0] for factor in factors
         )
 
     def unify(self, expression: str, size: int, origin: str) -> None:
@@ -136,7 +136,7 @@ class Sizes:
         """
         expected = self.value(expression)
         if expected is None:
-            self._known[expression] = (size, origin)
+            self._sizes[expression] = (size, origin)
         elif size != expected:
             raise BundleError(
                 f"{self._name()}: {origin} has {expression} = {size}, and "
@@ -169,4 +169,4 @@ class Sizes:
 
     def _origin(self, expression: str) -> str:
         factors = [factor for factor in expression.split("*") if not factor.isdigit()]
-        return " and ".join(self._known[factor][1] for factor in factors)
+        return " and ".join(self._sizes[factor][1] for factor in factors)

@@ -45,7 +45,7 @@ def compile_bundle(
     options: LoadOptions,
     states: tuple[State, ...],
     rows: int,
-    known: Sequence[Backend] = (),
+    reused: Sequence[Backend] = (),
 ) -> Compiled:
     """Plans a bundle and compiles it.
 
@@ -56,23 +56,23 @@ def compile_bundle(
         options: to load it with.
         states: what the model's layers remember.
         rows: of the largest call.
-        known: back-ends that ran it before; those that hold weights in the processor's memory go on
-            doing so.
+        reused: back-ends that ran it before; those that hold weights in the processor's memory go
+            on doing so.
 
     Raises:
         InputError: there is no back-end or device of a name.
         UnsupportedError: no back-end runs it.
         BackendError: a back-end failed to compile it.
     """
-    candidates = candidates_for(bundle, options).with_known(known)
+    candidates = candidates_for(bundle, options).reusing(reused)
     with ExitStack() as owned, bundle.files.verification() as verification:
         backends = candidates.every()
         for backend in backends:
-            if backend not in known:
+            if backend not in reused:
                 owned.callback(backend.close)
         plan = plan_for(bundle.graph, candidates, Budget(call_rows=rows))
         used = tuple(backend for backend in backends if backend.name in plan.backends())
-        for backend in set(backends).difference(used, known):
+        for backend in set(backends).difference(used, reused):
             backend.close()
         compile_options = CompileOptions(
             states,

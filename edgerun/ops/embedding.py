@@ -48,7 +48,7 @@ def _examples() -> list[Example]:
     ids, table = np.array([8, 0, 3], np.int32), normal((9, 64), 1)
     packed = [("ternary", 32), ("int2", 16), ("int4", 32), ("int8", 64)]
     tables = [table, *(format_named(name).pack(table, block) for name, block in packed)]
-    return [Example({"ids": ids, "table": one}) for one in tables]
+    return [Example({"ids": ids, "table": table}) for table in tables]
 
 
 OP = Op(

@@ -138,7 +138,7 @@ def test_what_a_pair_is_to_reach(
 ) -> None:
     from tools.bench.peers import figures
 
-    assert figures.wanted(preset, mine, other, what) == least
+    assert figures.least_ratio(preset, mine, other, what) == least
 
 
 def test_table_shows_failures_and_ratios() -> None:

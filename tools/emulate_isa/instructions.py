@@ -77,7 +77,7 @@ def loops(assembly: str) -> Iterator[list[str]]:
         elif (jump := JUMP.match(line)) and jump[1] in started:
             body = code[started[jump[1]] : index + 1]
             started = {}  # what encloses it is no innermost loop
-            yield [one for one in body if INSTRUCTION.match(one)]
+            yield [line for line in body if INSTRUCTION.match(line)]
 
 
 def products(instruction: str) -> int:
@@ -90,9 +90,9 @@ def costs(functions: Sequence[str]) -> list[float]:
     ratios = []
     for assembly in functions:
         counted = [(sum(map(products, body)), len(body)) for body in loops(assembly)]
-        made, instructions = max(counted, default=(0, 0))
-        if made:
-            ratios.append(instructions / made)
+        most, instructions = max(counted, default=(0, 0))
+        if most:
+            ratios.append(instructions / most)
     return ratios
 
 
@@ -118,10 +118,10 @@ def main() -> None:
         isa = isa_of(name)
         common: dict[str, int | str] = {"lanes": isa.vector_bytes, "isa": name}
         for form, (ending, params) in KERNELS.items():
-            many = {**common, **params, "tokens": gemm_tokens(isa)}
-            one = assembly_of(f"linear_{ending}", {**common, **params}, TARGETS[name])
-            together = assembly_of(f"gemm_{ending}", many, TARGETS[name])
-            print(f"| `{name}` | {form} | {max(costs(one)):.3f} | {min(costs(together)):.3f} |")
+            constants = {**common, **params, "tokens": gemm_tokens(isa)}
+            single = assembly_of(f"linear_{ending}", {**common, **params}, TARGETS[name])
+            many = assembly_of(f"gemm_{ending}", constants, TARGETS[name])
+            print(f"| `{name}` | {form} | {max(costs(single)):.3f} | {min(costs(many)):.3f} |")
 
 
 if __name__ == "__main__":

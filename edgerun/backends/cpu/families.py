@@ -77,5 +77,5 @@ def weight_bytes(weight: Constant, activations: str, *, trits: bool) -> int:
 
 def _one_scale_a_row(weight: PackedWeight) -> bool:
     """Whether all blocks of a row seem to share a scale."""
-    some = weight.scales[:ROWS_LOOKED_AT]
-    return bool((some == some[:, :1]).all())
+    scales = weight.scales[:ROWS_LOOKED_AT]
+    return bool((scales == scales[:, :1]).all())

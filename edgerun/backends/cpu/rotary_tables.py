@@ -31,17 +31,17 @@ class Table:
     def __init__(self, inv_freq: NDArray[np.float32], factor: float, context: int) -> None:
         """Reserves room for a context; the system commits it when it is filled."""
         self._inv_freq, self._factor = inv_freq, factor
-        self._known = 0
+        self._filled = 0
         self.values = np.zeros((context, 2 * len(inv_freq)), np.float32)
 
     def reach(self, position: int) -> None:
         """Makes sure that a position, and all before it, are there."""
-        while self._known <= position < len(self.values):
-            stop = min(len(self.values), self._known + PIECE)
-            self.values[self._known : stop] = rotary_table(
-                self._inv_freq, self._known, stop, self._factor
+        while self._filled <= position < len(self.values):
+            stop = min(len(self.values), self._filled + PIECE)
+            self.values[self._filled : stop] = rotary_table(
+                self._inv_freq, self._filled, stop, self._factor
             )
-            self._known = stop
+            self._filled = stop
 
 
 class RotaryTables:

@@ -122,7 +122,7 @@ def template(vocabulary: Vocabulary) -> Json | None:
     if bos is None and eos is None:
         return None
 
-    def one(sequence: str, type_id: int) -> list[Json]:
+    def pieces(sequence: str, type_id: int) -> list[Json]:
         around = [
             {"SpecialToken": {"id": text, "type_id": type_id}} if text else None
             for text in (bos, eos)
@@ -133,8 +133,8 @@ def template(vocabulary: Vocabulary) -> Json | None:
     ids = {bos: vocabulary.bos, eos: vocabulary.eos}
     return {
         "type": "TemplateProcessing",
-        "single": one("A", 0),
-        "pair": one("A", 0) + one("B", 1),
+        "single": pieces("A", 0),
+        "pair": pieces("A", 0) + pieces("B", 1),
         "special_tokens": {
             text: {"id": text, "ids": [index], "tokens": [text]}
             for text, index in ids.items()

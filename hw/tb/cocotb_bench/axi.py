@@ -119,10 +119,10 @@ class ReadPorts:
             if shown is None:
                 continue
             address, last = shown
-            found = self.memory.find(address)
-            beat = bytes(BEAT_BYTES) if found is None else found[0][found[1] : found[1] + 16]
+            place = self.memory.find(address)
+            beat = bytes(BEAT_BYTES) if place is None else place[0][place[1] : place[1] + 16]
             data |= int.from_bytes(beat, "little") << (128 * port)
-            responses |= (DECERR if found is None else OKAY) << (2 * port)
+            responses |= (DECERR if place is None else OKAY) << (2 * port)
             lasts |= last << port
             valid |= 1 << port
         values = {"rdata": data, "rresp": responses, "rlast": lasts, "rvalid": valid}
@@ -168,11 +168,11 @@ class WritePort:
 
     def _store(self, data: int, strobes: int, last: bool) -> None:
         burst = self.bursts[0]
-        found = self.memory.find(burst[0])
-        assert found is not None or not strobes, f"a write to {burst[0]:#x}, which is not mapped"
+        place = self.memory.find(burst[0])
+        assert place is not None or not strobes, f"a write to {burst[0]:#x}, which is not mapped"
         for byte in range(BEAT_BYTES):
-            if found is not None and strobes >> byte & 1:
-                found[0][found[1] + byte] = data >> (8 * byte) & 0xFF
+            if place is not None and strobes >> byte & 1:
+                place[0][place[1] + byte] = data >> (8 * byte) & 0xFF
         burst[0] += BEAT_BYTES
         burst[1] -= 1
         assert last == (burst[1] == 0), "WLAST is in the wrong place"

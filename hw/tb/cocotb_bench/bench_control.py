@@ -118,7 +118,7 @@ async def overlapping_accesses_are_answered_in_order(dut: Any) -> None:
     writes = [(generator.choice(WORDS), generator.getrandbits(32)) for _ in range(ACCESSES)]
     reads = {regs.ID: regs.ID_VALUE, regs.VERSION: regs.VERSION_VALUE, regs.SUBMITTED: 101}
     reads |= {regs.READ_BEATS: 114, 0xFFC: 0, regs.CMD_TAG: 0}
-    wanted = [generator.choice(list(reads)) for _ in range(ACCESSES)]
+    addresses_read = [generator.choice(list(reads)) for _ in range(ACCESSES)]
     responses, data = Receiver(dut, "b", "bresp", 2), Receiver(dut, "r", "rdata", 3)
     for task in (responses.run(), data.run(), disturb(dut, 4), count_turns(dut)):
         cocotb.start_soon(task)
@@ -126,11 +126,13 @@ async def overlapping_accesses_are_answered_in_order(dut: Any) -> None:
     words = Sender(dut, "w", ("wdata", "wstrb"), 6)
     cocotb.start_soon(addresses.run((address,) for address, _ in writes))
     cocotb.start_soon(words.run((word, 0xF) for _, word in writes))
-    cocotb.start_soon(Sender(dut, "ar", ("araddr",), 7).run((address,) for address in wanted))
+    cocotb.start_soon(
+        Sender(dut, "ar", ("araddr",), 7).run((address,) for address in addresses_read)
+    )
     await until(dut, lambda: len(responses.taken) == len(data.taken) == ACCESSES)
     await ClockCycles(dut.clk, 2 * MOST_CYCLES)
     assert responses.taken == [0] * ACCESSES
-    assert data.taken == [reads[address] for address in wanted]
+    assert data.taken == [reads[address] for address in addresses_read]
     await Sender(dut, "ar", ("araddr",), 8).run((address,) for address in WORDS)
     await until(dut, lambda: len(data.taken) == ACCESSES + len(WORDS))
     assert data.taken[ACCESSES:] == [dict(writes)[address] for address in WORDS]

@@ -143,7 +143,7 @@ def goals(
     rows = []
     for pair, by_what in ratios.items():
         for what, ratio in by_what.items():
-            least = wanted(preset, *pair.split(" / "), what)
+            least = least_ratio(preset, *pair.split(" / "), what)
             if least is not None:
                 rows.append(_goal(f"{what} {pair}", ratio["median"], least, at_least=True))
     for name, figures in peers.items():
@@ -155,7 +155,7 @@ def goals(
     return rows
 
 
-def wanted(preset: str, mine: str, other: str, what: str) -> float | None:
+def least_ratio(preset: str, mine: str, other: str, what: str) -> float | None:
     """The ratio that a pair is to reach; None where nothing is asked of it."""
     kind, variant = other.split(":")
     for goal in GOALS:

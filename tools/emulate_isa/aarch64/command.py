@@ -60,15 +60,15 @@ def replies(place: Environment, cpu: str, arguments: Sequence[str]) -> bool:
         there = place.run(command, cpu, _variables(place), stdout=subprocess.PIPE)
     if there.returncode:
         return False
-    expected, found = json.loads(here.stdout), json.loads(there.stdout)
+    expected, actual = json.loads(here.stdout), json.loads(there.stdout)
     for what, reply in expected.items():
-        same = found.get(what) == reply
-        print(f"{what}: {'the same' if same else f'{found.get(what)!r} instead of {reply!r}'}")
-    return found.keys() == expected.keys() and found == expected
+        same = actual.get(what) == reply
+        print(f"{what}: {'the same' if same else f'{actual.get(what)!r} instead of {reply!r}'}")
+    return actual.keys() == expected.keys() and actual == expected
 
 
 SUITES: Mapping[str, Callable[[Environment, str, Sequence[str]], bool]] = {
-    one.__name__: one for one in (kernels, golden, replies)
+    suite.__name__: suite for suite in (kernels, golden, replies)
 }
 
 

@@ -104,11 +104,17 @@ class Environment:
             variables: of the environment, besides the ordinary ones.
             options: of ``subprocess.run``.
         """
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "EDGERUN_"))}
+        inherited = {
+            k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "EDGERUN_"))
+        }
         path = [self.folder / "site", self._wheels, ROOT, ROOT / "export", ROOT / "hw"]
-        kept |= {"PYTHONPATH": os.pathsep.join(map(str, path)), "EMULATED_CPU": cpu, **variables}
+        inherited |= {
+            "PYTHONPATH": os.pathsep.join(map(str, path)),
+            "EMULATED_CPU": cpu,
+            **variables,
+        }
         command = [str(self.launcher), *arguments]
-        return subprocess.run(command, cwd=ROOT, env=kept, text=True, check=False, **options)  # type: ignore[call-overload,no-any-return]
+        return subprocess.run(command, cwd=ROOT, env=inherited, text=True, check=False, **options)  # type: ignore[call-overload,no-any-return]
 
     @property
     def _qemu(self) -> Path:
@@ -171,7 +177,7 @@ def _install_wheels(version: str, target: Path) -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
     extras = project["optional-dependencies"]
-    tools = [one for one in extras["dev"] if one.startswith(TEST_TOOLS)]
+    tools = [tool for tool in extras["dev"] if tool.startswith(TEST_TOOLS)]
     platforms = [f"--platform={platform}" for platform in PLATFORMS]
     _run(
         *(sys.executable, "-m", "pip", "install", "--quiet", "--only-binary=:all:"),

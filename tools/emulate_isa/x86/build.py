@@ -48,7 +48,9 @@ class Kernels:
 
     def number(self, name: str, params: dict[str, Any]) -> int:
         """The kernel's place in the table that ``link`` returns."""
-        key = "-".join([name, *(f"{one}={params[one]}" for one in sorted(params))])
+        key = "-".join(
+            [name, *(f"{parameter}={params[parameter]}" for parameter in sorted(params))]
+        )
         if key not in self._objects:
             entry = self._cache.load(key)
             if entry is None:
@@ -75,7 +77,7 @@ class Kernels:
         files += _compiler_library()
         linked = _link(files, folder / "kernels.bin", "-T", script)
         addresses = np.frombuffer(linked, np.uint64, len(self._objects), MONITOR_BYTES)
-        return linked, [int(one) for one in addresses]
+        return linked, [int(address) for address in addresses]
 
     def _compile(self, key: str, name: str, params: dict[str, Any]) -> bytes:
         kernel = kernels()[name]

@@ -41,8 +41,8 @@ EMULATOR_DEFECTS: Mapping[str, str] = {
     "cache_write-*-fp16-(40,1)": "Bochs 2.7 (not 3.0): vcvtps2ph rounds ties up, not to even",
 }
 PROCESSORS: Mapping[str, Processor] = {
-    one.cpu: one
-    for one in (
+    processor.cpu: processor
+    for processor in (
         Processor(
             "icelake-client",
             "corei7_icelake_u",

@@ -52,9 +52,9 @@ UNKNOWN_ASKS = (
 )
 
 
-def follow_up(rng: Random, story: str, known: Sequence[Exchange] = ()) -> list[Exchange]:
+def follow_up(rng: Random, story: str, exchanges: Sequence[Exchange] = ()) -> list[Exchange]:
     """Questions about the story just told; now and then one that it does not answer, or praise."""
-    pairs = [*known, *questions(rng, story)]
+    pairs = [*exchanges, *questions(rng, story)]
     rng.shuffle(pairs)
     turns = pairs[: rng.choice((1, 1, 2, 2, 3))]
     main = hero(story)

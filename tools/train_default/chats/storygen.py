@@ -207,9 +207,9 @@ def make_story(rng: Random) -> Story:
         for q, a in pairs
         if holds(text, q + a, slots)
     ]
-    said = subject(rng, plot, by_thing)
-    said = said if holds(text, said, slots) else "a {hero}"
-    return Story(_articles(text), asked, _articles(said.format(**slots)))
+    hero_text = subject(rng, plot, by_thing)
+    hero_text = hero_text if holds(text, hero_text, slots) else "a {hero}"
+    return Story(_articles(text), asked, _articles(hero_text.format(**slots)))
 
 
 def _articles(text: str) -> str:

@@ -54,7 +54,7 @@ def swap_names(rng: Random, story: str) -> str:
                 fresh[name] = free.pop()
     if not fresh:
         return story
-    return re.sub(rf"\b(?:{'|'.join(fresh)})\b", lambda found: fresh[found[0]], story)
+    return re.sub(rf"\b(?:{'|'.join(fresh)})\b", lambda match: fresh[match[0]], story)
 
 
 def swap_subject(rng: Random, story: str) -> str:

@@ -66,7 +66,7 @@ def load(path: Path, threads: int, context: int) -> LlamacppRunner:
     settings = llama_cpp.llama_context_default_params()
     settings.n_ctx = context
     settings.n_threads = settings.n_threads_batch = threads
-    made = llama_cpp.llama_init_from_model(model, settings)
-    if not made:
+    state = llama_cpp.llama_init_from_model(model, settings)
+    if not state:
         raise RuntimeError("llama.cpp cannot make a context; its reason is above")
-    return LlamacppRunner(model, made)
+    return LlamacppRunner(model, state)

@@ -184,14 +184,14 @@ class Store:
     def folder(self, application: Application) -> str:
         """Where an application lies: in its place, or kept."""
         if application.digest != ELSEWHERE and self.in_place(application.name) != application:
-            return _kept(application)
+            return _copy_of(application)
         return f"{FIRMWARE}/{application.name}"
 
     def has(self, application: Application) -> bool:
         """Whether it is here, in its place or kept."""
         if application.digest == ELSEWHERE:
             return True
-        is_stored = self._system.is_folder(_kept(application))
+        is_stored = self._system.is_folder(_copy_of(application))
         return is_stored or self.in_place(application.name) == application
 
     def place(self, application: Application) -> None:
@@ -203,34 +203,34 @@ class Store:
         current = self.in_place(application.name)
         if current == application or application.digest == ELSEWHERE:
             return
-        if not self._system.is_folder(_kept(application)):
+        if not self._system.is_folder(_copy_of(application)):
             raise FailureError(f"application {application.name} is gone from the board")
         if current is not None:
             self.displace(current)
         self._system.make_folder(FIRMWARE)
-        self._system.rename(_kept(application), f"{FIRMWARE}/{application.name}")
+        self._system.rename(_copy_of(application), f"{FIRMWARE}/{application.name}")
 
     def displace(self, application: Application) -> None:
         """Moves an application out of its place and keeps it."""
         if self.in_place(application.name) != application:
             return
         self._system.make_folder(KEPT)
-        if self._system.exists(_kept(application)):
-            self._system.remove(_kept(application))
-        self._system.rename(f"{FIRMWARE}/{application.name}", _kept(application))
+        if self._system.exists(_copy_of(application)):
+            self._system.remove(_copy_of(application))
+        self._system.rename(f"{FIRMWARE}/{application.name}", _copy_of(application))
 
     def keep_incoming(self, application: Application) -> None:
         """Turns the upload into a complete application."""
         self._system.make_folder(KEPT)
-        if self._system.exists(_kept(application)):
-            self._system.remove(_kept(application))
-        self._system.rename(INCOMING, _kept(application))
+        if self._system.exists(_copy_of(application)):
+            self._system.remove(_copy_of(application))
+        self._system.rename(INCOMING, _copy_of(application))
 
     def collect(self) -> None:
         """Removes uploads and kept applications that nothing refers to."""
         state = self.state()
         named = [a for a in (state.active, state.previous) if a is not None]
-        needed = {_kept(a) for a in named if self.in_place(a.name) != a}
+        needed = {_copy_of(a) for a in named if self.in_place(a.name) != a}
         for name in self._system.names(KEPT):
             if f"{KEPT}/{name}" not in needed:
                 self._system.remove(f"{KEPT}/{name}")
@@ -238,7 +238,7 @@ class Store:
             self._system.remove(INCOMING)
 
 
-def _kept(application: Application) -> str:
+def _copy_of(application: Application) -> str:
     return f"{KEPT}/{application.digest}"
 
 
