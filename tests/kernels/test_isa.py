@@ -91,7 +91,7 @@ from numba.extending import intrinsic
 from edgerun.kernels.jit.compiler import PLAIN, compile_module
 from edgerun.kernels.jit.target import target_machine
 from edgerun.kernels.lang.dot import X86
-from edgerun.kernels.lang.simd import declare
+from edgerun.kernels.lang.ir import declare
 
 @intrinsic
 def foreign(typingctx):

@@ -15,33 +15,39 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from edgerun.kernels.lang.dot import ARM64, X86
-from edgerun.kernels.lang.ir import literals, offset
+from edgerun.kernels.lang.ir import (
+    F32,
+    I32,
+    I64,
+    declare,
+    fused,
+    integer,
+    literals,
+    load_from,
+    offset,
+    shuffle,
+    store_to,
+    variable,
+)
 from edgerun.kernels.lang.neon import pair_products
 from edgerun.kernels.lang.simd import (
     Vec,
     broadcast,
     cast,
-    declare,
+    constant,
     load,
-    pointer,
     round_even,
     splat,
     store,
 )
-from edgerun.kernels.lang.tiles import (
-    fused,
-    load_scalar,
-    load_vector,
-    store_scores,
-    sum_lanes,
-)
+from edgerun.kernels.lang.tiles import load_vector, store_scores, sum_lanes
 from edgerun.kernels.lang.word import set_float
 from edgerun.kernels.pointwise.quantize import largest
 
 CODE_MAX = 32767
 SMALLEST = 1e-35  # a largest value below is as good as zero
 
-_I64, _I32, _I16 = ir.IntType(64), ir.IntType(32), ir.IntType(16)
+_I16 = ir.IntType(16)
 # ``vpmaddwd`` by int16 lanes; LLVM does not find it by itself. Wider vectors are only asked for
 # where the instruction set has them.
 _PAIR_PRODUCTS = {
@@ -52,17 +58,15 @@ _PAIR_PRODUCTS = {
 
 
 def _every_other(builder: Any, vector: Any, first: int) -> Any:
-    index = list(range(first, vector.type.count, 2))
-    mask = ir.Constant(ir.VectorType(_I32, len(index)), index)
-    half = builder.shuffle_vector(vector, vector, mask)
-    return builder.sext(half, ir.VectorType(_I32, len(index)))
+    half = shuffle(builder, vector, vector, range(first, vector.type.count, 2))
+    return builder.sext(half, ir.VectorType(I32, half.type.count))
 
 
 def _pair_products(builder: Any, a: Any, b: Any) -> Any:
     """Products of int16 lanes, added in pairs to int32."""
     name = _PAIR_PRODUCTS.get(a.type.count) if X86 else None
     if name is not None:
-        kind = ir.VectorType(_I32, a.type.count // 2)
+        kind = ir.VectorType(I32, a.type.count // 2)
         return builder.call(declare(builder, name, kind, a.type, a.type), [a, b])
     if ARM64 and a.type.count == 8:
         return pair_products(builder, a, b)
@@ -105,7 +109,7 @@ def score_codes(typingctx, q, k, out, out_stride, queries, tokens, head_dim, lan
                     sums[m, t] = product if before is None else builder.add(before, product)
         cells = [sums[m, t] for m in range(m_count) for t in range(t_count)]
         totals = [
-            builder.sitofp(total, ir.VectorType(ir.FloatType(), 4))
+            builder.sitofp(total, ir.VectorType(F32, 4))
             for total in sum_lanes(builder, cells, width // 2)
         ]
         store_scores(builder, totals, out_base, stride, (m_count, t_count))
@@ -134,11 +138,9 @@ def weigh_codes(typingctx, p, p_stride, v, pairs, factors, acc, queries, vectors
         p_base, stride, v_base, count, factor_base, acc_base = args[:6]
         total, floats = Vec("i32", width), Vec("f32", width)
         cells = [(m, j) for m in range(m_count) for j in range(j_count)]
-        sums = {cell: cgutils.alloca_once(builder, total.llvm) for cell in cells}
-        for cell in cells:
-            builder.store(ir.Constant(total.llvm, [0] * width), sums[cell])
-        with cgutils.for_range(builder, count, intp=_I64) as loop:
-            row = builder.add(v_base, builder.mul(loop.index, ir.Constant(_I64, 2 * size)))
+        sums = {cell: variable(builder, constant(total, 0)) for cell in cells}
+        with cgutils.for_range(builder, count, intp=I64) as loop:
+            row = builder.add(v_base, builder.mul(loop.index, integer(2 * size)))
             first, second = (
                 load_vector(builder, offset(builder, row, at), "i8", j_count * width)
                 for at in (0, size)
@@ -146,21 +148,21 @@ def weigh_codes(typingctx, p, p_stride, v, pairs, factors, acc, queries, vectors
             columns = [_columns(builder, first, second, j, width, j_count) for j in range(j_count)]
             for m in range(m_count):
                 index = builder.add(
-                    builder.shl(loop.index, ir.Constant(_I64, 1)),
-                    builder.mul(stride, ir.Constant(_I64, m)),
+                    builder.shl(loop.index, integer(1)),
+                    builder.mul(stride, integer(m)),
                 )
-                place = builder.add(p_base, builder.shl(index, ir.Constant(_I64, 1)))
+                place = builder.add(p_base, builder.shl(index, integer(1)))
                 weights = _pair_of_weights(builder, place, width)
                 for j in range(j_count):
                     product = _pair_products(builder, weights, columns[j])
                     builder.store(builder.add(builder.load(sums[m, j]), product), sums[m, j])
         for m, j in cells:
-            factor = load_scalar(builder, offset(builder, factor_base, m * 4))
+            factor = load_from(builder, offset(builder, factor_base, m * 4), F32)
             target = offset(builder, acc_base, (m * size + j * width) * 4)
             before = load_vector(builder, target, "f32", width)
             sum_ = builder.sitofp(builder.load(sums[m, j]), floats.llvm)
-            after = fused(builder, sum_, broadcast(builder, factor, floats), before, width)
-            builder.store(after, pointer(builder, target, floats.llvm)).align = 1
+            after = fused(builder, sum_, broadcast(builder, factor, floats), before)
+            store_to(builder, after, target)
         return context.get_dummy_value()
 
     literal = (queries, vectors, head_dim, lanes)
@@ -169,17 +171,15 @@ def weigh_codes(typingctx, p, p_stride, v, pairs, factors, acc, queries, vectors
 
 def _pair_of_weights(builder: Any, place: Any, width: int) -> Any:
     """Two int16 at an address, ``width`` times over."""
-    pair = builder.load(pointer(builder, place, _I32))
-    pair.align = 2
-    every = broadcast(builder, pair, Vec("i32", width))
+    every = broadcast(builder, load_from(builder, place, I32), Vec("i32", width))
     return builder.bitcast(every, ir.VectorType(_I16, 2 * width))
 
 
 def _columns(builder: Any, first: Any, second: Any, part: int, width: int, parts: int) -> Any:
     """Elements of two rows side by side, as int16: ``width`` columns from ``part * width`` on."""
     index = [part * width + lane + row for lane in range(width) for row in (0, parts * width)]
-    mask = ir.Constant(ir.VectorType(_I32, 2 * width), index)
-    return builder.sext(builder.shuffle_vector(first, second, mask), ir.VectorType(_I16, 2 * width))
+    mixed = shuffle(builder, first, second, index)
+    return builder.sext(mixed, ir.VectorType(_I16, 2 * width))
 
 
 @njit(inline="always")

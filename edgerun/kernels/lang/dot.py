@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 from llvmlite import ir
 
-from edgerun.kernels.lang.ir import shuffle
+from edgerun.kernels.lang.ir import declare, shuffle
 from edgerun.kernels.lang.neon import MixedDots, SignedDots, WidenedDots
-from edgerun.kernels.lang.simd import Vec, constant, declare
+from edgerun.kernels.lang.simd import Vec, constant
 
 _MAX_CODE_PRODUCT = {2: 3 * 128, 4: 15 * 128}
 MACHINE = platform.machine().lower()

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
-
-from edgerun.kernels.lang.simd import declare, pointer
+from numba.core import cgutils
 
 I8, I32, I64, F32, VOID = (
     ir.IntType(8),
@@ -32,6 +31,22 @@ def integer(value: int) -> Any:
 def offset(builder: Any, address: Any, size: int) -> Any:
     """An address some bytes further on."""
     return builder.add(address, integer(size)) if size else address
+
+
+def pointer(builder: Any, address: Any, kind: Any) -> Any:
+    """Turns an integer address into a pointer to ``kind``."""
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def declare(builder: Any, name: str, result: Any, *args: Any) -> Any:
+    """Declares an LLVM intrinsic or a C function by name."""
+    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, args), name)
+
+
+def fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """``a * b + c`` of float32 vectors."""
+    function = declare(builder, f"llvm.fmuladd.v{a.type.count}f32", a.type, *[a.type] * 3)
+    return builder.call(function, [a, b, c])
 
 
 def load_from(builder: Any, address: Any, kind: Any) -> Any:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgerun.kernels.lang.ir import shuffle
-from edgerun.kernels.lang.simd import Vec, constant, declare
+from edgerun.kernels.lang.ir import declare, shuffle
+from edgerun.kernels.lang.simd import Vec, constant
 
 _BYTES, _HALF = Vec("i8", 16).llvm, Vec("i8", 8).llvm
 _WORDS, _DWORDS = Vec("i16", 8).llvm, Vec("i32", 4).llvm

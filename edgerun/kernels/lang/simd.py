@@ -22,7 +22,6 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import (
     intrinsic,
     lower_builtin,
@@ -30,6 +29,8 @@ from numba.extending import (
     register_model,
     type_callable,
 )
+
+from edgerun.kernels.lang.ir import declare, load_from, shuffle, store_to
 
 ELEMENTS: dict[str, ir.Type] = {
     "i8": ir.IntType(8),
@@ -76,16 +77,6 @@ def vec_of(element: Any, lanes: Any) -> Vec | None:
     return None
 
 
-def pointer(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type) -> ir.Value:
-    """Turns an integer address into a pointer to ``kind``."""
-    return builder.inttoptr(address, kind.as_pointer())
-
-
-def declare(builder: ir.IRBuilder, name: str, result: ir.Type, *args: ir.Type) -> ir.Function:
-    """Declares an LLVM intrinsic or a C function by name."""
-    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, args), name)
-
-
 def constant(vec: Vec, value: float) -> ir.Constant:
     """A vector constant with the same value in every lane."""
     number = float(value) if vec.is_float else int(value)
@@ -101,8 +92,7 @@ def load(typingctx, address, element, lanes):  # type: ignore[no-untyped-def]
     result = Vec("f32", vec.lanes) if vec.element == "f16" else vec
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        value = builder.load(pointer(builder, args[0], vec.llvm))
-        value.align = 1
+        value = load_from(builder, args[0], vec.llvm)
         return builder.fpext(value, result.llvm) if result != vec else value
 
     return result(types.intp, element, lanes), codegen
@@ -115,8 +105,7 @@ def store(typingctx, address, value):  # type: ignore[no-untyped-def]
         return None
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        instruction = builder.store(args[1], pointer(builder, args[0], value.llvm))
-        instruction.align = 1
+        store_to(builder, args[1], args[0])
         return context.get_dummy_value()
 
     return types.void(types.intp, value), codegen
@@ -130,9 +119,7 @@ def store_f16(typingctx, address, value):  # type: ignore[no-untyped-def]
     half = Vec("f16", value.lanes)
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        narrow = builder.fptrunc(args[1], half.llvm)
-        instruction = builder.store(narrow, pointer(builder, args[0], half.llvm))
-        instruction.align = 1
+        store_to(builder, builder.fptrunc(args[1], half.llvm), args[0])
         return context.get_dummy_value()
 
     return types.void(types.intp, value), codegen
@@ -143,8 +130,7 @@ def broadcast(builder: ir.IRBuilder, scalar: ir.Value, vec: Vec) -> ir.Value:
     undefined = ir.Constant(vec.llvm, ir.Undefined)
     zero = ir.Constant(ir.IntType(32), 0)
     first = builder.insert_element(undefined, scalar, zero)
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), vec.lanes), [0] * vec.lanes)
-    return builder.shuffle_vector(first, undefined, mask)
+    return shuffle(builder, first, undefined, [0] * vec.lanes)
 
 
 @intrinsic(prefer_literal=True)
@@ -170,9 +156,7 @@ def load_splat(typingctx, address, lanes):  # type: ignore[no-untyped-def]
     vec = Vec("f32", lanes.literal_value)
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        value = builder.load(pointer(builder, args[0], ir.FloatType()))
-        value.align = 1
-        return broadcast(builder, value, vec)
+        return broadcast(builder, load_from(builder, args[0], ir.FloatType()), vec)
 
     return vec(types.intp, lanes), codegen
 

@@ -13,11 +13,21 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from edgerun.kernels.lang.ir import literals, load_from, offset
-from edgerun.kernels.lang.simd import ELEMENTS, Vec, broadcast, declare, pointer
+from edgerun.kernels.lang.ir import (
+    F32,
+    I32,
+    I64,
+    fused,
+    integer,
+    literals,
+    load_from,
+    offset,
+    shuffle,
+    store_to,
+    variable,
+)
+from edgerun.kernels.lang.simd import ELEMENTS, Vec, broadcast, constant
 
-_I64, _I32 = ir.IntType(64), ir.IntType(32)
-_F32 = ir.FloatType()
 STORED = {"fp32": "f32", "fp16": "f16", "int8": "i8"}
 ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "int8": 1}
 
@@ -36,19 +46,6 @@ def load_stored(builder: Any, address: Any, dtype: str, lanes: int) -> Any:
     return builder.sitofp(value, wide) if dtype == "int8" else value
 
 
-def load_scalar(builder: Any, address: Any) -> Any:
-    """Loads a float32."""
-    value = builder.load(pointer(builder, address, _F32))
-    value.align = 4
-    return value
-
-
-def fused(builder: Any, a: Any, b: Any, c: Any, lanes: int) -> Any:
-    """``a * b + c``."""
-    kind = Vec("f32", lanes).llvm
-    return builder.call(declare(builder, f"llvm.fmuladd.v{lanes}f32", kind, *[kind] * 3), [a, b, c])
-
-
 def sum_lanes(builder: Any, vectors: list[Any], lanes: int) -> list[Any]:
     """The sum of each vector's lanes; the number of vectors is a multiple of 4.
 
@@ -56,17 +53,14 @@ def sum_lanes(builder: Any, vectors: list[Any], lanes: int) -> list[Any]:
     half the instructions of reducing each by itself. The order of additions depends on the
     number of lanes alone.
     """
-    add = builder.fadd if vectors[0].type.element == _F32 else builder.add
-
-    def shuffled(a: Any, b: Any, index: list[int]) -> Any:
-        return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, len(index)), index))
+    add = builder.fadd if vectors[0].type.element == F32 else builder.add
 
     def pair(a: Any, b: Any, *places: tuple[int, int]) -> Any:
         """Adds two lanes of every four of ``a``, then of ``b``, to the other two."""
         starts = [(four, vector) for four in range(0, lanes, 4) for vector in (0, lanes)]
         return add(
             *(
-                shuffled(a, b, [f + v + lane for f, v in starts for lane in lanes_of])
+                shuffle(builder, a, b, [f + v + lane for f, v in starts for lane in lanes_of])
                 for lanes_of in places
             )
         )
@@ -75,8 +69,8 @@ def sum_lanes(builder: Any, vectors: list[Any], lanes: int) -> list[Any]:
         """Adds the upper half to the lower one until 4 lanes are left."""
         while size > 4:
             size //= 2
-            low, high = list(range(size)), list(range(size, 2 * size))
-            vector = add(shuffled(vector, vector, low), shuffled(vector, vector, high))
+            low, high = range(size), range(size, 2 * size)
+            vector = add(*(shuffle(builder, vector, vector, half) for half in (low, high)))
         return vector
 
     if lanes < 4:
@@ -91,10 +85,10 @@ def sum_lanes(builder: Any, vectors: list[Any], lanes: int) -> list[Any]:
 def _sum_singly(builder: Any, add: Any, vectors: list[Any], lanes: int) -> Any:
     result = ir.Constant(ir.VectorType(vectors[0].type.element, len(vectors)), ir.Undefined)
     for place, vector in enumerate(vectors):
-        total = builder.extract_element(vector, ir.Constant(_I32, 0))
+        total = builder.extract_element(vector, ir.Constant(I32, 0))
         for lane in range(1, lanes):
-            total = add(total, builder.extract_element(vector, ir.Constant(_I32, lane)))
-        result = builder.insert_element(result, total, ir.Constant(_I32, place))
+            total = add(total, builder.extract_element(vector, ir.Constant(I32, lane)))
+        result = builder.insert_element(result, total, ir.Constant(I32, place))
     return result
 
 
@@ -105,12 +99,10 @@ def store_scores(
     queries, tokens = shape
     width = min(tokens, 4)
     for cell in range(0, queries * tokens, width):
-        row = builder.add(place, builder.mul(stride, ir.Constant(_I64, cell // tokens * 4)))
-        index = [cell % 4 + lane for lane in range(width)]
-        mask = ir.Constant(ir.VectorType(_I32, width), index)
-        part = builder.shuffle_vector(sums[cell // 4], sums[cell // 4], mask)
-        target = pointer(builder, offset(builder, row, cell % tokens * 4), part.type)
-        builder.store(part, target).align = 1
+        row = builder.add(place, builder.mul(stride, integer(cell // tokens * 4)))
+        total, first = sums[cell // 4], cell % 4
+        part = shuffle(builder, total, total, range(first, first + width))
+        store_to(builder, part, offset(builder, row, cell % tokens * 4))
 
 
 @intrinsic(prefer_literal=True)
@@ -125,7 +117,7 @@ def scratch(typingctx, size):  # type: ignore[no-untyped-def]
         with builder.goto_entry_block():
             area = builder.alloca(ir.ArrayType(ELEMENTS["i8"], values[0]))
         area.align = 64
-        return builder.ptrtoint(area, _I64)
+        return builder.ptrtoint(area, I64)
 
     return types.intp(size), codegen
 
@@ -145,7 +137,7 @@ def score_tile(typingctx, q, k, out, out_stride, queries, tokens, head_dim, dtyp
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         q_base, k_base, out_base, stride = args[:4]
         sums: dict[tuple[int, int], Any] = {}
-        zero = ir.Constant(Vec("f32", width).llvm, [0.0] * width)
+        zero = constant(Vec("f32", width), 0)
         for d in range(0, size, width):
             qs = [
                 load_vector(builder, offset(builder, q_base, (m * size + d) * 4), "f32", width)
@@ -155,7 +147,7 @@ def score_tile(typingctx, q, k, out, out_stride, queries, tokens, head_dim, dtyp
                 place = offset(builder, k_base, (t * size + d) * ELEMENT_BYTES[stored])
                 key = load_stored(builder, place, stored, width)
                 for m in range(m_count):
-                    sums[m, t] = fused(builder, qs[m], key, sums.get((m, t), zero), width)
+                    sums[m, t] = fused(builder, qs[m], key, sums.get((m, t), zero))
         cells = [sums[m, t] for m in range(m_count) for t in range(t_count)]
         totals = sum_lanes(builder, cells, width)
         store_scores(builder, totals, out_base, stride, (m_count, t_count))
@@ -188,27 +180,26 @@ def weigh_tile(typingctx, p, p_stride, v, count, acc, queries, vectors, head_dim
             cell: offset(builder, acc_base, (cell[0] * size + cell[1] * width) * 4)
             for cell in cells
         }
-        sums = {cell: cgutils.alloca_once(builder, vec.llvm) for cell in cells}
-        for cell in cells:
-            builder.store(load_vector(builder, places[cell], "f32", width), sums[cell])
-        with cgutils.for_range(builder, tokens, intp=_I64) as loop:
-            row = builder.add(v_base, builder.mul(loop.index, ir.Constant(_I64, row_bytes)))
+        sums = {
+            cell: variable(builder, load_vector(builder, place, "f32", width))
+            for cell, place in places.items()
+        }
+        with cgutils.for_range(builder, tokens, intp=I64) as loop:
+            row = builder.add(v_base, builder.mul(loop.index, integer(row_bytes)))
             step = width * ELEMENT_BYTES[stored]
             vs = [
                 load_stored(builder, offset(builder, row, j * step), stored, width)
                 for j in range(j_count)
             ]
             for m in range(m_count):
-                index = builder.add(loop.index, builder.mul(stride, ir.Constant(_I64, m)))
-                place = builder.add(p_base, builder.shl(index, ir.Constant(_I64, 2)))
-                weight = broadcast(builder, builder.load(pointer(builder, place, _F32)), vec)
+                index = builder.add(loop.index, builder.mul(stride, integer(m)))
+                place = builder.add(p_base, builder.shl(index, integer(2)))
+                weight = broadcast(builder, load_from(builder, place, F32), vec)
                 for j in range(j_count):
-                    total = fused(builder, weight, vs[j], builder.load(sums[m, j]), width)
+                    total = fused(builder, weight, vs[j], builder.load(sums[m, j]))
                     builder.store(total, sums[m, j])
         for cell in cells:
-            builder.store(
-                builder.load(sums[cell]), pointer(builder, places[cell], vec.llvm)
-            ).align = 1
+            store_to(builder, builder.load(sums[cell]), places[cell])
         return context.get_dummy_value()
 
     literal = (queries, vectors, head_dim, dtype, lanes)

@@ -8,16 +8,14 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from edgerun.kernels.lang.simd import pointer
+from edgerun.kernels.lang.ir import load_from, store_to
 
 
 def _reader(name: str, kind: ir.Type, scalar: Any, size: int) -> Any:
     def read(typingctx, address, index):  # type: ignore[no-untyped-def]
         def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
             offset = builder.mul(args[1], ir.Constant(args[1].type, size))
-            value = builder.load(pointer(builder, builder.add(args[0], offset), kind))
-            value.align = 1
-            return value
+            return load_from(builder, builder.add(args[0], offset), kind)
 
         return scalar(types.intp, types.intp), codegen
 
@@ -30,8 +28,7 @@ def _writer(name: str, kind: ir.Type, scalar: Any, size: int) -> Any:
     def write(typingctx, address, index, value):  # type: ignore[no-untyped-def]
         def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
             offset = builder.mul(args[1], ir.Constant(args[1].type, size))
-            target = pointer(builder, builder.add(args[0], offset), kind)
-            builder.store(args[2], target).align = 1
+            store_to(builder, args[2], builder.add(args[0], offset))
             return context.get_dummy_value()
 
         return types.void(types.intp, types.intp, scalar), codegen

@@ -20,8 +20,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from edgerun.kernels.lang.ir import integer, literals
-from edgerun.kernels.lang.simd import declare
+from edgerun.kernels.lang.ir import declare, integer, literals
 from edgerun.kernels.lang.word import byte_at, int_at, set_int
 
 SIDE = 16  # rows of a tile register, and dwords of one of its rows

@@ -13,6 +13,7 @@ from edgerun.kernels.lang.ir import (
     F32,
     I32,
     I64,
+    fused,
     integer,
     literals,
     load_from,
@@ -20,7 +21,7 @@ from edgerun.kernels.lang.ir import (
     prefetch_line,
     store_to,
 )
-from edgerun.kernels.lang.simd import Vec, broadcast, constant, declare
+from edgerun.kernels.lang.simd import Vec, broadcast, constant
 from edgerun.kernels.linear.tiles import (
     K_STEP,
     SCALES_AHEAD_BYTES,
@@ -149,15 +150,13 @@ class _Scaling:
             for at in places:
                 prefetch_line(builder, offset(builder, at, SCALES_AHEAD_BYTES))
         rows = [load_from(builder, at, kind) for at in places]
-        name = f"llvm.fmuladd.v{self.floats.lanes}f32"
-        fma = declare(builder, name, kind, kind, kind, kind)
         for t, start in enumerate(self.x_scales):
             scale = broadcast(builder, load_from(builder, self._at(start, block), F32), self.floats)
             for v in range(shape.vectors):
                 cell = t * shape.vectors + v
                 factor = builder.fmul(rows[v], scale)
                 value = builder.sitofp(totals[cell], kind)
-                total = builder.call(fma, [value, factor, builder.load(sums[cell])])
+                total = fused(builder, value, factor, builder.load(sums[cell]))
                 builder.store(total, sums[cell])
 
     def _at(self, start: Any, block: Any) -> Any:

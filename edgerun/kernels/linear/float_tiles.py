@@ -8,8 +8,17 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from edgerun.kernels.lang.ir import F32, I64, integer, literals, load_from, store_to, variable
-from edgerun.kernels.lang.simd import Vec, broadcast, constant, declare
+from edgerun.kernels.lang.ir import (
+    F32,
+    I64,
+    fused,
+    integer,
+    literals,
+    load_from,
+    store_to,
+    variable,
+)
+from edgerun.kernels.lang.simd import Vec, broadcast, constant
 from edgerun.kernels.linear.tiles import K_STEP
 
 SUMS = 8  # of a row: weight k goes to sum k % SUMS, which is how they are added up in the end
@@ -44,7 +53,7 @@ def float_tile(typingctx, w, x, scales, blocks, out, bits, lanes, block):  # typ
             place = builder.add(args[2], builder.mul(loop.index, integer(width)))
             scale = load_from(builder, place, tile.vec.llvm)
             for total, part in zip(totals, sums, strict=True):
-                value = tile.fused(builder.load(part), scale, builder.load(total))
+                value = fused(builder, builder.load(part), scale, builder.load(total))
                 builder.store(value, total)
                 builder.store(zero, part)
         results = [builder.load(total) for total in totals]
@@ -80,14 +89,7 @@ class _FloatTile:
                     weights = builder.fsub(builder.sitofp(codes, self.vec.llvm), middle)
                     value = load_from(builder, builder.add(x, integer(4 * k)), F32)
                     place = sums[k % SUMS]
-                    total = self.fused(
-                        weights, broadcast(builder, value, self.vec), builder.load(place)
-                    )
+                    x_vector = broadcast(builder, value, self.vec)
+                    total = fused(builder, weights, x_vector, builder.load(place))
                     builder.store(total, place)
                     k += 1
-
-    def fused(self, a: Any, b: Any, c: Any) -> Any:
-        """``a * b + c``."""
-        kind = self.vec.llvm
-        name = f"llvm.fmuladd.v{self.vec.lanes}f32"
-        return self.builder.call(declare(self.builder, name, kind, *[kind] * 3), [a, b, c])

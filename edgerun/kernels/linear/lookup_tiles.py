@@ -12,8 +12,17 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from edgerun.kernels.lang.ir import I64, integer, literals, load_from, offset, shuffle, store_to
-from edgerun.kernels.lang.simd import Vec, constant, pointer
+from edgerun.kernels.lang.ir import (
+    I64,
+    integer,
+    literals,
+    load_from,
+    offset,
+    pointer,
+    shuffle,
+    store_to,
+)
+from edgerun.kernels.lang.simd import Vec, constant
 
 LANES = 16
 BYTES = 8  # weight bytes, or groups of four weights, whose tables are used together

@@ -20,9 +20,9 @@ from numba import types
 from numba.extending import intrinsic
 
 from edgerun.formats.trits import BASE, DIGITS
-from edgerun.kernels.lang.ir import literals, offset, shuffle, store_to
+from edgerun.kernels.lang.ir import declare, literals, offset, shuffle, store_to
 from edgerun.kernels.lang.isa import isa_of
-from edgerun.kernels.lang.simd import ELEMENTS, Vec, constant, declare
+from edgerun.kernels.lang.simd import ELEMENTS, Vec, constant
 
 QUARTER = 16  # bytes in 128 bits
 # By ``Isa.shuffles`` and vector bytes, names of the instructions that look up bytes in 16 and

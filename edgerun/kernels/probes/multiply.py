@@ -8,17 +8,15 @@ bounds.
 
 from __future__ import annotations
 
-from typing import Any
-
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.dot import DOTS
+from edgerun.kernels.lang.ir import I64, integer, literals, load_from, offset, store_to, variable
 from edgerun.kernels.lang.isa import isa_of
-from edgerun.kernels.lang.simd import Vec, pointer
+from edgerun.kernels.lang.simd import Vec
 from edgerun.kernels.linear.amx_tiles import LINE, SIDE, SPINNERS, STEP_BYTES, TOKENS, UNITS, WIDTH
 from edgerun.kernels.linear.lookup_tiles import add_rows
 
@@ -28,44 +26,35 @@ PRODUCTS = CODES * PLACES
 DEPTH = LINE  # of K in a tile
 TILE_PRODUCTS = TOKENS * WIDTH * DEPTH
 SUMS_BYTES = TOKENS * STEP_BYTES
-_I64 = ir.IntType(64)
 
 
 @intrinsic(prefer_literal=True)
 def _products(typingctx, codes, x, steps, out, lanes, isa):  # type: ignore[no-untyped-def]
     """``out[i] += codes[i % CODES] * x[...]`` for ``steps`` steps of ``PLACES`` vectors each."""
-    values: list[Any] = [getattr(kind, "literal_value", None) for kind in (lanes, isa)]
-    if None in values:
+    values = literals(lanes, isa)
+    if values is None:
         return None
     width, dots = values[0], DOTS[isa_of(values[1]).dots]
     sum_bytes = width * isa_of(values[1]).partial
     narrow, partial = Vec("u8", width).llvm, dots.partial(width).llvm
 
-    def vector(builder, address, kind):  # type: ignore[no-untyped-def]
-        value = builder.load(pointer(builder, address, kind))
-        value.align = 1
-        return value
-
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        def at(base, index, size=width):  # type: ignore[no-untyped-def]
-            return builder.add(base, ir.Constant(_I64, index * size))
+        def vectors(base, count, size, kind):  # type: ignore[no-untyped-def]
+            places = [offset(builder, base, index * size) for index in range(count)]
+            return places, [load_from(builder, place, kind) for place in places]
 
-        weights = [vector(builder, at(args[0], index), narrow) for index in range(CODES)]
-        sums = [cgutils.alloca_once(builder, partial) for _ in range(PRODUCTS)]
-        for index, place in enumerate(sums):
-            builder.store(vector(builder, at(args[3], index, sum_bytes), partial), place)
-        step_bytes = ir.Constant(_I64, PLACES * width)
-        with cgutils.for_range(builder, args[2], intp=_I64) as loop:
-            start = builder.add(args[1], builder.mul(loop.index, step_bytes))
-            for place in range(PLACES):
-                x_vector = vector(builder, at(start, place), narrow)
-                for code in range(CODES):
-                    total = sums[place * CODES + code]
-                    value = builder.load(total)
-                    builder.store(dots.add(builder, value, weights[code], x_vector, width), total)
-        for index, place in enumerate(sums):
-            target = pointer(builder, at(args[3], index, sum_bytes), partial)
-            builder.store(builder.load(place), target).align = 1
+        _, weights = vectors(args[0], CODES, width, narrow)
+        targets, values = vectors(args[3], PRODUCTS, sum_bytes, partial)
+        sums = [variable(builder, value) for value in values]
+        with cgutils.for_range(builder, args[2], intp=I64) as loop:
+            start = builder.add(args[1], builder.mul(loop.index, integer(PLACES * width)))
+            _, xs = vectors(start, PLACES, width, narrow)
+            for index, total in enumerate(sums):
+                x_vector, code = xs[index // CODES], weights[index % CODES]
+                value = dots.add(builder, builder.load(total), code, x_vector, width)
+                builder.store(value, total)
+        for total, target in zip(sums, targets, strict=True):
+            store_to(builder, builder.load(total), target)
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp, types.intp, types.intp, lanes, isa), codegen

@@ -6,26 +6,23 @@ whether it pays to ask for lines ahead. ``profile.py`` tries several ways; the b
 
 from __future__ import annotations
 
-from typing import Any
-
-from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.intrinsics import prefetch
-from edgerun.kernels.lang.simd import Vec, constant, pointer, reduce_add, splat
+from edgerun.kernels.lang.ir import integer, literals, load_from, offset
+from edgerun.kernels.lang.simd import Vec, constant, reduce_add, splat
 from edgerun.kernels.lang.word import set_int
 
 LINE = 64
-_I64 = ir.IntType(64)
 
 
 @intrinsic(prefer_literal=True)
 def _sum_lines(typingctx, address, streams, apart, lanes):  # type: ignore[no-untyped-def]
     """Sum of the int32 in one line of each stream; the streams are ``apart`` bytes apart."""
-    values: list[Any] = [getattr(kind, "literal_value", None) for kind in (streams, lanes)]
-    if None in values:
+    values = literals(streams, lanes)
+    if values is None:
         return None
     count, width = values
     vec = Vec("i32", width)
@@ -33,11 +30,9 @@ def _sum_lines(typingctx, address, streams, apart, lanes):  # type: ignore[no-un
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         total = constant(vec, 0)
         for stream in range(count):
-            start = builder.add(args[0], builder.mul(args[2], ir.Constant(_I64, stream)))
+            start = builder.add(args[0], builder.mul(args[2], integer(stream)))
             for place in range(0, LINE, 4 * width):
-                at = builder.add(start, ir.Constant(_I64, place))
-                value = builder.load(pointer(builder, at, vec.llvm))
-                value.align = 1
+                value = load_from(builder, offset(builder, start, place), vec.llvm)
                 total = builder.add(total, value)
         return total
 
