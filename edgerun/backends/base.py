@@ -175,6 +175,19 @@ class Report:
     notes: Sequence[str] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """Keys and values that a device's calls moved so far.
+
+    Attributes:
+        seconds: out of pages, between calls of the device, and into pages.
+        overlapped_s: of these, while the device computed.
+    """
+
+    seconds: float
+    overlapped_s: float
+
+
 class Backend(ABC):
     """A way to run graph nodes on some device.
 
@@ -274,6 +287,10 @@ class Backend(ABC):
     @abstractmethod
     def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
         """Turns a segment, all of whose nodes are supported, into a program."""
+
+    def handover(self) -> Handover | None:
+        """What moving keys and values took so far; None where none are moved."""
+        return None
 
     def report(self) -> Report | None:
         """What its device counted; None where nothing is counted, or nothing ran yet."""

@@ -31,6 +31,7 @@ EXAMPLES = options.examples(
     "edgerun bench",
     "edgerun bench ./my-model -p 512 -n 64",
     "edgerun bench ./my-model --rows 1,2,4,8,16",
+    "edgerun bench ./my-model --handover --place prefill=openvino:CPU",
     "edgerun bench ./my-model -t 4 --json",
 )
 
@@ -72,11 +73,23 @@ def bench(
             help="Measure calls of so many rows too: several sequences, or a draft to verify.",
         ),
     ] = None,
+    handover: Annotated[
+        bool,
+        typer.Option(
+            "--handover",
+            help="Measure keys and values on their way between pages and devices instead.",
+        ),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     from edgerun.cli.benchmark.report import summary
     from edgerun.cli.benchmark.rows import row_counts, row_figures
 
+    if handover:
+        _check_alone(context=context, rows=rows)
+        with options.load(options.model_of(model, named), **loading) as llm:
+            _print_handover(llm, prompt_tokens, repeat, as_json)
+        return
     _check_room(context, new_tokens)
     counts = None if rows is None else row_counts(rows)
     began = time.perf_counter()
@@ -165,6 +178,28 @@ def _check_real(llm: LLM) -> None:
                 f"{backend.name} is simulated, so there is no speed to measure; `edgerun plan "
                 "--device virtual:FILE --explain` says what it is reckoned to take"
             )
+
+
+def _print_handover(llm: LLM, prompt_tokens: int | None, repeat: int, as_json: bool) -> None:
+    from edgerun.cli.bench_handover import PROMPT_TOKENS, handover_figures, handover_lines
+
+    _check_real(llm)
+    tokens = prompt_tokens or max(1, min(PROMPT_TOKENS, llm.model.context - 1))
+    prompts = [_ids(llm, tokens, index) for index in range(repeat + 1)]
+    figures = handover_figures(llm, prompts)
+    if as_json:
+        print(json.dumps(figures))
+    else:
+        print("\n".join(folded(visible(line), sys.stdout) for line in handover_lines(figures)))
+
+
+def _check_alone(**others: object) -> None:
+    """What measures replies says nothing of what is handed over."""
+    from edgerun.errors import InputError
+
+    for name, value in others.items():
+        if value is not None:
+            raise InputError(f"--handover measures no replies, so --{name} says nothing: leave it")
 
 
 def _check_room(context: int | None, new_tokens: int) -> None:

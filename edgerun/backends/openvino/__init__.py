@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from edgerun.backends.base import Backend, CompileOptions, Executable, Report, Shape, Support
+from edgerun.backends.base import (
+    Backend,
+    CompileOptions,
+    Executable,
+    Handover,
+    Report,
+    Shape,
+    Support,
+)
 from edgerun.backends.estimates import node_seconds
 from edgerun.backends.openvino.devices import DEVICES, NAME, Device, all_devices, find_device
 from edgerun.errors import UnsupportedError
@@ -137,6 +145,10 @@ class OpenvinoBackend(Backend):
             session.check_device()
             self._session = session
         return OpenvinoExecutable(segment, shape, self._session, options)
+
+    def handover(self) -> Handover | None:
+        """What its networks moved; None before any was wanted."""
+        return self._session.handover() if self._session else None
 
     def report(self) -> Report | None:
         """Calls and times by network, and what became of the device."""

@@ -37,11 +37,10 @@ def run_pieces(
     for index, (network, piece) in enumerate(pieces):
         tally = network.tally
         with network.start(piece, mirror) as running:
-            began = time.perf_counter()
-            _write(store, piece.slot, start, before)
-            seconds = time.perf_counter() - began
-            tally.moving_s += seconds
-            tally.overlapped_s += 0.0 if running.has_ended() else seconds
+            if before:
+                seconds = _write(store, piece.slot, start, before)
+                tally.moving_s += seconds
+                tally.overlapped_s += 0.0 if running.has_ended() else seconds
             results = running.wait()
         began, start, before = time.perf_counter(), piece.start, results.blocks
         if index + 1 < len(pieces):
@@ -56,6 +55,9 @@ def run_pieces(
 
 def _write(
     store: SequenceStore, slot: int, start: int, blocks: Mapping[AttentionState, Block]
-) -> None:
+) -> float:
+    """Writes rows into the pages; returns the seconds that it took."""
+    began = time.perf_counter()
     for state, block in blocks.items():
         store.write_block(state.name, slot, start, block)
+    return time.perf_counter() - began

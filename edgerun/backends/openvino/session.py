@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.backends.base import Report
+from edgerun.backends.base import Handover, Report
 from edgerun.backends.openvino.devices import INSTALL, Config, Device
 from edgerun.backends.openvino.mirror import Mirror
 from edgerun.backends.openvino.network import Request, Tally
@@ -154,6 +154,13 @@ class Session:
     def _options(self, config: Config) -> dict[str, Any]:
         threads = {"INFERENCE_NUM_THREADS": self.threads} if self.device.threads else {}
         return {**config, **threads}
+
+    def handover(self) -> Handover:
+        """What moving keys and values took so far."""
+        return Handover(
+            sum(tally.moving_s for tally in self.tallies),
+            sum(tally.overlapped_s for tally in self.tallies),
+        )
 
     def report(self) -> Report | None:
         """What the networks did; None if nothing ran."""
