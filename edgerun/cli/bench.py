@@ -27,6 +27,21 @@ PLAIN: dict[str, Any] = {
     "typical_p": 1.0,
     "repetition_penalty": 1.0,
 }
+Rows = Annotated[
+    str | None,
+    typer.Option(
+        "--rows",
+        metavar="N,N,...",
+        help="Measure calls of so many rows too: several sequences, or a draft to verify.",
+    ),
+]
+Handover = Annotated[
+    bool,
+    typer.Option(
+        "--handover",
+        help="Measure keys and values on their way between pages and devices instead.",
+    ),
+]
 EXAMPLES = options.examples(
     "edgerun bench",
     "edgerun bench ./my-model -p 512 -n 64",
@@ -65,21 +80,8 @@ def bench(
             "right after the prompt if left out.",
         ),
     ] = None,
-    rows: Annotated[
-        str | None,
-        typer.Option(
-            "--rows",
-            metavar="N,N,...",
-            help="Measure calls of so many rows too: several sequences, or a draft to verify.",
-        ),
-    ] = None,
-    handover: Annotated[
-        bool,
-        typer.Option(
-            "--handover",
-            help="Measure keys and values on their way between pages and devices instead.",
-        ),
-    ] = False,
+    rows: Rows = None,
+    handover: Handover = False,
     as_json: options.Json = False,
 ) -> None:
     from edgerun.cli.benchmark.report import summary
@@ -181,7 +183,7 @@ def _check_real(llm: LLM) -> None:
 
 
 def _print_handover(llm: LLM, prompt_tokens: int | None, repeat: int, as_json: bool) -> None:
-    from edgerun.cli.bench_handover import PROMPT_TOKENS, handover_figures, handover_lines
+    from edgerun.cli.benchmark.handover import PROMPT_TOKENS, handover_figures, handover_lines
 
     _check_real(llm)
     tokens = prompt_tokens or max(1, min(PROMPT_TOKENS, llm.model.context - 1))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from edgerun.cli import bench_handover
+from edgerun.cli.benchmark import handover
 from edgerun.cli.main import main
 from tests.cli.conftest import Run
 from tests.support.bundles import bundle_of
@@ -16,8 +16,8 @@ SIZES = {"this model": (2, 2, 32), "Llama 3.2 1B": (16, 8, 64), "BitNet 2B": (30
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_handover, "SECONDS", 0.0)
-    monkeypatch.setattr(bench_handover, "CALL_TOKENS", 16)
+    monkeypatch.setattr(handover, "SECONDS", 0.0)
+    monkeypatch.setattr(handover, "CALL_TOKENS", 16)
 
 
 def test_every_shape_in_every_storage_and_the_share_of_a_prompt(
@@ -29,7 +29,7 @@ def test_every_shape_in_every_storage_and_the_share_of_a_prompt(
     assert main([*given, "--place", "prefill=openvino:CPU", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     rows = {(row["shape"], row["storage"]): row for row in figures["handover"]}
-    assert set(rows) == {(shape, each) for shape in SIZES for each in bench_handover.STORAGES}
+    assert set(rows) == {(shape, each) for shape in SIZES for each in handover.STORAGES}
     for (shape, _), row in rows.items():
         assert (row["layers"], row["kv_heads"], row["head_dim"]) == SIZES[shape]
         assert min(row["to_pages_us"], row["from_pages_us"], row["copy_us"]) > 0
