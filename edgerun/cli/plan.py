@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,9 +13,12 @@ import typer
 from edgerun.cli import options
 
 if TYPE_CHECKING:
+    from edgerun.plan.plans import Plan
     from edgerun.plan.requests.breakeven import Split
 
-EXAMPLES = options.examples("edgerun plan", "edgerun plan ./my-model --explain")
+EXAMPLES = options.examples(
+    "edgerun plan", "edgerun plan ./my-model --explain", "edgerun plan ./my-model --plot plan.svg"
+)
 
 
 def plan(
@@ -23,6 +27,14 @@ def plan(
     explain: Annotated[
         bool, typer.Option("--explain", help="Show what was turned down too, and why.")
     ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE.svg",
+            help="Draw what prompts take by their length in each place, and where it pays.",
+        ),
+    ] = None,
     backend: options.BackendName = None,
     device: options.Device = None,
     place: options.Place = None,
@@ -36,32 +48,49 @@ def plan(
     from edgerun.plan.routes import plan_for
     from edgerun.plan.tasks import Budget
 
+    if plot is not None:
+        from edgerun.cli.plan_plot import check_plot
+
+        check_plot(plot)
     chosen = LoadOptions(backend=backend, device=device, place=place)
     bundle = open_bundle(resolve(options.model_of(model, named)))
     candidates = candidates_for(bundle, chosen)
     budget = Budget(call_rows=chosen.chunk_rows, memory_bytes=available_memory())
-    found = plan_for(bundle.graph, candidates, budget, weighs_all=True)
-    rows = found.explain()
+    planned = plan_for(bundle.graph, candidates, budget, weighs_all=True)
+    if plot is not None:
+        from edgerun.cli.plan_plot import draw
+
+        draw(planned, bundle.path.resolve().name, bundle.manifest.model.context_length, plot)
+    rows = planned.explain()
     for candidate in candidates.every():
         candidate.close()
     placements = [asdict(row) for row in rows if explain or row.chosen]
     if as_json:
-        print(json.dumps(placements, ensure_ascii=False))
+        print(json.dumps(_as_json(planned, placements), ensure_ascii=False))
         return
     from edgerun.cli.screen.tables import print_pairs, print_rows
 
     print_rows([_line(row) for row in _together(placements)])
-    if verdict := found.verdict():
+    if verdict := planned.verdict():
         print(verdict)
     if explain:
-        absent = absent_backends(candidates)
-        if absent:
+        if absent := absent_backends(candidates):
             print_pairs("not in the plan", absent)
         bases = {row["backend"]: row["basis"] for row in placements if row["basis"]}
         print_pairs("estimates stand on", bases)
-        for split in found.splits:
+        for split in planned.splits:
             print_pairs(f"prompts with {' and '.join(split.there.names)}", _terms(split))
         print(f"ternary weights in memory: {packing_of(bundle, chosen)}")
+
+
+def _as_json(planned: Plan, placements: list[dict[str, Any]]) -> dict[str, Any]:
+    """What ``--json`` prints; the names are a contract."""
+    return {
+        "placements": placements,
+        "from_tokens": planned.prompts.from_rows + 1 if planned.prompts else None,
+        "verdict": planned.verdict(),
+        "splits": [split.terms() for split in planned.splits],
+    }
 
 
 def _together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -107,7 +136,8 @@ def _terms(split: Split) -> dict[str, str]:
         "keys and values of a token": f"{split.handover_s * 1e6:.4g} us to hand over",
         f"the last token, with {here}": f"{split.decode_s * 1e3:.4g} ms",
         f"a prompt of {tokens} tokens": f"{split.seconds_there(tokens) * 1e3:.4g} ms",
-        f"the same with {here} alone": f"{split.seconds_here(tokens) * 1e3:.4g} ms",
+        f"the same with {here} alone": f"{split.seconds_here(tokens) * 1e3:.4g} ms, "
+        f"{tokens / split.seconds_here(tokens):.4g} tokens/s",
         "it pays": "never in a call" if start is None else f"from {start} tokens on",
         "figures": split.basis,
     }

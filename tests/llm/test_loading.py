@@ -158,7 +158,7 @@ def test_reports_describe_a_bundle(command: list[str], capsys: pytest.CaptureFix
     assert main([command[0], folder, *command[1:], *backend, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     if command[0] == "plan":
-        assert {row["phase"] for row in found} == {"prefill", "few", "decode"}
+        assert {row["phase"] for row in found["placements"]} == {"prefill", "few", "decode"}
     else:
         assert found["model"]["architecture"] == "llama"
         assert sum(entry["tensors"] for entry in found["formats"].values()) > 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgerun.machine.devices import cut
 
@@ -98,3 +98,23 @@ class Split:
         )
         last = next(loses, 0)
         return last + 1 if last < self.longest else None
+
+    def terms(self) -> dict[str, Any]:
+        """All of it by the names of the formula, for programs to read; seconds and tokens."""
+        tokens = self.longest
+        return {
+            "there": list(self.there.names),
+            "here": list(self.here.names),
+            "basis": self.basis,
+            "launch_s": self.launch_s,
+            "C": list(self.there.calls),
+            "t_C_s": list(self.there.calls.values()),
+            "is_padded": self.there.is_padded,
+            "h_s": self.handover_s,
+            "t_decode_s": self.decode_s,
+            "r_tokens_per_s": tokens / self.seconds_here(tokens),
+            "longest": tokens,
+            "seconds_there": self.seconds_there(tokens),
+            "seconds_here": self.seconds_here(tokens),
+            "from_tokens": self.from_tokens(),
+        }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from edgerun.backends.base import Backend, Phase, Shape
+from edgerun.backends.base import FEW_ROWS, Backend, Phase, Shape
 from edgerun.backends.estimates import kept_bytes
 from edgerun.graph.shapes import value_shapes
 from edgerun.plan.requests.pairs import handover_seconds
@@ -24,32 +24,46 @@ class Forecast:
         prompts: what prompts leave in the cache, and where its nodes go.
         whole: all nodes, and where they go that are not computed there.
         call_rows: tokens of a call, at most.
+        sizes: numbers of rows that calls there have, if they are padded.
         launch_s: what the first call there takes longer.
         handover_s: for each token, to hand its keys and values over.
+        calls: seconds of calls that were estimated before.
     """
 
     prompts: tuple[Task, Placed]
     whole: tuple[Task, Placed]
     call_rows: int
+    sizes: tuple[int, ...] = ()
     launch_s: float = 0.0
     handover_s: float = 0.0
+    calls: dict[tuple[bool, Shape], float] = field(default_factory=dict, repr=False)
 
     def seconds_here(self, tokens: int) -> float:
         """For a prompt of so many tokens, all of them here."""
-        task, placed = self.whole
         return sum(
-            path_seconds(task.shaped(replace(Shape.of(rows), cached=cached)), placed)
+            self._call_seconds(replace(Shape.of(rows), cached=cached))
             for rows, cached in calls_of(tokens, self.call_rows)
         )
 
     def seconds_there(self, tokens: int) -> float:
-        """For a prompt of so many tokens, the last one here."""
-        (prompts, placed), (whole, elsewhere) = self.prompts, self.whole
-        before = tokens - 1
-        seconds = path_seconds(whole.shaped(Shape(Phase.DECODE, 1, before)), elsewhere)
-        for rows, cached in calls_of(before, self.call_rows):
-            seconds += path_seconds(prompts.shaped(Shape(Phase.PREFILL, rows, cached)), placed)
-        return seconds + before * self.handover_s + (self.launch_s if before else 0.0)
+        """For a prompt of so many tokens, the last one here, and so what few go with it."""
+        seconds, launch = 0.0, 0.0
+        for rows, cached in calls_of(tokens, self.call_rows):
+            going = rows - (cached + rows == tokens)
+            if going > FEW_ROWS:
+                padded = next((size for size in self.sizes if size >= going), going)
+                there = Shape(Phase.PREFILL, padded, cached)
+                seconds += self._call_seconds(there, is_there=True) + going * self.handover_s
+                rows, cached, launch = rows - going, cached + going, self.launch_s
+            if rows:
+                seconds += self._call_seconds(replace(Shape.of(rows), cached=cached))
+        return seconds + launch
+
+    def _call_seconds(self, shape: Shape, *, is_there: bool = False) -> float:
+        if (is_there, shape) not in self.calls:
+            task, placed = self.prompts if is_there else self.whole
+            self.calls[is_there, shape] = path_seconds(task.shaped(shape), placed)
+        return self.calls[is_there, shape]
 
 
 def calls_of(tokens: int, call_rows: int) -> Iterator[tuple[int, int]]:

@@ -29,25 +29,23 @@ def split_of(tasks: Tasks, prompts: Placed, replies: Placed) -> Split:
     call_rows = tasks.budget.call_rows
     where = {node.name: backend for node, backend, _ in replies}
     whole = replace(tasks.prompts, graph=tasks.replies.graph, late=tasks.replies.late)
-    forecast = Forecast(
-        (tasks.prompts, prompts),
-        (whole, replies),
-        call_rows,
-        launch_s=sum(launch_seconds(each) for each in used.values()),
-        handover_s=sum(
-            handover_seconds(kept_bytes(node), backend, where[node.name])
-            for node, backend, _ in prompts
-        ),
+    there, here = _side(tasks.prompts, prompts, call_rows), _side(whole, replies, call_rows)
+    launch_s = sum(launch_seconds(each) for each in used.values())
+    handover_s = sum(
+        handover_seconds(kept_bytes(node), backend, where[node.name])
+        for node, backend, _ in prompts
     )
+    sizes = tuple(there.calls) if there.is_padded else ()
+    computed = (tasks.prompts, prompts), (whole, replies)
     return Split(
-        there=_side(tasks.prompts, prompts, call_rows),
-        here=_side(whole, replies, call_rows),
-        launch_s=forecast.launch_s,
-        handover_s=forecast.handover_s,
+        there,
+        here,
+        launch_s,
+        handover_s,
         decode_s=path_seconds(tasks.replies, replies),
         longest=call_rows,
         basis="; ".join(bases),
-        forecast=forecast,
+        forecast=Forecast(*computed, call_rows, sizes, launch_s, handover_s),
     )
 
 

@@ -38,7 +38,7 @@ def test_a_prompt_goes_where_it_is_sent(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_plan_shows_places(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = shown(capsys, "plan", "--place", f"prefill={DEVICE}", "--json")
-    chosen = {row["phase"]: row["backend"] for row in json.loads(out)}
+    chosen = {row["phase"]: row["backend"] for row in json.loads(out)["placements"]}
     assert code == 0
     assert chosen == {"prompts": DEVICE, "prefill": "cpu", "few": "cpu", "decode": "cpu"}
 

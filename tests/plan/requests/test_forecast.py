@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgerun.backends.base import Backend, CompileOptions, Executable, Phase, Shape, Support
+from edgerun.backends.base import (
+    FEW_ROWS,
+    Backend,
+    CompileOptions,
+    Executable,
+    Phase,
+    Shape,
+    Support,
+)
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.machine.devices import Call, DeviceProfile
 from edgerun.plan.requests.forecast import Forecast, calls_of
@@ -78,13 +86,22 @@ def test_here_all_nodes_of_all_calls_and_what_calls_cost() -> None:
     assert whole.seconds_here(100) == 3 * (64 + 36 + 64_000) + 2 * 0.5
 
 
-def test_there_what_prompts_need_and_the_last_token_here() -> None:
+def test_there_what_prompts_need_in_padded_calls_and_the_last_token_here() -> None:
     device = {"call_s": 7.0, "launch_s": 11.0}
     last = 3 * (1 + 99_000) + 0.5
     assert forecast(device).seconds_there(100) == pytest.approx(
-        11 + 2 * (64 + 35 + 64_000) + 2 * 7 + last
+        11 + 2 * (64 + 64 + 64_000) + 2 * 7 + last
     )
     assert forecast(device).seconds_there(1) == 3 + 0.5  # nothing goes there
+
+
+def test_few_rows_stay_with_the_last_token() -> None:
+    few = 64 + FEW_ROWS + 1
+    stay = 3 * (FEW_ROWS + 1 + 64_000) + 0.5
+    assert forecast({}).seconds_there(few) == pytest.approx(2 * 64 + stay)
+    assert forecast({}).seconds_there(FEW_ROWS + 1) == forecast({}).seconds_here(FEW_ROWS + 1)
+    more = 3 * (1 + 1000.0 * few) + 0.5
+    assert forecast({}).seconds_there(few + 1) == pytest.approx(2 * (64 + 64 + 64_000) + more)
 
 
 def test_a_plan_of_a_request_counts_its_calls_too() -> None:

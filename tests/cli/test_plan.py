@@ -1,0 +1,134 @@
+"""``edgerun plan``: terms for programs to read, and a plot."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgerun.cli import plan_plot
+from edgerun.cli.main import main
+from edgerun.cli.plan_plot import POINTS, _lengths
+from tests.support.bundles import bundle_of
+
+LAPTOPS = Path(__file__).parents[2] / "tools" / "laptops"
+FAST, SLOW = (f"virtual:{LAPTOPS / name}.json" for name in ("npu-48-tops", "npu-11-tops"))
+
+
+@pytest.fixture(scope="module")
+def folder() -> str:
+    return str(bundle_of("llama", weights="int4"))
+
+
+def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["plan", *arguments, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_json_has_all_terms_of_the_break_even(
+    folder: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    laptop = json.loads(Path(FAST.removeprefix("virtual:")).read_text())
+    device = laptop["device"]
+    found = planned(capsys, folder, "--device", FAST)
+    assert {row["phase"] for row in found["placements"]} >= {"prefill", "few", "decode"}
+    assert all(row["chosen"] for row in found["placements"])
+    (split,) = found["splits"]
+    assert (split["there"], split["here"]) == (["virtual:npu-48-tops"], ["cpu"])
+    assert (split["launch_s"], split["C"]) == (device["launch_s"], [64, 256])
+    assert laptop["date"] in split["basis"]
+    n, size = split["longest"], split["C"].index(256)
+    assert n == 256
+    there = split["launch_s"] + split["t_C_s"][size] + (n - 1) * split["h_s"] + split["t_decode_s"]
+    assert split["seconds_there"] == pytest.approx(there)
+    assert split["seconds_here"] == pytest.approx(n / split["r_tokens_per_s"])
+    assert found["from_tokens"] == split["from_tokens"]
+    assert found["verdict"].startswith("simulated: cpu alone")  # of a model as small as this
+
+
+def test_json_says_from_which_length_on_prompts_go_elsewhere(
+    folder: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = json.loads(Path(FAST.removeprefix("virtual:")).read_text())
+    text["device"]["launch_s"] = text["device"]["call_s"] = 1e-9
+    text["host"]["rates"] = {"float/float32": {"1": 1e6}}
+    path = tmp_path / "fast.json"
+    path.write_text(json.dumps(text))
+    found = planned(capsys, folder, "--device", f"virtual:{path}")
+    assert found["from_tokens"] == 18
+    assert f"from {found['from_tokens']} prompt tokens on" in found["verdict"]
+
+
+def test_without_devices_there_are_no_terms(
+    folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = planned(capsys, folder, "--backend", "cpu")
+    assert (found["splits"], found["from_tokens"], found["verdict"]) == ([], None, "")
+
+
+def test_a_plot_has_a_line_for_each_placement(
+    folder: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "plan.svg"
+    assert main(["plan", folder, "--device", FAST, "--plot", str(path)]) == 0
+    assert "not" not in capsys.readouterr().err
+    text = path.read_text()
+    comments = re.findall(r"<!-- (.*?) -->", text)
+    for shown in ("cpu", "virtual:npu-48-tops, last tokens cpu", "prompt tokens"):
+        assert shown in comments
+    assert any("simulated" in comment for comment in comments)
+
+
+def test_a_plot_marks_the_break_even(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    axis = Figure().add_subplot()
+    plan_plot._mark(axis, 123)
+    (line,) = axis.get_lines()
+    assert set(line.get_xdata()) == {123}
+    assert [text.get_text() for text in axis.texts] == ["from 123 tokens on"]
+
+
+def test_lengths_of_a_plot_begin_and_end_where_prompts_do() -> None:
+    for longest in (2, 3, 100, 2048):
+        lengths = list(_lengths(longest))
+        assert (lengths[0], lengths[-1]) == (2, longest)
+        assert lengths == sorted(set(lengths)) and len(lengths) <= POINTS + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--plot", "plan.txt"), "a plot is written as .svg, .png, .pdf; expected a name such as"),
+        (("--plot", "plan.svg", "--backend", "cpu"), "there is nothing to plot: no device was"),
+        (("--plot", "absent/plan.svg", "--device", FAST), "the plot absent/plan.svg cannot be wr"),
+    ],
+)
+def test_a_plot_that_cannot_be_is_one_sentence(
+    folder: str,
+    arguments: tuple[str, ...],
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", folder, *arguments]) != 0
+    said = capsys.readouterr()
+    assert sentence in " ".join(said.err.split())
+    assert said.out == "" and not list(tmp_path.iterdir())
+
+
+def test_without_matplotlib_a_sentence_says_what_to_install(
+    folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_plot, "find_spec", lambda name: None)
+    assert main(["plan", folder, "--device", FAST, "--plot", "plan.svg"]) != 0
+    assert "pip install matplotlib" in " ".join(capsys.readouterr().err.split())
