@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from tools.emulate_isa.aarch64.command import CPUS, SUITES
 from tools.emulate_isa.aarch64.environment import Environment, environment
 
 ROOT = Path(__file__).resolve().parents[2]
+AARCH64 = 183  # e_machine of an ELF file
 
 
 @pytest.mark.arm
@@ -24,6 +26,18 @@ def test_emulated_arm_passes(cpu: str, suite: str) -> None:
     command = [sys.executable, "-m", "tools.emulate_isa", "aarch64", "--cpu", cpu]
     done = subprocess.run([*command, "--suite", suite], cwd=ROOT, check=False)
     assert done.returncode == 0
+
+
+def test_this_machine_compiles_kernels_for_the_other() -> None:
+    command = [sys.executable, "-m", "tools.emulate_isa.aarch64.cross_worker", "+neon,+dotprod"]
+    params = {"bits": 2, "lanes": 16, "isa": "dotprod"}
+    request = json.dumps(["linear_row", params]).encode() + b"\n"
+    done = subprocess.run(command, cwd=ROOT, input=request, stdout=subprocess.PIPE, check=True)
+    signatures, size, code = done.stdout.split(b"\n", 2)
+    assert "x_stride" in json.loads(signatures)["linear_row"]
+    assert len(code) == int(size)
+    assert code[:4] == b"\x7fELF"
+    assert int.from_bytes(code[18:20], "little") == AARCH64
 
 
 def fake_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
