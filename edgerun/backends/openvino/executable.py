@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from edgerun.backends.base import NO_VALUES, CompileOptions, Executable, Shape, Values
 from edgerun.backends.openvino.check import TOKENS, difference
-from edgerun.backends.openvino.handover import run_pieces
 from edgerun.backends.openvino.maker import NetworkMaker
 from edgerun.backends.openvino.network import Network
-from edgerun.backends.openvino.pieces import Cut, Pieces
+from edgerun.backends.openvino.pieces import Cut, Pieces, run_pieces
 from edgerun.backends.openvino.session import FAILURES, Session
 from edgerun.backends.openvino.translation import Extent
 from edgerun.env import settings

@@ -13,16 +13,9 @@ from edgerun.backends.base import CompileOptions
 from edgerun.backends.openvino.blobs import Blobs, fingerprint, name_of
 from edgerun.backends.openvino.compile_process import Compilation, job_of
 from edgerun.backends.openvino.devices import Config
+from edgerun.backends.openvino.interface import Interface, interface_of, model_of, results_of
 from edgerun.backends.openvino.matrices import Stored, stored_bytes
-from edgerun.backends.openvino.network import (
-    Interface,
-    Network,
-    Request,
-    Tally,
-    interface_of,
-    model_of,
-    results_of,
-)
+from edgerun.backends.openvino.network import Network, Request, Tally
 from edgerun.backends.openvino.session import FAILURES, Session, reason
 from edgerun.backends.openvino.translate.registry import TRANSLATORS
 from edgerun.backends.openvino.translation import Extent, Translation

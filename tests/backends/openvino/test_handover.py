@@ -10,9 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from edgerun.backends.openvino import session as sessions
-from edgerun.backends.openvino.handover import run_pieces
+from edgerun.backends.openvino.interface import Interface
 from edgerun.backends.openvino.mirror import Mirror
-from edgerun.backends.openvino.network import Interface, Network
+from edgerun.backends.openvino.network import Network
+from edgerun.backends.openvino.pieces import run_pieces
 from edgerun.backends.openvino.translation import Extent, Piece
 from edgerun.errors import BackendError
 from edgerun.state import SequenceStore, same_attention
