@@ -241,7 +241,7 @@ def check_requests_against_serial(
         whole = expected if stays[number] else expected[: len(found[number])]
         assert found[number] == whole
     gc.collect()
-    assert llm._engine.room().slots == llm.model.max_sessions
+    assert llm._engine.room().slots == llm.model.options.max_sessions
 
 
 def test_threads_and_coroutines_get_their_serial_replies(llm: edgerun.LLM) -> None:

@@ -92,9 +92,9 @@ class LLM:
         self._store = SequenceStore(
             model.states,
             model.context,
-            model.max_sessions,
+            model.options.max_sessions,
             memory=Memory(available_memory),
-            eviction=model.eviction,
+            eviction=model.options.eviction,
             transfer=NativeTransfer(),
         )
         self._engine = Engine(
@@ -103,7 +103,7 @@ class LLM:
             model.vocab_size,
             model.eos_ids,
             chunk_rows=model.chunk_rows,
-            prompt_rows=model.prompt_rows,
+            prompt_rows=model.options.prompt_rows,
         )
         # A stream keeps the engine, so it goes on when the model it came from is forgotten.
         self._forgotten = weakref.finalize(self._engine, _release, model)
@@ -307,7 +307,7 @@ class LLM:
         backends = ", ".join(backend.name for backend in model.backends)
         return (
             f"<LLM {model.path}: context {model.context}, {self._engine.room().slots} of "
-            f"{model.max_sessions} sequences free, {backends} on "
+            f"{model.options.max_sessions} sequences free, {backends} on "
             f"{model.threads} thread{'s' if model.threads > 1 else ''}>"
         )
 

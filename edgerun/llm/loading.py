@@ -160,13 +160,10 @@ class Model:
         programs: what runs batches.
         states: what the model's layers remember.
         context: tokens a sequence may have.
-        eviction: which of the pages that nobody uses goes first.
         vocab_size: width of the logits.
         eos_ids: ids that end a reply.
         sampling_defaults: what the model recommends.
         chunk_rows: most tokens of one call.
-        prompt_rows: most prompt tokens of a call that replies under way wait for.
-        max_sessions: sequences that can be cached at a time.
         weight_bytes: bytes of weights that a decode step reads.
         threads: worker threads.
         backends: those in use.
@@ -184,12 +181,9 @@ class Model:
     states: tuple[State, ...]
     context: int
     vocab_size: int
-    eviction: str = "lru"
     eos_ids: tuple[int, ...] = ()
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
     chunk_rows: int = DEFAULT_CHUNK_ROWS
-    prompt_rows: int = DEFAULT_PROMPT_ROWS
-    max_sessions: int = 4
     weight_bytes: int = 0
     threads: int = 1
     backends: tuple[Backend, ...] = ()
@@ -268,15 +262,12 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
         states=states,
         context=context,
         vocab_size=config.vocab_size,
-        eviction=options.eviction,
         eos_ids=tuple(dict.fromkeys((*end_ids, *tokenizer.eos_ids))),
         sampling_defaults=sampling_defaults(
             texts[GENERATION_CONFIG],
             [entry.name for processor in processor_types() for entry in processor.options()],
         ),
         chunk_rows=rows,
-        prompt_rows=options.prompt_rows,
-        max_sessions=options.max_sessions,
         weight_bytes=compiled.weight_bytes,
         threads=options.worker_threads,
         backends=compiled.backends,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgerun.backends.base import NO_VALUES, Executable, Shape, Values
-from edgerun.llm.loading import Model
+from edgerun.llm.loading import LoadOptions, Model
 from edgerun.model.chat.template import ChatTemplate
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun.plan.programs import Programs
@@ -124,6 +124,7 @@ def fake_model(
     *,
     template: str | None = CHATML,
     context: int = 512,
+    max_sessions: int = 4,
     **changes: Any,
 ) -> Model:
     executable = executable or FakeExecutable()
@@ -139,6 +140,7 @@ def fake_model(
         "eos_ids": (END,),
         "sampling_defaults": {"temperature": 0.0},
         "chunk_rows": 16,
+        "options": LoadOptions(max_sessions=max_sessions),
     }
     return Model(**{**values, **changes})
 
