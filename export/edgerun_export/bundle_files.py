@@ -141,6 +141,7 @@ def padding_id(ids: Mapping[str, Any]) -> int:
 
 def model_facts(spec: DecoderSpec, ids: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what a runtime needs to know before it reads the graph."""
+    count, top_k = spec.experts
     return {
         "architecture": spec.architecture,
         "context_length": spec.context_length,
@@ -151,6 +152,7 @@ def model_facts(spec: DecoderSpec, ids: Mapping[str, Any]) -> dict[str, Any]:
         "num_kv_heads": spec.num_kv_heads,
         "head_dim": spec.head_dim,
         "vocab_size": spec.vocab_size,
+        **({"num_experts": count, "experts_per_token": top_k} if count else {}),
         **ids,
     }
 

@@ -1,4 +1,4 @@
-"""Exported models against transformers (golden files) and against NumPy on the same weights."""
+"""Exported models against golden files (``tools/golden``) and against NumPy on their weights."""
 
 import numpy as np
 import pytest
@@ -19,8 +19,12 @@ NAMES = [
     "bitnet-master",
     "bitnet-packed",
     "bitnet-offline",
+    "mixtral",
+    "olmoe",
+    "qwen3_moe",
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]
+EXPERTS = ["mixtral", "olmoe", "qwen3_moe"]
 EXACT = 1e-4
 
 
@@ -70,7 +74,7 @@ def test_genai_profile_computes_the_same(name, decode_steps, golden, exported):
         "int8",
     ],
 )
-@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3", "bitnet-packed"])
+@pytest.mark.parametrize("name", [*EXPERTS, "llama", "mistral", "qwen2", "qwen3", "bitnet-packed"])
 def test_quantised_bundle_computes_with_its_dequantised_weights(name, weights, golden, exported):
     model = golden(name)
     # The golden BitNet keeps clear of rounding boundaries only with its own embedding.

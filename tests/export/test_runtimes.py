@@ -33,6 +33,9 @@ TINY = [
     ("qwen2", {"weights": "int4"}),
     ("qwen3", {"weights": "int4", "head_weights": "int4"}),
     ("bitnet-packed", {"weights": "ternary"}),
+    ("mixtral", {"weights": "int4"}),
+    ("olmoe", {"weights": "ternary"}),
+    ("qwen3_moe", {"weights": "int8"}),
 ]
 FEW_BITS = [case for case in TINY if case[1]["weights"] in ("int2", "int4")]
 # What OpenVINO computes in by default is bfloat16 with rounded activations.
@@ -184,7 +187,7 @@ def test_blocks_of_few_bits_have_scales_of_both_signs(name, options, exported, g
         assert (scales < 0).any() and (scales > 0).any()
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3", "bitnet-packed"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3", "bitnet-packed", "olmoe"])
 def test_genai_profile_continues_like_the_portable_one(name, exported, golden):
     pytest.importorskip("onnxruntime_genai")
     ids = golden(name).ids[:8].tolist()

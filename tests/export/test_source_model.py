@@ -51,8 +51,9 @@ def with_biases(config, tensors, projections, layers=None):
     generator = np.random.default_rng(1)
     biased = dict(tensors)
     for layer in range(spec.num_layers) if layers is None else layers:
+        linears = {linear.name: linear for linear in spec.projections(layer)}
         for name in sorted(projections):
-            linear = spec.projections()[name]
+            linear = linears[name]
             bias = generator.standard_normal(linear.out_features, np.float32)
             biased[f"model.layers.{layer}.{linear.path}.bias"] = bias
     return biased

@@ -8,7 +8,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from edgerun_export.architectures import describe
+from edgerun_export.architectures import Experts, describe
 
 
 def write_gguf(
@@ -32,7 +32,7 @@ def write_gguf(
     writer.add_context_length(spec.context_length)
     writer.add_embedding_length(spec.hidden_size)
     writer.add_block_count(spec.num_layers)
-    writer.add_feed_forward_length(spec.intermediate_size)
+    writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(spec.num_heads)
     writer.add_head_count_kv(spec.num_kv_heads)
     writer.add_key_length(spec.head_dim)
@@ -45,14 +45,23 @@ def write_gguf(
     writer.add_token_list(tokens)
     writer.add_token_scores([-float(i) for i in range(len(tokens))])
     writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * 5)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, spec.num_layers)
-    for key, value in tensors.items():
+    for part in dict.fromkeys(layer.feed_forward for layer in spec.layers):
+        if isinstance(part, Experts):
+            writer.add_expert_count(part.count)
+            writer.add_expert_used_count(part.top_k)
+            writer.add_expert_feed_forward_length(part.width)
+    maps = [
+        gguf.get_tensor_name_map(arch, spec.num_layers)
+        for arch in (gguf.MODEL_ARCH.QWEN3, gguf.MODEL_ARCH.QWEN3MOE)
+    ]
+    for key, value in stacked(tensors).items():
         if architecture == "llama" and ("q_proj" in key or "k_proj" in key):
             heads = value.shape[0] // spec.head_dim
             shape = (heads, 2, spec.head_dim // 2, *value.shape[1:])
             value = value.reshape(shape).swapaxes(1, 2).reshape(value.shape)
         stem, suffix = key.rsplit(".", 1)
-        name = f"{names.get_name(stem)}.{suffix}"
+        found = next(name for names in maps if (name := names.get_name(stem)))
+        name = f"{found}.{suffix}"
         if quantised and "_proj.weight" in key:
             kind = gguf.GGMLQuantizationType[quantised]
             writer.add_tensor(name, gguf.quants.quantize(value, kind), raw_dtype=kind)
@@ -63,3 +72,21 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors as llama.cpp's converter has them: one of all experts of a layer."""
+    names = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
+    result: dict[str, Any] = {}
+    for key, value in tensors.items():
+        at, expert, rest = key.replace("block_sparse_moe", "mlp").partition(".experts.")
+        if not expert:
+            result[at] = value
+            continue
+        number, name, suffix = rest.split(".")
+        whole = result.setdefault(f"{at}.experts.{names.get(name, name)}.{suffix}", {})
+        whole[int(number)] = value
+    return {
+        key: np.stack([value[e] for e in sorted(value)]) if isinstance(value, dict) else value
+        for key, value in result.items()
+    }

@@ -30,13 +30,13 @@ def declared_biases(
 def with_stored_biases(spec: DecoderSpec, config: Config, tensors: Container[str]) -> DecoderSpec:
     """Adds the biases that any layer stores, of projections about which ``config`` says nothing."""
     open_keys = [key for key in _OPEN.get(spec.architecture, ()) if config.get(key) is None]
-    projections = spec.projections()
+    open_names = {name for key in open_keys for name in _PROJECTIONS[key]}
     stored = {
-        name
-        for key in open_keys
-        for name in _PROJECTIONS[key]
-        for layer in range(spec.num_layers)
-        if f"model.layers.{layer}.{projections[name].path}.bias" in tensors
+        projection.name
+        for layer in range(spec.num_layers if open_names else 0)
+        for projection in spec.projections(layer)
+        if projection.name in open_names
+        and f"model.layers.{layer}.{projection.path}.bias" in tensors
     }
     return replace(spec, biases=spec.biases | stored) if stored else spec
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.architectures.spec import Config, TernaryOrigin
+from edgerun_export.architectures.spec import Config, Dense, LayerSpec, TernaryOrigin
 
 # Larger than anything known; what exceeds it would only exhaust memory.
-_MAX_SIZE, _MAX_LAYERS = 1 << 24, 1024
+_MAX_SIZE, _MAX_LAYERS, _MAX_EXPERTS = 1 << 24, 1024, 4096
 _MIN_NUMBER, _MAX_NUMBER = 1e-12, 1e12
 # By the names that checkpoints have for them.
 _ACTIVATIONS = {
@@ -106,6 +106,7 @@ def dimensions(config: Config) -> dict[str, Any]:
         CheckpointError: a size is missing, not positive, or does not fit the others.
     """
     hidden = positive(config, "hidden_size")
+    layers = positive(config, "num_hidden_layers", limit=_MAX_LAYERS)
     heads = positive(config, "num_attention_heads")
     kv_heads = positive(config, "num_key_value_heads", heads)
     if heads % kv_heads:
@@ -122,14 +123,29 @@ def dimensions(config: Config) -> dict[str, Any]:
         raise CheckpointError(f"config.json: head_dim {head_dim} is odd; rotary needs an even one")
     return {
         "hidden_size": hidden,
-        "intermediate_size": positive(config, "intermediate_size"),
-        "num_layers": positive(config, "num_hidden_layers", limit=_MAX_LAYERS),
+        "layers": (LayerSpec(Dense(positive(config, "intermediate_size"))),) * layers,
         "num_heads": heads,
         "num_kv_heads": kv_heads,
         "head_dim": head_dim,
         "vocab_size": positive(config, "vocab_size"),
         "context_length": positive(config, "max_position_embeddings", 2048),
     }
+
+
+def experts_chosen(config: Config, count_key: str) -> tuple[int, int]:
+    """Returns how many experts there are, and how many of them a token goes to.
+
+    Raises:
+        CheckpointError: a number is missing, or there are fewer than are chosen.
+    """
+    count = positive(config, count_key, limit=_MAX_EXPERTS)
+    top_k = positive(config, "num_experts_per_tok")
+    if top_k > count:
+        raise CheckpointError(
+            f"config.json: a token goes to num_experts_per_tok {top_k} experts, and there are "
+            f"{count_key} {count}"
+        )
+    return count, top_k
 
 
 def layer_windows(config: Config, num_layers: int) -> tuple[int | None, ...]:

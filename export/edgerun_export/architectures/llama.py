@@ -28,7 +28,6 @@ def describe(config: Config) -> DecoderSpec:
         norm_eps=number(config, "rms_norm_eps", 1e-6),
         activation=activation(config),
         rope=rope(config, sizes["head_dim"]),
-        windows=(None,) * sizes["num_layers"],
         tied=flag(config, "tie_word_embeddings"),
         biases=declared_biases(config),
         ternary=ternary_origin(config),

@@ -21,12 +21,8 @@ def describe(config: Config) -> DecoderSpec:
     window = config.get("sliding_window", 4096)
     if window is not None:
         window = positive(config, "sliding_window", 4096)
-    return replace(
-        spec,
-        architecture="mistral",
-        windows=(window,) * spec.num_layers,
-        biases=frozenset(),
-    )
+    spec = spec.with_windows([window] * spec.num_layers)
+    return replace(spec, architecture="mistral", biases=frozenset())
 
 
 ARCHITECTURE = describe

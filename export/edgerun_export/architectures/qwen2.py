@@ -17,12 +17,8 @@ def describe(config: Config) -> DecoderSpec:
         UnsupportedError: it asks for a variant without an implementation.
     """
     spec = llama.describe(config)
-    return replace(
-        spec,
-        architecture="qwen2",
-        windows=layer_windows(config, spec.num_layers),
-        biases=frozenset({"q_proj", "k_proj", "v_proj"}),
-    )
+    spec = spec.with_windows(layer_windows(config, spec.num_layers))
+    return replace(spec, architecture="qwen2", biases=frozenset({"q_proj", "k_proj", "v_proj"}))
 
 
 ARCHITECTURE = describe

@@ -20,10 +20,10 @@ def describe(config: Config) -> DecoderSpec:
     # Qwen3Config's default is 128, not hidden_size / num_attention_heads.
     head_dim = config.get("head_dim")
     spec = llama.describe({**config, "head_dim": 128 if head_dim is None else head_dim})
+    spec = spec.with_windows(layer_windows(config, spec.num_layers))
     return replace(
         spec,
         architecture="qwen3",
-        windows=layer_windows(config, spec.num_layers),
         biases=declared_biases(config, ("attention_bias",)),
         q_norm="self_attn.q_norm",
         k_norm="self_attn.k_norm",

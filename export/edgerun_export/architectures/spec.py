@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +32,14 @@ class Projection:
     """A linear layer of a decoder layer.
 
     Attributes:
+        name: short name, such as ``q_proj``, the same in all architectures.
         path: module path below ``model.layers.N``, such as ``self_attn.q_proj``.
         out_features: rows of the weight.
         in_features: columns of the weight.
         bias: whether the checkpoint holds a bias for it.
     """
 
+    name: str
     path: str
     out_features: int
     in_features: int
@@ -45,8 +47,60 @@ class Projection:
 
 
 @dataclass(frozen=True, slots=True)
+class Dense:
+    """A gated feed-forward part that every token goes through.
+
+    Attributes:
+        width: of what is between its projections.
+    """
+
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Many gated networks, of which a router chooses a few for each token.
+
+    Attributes:
+        count: networks.
+        top_k: how many a token goes through.
+        width: of what is between the projections of one.
+        normalise: whether the scores of those that are chosen add up to 1.
+        scoring: what makes scores of the router's logits.
+        scale: factor of the scores.
+        module: path of the layer below ``model.layers.N``; the router is its ``gate``.
+        names: what its ``gate_proj``, ``up_proj`` and ``down_proj`` are called.
+    """
+
+    count: int
+    top_k: int
+    width: int
+    normalise: bool
+    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    scale: float = 1.0
+    module: str = "mlp"
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+
+
+FeedForward: TypeAlias = Dense | Experts
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """What may differ from layer to layer.
+
+    Attributes:
+        feed_forward: the part after attention.
+        window: number of latest positions that it attends to, or ``None`` for all.
+    """
+
+    feed_forward: FeedForward
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A decoder: embedding, layers of attention and a gated feed-forward part, norm, head.
+    """A decoder: embedding, layers of attention and gated feed-forward networks, norm, head.
 
     Every norm is an RMS norm. A norm path of ``None`` means that the model has none there. Paths
     are relative to ``model.layers.N``.
@@ -54,8 +108,7 @@ class DecoderSpec:
     Attributes:
         architecture: the checkpoint's ``model_type``.
         hidden_size: width of the residual stream.
-        intermediate_size: width of the feed-forward part.
-        num_layers: decoder layers.
+        layers: what differs between its layers, in their order.
         num_heads: query heads.
         num_kv_heads: key and value heads.
         head_dim: width of a head.
@@ -64,9 +117,10 @@ class DecoderSpec:
         norm_eps: epsilon of every norm.
         activation: of the feed-forward gate, the name of a file in ``edgerun/activations``.
         rope: rotary position embedding.
-        windows: for each layer the number of latest positions it attends to, or ``None`` for all.
         tied: the head reads the embedding's weights.
         biases: short names of the projections that have a bias, the same in every layer.
+        q_row_norm: norm of all queries of a token together.
+        k_row_norm: norm of all its keys together.
         q_norm: norm of each query head.
         k_norm: norm of each key head.
         attention_sub_norm: norm before the output projection.
@@ -77,8 +131,7 @@ class DecoderSpec:
 
     architecture: str
     hidden_size: int
-    intermediate_size: int
-    num_layers: int
+    layers: tuple[LayerSpec, ...]
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -87,9 +140,10 @@ class DecoderSpec:
     norm_eps: float
     activation: str
     rope: Rope
-    windows: tuple[int | None, ...]
     tied: bool
     biases: frozenset[str] = frozenset()
+    q_row_norm: str | None = None
+    k_row_norm: str | None = None
     q_norm: str | None = None
     k_norm: str | None = None
     attention_sub_norm: str | None = None
@@ -111,34 +165,101 @@ class DecoderSpec:
         """Factor of the attention scores."""
         return float(self.head_dim**-0.5)
 
-    def projections(self) -> dict[str, Projection]:
-        """The seven projections of a layer by their short names."""
+    @property
+    def num_layers(self) -> int:
+        """Number of decoder layers."""
+        return len(self.layers)
+
+    @property
+    def intermediate_size(self) -> int:
+        """Width of every layer's feed-forward part; 0 where layers differ."""
+        widths = {layer.feed_forward.width for layer in self.layers}
+        return widths.pop() if len(widths) == 1 else 0
+
+    @property
+    def experts(self) -> tuple[int, int]:
+        """Experts of a layer and how many a token goes to; 0 if layers differ or have none."""
+        parts = {
+            (part.count, part.top_k)
+            for layer in self.layers
+            if isinstance(part := layer.feed_forward, Experts)
+        }
+        return parts.pop() if len(parts) == 1 else (0, 0)
+
+    def with_windows(self, windows: Sequence[int | None]) -> DecoderSpec:
+        """The same decoder with other windows, one for each layer."""
+        pairs = zip(self.layers, windows, strict=True)
+        return replace(self, layers=tuple(replace(layer, window=window) for layer, window in pairs))
+
+    def with_feed_forward(self, parts: Sequence[FeedForward]) -> DecoderSpec:
+        """The same decoder with other feed-forward parts, one for each layer."""
+        pairs = zip(self.layers, parts, strict=True)
+        return replace(
+            self, layers=tuple(replace(layer, feed_forward=part) for layer, part in pairs)
+        )
+
+    def attention(self) -> dict[str, Projection]:
+        """The projections of attention, by their short names."""
         queries = self.num_heads * self.head_dim
         keys = self.num_kv_heads * self.head_dim
-        hidden, wide = self.hidden_size, self.intermediate_size
         shapes = {
-            "q_proj": ("self_attn", queries, hidden),
-            "k_proj": ("self_attn", keys, hidden),
-            "v_proj": ("self_attn", keys, hidden),
-            "o_proj": ("self_attn", hidden, queries),
-            "gate_proj": ("mlp", wide, hidden),
-            "up_proj": ("mlp", wide, hidden),
-            "down_proj": ("mlp", hidden, wide),
+            "q_proj": (queries, self.hidden_size),
+            "k_proj": (keys, self.hidden_size),
+            "v_proj": (keys, self.hidden_size),
+            "o_proj": (self.hidden_size, queries),
         }
         return {
-            name: Projection(f"{part}.{name}", rows, columns, name in self.biases)
-            for name, (part, rows, columns) in shapes.items()
+            name: Projection(name, f"self_attn.{name}", *shape, name in self.biases)
+            for name, shape in shapes.items()
         }
 
-    def norms(self) -> dict[str, int]:
+    def feed_forward(self, layer: int) -> list[dict[str, Projection]]:
+        """Gate, up and down projection of each feed-forward network of a layer."""
+        part, hidden = self.layers[layer].feed_forward, self.hidden_size
+        shapes = {
+            "gate_proj": (part.width, hidden),
+            "up_proj": (part.width, hidden),
+            "down_proj": (hidden, part.width),
+        }
+        if isinstance(part, Dense):
+            return [
+                {
+                    name: Projection(name, f"mlp.{name}", *shape, name in self.biases)
+                    for name, shape in shapes.items()
+                }
+            ]
+        stored = dict(zip(shapes, part.names, strict=True))
+        return [
+            {
+                name: Projection(name, f"{part.module}.experts.{expert}.{stored[name]}", *shape)
+                for name, shape in shapes.items()
+            }
+            for expert in range(part.count)
+        ]
+
+    def router(self, layer: int) -> Projection | None:
+        """What the router of a layer multiplies by, which is never quantised; None without one."""
+        part = self.layers[layer].feed_forward
+        if isinstance(part, Dense):
+            return None
+        return Projection("router", f"{part.module}.gate", part.count, self.hidden_size)
+
+    def projections(self, layer: int) -> list[Projection]:
+        """All projections of a layer but the router's."""
+        parts = [self.attention(), *self.feed_forward(layer)]
+        return [projection for part in parts for projection in part.values()]
+
+    def norms(self, layer: int) -> dict[str, int]:
         """Paths of a layer's norms with their widths."""
         widths = {
             self.input_norm: self.hidden_size,
             self.post_attention_norm: self.hidden_size,
+            self.q_row_norm: self.num_heads * self.head_dim,
+            self.k_row_norm: self.num_kv_heads * self.head_dim,
             self.q_norm: self.head_dim,
             self.k_norm: self.head_dim,
             self.attention_sub_norm: self.num_heads * self.head_dim,
-            self.mlp_sub_norm: self.intermediate_size,
+            self.mlp_sub_norm: self.layers[layer].feed_forward.width,
         }
         return {path: width for path, width in widths.items() if path is not None}
 
@@ -150,14 +271,16 @@ class DecoderSpec:
             self.head_weight: (self.vocab_size, self.hidden_size),
         }
         for layer in range(self.num_layers):
-            shapes.update(self._layer_tensors(f"model.layers.{layer}"))
+            shapes.update(self._layer_tensors(layer))
         return shapes
 
-    def _layer_tensors(self, prefix: str) -> dict[str, tuple[int, ...]]:
+    def _layer_tensors(self, layer: int) -> dict[str, tuple[int, ...]]:
+        prefix = f"model.layers.{layer}"
         shapes: dict[str, tuple[int, ...]] = {
-            f"{prefix}.{path}.weight": (width,) for path, width in self.norms().items()
+            f"{prefix}.{path}.weight": (width,) for path, width in self.norms(layer).items()
         }
-        for linear in self.projections().values():
+        router = self.router(layer)
+        for linear in [*self.projections(layer), *([router] if router else [])]:
             name = f"{prefix}.{linear.path}"
             shapes[f"{name}.weight"] = (linear.out_features, linear.in_features)
             if linear.bias:

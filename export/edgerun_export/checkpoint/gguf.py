@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import F32, Source, TensorInfo
 from edgerun_export.checkpoint.files import ByteFile
-from edgerun_export.checkpoint.gguf_config import architecture, make_config
+from edgerun_export.checkpoint.gguf_config import Experts, architecture, make_config
 from edgerun_export.checkpoint.gguf_header import MAGIC, GgufHeader, GgufTensor, read_header
 from edgerun_export.checkpoint.registry import head
-from edgerun_export.checkpoint.stored import Stored, StoredCheckpoint
+from edgerun_export.checkpoint.stored import (
+    MAX_TENSORS,
+    Stored,
+    StoredCheckpoint,
+    encoded_bytes,
+)
 from edgerun_export.tokenizers import from_gguf
 
 # No leading zeros: two spellings of a layer would be one tensor.
 _BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,5})\.(\w+)\.(weight|bias)")
+_EXPERTS = re.compile(r"blk\.(0|[1-9]\d{0,5})\.ffn_(gate_inp|(?:gate|up|down)_exps)\.weight")
 _ROPE_FACTORS = "rope_freqs.weight"
 
 _WHOLE_MODEL = {
@@ -90,12 +96,40 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
     head_dim = config["head_dim"] if kind.pairs_interleaved else None
     stored: dict[str, Stored] = {}
     for tensor in tensors.values():
-        tensor_data = _stored(tensor, file, head_dim)
-        stored[tensor_data.info.name] = tensor_data
+        for tensor_data in _stored(tensor, file, kind.experts, head_dim):
+            stored[tensor_data.info.name] = tensor_data
+            if len(stored) > MAX_TENSORS:
+                raise CheckpointError(f"'{file.name}' has more than {MAX_TENSORS} tensors")
     return stored, config
 
 
-def _stored(tensor: GgufTensor, file: ByteFile, head_dim: int | None) -> Stored:
+def _stored(
+    tensor: GgufTensor, file: ByteFile, experts: Experts | None, head_dim: int | None
+) -> Iterator[Stored]:
+    """What a tensor is to Hugging Face: that of a layer's experts is one of each."""
+    match = _EXPERTS.fullmatch(tensor.name) if experts is not None else None
+    if experts is not None and match is not None:
+        at = f"model.layers.{int(match[1])}.{experts.module}"
+        if match[2] == "gate_inp":
+            info = TensorInfo(f"{at}.gate.weight", tensor.shape, tensor.codec.name)
+            yield Stored(info, file, tensor.offset, tensor.codec)
+            return
+        name = experts.names[("gate_exps", "up_exps", "down_exps").index(match[2])]
+        if len(tensor.shape) != 3:
+            raise CheckpointError(
+                f"tensor '{tensor.name}' has shape {list(tensor.shape)}; expected three axes, the "
+                "first of experts"
+            )
+        shape = tensor.shape[1:]
+        apart = encoded_bytes(shape, tensor.codec)
+        for expert in range(tensor.shape[0]):
+            info = TensorInfo(f"{at}.experts.{expert}.{name}.weight", shape, tensor.codec.name)
+            yield Stored(info, file, tensor.offset + expert * apart, tensor.codec)
+        return
+    yield _stored_alone(tensor, file, head_dim)
+
+
+def _stored_alone(tensor: GgufTensor, file: ByteFile, head_dim: int | None) -> Stored:
     name, rotated = _rename(tensor.name)
     paired = head_dim if rotated else None
     if paired and tensor.shape[0] % paired:

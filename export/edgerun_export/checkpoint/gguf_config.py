@@ -20,6 +20,25 @@ _MAX_SIZE = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """How a model with experts is described to Hugging Face.
+
+    Attributes:
+        module: path of a layer's experts; the router is its ``gate``.
+        names: of an expert's gate, up and down projection.
+        count_key: configuration key of their number.
+        width_key: configuration key of their width, and the one of GGUF.
+        normalises: whether the scores of those that are chosen add up to 1.
+    """
+
+    module: str = "mlp"
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    count_key: str = "num_experts"
+    width_key: tuple[str, str] = ("intermediate_size", "feed_forward_length")
+    normalises: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Architecture:
     """One value of ``general.architecture``.
 
@@ -28,12 +47,14 @@ class Architecture:
         class_name: entry of ``architectures``.
         pairs_interleaved: whether llama.cpp's converter interleaves the rows of Q and K.
         extra: configuration that GGUF leaves to the architecture.
+        experts: what its layers have; None for those of dense models.
     """
 
     model_type: str
     class_name: str
     pairs_interleaved: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
+    experts: Experts | None = None
 
 
 ARCHITECTURES = {
@@ -43,7 +64,25 @@ ARCHITECTURES = {
     # Upstream's graph uses SiLU (the 1bitLLM reproductions), bitnet.cpp's b1.58 squared ReLU.
     "bitnet": Architecture("bitnet", "BitNetForCausalLM", False, {"hidden_act": "silu"}),
     "bitnet-b1.58": Architecture("bitnet", "BitNetForCausalLM", False, {"hidden_act": "relu2"}),
+    "olmoe": Architecture(
+        "olmoe", "OlmoeForCausalLM", False, {"hidden_act": "silu"}, Experts(normalises=False)
+    ),
+    "qwen3moe": Architecture(
+        "qwen3_moe",
+        "Qwen3MoeForCausalLM",
+        False,
+        {"hidden_act": "silu"},
+        Experts(width_key=("moe_intermediate_size", "expert_feed_forward_length")),
+    ),
 }
+# What llama.cpp calls llama, too.
+_MIXTRAL = Architecture(
+    "mixtral",
+    "MixtralForCausalLM",
+    True,
+    {"hidden_act": "silu"},
+    Experts("block_sparse_moe", ("w1", "w3", "w2"), "num_local_experts"),
+)
 
 # (GGUF key after the architecture's prefix, configuration key, default; None = required)
 _SIZES: tuple[tuple[str, str, int | None], ...] = (
@@ -63,6 +102,12 @@ _WITHOUT_EFFECT: dict[str, tuple[float, ...]] = {
     "attention.max_alibi_bias": (0.0,),
     "attn_logit_softcapping": (0.0,),
     "final_logit_softcapping": (0.0,),
+    "expert_weights_scale": (0.0, 1.0),
+    "expert_gating_func": (0.0, 1.0),
+    "expert_shared_count": (0.0,),
+    "expert_group_count": (0.0, 1.0),
+    "leading_dense_block_count": (0.0,),
+    "interleave_moe_layer_step": (0.0, 1.0),
     "rope.scaling.yarn_ext_factor": (-1.0, 1.0),
     "rope.scaling.yarn_attn_factor": (1.0,),
     "rope.scaling.yarn_log_multiplier": (0.0,),
@@ -129,6 +174,8 @@ def architecture(metadata: Mapping[str, Any]) -> Architecture:
     """
     name = metadata.get("general.architecture")
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
+    if name == "llama" and _Keys(metadata, "llama").number("expert_count", 0) > 0:
+        return _MIXTRAL
     if architecture is None:
         raise UnsupportedError(
             f"GGUF architecture '{str(name)[:60]}' is not supported; supported: "
@@ -150,12 +197,11 @@ def make_config(
 
     Raises:
         CheckpointError: a key is missing or out of range.
-        UnsupportedError: the model has experts, per-layer sizes or an unknown rotary scaling.
+        UnsupportedError: the model has experts of an unknown kind, per-layer sizes or an unknown
+            rotary scaling.
     """
     kind = architecture(metadata)
     keys = _Keys(metadata, metadata["general.architecture"])
-    if keys.number("expert_count", 0) > 0:
-        raise UnsupportedError("GGUF models with experts are not supported; use safetensors")
     _refuse_other_computations(keys)
     config: dict[str, Any] = {"architectures": [kind.class_name], "model_type": kind.model_type}
     config.update({name: keys.size(key, default) for key, name, default in _SIZES})
@@ -171,7 +217,30 @@ def make_config(
         value = metadata.get(f"tokenizer.ggml.{key}")
         if type(value) is int:
             config[name] = value
-    return config | dict(kind.extra)
+    return config | _experts(keys, kind) | dict(kind.extra)
+
+
+def _experts(keys: _Keys, kind: Architecture) -> dict[str, Any]:
+    """What the configuration says of experts, if there are any."""
+    experts = kind.experts
+    if experts is None:
+        if keys.number("expert_count", 0) > 0:
+            raise UnsupportedError(
+                f"GGUF files of {kind.model_type} with experts are not supported"
+            )
+        return {}
+    normalises = keys.text("expert_weights_norm", str(experts.normalises))
+    if normalises != str(experts.normalises):
+        raise UnsupportedError(
+            f"metadata 'expert_weights_norm' is {normalises}, which {kind.model_type} is not "
+            "supported with; leaving it out would change the model"
+        )
+    return {
+        experts.count_key: keys.size("expert_count"),
+        "num_experts_per_tok": keys.size("expert_used_count"),
+        experts.width_key[0]: keys.size(experts.width_key[1]),
+        "norm_topk_prob": experts.normalises,
+    }
 
 
 def _refuse_other_computations(keys: _Keys) -> None:

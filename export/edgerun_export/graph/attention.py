@@ -57,7 +57,7 @@ class StandardAttention:
                 self._rotary.apply(query, f"{at}/q_rotary"),
                 self._rotary.apply(key, f"{at}/k_rotary"),
                 value,
-                self._mask.get(spec.windows[layer]),
+                self._mask.get(spec.layers[layer].window),
                 f"past_key_values.{layer}.key",
                 f"past_key_values.{layer}.value",
             ],
@@ -128,7 +128,7 @@ class FusedAttention:
             scale=spec.attention_scale,
             do_rotary=1,
             rotary_interleaved=0,
-            local_window_size=spec.windows[layer] or -1,
+            local_window_size=spec.layers[layer].window or -1,
         )
 
     def _normed(self, flat: str, at: str, heads: int, path: str | None, norm: Norm) -> str:

@@ -10,6 +10,7 @@ from onnx import helper
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.graph.attention import ATTENTION
 from edgerun_export.graph.blocks import activate, quantised_activations
+from edgerun_export.graph.experts import ExpertsBuilder, Projections
 from edgerun_export.graph.linear import LinearBuilder
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
 from edgerun_export.graph.weight_store import WeightStore
@@ -46,7 +47,7 @@ class _DecoderBuilder:
         self._graph = graph
         self._store = store
         self._linear = LinearBuilder(graph, store, spec, recipe)
-        self._projections = spec.projections()
+        self._experts = ExpertsBuilder(graph, store, spec, self._network)
         self._attention_op = ATTENTION[recipe.target.attention](graph, store, spec)
 
     def build(self) -> None:
@@ -63,34 +64,44 @@ class _DecoderBuilder:
         attended = self._attention(normed, layer)
         hidden = add("Add", [hidden, attended], f"{at}/attention_residual")
         normed = self._norm(hidden, f"{module}.{self._spec.post_attention_norm}")
-        fed = self._feed_forward(normed, module)
+        fed = self._feed_forward(normed, layer)
         return add("Add", [hidden, fed], f"{at}/mlp_residual")
 
     def _attention(self, hidden: str, layer: int) -> str:
         module = f"model.layers.{layer}"
         at = node_path(f"{module}.self_attn")
         hidden = self._activations(hidden, f"{at}/input")
+        projections = self._spec.attention()
         query, key, value = (
-            self._linear.projection(hidden, module, self._projections[name])
+            self._linear.projection(hidden, module, projections[name])
             for name in ("q_proj", "k_proj", "v_proj")
         )
+        query = self._optional_norm(query, module, self._spec.q_row_norm)
+        key = self._optional_norm(key, module, self._spec.k_row_norm)
         joined = self._attention_op.attend(
             layer, query, key, value, lambda heads, path: self._optional_norm(heads, module, path)
         )
         joined = self._optional_norm(joined, module, self._spec.attention_sub_norm)
         joined = self._activations(joined, f"{at}/output")
-        return self._linear.projection(joined, module, self._projections["o_proj"])
+        return self._linear.projection(joined, module, projections["o_proj"])
 
-    def _feed_forward(self, hidden: str, module: str) -> str:
-        at = node_path(f"{module}.mlp")
+    def _feed_forward(self, hidden: str, layer: int) -> str:
+        networks, router = self._spec.feed_forward(layer), self._spec.router(layer)
+        if router is None:
+            return self._network(hidden, layer, node_path(f"model.layers.{layer}.mlp"), networks[0])
+        return self._experts.add(hidden, layer, router, networks)
+
+    def _network(self, hidden: str, layer: int, at: str, projections: Projections) -> str:
+        """Adds a gated network, at a path of nodes."""
+        module = f"model.layers.{layer}"
         hidden = self._activations(hidden, f"{at}/input")
-        gate = self._linear.projection(hidden, module, self._projections["gate_proj"])
-        up = self._linear.projection(hidden, module, self._projections["up_proj"])
+        gate = self._linear.projection(hidden, module, projections["gate_proj"])
+        up = self._linear.projection(hidden, module, projections["up_proj"])
         active = activate(self._graph, self._spec.activation, gate, f"{at}/activation")
         gated = self._graph.node("Mul", [active, up], f"{at}/Mul")
         gated = self._optional_norm(gated, module, self._spec.mlp_sub_norm)
         gated = self._activations(gated, f"{at}/output")
-        return self._linear.projection(gated, module, self._projections["down_proj"])
+        return self._linear.projection(gated, module, projections["down_proj"])
 
     def _activations(self, value: str, at: str) -> str:
         """Rounds the input of projections to int8 if the model was trained that way."""

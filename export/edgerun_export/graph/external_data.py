@@ -93,6 +93,14 @@ class DataWriter:
             raise ValueError(f"{self.size - offset} bytes written, {length} expected")
         return offset
 
+    def begin_page(self) -> None:
+        """Lets the next tensor start on a page, whatever its size.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self._write(bytes(-self.size % PAGE_BYTES))
+
     def flush(self) -> None:
         """Lets other readers of the file see everything written so far."""
         self._file.flush()

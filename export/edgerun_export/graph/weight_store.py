@@ -94,7 +94,7 @@ class WeightStore:
 
     def table(self, name: str) -> str:
         """Writes a matrix as float32, rows as they are."""
-        shape = self._source.spec.tensors()[name]
+        shape = self._source.shape(name)
         pieces = (self._counted(self._source.rows(name, rows)) for rows in self._source.slabs(name))
         return self._graph.initializer(self._data.add(name, _FLOAT, shape, pieces))
 
@@ -108,6 +108,10 @@ class WeightStore:
         proto = self._data.add(f"{name}.transposed", _FLOAT, shape, pieces)
         return self._graph.initializer(proto)
 
+    def begin_expert(self) -> None:
+        """Starts on a page: what follows belongs to one expert and can be read at once."""
+        self._data.begin_page()
+
     def projection(self, name: str) -> StoredMatrix:
         """Writes a projection in the recipe's weight format."""
         weights, group = self._recipe.weights, self._recipe.group_size
@@ -120,7 +124,7 @@ class WeightStore:
         Raises:
             UnsupportedError: the rows cannot be cut into whole blocks.
         """
-        block = self._whole_block(self._source.spec.tensors()[name][1])
+        block = self._whole_block(self._source.shape(name)[1])
         parts = self._parts(name, format_name, block, Damage())
         return self._store(name, stored_as, format_name, block, parts)
 
@@ -163,7 +167,7 @@ class WeightStore:
         self, name: str, stored_as: str, format_name: str, block: int, parts: Iterator[PackedWeight]
     ) -> StoredMatrix:
         """Writes codes as they come; the scales, being few, wait until the codes are out."""
-        rows, columns = self._source.spec.tensors()[name]
+        rows, columns = self._source.shape(name)
         blocks = -(-columns // block)
         scales: list[F32] = []
 

@@ -49,6 +49,7 @@ class SourceWeights:
         self._checkpoint = checkpoint
         self._aliases = aliases
         self._infos = checkpoint.tensors()
+        self._shapes = spec.tensors()
         self._ternary = self._ternary_names()
         self._master_scales: dict[str, np.float32] = {}
 
@@ -58,7 +59,7 @@ class SourceWeights:
         Raises:
             CheckpointError: one is missing, has another shape, or would be left out.
         """
-        for name, expected in self.spec.tensors().items():
+        for name, expected in self._shapes.items():
             info = self._infos.get(self._stored_name(name))
             if info is None:
                 raise CheckpointError(
@@ -91,7 +92,7 @@ class SourceWeights:
         )
 
     def _needed(self) -> set[str]:
-        needed = {self._stored_name(name) for name in self.spec.tensors()}
+        needed = {self._stored_name(name) for name in self._shapes}
         scales = {f"{name}_scale" for name in self._ternary if self._infos[name].dtype == "U8"}
         # A tied head that is stored as well has been compared with the embedding.
         return needed | scales | ({HEAD_WEIGHT} if self.spec.tied else set())
@@ -118,13 +119,17 @@ class SourceWeights:
         """Name of the tensor that the head multiplies by."""
         return self.spec.head_weight
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor as the model computes with it."""
+        return self._shapes[name]
+
     def vector(self, name: str) -> F32:
         """Reads a bias or a norm's weight, float32 ``[n]``."""
         return self._checkpoint.read(self._stored_name(name)).astype(np.float32, copy=False)
 
     def slabs(self, name: str) -> Iterator[slice]:
         """Yields the row ranges in which to read a matrix."""
-        rows, columns = self.spec.tensors()[name]
+        rows, columns = self.shape(name)
         step = max(1, _SLAB_WEIGHTS // columns)
         for start in range(0, rows, step):
             yield slice(start, min(start + step, rows))
@@ -139,7 +144,7 @@ class SourceWeights:
 
     def matrix(self, name: str) -> F32:
         """Reads a whole matrix, float32 ``[rows, columns]``, with no second copy of it."""
-        out = np.empty(self.spec.tensors()[name], np.float32)
+        out = np.empty(self.shape(name), np.float32)
         for rows in self.slabs(name):
             out[rows] = self.rows(name, rows)
         return out
@@ -180,7 +185,7 @@ class SourceWeights:
                 float(np.abs(self._checkpoint.read(name, part)).sum(dtype=np.float64))
                 for part in self.slabs(name)
             )
-            shape = self.spec.tensors()[name]
+            shape = self.shape(name)
             mean = np.float32(total / (shape[0] * shape[1]))
             self._master_scales[name] = np.float32(1) / np.maximum(mean, np.float32(1e-5))
         inverse = self._master_scales[name]
@@ -192,7 +197,7 @@ class SourceWeights:
         return [
             f"model.layers.{layer}.{linear.path}.weight"
             for layer in range(self.spec.num_layers)
-            for linear in self.spec.projections().values()
+            for linear in self.spec.projections(layer)
         ]
 
     def _ternary_names(self) -> frozenset[str]:

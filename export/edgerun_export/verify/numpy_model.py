@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.activations.registry import ACTIVATIONS
-from edgerun_export.architectures import DecoderSpec
+from edgerun_export.architectures import DecoderSpec, Experts, Projection
+from edgerun_export.architectures.spec import FeedForward
 
 F32 = NDArray[np.float32]
 _HEAD_ROWS = 8192
@@ -49,7 +50,7 @@ def forward(spec: DecoderSpec, weights: Weights, ids: NDArray[np.int64]) -> F32:
         [weights.rows(spec.embedding_weight, slice(i, i + 1)) for i in map(int, ids)]
     )
     for layer in range(spec.num_layers):
-        hidden = _layer(spec, weights, layer, hidden)
+        hidden = _Layer(spec, weights, layer).run(hidden)
     hidden = _norm(hidden, weights.vector(spec.final_norm_weight), spec.norm_eps)
     starts = range(0, spec.vocab_size, _HEAD_ROWS)
     parts = [slice(at, min(at + _HEAD_ROWS, spec.vocab_size)) for at in starts]
@@ -57,38 +58,85 @@ def forward(spec: DecoderSpec, weights: Weights, ids: NDArray[np.int64]) -> F32:
     return np.concatenate([hidden @ weights.rows(head, part).T for part in parts], axis=1)
 
 
-def _layer(spec: DecoderSpec, weights: Weights, layer: int, hidden: F32) -> F32:
-    prefix = f"model.layers.{layer}"
+class _Layer:
+    """The parts of a decoder layer."""
 
-    def linear(value: F32, name: str) -> F32:
-        projection = spec.projections()[name]
-        result = value @ weights.matrix(f"{prefix}.{projection.path}.weight").T
-        if projection.bias:
-            result = result + weights.vector(f"{prefix}.{projection.path}.bias")
-        return result
+    def __init__(self, spec: DecoderSpec, weights: Weights, layer: int) -> None:
+        self._spec, self._weights, self._layer = spec, weights, layer
+        self._prefix = f"model.layers.{layer}"
 
-    def norm(value: F32, path: str | None) -> F32:
+    def run(self, hidden: F32) -> F32:
+        """Adds attention and feed-forward part to ``[tokens, hidden_size]``."""
+        spec = self._spec
+        hidden = hidden + self._attention(self._norm(hidden, spec.input_norm))
+        return hidden + self._feed_forward(self._norm(hidden, spec.post_attention_norm))
+
+    def _attention(self, hidden: F32) -> F32:
+        spec, projections = self._spec, self._spec.attention()
+        inner = self._rounded(hidden)
+        query = self._norm(self._linear(inner, projections["q_proj"]), spec.q_row_norm)
+        key = self._norm(self._linear(inner, projections["k_proj"]), spec.k_row_norm)
+        query = _rotate(spec, self._heads(query, spec.q_norm))
+        key = _rotate(spec, self._heads(key, spec.k_norm))
+        value = self._heads(self._linear(inner, projections["v_proj"]), None)
+        mixed = _attend(spec, self._layer, query, key, value)
+        mixed = self._rounded(self._norm(mixed, spec.attention_sub_norm))
+        return self._linear(mixed, projections["o_proj"])
+
+    def _feed_forward(self, hidden: F32) -> F32:
+        networks, router = self._spec.feed_forward(self._layer), self._spec.router(self._layer)
+        if router is None:
+            return self._network(hidden, networks[0])
+        part, out = self._spec.layers[self._layer].feed_forward, np.zeros_like(hidden)
+        routes = _route(part, self._linear(hidden, router))
+        for expert, projections in enumerate(networks):
+            tokens = np.flatnonzero(routes[:, expert])
+            if len(tokens):
+                made = self._network(hidden[tokens], projections)
+                out[tokens] += routes[tokens, expert, None] * made
+        return out
+
+    def _network(self, hidden: F32, projections: dict[str, Projection]) -> F32:
+        hidden = self._rounded(hidden)
+        gate = self._linear(hidden, projections["gate_proj"])
+        gated = ACTIVATIONS[self._spec.activation].define(gate)
+        gated = gated * self._linear(hidden, projections["up_proj"])
+        gated = self._rounded(self._norm(gated, self._spec.mlp_sub_norm))
+        return self._linear(gated, projections["down_proj"])
+
+    def _linear(self, value: F32, projection: Projection) -> F32:
+        name = f"{self._prefix}.{projection.path}"
+        result = value @ self._weights.matrix(f"{name}.weight").T
+        return result + self._weights.vector(f"{name}.bias") if projection.bias else result
+
+    def _norm(self, value: F32, path: str | None) -> F32:
         if path is None:
             return value
-        return _norm(value, weights.vector(f"{prefix}.{path}.weight"), spec.norm_eps)
+        weight = self._weights.vector(f"{self._prefix}.{path}.weight")
+        return _norm(value, weight, self._spec.norm_eps)
 
-    def rounded(value: F32) -> F32:
-        return value if spec.ternary is None else _round_rows(value)
+    def _rounded(self, value: F32) -> F32:
+        return value if self._spec.ternary is None else _round_rows(value)
 
-    def heads(value: F32, path: str | None) -> F32:
-        return norm(value.reshape(len(value), -1, spec.head_dim), path).transpose(1, 0, 2)
+    def _heads(self, value: F32, path: str | None) -> F32:
+        heads = value.reshape(len(value), -1, self._spec.head_dim)
+        return self._norm(heads, path).transpose(1, 0, 2)
 
-    inner = rounded(norm(hidden, spec.input_norm))
-    query = _rotate(spec, heads(linear(inner, "q_proj"), spec.q_norm))
-    key = _rotate(spec, heads(linear(inner, "k_proj"), spec.k_norm))
-    value = heads(linear(inner, "v_proj"), None)
-    mixed = norm(_attend(spec, layer, query, key, value), spec.attention_sub_norm)
-    hidden = hidden + linear(rounded(mixed), "o_proj")
 
-    inner = rounded(norm(hidden, spec.post_attention_norm))
-    gate, up = linear(inner, "gate_proj"), linear(inner, "up_proj")
-    inner = rounded(norm(ACTIVATIONS[spec.activation].define(gate) * up, spec.mlp_sub_norm))
-    return hidden + linear(inner, "down_proj")
+def _route(experts: FeedForward, logits: F32) -> F32:
+    """How much each token ``[tokens, experts]`` gets of each expert."""
+    assert isinstance(experts, Experts)
+    scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    scores /= scores.sum(axis=-1, keepdims=True)
+    if experts.scoring == "sigmoid":
+        scores = 1 / (1 + np.exp(-logits))
+    routes = np.zeros_like(logits)
+    for token, row in enumerate(logits):
+        chosen = sorted(range(experts.count), key=lambda expert: (-row[expert], expert))
+        routes[token, chosen[: experts.top_k]] = scores[token, chosen[: experts.top_k]]
+    if experts.normalise:
+        routes /= routes.sum(axis=-1, keepdims=True)
+    return routes * np.float32(experts.scale)
 
 
 def _norm(value: F32, weight: F32, epsilon: float) -> F32:
@@ -118,7 +166,7 @@ def _attend(spec: DecoderSpec, layer: int, query: F32, key: F32, value: F32) -> 
     """Attention of ``[heads, tokens, head_dim]``; returns ``[tokens, heads * head_dim]``."""
     tokens = query.shape[1]
     distance = np.arange(tokens)[:, None] - np.arange(tokens)[None, :]
-    visible = (distance >= 0) & (distance < (spec.windows[layer] or tokens))
+    visible = (distance >= 0) & (distance < (spec.layers[layer].window or tokens))
     shared = spec.num_heads // spec.num_kv_heads
     key, value = key.repeat(shared, axis=0), value.repeat(shared, axis=0)
     scores = query @ key.transpose(0, 2, 1) * np.float32(spec.attention_scale)

@@ -1,0 +1,109 @@
+"""Layers of experts, in ops that every runtime has.
+
+Each expert gathers the rows that the router sends to it, computes them, and adds them to a sum.
+One that no row goes to multiplies nothing. docs/bundle.md shows the form, and its reasons are in
+docs/adr/0021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from edgerun_export.architectures import DecoderSpec, Experts, Projection
+from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
+from edgerun_export.graph.weight_store import WeightStore
+
+Projections: TypeAlias = Mapping[str, Projection]
+# Adds a gated network: its input, the number of its layer, the path of its nodes, its projections.
+Network: TypeAlias = Callable[[str, int, str, Projections], str]
+
+
+class ExpertsBuilder:
+    """Adds feed-forward layers that consist of experts."""
+
+    def __init__(
+        self, graph: OnnxGraph, store: WeightStore, spec: DecoderSpec, network: Network
+    ) -> None:
+        self._graph, self._store, self._spec, self._network = graph, store, spec, network
+
+    def add(
+        self, hidden: str, layer: int, router: Projection, networks: Sequence[Projections]
+    ) -> str:
+        """Adds a layer of ``[batch, sequence, hidden]``, and returns as much."""
+        experts = self._spec.layers[layer].feed_forward
+        assert isinstance(experts, Experts)
+        module = f"model.layers.{layer}"
+        at, add = node_path(f"{module}.{experts.module}"), self._graph.node
+        weight = self._store.transposed(f"{module}.{router.path}.weight")
+        logits = add("MatMul", [hidden, weight], f"{at}/router/MatMul")
+        routes = self._routes(logits, experts, f"{at}/router")
+        rows = self._flat(hidden, self._spec.hidden_size, f"{at}/rows")
+        routes = self._flat(routes, experts.count, f"{at}/routes")
+        routes = add("Transpose", [routes], f"{at}/routes/Transpose", perm=[1, 0])
+        total = self._nothing(rows, f"{at}/sum")
+        for expert, projections in enumerate(networks):
+            self._store.begin_expert()
+            at_expert = f"{at}/experts.{expert}"
+            total = self._expert(total, rows, routes, expert, layer, at_expert, projections)
+        shape = add("Shape", [hidden], f"{at}/Shape")
+        return add("Reshape", [total, shape], f"{at}/Reshape")
+
+    def _routes(self, logits: str, experts: Experts, at: str) -> str:
+        """How much each token gets of each expert, ``[batch, sequence, experts]``."""
+        graph, add = self._graph, self._graph.node
+        if experts.scoring == "softmax":
+            scores = add("Softmax", [logits], f"{at}/Softmax", axis=-1)
+        else:
+            scores = add("Sigmoid", [logits], f"{at}/Sigmoid")
+        ids = f"{at}/TopK/output_1"
+        add(
+            "TopK",
+            [logits, graph.integers(experts.top_k)],
+            f"{at}/TopK",
+            outputs=[f"{at}/TopK/output_0", ids],
+            axis=-1,
+            largest=1,
+            sorted=1,
+        )
+        scores = add("GatherElements", [scores, ids], f"{at}/GatherElements", axis=-1)
+        if experts.normalise:
+            total = add("ReduceSum", [scores, graph.integers(-1)], f"{at}/ReduceSum", keepdims=1)
+            scores = add("Div", [scores, total], f"{at}/Div")
+        if experts.scale != 1:
+            scores = add("Mul", [scores, graph.scalar(experts.scale)], f"{at}/Mul")
+        nothing = self._nothing(logits, at)
+        return add("ScatterElements", [nothing, ids, scores], f"{at}/ScatterElements", axis=-1)
+
+    def _expert(
+        self,
+        total: str,
+        rows: str,
+        routes: str,
+        expert: int,
+        layer: int,
+        at: str,
+        projections: Projections,
+    ) -> str:
+        """Adds to ``total`` what an expert makes of the rows ``[tokens, hidden]`` that it gets."""
+        graph, add = self._graph, self._graph.node
+        route = add("Gather", [routes, graph.integer(expert)], f"{at}/route", axis=0)
+        places = add("NonZero", [route], f"{at}/NonZero")
+        places = add("Transpose", [places], f"{at}/places", perm=[1, 0])
+        taken = add("GatherND", [rows, places], f"{at}/rows")
+        made = self._network(taken, layer, at, projections)
+        weights = add("GatherND", [route, places], f"{at}/weights")
+        weights = add("Unsqueeze", [weights, graph.integers(-1)], f"{at}/Unsqueeze")
+        made = add("Mul", [made, weights], f"{at}/weighted")
+        return add("ScatterND", [total, places, made], f"{at}/ScatterND", reduction="add")
+
+    def _flat(self, value: str, width: int, at: str) -> str:
+        """``[tokens, width]`` of ``[batch, sequence, width]``."""
+        return self._graph.node(
+            "Reshape", [value, self._graph.integers(-1, width)], f"{at}/Reshape"
+        )
+
+    def _nothing(self, value: str, at: str) -> str:
+        """Zeros in the shape of a value."""
+        shape = self._graph.node("Shape", [value], f"{at}/Shape")
+        return self._graph.node("ConstantOfShape", [shape], f"{at}/ConstantOfShape")

@@ -1,0 +1,92 @@
+"""Experts in GGUF files, which hold those of a layer in one tensor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.architectures import describe
+from edgerun_export.checkpoint import open_checkpoint
+from edgerun_export.source.model import interpret
+from edgerun_export.verify.numpy_model import forward
+from tests.support.gguf_model import write_gguf
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+ARCHITECTURES = {"mixtral": "llama", "olmoe": "olmoe", "qwen3_moe": "qwen3moe"}
+
+
+def source(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    tensors = load_file(GOLDEN / name / "model.safetensors")
+    config = json.loads((GOLDEN / name / "config.json").read_text())
+    return config, {key: value.astype(np.float32) for key, value in tensors.items()}
+
+
+class ByName:
+    """The tensors themselves, for the NumPy reference."""
+
+    def __init__(self, tensors: dict[str, np.ndarray]) -> None:
+        self._tensors = tensors
+
+    def vector(self, name: str) -> np.ndarray:
+        return self._tensors[name]
+
+    matrix = vector
+
+    def rows(self, name: str, rows: slice) -> np.ndarray:
+        return self._tensors[name][rows]
+
+    def head_name(self) -> str:
+        return "lm_head.weight"
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_file_computes_what_the_checkpoint_computes(name: str, tmp_path: Path) -> None:
+    config, tensors = source(name)
+    if config.pop("mlp_only_layers", None):  # which these files have no way to say
+        config["num_hidden_layers"] = 1
+        kept = {key: value for key, value in tensors.items() if ".layers.0." not in key}
+        tensors = {key.replace(".layers.1.", ".layers.0."): value for key, value in kept.items()}
+    path = write_gguf(tmp_path / "model.gguf", ARCHITECTURES[name], config, tensors)
+    ids = np.arange(20)
+    expected = forward(describe(config), ByName(tensors), ids)
+    with open_checkpoint(str(path)) as checkpoint:
+        weights, warnings = interpret(checkpoint)
+        assert (weights.spec.architecture, warnings) == (name, [])
+        np.testing.assert_array_equal(forward(weights.spec, weights, ids), expected)
+
+
+def test_integers_of_experts_are_those_of_the_file(tmp_path: Path) -> None:
+    config, tensors = source("olmoe")
+    path = write_gguf(tmp_path / "model.gguf", "olmoe", config, tensors, "Q8_0")
+    kind = gguf.GGMLQuantizationType.Q8_0
+    with open_checkpoint(str(path)) as checkpoint:
+        weights, _ = interpret(checkpoint)
+        for expert in (0, 5):
+            name = f"model.layers.1.mlp.experts.{expert}.up_proj.weight"
+            stored = gguf.quants.quantize(tensors[name], kind)
+            expected = gguf.quants.dequantize(stored, kind)
+            np.testing.assert_array_equal(weights.matrix(name), expected)
+            assert weights.integers(name, slice(0, 8)) is not None
+
+
+def test_dense_models_have_no_experts(tmp_path: Path) -> None:
+    config, tensors = source("olmoe")
+    path = write_gguf(tmp_path / "model.gguf", "qwen3", config, tensors)
+    with pytest.raises(UnsupportedError, match="GGUF files of qwen3 with experts"):
+        open_checkpoint(str(path))
+
+
+def test_all_experts_must_be_there(tmp_path: Path) -> None:
+    config, tensors = source("olmoe")
+    fewer = {key: value for key, value in tensors.items() if ".experts.7." not in key}
+    path = write_gguf(tmp_path / "model.gguf", "olmoe", config, fewer)
+    missing = pytest.raises(CheckpointError, match="no tensor 'model.layers.0.mlp.experts.7")
+    with open_checkpoint(str(path)) as checkpoint, missing:
+        interpret(checkpoint)
