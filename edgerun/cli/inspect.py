@@ -82,7 +82,10 @@ def _tensors(graph: Graph) -> Iterator[dict[str, Any]]:
 
 def _format(constant: Constant) -> str:
     from edgerun.formats import PackedWeight
+    from edgerun.formats.stack import ExpertStack
 
+    if isinstance(constant, ExpertStack):
+        return _format(constant.matrices[0])
     if isinstance(constant, PackedWeight):
         return f"{constant.format}, blocks of {constant.block}"
     return str(constant.dtype)

@@ -18,6 +18,8 @@ from edgerun.graph.shapes import ALTERED, output_shapes
 from edgerun.ops.base import IDS, LOGITS, POSITIONS, Kind, Operand
 from edgerun.ops.registry import OPS
 
+CONSTANTS = (Kind.VECTOR, Kind.MATRIX, Kind.STACK)
+
 
 def check(graph: Graph) -> Mapping[str, ValueShape]:
     """Checks a lowered graph: names, attributes, constants, and how all sizes fit together.
@@ -96,6 +98,7 @@ def _check_inputs(graph: Graph, node: Node, shapes: Mapping[str, ValueShape]) ->
         Kind.BATCH: ((IDS, POSITIONS), "an input of the model"),
         Kind.VECTOR: (graph.constants, "a constant"),
         Kind.MATRIX: (graph.constants, "a constant"),
+        Kind.STACK: (graph.constants, "a constant"),
     }
     for operand, name in zip(operands, node.inputs, strict=False):
         source, description = sources[operand.kind]
@@ -120,7 +123,7 @@ def _misplaced(operand: Operand, name: str) -> bool:
 def _constants(node: Node) -> list[tuple[str, Operand]]:
     """The constants that a node reads."""
     pairs = zip(node.inputs, OPS[node.op].inputs, strict=False)
-    return [pair for pair in pairs if pair[0] and pair[1].kind in (Kind.VECTOR, Kind.MATRIX)]
+    return [pair for pair in pairs if pair[0] and pair[1].kind in CONSTANTS]
 
 
 def _check_outputs(graph: Graph, node: Node, shapes: Mapping[str, ValueShape]) -> None:

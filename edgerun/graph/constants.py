@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from edgerun.errors import BundleError
 from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
+from edgerun.formats.stack import ExpertStack, Matrix
 from edgerun.graph.ir import Constant
 from edgerun.graph.mapped_file import ArrayReader
 from edgerun.graph.shapes import ALTERED
@@ -23,6 +25,38 @@ PIECE = 1 << 22  # elements looked at together
 
 
 def check_constant(name: str, constant: Constant, operand: Operand) -> None:
+    """Checks type, dimensions and content of a constant, of a stack those of all its matrices.
+
+    Raises:
+        BundleError: it is not what the operand must be.
+        UnsupportedError: no such weight format.
+    """
+    if not isinstance(constant, ExpertStack):
+        if operand.kind is Kind.STACK:
+            raise BundleError(f"constant '{name}' is one matrix; expected one of each expert")
+        return _check_array(name, constant, operand)
+    if operand.kind is not Kind.STACK:
+        raise BundleError(f"constant '{name}' is a stack of matrices; expected a {operand.kind}")
+    first = constant.matrices[0]
+    for expert, matrix in enumerate(constant.matrices):
+        _check_array(f"{name}[{expert}]", matrix, replace(operand, kind=Kind.MATRIX))
+        if _layout(matrix) != _layout(first):
+            raise BundleError(
+                f"'{name}' is {_layout(matrix)} of expert {expert} and {_layout(first)} of expert "
+                f"0; expected the same of all: {ALTERED}"
+            )
+
+
+def _layout(matrix: Matrix) -> str:
+    """What the matrices of a stack have in common, in words."""
+    n, k = matrix.shape
+    if not isinstance(matrix, PackedWeight):
+        return f"float32 {n} x {k}"
+    zeros = " with zero points" if matrix.zeros is not None else ""
+    return f"{matrix.format} {n} x {k} in blocks of {matrix.block}{zeros}"
+
+
+def _check_array(name: str, constant: Matrix, operand: Operand) -> None:
     """Checks type, dimensions and content of a constant.
 
     Contents are looked at as far as that is cheap: the numbers of vectors, and scales that are

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from edgerun.errors import BundleError
 from edgerun.formats.base import PackedWeight
+from edgerun.formats.stack import ExpertStack, Matrix
 
-Constant: TypeAlias = NDArray[Any] | PackedWeight
+Constant: TypeAlias = NDArray[Any] | PackedWeight | ExpertStack
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +89,24 @@ class Graph:
                     readers.setdefault(name, []).append(node)
         return readers
 
+    def matrix(self, name: str) -> Matrix:
+        """Returns a constant that must be a matrix, packed or plain.
+
+        Raises:
+            KeyError: there is no such constant, or it is a stack of them.
+        """
+        constant = self.constants[name]
+        if isinstance(constant, ExpertStack):
+            raise KeyError(name)
+        return constant
+
     def array(self, name: str) -> NDArray[Any]:
         """Returns a constant that must be a plain array.
 
         Raises:
-            KeyError: there is no such constant, or it is a packed weight.
+            KeyError: there is no such constant, or it is a packed weight or a stack.
         """
-        constant = self.constants[name]
+        constant = self.matrix(name)
         if isinstance(constant, PackedWeight):
             raise KeyError(name)
         return constant

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from edgerun.errors import BackendError
 from edgerun.files.positioned import memory_apart, read_at
 from edgerun.formats.base import PackedWeight
+from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Constant
 
 Number = TypeVar("Number", bound=np.generic)
@@ -122,10 +123,10 @@ def files_of(constants: Iterable[Constant]) -> list[MappedFile]:
     """The files that constants are views of, each once."""
     files: dict[int, MappedFile] = {}
     for constant in constants:
-        array = constant.codes if isinstance(constant, PackedWeight) else constant
-        view = find_file(array)
-        if view is not None:
-            files[view[0].descriptor] = view[0]
+        for matrix in constant.matrices if isinstance(constant, ExpertStack) else (constant,):
+            view = find_file(matrix.codes if isinstance(matrix, PackedWeight) else matrix)
+            if view is not None:
+                files[view[0].descriptor] = view[0]
     return list(files.values())
 
 

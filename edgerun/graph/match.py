@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 
 
@@ -42,14 +41,16 @@ class Num:
 class Op:
     """Matches a node by op, inputs and the attributes named; it may have no further inputs.
 
-    Attributes that no pattern could name were dealt with before (``attributes.py``).
+    The value is its first output unless ``output`` says another. Attributes that no pattern could
+    name were dealt with before (``attributes.py``).
     """
 
-    __slots__ = ("attributes", "inputs", "op")
+    __slots__ = ("attributes", "inputs", "op", "output")
 
-    def __init__(self, op: str, *inputs: Pattern, **attributes: Any) -> None:
+    def __init__(self, op: str, *inputs: Pattern, output: int = 0, **attributes: Any) -> None:
         self.op = op
         self.inputs = inputs
+        self.output = output
         self.attributes = attributes
 
 
@@ -94,7 +95,7 @@ class Matcher:
     def number(self, name: str) -> float | None:
         """The value of a constant of one element; None if it has another form."""
         constant = self.graph.constants.get(name)
-        if constant is None or isinstance(constant, PackedWeight) or constant.size != 1:
+        if not isinstance(constant, np.ndarray) or constant.size != 1:
             return None
         return float(constant.reshape(())[()])
 
@@ -109,7 +110,9 @@ class Matcher:
 
     def _match_op(self, value: str, pattern: Op, captured: Match) -> bool:
         node = self.producers.get(value)
-        if node is None or node.op != pattern.op or node.outputs[0] != value:
+        if node is None or node.op != pattern.op or pattern.output >= len(node.outputs):
+            return False
+        if node.outputs[pattern.output] != value:
             return False
         count = len(pattern.inputs)
         if len(node.inputs) < count or any(node.inputs[count:]):
@@ -121,6 +124,6 @@ class Matcher:
 
     def _equals(self, value: str, expected: float | tuple[int, ...]) -> bool:
         constant = self.graph.constants.get(value)
-        if constant is None or isinstance(constant, PackedWeight) or constant.size > 16:
+        if not isinstance(constant, np.ndarray) or constant.size > 16:
             return False
         return bool(np.array_equal(constant.reshape(-1), np.atleast_1d(np.asarray(expected))))

@@ -80,7 +80,7 @@ def node_sizes(graph: Graph, node: Node, shapes: Shapes) -> Sizes:
         operand_sizes = _operand_sizes(graph, operand, name, shapes)
         for expression, size in zip(operand.sizes, operand_sizes, strict=False):
             sizes.unify(expression, size, f"{operand.name} '{name}'")
-    sizes.relate(op.equal, op.divides)
+    sizes.relate(op.equal, op.divides, op.at_most)
     return sizes
 
 
@@ -144,9 +144,12 @@ class Sizes:
             )
 
     def relate(
-        self, equal: tuple[tuple[str, str], ...], divides: tuple[tuple[str, str], ...]
+        self,
+        equal: tuple[tuple[str, str], ...],
+        divides: tuple[tuple[str, str], ...],
+        at_most: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        """Compares the sizes that must be equal or multiples.
+        """Compares the sizes that must be equal, multiples or no larger.
 
         Raises:
             BundleError: they are not.
@@ -162,6 +165,12 @@ class Sizes:
             if a is not None and b is not None and (a < 1 or b % a):
                 raise BundleError(
                     f"{self._name()}: {whole} {b} is no multiple of {part} {a}: {ALTERED}"
+                )
+        for less, limit in at_most:
+            a, b = self.value(less), self.value(limit)
+            if a is not None and b is not None and a > b:
+                raise BundleError(
+                    f"{self._name()}: {less} is {a} of no more than {limit} = {b}: {ALTERED}"
                 )
 
     def _name(self) -> str:

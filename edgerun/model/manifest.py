@@ -32,6 +32,8 @@ class ModelConfig(msgspec.Struct, frozen=True):
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     pad_token_id: int | None = None
+    num_experts: int = 0
+    experts_per_token: int = 0
 
 
 class Manifest(msgspec.Struct, frozen=True):

@@ -28,13 +28,14 @@ class Kind(Enum):
     """What an input of an op is.
 
     ``ROWS`` is a value, ``BATCH`` one of ``ids`` and ``positions``, int32 ``[rows]``; the others
-    are constants: float32 ``VECTOR``, float32 or packed ``MATRIX``.
+    are constants: float32 ``VECTOR``, float32 or packed ``MATRIX``, a ``STACK`` of such matrices.
     """
 
     ROWS = "rows"
     BATCH = "batch"
     VECTOR = "vector"
     MATRIX = "matrix"
+    STACK = "stack"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,11 @@ def vector(name: str, size: str, *, optional: bool = False) -> Operand:
 def matrix(name: str, height: str, width: str) -> Operand:
     """A constant ``[height, width]``, float32 or packed."""
     return Operand(name, Kind.MATRIX, (height, width))
+
+
+def stack(name: str, experts: str, height: str, width: str) -> Operand:
+    """A constant ``[experts, height, width]``: a matrix of each expert."""
+    return Operand(name, Kind.STACK, (experts, height, width))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +126,28 @@ class Work:
         cached_macs: multiply-adds for every row and token that it attends to.
         nbytes: bytes of constants that a call reads, however many rows it has.
         row_nbytes: bytes of constants that each row reads.
+        expert_nbytes: bytes of the constants of one expert, which a call reads if a row goes there.
+        experts: how many there are.
+        chosen: how many of them a row goes to.
     """
 
     macs: int = 0
     cached_macs: int = 0
     nbytes: int = 0
     row_nbytes: int = 0
+    expert_nbytes: int = 0
+    experts: int = 0
+    chosen: int = 0
+
+    def active_experts(self, rows: int) -> float:
+        """Experts that some of so many rows go to, if each row chooses by itself and evenly."""
+        if not self.experts:
+            return 0.0
+        return self.experts * (1 - (1 - self.chosen / self.experts) ** rows)
+
+    def read_nbytes(self, rows: int) -> float:
+        """Bytes of constants that a call of so many rows reads."""
+        return self.nbytes + self.row_nbytes * rows + self.expert_nbytes * self.active_experts(rows)
 
 
 Sizes: TypeAlias = Mapping[str, int]
@@ -171,6 +193,7 @@ class Op:
         attributes: by name; all must be there, and no others.
         equal: pairs of sizes that must be equal.
         divides: pairs of sizes of which the first must divide the second.
+        at_most: pairs of sizes of which the first must not exceed the second.
         every_row: whether it must see a row for every token, not the selected ones.
         selects: whether its outputs have rows for the wanted logits only.
         state: what a node remembers, from its attributes; None for an op that remembers nothing.
@@ -187,6 +210,7 @@ class Op:
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     equal: tuple[tuple[str, str], ...] = ()
     divides: tuple[tuple[str, str], ...] = ()
+    at_most: tuple[tuple[str, str], ...] = ()
     every_row: bool = False
     selects: bool = False
     state: Callable[[Mapping[str, Any]], State] | None = None

@@ -6,20 +6,27 @@ from collections.abc import Sequence
 
 from edgerun.backends.base import Backend, Phase
 from edgerun.graph.shapes import node_work, value_shapes
+from edgerun.ops.base import Work
 from edgerun.ops.registry import OPS
 from edgerun.plan.plans import Plan
 
+ALL = Work(nbytes=1)  # of nodes that say nothing of themselves
+
 
 def streamed_bytes(plan: Plan, backends: Sequence[Backend]) -> int:
-    """Bytes of weights that a decode step streams: not those of which a row reads a part only."""
+    """Bytes of weights that a decode step streams: of experts as many as a row goes to.
+
+    Constants of which a row reads a part only do not count.
+    """
     by_name = {backend.name: backend for backend in backends}
-    used: dict[str, int] = {}
+    used: dict[str, float] = {}
     for segment in plan.segments[Phase.DECODE]:
         graph, keeps = segment.graph, by_name[segment.backend].weight_bytes
         shapes = value_shapes(graph)
         for node in graph.nodes:
-            streams = node.op not in OPS or node_work(graph, node, shapes).nbytes
-            for name in node.inputs if streams else ():
+            work = node_work(graph, node, shapes) if node.op in OPS else ALL
+            share = work.active_experts(1) / work.experts if work.experts else bool(work.nbytes)
+            for name in node.inputs if share else ():
                 if name in graph.constants:
-                    used[name] = keeps(graph, node, name)
-    return sum(used.values())
+                    used[name] = keeps(graph, node, name) * share
+    return round(sum(used.values()))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.graph.check import CONSTANTS
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.ops.base import IDS, POSITIONS, Example, Kind
 from edgerun.ops.registry import OPS
@@ -47,7 +48,7 @@ class Case:
         constants = {
             each.name: inputs[each.name]
             for each in op.inputs
-            if each.kind in (Kind.VECTOR, Kind.MATRIX) and each.name in inputs
+            if each.kind in CONSTANTS and each.name in inputs
         }
         return Graph([node], [*shapes], [*outputs], constants, shapes=shapes)
 

@@ -19,8 +19,14 @@ def test_what_the_exporter_writes_is_confirmed(name, weights):
     bundle = open_bundle(bundle_of(name, weights=weights))
     config = bundle.config
     sizes = geometry(bundle.graph)
-    assert sizes == {name: (getattr(config, name),) for name in sizes}
-    assert len(sizes) == 7
+    stated = {name: getattr(config, name) for name in sizes}
+    assert stated == {name: values[0] if len(values) == 1 else 0 for name, values in sizes.items()}
+    assert len(sizes) == (9 if config.num_experts else 7)
+
+
+def test_experts_are_stated():
+    config = open_bundle(bundle_of("qwen3_moe", weights="int4")).config
+    assert (config.num_experts, config.experts_per_token, config.intermediate_size) == (5, 2, 0)
 
 
 def test_a_model_without_gates_has_no_size_of_them():

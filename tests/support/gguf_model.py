@@ -8,7 +8,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from edgerun_export.architectures import Experts, describe
+from edgerun_export.architectures import DecoderSpec, Experts, describe
 
 
 def write_gguf(
@@ -45,11 +45,7 @@ def write_gguf(
     writer.add_token_list(tokens)
     writer.add_token_scores([-float(i) for i in range(len(tokens))])
     writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * 5)
-    for part in dict.fromkeys(layer.feed_forward for layer in spec.layers):
-        if isinstance(part, Experts):
-            writer.add_expert_count(part.count)
-            writer.add_expert_used_count(part.top_k)
-            writer.add_expert_feed_forward_length(part.width)
+    write_experts(writer, spec)
     maps = [
         gguf.get_tensor_name_map(arch, spec.num_layers)
         for arch in (gguf.MODEL_ARCH.QWEN3, gguf.MODEL_ARCH.QWEN3MOE)
@@ -72,6 +68,15 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def write_experts(writer: gguf.GGUFWriter, spec: DecoderSpec) -> None:
+    """Writes how many experts there are, if any."""
+    for part in dict.fromkeys(layer.feed_forward for layer in spec.layers):
+        if isinstance(part, Experts):
+            writer.add_expert_count(part.count)
+            writer.add_expert_used_count(part.top_k)
+            writer.add_expert_feed_forward_length(part.width)
 
 
 def stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -18,7 +18,7 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.graph.mapped_file import read_array
 from edgerun.kernels.jit.service import compiled
 from edgerun.kernels.lang.isa import Isa
-from edgerun.kernels.run.instructions import Instruction, instruction
+from edgerun.kernels.run.instructions import Code, Instruction, instruction
 from edgerun.kernels.run.program import FRAME_WORDS
 
 # Words of the frame; attention counts its units in those from ATTENTION on.
@@ -79,6 +79,8 @@ class Binder:
         keep: what later nodes look for, and what ``before_run`` uses.
         operands: memory that the instructions point to.
         kernels: names of those in use.
+        calls: arguments of instructions that call other code, whose address is their first word.
+        places: what layers of experts share, by their sizes.
     """
 
     graph: Graph
@@ -99,6 +101,8 @@ class Binder:
     columns: dict[str, str] = field(default_factory=dict)
     counted_by: dict[str, int] = field(default_factory=dict)
     kernels: set[str] = field(default_factory=set)
+    calls: list[tuple[NDArray[np.int64], Code]] = field(default_factory=list)
+    places: dict[str, Any] = field(default_factory=dict)
 
     pool: BufferPool = field(init=False)
     frame: NDArray[np.int64] = field(init=False)
@@ -134,6 +138,7 @@ class Binder:
         reads: set[str],
         writes: set[str],
         label: str,
+        rows: int = 0,
     ) -> Instruction:
         """Appends an instruction, and keeps its operands alive.
 
@@ -146,12 +151,13 @@ class Binder:
             reads: keys of the buffers that it reads.
             writes: keys of the buffers that it writes.
             label: for traces.
+            rows: the most rows it may be called for, if that is not the most rows of a batch.
 
         Raises:
             BackendError: the kernel would touch more memory than an operand has.
         """
         signature = compiled(name, self.options.progress, **params).signature
-        sizes = {"rows": self.shape.rows, **params}
+        sizes = {"rows": rows or self.shape.rows, **params}
         fields, operands = checked_arguments(name, signature, arguments, sizes)
         self.operands += operands
         step = instruction(
@@ -169,7 +175,7 @@ class Binder:
 
     def prepared(self, node: Node) -> Prepared:
         """The weight of a linear node in the layout of its kernel."""
-        constant = self.graph.constants[node.inputs[1]]
+        constant = self.graph.matrix(node.inputs[1])
         return self.weights.prepare(constant, node.attrs["activations"])
 
     def vector(self, name: str) -> NDArray[np.float32]:

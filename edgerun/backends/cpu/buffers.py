@@ -38,9 +38,9 @@ class Buffer:
 class BufferPool:
     """Hands out buffers and takes them back."""
 
-    def __init__(self, max_rows: int) -> None:
-        """Makes an empty pool for up to ``max_rows`` rows."""
-        self._max_rows = max_rows
+    def __init__(self, max_rows: int, name: str = "buffer") -> None:
+        """Makes an empty pool for up to ``max_rows`` rows; no two of a program have one name."""
+        self._max_rows, self._name = max_rows, name
         self._free: dict[tuple[int, str], list[Buffer]] = {}
         self.all: list[Buffer] = []
 
@@ -53,7 +53,7 @@ class BufferPool:
         if dtype == "int8" and not exact and stride % CROWDED == 0:
             stride += ALIGNMENT
         array = aligned_zeros((self._max_rows, stride), dtype)
-        buffer = Buffer(f"buffer{len(self.all)}", array, width)
+        buffer = Buffer(f"{self._name}{len(self.all)}", array, width)
         self.all.append(buffer)
         return buffer
 

@@ -11,6 +11,7 @@ from edgerun.backends.base import NO_VALUES, Executable, Launches, Values
 from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ROWS, Binder
 from edgerun.backends.cpu.families import paths_taken
 from edgerun.errors import BackendError
+from edgerun.kernels.run.parts import FUNCTION
 from edgerun.kernels.run.program import Program, ThreadTeam
 from edgerun.kernels.run.table import FENCE
 from edgerun.state import Batch, SequenceStore
@@ -29,6 +30,8 @@ class CpuExecutable(Executable):
             [binder.keep, binder.operands, binder.weights, binder.pool.all, binder.graph],
             binder.frame,
         )
+        for arguments, code in binder.calls:
+            arguments[FUNCTION] = code.address
         table = self._program.table
         self._launches = self.launches = Launches(
             instructions=len(table),

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
-
-from numpy.typing import NDArray
 
 from edgerun.formats.base import PackedWeight
+from edgerun.formats.stack import ExpertStack, Matrix
 from edgerun.formats.trits import FAMILY_BITS
 from edgerun.kernels.lang.isa import Isa
 from edgerun.machine.profile import MULTIPLY, family
@@ -32,8 +30,6 @@ WEIGHT_BITS: Mapping[str, float] = {
 SCALE_BYTES = 4
 ROWS_LOOKED_AT = 16  # for their scales: all of them would be read from disk
 
-Constant: TypeAlias = PackedWeight | NDArray[Any]
-
 
 def paths_of(isa: Isa) -> tuple[str, ...]:
     """The paths that an instruction set has."""
@@ -45,7 +41,7 @@ def paths_taken(kernels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({PATHS.get(name, MULTIPLY) for name in kernels}))
 
 
-def family_of(weight: Constant, activations: str, *, trits: bool) -> str:
+def family_of(weight: Matrix, activations: str, *, trits: bool) -> str:
     """Name of the kernel family of a linear layer in the machine profile.
 
     Args:
@@ -62,11 +58,13 @@ def family_of(weight: Constant, activations: str, *, trits: bool) -> str:
     return family(activations, f"int{weight.bits}")
 
 
-def weight_bytes(weight: Constant, activations: str, *, trits: bool) -> int:
+def weight_bytes(weight: Matrix | ExpertStack, activations: str, *, trits: bool) -> int:
     """Bytes that one pass over a weight reads, as it will lie in memory.
 
     Where all blocks of a row share a scale it is read once, whatever the bundle repeats.
     """
+    if isinstance(weight, ExpertStack):  # never packed tighter
+        return sum(weight_bytes(each, activations, trits=False) for each in weight.matrices)
     if not isinstance(weight, PackedWeight):
         return weight.nbytes
     if activations != "int8_row" or not _one_scale_a_row(weight):

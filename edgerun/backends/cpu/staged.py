@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgerun.errors import BackendError
 from edgerun.formats.base import PackedWeight
-from edgerun.graph.ir import Constant
+from edgerun.formats.stack import Matrix
 from edgerun.graph.mapped_file import find_file, read_array
 
 LARGE_BYTES = 4 << 20  # smaller tables may as well be copied whole
@@ -29,7 +29,7 @@ class StagedRows:
         ids: int32 ``[max_rows]``, ``0, 1, 2, ...``: what a program looks up in it.
     """
 
-    def __init__(self, table: Constant, max_rows: int) -> None:
+    def __init__(self, table: Matrix, max_rows: int) -> None:
         """Makes room for ``max_rows`` rows of a table that ``can_stage``."""
         arrays = (table.codes, table.scales) if isinstance(table, PackedWeight) else (table,)
         copies = [np.zeros((max_rows, *array.shape[1:]), array.dtype) for array in arrays]
@@ -37,7 +37,7 @@ class StagedRows:
         self._copies = [copy.reshape(max_rows, -1).view(np.uint8) for copy in copies]
         self._size = table.shape[0]
         self.ids = np.arange(max_rows, dtype=np.int32)
-        self.table: Constant = copies[0]
+        self.table: Matrix = copies[0]
         if isinstance(table, PackedWeight):
             shape = (max_rows, table.shape[1])
             self.table = replace(table, shape=shape, codes=copies[0], scales=copies[1])
@@ -58,7 +58,7 @@ class StagedRows:
                 file.read_into(start + index * width, row.data)
 
 
-def copied(table: Constant) -> Constant:
+def copied(table: Matrix) -> Matrix:
     """A table in memory of its own.
 
     Raises:
@@ -80,7 +80,7 @@ def check_ids(ids: NDArray[np.int32], rows: int) -> None:
         raise BackendError(f"a token id is outside of 0..{rows - 1}")
 
 
-def can_stage(table: Constant) -> bool:
+def can_stage(table: Matrix) -> bool:
     """Whether a table is large, lies in a mapped file, row after row, and may be staged."""
     if table.nbytes < LARGE_BYTES:
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,8 +11,8 @@ from numpy.typing import NDArray
 
 from edgerun.backends.cpu.buffers import ROW_MULTIPLE, aligned_zeros
 from edgerun.formats.base import PackedWeight
+from edgerun.formats.stack import ExpertStack, Matrix
 from edgerun.graph.constants import check_finite, check_many_scales
-from edgerun.graph.ir import Constant
 from edgerun.graph.mapped_file import ArrayReader, read_array
 from edgerun.kernels.lang.isa import Isa
 from edgerun.kernels.layouts.stream import Arena, StreamWeight, to_stream
@@ -48,14 +49,17 @@ class WeightStore:
         self._codes = OneMatrix()  # on the way to trits
         self._arena = Arena()
         self._reader, self._scales = ArrayReader(), ArrayReader()
-        self._prepared: dict[tuple[int, str], tuple[Constant, Prepared]] = {}
+        self._prepared: dict[tuple[int, str], tuple[Matrix, Prepared]] = {}
+        self._stacks: dict[tuple[int, str], tuple[ExpertStack, tuple[Prepared, ...]]] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes of all prepared weights."""
-        return sum(prepared.nbytes for _, prepared in self._prepared.values())
+        stacks = (each for _, stack in self._stacks.values() for each in stack)
+        single = (prepared for _, prepared in self._prepared.values())
+        return sum(prepared.nbytes for prepared in chain(single, stacks))
 
-    def prepare(self, constant: Constant, activations: str) -> Prepared:
+    def prepare(self, constant: Matrix, activations: str) -> Prepared:
         """Returns the constant in the layout that its kernel reads.
 
         Raises:
@@ -64,29 +68,53 @@ class WeightStore:
         """
         key = (id(constant), activations)
         if key not in self._prepared:
-            self._prepared[key] = (constant, self._make(constant, activations))
+            self._prepared[key] = (constant, self._make(constant, activations, trits=self._trits))
         return self._prepared[key][1]
+
+    def prepare_stack(self, stack: ExpertStack, activations: str) -> tuple[Prepared, ...]:
+        """Returns the matrices of a stack, all of them in the same layout.
+
+        Raises:
+            BackendError: the file that they lie in has become shorter.
+            BundleError: a scale or an element is infinite or no number.
+        """
+        key = (id(stack), activations)
+        if key not in self._stacks:
+            by_row = activations == "int8_row" and all(map(self._has_row_scales, stack.matrices))
+            made = (
+                self._make(matrix, activations, by_row=by_row, trits=False)
+                for matrix in stack.matrices
+            )
+            self._stacks[key] = (stack, tuple(made))
+        return self._stacks[key][1]
 
     def rest(self) -> None:
         """Gives back the memory that is needed only while weights are prepared."""
         self._reader.clear()
         self._scales.clear()
 
-    def _make(self, constant: Constant, activations: str) -> Prepared:
+    def _has_row_scales(self, matrix: Matrix) -> bool:
+        return not isinstance(matrix, PackedWeight) or has_row_scales(
+            replace(matrix, scales=self._scales.read(matrix.scales))
+        )
+
+    def _make(
+        self, constant: Matrix, activations: str, *, by_row: bool = True, trits: bool
+    ) -> Prepared:
         if not isinstance(constant, PackedWeight):
             return _dense(constant)
         constant = replace(constant, scales=self._scales.read(constant.scales))
         check_many_scales(constant)
-        if activations == "int8_row" and has_row_scales(constant):
-            return self._with_row_scales(constant)
+        if activations == "int8_row" and by_row and has_row_scales(constant):
+            return self._with_row_scales(constant, trits)
         lanes = FLOAT_LANES if activations == "float" else self._isa.vector_bytes
         return to_stream(
             constant, lanes, row_scale=False, arena=self._arena, read=self._reader.read
         )
 
-    def _with_row_scales(self, constant: PackedWeight) -> Prepared:
+    def _with_row_scales(self, constant: PackedWeight, trits: bool) -> Prepared:
         lanes, read = self._isa.vector_bytes, self._reader.read
-        if self._trits and constant.bits == 2:
+        if trits and constant.bits == 2:
             codes = to_stream(constant, lanes, row_scale=True, arena=self._codes, read=read)
             if codes.ternary:
                 return to_trits(codes, self._arena)

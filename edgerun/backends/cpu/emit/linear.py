@@ -14,7 +14,7 @@ from edgerun.backends.cpu.binder import (
     Rounded,
     Rounding,
 )
-from edgerun.backends.cpu.buffers import Buffer
+from edgerun.backends.cpu.buffers import Buffer, BufferPool
 from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.emit.gemm import IN_BLOCKS, by_gemm, emit_gemm, gemm_tokens
 from edgerun.backends.cpu.emit.lookup import TOKENS, by_lookup, emit_lookup
@@ -23,6 +23,7 @@ from edgerun.backends.cpu.families import family_of, weight_bytes
 from edgerun.backends.cpu.operands import Argument
 from edgerun.backends.cpu.weights import DENSE_LANES, DenseWeight, Prepared
 from edgerun.formats.base import PackedWeight
+from edgerun.formats.stack import Matrix
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.layouts.stream import DWORD
 from edgerun.kernels.layouts.trits import TritWeight
@@ -43,12 +44,18 @@ def rounding(binder: Binder, node: Node) -> Rounding | None:
     """The form in which a node reads its first input; None for the plain float value."""
     if node.attrs["activations"] == "float":
         return None
-    weight = binder.prepared(node)
+    return rounding_of(binder.prepared(node), node.attrs["activations"])
+
+
+def rounding_of(weight: Prepared, activations: str) -> Rounding | None:
+    """The form in which the kernel of a prepared weight reads its input."""
+    if activations == "float":
+        return None
     if isinstance(weight, DenseWeight):
         return Rounding("round_row", 0, weight.shape[1])
     if isinstance(weight, TritWeight):
         return Rounding("quantize_row", 0, weight.padded_k)
-    if node.attrs["activations"] == "int8_block":
+    if activations == "int8_block":
         return Rounding("quantize_block", weight.block, weight.padded_k)
     if weight.scales.shape[1] == 1:
         return Rounding("quantize_row", 0, weight.padded_k)
@@ -57,19 +64,23 @@ def rounding(binder: Binder, node: Node) -> Rounding | None:
 
 def take_rounded(binder: Binder, value: str, form: Rounding, counted_by: int) -> Rounded:
     """Takes buffers for a value in a rounded form."""
-    blocks = form.padded_k // form.block if form.block else 1
-    if form.kernel == "round_row":
-        rounded = Rounded(binder.pool.take(form.padded_k), None, None, blocks)
-    else:
-        rounded = Rounded(
-            codes=binder.pool.take(form.padded_k, "int8"),
-            scales=binder.pool.take(blocks, "float32", exact=True),
-            sums=binder.pool.take(blocks, "float32" if form.block else "int32", exact=True),
-            blocks=blocks,
-        )
+    rounded = rounded_buffers(binder.pool, form)
     binder.rounded[value, form] = rounded
     binder.counted_by[value] = counted_by
     return rounded
+
+
+def rounded_buffers(pool: BufferPool, form: Rounding) -> Rounded:
+    """Takes buffers for something in a rounded form."""
+    blocks = form.padded_k // form.block if form.block else 1
+    if form.kernel == "round_row":
+        return Rounded(pool.take(form.padded_k), None, None, blocks)
+    return Rounded(
+        codes=pool.take(form.padded_k, "int8"),
+        scales=pool.take(blocks, "float32", exact=True),
+        sums=pool.take(blocks, "float32" if form.block else "int32", exact=True),
+        blocks=blocks,
+    )
 
 
 def rounding_arguments(form: Rounding, rounded: Rounded) -> dict[str, Argument]:
@@ -91,8 +102,8 @@ def emit_linear(binder: Binder, node: Node, index: int) -> None:
     source, _, bias_name, residual = (*node.inputs, "", "")[:4]
     weight = binder.prepared(node)
     form = rounding(binder, node)
-    if form is not None and (source, form) not in binder.rounded:
-        _emit_rounding(binder, source, form, node)
+    if form is not None:
+        emit_rounding(binder, source, form, node)
     counted_by = binder.counted_by[source]
     in_place = bool(residual) and binder.dies_at(residual, index)
     output = node.outputs[0]
@@ -105,8 +116,8 @@ def emit_linear(binder: Binder, node: Node, index: int) -> None:
         "bias": binder.vector(bias_name) if bias_name else None,
         "out": out,
         "n": weight.shape[0],
-        "panels": _panels(weight),
-        "tiles": _tiles(weight),
+        "panels": panels_of(weight),
+        "tiles": tiles_of(weight),
         "out_stride": out.stride,
         "accumulate": int(in_place),
     }
@@ -127,9 +138,10 @@ def _emit_product(
 ) -> None:
     """Emits the product; ``common`` are the arguments that all linear kernels share."""
     source, counted_by = node.inputs[0], binder.counted_by[node.inputs[0]]
-    name, params, extra, reads = _kernel(binder, source, form, weight)
+    rounded = binder.rounded[source, form] if form is not None else None
+    name, params, extra, reads = kernel_of(binder, weight, rounded or binder.values[source], form)
     codes = weight.values if isinstance(weight, DenseWeight) else weight.codes
-    step = _step(common["panels"], codes.nbytes, binder.threads)
+    step = panels_a_chunk(common["panels"], codes.nbytes, binder.threads)
     looked_up = name in ("linear_row", "linear_trits") and by_lookup(binder, weight)
     in_blocks = name in IN_BLOCKS or name == "linear_trits"
     # Of the logits one row is wanted, as a rule: not worth compiling a kernel for many.
@@ -151,24 +163,25 @@ def _emit_product(
         if isinstance(weight, TritWeight):
             single = expand_codes(binder, node, weight, single, gemm_tokens(binder.isa))
         emit_gemm(binder, node, single, out, step)
-    if looked_up and form is not None and not isinstance(weight, DenseWeight):
-        rounded = binder.rounded[source, form]
+    if looked_up and rounded is not None and not isinstance(weight, DenseWeight):
         emit_lookup(binder, node, weight, rounded, out, common, counted_by)
 
 
-def _tiles(weight: Prepared) -> int:
+def tiles_of(weight: Prepared) -> int:
+    """Vectors of a row."""
     if isinstance(weight, DenseWeight):
         return int(weight.values.shape[1]) // DENSE_LANES
     return int(weight.codes.shape[1])
 
 
-def _panels(weight: Prepared) -> int:
+def panels_of(weight: Prepared) -> int:
+    """Groups of rows that kernels take at a time."""
     rows = DENSE_ROWS if isinstance(weight, DenseWeight) else weight.lanes // DWORD
     return -(-weight.shape[0] // rows)
 
 
-def _step(panels: int, nbytes: int, threads: int) -> int:
-    """Panels a chunk: small enough to share the work, large enough to be worth taking."""
+def panels_a_chunk(panels: int, nbytes: int, threads: int) -> int:
+    """Small enough to share the work, large enough to be worth taking."""
     longest = min(nbytes // (threads * LONG_CHUNKS_A_THREAD), LONGEST_CHUNK_BYTES)
     by_size = max(CHUNK_BYTES, longest) * panels // max(1, nbytes)
     by_share = panels // (threads * CHUNKS_A_THREAD)
@@ -176,12 +189,12 @@ def _step(panels: int, nbytes: int, threads: int) -> int:
     return max(step // STREAMS, 1) * STREAMS if panels > STREAMS else panels
 
 
-def _kernel(
-    binder: Binder, source: str, form: Rounding | None, weight: Prepared
+def kernel_of(
+    binder: Binder, weight: Prepared, source: Buffer | Rounded, form: Rounding | None
 ) -> tuple[str, dict[str, int | str], dict[str, Any], set[str]]:
     """Name, compile-time constants, input arguments and input buffers of the product."""
-    rounded = binder.rounded[source, form] if form is not None else None
-    x = rounded.codes if rounded is not None else binder.values[source]
+    rounded = source if isinstance(source, Rounded) else None
+    x = source.codes if isinstance(source, Rounded) else source
     arguments: dict[str, Any] = {"x": x, "x_stride": x.stride}
     if isinstance(weight, DenseWeight):
         return "linear_dense", {"width": DENSE_LANES}, arguments, {x.key}
@@ -204,7 +217,10 @@ def _kernel(
     return "linear_block", params | {"block": weight.block}, arguments, rounded.keys()
 
 
-def _emit_rounding(binder: Binder, source: str, form: Rounding, node: Node) -> None:
+def emit_rounding(binder: Binder, source: str, form: Rounding, node: Node) -> Rounded:
+    """Emits the rounding of a value, unless it is there already."""
+    if (source, form) in binder.rounded:
+        return binder.rounded[source, form]
     x, counted_by = binder.values[source], binder.counted_by[source]
     rounded = take_rounded(binder, source, form, counted_by)
     arguments: dict[str, Argument] = {
@@ -223,6 +239,7 @@ def _emit_rounding(binder: Binder, source: str, form: Rounding, node: Node) -> N
         writes=rounded.keys(),
         label=f"{node.name}/rounding",
     )
+    return rounded
 
 
 def _emit_residual(binder: Binder, node: Node, out: Buffer, counted_by: int) -> None:
@@ -245,7 +262,11 @@ def _emit_residual(binder: Binder, node: Node, out: Buffer, counted_by: int) -> 
 
 
 def _supports(graph: Graph, node: Node) -> Support:
-    weight = graph.constants[node.inputs[1]]
+    return can_multiply(graph.matrix(node.inputs[1]))
+
+
+def can_multiply(weight: Matrix) -> Support:
+    """Whether there is a kernel for a weight."""
     if not isinstance(weight, PackedWeight):
         return Support(True)
     if weight.zeros is not None:
@@ -262,7 +283,7 @@ def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
     used for all. Bytes and speed are those of the weights as they will lie in memory. A rounded
     input is read by about ``READERS`` layers, which share its cost.
     """
-    weight, activations = graph.constants[node.inputs[1]], str(node.attrs["activations"])
+    weight, activations = graph.matrix(node.inputs[1]), str(node.attrs["activations"])
     rows = shape.rows
     streamed = speeds.stream_seconds(weight_bytes(weight, activations, trits=speeds.trits))
     kernels = family_of(weight, activations, trits=speeds.trits)

@@ -1,0 +1,357 @@
+"""Layers of experts: rows sorted by expert, and each expert's weights read once a batch.
+
+A batch is spread over places, one for each row and expert of it (``kernels/experts/rows.py``).
+What treats rows alike works on places; products are dispatched, each expert's rows to its weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends.base import Shape, Support
+from edgerun.backends.cpu.binder import Binder, Rounded, Rounding
+from edgerun.backends.cpu.buffers import Buffer, BufferPool
+from edgerun.backends.cpu.dispatch import emit_dispatch
+from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
+from edgerun.backends.cpu.emit.gemm import IN_BLOCKS, by_gemm, gemm_tokens
+from edgerun.backends.cpu.emit.linear import (
+    can_multiply,
+    emit_rounding,
+    kernel_of,
+    panels_a_chunk,
+    panels_of,
+    rounded_buffers,
+    rounding_arguments,
+    rounding_of,
+    tiles_of,
+)
+from edgerun.backends.cpu.families import family_of, weight_bytes
+from edgerun.backends.cpu.operands import Argument
+from edgerun.backends.cpu.weights import DenseWeight, Prepared
+from edgerun.formats.stack import ExpertStack
+from edgerun.graph.ir import Graph, Node
+from edgerun.graph.shapes import node_work
+from edgerun.kernels.run.parts import PART_WORDS
+
+FLOAT_BYTES = 4
+INSTRUCTIONS = 9  # of a layer
+# Of an expert, on average. Up to here the kernels for few rows are as fast or faster: measured with
+# OLMoE's shape in int4 and ternary, avx512vnni.
+ROWS_TO_UNPACK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the rows of a batch go.
+
+    Attributes:
+        top_k: places of a row.
+        rows: of the batch, at most.
+        experts: how many there are.
+        counted_by: word of the frame that counts the rows.
+        pool: of buffers with a row for each place.
+        parts: the experts that have rows, int64 ``[1 + experts * PART_WORDS]``.
+        weights: of each place, float32.
+        places: of each row, int32 ``[rows, top_k]``.
+        key: stands for what the plan writes.
+    """
+
+    top_k: int
+    rows: int
+    experts: int
+    counted_by: int
+    pool: BufferPool
+    parts: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    places: NDArray[np.int32]
+    key: str
+
+    @property
+    def count(self) -> int:
+        """Places, at most."""
+        return self.rows * self.top_k
+
+    def give(self, *values: Buffer | Rounded) -> None:
+        """Takes back what nothing reads any more."""
+        for value in values:
+            for buffer in value.buffers() if isinstance(value, Rounded) else [value]:
+                self.pool.give(buffer)
+
+
+def emit_experts(binder: Binder, node: Node, index: int) -> None:
+    """Emits the whole layer."""
+    x_name, routes_name, *stacks = node.inputs
+    activations = node.attrs["activations"]
+    gate, up, down = (_prepared(binder, name, activations) for name in stacks)
+    counted_by = binder.counted_by[x_name]
+    places = _emit_plan(binder, node, binder.values[routes_name], counted_by)
+    forms = dict.fromkeys(rounding_of(weights[0], activations) for weights in (gate, up))
+    taken = {form: _emit_spread(binder, node, x_name, form, places) for form in forms}
+    inner, other = (places.pool.take(gate[0].shape[0]) for _ in range(2))
+    for name, weights, out in (("gate", gate, inner), ("up", up, other)):
+        form = rounding_of(weights[0], activations)
+        _emit_product(binder, f"{node.name}/{name}", weights, taken[form], form, out, places)
+    _emit_gate(binder, node, inner, other, places)
+    form = rounding_of(down[0], activations)
+    gated = inner if form is None else _emit_rounding(binder, node, inner, form, places)
+    made = places.pool.take(down[0].shape[0])
+    _emit_product(binder, f"{node.name}/down", down, gated, form, made, places)
+    _emit_sum(binder, node, made, places)
+    places.give(*taken.values(), other, made, inner, *([] if form is None else [gated]))
+
+
+def _prepared(binder: Binder, name: str, activations: str) -> tuple[Prepared, ...]:
+    stack = binder.graph.constants[name]
+    assert isinstance(stack, ExpertStack)
+    return binder.weights.prepare_stack(stack, activations)
+
+
+def _emit_plan(binder: Binder, node: Node, routes: Buffer, counted_by: int) -> _Places:
+    """Emits what sorts the batch; layers of one size share the memory."""
+    rows, experts, top_k = binder.shape.rows, routes.width, node.attrs["top_k"]
+    key = f"places{experts}x{top_k}"
+    if key not in binder.places:
+        binder.places[key] = _Places(
+            top_k=top_k,
+            rows=rows,
+            experts=experts,
+            counted_by=counted_by,
+            pool=BufferPool(rows * top_k, f"{key}."),
+            parts=np.zeros(1 + experts * PART_WORDS, np.int64),
+            weights=np.zeros(rows * top_k, np.float32),
+            places=np.zeros((rows, top_k), np.int32),
+            key=key,
+        )
+    places: _Places = binder.places[key]
+    binder.emit(
+        "expert_plan",
+        {},
+        {
+            "rows": binder.count(counted_by),
+            "routes": routes,
+            "stride": routes.stride,
+            "experts": experts,
+            "top_k": top_k,
+            "parts": places.parts,
+            "first": np.zeros(experts, np.int64),
+            "weights": places.weights,
+            "places": places.places,
+        },
+        chunks=(0, 1, 1),
+        reads={routes.key},
+        writes={key},
+        label=f"{node.name}/plan",
+    )
+    return places
+
+
+def _emit_spread(
+    binder: Binder, node: Node, x_name: str, form: Rounding | None, places: _Places
+) -> Buffer | Rounded:
+    """Emits the copying of rows to their places; they are rounded before that, once each."""
+    if form is None:
+        x = binder.values[x_name]
+        plain = places.pool.take(x.width)
+        _emit_rows(binder, node, x, plain, places)
+        return plain
+    rounded = emit_rounding(binder, x_name, form, node)
+    out = rounded_buffers(places.pool, form)
+    for source, target in zip(rounded.buffers(), out.buffers(), strict=True):
+        _emit_rows(binder, node, source, target, places)
+    return out
+
+
+def _emit_rows(binder: Binder, node: Node, x: Buffer, out: Buffer, places: _Places) -> None:
+    each = x.array.itemsize
+    binder.emit(
+        "expert_rows",
+        {},
+        {
+            "rows": binder.count(places.counted_by),
+            "places": places.places,
+            "top_k": places.top_k,
+            "x": x,
+            "x_stride": x.stride * each // FLOAT_BYTES,
+            "spread": out,
+            "spread_stride": out.stride * each // FLOAT_BYTES,
+            "width": -(-x.width * each // FLOAT_BYTES),
+        },
+        chunks=(places.counted_by, 1, 1),
+        reads={x.key, places.key},
+        writes={out.key},
+        label=f"{node.name}/rows",
+    )
+
+
+def _emit_product(
+    binder: Binder,
+    label: str,
+    weights: tuple[Prepared, ...],
+    source: Buffer | Rounded,
+    form: Rounding | None,
+    out: Buffer,
+    places: _Places,
+) -> None:
+    """Emits the product of every expert's rows, in blocks of rows where these are many."""
+    first = weights[0]
+    units = [_memory(weight) for weight in weights]
+    name, params, extra, reads = kernel_of(binder, first, source, form)
+    nbytes = units[0]["codes"].nbytes
+    step = panels_a_chunk(panels_of(first), nbytes, binder.threads)
+    arguments: dict[str, Any] = {
+        "rows": binder.frame[:1],
+        "bias": None,
+        "out": out,
+        "n": first.shape[0],
+        "panels": panels_of(first),
+        "tiles": tiles_of(first),
+        "out_stride": out.stride,
+        "accumulate": 0,
+        "step": step,
+        **units[0],
+        **extra,
+    }
+    emit = partial(
+        emit_dispatch,
+        binder,
+        parts=places.parts,
+        units=units,
+        row_bytes=_row_bytes(source, out),
+        rows=places.count,
+        chunks=(min(places.experts, places.count), -(-panels_of(first) // step)),
+        reads=reads | {places.key},
+        writes={out.key},
+    )
+    in_blocks = name in IN_BLOCKS and by_gemm(binder) and _many_rows(binder, places)
+    lookup = {"lookup": gemm_tokens(binder.isa) * in_blocks} if name in IN_BLOCKS else {}
+    emit(name, params, arguments | lookup, label=label)
+    if in_blocks:
+        tokens = {"tokens": gemm_tokens(binder.isa)}
+        kernel = f"{binder.isa.prompts}_{IN_BLOCKS[name]}"
+        emit(kernel, params | tokens, arguments, label=f"{label}/product")
+
+
+def _many_rows(binder: Binder, places: _Places) -> bool:
+    """Whether experts get so many rows that unpacking their weights once pays."""
+    # The kernel that uses tiles leaves small parts alone by itself.
+    return binder.isa.prompts == "amx" or places.count >= ROWS_TO_UNPACK * places.experts
+
+
+def _memory(weight: Prepared) -> dict[str, NDArray[Any]]:
+    """The arguments that are a weight's own."""
+    if isinstance(weight, DenseWeight):
+        return {"codes": weight.values}
+    return {"codes": weight.codes, "scales": weight.scales}
+
+
+def _row_bytes(source: Buffer | Rounded, out: Buffer) -> dict[str, int]:
+    buffers = {"out": out}
+    if isinstance(source, Buffer):
+        buffers["x"] = source
+    else:
+        buffers["x"] = source.codes
+        scaled = {"x_scale": source.scales, "x_sum": source.sums}
+        buffers |= {name: buffer for name, buffer in scaled.items() if buffer is not None}
+    return {name: buffer.stride * buffer.array.itemsize for name, buffer in buffers.items()}
+
+
+def _emit_gate(binder: Binder, node: Node, gate: Buffer, up: Buffer, places: _Places) -> None:
+    binder.emit(
+        "gate",
+        {"activation": node.attrs["activation"], "lanes": binder.isa.float_lanes},
+        {
+            "rows": binder.count(places.counted_by),
+            "gate": gate,
+            "gate_stride": gate.stride,
+            "up": up,
+            "up_stride": up.stride,
+            "out": gate,
+            "out_stride": gate.stride,
+            "width": gate.width,
+            "pieces": 1,
+        },
+        chunks=(places.counted_by, places.top_k, 1),
+        reads={gate.key, up.key},
+        writes={gate.key},
+        label=f"{node.name}/activation",
+        rows=places.count,
+    )
+
+
+def _emit_rounding(
+    binder: Binder, node: Node, x: Buffer, form: Rounding, places: _Places
+) -> Rounded:
+    rounded = rounded_buffers(places.pool, form)
+    arguments: dict[str, Argument] = {
+        "rows": binder.count(places.counted_by),
+        "x": x,
+        "x_stride": x.stride,
+        "width": x.width,
+    }
+    lanes = binder.isa.float_lanes
+    binder.emit(
+        form.kernel,
+        {"block": form.block, "lanes": lanes} if form.block else {"lanes": lanes},
+        arguments | rounding_arguments(form, rounded),
+        chunks=(places.counted_by, places.top_k, 1),
+        reads={x.key},
+        writes=rounded.keys(),
+        label=f"{node.name}/rounding",
+        rows=places.count,
+    )
+    return rounded
+
+
+def _emit_sum(binder: Binder, node: Node, made: Buffer, places: _Places) -> None:
+    out = binder.new(node.outputs[0], made.width, places.counted_by)
+    binder.emit(
+        "expert_sum",
+        {"lanes": binder.isa.float_lanes},
+        {
+            "rows": binder.count(places.counted_by),
+            "places": places.places,
+            "weights": places.weights,
+            "top_k": places.top_k,
+            "made": made,
+            "made_stride": made.stride,
+            "out": out,
+            "out_stride": out.stride,
+            "width": made.width,
+        },
+        chunks=(places.counted_by, 1, 1),
+        reads={made.key, places.key},
+        writes={out.key},
+        label=f"{node.name}/sum",
+    )
+
+
+def _stacks(graph: Graph, node: Node) -> list[ExpertStack]:
+    constants = (graph.constants[name] for name in node.inputs[2:])
+    return [constant for constant in constants if isinstance(constant, ExpertStack)]
+
+
+def _supports(graph: Graph, node: Node) -> Support:
+    answers = [can_multiply(stack.matrices[0]) for stack in _stacks(graph, node)]
+    return next((answer for answer in answers if not answer), Support(True))
+
+
+def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
+    """The times to stream the experts that have rows and to multiply, and to start kernels."""
+    work, activations = node_work(graph, node, graph.shapes), str(node.attrs["activations"])
+    stacks, rows = _stacks(graph, node), shape.rows
+    active = work.active_experts(rows)
+    stored = sum(weight_bytes(stack, activations, trits=False) for stack in stacks)
+    streamed = speeds.stream_seconds(stored * active / work.experts)
+    kernels = family_of(stacks[0].matrices[0], activations, trits=False)
+    rows_an_expert = max(1, round(rows * work.chosen / active))
+    multiplied = speeds.work_seconds(work.macs * rows, kernels, rows_an_expert)
+    seconds = max(streamed, multiplied) if rows == 1 else streamed + multiplied
+    return seconds + speeds.start_seconds(INSTRUCTIONS)
+
+
+EMITTER = Emitter(emit_experts, _supports, _cost)

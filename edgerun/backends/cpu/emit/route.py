@@ -1,0 +1,37 @@
+"""The choice of experts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgerun.backends.cpu.binder import Binder
+from edgerun.backends.cpu.emit.emitter import Emitter
+from edgerun.graph.ir import Node
+
+
+def emit_route(binder: Binder, node: Node, index: int) -> None:
+    """Scores the experts of each row."""
+    x, counted_by = binder.values[node.inputs[0]], binder.counted_by[node.inputs[0]]
+    out = binder.new(node.outputs[0], x.width, counted_by)
+    binder.emit(
+        "route",
+        {"scoring": node.attrs["scoring"]},
+        {
+            "rows": binder.count(counted_by),
+            "x": x,
+            "x_stride": x.stride,
+            "out": out,
+            "out_stride": out.stride,
+            "scale": np.array([node.attrs["scale"]], np.float32),
+            "experts": x.width,
+            "top_k": node.attrs["top_k"],
+            "normalise": node.attrs["normalise"],
+        },
+        chunks=(counted_by, 1, 1),
+        reads={x.key},
+        writes={out.key},
+        label=node.name,
+    )
+
+
+EMITTER = Emitter(emit_route)

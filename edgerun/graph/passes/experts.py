@@ -1,0 +1,258 @@
+"""The networks of a layer of experts, written out one after the other, become ``experts``.
+
+In the file each expert gathers its rows, computes them, and adds them to the sum of those before
+it (docs/bundle.md). The nodes of a large model are nearly all of them such networks, so they are
+taken out before any other pass looks at them: the first one is lowered and matched, the others
+have to be the same but for their weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edgerun.errors import BundleError, UnsupportedError
+from edgerun.formats.stack import ExpertStack, Matrix
+from edgerun.graph.attributes import Read, Rules, is_unread
+from edgerun.graph.ir import Graph, Node
+from edgerun.graph.match import Const, Match, Matcher, Num, Op, Var
+from edgerun.graph.passes.base import Pass
+from edgerun.graph.passes.gates import fuse_gates
+from edgerun.graph.passes.linear import fuse_linear, stored_matrix
+from edgerun.graph.shapes import ALTERED
+
+_ROUTE = Op("Gather", Var("routes"), Const("expert"), axis=0)
+_PLACES = Op("Transpose", Op("NonZero", _ROUTE), perm=(1, 0))
+_TAKEN = Op("GatherND", Var("rows"), _PLACES, batch_dims=0)
+_GATED = Op("gate", Op("linear", _TAKEN, Const("gate")), Op("linear", _TAKEN, Const("up")))
+_WEIGHT = Op("Unsqueeze", Op("GatherND", _ROUTE, _PLACES, batch_dims=0), Num(-1))
+_EXPERT = Op(
+    "ScatterND",
+    Var("sum"),
+    _PLACES,
+    Op("Mul", Op("linear", _GATED, Const("down")), _WEIGHT),
+    reduction="add",
+)
+_NOTHING = Op("ConstantOfShape", Op("Shape", Var("rows"), start=0, end=None))
+_ROUTES = Op("Transpose", Op("Reshape", Var("routes"), Const("shape")), perm=(1, 0))
+_FLAT = Op("Reshape", Var("x"), Const("shape"))
+_RESULT = Op("Reshape", Var("sum"), Op("Shape", Var("x"), start=0, end=None))
+STACKS = ("gate", "up", "down")
+
+
+@dataclass(frozen=True, slots=True)
+class _Network:
+    """What one expert computes.
+
+    Attributes:
+        nodes: each after those whose outputs it reads; the last adds to the sum.
+        form: the nodes without names; an input is the place of a node, the number of a constant in
+            the order in which they occur, or the name of a value from outside.
+        constants: in that order.
+    """
+
+    nodes: list[Node]
+    form: list[tuple[Any, ...]]
+    constants: list[str]
+
+
+def fuse_experts(graph: Graph) -> Graph:
+    """Rewrites every chain of experts that begins with nothing and is read as a whole.
+
+    Raises:
+        BundleError: the weights of an expert contradict what the file says of them.
+        UnsupportedError: an expert is not like the first of its chain.
+    """
+    matcher = Matcher(graph)
+    gone: set[str] = set()
+    rewritten: dict[str, Node] = {}
+    for node in graph.nodes:
+        if node.op == "Reshape" and len(node.inputs) == 2:
+            chain = _chain(node, matcher)
+            layer = _Layer(matcher, node, chain) if chain else None
+            if layer is not None and layer.is_whole():
+                rewritten[node.name] = layer.fused()
+                gone.update(layer.names)
+    if not rewritten:
+        return graph
+    return graph.with_nodes(
+        rewritten.get(node.name, node) for node in graph.nodes if node.name not in gone
+    )
+
+
+def _chain(result: Node, matcher: Matcher) -> list[Node]:
+    """The nodes that add an expert each to what a Reshape reads, in their order."""
+    chain = []
+    node = matcher.producers.get(result.inputs[0])
+    while node is not None and node.op == "ScatterND" and len(node.inputs) == 3:
+        chain.append(node)
+        node = matcher.producers.get(node.inputs[0])
+    return chain[::-1]
+
+
+class _Layer:
+    """A layer of experts as the file has it."""
+
+    def __init__(self, matcher: Matcher, result: Node, chain: list[Node]) -> None:
+        """Takes the Reshape at its end, and the sums before that."""
+        self._matcher, self._result, self._chain = matcher, result, chain
+        self._start = chain[0].inputs[0]
+        self.names: set[str] = set()
+
+    def is_whole(self) -> bool:
+        """Whether what is around the experts has the exporter's form."""
+        matcher, first = self._matcher, self._chain[0]
+        places = matcher.match(first.inputs[1], _PLACES)
+        start = matcher.match(self._start, _NOTHING)
+        if places is None or start is None:
+            return False
+        self._routes, self._rows = places["routes"], start["rows"]
+        x, routes = matcher.match(self._rows, _FLAT), matcher.match(self._routes, _ROUTES)
+        result = matcher.match(self._result.outputs[0], _RESULT)
+        if x is None or routes is None or result is None or result["x"] != x["x"]:
+            return False
+        self._inputs = x["x"], routes["routes"]
+        shapes = [matcher.graph.array(each["shape"]).reshape(-1).tolist() for each in (x, routes)]
+        self._width = shapes[0][-1] if shapes[0] else 0
+        return shapes == [[-1, self._width], [-1, len(self._chain)]]
+
+    def fused(self) -> Node:
+        """The node that computes the layer; adds its stacks of weights to the graph.
+
+        Raises:
+            BundleError: the weights of an expert contradict what the file says of them.
+            UnsupportedError: an expert is not like the first one.
+        """
+        graph, last = self._matcher.graph, self._chain[-1].name
+        networks = [self._network(node) for node in self._chain]
+        first = networks[0]
+        attributes, makers = self._lowered(first)
+        matrices: dict[str, list[Matrix]] = {name: [] for name in STACKS}
+        for index, network in enumerate(networks):
+            self._compare(index, network, first)
+            for name in STACKS:
+                matrices[name].append(stored_matrix(network.nodes[makers[name]], graph))
+            self.names.update(node.name for node in network.nodes)
+            if matrices["gate"][-1].shape[1] != self._width:
+                raise BundleError(
+                    f"rows of {self._width} go into expert {index} that '{last}' adds, whose "
+                    f"matrices have shape {matrices['gate'][-1].shape}: {ALTERED}"
+                )
+        for name in STACKS:
+            graph.add_constant(f"{last}/{name}", ExpertStack(tuple(matrices[name])))
+        return Node(
+            "experts",
+            self._result.name,
+            (*self._inputs, *(f"{last}/{name}" for name in STACKS)),
+            self._result.outputs,
+            attributes,
+        )
+
+    def _network(self, last: Node) -> _Network:
+        """Collects what an expert adds: everything but rows, routes and the sum before it."""
+        outside = {self._rows, self._routes, last.inputs[0]}
+        found = _Network([], [], [])
+        places: dict[str, Any] = {}
+        for node in _needed(last, self._matcher.producers, outside):
+            inputs = []
+            for name in node.inputs:
+                if name in self._matcher.graph.constants and name not in places:
+                    places[name] = ("constant", len(found.constants))
+                    found.constants.append(name)
+                inputs.append("sum" if name == last.inputs[0] else places.get(name, name))
+            places[node.outputs[0]] = len(found.nodes)
+            metadata = tuple(sorted(node.metadata.items()))
+            found.form.append((node.op, tuple(sorted(node.attrs.items())), metadata, *inputs))
+            found.nodes.append(node)
+        return found
+
+    def _compare(self, index: int, network: _Network, first: _Network) -> None:
+        """Holds an expert against the first one, and its number against its place."""
+        last = network.nodes[-1]
+        if network.form != first.form:
+            pairs = zip(network.form, first.form, strict=False)
+            place = next((i for i, (a, b) in enumerate(pairs) if a != b), len(network.form) - 1)
+            node = network.nodes[min(place, len(network.nodes) - 1)]
+            raise UnsupportedError(
+                f"node '{node.name}' ({node.op}) of expert {index} that '{last.name}' adds is not "
+                "what the first expert has there; expected experts that differ in weights alone"
+            )
+        match = self._matcher.match(last.inputs[1], _PLACES)
+        number = self._matcher.number(match["expert"]) if match is not None else None
+        if number != index:
+            raise UnsupportedError(
+                f"node '{last.name}' adds what expert {number} computes where that of expert "
+                f"{index} belongs; expected every expert once, in ascending order"
+            )
+
+    def _lowered(self, network: _Network) -> tuple[dict[str, Any], dict[str, int]]:
+        """Attributes of the layer, and the place of the node that multiplies by each matrix."""
+        whole, last = self._matcher.graph, network.nodes[-1]
+        constants = {name: whole.constants[name] for name in network.constants}
+        inputs = [self._rows, self._routes, last.inputs[0]]
+        single = Graph(network.nodes, inputs, [last.outputs[0]], constants)
+        for node in filter(is_unread, network.nodes):
+            raise UnsupportedError(f"node '{node.name}' is '{node.op}', which no known expert has")
+        matcher = Matcher(fuse_gates(fuse_linear(single)))
+        match = matcher.match(last.outputs[0], _EXPERT)
+        if match is None or (match["rows"], match["routes"]) != (self._rows, self._routes):
+            raise UnsupportedError(
+                f"the experts that '{last.name}' begins to add up are none that edgerun knows; "
+                "expected gate, up and down projection of the rows that the router sends there"
+            )
+        makers, activations = self._roles(matcher, match)
+        if len(activations) != 1:
+            raise UnsupportedError(
+                f"the projections of the experts of '{last.name}' round their inputs in different "
+                f"ways ({', '.join(sorted(activations))}); expected one"
+            )
+        gates = [node for node in matcher.graph.nodes if node.op == "gate"]
+        attributes = {
+            "top_k": self._top_k(),
+            "activation": gates[0].attrs["activation"],
+            "activations": activations.pop(),
+        }
+        places = {node.name: place for place, node in enumerate(network.nodes)}
+        return attributes, {name: places[maker] for name, maker in makers.items()}
+
+    def _roles(self, matcher: Matcher, match: Match) -> tuple[dict[str, str], set[str]]:
+        """Names of the nodes that multiply by the matrices, and how they see their inputs."""
+        products = [node for node in matcher.graph.nodes if node.op == "linear"]
+        by_weight = {node.inputs[1]: node for node in products}
+        makers = {name: by_weight[match[name]].name for name in STACKS}
+        return makers, {str(node.attrs["activations"]) for node in products}
+
+    def _top_k(self) -> int:
+        """How many experts the router chooses; all, where something else made the routes."""
+        route = self._matcher.producers.get(self._inputs[1])
+        if route is None or route.op != "route":
+            return len(self._chain)
+        return int(route.attrs["top_k"])
+
+
+def _needed(last: Node, producers: Mapping[str, Node], outside: set[str]) -> Iterator[Node]:
+    """The nodes that a node depends on, and itself, each after those it reads."""
+    done: set[str] = set()
+    waiting = [(last, False)]
+    while waiting:
+        node, is_ready = waiting.pop()
+        if is_ready:
+            yield node
+        elif node.name not in done:
+            done.add(node.name)
+            waiting.append((node, True))
+            names = [name for name in node.inputs if name not in outside]
+            waiting += [(producers[name], False) for name in names if name in producers]
+
+
+# From the operator specifications of ONNX (opset 23).
+READS: Mapping[str, Rules] = {
+    "Gather": {"axis": Read(int, 0)},
+    "GatherND": {"batch_dims": Read(int, 0)},
+    "Reshape": {"allowzero": 0},
+    "ScatterND": {"reduction": Read(str, "none")},
+    "Shape": {"start": Read(int, 0), "end": Read(int)},
+    "Transpose": {"perm": Read(tuple)},
+}
+PASS = Pass(7, fuse_experts, READS)

@@ -1,0 +1,1 @@
+"""Layers of experts: who goes where, and the sum of what comes back."""

@@ -1,0 +1,110 @@
+"""The choice of experts from the router's logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import float32, int64, njit
+
+from edgerun.kernels.jit.declare import Arguments, Body, kernel
+from edgerun.kernels.lang.simd import load, store
+from edgerun.kernels.lang.tiles import scratch
+from edgerun.kernels.lang.vectormath import exp
+from edgerun.kernels.lang.word import float_at, set_float
+
+INFINITY, NO_NUMBER = np.float32(np.inf), np.float32(np.nan)
+
+
+@njit
+def _exp(x, place):  # type: ignore[no-untyped-def]
+    """The exponential that vectors have, of one number; ``place`` is memory for it."""
+    set_float(place, 0, x)
+    store(place, exp(load(place, "f32", 1)))
+    return float_at(place, 0)
+
+
+@njit
+def _logit(x, expert):  # type: ignore[no-untyped-def]
+    """A logit as it is compared with others: what is no number is the smallest."""
+    value = float_at(x, expert)
+    return value if value == value else -INFINITY
+
+
+@njit
+def _next(x, experts, before):  # type: ignore[no-untyped-def]
+    """The expert that comes after ``before`` in the order of the choice; -1 is before all."""
+    limit = INFINITY if before < 0 else _logit(x, before)
+    best = int64(-1)
+    for expert in range(experts):
+        value = _logit(x, expert)
+        follows = value < limit or (value == limit and expert > before)
+        if follows and (best < 0 or value > _logit(x, best)):
+            best = expert
+    return best
+
+
+@njit
+def _total(x, experts, largest, place):  # type: ignore[no-untyped-def]
+    """Sum of the exponentials of a row; no number if a logit is none or infinitely large."""
+    total = float32(0)
+    for expert in range(experts):
+        value = float_at(x, expert)
+        if not value < INFINITY:
+            return NO_NUMBER
+        total += _exp(value - largest, place)
+    return total if largest > -INFINITY else NO_NUMBER
+
+
+def _score(scoring: str) -> Any:
+    """The function that makes a score of a logit."""
+
+    @njit
+    def softmax(value, largest, place):  # type: ignore[no-untyped-def]
+        return _exp(value - largest, place) if value != -INFINITY else float32(0)
+
+    @njit
+    def sigmoid(value, largest, place):  # type: ignore[no-untyped-def]
+        if value != value:
+            return value
+        return float32(1) / (float32(1) + _exp(-max(value, float32(-80)), place))
+
+    return {"softmax": softmax, "sigmoid": sigmoid}[scoring]
+
+
+@kernel(
+    "route",
+    "rows:i64[1] x:f32[rows, experts; x_stride] x_stride out:f32[rows, experts; out_stride]"
+    " out_stride scale:f32[1] experts top_k normalise",
+)
+def route(scoring: str) -> Body:
+    """Scores of the ``top_k`` experts with the largest logits ``x``, 0 for the others.
+
+    A chunk is a row. Of equal logits the lower number is chosen, and what is no number is the
+    smallest. Relative error below 1e-6.
+    """
+    score, shares = _score(scoring), scoring == "softmax"
+
+    def body(a: Arguments, chunk: int) -> None:
+        experts, place = a.experts, scratch(64)
+        x, out = a.x + chunk * a.x_stride * 4, a.out + chunk * a.out_stride * 4
+        for expert in range(experts):
+            set_float(out, expert, float32(0))
+        best = _next(x, experts, int64(-1))
+        largest = _logit(x, best)
+        total = _total(x, experts, largest, place) if shares else float32(1)
+        factor, chosen, sum_of_scores = float_at(a.scale, 0), best, float32(0)
+        for _rank in range(a.top_k):
+            value = score(float_at(x, chosen), largest, place) / total
+            sum_of_scores += value
+            set_float(out, chosen, value)
+            chosen = _next(x, experts, chosen)
+        chosen = best
+        for _rank in range(a.top_k):
+            value = float_at(out, chosen)
+            if a.normalise != 0:
+                value = value / sum_of_scores
+            set_float(out, chosen, value * factor)
+            chosen = _next(x, experts, chosen)
+
+    return body

@@ -1,0 +1,192 @@
+"""Layers of experts on the CPU: each row exactly once through each of its experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from edgerun.backends import CompileOptions, Shape, make_backend
+from edgerun.backends.base import Backend
+from edgerun.formats.stack import ExpertStack
+from edgerun.graph.ir import Graph, Node
+from edgerun.graph.shapes import node_work
+from edgerun.plan.calibration.loads import random_weight
+from edgerun.state import Batch, SequenceStore, same_attention
+from tests.support.bundles import bundle_of, runner
+
+SPEC = same_attention(1, 1, 16, "fp32")
+K, N = 96, 40
+FORMS = [
+    ("float", "float32"),
+    ("float", "int4"),
+    ("int8_block", "int4"),
+    ("int8_block", "int8"),
+    ("int8_block", "ternary"),
+    ("int8_row", "ternary"),
+]
+F32 = NDArray[np.float32]
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    made = make_backend("cpu", given={"threads": request.param})
+    yield made
+    made.close()
+
+
+def layer(form: str, weights: str, experts: int, top_k: int) -> Graph:
+    """One node with random weights, no two experts alike."""
+    sizes = {"gate": (K, N), "up": (K, N), "down": (N, K)}
+    constants = {
+        name: ExpertStack(
+            tuple(random_weight(weights, size, 10 * e + at) for e in range(experts))  # type: ignore[misc]
+        )
+        for at, (name, size) in enumerate(sizes.items())
+    }
+    attributes = {"top_k": top_k, "activation": "silu", "activations": form}
+    node = Node("experts", "layer", ("x", "routes", *sizes), ("out",), attributes)
+    return Graph([node], ["x", "routes"], ["out"], {**constants})
+
+
+def run(backend: Backend, graph: Graph, chunk: int, **values: F32) -> F32:
+    """The output of all rows, ``chunk`` of them at a time."""
+    program = backend.compile(graph, Shape.of(chunk), CompileOptions(SPEC))
+    height, found = len(next(iter(values.values()))), []
+    cache = SequenceStore(SPEC, height)
+    for start in range(0, height, chunk):
+        some = {name: value[start : start + chunk] for name, value in values.items()}
+        batch = Batch.of([0] * len(next(iter(some.values()))), 0, 0, logits="none")
+        found.append(program(batch, cache, some)[graph.outputs[0]].copy())
+    program.close()
+    return np.concatenate(found)
+
+
+def one_by_one(backend: Backend, graph: Graph, x: F32, routes: F32) -> F32:
+    """What the layer is: every expert a network of ordinary layers, and a sum in their order."""
+    (node,) = graph.nodes
+    out = np.zeros_like(x)
+    for expert in range(routes.shape[1]):
+        constants = {
+            name: graph.constants[name].matrices[expert]  # type: ignore[union-attr]
+            for name in ("gate", "up", "down")
+        }
+        rounding = {"activations": node.attrs["activations"]}
+        nodes = [
+            Node("linear", "g", ("x", "gate"), ("a",), rounding),
+            Node("linear", "u", ("x", "up"), ("b",), rounding),
+            Node("gate", "m", ("a", "b"), ("c",), {"activation": "silu"}),
+            Node("linear", "d", ("c", "down"), ("y",), rounding),
+        ]
+        made = run(backend, Graph(nodes, ["x"], ["y"], {**constants}), len(x), x=x)
+        rows = np.flatnonzero(routes[:, expert])
+        out[rows] += routes[rows, expert, None] * made[rows]
+    return out
+
+
+def random_routes(rng: np.random.Generator, height: int, experts: int, top_k: int) -> F32:
+    """Any number of experts up to ``top_k`` for each row, some of them popular."""
+    routes = np.zeros((height, experts), np.float32)
+    likely = rng.dirichlet(np.full(experts, 0.5)) + 1e-9
+    for row in routes:
+        count = rng.integers(0, top_k + 1)
+        row[rng.choice(experts, count, replace=False, p=likely / likely.sum())] = rng.uniform(
+            0.01, 1, count
+        )
+    return routes
+
+
+@pytest.mark.parametrize(("form", "weights"), FORMS)
+@pytest.mark.parametrize("height", [1, 9, 40])
+def test_every_expert_is_computed_once_a_row_with_its_own_weight(
+    form: str, weights: str, height: int, backend: Backend
+) -> None:
+    """Bit for bit what ordinary layers compute, over random routers."""
+    rng = np.random.default_rng([height, len(form)])
+    graph = layer(form, weights, 6, 3)
+    for _ in range(4):
+        x = rng.standard_normal((height, K)).astype(np.float32)
+        routes = random_routes(rng, height, 6, 3)
+        found = run(backend, graph, height, x=x, routes=routes)
+        np.testing.assert_array_equal(found, one_by_one(backend, graph, x, routes))
+
+
+@pytest.mark.parametrize(("form", "weights"), FORMS)
+def test_rows_depend_neither_on_their_chunk_nor_on_each_other(
+    form: str, weights: str, backend: Backend
+) -> None:
+    rng = np.random.default_rng(3)
+    graph = layer(form, weights, 5, 5)
+    x = rng.standard_normal((53, K)).astype(np.float32)
+    routes = random_routes(rng, 53, 5, 5)
+    alone = run(backend, graph, 1, x=x, routes=routes)
+    for chunk in (3, 16, 20, 53):
+        np.testing.assert_array_equal(run(backend, graph, chunk, x=x, routes=routes), alone)
+    order = rng.permutation(53)
+    mixed = run(backend, graph, 53, x=x[order], routes=routes[order])
+    np.testing.assert_array_equal(mixed, alone[order])
+
+
+def test_what_a_row_cannot_do_to_others(backend: Backend) -> None:
+    """Rows without numbers, or with too many routes, are computed as the definition says."""
+    rng = np.random.default_rng(4)
+    graph = layer("int8_block", "int4", 6, 2)
+    x = rng.standard_normal((20, K)).astype(np.float32)
+    routes = random_routes(rng, 20, 6, 2)
+    expected = run(backend, graph, 20, x=x, routes=routes)
+    wrong = routes.copy()
+    wrong[3], wrong[7], wrong[11, 4] = 1, np.nan, np.inf
+    found = run(backend, graph, 20, x=x, routes=wrong)
+    others = [row for row in range(20) if row not in (3, 7, 11)]
+    np.testing.assert_array_equal(found[others], expected[others])
+    first = np.where(np.arange(6) < 2, 1, 0).astype(np.float32)
+    np.testing.assert_array_equal(found[3:4], run(backend, graph, 1, x=x[3:4], routes=first[None]))
+    assert np.isnan(found[7]).all()
+    assert not np.isfinite(found[11]).any()
+
+
+def test_stacks_of_unlike_scales_are_read_alike(backend: Backend) -> None:
+    """One expert with a scale a row, one without: both have the layout that suits all."""
+    graph = layer("int8_row", "ternary", 2, 1)
+    stack = graph.constants["up"]
+    assert isinstance(stack, ExpertStack)
+    first, second = stack.matrices
+    scales = second.scales.copy()  # type: ignore[union-attr]
+    scales[:, 0] *= 2
+    other = ExpertStack((first, replace(second, scales=scales)))  # type: ignore[type-var]
+    graph.constants["up"] = other
+    x = np.random.default_rng(5).standard_normal((3, K)).astype(np.float32)
+    routes = np.float32([[1, 0], [0, 1], [1, 0]])
+    (node,) = graph.nodes
+    expected = one_by_one(backend, graph, x, routes)
+    np.testing.assert_allclose(run(backend, graph, 3, x=x, routes=routes), expected, rtol=1e-5)
+
+
+def test_work_counts_the_experts_that_have_rows() -> None:
+    graph = layer("int8_block", "int4", 8, 2)
+    work = node_work(graph, graph.nodes[0], {})
+    assert work.macs == 2 * 3 * K * N
+    assert work.active_experts(1) == pytest.approx(2)
+    assert work.active_experts(2) == pytest.approx(8 * (1 - 0.75**2))
+    assert work.active_experts(10_000) == pytest.approx(8)
+    stored = sum(constant.nbytes for constant in graph.constants.values())
+    assert work.read_nbytes(1) == pytest.approx(stored / 4)
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int8", "int4", "ternary"])
+@pytest.mark.parametrize("name", ["mixtral", "olmoe", "qwen3_moe"])
+def test_back_ends_choose_the_same_64_tokens(name: str, weights: str) -> None:
+    made = {}
+    for backend in ("cpu", "reference", "onnxruntime"):
+        folder = bundle_of(name, weights=weights, activations="fp32")
+        with runner(folder, backend, context=128) as model:
+            ids = [256, *range(20)]
+            logits = model.run(ids)[-1:]
+            made[backend] = []
+            for _ in range(64):
+                made[backend].append(int(logits[0].argmax()))
+                logits = model.run(made[backend][-1:])
+    assert made["cpu"] == made["reference"] == made["onnxruntime"]

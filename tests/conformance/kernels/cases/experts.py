@@ -1,0 +1,157 @@
+"""Cases of the kernels that choose experts, sort rows by them, and add up what they made."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.kernels.run.parts import PART_WORDS
+from edgerun.ops.registry import OPS
+from tests.conformance.kernels.harness import (
+    ISAS,
+    UNTOUCHED,
+    Call,
+    assert_near,
+    cases_of,
+    float_lanes,
+    random,
+    untouched,
+)
+
+NAN, INFINITY = np.nan, np.inf
+
+
+@cases_of(
+    "route",
+    scoring=["softmax", "sigmoid"],
+    shape=[(3, 8, 2), (1, 128, 8), (4, 5, 5), (2, 1, 1), (20, 70, 6)],
+    normalise=[0, 1],
+)
+def route(scoring: str, shape: tuple[int, int, int], normalise: int) -> Call:
+    rows, experts, top_k = shape
+    x, out = random((rows, experts), gap=2), untouched((rows, experts + 3))
+    x[-1, : experts // 2] = x[-1, 0]
+    if rows > 2:
+        x[1, experts // 2] = -INFINITY
+    expected = OPS["route"].define(
+        x[:, :experts], top_k=top_k, scoring=scoring, normalise=normalise, scale=2.5
+    )
+
+    def check() -> None:
+        assert_near(out[:, :experts], expected, 1e-6)
+        np.testing.assert_array_equal(out[:, :experts] != 0, expected != 0)
+        assert (out[:, experts:] == UNTOUCHED).all()
+
+    fields = {"x": x, "x_stride": experts + 2, "out": out, "out_stride": experts + 3}
+    fields |= {"scale": np.array([2.5], np.float32), "experts": experts, "top_k": top_k}
+    return Call({"scoring": scoring}, fields | {"normalise": normalise}, rows, check)
+
+
+@cases_of(
+    "route",
+    scoring=["softmax", "sigmoid"],
+    wrong=[
+        (NAN, 1, 2, 3),
+        (NAN, NAN, NAN, NAN),
+        (INFINITY, 1, 2, 3),
+        (INFINITY, INFINITY, -INFINITY, NAN),
+        (-INFINITY, -INFINITY, -INFINITY, -INFINITY),
+        (-INFINITY, NAN, 5, 5),
+    ],
+)
+def route_of_no_numbers(scoring: str, wrong: tuple[float, ...]) -> Call:
+    x, out = np.float32([wrong]), untouched((1, 4))
+    given = {"top_k": 2, "scoring": scoring, "normalise": 0, "scale": 1.0}
+    expected = OPS["route"].define(x, **given)
+
+    def check() -> None:
+        np.testing.assert_allclose(out, expected, rtol=1e-6, atol=1e-30)
+
+    fields = {"x": x, "x_stride": 4, "out": out, "out_stride": 4, "experts": 4, "top_k": 2}
+    fields |= {"scale": np.ones(1, np.float32), "normalise": 0}
+    return Call({"scoring": scoring}, fields, 1, check)
+
+
+def chosen(rows: int, experts: int, share: float) -> NDArray[np.float32]:
+    """Routes of which some are not 0."""
+    rng = np.random.default_rng([rows, experts])
+    weights = rng.uniform(0.1, 1, (rows, experts)) * (rng.random((rows, experts)) < share)
+    return weights.astype(np.float32)
+
+
+def places_of(routes: NDArray[np.float32], top_k: int) -> list[tuple[int, int]]:
+    """Row and expert of each place."""
+    chosen = [(row, e) for row, line in enumerate(routes) for e in np.flatnonzero(line)[:top_k]]
+    return sorted(chosen, key=lambda pair: (pair[1], pair[0]))
+
+
+@cases_of("expert_plan", shape=[(1, 8, 3, 0.5), (20, 5, 2, 0.3), (3, 70, 70, 1.0), (4, 6, 2, 0.0)])
+def expert_plan(shape: tuple[int, int, int, float]) -> Call:
+    rows, experts, top_k, share = shape
+    routes = np.full((rows, experts + 3), NAN, np.float32)
+    routes[:, :experts] = chosen(rows, experts, share)
+    parts = untouched((1 + experts * PART_WORDS,), np.int64)
+    weights, places = untouched((rows * top_k,)), untouched((rows, top_k), np.int32)
+
+    def check() -> None:
+        expected = places_of(routes[:, :experts], top_k)
+        active = sorted({expert for _, expert in expected})
+        assert parts[0] == len(active)
+        for part, expert in zip(parts[1:].reshape(-1, PART_WORDS), active, strict=False):
+            belongs = [place for place, (_, e) in enumerate(expected) if e == expert]
+            assert part.tolist() == [expert, belongs[0], len(belongs)]
+        for place, (row, expert) in enumerate(expected):
+            assert weights[place] == routes[row, expert]
+            assert place in places[row]
+        for row, line in enumerate(places):
+            own = [place for place, (r, _) in enumerate(expected) if r == row]
+            assert line.tolist() == own + [-1] * (top_k - len(own))
+
+    fields = {"routes": routes, "stride": experts + 3, "experts": experts, "top_k": top_k}
+    fields |= {"parts": parts, "first": untouched((experts,), np.int64)}
+    fields |= {"weights": weights, "places": places}
+    return Call({}, fields, rows, check, 1)
+
+
+def spread(rows: int, top_k: int) -> NDArray[np.int32]:
+    """Places of rows in any order; the last row has one place less."""
+    order = np.random.default_rng([rows, top_k]).permutation(rows * top_k).astype(np.int32)
+    places = np.sort(order.reshape(rows, top_k), axis=1)
+    places[-1, -1] = -1
+    return places
+
+
+@cases_of("expert_rows", shape=[(1, 2, 7), (5, 3, 64)])
+def expert_rows(shape: tuple[int, int, int]) -> Call:
+    rows, top_k, width = shape
+    x, out = random((rows, width), gap=2), untouched((rows * top_k, width + 1))
+    places = spread(rows, top_k)
+
+    def check() -> None:
+        expected = untouched((rows * top_k, width + 1))
+        for row, line in enumerate(places):
+            expected[line[line >= 0], :width] = x[row, :width]
+        np.testing.assert_array_equal(out, expected)
+
+    fields = {"places": places, "top_k": top_k, "x": x, "x_stride": width + 2}
+    fields |= {"spread": out, "spread_stride": width + 1, "width": width}
+    return Call({}, fields, rows, check)
+
+
+@cases_of("expert_sum", isa=ISAS, shape=[(1, 2, 7), (5, 3, 64), (2, 1, 130)])
+def expert_sum(isa: str, shape: tuple[int, int, int]) -> Call:
+    rows, top_k, width = shape
+    x, out = random((rows * top_k, width), gap=2), untouched((rows, width + 3))
+    weights, places = random((rows * top_k,), 3), spread(rows, top_k)
+
+    def check() -> None:
+        expected = np.zeros((rows, width), np.float32)
+        for row, line in enumerate(places):
+            for place in line[line >= 0]:
+                expected[row] += x[place, :width] * weights[place]
+        np.testing.assert_array_equal(out[:, :width], expected)
+        assert (out[:, width:] == UNTOUCHED).all()
+
+    fields = {"places": places, "weights": weights, "top_k": top_k, "made": x}
+    fields |= {"made_stride": width + 2, "out": out, "out_stride": width + 3, "width": width}
+    return Call({"lanes": float_lanes(isa)}, fields, rows, check)
