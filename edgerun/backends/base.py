@@ -255,6 +255,11 @@ class Backend(ABC):
         return 0.0
 
     @property
+    def is_processor(self) -> bool:
+        """Whether its device is the processor, by other programs than ours; see ``Plan.trial``."""
+        return False
+
+    @property
     def is_measured(self) -> bool:
         """Whether ``cost`` stands on what was measured of this machine, or of its device."""
         return self.device_profile() is not None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from edgerun.graph.ir import Graph
 if TYPE_CHECKING:
     from edgerun.plan.requests.breakeven import Split
 
+NEVER = sys.maxsize  # rows of a route that nothing takes
 PROMPTS = "prompts"  # how a plan calls rows of prompts whose logits nobody wants
 
 
@@ -70,6 +72,8 @@ class Plan:
         splits: what would be, or is, if prompts went to another device than replies; the one that
             is comes first.
         is_asked: a user named its back-ends; else one that fails is no error.
+        trial: where nothing goes elsewhere, finds a device that might be better for prompts than
+            is believed, or None.
     """
 
     segments: Mapping[Phase, tuple[Segment, ...]]
@@ -78,6 +82,7 @@ class Plan:
     prompts: Route | None = None
     splits: tuple[Split, ...] = ()
     is_asked: bool = True
+    trial: Callable[[], tuple[Split, Route] | None] | None = field(default=None, compare=False)
 
     def backends(self) -> set[str]:
         """Names of those that run anything."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgerun import trace
 from edgerun.backends.base import (
-    FEW_ROWS,
     NO_VALUES,
     Backend,
     CompileOptions,
@@ -29,11 +26,9 @@ from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import value_shapes
 from edgerun.plan.metering import Meters
-from edgerun.plan.plans import PROMPTS, Plan, Segment
+from edgerun.plan.plans import NEVER, PROMPTS, Plan, Segment
+from edgerun.plan.prompt_rows import LateRoute, PromptRows, Substitutes, correction_of
 from edgerun.state import Batch, SequenceStore
-
-if TYPE_CHECKING:
-    from edgerun.plan.requests.correction import Correction
 
 logger = logging.getLogger(__name__)
 
@@ -127,102 +122,6 @@ class Chain(Executable):
             part.close()
 
 
-class PromptRows:
-    """Runs rows of prompts whose logits nobody wants, which leave keys and values alone.
-
-    Attributes:
-        nothing: the outputs of a batch of which nothing else is left.
-    """
-
-    def __init__(
-        self,
-        program: Executable,
-        from_rows: int,
-        outputs: Values,
-        correction: Correction | None = None,
-        substitutes: Substitutes | None = None,
-    ) -> None:
-        """Takes what runs so many rows of a sequence and more.
-
-        Args:
-            program: that runs them.
-            from_rows: the least.
-            outputs: of a batch without rows.
-            correction: says instead how many are the least, by what prompts took so far.
-            substitutes: programs that stand in for a device; what they take says nothing of it.
-        """
-        self._substitutes = substitutes or Substitutes()
-        self._program, self._from_rows, self._correction = program, from_rows, correction
-        self.nothing = outputs
-
-    def take(self, batch: Batch, cache: SequenceStore) -> Batch:
-        """Runs what it may of a batch; returns the rest."""
-        left: list[Batch] = []
-        for start, stop in batch.runs():
-            first = int(np.searchsorted(batch.logit_rows, start))
-            with_logits = int(batch.logit_rows[first]) if first < len(batch.logit_rows) else stop
-            edge = min(with_logits, stop)
-            if self._goes_there(edge - start):
-                self._run_there(batch.part(start, edge), cache)
-            else:
-                edge = start
-            left.append(batch.part(edge, stop))
-        return Batch.join(left) if left else batch
-
-    def run_here(self, program: Executable, batch: Batch, cache: SequenceStore) -> Values:
-        """Runs what is left of a batch, and notes what a prompt took that stayed."""
-        began = time.perf_counter()
-        values = program(batch, cache)
-        if self._correction and batch.rows > FEW_ROWS and len(list(batch.runs())) == 1:
-            self._correction.stayed_here(batch.rows, time.perf_counter() - began)
-        return values
-
-    def _goes_there(self, rows: int) -> bool:
-        if self._correction is not None:
-            return self._correction.goes_there(rows)
-        return rows >= self._from_rows
-
-    def _run_there(self, part: Batch, cache: SequenceStore) -> None:
-        before, began = self._substitutes.calls, time.perf_counter()
-        self._program(part, cache)
-        # A network that was made now was compared with its substitute, so nor is that counted.
-        if self._correction and self._substitutes.calls == before:
-            self._correction.went_there(part.rows, time.perf_counter() - began)
-
-    def close(self) -> None:
-        """Closes the program."""
-        self._program.close()
-
-
-class Substitutes:
-    """Counts calls of programs that stand in for a device, or that it is compared with.
-
-    Attributes:
-        calls: so far.
-    """
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def add(self, program: Executable) -> Executable:
-        """The program, whose calls are counted from now on."""
-        return _Counted(program, self)
-
-
-class _Counted(Executable):
-    def __init__(self, program: Executable, substitutes: Substitutes) -> None:
-        self._program, self._substitutes = program, substitutes
-
-    def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
-        """Counts, and runs the program; see ``Executable``."""
-        self._substitutes.calls += 1
-        return self._program(batch, cache, values)
-
-    def close(self) -> None:
-        """Closes the program."""
-        self._program.close()
-
-
 class Deferred(Executable):
     """A program that is compiled when it is first called."""
 
@@ -300,12 +199,27 @@ def compile_plan(
         # What was asked for shall fail at once if it does; else what runs short prompts is first.
         (there if plan.is_asked else here).prepare()
         compiled[largest] = here
-        corrects = _correction(plan, backends)
+        corrects = correction_of(plan, backends)
         prompts = PromptRows(there, route.from_rows, nothing, corrects, substitutes)
+    elif plan.trial is not None:
+        prompts = _tried_rows(plan, LateRoute(plan.trial), program, ordered[0], substitutes)
     for shape in ordered:
         later = Deferred(partial(program, plan.segments[shape.phase], shape))
         compiled[shape] = later if _can_wait(plan, shape, by_name) else later.prepare()
     return Programs(compiled, prompts, meters)
+
+
+def _tried_rows(
+    plan: Plan,
+    late: LateRoute,
+    program: Callable[[Sequence[Segment], Shape, str], Executable],
+    shape: Shape,
+    substitutes: Substitutes,
+) -> PromptRows:
+    """What tries a device after some prompts; nothing of it is compiled before."""
+    there = Deferred(lambda: program(late.segments, shape, PROMPTS))
+    nothing = _without_rows(plan.segments[Phase.PREFILL][-1].graph)
+    return PromptRows(there, NEVER, nothing, late.correction(), substitutes)
 
 
 def _can_wait(plan: Plan, shape: Shape, by_name: Mapping[str, Backend]) -> bool:
@@ -335,18 +249,6 @@ def _check(plan: Plan, required: str | None) -> None:
             f"{required} is required and takes no part: {', '.join(sorted(plan.backends()))} run "
             f"this model; name its part, as in --place prefill={required}"
         )
-
-
-def _correction(plan: Plan, backends: Sequence[Backend]) -> Correction | None:
-    """What corrects the plan as it goes: nothing where users said what goes where, or no clock."""
-    is_real = not any(backend.is_simulated for backend in backends)
-    if plan.is_asked or not plan.splits or not is_real:
-        return None
-    from edgerun.plan.requests.correction import (
-        Correction,  # where nothing was measured, not needed
-    )
-
-    return Correction(plan.splits[0])
 
 
 def _without_rows(segment: Graph) -> Values:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import edgerun
@@ -20,6 +21,7 @@ from edgerun.cli.screen.report import stats_lines
 from edgerun.errors import InputError, UnsupportedError
 from edgerun.graph.ir import Graph
 from edgerun.plan.plans import Plan
+from edgerun.plan.requests.correction import Correction
 from edgerun.plan.requests.forecast import path_seconds
 from edgerun.plan.requests.pairs import Tasks, handover_seconds, launch_seconds, place_together
 from edgerun.plan.routes import plan_for, prompt_graph
@@ -129,6 +131,31 @@ def test_a_device_that_keeps_its_copy_reads_keys_and_values_once(one_b: Graph) -
     keeps = node_seconds(device, one_b, node, shape)
     reads = node_seconds(replace(device, mirrors=False), one_b, node, shape)
     assert reads - keeps == pytest.approx(500 * kept_bytes(node) / device.load_bytes_s)
+
+
+@pytest.mark.parametrize("factor", [3, 1 / 3], ids=["thought slower", "thought faster"])
+@pytest.mark.parametrize("laptop", LAPTOPS)
+def test_plans_recover_within_twenty_requests_from_a_wrong_profile(
+    laptop: str, factor: float, one_b: Graph
+) -> None:
+    """All prompts then go where they are faster, or lose a tenth there at most."""
+    machine = plan(laptop, one_b).splits[0]
+    believed = replace(machine, there=machine.there.scaled(factor))
+    for seed in range(20):
+        rng, correction = np.random.default_rng(seed), Correction(believed)
+        for _ in range(20):
+            rows, noise = int(rng.integers(17, 256)), rng.uniform(0.95, 1.05)
+            if correction.goes_there(rows):
+                whole = machine.seconds_there(rows + 1) - machine.launch_s - machine.decode_s
+                correction.went_there(rows, whole * noise)
+            else:
+                correction.stayed_here(rows, machine.seconds_here(rows) * noise)
+        taken, best = 0.0, 0.0
+        for rows in range(17, 256):
+            there, here = machine.seconds_there(rows + 1), machine.seconds_here(rows + 1)
+            taken += there if rows >= correction.from_rows else here
+            best += there if rows >= Correction(machine).from_rows else here
+        assert taken <= 1.1 * best, seed
 
 
 @pytest.mark.parametrize("laptop", ["npu-11-tops", "npu-48-tops", "igpu-copies"])

@@ -13,7 +13,8 @@ from edgerun.errors import InputError, UnsupportedError
 from edgerun.model.bundle import open_bundle
 from edgerun.ops.base import LOGITS
 from edgerun.plan.places import Places, placed_candidates
-from edgerun.plan.programs import Deferred, Programs, PromptRows, Substitutes
+from edgerun.plan.programs import Deferred, Programs
+from edgerun.plan.prompt_rows import PromptRows, Substitutes
 from edgerun.plan.requests.correction import Correction
 from edgerun.plan.routes import plan_for, prompt_graph
 from edgerun.state import Batch, SequenceStore

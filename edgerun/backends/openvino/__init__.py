@@ -91,6 +91,11 @@ class OpenvinoBackend(Backend):
         macs = (work.macs + work.cached_macs * shape.cached) * shape.rows
         return macs * SECONDS_PER_MAC + SECONDS_A_NODE
 
+    @property
+    def is_processor(self) -> bool:
+        """Whether the device has the processor's threads."""
+        return self._device is not None and self._device.threads
+
     def device_profile(self) -> DeviceProfile | None:
         """What was measured of the device with this version of its driver."""
         if self._measured is None and self._device is not None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 from edgerun.backends.base import FEW_ROWS, Backend, Phase
 from edgerun.backends.estimates import kept_bytes
 from edgerun.graph.ir import Graph
 from edgerun.plan.planner import cheapest_path, cost_bases, make_plan, refusals_of
-from edgerun.plan.plans import Plan, Refusal, Route, Segment
+from edgerun.plan.plans import NEVER, Plan, Refusal, Route, Segment
 from edgerun.plan.requests.pairs import Pair, Tasks, place_alone, place_together
 from edgerun.plan.routes import prompt_graph
 from edgerun.plan.tasks import TYPICAL, USUAL, Budget, Task, segments_of
+
+if TYPE_CHECKING:
+    from edgerun.plan.requests.breakeven import Split
 
 FOLLOWS = "these rows go where replies are computed"
 
@@ -64,7 +69,7 @@ def plan_together(
     plan = Plan(segments, refusals, cost_bases(backends), is_asked=False)
     plan = _with_route(plan, tasks, mixing, pair)
     if not weighs_all:
-        return plan
+        return _with_trial(plan, tasks, mixing, pair)
     from edgerun.plan.requests.splits import other_splits
 
     refused_splits = other_splits(tasks, mixing, pair.prompts, pair.replies)
@@ -108,3 +113,27 @@ def _with_route(plan: Plan, tasks: Tasks, backends: Sequence[Backend], pair: Pai
         segments = segments_of(tasks.prompts.graph, pair.prompts)
         route = Route(segments, refusals, max(tokens - 1, FEW_ROWS + 1))
     return replace(plan, prompts=route, splits=(split,))
+
+
+def _with_trial(plan: Plan, tasks: Tasks, backends: Sequence[Backend], pair: Pair) -> Plan:
+    """The plan with a device to try, where nothing goes elsewhere though something might.
+
+    A device that is the processor is as slow as that was when both were measured.
+    """
+    real = [each for each in backends if not (each.is_processor or each.is_simulated)]
+    if plan.prompts is not None or not any(each.device_profile() for each in real):
+        return plan
+    return replace(plan, trial=partial(_trial, tasks, real, pair))
+
+
+def _trial(tasks: Tasks, backends: Sequence[Backend], pair: Pair) -> tuple[Split, Route] | None:
+    """The device that is believed to lose least, and what would go there."""
+    from edgerun.plan.requests.splits import other_splits
+
+    splits = other_splits(tasks, backends, pair.replies, pair.replies)
+    if not splits:
+        return None
+    split = min(splits, key=lambda each: each.seconds_there(each.longest))
+    assert split.forecast is not None
+    task, placed = split.forecast.prompts
+    return split, Route(segments_of(task.graph, placed), from_rows=NEVER)

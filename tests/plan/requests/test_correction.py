@@ -9,7 +9,18 @@ import pytest
 
 from edgerun.backends.base import FEW_ROWS
 from edgerun.plan.requests.breakeven import Side, Split
-from edgerun.plan.requests.correction import FEWEST, LATEST, MOST, NEVER, Correction, Factor
+from edgerun.plan.requests.correction import (
+    FEWEST,
+    LATEST,
+    MOST,
+    MOST_LOST,
+    MOST_TRIED,
+    NEVER,
+    TRIED_AFTER,
+    Correction,
+    Factor,
+    LateCorrection,
+)
 
 
 def test_the_median_of_the_latest_counts_within_limits() -> None:
@@ -68,12 +79,18 @@ def regret(from_rows: int, machine: Split) -> float:
 
 
 @pytest.mark.parametrize("seed", range(40))
-@pytest.mark.parametrize("wrong", ["device too fast", "processor too slow", "both"])
-def test_a_profile_that_is_wrong_by_three_times_mends_itself(wrong: str, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("device", "processor"),
+    [(1 / 3, 1), (1, 3), (1 / 3, 3), (3, 1), (1, 1 / 3), (3, 1 / 3), (3, 3)],
+    ids=str,
+)
+def test_a_profile_that_is_wrong_by_three_times_mends_itself(
+    device: float, processor: float, seed: int
+) -> None:
+    """Both ways: what was believed to lose is tried, what was believed to win is found out."""
     rng = np.random.default_rng(seed)
     machine = real(rng)
-    there = machine.there.scaled(1 if wrong == "processor too slow" else 1 / 3)
-    here = machine.here.scaled(1 if wrong == "device too fast" else 3)
+    there, here = machine.there.scaled(device), machine.here.scaled(processor)
     believed = Split(there, here, 2e-3, 1e-6, 1e-3, longest=256)
     correction = Correction(believed)
     right = Correction(machine).from_rows
@@ -132,3 +149,80 @@ def test_a_right_profile_stays() -> None:
         correction.went_there(rows, seconds)
         correction.stayed_here(rows, machine.seconds_here(rows))
     assert correction.from_rows == before
+
+
+def believed_slow(factor: float = 3.0) -> tuple[Split, Split]:
+    """What is believed, and what is: a device that is faster from 65 tokens on, by so much."""
+    machine = Split(npu({64: 60e-3, 256: 80e-3}), cpu(1e-3), 2e-3, 1e-6, 1e-3, longest=256)
+    return replace(machine, there=machine.there.scaled(factor * 4)), machine
+
+
+def test_what_loses_is_tried_after_some_prompts_and_used_if_it_wins() -> None:
+    believed, machine = believed_slow(0.9)
+    correction = Correction(believed)
+    assert correction.from_rows == NEVER
+    went = []
+    for _ in range(TRIED_AFTER + FEWEST + 4):
+        went.append(correction.goes_there(250))
+        if went[-1]:
+            seconds = machine.seconds_there(251) - machine.launch_s - machine.decode_s
+            correction.went_there(250, seconds)
+        else:
+            correction.stayed_here(250, machine.seconds_here(250))
+    assert went == [False] * TRIED_AFTER + [True] * (FEWEST + 4)
+    assert correction.from_rows == Correction(machine).from_rows
+
+
+def test_what_loses_in_trials_is_left_alone_for_good() -> None:
+    believed, _ = believed_slow(0.9)
+    correction = Correction(believed)
+    trials = 0
+    for _ in range(100):
+        if correction.goes_there(250):
+            trials += 1
+            correction.went_there(250, believed.there.seconds(250))
+        else:
+            correction.stayed_here(250, 0.25)
+    assert trials == MOST_LOST and correction.from_rows == NEVER
+
+
+def test_what_could_not_win_is_not_tried() -> None:
+    believed, _ = believed_slow(3.3)
+    correction = Correction(believed)
+    for _ in range(100):
+        assert not correction.goes_there(250)  # not even if it were four times as fast
+        correction.stayed_here(250, 0.25)
+    some = Correction(believed_slow(0.9)[0])
+    for _ in range(100):
+        assert not some.goes_there(FEW_ROWS)
+        assert not some.goes_there(70)  # a call is padded to 256 rows
+        some.stayed_here(70, 0.07)
+
+
+def test_a_device_that_never_answers_is_not_asked_for_ever() -> None:
+    """Its network is never ready, so a substitute computes and nothing is measured."""
+    correction = Correction(believed_slow(0.9)[0])
+    for _ in range(TRIED_AFTER):
+        correction.stayed_here(250, 0.25)
+    assert sum(correction.goes_there(250) for _ in range(100)) == MOST_TRIED
+
+
+def test_nothing_is_weighed_before_some_prompts_have_stayed() -> None:
+    believed, weighed = believed_slow(0.9)[0], []
+
+    def weigh() -> Split:
+        weighed.append(True)
+        return believed
+
+    late = LateCorrection(weigh)
+    late.went_there(250, 1.0)  # nothing went
+    for count in range(TRIED_AFTER):
+        assert not late.goes_there(250) and len(weighed) == 0, count
+        late.stayed_here(250, 0.25)
+    assert late.goes_there(250) and len(weighed) == 1
+    late.went_there(250, 0.05)
+    late.stayed_here(250, 0.25)
+    never = LateCorrection(lambda: None)
+    for _ in range(3 * TRIED_AFTER):
+        assert not never.goes_there(250)
+        never.stayed_here(250, 0.25)

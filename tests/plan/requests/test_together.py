@@ -21,7 +21,8 @@ from edgerun.machine import profile
 from edgerun.machine.devices import ATTENTION, ELEMENTS, Call, DeviceProfile, device_key
 from edgerun.machine.profile import MachineProfile, machine_profile
 from edgerun.model.bundle import open_bundle
-from edgerun.plan.plans import Plan
+from edgerun.plan.plans import NEVER, Plan
+from edgerun.plan.requests.correction import TRIED_AFTER, Correction, Factor
 from edgerun.plan.routes import plan_for
 from edgerun.plan.tasks import Budget
 from tests.support.bundles import bundle_of
@@ -263,3 +264,57 @@ def test_calls_that_made_a_network_say_nothing_of_the_device(
             ids = rng.integers(5, llm.model.vocab_size, 60).tolist()
             llm.generate(ids, temperature=0, max_tokens=1, ignore_eos=True)
     assert seen == [59, 59]
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device counts as one that is not the processor, and nothing depends on its speed."""
+    monkeypatch.setattr("edgerun.backends.openvino.OpenvinoBackend.is_processor", False)
+    monkeypatch.setattr(Factor, "value", 1.0)
+
+
+@pytest.mark.usefixtures("apart")
+def test_a_device_that_is_believed_to_lose_is_tried_after_some_prompts(
+    calibrated: Any, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = bundle_of(MODEL[0], **MODEL[1])
+    seen: list[int] = []
+    monkeypatch.setattr(Correction, "went_there", lambda self, rows, s: seen.append(rows))
+    calibrated(device(version, 7e7, 1e7))  # two thirds of the processor's speed
+    assert plan().prompts is None
+    rng = np.random.default_rng(0)
+    options: dict[str, Any] = {"temperature": 0, "max_tokens": 4, "ignore_eos": True}
+    with (
+        edgerun.load(folder, place="prefill=cpu", threads=1) as here,
+        edgerun.load(folder, threads=1) as llm,
+    ):
+        assert [backend.name for backend in llm.model.backends] == ["cpu"]
+        for number in range(TRIED_AFTER + 3):
+            ids = rng.integers(5, llm.model.vocab_size, 60).tolist()
+            assert llm.generate(ids, **options).ids == here.generate(ids, **options).ids
+            assert number >= TRIED_AFTER or not seen
+    assert seen and set(seen) == {59}  # those that found the network ready
+
+
+@pytest.mark.usefixtures("apart")
+def test_nothing_is_tried_that_is_the_processor_or_was_not_measured(
+    calibrated: Any, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = open_bundle(bundle_of(MODEL[0], **MODEL[1])).graph
+
+    def trial() -> Any:
+        return plan_for(graph, find_candidates(given={"threads": 1})).trial
+
+    calibrated(device(version, 7e7, 1e7))
+    found = trial()
+    assert found is not None
+    split, route = found()
+    assert split.there.names == ("openvino:CPU",) and route.from_rows == NEVER
+    assert {segment.backend for segment in route.segments} == {"openvino:CPU"}
+    monkeypatch.setattr("edgerun.backends.openvino.OpenvinoBackend.is_processor", True)
+    assert trial() is None
+    calibrated(device(version, 1e10, 1e6))
+    assert trial() is None  # it goes there anyway
+    monkeypatch.setattr("edgerun.backends.openvino.OpenvinoBackend.is_processor", False)
+    calibrated(device("OpenVINO 2020.1", 7e7, 1e7))
+    assert trial() is None
