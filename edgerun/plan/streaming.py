@@ -1,4 +1,4 @@
-"""What decoding reads of a model's weights, as its back-ends keep them."""
+"""What back-ends hold of a model's weights, and what of it decoding reads."""
 
 from __future__ import annotations
 
@@ -30,3 +30,17 @@ def streamed_bytes(plan: Plan, backends: Sequence[Backend]) -> int:
                 if name in graph.constants:
                     used[name] = keeps(graph, node, name) * share
     return round(sum(used.values()))
+
+
+def held_bytes(plan: Plan, backends: Sequence[Backend]) -> dict[str, int]:
+    """Bytes of weights that each back-end holds in memory, by its name; once for all phases."""
+    by_name = {backend.name: backend for backend in backends}
+    held: dict[str, dict[str, int]] = {}
+    placed = [*plan.segments.values(), plan.prompts.segments if plan.prompts else ()]
+    for segment in (segment for segments in placed for segment in segments):
+        graph, keeps = segment.graph, by_name[segment.backend].weight_bytes
+        for node in graph.nodes:
+            for name in node.inputs:
+                if name in graph.constants:
+                    held.setdefault(segment.backend, {})[name] = keeps(graph, node, name)
+    return {name: sum(parts.values()) for name, parts in held.items()}

@@ -133,6 +133,15 @@ class OpenvinoBackend(Backend):
             f"{CALIBRATE} it"
         )
 
+    def weight_bytes(self, graph: Graph, node: Node, name: str) -> int:
+        """Bytes of a constant on the device; the host looks embeddings up."""
+        from edgerun.backends.openvino.matrices import stored_bytes
+
+        constant = graph.constants[name]
+        if self._device is None:
+            return constant.nbytes
+        return 0 if node.op == "embedding" else stored_bytes(constant, self._device.stored)
+
     def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
         """Translates the segment and compares what the device computes with the companion.
 

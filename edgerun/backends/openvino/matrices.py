@@ -62,9 +62,9 @@ def make_matrix(ops: Any, constant: Constant, stored: Stored) -> Any:
 
 
 def stored_bytes(constant: Constant, stored: Stored) -> int:
-    """The least that a device needs for a matrix: its codes and scales, or halves."""
+    """What a device needs for a matrix: codes and scales, or numbers as it computes with them."""
     if not isinstance(constant, PackedWeight):
-        return 2 * math.prod(constant.shape)
+        return math.prod(constant.shape) * (4 if stored is Stored.UNSIGNED else 2)
     widens = stored is Stored.SIGNED and constant.bits == 2
     return constant.nbytes + constant.codes.nbytes * widens
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from edgerun.backends import openvino
 from edgerun.backends.base import Phase, Shape
 from edgerun.backends.estimates import kept_bytes
 from edgerun.backends.openvino import OpenvinoBackend
-from edgerun.graph.ir import Graph
+from edgerun.formats import format_named
+from edgerun.graph.ir import Graph, Node
 from edgerun.machine.devices import ATTENTION, ELEMENTS, Call, DeviceProfile, device_key
 from edgerun.machine.profile import MachineProfile
 from edgerun.model.bundle import open_bundle
@@ -72,6 +74,27 @@ def test_attention_reads_the_past_for_every_call(backend: OpenvinoBackend, graph
 def test_what_was_measured_with_this_driver_is_what_counts(backend: OpenvinoBackend) -> None:
     assert backend.device_profile() is MEASURED
     assert backend.cost_basis() == "measured 2026-11-22 with OpenVINO 2027.1.0"
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "bits"),
+    [
+        ("CPU", "ternary", 2), ("CPU", "int4", 4), ("CPU", "float32", 32),
+        ("NPU", "ternary", 4), ("NPU", "int4", 4), ("NPU", "int8", 8), ("GPU", "float32", 16),
+    ],
+)  # fmt: skip
+def test_weights_are_counted_as_devices_hold_them(device: str, name: str, bits: int) -> None:
+    """An NPU has no codes of two bits, so ternary weights take there what those of four do."""
+    n, k, block = 8, 256, 128
+    values = np.random.default_rng(0).standard_normal((n, k)).astype(np.float32)
+    weight = values if name == "float32" else format_named(name).pack(values, block)
+    scales = 0 if isinstance(weight, np.ndarray) else weight.scales.nbytes
+    graph = Graph([Node("linear", "l", ("x", "w"), ("y",), {})], ["x"], ["y"], {"w": weight})
+    backend = openvino.make()
+    backend.use_device(device)
+    assert backend.weight_bytes(graph, graph.nodes[0], "w") == n * k * bits // 8 + scales
+    table = Node("embedding", "e", ("ids", "w"), ("y",), {})
+    assert backend.weight_bytes(graph, table, "w") == 0
 
 
 @pytest.mark.parametrize("name", ["NPU", "GPU", "GPU.1"])
