@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -46,6 +47,7 @@ def plan(
     from edgerun.llm.loading import LoadOptions, resolve
     from edgerun.model.bundle import open_bundle
     from edgerun.plan.routes import plan_for
+    from edgerun.plan.streaming import held_bytes
     from edgerun.plan.tasks import Budget
 
     if plot is not None:
@@ -61,7 +63,7 @@ def plan(
         from edgerun.cli.plan_plot import draw
 
         draw(planned, bundle.path.resolve().name, bundle.manifest.model.context_length, plot)
-    rows = planned.explain()
+    rows, held = planned.explain(), held_bytes(planned, candidates.every())
     for candidate in candidates.every():
         candidate.close()
     placements = [asdict(row) for row in rows if explain or row.chosen]
@@ -69,18 +71,34 @@ def plan(
         print(json.dumps(_as_json(planned, placements), ensure_ascii=False))
         return
     from edgerun.cli.screen.tables import print_pairs, print_rows
+    from edgerun.cli.screen.visible import folded
 
     print_rows([_line(row) for row in _together(placements)])
     if verdict := planned.verdict():
-        print(verdict)
+        print(folded(verdict, sys.stdout, ""))
     if explain:
         if absent := absent_backends(candidates):
             print_pairs("not in the plan", absent)
-        bases = {row["backend"]: row["basis"] for row in placements if row["basis"]}
-        print_pairs("estimates stand on", bases)
-        for split in planned.splits:
-            print_pairs(f"prompts with {' and '.join(split.there.names)}", _terms(split))
-        print(f"ternary weights in memory: {packing_of(bundle, chosen)}")
+        _print_bases(planned, placements)
+        print_pairs("weights in memory", _sizes(held, packing_of(bundle, chosen)))
+
+
+def _print_bases(planned: Plan, placements: list[dict[str, Any]]) -> None:
+    """What estimates stand on, and the terms of what was weighed."""
+    from edgerun.cli.screen.tables import print_pairs
+
+    bases = {row["backend"]: row["basis"] for row in placements if row["basis"]}
+    print_pairs("estimates stand on", bases)
+    for split in planned.splits:
+        print_pairs(f"prompts with {' and '.join(split.there.names)}", _terms(split))
+
+
+def _sizes(held: Mapping[str, int], packing: str) -> dict[str, str]:
+    """Weights that back-ends hold, by their names."""
+    from edgerun.cli.screen.tables import size
+
+    packed = {"cpu": f", ternary ones as {packing}"}
+    return {name: size(nbytes) + packed.get(name, "") for name, nbytes in held.items()}
 
 
 def _as_json(planned: Plan, placements: list[dict[str, Any]]) -> dict[str, Any]:
