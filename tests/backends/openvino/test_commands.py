@@ -43,6 +43,16 @@ def test_a_plan_shows_places(capsys: pytest.CaptureFixture[str]) -> None:
     assert chosen == {"prompts": DEVICE, "prefill": "cpu", "few": "cpu", "decode": "cpu"}
 
 
+def test_a_plan_shows_what_weights_take_in_each_place(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = shown(capsys, "plan", "--place", f"prefill={DEVICE}", "--explain")
+    assert code == 0
+    lines = dict(
+        line.split(maxsplit=1) for line in out.partition("weights in memory\n")[2].splitlines()
+    )
+    assert list(lines) == ["cpu", DEVICE] or list(lines) == [DEVICE, "cpu"]
+    assert lines["cpu"].endswith(" MB, ternary ones as two_bits") and lines[DEVICE].endswith(" MB")
+
+
 def test_validation_looks_at_every_node(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,10 +10,14 @@ from edgerun.backends.base import Phase, Shape
 from edgerun.backends.estimates import kept_bytes
 from edgerun.backends.openvino import OpenvinoBackend
 from edgerun.formats import format_named
+from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.machine.devices import ATTENTION, ELEMENTS, Call, DeviceProfile, device_key
 from edgerun.machine.profile import MachineProfile
 from edgerun.model.bundle import open_bundle
+from edgerun.plan.places import Places, placed_candidates
+from edgerun.plan.routes import plan_for
+from edgerun.plan.streaming import held_bytes
 from tests.support.bundles import bundle_of
 
 MEASURED = DeviceProfile(
@@ -95,6 +99,26 @@ def test_weights_are_counted_as_devices_hold_them(device: str, name: str, bits: 
     assert backend.weight_bytes(graph, graph.nodes[0], "w") == n * k * bits // 8 + scales
     table = Node("embedding", "e", ("ids", "w"), ("y",), {})
     assert backend.weight_bytes(graph, table, "w") == 0
+
+
+def test_a_plan_adds_up_what_each_back_end_holds() -> None:
+    """Of prompts without a device's embeddings; two bits are four, and floats are halves there."""
+    graph = open_bundle(bundle_of("bitnet-packed", weights="ternary")).graph
+    held, segments = {}, []
+    for device in ("openvino:CPU", "openvino:NPUW-CPU"):
+        candidates = placed_candidates(Places.read(f"prefill={device}"), {"threads": 1})
+        planned = plan_for(graph, candidates)
+        held |= held_bytes(planned, candidates.every())
+        assert planned.prompts
+        segments = [*planned.prompts.segments]
+    nodes = [node for part in segments for node in part.graph.nodes if node.op != "embedding"]
+    names = {name for node in nodes for name in node.inputs if name in graph.constants}
+    packed = [graph.constants[name] for name in names]
+    codes = sum(each.codes.nbytes for each in packed if isinstance(each, PackedWeight))
+    floats = sum(each.size for each in packed if not isinstance(each, PackedWeight))
+    assert codes and floats
+    assert held["openvino:NPUW-CPU"] - held["openvino:CPU"] == codes - 2 * floats
+    assert held["cpu"] > held["openvino:CPU"]
 
 
 @pytest.mark.parametrize("name", ["NPU", "GPU", "GPU.1"])
