@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from edgerun.graph.ir import Constant, Graph
     from edgerun.model.bundle import Bundle
 
+OF_EXPERTS = ("num_experts", "experts_per_token")  # of which dense models have nothing to say
 EXAMPLES = options.examples("edgerun inspect", "edgerun inspect ./my-model --tensors --json")
 
 
@@ -53,10 +54,11 @@ def describe(bundle: Bundle, *, tensors: bool) -> dict[str, Any]:
         entry["tensors"] += 1
         entry["weights"] += tensor["weights"]
         entry["bytes"] += tensor["bytes"]
+    stated = {key for key, value in manifest["model"].items() if value or key not in OF_EXPERTS}
     return {
         "path": str(bundle.path),
         "digest": bundle.digest,
-        "model": manifest["model"],
+        "model": {key: value for key, value in manifest["model"].items() if key in stated},
         "formats": formats,
         "packing": {"asked": bundle.manifest.pack, "here": packing_of(bundle, LoadOptions())},
         "files": {name: entry["size"] for name, entry in manifest["files"].items()},

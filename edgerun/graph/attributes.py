@@ -75,6 +75,8 @@ def _read(node: Node, rules: Rules) -> Node:
     ]
     if missing:
         raise BundleError(f"node '{node.name}' ({node.op}) has no {', '.join(missing)}")
+    if not unread and given.keys() >= defaults.keys() and len(given) == len(node.attrs):
+        return node  # as most nodes of a large model are
     op = node.op + (WITH + ", ".join(unread) if unread else "")
     return replace(node, op=op, attrs=defaults | given)
 

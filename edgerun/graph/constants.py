@@ -37,13 +37,13 @@ def check_constant(name: str, constant: Constant, operand: Operand) -> None:
         return _check_array(name, constant, operand)
     if operand.kind is not Kind.STACK:
         raise BundleError(f"constant '{name}' is a stack of matrices; expected a {operand.kind}")
-    first = constant.matrices[0]
+    alone, first = replace(operand, kind=Kind.MATRIX), _layout(constant.matrices[0])
     for expert, matrix in enumerate(constant.matrices):
-        _check_array(f"{name}[{expert}]", matrix, replace(operand, kind=Kind.MATRIX))
-        if _layout(matrix) != _layout(first):
+        _check_array(f"{name}[{expert}]", matrix, alone)
+        if _layout(matrix) != first:
             raise BundleError(
-                f"'{name}' is {_layout(matrix)} of expert {expert} and {_layout(first)} of expert "
-                f"0; expected the same of all: {ALTERED}"
+                f"'{name}' is {_layout(matrix)} of expert {expert} and {first} of expert 0; "
+                f"expected the same of all: {ALTERED}"
             )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -85,7 +86,11 @@ class Matcher:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.producers: Mapping[str, Node] = graph.producers()
-        self.consumers: Mapping[str, list[Node]] = graph.consumers()
+
+    @cached_property
+    def consumers(self) -> Mapping[str, list[Node]]:
+        """The nodes that read each value, which few passes ask for."""
+        return self.graph.consumers()
 
     def match(self, value: str, pattern: Pattern) -> Match | None:
         """Matches the expression that computes ``value``; None when it has another form."""

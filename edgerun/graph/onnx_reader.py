@@ -8,7 +8,7 @@ are never copied.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,14 @@ DTYPES: dict[int, type[np.generic]] = {
     9: np.bool_,
     10: np.float16,
     11: np.float64,
+}
+# By onnx.AttributeProto.AttributeType.
+ATTRIBUTE_READERS: Mapping[int, Callable[[Any], Any]] = {
+    1: lambda attribute: attribute.f,
+    2: lambda attribute: attribute.i,
+    3: lambda attribute: attribute.s.decode("utf-8", "replace"),
+    6: lambda attribute: tuple(attribute.floats),
+    7: lambda attribute: tuple(attribute.ints),
 }
 DEFAULT_DOMAINS = ("", "ai.onnx")
 LONGEST_NAME = 1000
@@ -128,9 +136,11 @@ def _check_names(graph: Any) -> None:
     values = [*graph.input, *graph.output, *graph.initializer]
     names = [value.name for value in values]
     for node in graph.node:
-        names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        names += (node.name, node.op_type, node.domain)
+        names += node.input
+        names += node.output
         names += [attribute.name for attribute in node.attribute]
-    for name in names:
+    for name in {*names}:
         if len(name) > LONGEST_NAME or not name.isprintable():
             raise BundleError(
                 f"the graph has a name that cannot be shown, {name[:40]!r}...; expected at most "
@@ -191,12 +201,5 @@ def _node(proto: Any, name: str) -> Node:
 
 def _attribute(attribute: Any) -> Any:
     """Value of a scalar, string or list attribute; None for tensors and subgraphs."""
-    readers: dict[int, Any] = {
-        1: lambda: attribute.f,
-        2: lambda: attribute.i,
-        3: lambda: attribute.s.decode("utf-8", "replace"),
-        6: lambda: tuple(attribute.floats),
-        7: lambda: tuple(attribute.ints),
-    }
-    reader = readers.get(attribute.type)
-    return reader() if reader else None
+    reader = ATTRIBUTE_READERS.get(attribute.type)
+    return reader(attribute) if reader else None

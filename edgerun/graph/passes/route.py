@@ -36,6 +36,8 @@ _FORMS = {choice: _form(*choice) for choice in product(_SCORES, (False, True), (
 
 def fuse_routes(graph: Graph) -> Graph:
     """Rewrites every ScatterElements whose surroundings have the exporter's form."""
+    if not any(node.op == "ScatterElements" for node in graph.nodes):
+        return graph
     matcher = Matcher(graph)
     return graph.with_nodes(_rewrite(node, matcher) for node in graph.nodes)
 
