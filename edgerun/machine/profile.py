@@ -75,8 +75,8 @@ class MachineProfile:
         contended: speed of decoding while another process keeps one core busy, idle is 1.
         threads: with which ``rates`` and ``contended`` were measured.
         other_rates: of what multiplies no weights, as ``rates``: ``attention_kind`` of a head size,
-            in tokens of whole pages; elements a second of ``devices.ELEMENTS``, ``GATE``, and
-            ``rounding_kind`` of activations.
+            in tokens of whole pages; elements a second of ``devices.ELEMENTS``, ``GATE``,
+            ``rounding_kind`` of activations, and ``outputs_kind`` of families.
         call_s: what a call of a program costs besides its instructions.
         cache_bytes: of the processor's last cache; 0 where that is not known.
         devices: what others than the processor can do, by ``device_key``.
@@ -201,6 +201,11 @@ def attention_kind(head_dim: int) -> str:
 def rounding_kind(activations: str) -> str:
     """Name of the kernels that round activations, in ``MachineProfile.other_rates``."""
     return f"rounding/{activations}"
+
+
+def outputs_kind(name: str) -> str:
+    """Name of what a family's kernels do for each output, whatever the length of its sum."""
+    return f"outputs/{name}"
 
 
 @cache

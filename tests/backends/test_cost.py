@@ -210,6 +210,8 @@ def test_one_row_is_multiplied_while_weights_stream_and_more_are_not(
     assert cost(monkeypatch, machine, graph, 4) == pytest.approx(streamed + 4 * K * N / 1e9)
     large_cache = replace(machine, cache_bytes=1 << 20)
     assert cost(monkeypatch, large_cache, graph, 4) == pytest.approx(4 * K * N / 1e9)
+    sums = replace(large_cache, other_rates={"outputs/int8_block/int4": {64: 1e6}})
+    assert cost(monkeypatch, sums, graph, 4) == pytest.approx(4 * K * N / 1e9 + 4 * N / 1e6)
     starts = replace(machine, fork_join_s={1: 1.0}, cache_bytes=1 << 20)
     assert cost(monkeypatch, starts, graph, 4) == pytest.approx(1 + 1 / READERS, rel=1e-3)
     assert cost(monkeypatch, starts, graph, 64) == pytest.approx(

@@ -27,7 +27,7 @@ from edgerun.formats.stack import Matrix
 from edgerun.graph.ir import Graph, Node
 from edgerun.kernels.layouts.stream import DWORD
 from edgerun.kernels.layouts.trits import TritWeight
-from edgerun.machine.profile import rounding_kind
+from edgerun.machine.profile import outputs_kind, rounding_kind
 
 CHUNK_BYTES = 128 * 1024
 LONGEST_CHUNK_BYTES = 1024 * 1024  # of large matrices: long streams are read faster
@@ -277,7 +277,7 @@ def can_multiply(weight: Matrix) -> Support:
 
 
 def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
-    """The times to stream the weights and to multiply, to round, and to start kernels.
+    """The times to stream weights, to multiply, to write sums, to round, and to start kernels.
 
     One row is multiplied while weights stream; with more, each part of the weights is read, then
     used for all. Bytes and speed are those of the weights as they will lie in memory. A rounded
@@ -288,7 +288,10 @@ def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
     streamed = speeds.stream_seconds(weight_bytes(weight, activations, trits=speeds.trits))
     kernels = family_of(weight, activations, trits=speeds.trits)
     multiplied = speeds.work_seconds(math.prod(weight.shape) * rows, kernels, rows)
-    seconds = max(streamed, multiplied) if rows == 1 else streamed + multiplied
+    seconds = max(streamed, multiplied)
+    if rows > 1:
+        written = speeds.element_seconds(weight.shape[0] * rows, outputs_kind(kernels), rows)
+        seconds = streamed + multiplied + written
     seconds += speeds.start_seconds(1 if rows <= FEW_ROWS else BLOCK_STARTS)
     if activations == "float":
         return seconds
