@@ -17,12 +17,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import edgerun
+from edgerun.backends.base import CompileOptions, Phase, Shape
 from edgerun.backends.openvino import maker
 from edgerun.backends.openvino.blobs import SUFFIX, Blobs, name_of
 from edgerun.backends.openvino.session import Session
+from edgerun.backends.registry import make_backend
 from edgerun.errors import BundleError
+from edgerun.model.bundle import open_bundle
+from edgerun.plan.routes import prompt_graph
+from edgerun.plan.states import states_of
 from edgerun.state import Batch, SequenceStore
 from tests.backends.openvino.conftest import Altered
 from tests.backends.openvino.test_places import ids_of
@@ -301,3 +307,59 @@ def test_a_process_that_is_killed_leaves_nothing_half_written(tmp_path: Path) ->
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert json.loads(done.stdout) == ["compile"]  # nobody waits for the dead
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_whatever_became_of_a_blob_the_numbers_are_the_same_and_it_is_made_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, made: list[str]
+) -> None:
+    """Flipped bits, cut off, longer, of other weights, of another version: 500 starts."""
+    rng, ids = random.Random(2), ids_of("llama", 30)
+    others = {name: bundle_of("llama", weights=name) for name in ("int8", "int4")}
+
+    def start(folder: Path) -> list[NDArray[np.float32]]:
+        bundle = open_bundle(folder)
+        states = states_of(bundle.graph, bundle.config, "fp32")
+        cpu, device = make_backend("cpu"), make_backend("openvino", "CPU", {"threads": 1})
+        options = CompileOptions(
+            states,
+            fallback=lambda segment, shape: cpu.compile(segment, shape, CompileOptions(states)),
+            digest=bundle.digest,
+        )
+        program = device.compile(prompt_graph(bundle.graph), Shape(Phase.PREFILL, 64), options)
+        store = SequenceStore(states, 64)
+        slot = store.open()
+        store.reserve(slot, 30)
+        program(Batch.of(ids, 0, slot, logits="none"), store)
+        for each in (program, device, cpu):
+            each.close()
+        return [part for s in states for part in store.read_block(s.name, slot, 0, 30)]
+
+    folder = bundle_of("llama", weights="fp32")
+    expected = start(folder)
+    path = file_of(tmp_path)
+    whole, foreign = path.read_bytes(), []
+    for name, other in others.items():
+        before = set(path.parent.iterdir())
+        with monkeypatch.context() as patch:
+            patch.setattr(openvino, "__version__", f"2026.5.{name}")
+            start(other)
+        added = set(path.parent.iterdir()).difference(before)
+        foreign.append(max((each.read_bytes() for each in added), key=len))
+    assert made.count("compile") == 3
+    for trial in range(TRIALS):
+        data = bytearray(whole)
+        match trial % 4:
+            case 0:
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+            case 1:
+                del data[rng.randrange(len(data)) :]
+            case 2:
+                data += rng.randbytes(rng.randrange(1, 9))
+            case 3:
+                data = bytearray(foreign[trial // 4 % 2])
+        path.write_bytes(data)
+        for ours, right in zip(start(folder), expected, strict=True):
+            assert np.array_equal(ours, right), trial
+        assert path.read_bytes() != data, trial
