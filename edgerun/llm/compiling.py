@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from edgerun import env
 from edgerun.backends.base import Backend, CompileOptions, buckets
 from edgerun.backends.registry import Candidates, find_candidates
+from edgerun.kernels.host.memory import available_memory
 from edgerun.model.bundle import Bundle
 from edgerun.plan.programs import Programs, compile_plan
 from edgerun.plan.routes import plan_for
@@ -70,7 +71,8 @@ def compile_bundle(
         for backend in backends:
             if backend not in reused:
                 owned.callback(backend.close)
-        plan = plan_for(bundle.graph, candidates, Budget(call_rows=rows))
+        budget = Budget(call_rows=rows, memory_bytes=available_memory())
+        plan = plan_for(bundle.graph, candidates, budget)
         used = tuple(backend for backend in backends if backend.name in plan.backends())
         for backend in set(backends).difference(used, reused):
             backend.close()

@@ -145,8 +145,8 @@ class LateRoute:
         return LateCorrection(self._weigh)
 
     def _weigh(self) -> Split | None:
-        found = self._find()
-        if found is None:
+        trial = self._find()
+        if trial is None:
             return None
-        split, self._route = found
+        split, self._route = trial
         return split

@@ -238,7 +238,7 @@ def attention(past: int) -> Timed:
     sizes = {"num_heads": HEADS, "num_kv_heads": KV_HEADS, "head_dim": HEAD_DIM}
     attributes = {"layer": 0, **sizes, "scale": HEAD_DIM**-0.5, "window": 0}
     node = Node("attention", "a", ("q", "k", "v"), ("out",), attributes)
-    kept = ValueShape(KV_HEADS * HEAD_DIM)
-    shapes = {"q": ValueShape(HEADS * HEAD_DIM), "k": kept, "v": kept}
+    key_shape = ValueShape(KV_HEADS * HEAD_DIM)
+    shapes = {"q": ValueShape(HEADS * HEAD_DIM), "k": key_shape, "v": key_shape}
     graph = Graph([node], ["q", "k", "v"], ["out"], {}, shapes=shapes)
     return Timed(graph, 2 * HEADS * HEAD_DIM, past)

@@ -152,7 +152,7 @@ def _reply_step(
     tasks: Tasks, node: Node, backends: Sequence[Backend], nbytes: int, is_prompts: bool
 ) -> _Step:
     task, tokens = tasks.replies, tasks.budget.reply_tokens
-    kept = tasks.budget.prompt_tokens * kept_bytes(node)
+    prompt_bytes = tasks.budget.prompt_tokens * kept_bytes(node)
     costs = {each: task.cost(each, node) for each in backends if task.able(each, node)}
 
     def step(state: _State) -> Iterable[tuple[_State, float, _Entry]]:
@@ -160,7 +160,7 @@ def _reply_step(
         for after, cost in costs.items():
             seconds = tokens * (task.change_seconds(before, after, nbytes) + cost)
             if is_prompts and other is not None:
-                seconds += handover_seconds(kept, other, after)
+                seconds += handover_seconds(prompt_bytes, other, after)
             yield (other, after), seconds, (Phase.DECODE, (node, after, cost))
 
     return step

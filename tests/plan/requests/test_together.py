@@ -157,6 +157,17 @@ def test_a_device_whose_networks_have_no_room_takes_no_part(calibrated: Any, ver
     assert not found.splits
 
 
+def test_a_model_that_is_loaded_leaves_a_device_alone_that_has_no_room(
+    calibrated: Any, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrated(device(version, 1e10, 1e6, memory_bytes=300, weight_bytes=100))
+    folder = bundle_of(MODEL[0], **MODEL[1])
+    for memory, names in ((1 << 30, {"cpu", "openvino:CPU"}), (1 << 10, {"cpu"})):
+        monkeypatch.setattr("edgerun.llm.compiling.available_memory", lambda memory=memory: memory)
+        with edgerun.load(folder, threads=1) as llm:
+            assert {backend.name for backend in llm.model.backends} == names
+
+
 def test_keys_and_values_that_a_device_keeps_need_room_too(calibrated: Any, version: str) -> None:
     calibrated(device(version, 1e10, 1e6, memory_bytes=1, weight_bytes=1 << 40, mirrors=True))
     graph = open_bundle(bundle_of(MODEL[0], **MODEL[1])).graph
