@@ -129,6 +129,7 @@ class Work:
         expert_nbytes: bytes of the constants of one expert, which a call reads if a row goes there.
         experts: how many there are.
         chosen: how many of them a row goes to.
+        row_elements: float32 numbers that a row may take in memory beside inputs and outputs.
     """
 
     macs: int = 0
@@ -138,6 +139,7 @@ class Work:
     expert_nbytes: int = 0
     experts: int = 0
     chosen: int = 0
+    row_elements: int = 0
 
     def active_experts(self, rows: int) -> float:
         """Experts that some of so many rows go to, if each row chooses by itself and evenly."""

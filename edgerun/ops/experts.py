@@ -26,6 +26,8 @@ from edgerun.ops.base import (
     stack,
 )
 
+SHORT_ROW = 256  # elements that shorter rows are padded to, if a back-end pads them
+
 
 def experts(
     x: F32,
@@ -70,6 +72,7 @@ def _work(sizes: Sizes, nbytes: NBytes) -> Work:
         expert_nbytes=stacks // sizes["experts"],
         experts=sizes["experts"],
         chosen=sizes["top_k"],
+        row_elements=sizes["top_k"] * max(sizes["N"], sizes["K"], SHORT_ROW),
     )
 
 

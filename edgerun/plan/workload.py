@@ -66,9 +66,11 @@ def logit_nodes(graph: Graph) -> set[str]:
 def affordable_rows(graph: Graph) -> int:
     """Rows for which the widest value of a graph takes at most ``MAX_VALUE_BYTES``, at least 1.
 
-    A small file can describe layers of very many, very short rows. Logits do not count: a prompt
-    needs those of one row.
+    A small file can describe layers of very many, very short rows. What a layer keeps to itself
+    counts like a value. Logits do not: a prompt needs those of one row.
     """
-    shapes = value_shapes(graph).values()
-    widest = max((shape.width for shape in shapes if not shape.selected), default=1)
+    shapes = value_shapes(graph)
+    inside = (node_work(graph, node, shapes).row_elements for node in graph.nodes if node.op in OPS)
+    widths = (shape.width for shape in shapes.values() if not shape.selected)
+    widest = max((1, *widths, *inside))
     return max(1, MAX_VALUE_BYTES // (4 * widest))

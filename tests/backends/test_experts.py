@@ -15,6 +15,7 @@ from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
 from edgerun.plan.calibration.loads import random_weight
+from edgerun.plan.workload import MAX_VALUE_BYTES, affordable_rows
 from edgerun.state import Batch, SequenceStore, same_attention
 from tests.support.bundles import bundle_of, runner
 
@@ -174,6 +175,11 @@ def test_work_counts_the_experts_that_have_rows() -> None:
     assert work.active_experts(10_000) == pytest.approx(8)
     stored = sum(constant.nbytes for constant in graph.constants.values())
     assert work.read_nbytes(1) == pytest.approx(stored / 4)
+
+
+def test_calls_have_no_more_rows_than_there_is_memory_for_their_places() -> None:
+    graph = layer("int8_block", "int4", 8, 5)
+    assert affordable_rows(graph) == MAX_VALUE_BYTES // (4 * 5 * 256)
 
 
 @pytest.mark.parametrize("weights", ["fp32", "int8", "int4", "ternary"])
