@@ -36,8 +36,11 @@ from edgerun.errors import EdgerunError, InputError, UnsupportedError
 from edgerun.files.private import write_atomically
 from edgerun.kernels.host.cores import cores, worker_threads
 from edgerun.llm.llm import LLM
+from edgerun.llm.loading import resolve
+from edgerun.machine.busy import BusyMeter
 from edgerun.machine.devices import DeviceProfile
 from edgerun.machine.profile import MachineProfile, processor_name, read_profile
+from edgerun.model.bundle import open_bundle
 from edgerun.plan.calibration.device_process import measure_apart
 from edgerun.plan.calibration.processor import calibrate
 
@@ -56,6 +59,7 @@ STANDS_IN = {
     "NPUW-CPU": "the NPU's partitioner on the processor: says nothing of an NPU",
 }
 DECODES = ("GPU", "CPU")
+HERE = "prefill=cpu"
 PROMPTS, RUNS = (32, 128, 384), 5
 REPLIES, REPLY_TOKENS = 20, 64
 
@@ -67,55 +71,58 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help=f"default: a new file in {FOLDER.name}/")
     parser.add_argument("--model", type=Path, help="a bundle; default: the model of edgerun")
     given = parser.parse_args(arguments)
+    today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    path = given.out or FOLDER / f"{_slug(given.device, processor_name(), today)}.json"
     try:
-        path = measure(find_device(given.device), given.model, given.out)
+        device = find_device(given.device)
+        support = device.probe()
+        if not support:
+            raise UnsupportedError(f"{device.title} cannot be measured here: {support.reason}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = measure(device, given.model, today)
+        write_atomically(path, msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+        Laptop.read(path)  # or nobody could plan with it
     except EdgerunError as error:
-        print(f"measure_device: {error}", file=sys.stderr)
+        _say(f"measure_device: {error}")
         return 2 if isinstance(error, InputError) else 1
+    except OSError as error:
+        _say(f"measure_device: {path} cannot be written: {error.strerror}; name another with --out")
+        return 1
     print(path)
     return 0
 
 
-def measure(device: Device, model: Path | None, out: Path | None) -> Path:
-    """Does all of it; returns the file.
+def measure(device: Device, model: Path | None, today: str) -> dict[str, Any]:
+    """Does all of it; returns what is to be written.
 
     Raises:
-        UnsupportedError: there is no such device here.
         EdgerunError: a test failed, or it cannot be measured.
     """
-    support = device.probe()
-    if not support:
-        raise UnsupportedError(f"{device.title} cannot be measured here: {support.reason}")
-    threads = worker_threads(None)
-    session = Session(device, threads)
+    open_bundle(resolve(model))  # what is wrong with it is better said now
+    session = Session(device, worker_threads(None))
     session.check_device()
     _say(f"tests that need {device.title}")
     tests = run_tests(device.name)
-    host, profile = profiles(device, threads)
-    runs = [
-        run_model(model, place, agrees_with=None if place == "prefill=cpu" else "prefill=cpu")
-        for place in places(device)
-    ]
-    today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    laptop = described(device, host, profile, today)
-    content = msgspec.to_builtins(laptop) | {
-        "stands_in": STANDS_IN.get(device.name, ""),
+    with BusyMeter() as meter:
+        host, profile = profiles(device, session.threads)
+        runs = [run_model(device, model, place) for place in places(device)]
+    notes = [STANDS_IN.get(device.name, ""), meter.describe() if meter.busy else ""]
+    laptop = described(device, host, profile, today, notes)
+    figures: dict[str, Any] = msgspec.to_builtins(laptop)
+    return figures | {
+        "stands_in": notes[0],
+        "disturbed": notes[1],
         "machine": machine(session),
         "tests": tests,
         "runs": runs,
     }
-    path = out or FOLDER / f"{_slug(device.name, processor_name(), today)}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
-    Laptop.read(path)  # or nobody could plan with it
-    return path
 
 
 def places(device: Device) -> list[str]:
     """Where parts of the work go in turn, the processor alone first."""
     prefill, decode = f"prefill={device.title}", f"decode={device.title}"
     more = [decode, f"{prefill},{decode}"] if device.name in DECODES else []
-    return ["prefill=cpu", prefill, *more]
+    return [HERE, prefill, *more]
 
 
 def run_tests(name: str) -> dict[str, int]:
@@ -163,11 +170,11 @@ def profiles(device: Device, threads: int) -> tuple[MachineProfile, DeviceProfil
     return replace(host, devices={}), profile
 
 
-def described(device: Device, host: MachineProfile, profile: DeviceProfile, today: str) -> Laptop:
+def described(
+    device: Device, host: MachineProfile, profile: DeviceProfile, today: str, notes: list[str]
+) -> Laptop:
     """The machine as plans read it, each figure with its source."""
-    title = f"{processor_name()} with {device.title}, measured"
-    if device.name in STANDS_IN:
-        title += f"; {STANDS_IN[device.name]}"
+    title = "; ".join(filter(None, [f"{processor_name()} with {device.title}, measured", *notes]))
     laptop = Laptop(title, today, host, profile)
     by_part = {
         "host": f"measured {host.measured}, edgerun {edgerun.__version__}",
@@ -193,15 +200,19 @@ def machine(session: Session) -> dict[str, Any]:
     }
 
 
-def run_model(model: Path | None, place: str, *, agrees_with: str | None) -> dict[str, Any]:
-    """Speeds at a place, and how many greedy replies are those of another."""
+def run_model(device: Device, model: Path | None, place: str) -> dict[str, Any]:
+    """Speeds at a place, and how many greedy replies are those of the processor alone.
+
+    Raises:
+        BackendError: the device failed; nothing goes on in its place.
+    """
     _say(f"a model with {place}")
-    with edgerun.load(model, place=place) as llm:
+    with edgerun.load(model, place=place, require=None if place == HERE else device.title) as llm:
         row: dict[str, Any] = {"place": place, **speeds(llm)}
-        replies = greedy(llm) if agrees_with else []
+        replies = greedy(llm)
         row["devices"] = [report.title for report in llm.reports()]
-    if agrees_with:
-        with edgerun.load(model, place=agrees_with) as llm:
+    if place != HERE:
+        with edgerun.load(model, place=HERE) as llm:
             same = sum(ours == theirs for ours, theirs in zip(replies, greedy(llm), strict=True))
         row["same_replies"] = f"{same} of {REPLIES}, of {REPLY_TOKENS} greedy tokens each"
     return row

@@ -71,7 +71,7 @@ def test_it_refuses_where_there_is_no_device(
     pretend()
     code, out = measured(tmp_path, device)
     shown = capsys.readouterr()
-    assert (code, shown.out, out.exists()) == (2, "", False)
+    assert (code, shown.out, out.parent.exists()) == (2, "", False)
     assert shown.err.startswith(f"measure_device: openvino:{device} cannot be measured here: ")
     assert shown.err.count("\n") == 1
 
@@ -140,6 +140,43 @@ def test_nothing_is_written_if_a_test_fails(
     *_, line = capsys.readouterr().err.splitlines()
     assert (code, out.exists()) == (1, False)
     assert reason in line
+
+
+@pytest.mark.usefixtures("calibrated")
+def test_speeds_are_never_those_of_what_goes_on_for_a_device_that_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*given: Any) -> None:
+        raise RuntimeError("ZE_RESULT_ERROR_DEVICE_LOST")
+
+    monkeypatch.setattr(measure_device, "run_tests", lambda name: {"passed": 4})
+    monkeypatch.setattr("edgerun.backends.openvino.network.Network.start", lost)
+    code, out = measured(tmp_path, "NPUW-CPU")
+    *_, line = capsys.readouterr().err.splitlines()
+    assert (code, out.exists()) == (1, False)
+    assert line.startswith("measure_device: openvino:NPUW-CPU ") and "DEVICE_LOST" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--model", "/nowhere"), "there is no bundle at /nowhere"),
+        (("--out", "/proc/nowhere/laptop.json"), "cannot be written: "),
+    ],
+)
+def test_what_cannot_be_is_said_before_minutes_of_work(
+    arguments: tuple[str, str],
+    reason: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measure_device, "run_tests", lambda name: pytest.fail("it ran tests"))
+    code, out = measured(tmp_path, "CPU", *arguments)
+    shown = capsys.readouterr()
+    assert code in (1, 2) and not out.exists()
+    assert shown.err.startswith("measure_device: ") and reason in shown.err
+    assert shown.err.count("\n") == 1
 
 
 def test_all_laptops_of_the_repository_can_be_planned_with() -> None:

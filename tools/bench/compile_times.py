@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
 
+from edgerun.env import settings
 from edgerun.errors import EdgerunError
 from edgerun.llm.loading import resolve
 
@@ -95,7 +96,7 @@ def child(model: str, device: str, cache: str) -> None:
     from edgerun.backends.openvino.session import openvino_core
 
     openvino_core()
-    elsewhere = replace(executable.settings(), cache_dir=Path(cache))
+    elsewhere = replace(settings(), cache_dir=Path(cache))
     with (
         patch.object(executable, "settings", lambda: elsewhere),
         edgerun.load(model, place=f"prefill={device}") as llm,
