@@ -6,15 +6,20 @@ has one: ``python -m tools.measure_device NPU`` runs it there.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import edgerun
+from edgerun.backends.openvino import compile_process, devices
 from edgerun.backends.openvino.devices import DEVICES
+from edgerun.backends.openvino.session import Session
 from edgerun.state import Batch
 from tests.backends.openvino.conftest import placed
 from tests.backends.openvino.test_places import ids_of
 from tests.support.bundles import bundle_of, error_of
+from tests.support.machines import EVERYTHING, INTEL, Pretend
 
 pytest.importorskip("openvino")
 
@@ -29,6 +34,15 @@ PLACES = [
     ("CPU", "decode"),
     ("NPUW-CPU", "prefill"),
 ]
+# What a child process does before it compiles for a GPU that is the processor.
+AS_GPU = """
+import sys
+sys.path[:] = sys.argv[1:]
+from dataclasses import replace
+from edgerun.backends.openvino import devices
+gpu = replace(devices.DEVICES["GPU"], plugin="CPU")
+devices.DEVICES = {**devices.DEVICES, "GPU": gpu}
+"""
 MODELS = [
     ("llama", {"weights": "int4", "activations": "fp32"}),
     ("qwen3", {"weights": "int8", "activations": "fp32"}),
@@ -84,3 +98,30 @@ def test_a_reply_is_computed_there_and_again_from_what_was_kept(device: str, par
             assert sum(row["calls"] for row in report.rows) == (1 if part == "prefill" else 16)
     assert replies[0] == replies[1] and len(replies[0]) == 16
     assert seconds[1] < 60  # nothing is compiled for minutes again
+
+
+@pytest.mark.parametrize("name", ["NPU", "GPU"])
+def test_all_of_a_devices_way_but_for_the_device(
+    name: str, pretend: Pretend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights, its child process, its blobs: only options send the work to the processor."""
+    pretend(*EVERYTHING, vendors=[INTEL], accelerators=1)
+    stand_in, same = {
+        "NPU": (DEVICES["NPUW-CPU"], "prefill=openvino:NPUW-CPU"),
+        "GPU": (DEVICES["CPU"], "prefill=cpu"),
+    }[name]
+    device = replace(DEVICES[name], configurations=stand_in.configurations, plugin=stand_in.plugin)
+    assert device.compiles_in_child and device.caveat
+    monkeypatch.setattr(devices, "DEVICES", {**DEVICES, name: device})
+    monkeypatch.setattr(Session, "check_device", lambda session: None)
+    if name == "GPU":  # a child process has the real table, which would name the plug-in for GPUs
+        monkeypatch.setattr(compile_process, "CHILD", AS_GPU + compile_process.CHILD)
+    folder, prompt = bundle_of("qwen3", weights="int8", activations="fp32"), ids_of("qwen3")
+    replies = []
+    for place in (same, *[f"prefill=openvino:{name}"] * 2):
+        with edgerun.load(folder, place=place, threads=1) as llm:
+            replies.append(llm.generate(prompt, temperature=0, max_tokens=16, ignore_eos=True).ids)
+            reports = llm.reports()
+    assert replies[0] == replies[1] == replies[2]
+    (report,) = reports
+    assert report.title.startswith(f"openvino:{name}, ") and "never tried on one" in report.title
