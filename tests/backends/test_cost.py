@@ -208,15 +208,29 @@ def test_one_row_is_multiplied_while_weights_stream_and_more_are_not(
     streamed = (K * N / 2 + 4 * K * N / 32) / 1e9
     assert cost(monkeypatch, machine, graph, 1) == pytest.approx(max(streamed, K * N / 1e9))
     assert cost(monkeypatch, machine, graph, 4) == pytest.approx(streamed + 4 * K * N / 1e9)
-    large_cache = replace(machine, cache_bytes=1 << 20)
-    assert cost(monkeypatch, large_cache, graph, 4) == pytest.approx(4 * K * N / 1e9)
-    sums = replace(large_cache, other_rates={"outputs/int8_block/int4": {64: 1e6}})
+    fast = replace(machine, bandwidth={1: 1e30})
+    assert cost(monkeypatch, fast, graph, 4) == pytest.approx(4 * K * N / 1e9)
+    sums = replace(fast, other_rates={"outputs/int8_block/int4": {64: 1e6}})
     assert cost(monkeypatch, sums, graph, 4) == pytest.approx(4 * K * N / 1e9 + 4 * N / 1e6)
-    starts = replace(machine, fork_join_s={1: 1.0}, cache_bytes=1 << 20)
+    starts = replace(fast, fork_join_s={1: 1.0})
     assert cost(monkeypatch, starts, graph, 4) == pytest.approx(1 + 1 / READERS, rel=1e-3)
     assert cost(monkeypatch, starts, graph, 64) == pytest.approx(
         BLOCK_STARTS + 1 / READERS + 64 * K * N / 1e9
     )
+
+
+def test_weights_that_fit_the_cache_stay_there_from_token_to_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = linear(random_weight("int4", (K, N), 0), "int8_block")
+    rates = {"int8_block/int4": {1: 1e12}}
+    small = MachineProfile(bandwidth={1: 1e6}, rates=rates, fork_join_s={1: 1e-30})
+    nbytes = graph.constants["w"].nbytes
+    for cache_bytes, streams in ((0, True), (2 * nbytes - 2, True), (2 * nbytes, False)):
+        machine = replace(small, cache_bytes=cache_bytes)
+        streamed = nbytes / 1e6 if streams else K * N / 1e12
+        assert cost(monkeypatch, machine, graph, 1) == pytest.approx(streamed, rel=1e-3)
+        assert cost(monkeypatch, machine, graph, 4) == pytest.approx(nbytes / 1e6, rel=1e-3)
 
 
 def test_what_was_rounded_once_is_read_by_several_layers(monkeypatch: pytest.MonkeyPatch) -> None:

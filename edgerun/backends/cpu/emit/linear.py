@@ -279,19 +279,21 @@ def can_multiply(weight: Matrix) -> Support:
 def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
     """The times to stream weights, to multiply, to write sums, to round, and to start kernels.
 
-    One row is multiplied while weights stream; with more, each part of the weights is read, then
-    used for all. Bytes and speed are those of the weights as they will lie in memory. A rounded
-    input is read by about ``READERS`` layers, which share its cost.
+    One row is multiplied while weights stream, if they do: small models stay in the cache from
+    token to token, though not from prompt to prompt. With more rows each part of the weights is
+    read, then used for all. Bytes and speed are those of the weights as they will lie in memory. A
+    rounded input is read by about ``READERS`` layers, which share its cost.
     """
     weight, activations = graph.matrix(node.inputs[1]), str(node.attrs["activations"])
     rows = shape.rows
-    streamed = speeds.stream_seconds(weight_bytes(weight, activations, trits=speeds.trits))
+    nbytes = weight_bytes(weight, activations, trits=speeds.trits)
     kernels = family_of(weight, activations, trits=speeds.trits)
     multiplied = speeds.work_seconds(math.prod(weight.shape) * rows, kernels, rows)
-    seconds = max(streamed, multiplied)
-    if rows > 1:
+    if rows == 1:
+        seconds = max(speeds.stream_seconds(nbytes), multiplied)
+    else:
         written = speeds.element_seconds(weight.shape[0] * rows, outputs_kind(kernels), rows)
-        seconds = streamed + multiplied + written
+        seconds = speeds.read_seconds(nbytes) + multiplied + written
     seconds += speeds.start_seconds(1 if rows <= FEW_ROWS else BLOCK_STARTS)
     if activations == "float":
         return seconds
