@@ -246,8 +246,9 @@ def _check(plan: Plan, required: str | None) -> None:
         trace.say(trace.PLAN, f"{row.phase} {'' if row.chosen else 'not '}{row.backend}: {what}")
     if required is not None and required not in plan.backends():
         raise UnsupportedError(
-            f"{required} is required and takes no part: {', '.join(sorted(plan.backends()))} run "
-            f"this model; name its part, as in --place prefill={required}"
+            f"{required} is required and takes no part: this model is computed by "
+            f"{' and '.join(sorted(plan.backends()))}; name its part, as in --place "
+            f"prefill={required}"
         )
 
 
