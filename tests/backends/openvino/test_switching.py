@@ -173,3 +173,19 @@ def test_nothing_stale_is_read_of_a_sequence_that_was_filled_again(
         assert error_of(after, before) > 5 * BOUNDS[kv_cache]  # the past matters
         found.append(after)
     assert error_of(found[1], found[0]) <= BOUNDS[kv_cache]
+
+
+def test_all_networks_of_a_device_share_a_mirror_of_one_sequence(
+    places: tuple[str, list[Placed]],
+) -> None:
+    """It has the float32 keys and values of as many tokens as the largest network has room for."""
+    kv_cache, models = places
+    both = models[2]
+    sequences = Sequences(both.store(SLOTS))
+    for slot in (0, 1, 2):
+        if slot:
+            sequences.fork(0, 30)
+        sequences.extend(both, slot, 60, 20 * slot)
+        sequences.extend(both, slot, 1, 0)
+    floats = sum(s.kv_heads * (s.key_dim + s.value_dim) for s in both.states)  # type: ignore[union-attr]
+    assert both.session().mirror.nbytes == 4 * floats * pieces.PAST
