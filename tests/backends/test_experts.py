@@ -18,6 +18,7 @@ from edgerun.plan.calibration.loads import random_weight
 from edgerun.plan.workload import MAX_VALUE_BYTES, affordable_rows
 from edgerun.state import Batch, SequenceStore, same_attention
 from tests.support.bundles import bundle_of, runner
+from tests.support.peers import needs_complete_onnxruntime
 
 SPEC = same_attention(1, 1, 16, "fp32")
 K, N = 96, 40
@@ -182,6 +183,7 @@ def test_calls_have_no_more_rows_than_there_is_memory_for_their_places() -> None
     assert affordable_rows(graph) == MAX_VALUE_BYTES // (4 * 5 * 256)
 
 
+@needs_complete_onnxruntime
 @pytest.mark.parametrize("weights", ["fp32", "int8", "int4", "ternary"])
 @pytest.mark.parametrize("name", ["mixtral", "olmoe", "qwen3_moe"])
 def test_back_ends_choose_the_same_64_tokens(name: str, weights: str) -> None:

@@ -1,21 +1,19 @@
 """Layers of experts: rows sorted by expert, and each expert's weights read once a batch.
 
-A batch is spread over places, one for each row and expert of it (``kernels/experts/rows.py``).
-What treats rows alike works on places; products are dispatched, each expert's rows to its weights.
+A batch is spread over places (``places.py``); products are dispatched, each expert's rows to its
+weights (``dispatch.py``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.base import Shape, Support
 from edgerun.backends.cpu.binder import Binder, Rounded, Rounding
-from edgerun.backends.cpu.buffers import Buffer, BufferPool
+from edgerun.backends.cpu.buffers import Buffer
 from edgerun.backends.cpu.dispatch import emit_dispatch
 from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.emit.gemm import IN_BLOCKS, by_gemm, gemm_tokens
@@ -32,55 +30,16 @@ from edgerun.backends.cpu.emit.linear import (
 )
 from edgerun.backends.cpu.families import family_of, weight_bytes
 from edgerun.backends.cpu.operands import Argument
+from edgerun.backends.cpu.places import Places, emit_plan, emit_rows, emit_sum
 from edgerun.backends.cpu.weights import DenseWeight, Prepared
 from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
-from edgerun.kernels.run.parts import PART_WORDS
 
-FLOAT_BYTES = 4
 INSTRUCTIONS = 9  # of a layer
 # Of an expert, on average. Up to here the kernels for few rows are as fast or faster: measured with
 # OLMoE's shape in int4 and ternary, avx512vnni.
 ROWS_TO_UNPACK = 64
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Where the rows of a batch go.
-
-    Attributes:
-        top_k: places of a row.
-        rows: of the batch, at most.
-        experts: how many there are.
-        counted_by: word of the frame that counts the rows.
-        pool: of buffers with a row for each place.
-        parts: the experts that have rows, int64 ``[1 + experts * PART_WORDS]``.
-        weights: of each place, float32.
-        places: of each row, int32 ``[rows, top_k]``.
-        key: stands for what the plan writes.
-    """
-
-    top_k: int
-    rows: int
-    experts: int
-    counted_by: int
-    pool: BufferPool
-    parts: NDArray[np.int64]
-    weights: NDArray[np.float32]
-    places: NDArray[np.int32]
-    key: str
-
-    @property
-    def count(self) -> int:
-        """Places, at most."""
-        return self.rows * self.top_k
-
-    def give(self, *values: Buffer | Rounded) -> None:
-        """Takes back what nothing reads any more."""
-        for value in values:
-            for buffer in value.buffers() if isinstance(value, Rounded) else [value]:
-                self.pool.give(buffer)
 
 
 def emit_experts(binder: Binder, node: Node, index: int) -> None:
@@ -89,7 +48,7 @@ def emit_experts(binder: Binder, node: Node, index: int) -> None:
     activations = node.attrs["activations"]
     gate, up, down = (_prepared(binder, name, activations) for name in stacks)
     counted_by = binder.counted_by[x_name]
-    places = _emit_plan(binder, node, binder.values[routes_name], counted_by)
+    places = emit_plan(binder, node, binder.values[routes_name], counted_by)
     forms = dict.fromkeys(rounding_of(weights[0], activations) for weights in (gate, up))
     taken = {form: _emit_spread(binder, node, x_name, form, places) for form in forms}
     inner, other = (places.pool.take(gate[0].shape[0]) for _ in range(2))
@@ -101,7 +60,7 @@ def emit_experts(binder: Binder, node: Node, index: int) -> None:
     gated = inner if form is None else _emit_rounding(binder, node, inner, form, places)
     made = places.pool.take(down[0].shape[0])
     _emit_product(binder, f"{node.name}/down", down, gated, form, made, places)
-    _emit_sum(binder, node, made, places)
+    emit_sum(binder, node, made, places)
     places.give(*taken.values(), other, made, inner, *([] if form is None else [gated]))
 
 
@@ -111,81 +70,20 @@ def _prepared(binder: Binder, name: str, activations: str) -> tuple[Prepared, ..
     return binder.weights.prepare_stack(stack, activations)
 
 
-def _emit_plan(binder: Binder, node: Node, routes: Buffer, counted_by: int) -> _Places:
-    """Emits what sorts the batch; layers of one size share the memory."""
-    rows, experts, top_k = binder.shape.rows, routes.width, node.attrs["top_k"]
-    key = f"places{experts}x{top_k}"
-    if key not in binder.places:
-        binder.places[key] = _Places(
-            top_k=top_k,
-            rows=rows,
-            experts=experts,
-            counted_by=counted_by,
-            pool=BufferPool(rows * top_k, f"{key}."),
-            parts=np.zeros(1 + experts * PART_WORDS, np.int64),
-            weights=np.zeros(rows * top_k, np.float32),
-            places=np.zeros((rows, top_k), np.int32),
-            key=key,
-        )
-    places: _Places = binder.places[key]
-    binder.emit(
-        "expert_plan",
-        {},
-        {
-            "rows": binder.count(counted_by),
-            "routes": routes,
-            "stride": routes.stride,
-            "experts": experts,
-            "top_k": top_k,
-            "parts": places.parts,
-            "first": np.zeros(experts, np.int64),
-            "weights": places.weights,
-            "places": places.places,
-        },
-        chunks=(0, 1, 1),
-        reads={routes.key},
-        writes={key},
-        label=f"{node.name}/plan",
-    )
-    return places
-
-
 def _emit_spread(
-    binder: Binder, node: Node, x_name: str, form: Rounding | None, places: _Places
+    binder: Binder, node: Node, x_name: str, form: Rounding | None, places: Places
 ) -> Buffer | Rounded:
     """Emits the copying of rows to their places; they are rounded before that, once each."""
     if form is None:
         x = binder.values[x_name]
         plain = places.pool.take(x.width)
-        _emit_rows(binder, node, x, plain, places)
+        emit_rows(binder, node, x, plain, places)
         return plain
     rounded = emit_rounding(binder, x_name, form, node)
     out = rounded_buffers(places.pool, form)
     for source, target in zip(rounded.buffers(), out.buffers(), strict=True):
-        _emit_rows(binder, node, source, target, places)
+        emit_rows(binder, node, source, target, places)
     return out
-
-
-def _emit_rows(binder: Binder, node: Node, x: Buffer, out: Buffer, places: _Places) -> None:
-    each = x.array.itemsize
-    binder.emit(
-        "expert_rows",
-        {},
-        {
-            "rows": binder.count(places.counted_by),
-            "places": places.places,
-            "top_k": places.top_k,
-            "x": x,
-            "x_stride": x.stride * each // FLOAT_BYTES,
-            "spread": out,
-            "spread_stride": out.stride * each // FLOAT_BYTES,
-            "width": -(-x.width * each // FLOAT_BYTES),
-        },
-        chunks=(places.counted_by, 1, 1),
-        reads={x.key, places.key},
-        writes={out.key},
-        label=f"{node.name}/rows",
-    )
 
 
 def _emit_product(
@@ -195,7 +93,7 @@ def _emit_product(
     source: Buffer | Rounded,
     form: Rounding | None,
     out: Buffer,
-    places: _Places,
+    places: Places,
 ) -> None:
     """Emits the product of every expert's rows, in blocks of rows where these are many."""
     first = weights[0]
@@ -236,7 +134,7 @@ def _emit_product(
         emit(kernel, params | tokens, arguments, label=f"{label}/product")
 
 
-def _many_rows(binder: Binder, places: _Places) -> bool:
+def _many_rows(binder: Binder, places: Places) -> bool:
     """Whether experts get so many rows that unpacking their weights once pays."""
     # The kernel that uses tiles leaves small parts alone by itself.
     return binder.isa.prompts == "amx" or places.count >= ROWS_TO_UNPACK * places.experts
@@ -260,7 +158,7 @@ def _row_bytes(source: Buffer | Rounded, out: Buffer) -> dict[str, int]:
     return {name: buffer.stride * buffer.array.itemsize for name, buffer in buffers.items()}
 
 
-def _emit_gate(binder: Binder, node: Node, gate: Buffer, up: Buffer, places: _Places) -> None:
+def _emit_gate(binder: Binder, node: Node, gate: Buffer, up: Buffer, places: Places) -> None:
     binder.emit(
         "gate",
         {"activation": node.attrs["activation"], "lanes": binder.isa.float_lanes},
@@ -284,7 +182,7 @@ def _emit_gate(binder: Binder, node: Node, gate: Buffer, up: Buffer, places: _Pl
 
 
 def _emit_rounding(
-    binder: Binder, node: Node, x: Buffer, form: Rounding, places: _Places
+    binder: Binder, node: Node, x: Buffer, form: Rounding, places: Places
 ) -> Rounded:
     rounded = rounded_buffers(places.pool, form)
     arguments: dict[str, Argument] = {
@@ -305,29 +203,6 @@ def _emit_rounding(
         rows=places.count,
     )
     return rounded
-
-
-def _emit_sum(binder: Binder, node: Node, made: Buffer, places: _Places) -> None:
-    out = binder.new(node.outputs[0], made.width, places.counted_by)
-    binder.emit(
-        "expert_sum",
-        {"lanes": binder.isa.float_lanes},
-        {
-            "rows": binder.count(places.counted_by),
-            "places": places.places,
-            "weights": places.weights,
-            "top_k": places.top_k,
-            "made": made,
-            "made_stride": made.stride,
-            "out": out,
-            "out_stride": out.stride,
-            "width": made.width,
-        },
-        chunks=(places.counted_by, 1, 1),
-        reads={made.key, places.key},
-        writes={out.key},
-        label=f"{node.name}/sum",
-    )
 
 
 def _stacks(graph: Graph, node: Node) -> list[ExpertStack]:

@@ -1,8 +1,9 @@
-"""Experts in GGUF files, which hold those of a layer in one tensor."""
+"""Experts in GGUF files, which hold those of a layer in one tensor, and ternary ones."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ from safetensors.numpy import load_file
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures import describe
 from edgerun_export.checkpoint import open_checkpoint
+from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.source.model import interpret
+from edgerun_export.verify.bundle_weights import BundleWeights
+from edgerun_export.verify.compare import relative_error, run_onnx
 from edgerun_export.verify.numpy_model import forward
+from tests.support.bundles import GOLDEN, error_of, runner
 from tests.support.gguf_model import write_gguf
+from tests.support.peers import needs_complete_onnxruntime
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 ARCHITECTURES = {"mixtral": "llama", "olmoe": "olmoe", "qwen3_moe": "qwen3moe"}
 
 
@@ -90,3 +95,61 @@ def test_all_experts_must_be_there(tmp_path: Path) -> None:
     missing = pytest.raises(CheckpointError, match="no tensor 'model.layers.0.mlp.experts.7")
     with open_checkpoint(str(path)) as checkpoint, missing:
         interpret(checkpoint)
+
+
+# Experts of a model that was trained ternary: the graph rounds what goes into each of them.
+ONLINE = {
+    "quant_method": "bitnet",
+    "linear_class": "autobitlinear",
+    "quantization_mode": "online",
+}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ternary") / "olmoe"
+    shutil.copytree(GOLDEN / "olmoe", folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": ONLINE}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("ternary") / "bundle"
+    result = export(checkpoint, out, ExportOptions(head_weights="fp32", activations="fp32"))
+    assert result.recipe.weights == "ternary"
+    assert result.manifest["quality"]["relative_weight_error"] == 0
+    return out
+
+
+def test_routers_are_not_ternary(checkpoint: Path) -> None:
+    with open_checkpoint(str(checkpoint)) as source:
+        weights, _ = interpret(source)
+        assert weights.natively_ternary()
+        assert not weights.is_ternary("model.layers.0.mlp.gate.weight")
+
+
+@needs_complete_onnxruntime
+def test_onnxruntime_and_edgerun_compute_what_numpy_computes(
+    checkpoint: Path, bundle: Path
+) -> None:
+    ids = np.arange(20)
+    with open_checkpoint(str(checkpoint)) as source:
+        spec = interpret(source)[0].spec
+    expected = forward(spec, BundleWeights(bundle, spec), ids)
+    # Where a rounding turns over, a sum moves by a step of 1/127.
+    assert relative_error(run_onnx(bundle, spec, ids), expected) <= 0.05
+    for backend in ("cpu", "reference"):
+        with runner(bundle, backend) as model:
+            assert error_of(model.run(ids), expected) <= 0.05
+
+
+def test_experts_take_rows_rounded_as_a_whole(bundle: Path) -> None:
+    with runner(bundle, "cpu") as model:
+        nodes = [node for node in model.bundle.graph.nodes if node.op == "experts"]
+        assert {node.attrs["activations"] for node in nodes} == {"int8_row"}
+        found = model.run(np.arange(20))
+    with runner(bundle, "cpu", threads=2) as model:
+        pieces = [model.run([token]) for token in range(20)]
+    np.testing.assert_array_equal(np.concatenate(pieces), found)
