@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from edgerun.errors import BackendError
 from tests.support.bundles import bundle_of
 from tools.bench import placement
 from tools.bench.placement import Row, table
@@ -55,3 +58,22 @@ def test_prompts_are_measured_in_both_places(monkeypatch: pytest.MonkeyPatch) ->
     for each in rows:
         assert each.predicted == {"cpu": 1.0 * each.tokens, "reference": 2.0 * each.tokens}
         assert min(each.measured.values()) > 0
+
+
+def test_a_model_that_fails_does_not_cost_the_others_their_rows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def measure(folder: Path, *others: object) -> Iterator[Row]:
+        if folder.name == "bad":
+            raise BackendError("it computes something else")
+        yield row(32, (0.1, 0.2), (0.11, 0.3))
+
+    results = tmp_path / "results.json"
+    monkeypatch.setattr(placement, "measure", measure)
+    monkeypatch.setattr("sys.argv", ["placement", "bad", "good", "--results", str(results)])
+    placement.main()
+    said = capsys.readouterr()
+    assert "bad: it computes something else" in said.err
+    assert "| some | 32 | 100 | 110 | 0.91 |" in said.out
+    (written,) = json.loads(results.read_text())["rows"]
+    assert (written["tokens"], written["chosen"]) == (32, "cpu")

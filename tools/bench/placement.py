@@ -1,9 +1,10 @@
 """Holds what plans predict of prompts against what they take: here, and on a device.
 
-    python -m tools.bench.placement [MODEL ...] [--device openvino:CPU] [--prompts N ...] [--json]
+    python -m tools.bench.placement [MODEL ...] [--device openvino:CPU] [--prompts N ...]
 
 The machine must be calibrated (``edgerun doctor --calibrate``). A table in Markdown goes to
-standard output, or one object in JSON, and lines on the way to standard error. Runs of both places
+standard output, lines on the way to standard error, and with ``--results FILE`` all figures as JSON
+into a file. Runs of both places
 alternate, so that a slow moment of the machine does not fall on one of them alone, and the shortest
 counts, as it does when kernels and devices are measured. No prompt begins like another, so nothing
 is found in the cache. A prompt that does not fit the context is as long as that allows.
@@ -24,7 +25,7 @@ import numpy as np
 
 import edgerun
 from edgerun.backends.registry import find_candidates
-from edgerun.errors import InputError
+from edgerun.errors import EdgerunError, InputError
 from edgerun.llm.llm import LLM
 from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
@@ -116,8 +117,9 @@ def measure(folder: Path, device: str, prompts: list[int], budget_s: float) -> I
                 times[device].append(seconds(there, tokens, run))
                 if run + 1 >= FEWEST_RUNS and time.perf_counter() > end:
                     break
+            path = folder.resolve()
             yield Row(
-                folder.resolve().name,
+                path.parent.name if path.name == "bundle" else path.name,
                 tokens,
                 {HERE: forecast.seconds_here(tokens), device: forecast.seconds_there(tokens)},
                 {place: min(each) for place, each in times.items()},
@@ -154,21 +156,28 @@ def main() -> None:
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--device", default="openvino:CPU")
     parser.add_argument("--prompts", type=int, nargs="+", default=PROMPTS)
-    parser.add_argument("--seconds", type=float, default=6.0, help="for each row, at least 2 runs")
-    parser.add_argument("--json", action="store_true", help="one object, and no table")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each row, at least 2 runs")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="JSON, after every row")
     given = parser.parse_args()
     rows: list[Row] = []
     for folder in given.models or [resolve(None)]:
-        for row in measure(folder, given.device, given.prompts, given.seconds):
-            rows.append(row)
-            ratios = ", ".join(f"{place} {each:.2f}" for place, each in row.ratios().items())
-            line = f"{row.model}, {row.tokens} tokens: predicted over measured {ratios}"
-            print(line, file=sys.stderr, flush=True)
-    print(
-        json.dumps({"rows": [asdict(row) for row in rows]})
-        if given.json
-        else "\n".join(table(rows))
-    )
+        try:
+            for row in measure(folder, given.device, given.prompts, given.seconds):
+                rows.append(row)
+                say(row)
+                if given.results:
+                    given.results.write_text(json.dumps({"rows": [asdict(each) for each in rows]}))
+        except EdgerunError as error:  # the others have their rows
+            print(f"{folder}: {error}", file=sys.stderr, flush=True)
+    if rows:
+        print("\n".join(table(rows)))
+
+
+def say(row: Row) -> None:
+    """One line for those who wait."""
+    ratios = ", ".join(f"{place} {each:.2f}" for place, each in row.ratios().items())
+    line = f"{row.model}, {row.tokens} tokens: predicted over measured {ratios}"
+    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
