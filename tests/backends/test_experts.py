@@ -10,11 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions, Shape, make_backend
-from edgerun.backends.base import Backend
+from edgerun.backends.base import Backend, Phase
 from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
 from edgerun.plan.calibration.loads import random_weight
+from edgerun.plan.plans import Plan, Segment
+from edgerun.plan.streaming import streamed_bytes
 from edgerun.plan.workload import MAX_VALUE_BYTES, affordable_rows
 from edgerun.state import Batch, SequenceStore, same_attention
 from tests.support.bundles import bundle_of, runner
@@ -176,6 +178,18 @@ def test_work_counts_the_experts_that_have_rows() -> None:
     assert work.active_experts(10_000) == pytest.approx(8)
     stored = sum(constant.nbytes for constant in graph.constants.values())
     assert work.read_nbytes(1) == pytest.approx(stored / 4)
+
+
+def test_decoding_reads_the_experts_of_one_row() -> None:
+    backend = make_backend("cpu")
+    sizes = {}
+    for top_k in (2, 8):
+        graph = layer("int8_block", "int4", 8, top_k)
+        plan = Plan({Phase.DECODE: (Segment("cpu", graph, 0.0),)}, {})
+        sizes[top_k] = streamed_bytes(plan, [backend])
+    backend.close()
+    stored = sum(constant.nbytes for constant in graph.constants.values())
+    assert sizes == {2: stored // 4, 8: stored}
 
 
 def test_calls_have_no_more_rows_than_there_is_memory_for_their_places() -> None:

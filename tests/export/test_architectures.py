@@ -142,6 +142,47 @@ def test_windows_follow_each_architecture():
         describe({**qwen, "layer_types": types[:1]})
 
 
+MOE = {
+    **CONFIG,
+    "model_type": "qwen3_moe",
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_experts": None}, "'num_experts' is None"),
+        ({"num_experts": 10**6}, "'num_experts' is 1000000 and must be a whole number from 1 to"),
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok 9 experts, and there are num_experts 8"),
+        ({"moe_intermediate_size": 0}, "'moe_intermediate_size' is 0"),
+        ({"mlp_only_layers": [True]}, "'mlp_only_layers' is .* list of whole numbers"),
+        ({"mlp_only_layers": 1}, "'mlp_only_layers' is 1 and must be a list"),
+        ({"decoder_sparse_step": 0}, "'decoder_sparse_step' is 0"),
+    ],
+)
+def test_bad_numbers_of_experts_are_named(changes, message):
+    with pytest.raises(CheckpointError, match=message):
+        describe({**MOE, **changes})
+
+
+def test_some_layers_may_have_no_experts():
+    def counts(**changes):
+        spec = describe({**MOE, "num_hidden_layers": 4, **changes})
+        return [len(spec.feed_forward(layer)) for layer in range(4)]
+
+    assert counts() == [8, 8, 8, 8]
+    assert counts(decoder_sparse_step=2) == [1, 8, 1, 8]
+    assert counts(decoder_sparse_step=2, mlp_only_layers=[1]) == [1, 1, 1, 8]
+
+
+def test_olmoe_does_not_clip():
+    with pytest.raises(UnsupportedError, match="clip_qkv"):
+        describe({**MOE, "model_type": "olmoe", "clip_qkv": 8.0})
+
+
 def test_bitnet_knows_how_its_weights_are_stored():
     config = {**CONFIG, "model_type": "bitnet"}
     online = {"quant_method": "bitnet", "linear_class": "autobitlinear"}

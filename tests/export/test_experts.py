@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.architectures import describe
+from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
+from edgerun_export.architectures import DecoderSpec, Experts, describe, registry
+from edgerun_export.checkpoint import gguf as gguf_reader
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.source.model import interpret
 from edgerun_export.verify.bundle_weights import BundleWeights
 from edgerun_export.verify.compare import relative_error, run_onnx
 from edgerun_export.verify.numpy_model import forward
+from tests.support import gguf_model
 from tests.support.bundles import GOLDEN, error_of, runner
-from tests.support.gguf_model import write_gguf
+from tests.support.gguf_model import stacked, write_experts, write_gguf
 from tests.support.peers import needs_complete_onnxruntime
 
 ARCHITECTURES = {"mixtral": "llama", "olmoe": "olmoe", "qwen3_moe": "qwen3moe"}
@@ -95,6 +98,86 @@ def test_all_experts_must_be_there(tmp_path: Path) -> None:
     missing = pytest.raises(CheckpointError, match="no tensor 'model.layers.0.mlp.experts.7")
     with open_checkpoint(str(path)) as checkpoint, missing:
         interpret(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("expert_weights_norm", True, "'expert_weights_norm' is True"),
+        ("expert_shared_count", 1, "'expert_shared_count' is 1"),
+        ("expert_used_count", 9, "num_experts_per_tok 9 experts, and there are num_experts 8"),
+        (
+            "expert_count",
+            7,
+            r"mlp.gate.weight' has shape \[8, 64\]; config.json asks for \[7, 64\]",
+        ),
+    ],
+)
+def test_what_files_say_of_experts_is_never_ignored(
+    key: str, value: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, tensors = source("olmoe")
+
+    def write_other(writer: gguf.GGUFWriter, spec: DecoderSpec) -> None:
+        write_experts(writer, spec)
+        add = writer.add_bool if isinstance(value, bool) else writer.add_uint32
+        name = f"olmoe.{key}"
+        writer.kv_data[0].pop(name, None)
+        add(name, value)
+
+    monkeypatch.setattr(gguf_model, "write_experts", write_other)
+    path = gguf_model.write_gguf(tmp_path / "model.gguf", "olmoe", config, tensors)
+    with pytest.raises(EdgerunError, match=message), open_checkpoint(str(path)) as checkpoint:
+        interpret(checkpoint)
+
+
+def test_a_tensor_of_experts_has_three_axes_and_there_are_not_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, tensors = source("olmoe")
+    path = gguf_model.write_gguf(tmp_path / "model.gguf", "olmoe", config, tensors)
+    monkeypatch.setattr(gguf_reader, "MAX_TENSORS", 20)
+    with pytest.raises(CheckpointError, match="has more than 20 tensors"):
+        open_checkpoint(str(path))
+    monkeypatch.undo()
+    monkeypatch.setattr(gguf_model, "stacked", flat)
+    path = gguf_model.write_gguf(tmp_path / "flat.gguf", "olmoe", config, tensors)
+    with pytest.raises(CheckpointError, match="expected three axes, the first of experts"):
+        open_checkpoint(str(path))
+
+
+def flat(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """As ``stacked``, but with all rows of all experts one after the other."""
+    whole = stacked(tensors)
+    return {
+        key: value.reshape(-1, value.shape[-1]) if value.ndim == 3 else value
+        for key, value in whole.items()
+    }
+
+
+@needs_complete_onnxruntime
+@pytest.mark.parametrize("normalise", [False, True])
+def test_scores_may_be_sigmoids_and_have_a_factor(
+    normalise: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in no architecture that is here yet."""
+    config, _ = source("olmoe")
+    spec = describe(config)
+    part = spec.layers[0].feed_forward
+    assert isinstance(part, Experts)
+    part = replace(part, scoring="sigmoid", scale=2.5, normalise=normalise)
+    spec = spec.with_feed_forward([part] * spec.num_layers)
+    monkeypatch.setitem(registry._architectures(), "olmoe", lambda config: spec)
+    out = tmp_path / "bundle"
+    export(GOLDEN / "olmoe", out, ExportOptions(weights="fp32"))
+    ids = np.arange(20)
+    expected = forward(spec, BundleWeights(out, spec), ids)
+    assert relative_error(run_onnx(out, spec, ids), expected) <= 1e-4
+    with runner(out, "cpu") as model:
+        assert error_of(model.run(ids), expected) <= 1e-4
+        routes = [node.attrs for node in model.bundle.graph.nodes if node.op == "route"]
+    attributes = {"top_k": 3, "scoring": "sigmoid", "normalise": int(normalise), "scale": 2.5}
+    assert routes == [attributes] * 2
 
 
 # Experts of a model that was trained ternary: the graph rounds what goes into each of them.
