@@ -120,7 +120,7 @@ def other_format(bundle: AlteredBundle) -> None:
 
 
 def only_some_experts(bundle: AlteredBundle) -> None:
-    rename_input(bundle, f"{MLP}/Reshape", 0, f"{MLP}/experts.5/ScatterND/output_0")
+    rename_input(bundle, f"{MLP}/experts", 0, f"{MLP}/experts.5/ScatterND/output_0")
 
 
 def other_rows(bundle: AlteredBundle) -> None:

@@ -47,7 +47,7 @@ class ExpertsBuilder:
             at_expert = f"{at}/experts.{expert}"
             total = self._expert(total, rows, routes, expert, layer, at_expert, projections)
         shape = add("Shape", [hidden], f"{at}/Shape")
-        return add("Reshape", [total, shape], f"{at}/Reshape")
+        return add("Reshape", [total, shape], f"{at}/experts")
 
     def _routes(self, logits: str, experts: Experts, at: str) -> str:
         """How much each token gets of each expert, ``[batch, sequence, experts]``."""
@@ -73,7 +73,7 @@ class ExpertsBuilder:
         if experts.scale != 1:
             scores = add("Mul", [scores, graph.scalar(experts.scale)], f"{at}/Mul")
         nothing = self._nothing(logits, at)
-        return add("ScatterElements", [nothing, ids, scores], f"{at}/ScatterElements", axis=-1)
+        return add("ScatterElements", [nothing, ids, scores], f"{at}/route", axis=-1)
 
     def _expert(
         self,
