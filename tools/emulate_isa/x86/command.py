@@ -36,35 +36,35 @@ def emulate(bochs: Bochs, processor: Processor, only: list[str]) -> list[Outcome
         folder = Path(name)
         code, addresses = kernels.link(folder)
         jobs = [
-            Job(addresses[one.kernel], translate(one.arguments, one.regions), one.chunks)
-            for one in runs
+            Job(addresses[run.kernel], translate(run.arguments, run.regions), run.chunks)
+            for run in runs
         ]
         image = make_image(processor, code, jobs, memory)
         say(f"running {len(jobs)} calls of {len(addresses)} kernels on Bochs's {processor.model}")
         traps, pages = run_image(bochs, processor, image, len(jobs), folder, TIMEOUT_S)
     damaged = {region.guest for region in memory.accept(pages)}
-    outcomes += [one.judge(trap, damaged) for one, trap in zip(runs, traps, strict=True)]
+    outcomes += [run.judge(trap, damaged) for run, trap in zip(runs, traps, strict=True)]
     return outcomes
 
 
 def print_table(outcomes: list[Outcome], verbose: bool) -> None:
     """Prints a line a kernel, and one for every case that failed, or for all."""
     by_kernel: dict[str, list[Outcome]] = defaultdict(list)
-    for one in outcomes:
-        by_kernel[str(one.case.kernel)].append(one)
-        if verbose or one.failure:
-            print(f"{one.case}: {one.excuse or one.failure or 'ok'}")
+    for outcome in outcomes:
+        by_kernel[str(outcome.case.kernel)].append(outcome)
+        if verbose or outcome.failure:
+            print(f"{outcome.case}: {outcome.excuse or outcome.failure or 'ok'}")
     print(f"{'kernel':20} cases  failed  emulator's  largest error")
     for name, its in by_kernel.items():
-        errors = [error for one in its for error in one.errors]
+        errors = [error for outcome in its for error in outcome.errors]
         error = f"{max(errors):.1e}" if errors else "-"
         print(f"{name:20} {_counts(its)}  {error:>13}")
     print(f"{'all':20} {_counts(outcomes)}")
 
 
 def _counts(outcomes: list[Outcome]) -> str:
-    excused = sum(bool(one.excuse) for one in outcomes)
-    failed = sum(bool(one.failure) for one in outcomes) - excused
+    excused = sum(bool(outcome.excuse) for outcome in outcomes)
+    failed = sum(bool(outcome.failure) for outcome in outcomes) - excused
     return f"{len(outcomes):5} {failed:7} {excused:11}"
 
 
@@ -89,4 +89,4 @@ def run(options: argparse.Namespace) -> int:
     warnings.simplefilter("ignore")  # Numba's, about what the kernels' authors know
     outcomes = emulate(bochs, processor, options.only or [""])
     print_table(outcomes, options.verbose)
-    return int(not outcomes or any(one.failure and not one.excuse for one in outcomes))
+    return int(not outcomes or any(outcome.failure and not outcome.excuse for outcome in outcomes))
