@@ -47,6 +47,7 @@ def row_figures(
     Raises:
         InputError: prompt and rows do not fit the model's context.
     """
+    from edgerun.backends.cpu.transfer import NativeTransfer
     from edgerun.state import Batch, SequenceStore
 
     model = llm.model
@@ -56,7 +57,7 @@ def row_figures(
             f"{counts[-1]} rows after a prompt of {start} tokens do not fit the context of "
             f"{context}: ask for fewer --rows or --prompt-tokens"
         )
-    store = SequenceStore(model.states, context)
+    store = SequenceStore(model.states, context, transfer=NativeTransfer())
     slot = store.open()
     store.reserve(slot, start + counts[-1])
     for first in range(0, start, model.chunk_rows):

@@ -16,6 +16,7 @@ from datetime import datetime, timezone
 import numpy as np
 
 from edgerun.backends.base import Backend, CompileOptions, Executable, Progress, Shape
+from edgerun.backends.cpu.transfer import NativeTransfer
 from edgerun.backends.registry import backend_names, make_backend
 from edgerun.errors import EdgerunError
 from edgerun.graph.ir import Graph, Node, ValueShape
@@ -40,7 +41,7 @@ PASTS = (256, 1024)  # tokens before the rows that attend to them
 NORMS = 16
 PAUSE_S, PAUSES = 0.5, 3
 ROUNDS, SECONDS = 3, 0.08  # for each figure
-COPIED_TOKENS = 256
+COPIED_TOKENS, COPIED_LAYERS = 256, 32  # more than caches hold, as a model's are
 LARGE = (2048, 8)  # size and layers of the network whose memory is measured
 STATES = same_attention(1, KV_HEADS, HEAD_DIM)
 TINY = 64
@@ -115,13 +116,22 @@ def measure_device(name: str, device: str, threads: int) -> DeviceProfile:
 
 def measure_copies() -> tuple[float, float]:
     """Bytes of keys and values a second, as float32, out of pages and into them."""
-    store = SequenceStore(STATES, COPIED_TOKENS)
-    slot, name = store.open(), STATES[0].name
+    states = same_attention(COPIED_LAYERS, KV_HEADS, HEAD_DIM)
+    store = SequenceStore(states, COPIED_TOKENS, transfer=NativeTransfer())
+    slot, shape = store.open(), (len(states), 2, COPIED_TOKENS, KV_HEADS, HEAD_DIM)
     store.reserve(slot, COPIED_TOKENS)
-    rows = np.ones((COPIED_TOKENS, KV_HEADS, HEAD_DIM), np.float32)
-    written = best_time(lambda: store.write_block(name, slot, 0, (rows, rows)))
-    read = best_time(lambda: store.read_block(name, slot, 0, COPIED_TOKENS))
-    return 2 * rows.nbytes / read, 2 * rows.nbytes / written
+    rows, out = np.ones(shape, np.float32), np.zeros(shape, np.float32)
+
+    def write() -> None:
+        for state, block in zip(states, rows, strict=True):
+            store.write_block(state.name, slot, 0, tuple(block))
+
+    def read() -> None:
+        for state, block in zip(states, out, strict=True):
+            store.read_block(state.name, slot, 0, COPIED_TOKENS, tuple(block))
+
+    written = best_time(write)
+    return rows.nbytes / best_time(read), rows.nbytes / written
 
 
 class _Bench:
@@ -188,7 +198,7 @@ class _Bench:
         graph, past = timed.graph, timed.past
         executable: Executable = self._backend.compile(graph, Shape.of(rows), self._options)
         owned.callback(executable.close)
-        store = SequenceStore(STATES, past + rows)
+        store = SequenceStore(STATES, past + rows, transfer=NativeTransfer())
         slot = store.open()
         store.reserve(slot, past + rows)
         for start in range(0, past, COPIED_TOKENS):
