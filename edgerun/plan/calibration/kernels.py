@@ -6,11 +6,11 @@ another program had a core is then not what a figure says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import groupby, product
 from typing import TypeAlias
 
 import numpy as np
@@ -20,7 +20,7 @@ from edgerun.backends.cpu.emit.attention import seen_in_pages
 from edgerun.backends.cpu.families import WEIGHT_BITS
 from edgerun.backends.registry import make_backend
 from edgerun.graph.ir import Constant, Graph, Node, ValueShape
-from edgerun.machine.devices import ELEMENTS
+from edgerun.machine.devices import ELEMENTS, interpolated
 from edgerun.machine.profile import (
     GATE,
     MULTIPLY,
@@ -55,10 +55,12 @@ HEAD_DIMS, HEADS, CACHED, ATTENTION_ROWS = (64, 128), 8, 512, (1, 64)
 LEAST_SHARE = 0.5  # of what was timed that is what was meant, whatever the rest is said to cost
 LEAST_OF_NET = 0.01
 NOTHING = same_attention(1, 1, 16)
+CALL = "a call with next to nothing to do"
+ONE_ROW_STARTS, MANY_ROWS_STARTS = 3, 4  # of kernels of attention
 Timed: TypeAlias = tuple[Executable, Callable[[], Values]]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Rates:
     """What kernels do in a second.
 
@@ -69,10 +71,31 @@ class Rates:
         call_s: as ``MachineProfile.call_s``.
     """
 
-    rates: dict[str, dict[int, float]] = field(default_factory=dict)
-    paths: dict[str, dict[int, str]] = field(default_factory=dict)
-    others: dict[str, dict[int, float]] = field(default_factory=dict)
-    call_s: float = float("inf")
+    rates: Mapping[str, Mapping[int, float]]
+    paths: Mapping[str, Mapping[int, str]]
+    others: Mapping[str, Mapping[int, float]]
+    call_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A graph to time.
+
+    Attributes:
+        name: of what is timed, for people too.
+        graph: whose inputs' shapes it states.
+        rows: of the batch.
+        states: that its layers keep.
+        cached: tokens before the rows.
+        pack: how ternary weights are to lie in memory.
+    """
+
+    name: str
+    graph: Graph
+    rows: int
+    states: tuple[State, ...] = NOTHING
+    cached: int = 0
+    pack: str = "two_bits"
 
 
 def measure_rates(threads: int, start_s: float, progress: Progress) -> Rates:
@@ -83,15 +106,100 @@ def measure_rates(threads: int, start_s: float, progress: Progress) -> Rates:
         start_s: what an instruction costs besides its kernel, which is not in the rates.
         progress: told what is measured next.
     """
-    measured = Rates()
+    seconds: dict[tuple[str, int], float] = {}
+    paths: dict[str, dict[int, str]] = {}
     for number in range(ROUNDS):
-        again = ", again" if number else ""
-        progress(f"kernels of attention, norms and gates{again}")
-        _measure_others(threads, start_s, measured)
-        for activations, weights in FAMILIES:
-            progress(f"kernels of {weights} weights, {activations} activations{again}")
-            _measure_family(activations, weights, threads, start_s, measured)
-    return measured
+        for name, trials in groupby(every_trial(), lambda trial: trial.name):
+            progress(f"kernels: {name}{', again' if number else ''}")
+            for trial in trials:
+                with compiled(trial, threads) as (executable, run):
+                    taken = best_time(run, SECONDS)
+                    counted = executable.launches.paths if executable.launches else ()
+                key = name, trial.rows
+                seconds[key] = min(taken, seconds.get(key, taken))
+                special = [path for path in counted if path != MULTIPLY]
+                paths.setdefault(name, {})[trial.rows] = (*special, MULTIPLY)[0]
+    families = {family(*each) for each in FAMILIES}
+    taken_paths = {name: by_rows for name, by_rows in paths.items() if name in families}
+    return rates_of(seconds, taken_paths, start_s)
+
+
+def every_trial() -> Iterator[Trial]:
+    """What is timed, those of a name together."""
+    yield Trial(CALL, attention(HEAD_DIMS[0], 1, 1), 1, same_attention(1, 1, HEAD_DIMS[0]))
+    for name, graph_of_nodes in ELEMENT_GRAPHS.items():
+        for count in (1, NODES):
+            yield Trial(counted(name, count), graph_of_nodes(count), ELEMENT_ROWS)
+    for head_dim in HEAD_DIMS:
+        graph, states = attention(head_dim, HEADS, LAYERS), same_attention(LAYERS, HEADS, head_dim)
+        for rows in ATTENTION_ROWS:
+            yield Trial(attention_kind(head_dim), graph, rows, states, CACHED)
+    for activations, weights in FAMILIES:
+        for load in loads_of(activations, weights):
+            yield trial_of(family(activations, weights), load)
+        narrow = narrow_load(activations, weights)
+        yield trial_of(outputs_kind(family(activations, weights)), narrow)
+
+
+def rates_of(
+    seconds: Mapping[tuple[str, int], float], paths: Mapping[str, Mapping[int, str]], start_s: float
+) -> Rates:
+    """What the quickest runs of all trials say, without what calls and starts take.
+
+    Args:
+        seconds: by name and rows of the trials.
+        paths: that were taken, by family and rows.
+        start_s: see ``measure_rates``.
+    """
+    call_s = max(seconds[CALL, 1] - ONE_ROW_STARTS * start_s, 0.0)
+    others = _element_rates(seconds, start_s)
+    for head_dim, rows in product(HEAD_DIMS, ATTENTION_ROWS):
+        kind = attention_kind(head_dim)
+        starts = LAYERS * start_s * (ONE_ROW_STARTS if rows == 1 else MANY_ROWS_STARTS)
+        work = 2 * HEADS * head_dim * LAYERS * seen_in_pages(CACHED, rows, 0)
+        net = _net(seconds[kind, rows], call_s + starts)
+        others.setdefault(kind, {})[rows] = work / net
+    rates: dict[str, dict[int, float]] = {}
+    for activations, weights in FAMILIES:
+        name = family(activations, weights)
+        rounding = others.get(rounding_kind(activations), {}).get(ELEMENT_ROWS)
+
+        def net_of(kind: str, load: Load, rounding: float | None = rounding) -> float:
+            starts = load.layers * start_s * (1 if load.rows <= FEW_ROWS else 2)
+            rounded = load.rows * load.size[0] / rounding if rounding else 0.0  # once: all read it
+            return _net(seconds[kind, load.rows], call_s + starts + rounded)
+
+        rates[name] = {
+            load.rows: load.multiply_adds / net_of(name, load)
+            for load in loads_of(activations, weights)
+        }
+        narrow, kind = narrow_load(activations, weights), outputs_kind(name)
+        net = net_of(kind, narrow)
+        products = narrow.multiply_adds / interpolated(rates[name], narrow.rows)
+        outputs = narrow.rows * narrow.size[1] * narrow.layers
+        others[kind] = {narrow.rows: outputs / max(net - products, LEAST_OF_NET * net)}
+    return Rates(rates, paths, others, call_s)
+
+
+def _element_rates(
+    seconds: Mapping[tuple[str, int], float], start_s: float
+) -> dict[str, dict[int, float]]:
+    """Elements a second, by what many nodes take longer than one."""
+    elements = ELEMENT_ROWS * WIDTH * (NODES - 1)
+    node_s = {}
+    for name in ELEMENT_GRAPHS:
+        many, one = (seconds[counted(name, count), ELEMENT_ROWS] for count in (NODES, 1))
+        node_s[name] = _net(many, one + (NODES - 1) * start_s) / elements
+    plain = node_s[ELEMENTS]
+    for activations in ROUNDED:
+        both = node_s[rounding_kind(activations)]
+        node_s[rounding_kind(activations)] = _net(both, plain)
+    return {name: {ELEMENT_ROWS: 1 / each} for name, each in node_s.items()}
+
+
+def _net(seconds: float, besides: float) -> float:
+    """What is left of a time without what was measured apart, which is at most half of it."""
+    return max(seconds - besides, LEAST_SHARE * seconds)
 
 
 def loads_of(activations: str, weights: str) -> list[Load]:
@@ -111,60 +219,15 @@ def narrow_load(activations: str, weights: str) -> Load:
     return Load(activations, weights, ELEMENT_ROWS, (NARROW, size), LAYERS)
 
 
-def _measure_family(
-    activations: str, weights: str, threads: int, start_s: float, measured: Rates
-) -> None:
-    name, narrow = family(activations, weights), narrow_load(activations, weights)
-    rounding = measured.others.get(rounding_kind(activations), {}).get(ELEMENT_ROWS)
-    for load in [*loads_of(activations, weights), narrow]:
-        with compiled(load, threads) as (executable, run):
-            seconds = best_time(run, SECONDS) - measured.call_s
-            paths = executable.launches.paths if executable.launches else ()
-        special = [path for path in paths if path != MULTIPLY]
-        starts = load.layers * start_s * (1 if load.rows <= FEW_ROWS else 2)
-        rounded = load.rows * load.size[0] / rounding if rounding else 0.0  # once: all read it
-        net = max(seconds - starts - rounded, LEAST_SHARE * seconds)
-        if load is narrow:
-            of_outputs = net - load.multiply_adds / measured.rates[name][load.rows]
-            outputs = load.rows * load.size[1] * load.layers
-            kind = outputs_kind(name)
-            _keep(measured.others, kind, load.rows, outputs / max(of_outputs, LEAST_OF_NET * net))
-            continue
-        _keep(measured.rates, name, load.rows, load.multiply_adds / net)
-        measured.paths.setdefault(name, {})[load.rows] = (*special, MULTIPLY)[0]
+def trial_of(name: str, load: Load) -> Trial:
+    """A load as what is timed."""
+    pack = "trits" if load.weights == "trits" else "two_bits"
+    return Trial(name, graph_of(load), load.rows, pack=pack)
 
 
-def _measure_others(threads: int, start_s: float, measured: Rates) -> None:
-    """What multiplies no weights: elements by what more nodes take longer, and attention."""
-    others = measured.others
-    least = _seconds(attention(HEAD_DIMS[0], 1, 1), 1, threads, same_attention(1, 1, HEAD_DIMS[0]))
-    measured.call_s = min(measured.call_s, max(least - 3 * start_s, 0.0))
-    elements = ELEMENT_ROWS * WIDTH * (NODES - 1)
-
-    def rate(graph_of_nodes: Callable[[int], Graph]) -> float:
-        many, one = (_seconds(graph_of_nodes(nodes), ELEMENT_ROWS, threads) for nodes in (NODES, 1))
-        return elements / max(many - one - (NODES - 1) * start_s, LEAST_SHARE * many)
-
-    plain = rate(norms)
-    _keep(others, ELEMENTS, ELEMENT_ROWS, plain)
-    _keep(others, GATE, ELEMENT_ROWS, rate(gates))
-    for activations, weights in ROUNDED.items():
-        rounded = rate(partial(rounded_norms, activations, weights))
-        share = max(1 / rounded - 1 / plain, LEAST_SHARE / rounded)
-        _keep(others, rounding_kind(activations), ELEMENT_ROWS, 1 / share)
-    for head_dim, rows in product(HEAD_DIMS, ATTENTION_ROWS):
-        states = same_attention(LAYERS, HEADS, head_dim)
-        graph = attention(head_dim, HEADS, LAYERS)
-        seconds = _seconds(graph, rows, threads, states, CACHED) - measured.call_s
-        seconds -= LAYERS * start_s * (3 if rows == 1 else 4)
-        work = 2 * HEADS * head_dim * LAYERS * seen_in_pages(CACHED, rows, 0)
-        _keep(others, attention_kind(head_dim), rows, work / seconds)
-
-
-def _keep(rates: dict[str, dict[int, float]], name: str, rows: int, rate: float) -> None:
-    """The best of all rounds."""
-    by_rows = rates.setdefault(name, {})
-    by_rows[rows] = max(rate, by_rows.get(rows, 0.0))
+def counted(name: str, count: int) -> str:
+    """Name of a trial with so many nodes."""
+    return f"{name}, {count} nodes"
 
 
 def norms(count: int) -> Graph:
@@ -213,31 +276,22 @@ def attention(head_dim: int, heads: int, layers: int) -> Graph:
     return Graph(nodes, ["q", "k", "v"], [f"y{layers - 1}"], {}, shapes=shapes)
 
 
-def _seconds(
-    graph: Graph, rows: int, threads: int, states: tuple[State, ...] = NOTHING, cached: int = 0
-) -> float:
-    with _compiled(graph, rows, threads, states, cached) as (_, run):
-        return best_time(run, SECONDS)
-
-
-def compiled(load: Load, threads: int) -> AbstractContextManager[Timed]:
-    """Compiles a load on the CPU back-end; yields it and a function that runs it once."""
-    pack = "trits" if load.weights == "trits" else "two_bits"
-    return _compiled(graph_of(load), load.rows, threads, pack=pack)
+ELEMENT_GRAPHS: Mapping[str, Callable[[int], Graph]] = {
+    ELEMENTS: norms,
+    GATE: gates,
+    **{rounding_kind(each): partial(rounded_norms, each, ROUNDED[each]) for each in ROUNDED},
+}
 
 
 @contextmanager
-def _compiled(
-    graph: Graph,
-    rows: int,
-    threads: int,
-    states: tuple[State, ...] = NOTHING,
-    cached: int = 0,
-    pack: str = "two_bits",
-) -> Iterator[Timed]:
-    backend = make_backend("cpu", given={"threads": threads, "pack": pack})
+def compiled(trial: Trial, threads: int) -> Iterator[Timed]:
+    """Compiles a graph on the CPU back-end; yields it and a function that runs it once."""
+    backend = make_backend("cpu", given={"threads": threads, "pack": trial.pack})
+    rows, states, cached = trial.rows, trial.states, trial.cached
     try:
-        executable: Executable = backend.compile(graph, Shape.of(rows), CompileOptions(states))
+        executable: Executable = backend.compile(
+            trial.graph, Shape.of(rows), CompileOptions(states)
+        )
         store = SequenceStore(states, cached + rows)
         slot = store.open()
         store.reserve(slot, cached + rows)  # what is there is zeros
@@ -246,7 +300,7 @@ def _compiled(
         rng = np.random.default_rng(0)
         values = {
             name: rng.standard_normal((rows, shape.width)).astype(np.float32)
-            for name, shape in graph.shapes.items()
+            for name, shape in trial.graph.shapes.items()
         }
         yield executable, lambda: executable(batch, store, values)
         executable.close()

@@ -26,7 +26,7 @@ from edgerun.machine.profile import (
 )
 from edgerun.machine.timing import best_time, median_time
 from edgerun.plan.calibration.devices import measure_devices
-from edgerun.plan.calibration.kernels import compiled, measure_rates
+from edgerun.plan.calibration.kernels import compiled, measure_rates, trial_of
 from edgerun.plan.calibration.loads import Load
 from edgerun.plan.calibration.peaks import measure_fork_join, measure_peaks
 
@@ -146,7 +146,7 @@ def measure_contended(threads: int) -> float | None:
     its own, as a program in another terminal is. None where none can be started.
     """
     ratios = []
-    with compiled(DECODING, threads) as (_, run):
+    with compiled(trial_of("decoding", DECODING), threads) as (_, run):
         best_time(run)
         for _ in range(3):
             alone = median_time(run)
