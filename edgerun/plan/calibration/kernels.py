@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, product
+from itertools import product
 from typing import TypeAlias
 
 import numpy as np
@@ -82,7 +82,7 @@ class Trial:
     """A graph to time.
 
     Attributes:
-        name: of what is timed, for people too.
+        name: of what is timed.
         graph: whose inputs' shapes it states.
         rows: of the batch.
         states: that its layers keep.
@@ -108,24 +108,23 @@ def measure_rates(threads: int, start_s: float, progress: Progress) -> Rates:
     """
     seconds: dict[tuple[str, int], float] = {}
     paths: dict[str, dict[int, str]] = {}
-    for number in range(ROUNDS):
-        for name, trials in groupby(every_trial(), lambda trial: trial.name):
-            progress(f"kernels: {name}{', again' if number else ''}")
-            for trial in trials:
-                with compiled(trial, threads) as (executable, run):
-                    taken = best_time(run, SECONDS)
-                    counted = executable.launches.paths if executable.launches else ()
-                key = name, trial.rows
-                seconds[key] = min(taken, seconds.get(key, taken))
-                special = [path for path in counted if path != MULTIPLY]
-                paths.setdefault(name, {})[trial.rows] = (*special, MULTIPLY)[0]
+    for number in range(1, ROUNDS + 1):
+        progress(f"kernels, round {number} of {ROUNDS}")
+        for trial in every_trial():
+            with compiled(trial, threads) as (executable, run):
+                taken = best_time(run, SECONDS)
+                taken_paths = executable.launches.paths if executable.launches else ()
+            key = trial.name, trial.rows
+            seconds[key] = min(taken, seconds.get(key, taken))
+            special = [path for path in taken_paths if path != MULTIPLY]
+            paths.setdefault(trial.name, {})[trial.rows] = (*special, MULTIPLY)[0]
     families = {family(*each) for each in FAMILIES}
-    taken_paths = {name: by_rows for name, by_rows in paths.items() if name in families}
-    return rates_of(seconds, taken_paths, start_s)
+    of_families = {name: by_rows for name, by_rows in paths.items() if name in families}
+    return rates_of(seconds, of_families, start_s)
 
 
 def every_trial() -> Iterator[Trial]:
-    """What is timed, those of a name together."""
+    """What is timed."""
     yield Trial(CALL, attention(HEAD_DIMS[0], 1, 1), 1, same_attention(1, 1, HEAD_DIMS[0]))
     for name, graph_of_nodes in ELEMENT_GRAPHS.items():
         for count in (1, NODES):

@@ -79,7 +79,7 @@ def test_everything_is_measured_and_kept() -> None:
     assert min(rate for rates in found.rates.values() for rate in rates.values()) > 0
     assert found.contended is not None
     assert found.contended > 0
-    assert "kernels: int8_row/ternary" in said
+    assert "kernels, round 1 of 1" in said
     assert found.devices == DEVICES
     kinds = {"elements", "gate", "rounding/int8_row", "rounding/int8_block"}
     assert {name: set(by_rows) for name, by_rows in found.other_rates.items()} == {
