@@ -119,15 +119,23 @@ class DeviceProfile:
         """
         calls = self._nearest_kind(ATTENTION)
         past = self.room(cached)
-        same = tuple(call for call in calls if call.past == past) or calls
+        nearest = min((call.past for call in calls), key=lambda room: abs(room - past))
+        same = tuple(call for call in calls if call.past == nearest)
         return sum(
             size * token_work * (past + size) / self._rate(same, size) for size in self.cut(rows)
         )
 
     def room(self, cached: int) -> int:
-        """Tokens that a call computes where so many are cached."""
-        rooms = {call.past for call in self.calls.get(ATTENTION, ())}
-        return min((room for room in rooms if room >= cached), default=cached)
+        """Tokens that a call computes where so many are cached.
+
+        Beyond what was timed rooms go on growing as they did.
+        """
+        rooms = sorted({call.past for call in self.calls.get(ATTENTION, ())} - {0})
+        if len(rooms) < 2:
+            return next((room for room in rooms if room >= cached), cached)
+        while rooms[-1] < cached:
+            rooms.append(rooms[-1] * rooms[-1] // rooms[-2])
+        return next(room for room in rooms if room >= cached)
 
     def calls_seconds(self, rows: int) -> float:
         """Seconds that the calls for so many rows cost besides their work."""

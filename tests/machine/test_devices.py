@@ -44,7 +44,7 @@ def test_work_that_was_not_timed_counts_as_the_nearest_that_was() -> None:
 
 def test_attention_computes_all_tokens_that_a_call_has_room_for() -> None:
     assert [DEVICE.room(cached) for cached in (0, 256, 257, 1024, 5000)] == [
-        256, 256, 1024, 1024, 5000,
+        256, 256, 1024, 1024, 16384,
     ]  # fmt: skip
     few, same, more = (DEVICE.attention_seconds(64, 1, cached) for cached in (1, 256, 257))
     assert few == same == pytest.approx(64 * (256 + 64) * 4e-3 / 6400)
@@ -69,3 +69,14 @@ def test_every_network_holds_the_weights() -> None:
     assert profile.held_bytes(50, 10) == 2 * 100
     assert profile.held_bytes(50, 4000) == 5 * 100
     assert DEVICE.held_bytes(50, 256) == 0  # not measured
+
+
+def test_beyond_the_rooms_that_were_timed_they_grow_and_the_last_speed_counts() -> None:
+    calls = (Call(64, 1000, 1.0, 256), Call(64, 1000, 0.5, 1024))
+    device = DeviceProfile({ATTENTION: calls})
+    assert device.room(1025) == 4096
+    assert device.attention_seconds(64, 1.0, 1025) == pytest.approx(64 * (4096 + 64) / 2000)
+    assert device.attention_seconds(64, 1.0, 200) == pytest.approx(64 * (256 + 64) / 1000)
+    one = DeviceProfile({ATTENTION: calls[:1]})
+    assert (one.room(100), one.room(300)) == (256, 300)  # how they grow is not known
+    assert DeviceProfile({}).room(7) == 7
