@@ -67,7 +67,9 @@ def expected(folder: Path, replies: list[Reply]) -> list[NDArray[np.float32]]:
         return [forced(cpu, reply) for reply in replies]
 
 
-@pytest.mark.parametrize("place", [*PLACES, NPUW])
+@pytest.mark.parametrize(
+    "place", [PLACES[0], pytest.param(PLACES[1], marks=pytest.mark.slow), PLACES[2], NPUW]
+)
 def test_tokens_differ_only_where_two_are_nearly_as_likely(
     place: str, folder: Path, replies: list[Reply], expected: list[NDArray[np.float32]]
 ) -> None:
