@@ -229,6 +229,8 @@ def _session(folder: Path, exact: bool) -> Any:
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 4  # its errors come as exceptions
     settings.add_session_config_entry(_EXTERNAL_FOLDER, str(folder))
+    # Which it would plan by the square of the number of nodes, and experts are many.
+    settings.enable_mem_reuse = not any(node.op_type == "ScatterND" for node in model.graph.node)
     return onnxruntime.InferenceSession(
         model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
     )
