@@ -61,6 +61,7 @@ def test_the_toys_are_nothing_but_one_file_each() -> None:
         "graph/passes/decay.py",
         "graph/passes/double.py",
         "kernels/pointwise/double.py",
+        "offload/policies/mru.py",
         "ops/decay.py",
         "ops/double.py",
         "state/codecs/bf16.py",
@@ -116,6 +117,10 @@ def test_an_eviction_policy(used: dict[str, Any]) -> None:
     assert policy["lru"] == [False, True]  # the first prompt went, the second is still there
     assert policy["mru"] == [True, False]
     assert policy["refusal"] == "eviction is 'fifo'; expected one of lfu, lru, mru"
+
+
+def test_a_policy_for_caches_of_experts(used: dict[str, Any]) -> None:
+    assert used["experts"] == {"lru": [1], "mru": [2]}
 
 
 def test_an_op(used: dict[str, Any]) -> None:

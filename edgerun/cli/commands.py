@@ -28,6 +28,7 @@ COMMANDS = {
     "plan": "Show which part of a model runs where.",
     "inspect": "Show what is in a bundle.",
     "perplexity": "Measure bits per byte and perplexity of a text.",
+    "trace": "Write down which experts the tokens of a text go to.",
     "doctor": "Show what this machine has, and what is missing.",
     "cache": "Show or clear what edgerun keeps on this machine.",
     "completion": "Print a script that completes commands in a shell.",

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from edgerun.llm.llm import LLM
 
 Command: TypeAlias = Callable[..., None]
+T = TypeVar("T")
 
 MODEL_HELP = "Folder of a bundle; the model that comes with edgerun if left out."
 Model = Annotated[Path | None, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
@@ -137,7 +138,8 @@ def with_sampling(command: Command) -> Command:
     """Gives a command an option for everything that can be asked of a reply.
 
     They stand in the place of its parameter ``sampling``, which becomes a dictionary of those that
-    were given, all checked before a model is loaded.
+    were given, all checked before a model is loaded. A command may have one of them as a parameter
+    of its own.
     """
     from edgerun.engine.chooser.params import SamplingParams, all_options
 
@@ -152,7 +154,9 @@ def with_sampling(command: Command) -> Command:
         SamplingParams(**sampling)
         return sampling
 
-    return _spread(command, "sampling", list(map(_parameter, offered.values())), collect)
+    declared = inspect.signature(command).parameters
+    parameters = [_parameter(entry) for name, entry in offered.items() if name not in declared]
+    return _spread(command, "sampling", parameters, collect)
 
 
 def _spread(
@@ -195,10 +199,15 @@ def _parameter(entry: Option) -> inspect.Parameter:
 
 def load(model: Path | None, **options: Any) -> LLM:
     """Loads a model for a command; slow steps and warnings are announced on stderr."""
-    import logging
-
     from edgerun.llm import llm
+
+    return load_by(llm.load, model, **options)
+
+
+def load_by(loader: Callable[..., T], model: Path | None, **options: Any) -> T:
+    """Like ``load``, by another function than ``llm.load``."""
+    import logging
 
     logging.basicConfig(format="edgerun: %(message)s", level=logging.WARNING)
     with first_run() as progress:
-        return llm.load(model, progress=progress, **given(**options))
+        return loader(model, progress=progress, **given(**options))

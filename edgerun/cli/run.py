@@ -69,7 +69,7 @@ def run(
 
         ChatTemplate.prepare()
     with options.load(folder, **loading) as llm:
-        stream = _start(llm, whole_prompt, system, raw, sampling)
+        stream = start(llm, whole_prompt, system, raw, sampling)
         completion = _finish(stream, quiet=as_json)
         if as_json:
             devices = [asdict(report) for report in llm.reports()]
@@ -103,9 +103,10 @@ def summary(completion: Completion) -> dict[str, Any]:
     }
 
 
-def _start(
+def start(
     llm: LLM, text: str, system: str | None, raw: bool, sampling: dict[str, Any]
 ) -> TextStream:
+    """Begins a reply to a text, in the chat format of a model that has one."""
     if raw or not llm.has_chat_template:
         if system is not None:
             from edgerun.errors import InputError

@@ -39,7 +39,7 @@ from edgerun.state.memory import Memory
 from edgerun.values import shown, suggestion
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
     from edgerun.engine.chooser.keywords import SamplingKeywords
     from edgerun.llm.loading import LoadKeywords
@@ -311,7 +311,7 @@ class LLM:
             f"{model.threads} thread{'s' if model.threads > 1 else ''}>"
         )
 
-    def __enter__(self) -> LLM:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

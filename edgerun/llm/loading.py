@@ -241,7 +241,11 @@ def prepare(path: str | Path | None, options: LoadOptions) -> Model:
     """
     if path is not None:
         SandboxedLibrary.prepare()
-    bundle = open_bundle(resolve(path), verify=options.verify)
+    return prepare_bundle(open_bundle(resolve(path), verify=options.verify), options)
+
+
+def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:
+    """Plans and compiles a bundle; see ``prepare``."""
     config = bundle.config
     texts = {name: _read_json(bundle, name) for name in (TOKENIZER_CONFIG, GENERATION_CONFIG)}
     tokenizer = read_tokenizer(bundle, texts[TOKENIZER_CONFIG])

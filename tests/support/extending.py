@@ -27,6 +27,8 @@ from edgerun.engine.engine import Engine
 from edgerun.formats import PackedWeight
 from edgerun.llm.llm import LLM
 from edgerun.model.bundle import open_bundle
+from edgerun.offload.cache import ExpertCache, Step
+from edgerun.offload.policies.registry import policies
 from edgerun.ops.registry import OPS
 from edgerun.state import Batch, SequenceStore, same_attention
 from edgerun.state.capacity import sequence_bytes
@@ -341,6 +343,16 @@ def policy(folder: Path) -> dict[str, Any]:
     }
 
 
+def experts() -> dict[str, list[int]]:
+    """Who leaves a cache with room for two when a third expert comes."""
+    left = {}
+    for name in ("lru", "mru"):
+        cache = ExpertCache(2, policies()[name]())
+        steps = [Step(0, (expert,), (1.0,)) for expert in (1, 2, 3)]
+        left[name] = [expert for step in steps for _, expert in cache.access(step).evicted]
+    return left
+
+
 def use(checkpoint: Path, folder: Path) -> dict[str, Any]:
     """Uses everything once."""
     return {
@@ -353,6 +365,7 @@ def use(checkpoint: Path, folder: Path) -> dict[str, Any]:
         "recurrent": recurrent(folder),
         "activation": activation(checkpoint, folder),
         "policy": policy(folder),
+        "experts": experts(),
     }
 
 

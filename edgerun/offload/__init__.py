@@ -1,0 +1,1 @@
+"""Experts that do not all fit: what was asked of them, and which of them stay where it is fast."""

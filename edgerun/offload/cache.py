@@ -1,0 +1,93 @@
+"""A cache of experts: a number of equal slots, and a policy that says who leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import nsmallest
+
+from edgerun.errors import InputError
+from edgerun.offload.policies.base import Entry, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a layer needs at once: the experts of a token, or of all tokens of a call.
+
+    Attributes:
+        layer: its number.
+        experts: each once.
+        scores: how much the result of each counts.
+    """
+
+    layer: int
+    experts: tuple[int, ...]
+    scores: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a step led to.
+
+    Attributes:
+        missing: experts that have to be fetched.
+        evicted: those that make room for them.
+    """
+
+    missing: tuple[Entry, ...]
+    evicted: tuple[Entry, ...]
+
+
+class ExpertCache:
+    """Knows which experts are resident; moves nothing itself.
+
+    All experts of a step are resident when it is over, for they are computed from their slots, so
+    none of them leaves for another.
+    """
+
+    def __init__(self, capacity: int, policy: Policy) -> None:
+        """Makes an empty cache.
+
+        Args:
+            capacity: experts that it has room for.
+            policy: says who leaves; of this cache alone.
+
+        Raises:
+            InputError: there is no room at all.
+        """
+        if capacity < 1:
+            raise InputError(f"a cache of {capacity} experts; expected room for 1 or more")
+        self._capacity = capacity
+        self._policy = policy
+        self._resident: set[Entry] = set()
+
+    @property
+    def resident(self) -> frozenset[Entry]:
+        """The experts that are there."""
+        return frozenset(self._resident)
+
+    def access(self, step: Step) -> Access:
+        """Makes the experts of a step resident.
+
+        Raises:
+            InputError: they are more than the cache has room for; nothing was changed.
+        """
+        entries = [(step.layer, expert) for expert in step.experts]
+        if len(entries) > self._capacity:
+            raise InputError(
+                f"layer {step.layer} needs {len(entries)} experts at once and the cache has room "
+                f"for {self._capacity}: give it room for {len(entries)} or more"
+            )
+        self._policy.use(step.layer, step.experts, step.scores)
+        missing = tuple(entry for entry in entries if entry not in self._resident)
+        excess = len(self._resident) + len(missing) - self._capacity
+        evicted = tuple(self._victims(excess, entries)) if excess > 0 else ()
+        self._resident.difference_update(evicted)
+        self._resident.update(missing)
+        return Access(missing, evicted)
+
+    def _victims(self, count: int, needed: list[Entry]) -> Iterator[Entry]:
+        others = self._resident.difference(needed)
+        for entry in nsmallest(count, others, key=lambda entry: (self._policy.rank(entry), entry)):
+            self._policy.leave(entry)
+            yield entry

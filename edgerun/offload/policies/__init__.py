@@ -1,0 +1,1 @@
+"""Which expert leaves a cache first: one policy a file, found by its name."""

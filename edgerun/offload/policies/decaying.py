@@ -1,0 +1,38 @@
+"""Sums of what was seen, in which the past counts less and less."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Sequence
+from math import log2
+
+from edgerun.offload.policies.base import Entry, Policy, Rank
+
+
+class Decaying(Policy):
+    """Ranks by ``sum gain * 2 ** (-decay * steps ago)``, over all uses, in the cache or not.
+
+    All sums shrink alike with time, so none is touched but those that grow: kept is the logarithm
+    of what a sum would be at step 0. Steps are counted by layer.
+    """
+
+    decay: float
+
+    def __init__(self) -> None:
+        self._steps: dict[int, int] = defaultdict(int)
+        self._sums: dict[Entry, float] = {}  # log2
+
+    @abstractmethod
+    def gain(self, score: float) -> float:
+        """What a use adds, more than 0."""
+
+    def use(self, layer: int, experts: Sequence[int], scores: Sequence[float]) -> None:
+        self._steps[layer] += 1
+        for expert, score in zip(experts, scores, strict=True):
+            new = log2(self.gain(score)) + self.decay * self._steps[layer]
+            old = self._sums.get((layer, expert), float("-inf"))
+            self._sums[layer, expert] = max(old, new) + log2(1 + 2.0 ** -abs(old - new))
+
+    def rank(self, entry: Entry) -> Rank:
+        return (self._sums[entry] - self.decay * self._steps[entry[0]],)

@@ -1,0 +1,34 @@
+"""What a cache would have done, had it been there when a trace was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from edgerun.offload.cache import ExpertCache, Step
+from edgerun.offload.policies.base import Policy
+from edgerun.offload.trace_file import NO_EXPERT, Trace
+
+
+def steps_of(trace: Trace, place: int) -> list[Step]:
+    """What a layer needs, token by token.
+
+    Args:
+        trace: of a model.
+        place: of the layer among those of the trace.
+    """
+    steps = []
+    for choices in trace.choices[:, place]:
+        made = choices[choices["expert"] != NO_EXPERT]
+        experts, scores = made["expert"].tolist(), made["weight"].tolist()
+        steps.append(Step(trace.layers[place], tuple(experts), tuple(scores)))
+    return steps
+
+
+def count_hits(steps: Iterable[Step], capacity: int, policy: Policy) -> int:
+    """How many experts are resident when they are needed, in a cache that is empty at first.
+
+    Raises:
+        InputError: the cache is too small for a step.
+    """
+    cache = ExpertCache(capacity, policy)
+    return sum(len(step.experts) - len(cache.access(step).missing) for step in steps)

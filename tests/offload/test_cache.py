@@ -1,0 +1,185 @@
+"""Caches of experts, under every policy: room, what is needed, and the best that could be."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from functools import cache
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgerun.errors import InputError
+from edgerun.offload.belady import Belady
+from edgerun.offload.cache import ExpertCache, Step
+from edgerun.offload.policies.base import Entry, Policy
+from edgerun.offload.policies.lfu import LeastFrequentlyUsed
+from edgerun.offload.policies.lrfu import LeastRecentlyFrequentlyUsed
+from edgerun.offload.policies.lru import LeastRecentlyUsed
+from edgerun.offload.policies.mrs import MinusRecentScore
+from edgerun.offload.policies.registry import policies
+from edgerun.offload.policies.static import Static
+from edgerun.offload.replay import count_hits
+
+EXPERTS = 6
+NAMES = ["lfu", "lru", "lrfu", "mrs", "static"]
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[int, list[Step]]:
+    """Room, and steps of one or two layers that fit."""
+    layers = draw(st.integers(1, 2))
+    capacity = draw(st.integers(1, layers * EXPERTS))
+    most = min(capacity, EXPERTS)
+    steps = []
+    needs = st.lists(st.integers(0, EXPERTS - 1), max_size=most, unique=True)
+    for experts in draw(st.lists(needs, min_size=1, max_size=30)):
+        scores = tuple((7 * expert + len(steps)) % 5 / 5 for expert in experts)
+        steps.append(Step(draw(st.integers(0, layers - 1)), tuple(experts), scores))
+    return capacity, steps
+
+
+def entries(step: Step) -> list[Entry]:
+    return [(step.layer, expert) for expert in step.experts]
+
+
+def test_the_policies_are_files() -> None:
+    assert sorted(policies()) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "belady"])
+@given(runs())
+def test_a_cache_never_has_more_than_its_room_nor_less_than_what_is_needed(
+    name: str, run: tuple[int, list[Step]]
+) -> None:
+    capacity, steps = run
+    policy = Belady(steps) if name == "belady" else policies()[name]()
+    experts = ExpertCache(capacity, policy)
+    resident: set[Entry] = set()
+    for step in steps:
+        access = experts.access(step)
+        needed = entries(step)
+        assert set(access.missing) == set(needed) - resident
+        assert len(access.missing) == len({*access.missing})
+        assert set(access.evicted) <= resident - set(needed)
+        assert len(access.evicted) == max(0, len(resident) + len(access.missing) - capacity)
+        resident = (resident - set(access.evicted)) | set(needed)
+        assert experts.resident == resident
+        assert len(resident) <= capacity
+
+
+@given(runs())
+def test_no_policy_hits_more_often_than_the_one_that_knows_the_future(
+    run: tuple[int, list[Step]],
+) -> None:
+    capacity, steps = run
+    best = count_hits(steps, capacity, Belady(steps))
+    for policy in policies().values():
+        assert count_hits(steps, capacity, policy()) <= best
+
+
+@given(runs())
+def test_what_knows_the_future_is_the_best_of_all_ways(run: tuple[int, list[Step]]) -> None:
+    """Against a search through everything that a cache could keep."""
+    capacity, steps = min(run[0], 3), [step for step in run[1][:7] if len(step.experts) <= 3]
+    steps = [step for step in steps if len(step.experts) <= capacity]
+    assert count_hits(steps, capacity, Belady(steps)) == most_hits(capacity, tuple(steps))
+
+
+def most_hits(capacity: int, steps: tuple[Step, ...]) -> int:
+    @cache
+    def best(place: int, resident: frozenset[Entry]) -> int:
+        if place == len(steps):
+            return 0
+        needed = frozenset(entries(steps[place]))
+        others = sorted(resident - needed)
+        room = min(len(others), capacity - len(needed))
+        return len(resident & needed) + max(
+            best(place + 1, needed | frozenset(kept)) for kept in combinations(others, room)
+        )
+
+    return best(0, frozenset())
+
+
+@given(runs())
+def test_lru_is_that_of_an_ordered_dictionary(run: tuple[int, list[Step]]) -> None:
+    capacity, steps = run
+    experts = ExpertCache(capacity, LeastRecentlyUsed())
+    reference: OrderedDict[Entry, None] = OrderedDict()
+    for step in steps:
+        experts.access(step)
+        for entry in entries(step):
+            reference[entry] = None
+            reference.move_to_end(entry)
+        while len(reference) > capacity:
+            reference.popitem(last=False)
+        assert experts.resident == set(reference)
+
+
+@given(runs(), st.sampled_from(["lrfu", "mrs"]))
+def test_decaying_sums_are_those_of_their_formula(run: tuple[int, list[Step]], name: str) -> None:
+    """S(t) = gain + (1 - a) S(t - 1), which the policy has as a logarithm."""
+    _, steps = run
+    policy: Policy
+    policy = LeastRecentlyFrequentlyUsed(0.1) if name == "lrfu" else MinusRecentScore(0.1)
+    shrink = 2**-0.1 if name == "lrfu" else 0.9
+    sums = {(layer, expert): 0.0 for layer in range(2) for expert in range(EXPERTS)}
+    for step in steps:
+        policy.use(step.layer, step.experts, step.scores)
+        for expert in range(EXPERTS):
+            sums[step.layer, expert] *= shrink
+        for expert, score in zip(step.experts, step.scores, strict=True):
+            sums[step.layer, expert] += 1 if name == "lrfu" else max(score, 2**-24)
+    for entry in {entry for step in steps for entry in entries(step)}:
+        assert 2 ** policy.rank(entry)[0] == pytest.approx(sums[entry])
+
+
+def feed(policy: Policy, capacity: int, experts: str) -> Iterator[str]:
+    """Experts one at a time, by letters; yields who leaves."""
+    slots = ExpertCache(capacity, policy)
+    for letter in experts:
+        for _, expert in slots.access(Step(0, (ord(letter),), (0.5,))).evicted:
+            yield chr(expert)
+
+
+def test_lfu_gives_up_the_rare_and_forgets_old_favourites() -> None:
+    assert list(feed(LeastFrequentlyUsed(), 2, "aaabcd")) == ["b", "c"]
+    favourites = list(feed(LeastFrequentlyUsed(), 2, "aaa" + "bcdefg"))
+    assert "a" in favourites  # which plain counts would keep for ever
+
+
+def test_lrfu_lies_between_lru_and_lfu() -> None:
+    experts = "aaabcabca"
+    assert list(feed(LeastRecentlyFrequentlyUsed(50), 2, experts)) == list(
+        feed(LeastRecentlyUsed(), 2, experts)
+    )
+    assert "a" not in feed(LeastRecentlyFrequentlyUsed(0), 2, experts)
+
+
+def test_mrs_goes_by_scores() -> None:
+    slots = ExpertCache(2, MinusRecentScore())
+    slots.access(Step(0, (1, 2), (0.1, 0.9)))
+    assert slots.access(Step(0, (3,), (0.5,))).evicted == ((0, 1),)
+
+
+def test_static_pins_what_was_used_most_in_the_beginning() -> None:
+    left = list(feed(Static(profiled=4), 2, "aaab" + "bbbbcbdbe" * 3))
+    assert "a" not in left
+    assert "b" in left  # most used of all, but too late
+
+
+@pytest.mark.parametrize("capacity", [0, -1])
+def test_a_cache_without_room_is_refused(capacity: int) -> None:
+    with pytest.raises(InputError, match=f"a cache of {capacity} experts; expected room for 1"):
+        ExpertCache(capacity, LeastRecentlyUsed())
+
+
+def test_a_step_that_does_not_fit_is_refused_and_changes_nothing() -> None:
+    slots = ExpertCache(2, LeastRecentlyUsed())
+    slots.access(Step(4, (1,), (1.0,)))
+    message = "layer 4 needs 3 experts at once and the cache has room for 2: give it room for 3"
+    with pytest.raises(InputError, match=message):
+        slots.access(Step(4, (1, 2, 3), (1.0, 1.0, 1.0)))
+    assert slots.resident == {(4, 1)}
