@@ -79,15 +79,25 @@ def calibrate(threads: int, progress: Progress = lambda text: None) -> MachinePr
 def _measure_all(threads: int, progress: Progress) -> MachineProfile:
     """All but what needs another process."""
     counts = thread_counts(threads)
-    progress(f"speed of memory with {_listed(counts)} threads")
-    bandwidth = {count: measure_bandwidth(count) for count in counts}
+    speeds: dict[int, list[float]] = {count: [] for count in counts}
+
+    def read_memory() -> None:
+        """Once more: what else uses the memory comes and goes, and the best moment counts."""
+        progress(f"speed of memory with {_listed(counts)} threads")
+        for count in counts:
+            speeds[count].append(measure_bandwidth(count))
+
+    read_memory()
     progress("cost of starting an instruction")
     fork_join = {count: measure_fork_join(count) for count in counts}
     progress("peak of the instructions that multiply")
     peaks = measure_peaks(counts)
     measured = measure_rates(threads, fork_join[threads], progress)
+    read_memory()
+    devices = measure_devices(threads, progress)
+    read_memory()
     return MachineProfile(
-        bandwidth=bandwidth,
+        bandwidth={count: max(each) for count, each in speeds.items()},
         rates=measured.rates,
         paths=measured.paths,
         peaks=peaks,
@@ -96,7 +106,7 @@ def _measure_all(threads: int, progress: Progress) -> MachineProfile:
         other_rates=measured.others,
         call_s=measured.call_s,
         cache_bytes=last_cache_bytes(),
-        devices=measure_devices(threads, progress),
+        devices=devices,
     )
 
 

@@ -92,6 +92,14 @@ def test_everything_is_measured_and_kept() -> None:
     assert 0 < found.call_s < 1
 
 
+def test_the_best_of_several_moments_is_what_memory_can_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    speeds = iter([2e9, 5e9, 3e9])  # before the kernels, after them, after the devices
+    monkeypatch.setattr(calibration, "measure_bandwidth", lambda threads: next(speeds))
+    assert calibration.calibrate(1).bandwidth == {1: 5e9}
+
+
 def test_the_quickest_of_all_rounds_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: dict[tuple[str, int], list[float]] = {}
     (trial,) = [each for each in every_trial() if each.name == "attention/64"]
