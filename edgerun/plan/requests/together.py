@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from edgerun.backends.base import FEW_ROWS, Backend, Phase
 from edgerun.backends.estimates import kept_bytes
+from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph
 from edgerun.plan.planner import cheapest_path, cost_bases, make_plan, refusals_of
 from edgerun.plan.plans import NEVER, Plan, Refusal, Route, Segment
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from edgerun.plan.requests.breakeven import Split
 
 FOLLOWS = "these rows go where replies are computed"
+# What a device must gain that is the processor: it has the same cores and the same memory, and
+# either was measured in a slower moment than the other.
+LEAST_GAIN = 0.15
 
 
 def plan_together(
@@ -49,7 +53,7 @@ def plan_together(
     large = _too_large(graph, backends, budget)
     excluded = {refusal.backend for refusal in large}
     mixing = [each for each in backends if not each.whole_graph and each.name not in excluded]
-    pair = place_alone(tasks, mixing) or place_together(tasks, mixing)
+    pair = place_alone(tasks, mixing) or _place_for_sure(tasks, mixing)
     used = {backend.name for _, backend, _ in pair.replies}
     others = [backend for backend in mixing if backend.name in used]
     segments: dict[Phase, tuple[Segment, ...]] = {}
@@ -74,6 +78,18 @@ def plan_together(
 
     refused_splits = other_splits(tasks, mixing, pair.prompts, pair.replies)
     return replace(plan, splits=(*plan.splits, *refused_splits))
+
+
+def _place_for_sure(tasks: Tasks, backends: Sequence[Backend]) -> Pair:
+    """The cheapest placements; devices that are the processor must gain ``LEAST_GAIN``."""
+    pair = place_together(tasks, backends)
+    if not any(backend.is_processor for _, backend, _ in (*pair.prompts, *pair.replies)):
+        return pair
+    try:
+        apart = place_together(tasks, [each for each in backends if not each.is_processor])
+    except UnsupportedError:  # nothing else runs all nodes
+        return pair
+    return pair if pair.seconds <= (1 - LEAST_GAIN) * apart.seconds else apart
 
 
 def _too_large(graph: Graph, backends: Sequence[Backend], budget: Budget) -> list[Refusal]:

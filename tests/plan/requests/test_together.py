@@ -123,6 +123,15 @@ def test_a_device_that_is_slower_is_refused_with_the_figures(calibrated: Any, ve
     assert "slower by estimate" in reasons[0]
 
 
+@pytest.mark.parametrize(("faster", "goes"), [(1.1, False), (2.0, True)])
+def test_a_device_that_is_the_processor_must_gain_more_than_moments_differ_by(
+    calibrated: Any, version: str, faster: float, goes: bool
+) -> None:
+    calibrated(device(version, faster * 1e8, faster * 1e8))
+    places = {name for names in where(plan()).values() for name in names}
+    assert ("openvino:CPU" in places) is goes
+
+
 def test_a_device_whose_launch_takes_longer_than_a_call_gains_takes_nothing(
     calibrated: Any, version: str
 ) -> None:
