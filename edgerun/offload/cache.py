@@ -78,12 +78,12 @@ class ExpertCache:
                 f"layer {step.layer} needs {len(entries)} experts at once and the cache has room "
                 f"for {self._capacity}: give it room for {len(entries)} or more"
             )
-        self._policy.use(step.layer, step.experts, step.scores)
         missing = tuple(entry for entry in entries if entry not in self._resident)
         excess = len(self._resident) + len(missing) - self._capacity
         evicted = tuple(self._victims(excess, entries)) if excess > 0 else ()
         self._resident.difference_update(evicted)
         self._resident.update(missing)
+        self._policy.use(step.layer, step.experts, step.scores)
         return Access(missing, evicted)
 
     def _victims(self, count: int, needed: list[Entry]) -> Iterator[Entry]:

@@ -127,6 +127,7 @@ def test_choices_go_by_weight() -> None:
     none = NO_EXPERT
     assert choices["expert"].tolist() == [[2, 1, 3], [2, none, none], [none, none, none]]
     assert choices["weight"].tolist() == [[0.5, 0.25, 0.25], [0, 0, 0], [0, 0, 0]]
+    assert choices_of(-routes, 3)["expert"].tolist() == choices["expert"].tolist()
     assert choices_of(routes, 5)["expert"][0].tolist() == [2, 1, 3, none, none]
 
 

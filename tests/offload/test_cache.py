@@ -150,6 +150,10 @@ def test_lfu_gives_up_the_rare_and_forgets_old_favourites() -> None:
     assert "a" in favourites  # which plain counts would keep for ever
 
 
+def test_lfu_counts_anew_when_an_expert_comes_back() -> None:
+    assert list(feed(LeastFrequentlyUsed(), 2, "aaaaa" + "bb" + "cbc")) == ["b", "c", "b"]
+
+
 def test_lrfu_lies_between_lru_and_lfu() -> None:
     experts = "aaabcabca"
     assert list(feed(LeastRecentlyFrequentlyUsed(50), 2, experts)) == list(

@@ -143,6 +143,12 @@ def test_a_header_that_makes_no_sense_is_refused(
         read_trace(path)
 
 
+def test_sizes_below_zero_are_refused_even_if_their_product_is_right(path: Path) -> None:
+    edit_header(path, lambda header: header.update(tokens=-5, top_k=-3), sign=True)
+    with pytest.raises(InputError, match="was cut off or altered"):
+        read_trace(path)
+
+
 def test_a_header_without_a_field_is_refused(path: Path) -> None:
     edit_header(path, lambda header: header.pop("top_k"), sign=True)
     with pytest.raises(InputError, match=r"header of the trace .* is broken: .*top_k"):

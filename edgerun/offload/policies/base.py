@@ -1,9 +1,9 @@
 """The contract of a policy: which of the experts in a cache leaves it first.
 
-A policy sees every step of a layer, hits and misses alike, and ranks experts. What is in the cache,
-how large that is and what must not leave is the cache's (``offload/cache.py``), be it memory in
-front of a disk or a GPU's in front of that. To add one, write a file with a ``POLICY``, a class
-that needs no arguments, into this folder.
+A policy sees every step of a layer, hits and misses alike, after it is told who left for it, and
+ranks experts. What is in the cache, how large that is and what must not leave is the cache's
+(``offload/cache.py``), be it memory in front of a disk or a GPU's in front of that. To add one,
+write a file with a ``POLICY``, a class that needs no arguments, into this folder.
 """
 
 from __future__ import annotations
