@@ -46,7 +46,17 @@ def read_attributes(graph: Graph, table: Mapping[str, Rules]) -> Graph:
     Raises:
         BundleError: an attribute has another type than its op demands, or is missing.
     """
-    return graph.with_nodes(_read(node, table.get(node.op, {})) for node in graph.nodes)
+    # Nodes of a kind share their attributes (``onnx_nodes.py``), which are looked at once.
+    kinds: dict[tuple[str, int], Node] = {}
+    nodes = []
+    for node in graph.nodes:
+        key = node.op, id(node.attrs)
+        kind = kinds.get(key)
+        if kind is None:
+            kind = kinds[key] = _read(node, table.get(node.op, {}))
+        is_same = kind.attrs is node.attrs
+        nodes.append(node if is_same else replace(node, op=kind.op, attrs=kind.attrs))
+    return graph.with_nodes(nodes)
 
 
 def is_unread(node: Node) -> bool:

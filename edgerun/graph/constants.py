@@ -21,6 +21,7 @@ from edgerun.ops.base import Kind, Operand
 DIMENSIONS = {Kind.VECTOR: 1, Kind.MATRIX: 2}
 SMALLEST_BLOCK = 16  # what MatMulNBits allows
 FEW_BYTES = 1 << 16  # of scales
+PAGE_BYTES = 4096  # the least that is read of a file
 PIECE = 1 << 22  # elements looked at together
 
 
@@ -38,8 +39,9 @@ def check_constant(name: str, constant: Constant, operand: Operand) -> None:
     if operand.kind is not Kind.STACK:
         raise BundleError(f"constant '{name}' is a stack of matrices; expected a {operand.kind}")
     alone, first = replace(operand, kind=Kind.MATRIX), _layout(constant.matrices[0])
+    count = len(constant.matrices)
     for expert, matrix in enumerate(constant.matrices):
-        _check_array(f"{name}[{expert}]", matrix, alone)
+        _check_array(f"{name}[{expert}]", matrix, alone, count)
         if _layout(matrix) != first:
             raise BundleError(
                 f"'{name}' is {_layout(matrix)} of expert {expert} and {first} of expert 0; "
@@ -56,12 +58,13 @@ def _layout(matrix: Matrix) -> str:
     return f"{matrix.format} {n} x {k} in blocks of {matrix.block}{zeros}"
 
 
-def _check_array(name: str, constant: Matrix, operand: Operand) -> None:
+def _check_array(name: str, constant: Matrix, operand: Operand, count: int = 1) -> None:
     """Checks type, dimensions and content of a constant.
 
     Contents are looked at as far as that is cheap: the numbers of vectors, and scales that are
-    few. Many scales, and the elements of float32 matrices, are left to whoever prepares them and
-    has to read them anyway (``check_many_scales``, ``check_finite``).
+    few; in a stack of ``count`` matrices they lie apart and are soon many. Many scales, and the
+    elements of float32 matrices, are left to whoever prepares them and has to read them anyway
+    (``check_many_scales``, ``check_finite``).
 
     Raises:
         BundleError: it is not what the operand must be.
@@ -71,7 +74,7 @@ def _check_array(name: str, constant: Matrix, operand: Operand) -> None:
         if operand.kind is not Kind.MATRIX:
             raise BundleError(f"constant '{name}' is a packed matrix; expected a float32 vector")
         _check_packed(name, constant)
-        if constant.scales.nbytes <= FEW_BYTES:
+        if not _has_many_scales(constant, count):
             check_finite(name, "scales", constant.scales)
         return
     dimensions = DIMENSIONS[operand.kind]
@@ -90,14 +93,20 @@ def _check_array(name: str, constant: Matrix, operand: Operand) -> None:
             )
 
 
-def check_many_scales(weight: PackedWeight) -> None:
-    """Checks the scales that ``check_constant`` has left out.
+def check_many_scales(weight: PackedWeight, count: int = 1) -> None:
+    """Checks the scales that ``check_constant`` has left out, of one of ``count`` in a stack.
 
     Raises:
         BundleError: one is infinite or no number.
     """
-    if weight.scales.nbytes > FEW_BYTES:
+    if _has_many_scales(weight, count):
         check_finite(f"{weight.format} {weight.shape}", "scales", weight.scales)
+
+
+def _has_many_scales(weight: PackedWeight, count: int) -> bool:
+    """Whether it takes long to read the scales of so many matrices, which lie apart."""
+    nbytes = weight.scales.nbytes
+    return count * (nbytes if count == 1 else max(nbytes, PAGE_BYTES)) > FEW_BYTES
 
 
 def check_finite(name: str, part: str, array: NDArray[np.float32]) -> None:

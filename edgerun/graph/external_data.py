@@ -112,14 +112,21 @@ def _open_alone(path: Path, tensor: str) -> OpenFile:
 
 
 def check_other_tensors(model: Any, files: ExternalFiles) -> None:
-    """Checks where all tensors but the graph's initializers keep their data.
+    """Checks where all tensors but those of the graph's initializers and nodes keep their data.
 
     Raises:
         BundleError: one of them reads outside of the model's files.
     """
-    for tensor in _other_tensors(model):
-        if tensor.data_location == EXTERNAL:
-            read_external(tensor, files, None)
+    _check(_other_tensors(model), files)
+
+
+def check_node_tensors(node: Any, files: ExternalFiles) -> None:
+    """Checks where the tensors in the attributes of a node keep their data.
+
+    Raises:
+        BundleError: one of them reads outside of the model's files.
+    """
+    _check(_node_tensors([node]), files)
 
 
 def read_external(tensor: Any, files: ExternalFiles, length: int | None) -> NDArray[np.uint8]:
@@ -141,9 +148,15 @@ def read_external(tensor: Any, files: ExternalFiles, length: int | None) -> NDAr
     return files.view(entries.get("location", ""), offset, stated, tensor.name)
 
 
+def _check(tensors: Iterator[Any], files: ExternalFiles) -> None:
+    for tensor in tensors:
+        if tensor.data_location == EXTERNAL:
+            read_external(tensor, files, None)
+
+
 def _other_tensors(model: Any) -> Iterator[Any]:
-    """Every tensor of a model but the initializers of its graph."""
-    yield from _graph_tensors(model.graph, initializers=False)
+    """The tensors of a model that neither initializers nor nodes of its graph have."""
+    yield from _sparse_tensors(model.graph.sparse_initializer)
     for function in model.functions:
         yield from _node_tensors(function.node)
     for training in model.training_info:
@@ -151,9 +164,8 @@ def _other_tensors(model: Any) -> Iterator[Any]:
         yield from _graph_tensors(training.algorithm)
 
 
-def _graph_tensors(graph: Any, *, initializers: bool = True) -> Iterator[Any]:
-    if initializers:
-        yield from graph.initializer
+def _graph_tensors(graph: Any) -> Iterator[Any]:
+    yield from graph.initializer
     yield from _sparse_tensors(graph.sparse_initializer)
     yield from _node_tensors(graph.node)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -124,6 +125,6 @@ class Graph:
     def with_nodes(self, nodes: Iterable[Node]) -> Graph:
         """Returns a copy with other nodes, without constants that nothing reads any more."""
         nodes = list(nodes)
-        used = {name for node in nodes for name in node.inputs} | set(self.outputs)
+        used = {*self.outputs, *chain.from_iterable(node.inputs for node in nodes)}
         constants = {name: value for name, value in self.constants.items() if name in used}
         return replace(self, nodes=nodes, constants=constants)

@@ -378,3 +378,21 @@ def test_many_scales_are_looked_at_while_they_are_prepared(name, tmp_path, monke
     open_bundle(folder)
     with pytest.raises(BundleError, match=r"int\d \(\d+, 64\)' has scales that are infinite"):
         prepare(folder, LoadOptions(backend="cpu", threads=1))
+
+
+def test_scales_of_many_experts_are_looked_at_while_they_are_prepared(tmp_path, monkeypatch):
+    """Each has some in a page of its own, so that thousands of pages would be read."""
+    monkeypatch.setattr(constants, "FEW_BYTES", 7 * constants.PAGE_BYTES)
+    bundle = AlteredBundle(bundle_of("olmoe", weights="int4"), tmp_path / "bundle")
+    poke(f"{LAYER}.mlp.experts.3.up_proj.weight.scales", NAN)(bundle)
+    folder = bundle.save()
+    open_bundle(folder)
+    with pytest.raises(BundleError, match=r"int4 \(32, 64\)' has scales that are infinite"):
+        prepare(folder, LoadOptions(backend="cpu", threads=1))
+
+
+def test_scales_of_few_experts_are_looked_at_at_once(tmp_path):
+    bundle = AlteredBundle(bundle_of("olmoe", weights="int4"), tmp_path / "bundle")
+    poke(f"{LAYER}.mlp.experts.3.up_proj.weight.scales", NAN)(bundle)
+    with pytest.raises(BundleError, match=r"up\[3\]' has scales that are infinite"):
+        open_bundle(bundle.save())

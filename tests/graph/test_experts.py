@@ -119,6 +119,18 @@ def other_format(bundle: AlteredBundle) -> None:
     node.metadata_props[0].value = "int8"
 
 
+def weights_twice(bundle: AlteredBundle) -> None:
+    gate, up = (bundle.node(f"{MLP}/experts.4/{x}_proj/MatMulNBits") for x in ("gate", "up"))
+    up.input[1], up.input[2] = gate.input[1], gate.input[2]
+
+
+def other_axis(bundle: AlteredBundle) -> None:
+    """The same node, but for the content of a constant that is no weight."""
+    axis = numpy_helper.from_array(np.array([0], np.int64), "axis")
+    bundle.model.graph.initializer.append(axis)
+    rename_input(bundle, f"{MLP}/experts.6/Unsqueeze", 1, "axis")
+
+
 def only_some_experts(bundle: AlteredBundle) -> None:
     rename_input(bundle, f"{MLP}/experts", 0, f"{MLP}/experts.5/ScatterND/output_0")
 
@@ -158,6 +170,8 @@ REFUSED: list[tuple[Callable[[AlteredBundle], None], type[Exception], str]] = [
     (other_activation, UnsupportedError, r"experts.3/activation.*\(Relu\) of expert 3"),
     (other_size, UnsupportedError, "experts.5/up_proj.*of expert 5.*differ in weights alone"),
     (other_format, UnsupportedError, "experts.5/up_proj.*of expert 5"),
+    (weights_twice, UnsupportedError, "experts.4/.*of expert 4.*differ in weights alone"),
+    (other_axis, UnsupportedError, "experts.6/Unsqueeze.*of expert 6.*differ in weights alone"),
     (only_some_experts, UnsupportedError, "neither an op nor a form"),
     (other_rows, BundleError, r"rows of 32 go into expert 0"),
     (too_many_chosen, BundleError, "top_k is 9 of no more than experts = 8"),

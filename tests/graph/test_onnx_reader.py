@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from edgerun.errors import BundleError
+from edgerun.graph.onnx_reader import read_graph
 from edgerun.model.bundle import open_bundle
 from tests.support.altered import AlteredBundle
 from tests.support.bundles import bundle_of
@@ -107,3 +109,31 @@ def test_names_that_cannot_be_shown_are_refused(name, place, bundle):
     with pytest.raises(BundleError, match="a name that cannot be shown") as caught:
         open_bundle(bundle.save())
     assert str(caught.value).isprintable() and len(str(caught.value)) < 300
+
+
+def test_a_value_made_twice_by_one_node_is_refused(bundle):
+    node = bundle.node("layers.0/mlp/up_proj/MatMulNBits")
+    node.output.append(node.output[0])
+    with pytest.raises(BundleError, match="makes '.*up_proj.*', which is there already"):
+        open_bundle(bundle.save())
+
+
+@pytest.mark.parametrize("source", ["llama", "olmoe", "bitnet-packed"])
+def test_nodes_that_share_what_they_are_have_all_of_it(source):
+    """Each has its own op, attributes and notes, whichever were read before it."""
+    weights = "ternary" if source == "bitnet-packed" else "int4"
+    path = bundle_of(source, weights=weights) / "model.onnx"
+    model = onnx.load(path, load_external_data=False)
+    nodes = read_graph(path, path.read_bytes()).nodes
+    assert len({id(node.attrs) for node in nodes}) < len(nodes) == len(model.graph.node)
+    for node, proto in zip(nodes, model.graph.node, strict=True):
+        assert node.op == ".".join(filter(None, (proto.domain, proto.op_type)))
+        assert (node.inputs, node.outputs) == (tuple(proto.input), tuple(proto.output))
+        assert node.name == proto.name
+        assert node.metadata == {entry.key: entry.value for entry in proto.metadata_props}
+        assert node.attrs.keys() == {attribute.name for attribute in proto.attribute}
+        for attribute in proto.attribute:
+            value = helper.get_attribute_value(attribute)
+            value = value.decode() if isinstance(value, bytes) else value
+            value = tuple(value) if isinstance(value, list) else value
+            assert node.attrs[attribute.name] == value

@@ -82,7 +82,9 @@ class WeightStore:
         if key not in self._stacks:
             by_row = activations == "int8_row" and all(map(self._has_row_scales, stack.matrices))
             made = (
-                self._make(matrix, activations, by_row=by_row, trits=False)
+                self._make(
+                    matrix, activations, by_row=by_row, trits=False, count=len(stack.matrices)
+                )
                 for matrix in stack.matrices
             )
             self._stacks[key] = (stack, tuple(made))
@@ -99,12 +101,18 @@ class WeightStore:
         )
 
     def _make(
-        self, constant: Matrix, activations: str, *, by_row: bool = True, trits: bool
+        self,
+        constant: Matrix,
+        activations: str,
+        *,
+        by_row: bool = True,
+        trits: bool,
+        count: int = 1,
     ) -> Prepared:
         if not isinstance(constant, PackedWeight):
             return _dense(constant)
         constant = replace(constant, scales=self._scales.read(constant.scales))
-        check_many_scales(constant)
+        check_many_scales(constant, count)
         if activations == "int8_row" and by_row and has_row_scales(constant):
             return self._with_row_scales(constant, trits)
         lanes = FLOAT_LANES if activations == "float" else self._isa.vector_bytes

@@ -3,13 +3,12 @@
 In the file each expert gathers its rows, computes them, and adds them to the sum of those before
 it (docs/bundle.md). The nodes of a large model are nearly all of them such networks, so they are
 taken out before any other pass looks at them: the first one is lowered and matched, the others
-have to be the same but for their weights.
+are compared with it, node by node, and have to be the same but for their weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from edgerun.errors import BundleError, UnsupportedError
@@ -21,6 +20,7 @@ from edgerun.graph.passes.base import Pass
 from edgerun.graph.passes.gates import fuse_gates
 from edgerun.graph.passes.linear import fuse_linear, stored_matrix
 from edgerun.graph.shapes import ALTERED
+from edgerun.graph.template import Part, Template, part_of
 
 _ROUTE = Op("Gather", Var("routes"), Const("expert"), axis=0)
 _PLACES = Op("Transpose", Op("NonZero", _ROUTE), perm=(1, 0))
@@ -39,22 +39,6 @@ _ROUTES = Op("Transpose", Op("Reshape", Var("routes"), Const("shape")), perm=(1,
 _FLAT = Op("Reshape", Var("x"), Const("shape"))
 _RESULT = Op("Reshape", Var("sum"), Op("Shape", Var("x"), start=0, end=None))
 STACKS = ("gate", "up", "down")
-
-
-@dataclass(frozen=True, slots=True)
-class _Network:
-    """What one expert computes.
-
-    Attributes:
-        nodes: each after those whose outputs it reads; the last adds to the sum.
-        form: the nodes without names; an input is the place of a node, the number of a constant in
-            the order in which they occur, or the name of a value from outside.
-        constants: in that order.
-    """
-
-    nodes: list[Node]
-    form: list[tuple[Any, ...]]
-    constants: list[str]
 
 
 def fuse_experts(graph: Graph) -> Graph:
@@ -107,7 +91,7 @@ class _Layer:
         start = matcher.match(self._start, _NOTHING)
         if places is None or start is None:
             return False
-        self._routes, self._rows = places["routes"], start["rows"]
+        self._number, self._routes, self._rows = places["expert"], places["routes"], start["rows"]
         x, routes = matcher.match(self._rows, _FLAT), matcher.match(self._routes, _ROUTES)
         result = matcher.match(self._result.outputs[0], _RESULT)
         if x is None or routes is None or result is None or result["x"] != x["x"]:
@@ -125,15 +109,16 @@ class _Layer:
             UnsupportedError: an expert is not like the first one.
         """
         graph, last = self._matcher.graph, self._chain[-1].name
-        networks = [self._network(node) for node in self._chain]
-        first = networks[0]
+        outside = {self._rows, self._routes, self._start}
+        first = part_of(self._chain[0], self._matcher.producers, outside)
         attributes, makers = self._lowered(first)
+        template = Template(self._matcher, first, self._own_constants(first, makers))
         matrices: dict[str, list[Matrix]] = {name: [] for name in STACKS}
-        for index, network in enumerate(networks):
-            self._compare(index, network, first)
+        for index, end in enumerate(self._chain):
+            nodes = self._compared(index, end, template)
             for name in STACKS:
-                matrices[name].append(stored_matrix(network.nodes[makers[name]], graph))
-            self.names.update(node.name for node in network.nodes)
+                matrices[name].append(stored_matrix(nodes[makers[name]], graph))
+            self.names.update(node.name for node in nodes)
             if matrices["gate"][-1].shape[1] != self._width:
                 raise BundleError(
                     f"rows of {self._width} go into expert {index} that '{last}' adds, whose "
@@ -149,47 +134,35 @@ class _Layer:
             attributes,
         )
 
-    def _network(self, last: Node) -> _Network:
-        """Collects what an expert adds: everything but rows, routes and the sum before it."""
-        outside = {self._rows, self._routes, last.inputs[0]}
-        found = _Network([], [], [])
-        places: dict[str, Any] = {}
-        for node in _needed(last, self._matcher.producers, outside):
-            inputs = []
-            for name in node.inputs:
-                if name in self._matcher.graph.constants and name not in places:
-                    places[name] = ("constant", len(found.constants))
-                    found.constants.append(name)
-                inputs.append("sum" if name == last.inputs[0] else places.get(name, name))
-            places[node.outputs[0]] = len(found.nodes)
-            metadata = tuple(sorted(node.metadata.items()))
-            found.form.append((node.op, tuple(sorted(node.attrs.items())), metadata, *inputs))
-            found.nodes.append(node)
-        return found
+    def _own_constants(self, first: Part, makers: Mapping[str, int]) -> set[str]:
+        """The constants of the first expert that are its own: its weights and its number."""
+        weights = {name for place in makers.values() for name in first.nodes[place].inputs[1:]}
+        return (weights & self._matcher.graph.constants.keys()) | {self._number}
 
-    def _compare(self, index: int, network: _Network, first: _Network) -> None:
-        """Holds an expert against the first one, and its number against its place."""
-        last = network.nodes[-1]
-        if network.form != first.form:
-            pairs = zip(network.form, first.form, strict=False)
-            place = next((i for i, (a, b) in enumerate(pairs) if a != b), len(network.form) - 1)
-            node = network.nodes[min(place, len(network.nodes) - 1)]
+    def _compared(self, index: int, last: Node, template: Template) -> list[Node]:
+        """The nodes of an expert that is like the first one, and whose number is its place.
+
+        Raises:
+            UnsupportedError: it is not.
+        """
+        part = template.compare(last, {self._start: last.inputs[0]})
+        if isinstance(part, Node):
             raise UnsupportedError(
-                f"node '{node.name}' ({node.op}) of expert {index} that '{last.name}' adds is not "
+                f"node '{part.name}' ({part.op}) of expert {index} that '{last.name}' adds is not "
                 "what the first expert has there; expected experts that differ in weights alone"
             )
-        match = self._matcher.match(last.inputs[1], _PLACES)
-        number = self._matcher.number(match["expert"]) if match is not None else None
+        number = self._matcher.number(part.values[template.place(self._number)])
         if number != index:
             raise UnsupportedError(
                 f"node '{last.name}' adds what expert {number} computes where that of expert "
                 f"{index} belongs; expected every expert once, in ascending order"
             )
+        return part.nodes
 
-    def _lowered(self, network: _Network) -> tuple[dict[str, Any], dict[str, int]]:
+    def _lowered(self, network: Part) -> tuple[dict[str, Any], dict[str, int]]:
         """Attributes of the layer, and the place of the node that multiplies by each matrix."""
         whole, last = self._matcher.graph, network.nodes[-1]
-        constants = {name: whole.constants[name] for name in network.constants}
+        constants = {x: whole.constants[x] for x in network.values if x in whole.constants}
         inputs = [self._rows, self._routes, last.inputs[0]]
         single = Graph(network.nodes, inputs, [last.outputs[0]], constants)
         for node in filter(is_unread, network.nodes):
@@ -229,21 +202,6 @@ class _Layer:
         if route is None or route.op != "route":
             return len(self._chain)
         return int(route.attrs["top_k"])
-
-
-def _needed(last: Node, producers: Mapping[str, Node], outside: set[str]) -> Iterator[Node]:
-    """The nodes that a node depends on, and itself, each after those it reads."""
-    done: set[str] = set()
-    waiting = [(last, False)]
-    while waiting:
-        node, is_ready = waiting.pop()
-        if is_ready:
-            yield node
-        elif node.name not in done:
-            done.add(node.name)
-            waiting.append((node, True))
-            names = [name for name in node.inputs if name not in outside]
-            waiting += [(producers[name], False) for name in names if name in producers]
 
 
 # From the operator specifications of ONNX (opset 23).
