@@ -46,7 +46,7 @@ def read_nodes(protos: Iterable[Any], files: ExternalFiles) -> list[Node]:
     nodes: list[Node] = []
     names: set[str] = set()
     for index, proto in enumerate(protos):
-        name, inputs, outputs = proto.name, tuple(proto.input), tuple(proto.output)
+        name, inputs, outputs = proto.name, tuple(proto.input[:]), tuple(proto.output[:])
         for field in OWN_FIELDS:
             proto.ClearField(field)
         encoded = proto.SerializeToString()

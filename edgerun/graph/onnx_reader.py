@@ -109,7 +109,7 @@ def _tensor(tensor: Any, files: ExternalFiles) -> NDArray[Any]:
             f"tensor '{tensor.name}' has the element type {_type_name(tensor)}, supported are "
             f"{', '.join(kind.__name__ for kind in DTYPES.values())}"
         )
-    shape = tuple(tensor.dims)
+    shape = tuple(tensor.dims[:])
     if min(shape, default=0) < 0:
         raise BundleError(f"tensor '{tensor.name}' has the impossible shape {shape}")
     length = math.prod(shape) * np.dtype(dtype).itemsize

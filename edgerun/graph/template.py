@@ -6,8 +6,9 @@ another it takes a look at each input of its nodes to see that it is the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 
 from edgerun.graph.ir import Node
 from edgerun.graph.match import Matcher
@@ -33,17 +34,47 @@ def part_of(last: Node, producers: Mapping[str, Node], outside: Collection[str])
     return Part(nodes, list(dict.fromkeys([*made, *(x for node in nodes for x in node.inputs)])))
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What is looked at when a node is compared.
+
+    Attributes:
+        place: of the node among the nodes of its part.
+        node: what the template has there.
+        made: its inputs, each with its place among the values, that other nodes make and that no
+            step before this has met.
+        free: the same of its free constants.
+        inputs: the names of all its inputs, given the values.
+    """
+
+    place: int
+    node: Node
+    made: list[tuple[int, int]]
+    free: list[tuple[int, int]]
+    inputs: Callable[[list[str]], tuple[str, ...]]
+
+
 class Template:
     """A part that others have to be like: the same nodes, connected in the same way."""
 
     def __init__(self, matcher: Matcher, part: Part, free: Collection[str]) -> None:
         """Takes a part, and the names of its constants that are others elsewhere."""
-        self._matcher, self._nodes = matcher, part.nodes
+        self._constants, self._producers = matcher.graph.constants, matcher.producers
         self._places = {name: place for place, name in enumerate(part.values)}
-        self._inputs = [tuple(map(self.place, node.inputs)) for node in part.nodes]
-        others = part.values[len(part.nodes) :]
-        self._fixed: list[str | None] = [None] * len(part.nodes)
-        self._fixed += (None if name in free else name for name in others)
+        count = len(part.nodes)
+        own = {*part.values[:count], *free}
+        self._values = ["" if name in own else name for name in part.values]
+        self._steps = []
+        met = {part.values[count - 1]}
+        for place in reversed(range(count)):
+            node = part.nodes[place]
+            slots = [self._places[name] for name in node.inputs]
+            first = dict.fromkeys(name for name in node.inputs if name in own - met)
+            pairs = [(node.inputs.index(name), self._places[name]) for name in first]
+            made = [pair for pair in pairs if pair[1] < count]
+            rest = [pair for pair in pairs if pair[1] >= count]
+            self._steps.append(_Step(place, node, made, rest, _names_of(slots)))
+            met.update(first)
 
     def place(self, name: str) -> int:
         """Where a name of the template stands among the values of every part that is like it."""
@@ -63,34 +94,40 @@ class Template:
             the part, its nodes and values in the order of the template's; or a node that is not
             what the template has there.
         """
-        values = self._fixed.copy()
+        values = self._values.copy()
         for name, other in outside.items():
             values[self._places[name]] = other
-        values[len(self._nodes) - 1] = last.outputs[0]
-        nodes, taken = [last] * len(self._nodes), set(values)
-        for place in reversed(range(len(nodes))):
-            node, slots = nodes[place], self._inputs[place]
-            if not _is_alike(node, self._nodes[place]) or len(node.inputs) != len(slots):
+        nodes = [last] * len(self._steps)
+        values[len(nodes) - 1] = last.outputs[0]
+        for step in self._steps:
+            node = nodes[step.place]
+            if not (_is_alike(node, step.node) and self._read(node, step, nodes, values)):
                 return node
-            for slot, name in zip(slots, node.inputs, strict=True):
-                if values[slot] == name:
-                    continue
-                is_free = values[slot] is None and name not in taken
-                if not (is_free and self._admits(slot, name, nodes)):
-                    return node
-                values[slot] = name
-                taken.add(name)
-        return Part(nodes, [name for name in values if name is not None])
+        return Part(nodes, values) if len({*values}) == len(values) else last
 
-    def _admits(self, slot: int, name: str, nodes: list[Node]) -> bool:
-        """Whether a name may stand in a place; notes the node that makes it."""
-        if slot >= len(nodes):
-            return name in self._matcher.graph.constants
-        node = self._matcher.producers.get(name)
-        if node is None or node.outputs[0] != name:
+    def _read(self, node: Node, step: _Step, nodes: list[Node], values: list[str]) -> bool:
+        """Notes what a node is the first to read; returns whether it reads what it should."""
+        inputs = node.inputs
+        if len(inputs) != len(step.node.inputs):
             return False
-        nodes[slot] = node
-        return True
+        for index, slot in step.made:
+            name = values[slot] = inputs[index]
+            producer = self._producers.get(name)
+            if producer is None or producer.outputs[0] != name:
+                return False
+            nodes[slot] = producer
+        for index, slot in step.free:
+            name = values[slot] = inputs[index]
+            if name not in self._constants:
+                return False
+        return inputs == step.inputs(values)
+
+
+def _names_of(slots: list[int]) -> Callable[[list[str]], tuple[str, ...]]:
+    """What takes the names at some places of a list out of it."""
+    if len(slots) > 1:
+        return itemgetter(*slots)
+    return lambda values: tuple(values[slot] for slot in slots)
 
 
 def _is_alike(node: Node, model: Node) -> bool:
