@@ -56,7 +56,7 @@ def read_attributes(graph: Graph, table: Mapping[str, Rules]) -> Graph:
             kind = kinds[key] = _read(node, table.get(node.op, {}))
         is_same = kind.attrs is node.attrs
         nodes.append(node if is_same else replace(node, op=kind.op, attrs=kind.attrs))
-    return graph.with_nodes(nodes)
+    return replace(graph, nodes=nodes, constants={**graph.constants})
 
 
 def is_unread(node: Node) -> bool:

@@ -70,6 +70,9 @@ def check_names(names: Iterable[str]) -> None:
     Raises:
         BundleError: one is not so.
     """
+    names = list(names)
+    if "".join(names).isprintable() and max(map(len, names), default=0) <= LONGEST_NAME:
+        return  # as nearly always, and quickly
     for name in names:
         if len(name) > LONGEST_NAME or not name.isprintable():
             raise BundleError(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -182,13 +184,26 @@ def _graphs(
         the graph as it was read, and the lowered one.
     """
     try:
-        as_read = read_graph(path, data, listed)
-        graph = _lowered(as_read)
+        with _collector_paused():
+            as_read = read_graph(path, data, listed)
+            graph = _lowered(as_read)
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         raise BundleError(f"the graph in {path} is inconsistent: {error!r}") from error
     if not graph.refusal:
         confirm(geometry(graph), msgspec.structs.asdict(model), str(description))
     return as_read, graph
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Hardly anything becomes garbage here; looking for it takes a tenth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _lowered(graph: Graph) -> Graph:

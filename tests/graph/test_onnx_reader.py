@@ -8,6 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edgerun.errors import BundleError
+from edgerun.graph import onnx_nodes
 from edgerun.graph.onnx_reader import read_graph
 from edgerun.model.bundle import open_bundle
 from tests.support.altered import AlteredBundle
@@ -137,3 +138,13 @@ def test_nodes_that_share_what_they_are_have_all_of_it(source):
             value = value.decode() if isinstance(value, bytes) else value
             value = tuple(value) if isinstance(value, list) else value
             assert node.attrs[attribute.name] == value
+
+
+def test_nodes_of_large_kinds_are_not_kept_for_others(monkeypatch):
+    """One may hold a tensor of a gigabyte."""
+    path = bundle_of("llama", weights="int4") / "model.onnx"
+    shared = read_graph(path, path.read_bytes()).nodes
+    monkeypatch.setattr(onnx_nodes, "LONGEST_KIND", 0)
+    nodes = read_graph(path, path.read_bytes()).nodes
+    assert nodes == shared
+    assert len({id(node.attrs) for node in nodes}) == len(nodes)

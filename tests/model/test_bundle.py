@@ -1,5 +1,6 @@
 """Opening bundles: what is checked, and what each broken bundle says."""
 
+import gc
 import json
 import os
 import shutil
@@ -201,3 +202,19 @@ def test_a_folder_of_another_exporter_opens(shared_data):
     opened = open_bundle(folder)
     assert opened.config.vocab_size == 32
     assert opened.graph.source == folder / "decoder.onnx"
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_the_collector_is_left_as_it_was(is_enabled, bundle):
+    """It rests while a graph is read, also while one is refused."""
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        open_bundle(bundle)
+        assert gc.isenabled() == is_enabled
+        (bundle / "model.onnx").write_bytes(b"no model")
+        accept(bundle, "model.onnx")
+        with pytest.raises(BundleError):
+            open_bundle(bundle)
+        assert gc.isenabled() == is_enabled
+    finally:
+        gc.enable()

@@ -39,12 +39,12 @@ def fuse_routes(graph: Graph) -> Graph:
     if not any(node.op == "ScatterElements" for node in graph.nodes):
         return graph
     matcher = Matcher(graph)
-    return graph.with_nodes(_rewrite(node, matcher) for node in graph.nodes)
+    return graph.with_nodes(
+        _rewrite(node, matcher) if node.op == "ScatterElements" else node for node in graph.nodes
+    )
 
 
 def _rewrite(node: Node, matcher: Matcher) -> Node:
-    if node.op != "ScatterElements":
-        return node
     for (scoring, normalised, scaled), form in _FORMS.items():
         match = matcher.match(node.outputs[0], form)
         if match is None:
