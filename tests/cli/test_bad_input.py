@@ -244,7 +244,10 @@ def test_an_option_that_cannot_be(
     [
         (["rnu"], "there is no command 'rnu': did you mean 'run'?"),
         (["expotr"], "there is no command 'expotr': did you mean 'export'?"),
-        (["frobnicate"], "there are run, chat, bench, plan, inspect, perplexity, doctor, cache"),
+        (
+            ["frobnicate"],
+            "there are run, chat, bench, plan, inspect, perplexity, trace",
+        ),
         (["--frobnicate"], "there is no option --frobnicate"),
         (["export", "x"], "'--out'"),
         (["perplexity", "x"], "missing argument"),
