@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +15,22 @@ from edgerun.backends.base import Phase, Shape
 from edgerun.backends.registry import absent_backends, find_candidates, make_backend
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
-from edgerun.machine.profile import MachineProfile
+from edgerun.machine import profile
+from edgerun.machine.profile import MachineProfile, machine_profile
 from edgerun.model.bundle import open_bundle
 from edgerun.plan.planner import make_plan
 from tests.llm.test_loading import altered
 from tests.support.bundles import bundle_of
+
+
+@pytest.fixture(autouse=True)
+def uncalibrated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if nothing had been measured here: devices that were measured take part unasked."""
+    monkeypatch.setattr(profile, "read_profile", MachineProfile)
+    machine_profile.cache_clear()
+    yield
+    monkeypatch.undo()
+    machine_profile.cache_clear()
 
 
 def test_slow_and_unlimited_back_ends_have_to_be_named() -> None:
