@@ -21,6 +21,15 @@ T = TypeVar("T")
 
 MODEL_HELP = "Folder of a bundle; the model that comes with edgerun if left out."
 Model = Annotated[Path | None, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
+Prompt = Annotated[
+    str | None,
+    typer.Option(
+        "-p",
+        "--prompt",
+        metavar="TEXT",
+        help="The same as TEXT; '-' is stdin alone. What comes through stdin is put behind it.",
+    ),
+]
 NamedModel = Annotated[
     Path | None,
     typer.Option("-m", "--model", metavar="FOLDER", help="The same as MODEL."),

@@ -32,15 +32,7 @@ def run(
     model: _Model = None,
     text: _Text = None,
     named: options.NamedModel = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option(
-            "-p",
-            "--prompt",
-            metavar="TEXT",
-            help="The same as TEXT; '-' is stdin alone. What comes through stdin is put behind it.",
-        ),
-    ] = None,
+    prompt: options.Prompt = None,
     *,
     sampling: dict[str, Any],
     system: Annotated[

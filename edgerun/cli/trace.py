@@ -27,15 +27,7 @@ def trace(
     model: Annotated[str | None, typer.Argument(metavar="MODEL", help=options.MODEL_HELP)] = None,
     text: Annotated[str | None, typer.Argument(metavar="TEXT", help="What to trace.")] = None,
     named: options.NamedModel = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option(
-            "-p",
-            "--prompt",
-            metavar="TEXT",
-            help="The same as TEXT; '-' is stdin alone. What comes through stdin is put behind it.",
-        ),
-    ] = None,
+    prompt: options.Prompt = None,
     *,
     output: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="File to write.")],
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,

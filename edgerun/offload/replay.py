@@ -18,8 +18,8 @@ def steps_of(trace: Trace, place: int) -> list[Step]:
     """
     steps = []
     for choices in trace.choices[:, place]:
-        made = choices[choices["expert"] != NO_EXPERT]
-        experts, scores = made["expert"].tolist(), made["weight"].tolist()
+        chosen = choices[choices["expert"] != NO_EXPERT]
+        experts, scores = chosen["expert"].tolist(), chosen["weight"].tolist()
         steps.append(Step(trace.layers[place], tuple(experts), tuple(scores)))
     return steps
 

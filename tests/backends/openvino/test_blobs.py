@@ -50,6 +50,21 @@ def file_of(folder: Path) -> Path:
     return max((folder / "openvino").glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_size)
 
 
+def altered(whole: bytes, foreign: bytes, trial: int, rng: random.Random) -> bytes:
+    """A file with a flipped bit, cut off, with more behind it, or another's, in turns."""
+    data = bytearray(whole)
+    match trial % 4:
+        case 0:
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        case 1:
+            del data[rng.randrange(len(data)) :]
+        case 2:
+            data += rng.randbytes(rng.randrange(1, 9))
+        case 3:
+            data[:] = foreign
+    return bytes(data)
+
+
 def test_what_was_altered_is_not_loaded(blobs: Blobs, tmp_path: Path) -> None:
     """Bits turned over, cut off, something appended, or another's content."""
     rng = random.Random(1)
@@ -60,17 +75,7 @@ def test_what_was_altered_is_not_loaded(blobs: Blobs, tmp_path: Path) -> None:
     path = file_of(tmp_path)
     whole = path.read_bytes()
     for trial in range(TRIALS):
-        data = bytearray(whole)
-        match trial % 4:
-            case 0:
-                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-            case 1:
-                del data[rng.randrange(len(data)) :]
-            case 2:
-                data += rng.randbytes(rng.randrange(1, 9))
-            case 3:
-                data = bytearray(foreign[: rng.randrange(33)] or foreign)
-        path.write_bytes(data)
+        path.write_bytes(altered(whole, foreign[: rng.randrange(33)] or foreign, trial, rng))
         assert blobs.load("name") is None, trial
     path.write_bytes(whole)
     assert blobs.load("name") == BLOB
@@ -349,16 +354,7 @@ def test_whatever_became_of_a_blob_the_numbers_are_the_same_and_it_is_made_anew(
         foreign.append(max((each.read_bytes() for each in added), key=len))
     assert made.count("compile") == 3
     for trial in range(TRIALS):
-        data = bytearray(whole)
-        match trial % 4:
-            case 0:
-                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-            case 1:
-                del data[rng.randrange(len(data)) :]
-            case 2:
-                data += rng.randbytes(rng.randrange(1, 9))
-            case 3:
-                data = bytearray(foreign[trial // 4 % 2])
+        data = altered(whole, foreign[trial // 4 % 2], trial, rng)
         path.write_bytes(data)
         for ours, right in zip(start(folder), expected, strict=True):
             assert np.array_equal(ours, right), trial

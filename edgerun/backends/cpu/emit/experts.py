@@ -23,13 +23,12 @@ from edgerun.backends.cpu.emit.linear import (
     kernel_of,
     panels_a_chunk,
     panels_of,
+    round_rows,
     rounded_buffers,
-    rounding_arguments,
     rounding_of,
     tiles_of,
 )
 from edgerun.backends.cpu.families import family_of, weight_bytes
-from edgerun.backends.cpu.operands import Argument
 from edgerun.backends.cpu.places import Places, emit_plan, emit_rows, emit_sum
 from edgerun.backends.cpu.weights import DenseWeight, Prepared
 from edgerun.formats.stack import ExpertStack
@@ -185,23 +184,8 @@ def _emit_rounding(
     binder: Binder, node: Node, x: Buffer, form: Rounding, places: Places
 ) -> Rounded:
     rounded = rounded_buffers(places.pool, form)
-    arguments: dict[str, Argument] = {
-        "rows": binder.count(places.counted_by),
-        "x": x,
-        "x_stride": x.stride,
-        "width": x.width,
-    }
-    lanes = binder.isa.float_lanes
-    binder.emit(
-        form.kernel,
-        {"block": form.block, "lanes": lanes} if form.block else {"lanes": lanes},
-        arguments | rounding_arguments(form, rounded),
-        chunks=(places.counted_by, places.top_k, 1),
-        reads={x.key},
-        writes=rounded.keys(),
-        label=f"{node.name}/rounding",
-        rows=places.count,
-    )
+    chunks = (places.counted_by, places.top_k, 1)
+    round_rows(binder, node, x, form, rounded, chunks, places.count)
     return rounded
 
 

@@ -217,14 +217,18 @@ def kernel_of(
     return "linear_block", params | {"block": weight.block}, arguments, rounded.keys()
 
 
-def emit_rounding(binder: Binder, source: str, form: Rounding, node: Node) -> Rounded:
-    """Emits the rounding of a value, unless it is there already."""
-    if (source, form) in binder.rounded:
-        return binder.rounded[source, form]
-    x, counted_by = binder.values[source], binder.counted_by[source]
-    rounded = take_rounded(binder, source, form, counted_by)
+def round_rows(
+    binder: Binder,
+    node: Node,
+    x: Buffer,
+    form: Rounding,
+    rounded: Rounded,
+    chunks: tuple[int, int, int],
+    rows: int = 0,
+) -> None:
+    """Emits the rounding of a buffer's rows, of which the first of ``chunks`` names the count."""
     arguments: dict[str, Argument] = {
-        "rows": binder.count(counted_by),
+        "rows": binder.count(chunks[0]),
         "x": x,
         "x_stride": x.stride,
         "width": x.width,
@@ -234,11 +238,21 @@ def emit_rounding(binder: Binder, source: str, form: Rounding, node: Node) -> Ro
         form.kernel,
         {"block": form.block, "lanes": lanes} if form.block else {"lanes": lanes},
         arguments | rounding_arguments(form, rounded),
-        chunks=(counted_by, 1, 1),
+        chunks=chunks,
         reads={x.key},
         writes=rounded.keys(),
         label=f"{node.name}/rounding",
+        rows=rows,
     )
+
+
+def emit_rounding(binder: Binder, source: str, form: Rounding, node: Node) -> Rounded:
+    """Emits the rounding of a value, unless it is there already."""
+    if (source, form) in binder.rounded:
+        return binder.rounded[source, form]
+    x, counted_by = binder.values[source], binder.counted_by[source]
+    rounded = take_rounded(binder, source, form, counted_by)
+    round_rows(binder, node, x, form, rounded, (counted_by, 1, 1))
     return rounded
 
 
