@@ -23,12 +23,24 @@ PACKAGES = ("numpy", "numba", "llvmlite", "onnx", "onnxruntime", "tokenizers", "
 CONTENDED_GOAL = 0.45
 MARGIN = " " * 11
 EXAMPLES = options.examples(
-    "edgerun doctor", "edgerun doctor --all", "edgerun doctor --calibrate", "edgerun doctor --json"
+    "edgerun doctor",
+    "edgerun doctor --all",
+    "edgerun doctor --calibrate",
+    "edgerun doctor --calibrate ./my-model",
+    "edgerun doctor --json",
 )
 OPTIONAL = ("openvino", "openvino-genai", "numba-cuda", "safetensors", "gguf", "huggingface_hub")
 
 
 def doctor(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="With --calibrate, measure the disk of this folder too; models that do not fit "
+            "into memory are read from it while they run.",
+        ),
+    ] = None,
     as_json: options.Json = False,
     everything: Annotated[
         bool, typer.Option("--all", help="Show all that is known, measured speeds included.")
@@ -43,7 +55,11 @@ def doctor(
     ] = False,
 ) -> None:
     if calibrate:
-        _calibrate()
+        _calibrate(folder)
+    elif folder is not None:
+        from edgerun.errors import InputError
+
+        raise InputError(f"{folder}: doctor looks at a folder with --calibrate only: add it")
     findings = diagnosis()
     if as_json:
         print(json.dumps(findings, ensure_ascii=False))
@@ -75,6 +91,7 @@ def diagnosis() -> dict[str, Any]:
         },
         "memory": _memory(threads),
         "profile": _profile(),
+        "disks": _disks(),
         "back-ends": _backends(),
         "packages": {name: _version(name) or "missing" for name in PACKAGES},
         "optional": {name: _version(name) or "not installed" for name in OPTIONAL},
@@ -118,7 +135,7 @@ def _verdict(findings: Mapping[str, Any]) -> str:
     return "nothing is missing"
 
 
-def _calibrate() -> None:
+def _calibrate(folder: Path | None) -> None:
     from edgerun.kernels.host.cores import worker_threads
     from edgerun.kernels.isa import selected_isa
     from edgerun.plan.calibration.processor import calibrate
@@ -129,7 +146,7 @@ def _calibrate() -> None:
         "and as long for each device beside the processor; other programs that run meanwhile "
         "make it look slower than it is"
     )
-    calibrate(threads, lambda text: say(f"measuring {text}"))
+    calibrate(threads, lambda text: say(f"measuring {text}"), folder)
 
 
 def _cores() -> dict[str, Any]:
@@ -148,7 +165,7 @@ def _profile() -> dict[str, Any]:
     """What was measured of this machine; figures that were not are None or left out."""
     from edgerun.machine.profile import absence, machine_profile, path
 
-    profile, billion = machine_profile(), 1e9
+    profile = machine_profile()
     return {
         "file": str(path()),
         "measured": profile.measured or None,
@@ -156,7 +173,7 @@ def _profile() -> dict[str, Any]:
         "note": absence(),
         "threads": profile.threads,
         "read_gb_per_s": {
-            str(count): round(speed / billion, 2) for count, speed in profile.bandwidth.items()
+            str(count): round(speed / 1e9, 2) for count, speed in profile.bandwidth.items()
         },
         "int8_peak_tops": _tops(profile.peaks),
         "kernel_tops": _tops(profile.rates),
@@ -170,6 +187,26 @@ def _profile() -> dict[str, Any]:
         "contended": None if profile.contended is None else round(profile.contended, 3),
         "devices": {key: _device(device) for key, device in profile.devices.items()},
     }
+
+
+def _disks() -> dict[str, Any]:
+    """What was measured of disks."""
+    from edgerun.machine.profile import read_disks
+
+    return {
+        key: {
+            "measured": disk.measured,
+            "direct_gb_per_s": _gigabytes(disk.direct),
+            "buffered_gb_per_s": _gigabytes(disk.buffered),
+            "is_direct": disk.is_direct,
+            "threads": disk.threads,
+        }
+        for key, disk in read_disks().items()
+    }
+
+
+def _gigabytes(speeds: Mapping[int, float]) -> dict[str, float]:
+    return {str(threads): round(speed / 1e9, 3) for threads, speed in speeds.items()}
 
 
 def _device(device: DeviceProfile) -> dict[str, Any]:
@@ -209,6 +246,8 @@ def _print(findings: dict[str, Any]) -> None:
             print_rows(_profile_rows(part))
             print_rows(_kernel_rows(part))
             print_rows(_device_rows(part))
+        elif title == "disks":
+            print_rows(_disk_rows(part))
         else:
             print_pairs(title, part)
 
@@ -260,6 +299,21 @@ def _device_rows(profile: dict[str, Any]) -> list[dict[str, str]]:
         }
         for title, device in profile["devices"].items()
         for kind, by_rows in device["tops"].items()
+    ]
+
+
+def _disk_rows(disks: dict[str, Any]) -> list[dict[str, str]]:
+    """Speed of every disk by threads, and how models are read from it."""
+    return [
+        {
+            "disk": key,
+            "read directly, GB/s by threads": _by_rows(disk["direct_gb_per_s"]) or "refused",
+            "through the cache": _by_rows(disk["buffered_gb_per_s"]),
+            "models are read": ("directly" if disk["is_direct"] else "through the cache")
+            + f" by {_threads(str(disk['threads']))}",
+            "measured": disk["measured"],
+        }
+        for key, disk in disks.items()
     ]
 
 

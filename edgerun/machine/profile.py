@@ -9,8 +9,9 @@ Planning uses a complete profile or the nominal one, never a mixture (``for_plan
 is measured while other programs use the machine is not kept.
 
 The file lies in the cache folder and holds a profile per machine: model of the processor, cores,
-and version of the kernels, since other kernels have other speeds. A file of another ``FORMAT`` or
-one that is damaged counts as none, ``absence`` says so, and the next measurement replaces it.
+and version of the kernels, since other kernels have other speeds; and one per disk (``disk.py``). A
+file of another ``FORMAT`` or one that is damaged counts as none, ``absence`` says so, and the next
+measurement replaces it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
@@ -43,7 +44,9 @@ from edgerun.machine.devices import (
     device_key,
     interpolated,
 )
+from edgerun.machine.disk import DiskProfile, disk_key
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 FILE = "machine.json"
@@ -178,10 +181,11 @@ NOMINAL = MachineProfile(
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What the file holds: profiles by ``machine_key``."""
+    """What the file holds: profiles by ``machine_key``, and those of disks by ``disk_key``."""
 
     format: int
     profiles: Mapping[str, MachineProfile]
+    disks: Mapping[str, DiskProfile] = field(default_factory=dict)
 
 
 def family(activations: str, weights: str) -> str:
@@ -216,15 +220,25 @@ def machine_profile() -> MachineProfile:
 
 def read_profile() -> MachineProfile:
     """Reads what is known of this machine; an empty profile where nothing is."""
-    return _read()[0].get(machine_key(), MachineProfile())
+    return _read()[0].profiles.get(machine_key(), MachineProfile())
+
+
+def read_disks() -> Mapping[str, DiskProfile]:
+    """Reads what is known of disks, by ``disk_key``."""
+    return {key: disk for key, disk in _read()[0].disks.items() if disk.speeds}
+
+
+def read_disk(folder: Path) -> DiskProfile | None:
+    """Reads what is known of the disk of a folder; None where nothing is."""
+    return read_disks().get(disk_key(folder))
 
 
 def absence() -> str:
     """Why nothing is known of this machine, in a sentence; empty if something is, or no file is."""
-    profiles, fault = _read()
+    file, fault = _read()
     if fault:
         return f"{path()} {fault}, so it is ignored; {CALIBRATE} this machine anew"
-    if profiles and machine_key() not in profiles:
+    if file.profiles and machine_key() not in file.profiles:
         return (
             f"{path()} has profiles of other machines or other versions of the kernels only; "
             f"{CALIBRATE} this machine"
@@ -238,16 +252,33 @@ def write_profile(profile: MachineProfile) -> MachineProfile:
     The file appears whole or not at all; a folder that cannot be written only costs measuring
     again.
     """
-    today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    dated = replace(profile, measured=today)
-    others = [item for item in _read()[0].items() if item[0] != machine_key()]
-    newest = dict([*others[-(PROFILES_KEPT - 1) :], (machine_key(), dated)])
-    with contextlib.suppress(OSError):
-        make_folder(path().parent)
-        content = msgspec.json.format(msgspec.json.encode(_File(FORMAT, newest)))
-        write_atomically(path(), content)
+    dated, file = replace(profile, measured=_today()), _read()[0]
+    _write(replace(file, profiles=_newest(file.profiles, machine_key(), dated)))
     machine_profile.cache_clear()
     return dated
+
+
+def write_disk(folder: Path, disk: DiskProfile) -> DiskProfile:
+    """Keeps what is known of the disk of a folder, as ``write_profile`` does, and returns it."""
+    dated, file = replace(disk, measured=_today()), _read()[0]
+    _write(replace(file, disks=_newest(file.disks, disk_key(folder), dated)))
+    return dated
+
+
+def _newest(others: Mapping[str, T], key: str, value: T) -> Mapping[str, T]:
+    """Some of the others and, last, what is new."""
+    older = [item for item in others.items() if item[0] != key]
+    return dict([*older[-(PROFILES_KEPT - 1) :], (key, value)])
+
+
+def _write(file: _File) -> None:
+    with contextlib.suppress(OSError):
+        make_folder(path().parent)
+        write_atomically(path(), msgspec.json.format(msgspec.json.encode(file)))
+
+
+def _today() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d")
 
 
 def path() -> Path:
@@ -292,21 +323,22 @@ def processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _read() -> tuple[Mapping[str, MachineProfile], str]:
-    """The profiles of the file, and what is wrong with it if they cannot be used."""
+def _read() -> tuple[_File, str]:
+    """What the file holds, and what is wrong with it if it cannot be used."""
+    nothing = _File(FORMAT, {})
     try:
         content = read_private(path(), MAX_FILE_BYTES)
     except FileNotFoundError:
-        return {}, ""
+        return nothing, ""
     except OSError as error:
-        return {}, f"cannot be used ({error.strerror})"
+        return nothing, f"cannot be used ({error.strerror})"
     try:
         file = msgspec.json.decode(content, type=_File)
     except msgspec.MsgspecError:
-        return {}, "is damaged or of an older version of edgerun"
+        return nothing, "is damaged or of an older version of edgerun"
     if file.format != FORMAT:
-        return {}, f"has format {file.format}, this version of edgerun reads {FORMAT}"
-    return file.profiles, ""
+        return nothing, f"has format {file.format}, this version of edgerun reads {FORMAT}"
+    return file, ""
 
 
 def _nearest(by_number: Mapping[int, float], number: int) -> float:

@@ -14,6 +14,7 @@ from edgerun.backends import make_backend
 from edgerun.backends.base import Report
 from edgerun.cli.screen.report import report_lines
 from edgerun.cli.screen.tables import aligned, print_pairs, print_rows, size
+from edgerun.machine.disk import DiskProfile
 from edgerun.machine.profile import MachineProfile
 from edgerun.plan.calibration import processor as calibration
 from edgerun.plan.workload import Workload
@@ -242,13 +243,17 @@ def test_doctor_shows_a_calibrated_machine(run: Run, monkeypatch: pytest.MonkeyP
     )
     calls: list[int] = []
 
-    def calibrate(threads: int, progress: Any) -> None:
+    def calibrate(threads: int, progress: Any, folder: Path | None) -> None:
+        assert folder == Path("some/model")
         calls.append(threads)
         progress("this and that")
 
     monkeypatch.setattr("edgerun.plan.calibration.processor.calibrate", calibrate)
     monkeypatch.setattr("edgerun.machine.profile.machine_profile", lambda: known)
-    result = run("doctor", "--calibrate", "--json")
+    disk = DiskProfile({1: 4e8, 4: 8e8}, {1: 3e8}, "2026-01-02")
+    disks = {"ext4 on /dev/a, at /": disk, "nfs on b:/c, at /d": DiskProfile({}, {2: 1e8})}
+    monkeypatch.setattr("edgerun.machine.profile.read_disks", lambda: disks)
+    result = run("doctor", "--calibrate", "some/model", "--json")
     assert "measuring this and that" in result.err
     assert len(calls) == 1
     found = json.loads(result.out)["profile"]
@@ -257,14 +262,29 @@ def test_doctor_shows_a_calibrated_machine(run: Run, monkeypatch: pytest.MonkeyP
     assert found["kernel_paths"] == {"int8_row/ternary": {"1": "multiply", "128": "lookup"}}
     assert found["int8_peak_tops"] == {"multiply": {"2": 0.3}}
     assert (found["complete"], found["contended"]) == (True, 0.61)
+    assert json.loads(result.out)["disks"]["ext4 on /dev/a, at /"] == {
+        "measured": "2026-01-02",
+        "direct_gb_per_s": {"1": 0.4, "4": 0.8},
+        "buffered_gb_per_s": {"1": 0.3},
+        "is_direct": True,
+        "threads": 4,
+    }
     shown = run("doctor", "--all").out
     for words in (
         "0.61 of the idle speed",
         "peak by multiply",
         "0.300 TOPS",
         "memory read with 2 threads",
+        "ext4 on /dev/a, at /\t1: 0.400, 4: 0.800\t1: 0.300\tdirectly by 4 threads\t2026-01-02",
+        "nfs on b:/c, at /d\trefused\t2: 0.100\tthrough the cache by 2 threads",
     ):
         assert words in shown
+
+
+def test_doctor_looks_at_a_folder_only_to_measure_its_disk(run: Run) -> None:
+    result = run("doctor", "some/model")
+    assert (result.code, result.out) == (2, "")
+    assert "some/model: doctor looks at a folder with --calibrate only" in result.err
 
 
 @pytest.mark.parametrize(

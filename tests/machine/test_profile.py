@@ -145,7 +145,7 @@ def test_profiles_of_other_machines_stay(folder: Path, monkeypatch: pytest.Monke
     for key in keys:
         monkeypatch.setattr(profile, "machine_key", lambda key=key: key)
         profile.write_profile(FULL)
-    assert list(profile._read()[0]) == keys[-profile.PROFILES_KEPT :]
+    assert list(profile._read()[0].profiles) == keys[-profile.PROFILES_KEPT :]
 
 
 def test_other_kernels_are_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,8 +63,8 @@ def weight_bytes(weight: Matrix | ExpertStack, activations: str, *, trits: bool)
 
     Where all blocks of a row share a scale it is read once, whatever the bundle repeats.
     """
-    if isinstance(weight, ExpertStack):  # never packed tighter
-        return sum(weight_bytes(each, activations, trits=False) for each in weight.matrices)
+    if isinstance(weight, ExpertStack):  # never packed tighter; to look at all takes seconds
+        return len(weight.matrices) * weight_bytes(weight.matrices[0], activations, trits=False)
     if not isinstance(weight, PackedWeight):
         return weight.nbytes
     if activations != "int8_row" or not _one_scale_a_row(weight):

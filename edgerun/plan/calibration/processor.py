@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from edgerun.backends.base import Progress
 from edgerun.errors import EdgerunError
@@ -22,10 +23,12 @@ from edgerun.machine.busy import BusyMeter
 from edgerun.machine.profile import (
     MachineProfile,
     read_profile,
+    write_disk,
     write_profile,
 )
 from edgerun.machine.timing import best_time, median_time
 from edgerun.plan.calibration.devices import measure_devices
+from edgerun.plan.calibration.disk import measure_disk
 from edgerun.plan.calibration.kernels import compiled, measure_rates, trial_of
 from edgerun.plan.calibration.loads import Load
 from edgerun.plan.calibration.peaks import measure_fork_join, measure_peaks
@@ -55,23 +58,31 @@ class Limits:
     disturbance: str = ""
 
 
-def calibrate(threads: int, progress: Progress = lambda text: None) -> MachineProfile:
+def calibrate(
+    threads: int, progress: Progress = lambda text: None, folder: Path | None = None
+) -> MachineProfile:
     """Measures everything and keeps it; takes half a minute, and as long for each device.
 
     Args:
         threads: the most to measure with; memory and fork-join also with 1, 2, 4, ...
         progress: told what is measured next.
+        folder: whose disk is measured too; None for no disk.
 
     Raises:
         EdgerunError: other programs used the machine meanwhile; nothing was stored.
+        InputError: there is no such folder.
+        StorageError: its disk cannot be measured; nothing was stored.
     """
     with BusyMeter() as meter:
+        disk = None if folder is None else measure_disk(folder, progress)
         profile = _measure_all(threads, progress)
     if meter.busy:
         raise EdgerunError(
             f"the machine was busy, so nothing was stored: {meter.describe()}; "
             "end them and calibrate again"
         )
+    if folder is not None and disk is not None:
+        write_disk(folder, disk)
     progress("decoding beside a process that keeps one core busy")
     return write_profile(replace(profile, contended=measure_contended(threads)))
 

@@ -1,0 +1,215 @@
+"""Disks are measured with files of some kilobytes, and slow or full ones are pretended."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from edgerun.env import read_settings
+from edgerun.errors import InputError, StorageError
+from edgerun.graph.direct_file import DirectFile
+from edgerun.graph.mapped_file import MappedFile
+from edgerun.machine import profile
+from edgerun.machine.disk import NOMINAL_DISK, DiskProfile
+from edgerun.machine.profile import read_disk
+from edgerun.plan.calibration import disk
+from edgerun.plan.calibration import processor as calibration
+from edgerun.plan.calibration.disk import disk_profile, measure_disk, measure_file
+from tests.support.fakes import Meter
+
+MEASURED = DiskProfile(direct={1: 2e8}, buffered={1: 1e8})
+
+
+@pytest.fixture(autouse=True)
+def quick(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    chosen = read_settings({"EDGERUN_CACHE": str(tmp_path_factory.mktemp("cache"))})
+    monkeypatch.setattr(profile, "settings", lambda: chosen)
+    monkeypatch.setattr(disk, "BusyMeter", Meter(busy=False))
+    sizes = {"PIECE_BYTES": 8192, "FILE_BYTES": 1 << 16, "LEAST_FILE_BYTES": 1 << 14}
+    for name, value in {**sizes, "WRITE_BYTES": 4096, "SECONDS": 0.0, "THREADS": (1, 3)}.items():
+        monkeypatch.setattr(disk, name, value)
+    profile.machine_profile.cache_clear()
+    yield
+    profile.machine_profile.cache_clear()
+
+
+def mapped(path: Path) -> MappedFile:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return MappedFile(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def test_both_ways_of_reading_are_measured_and_nothing_stays(tmp_path: Path) -> None:
+    said: list[str] = []
+    measured = measure_disk(tmp_path, said.append)
+    assert set(measured.buffered) == {1, 3}
+    assert set(measured.direct) in ({1, 3}, set())  # some file systems have none
+    assert all(
+        speed > 0 for each in (measured.direct, measured.buffered) for speed in each.values()
+    )
+    assert not any(tmp_path.iterdir())
+    assert f"the disk of {tmp_path}" in said[0]
+
+
+def test_a_file_that_is_there_is_read_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "weights").write_bytes(bytes(1 << 16))
+    (tmp_path / "small").write_bytes(bytes(100))
+    monkeypatch.setattr(disk, "_written", lambda folder: pytest.fail("it is written"))
+    assert measure_disk(tmp_path).buffered
+
+
+def test_direct_reads_that_are_refused_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def buffered(file: MappedFile, *, direct: bool) -> DirectFile:
+        return DirectFile(file, direct=False)
+
+    monkeypatch.setattr(disk, "DirectFile", buffered)
+    measured = measure_disk(tmp_path)
+    assert not measured.direct
+    assert set(measured.buffered) == {1, 3}
+    assert not measured.is_direct
+
+
+def test_a_slow_disk_takes_its_time_only_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every way of reading has a figure, however long it took."""
+    monkeypatch.setattr(disk, "MOST_SECONDS", 0.0)
+    measured = measure_disk(tmp_path)
+    assert set(measured.buffered) == {1}
+
+
+def test_speeds_are_those_of_the_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that takes 10 ms for a piece, however many read."""
+    (tmp_path / "weights").write_bytes(bytes(1 << 16))
+
+    class Slow:
+        is_direct = False
+
+        def __init__(self, file: MappedFile, *, direct: bool) -> None:
+            pass
+
+        def read_into(self, offset: int, length: int, buffer: memoryview) -> memoryview:
+            time.sleep(0.01)
+            return buffer[:length]
+
+    monkeypatch.setattr(disk, "DirectFile", Slow)
+    measured = measure_file(mapped(tmp_path / "weights"))
+    assert 0.2 * 8192 / 0.01 < measured.buffered[1] <= 8192 / 0.01
+    assert measured.buffered[3] <= 3 * 8192 / 0.01
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no folder"):
+        measure_disk(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_folder_that_may_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(disk.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(StorageError, match=rf"cannot be measured.*{os.strerror(number)}; name a"):
+        measure_disk(tmp_path)
+
+
+def test_a_full_disk_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = SimpleNamespace(free=1 << 15)
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(StorageError, match="No space left on device; name a folder"):
+        measure_disk(tmp_path)
+    usage.free = 1 << 30
+
+    def fail(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(disk.os, "write", fail)
+    with pytest.raises(StorageError, match="No space left on device"):
+        measure_disk(tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(disk, "_read_pieces", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        measure_disk(tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_disk_that_writes_slowly_gets_a_smaller_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "WRITE_SECONDS", 0.0)
+    sizes = []
+    monkeypatch.setattr(disk, "measure_file", lambda file, progress: sizes.append(len(file)))
+    measure_disk(tmp_path)
+    assert sizes == [disk.LEAST_FILE_BYTES]
+
+
+def test_a_disk_is_measured_when_first_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "weights").write_bytes(bytes(1 << 14))
+    file, asked = mapped(tmp_path / "weights"), []
+    monkeypatch.setattr(disk, "measure_file", lambda *_: asked.append(1) or MEASURED)
+    known = [disk_profile(tmp_path, file, lambda text: None) for _ in range(2)]
+    assert known[0] == known[1] == read_disk(tmp_path)
+    assert asked == [1]
+
+
+def test_on_a_busy_machine_it_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "weights").write_bytes(bytes(1 << 14))
+    monkeypatch.setattr(disk, "BusyMeter", Meter(busy=True))
+    monkeypatch.setattr(disk, "measure_file", lambda *_: MEASURED)
+    assert disk_profile(tmp_path, mapped(tmp_path / "weights"), lambda text: None) == MEASURED
+    assert read_disk(tmp_path) is None
+
+
+def test_a_small_file_says_nothing_of_a_disk(tmp_path: Path) -> None:
+    (tmp_path / "weights").write_bytes(bytes((1 << 14) - 1))
+    file = mapped(tmp_path / "weights")
+    assert disk_profile(tmp_path, file, pytest.fail) is NOMINAL_DISK
+    assert disk_profile(tmp_path, None, pytest.fail) is NOMINAL_DISK
+    assert read_disk(tmp_path) is None
+
+
+def test_calibrating_with_a_folder_begins_with_its_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a folder that cannot be used is said at once."""
+    monkeypatch.setattr(calibration, "BusyMeter", Meter(busy=False))
+    monkeypatch.setattr(calibration, "measure_disk", lambda folder, progress: MEASURED)
+    monkeypatch.setattr(calibration, "measure_contended", lambda threads: 1.0)
+    plain = profile.MachineProfile(bandwidth={1: 1e9})
+    monkeypatch.setattr(calibration, "_measure_all", lambda threads, progress: plain)
+    calibration.calibrate(1, folder=tmp_path)
+    known = read_disk(tmp_path)
+    assert known is not None
+    assert known.direct == MEASURED.direct
+    assert profile.read_profile().bandwidth == {1: 1e9}
+    with pytest.raises(InputError, match="there is no folder"):
+        monkeypatch.setattr(calibration, "measure_disk", measure_disk)
+        monkeypatch.setattr(calibration, "_measure_all", lambda *_: pytest.fail("too late"))
+        calibration.calibrate(1, folder=tmp_path / "missing")
