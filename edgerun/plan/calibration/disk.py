@@ -23,9 +23,9 @@ import numpy as np
 
 from edgerun.backends.base import Progress
 from edgerun.errors import InputError, StorageError
+from edgerun.files.direct import ALIGNMENT, DirectFile, span
 from edgerun.files.plain import open_plain
 from edgerun.files.positioned import advise, memory_apart
-from edgerun.graph.direct_file import ALIGNMENT, DirectFile, span
 from edgerun.graph.mapped_file import MappedFile
 from edgerun.machine.busy import BusyMeter
 from edgerun.machine.disk import NOMINAL_DISK, DiskProfile
@@ -96,7 +96,7 @@ def measure_file(file: MappedFile, progress: Progress = lambda text: None) -> Di
     advise(file.descriptor, 0, 0, "DONTNEED")
     ways: dict[bool, dict[int, float]] = {True: {}, False: {}}
     for direct, speeds in ways.items():
-        reader = DirectFile(file, direct=direct)
+        reader = DirectFile(file.descriptor, file.check, direct=direct)
         _read_pieces(reader, len(file), 1, 0.0)  # whether it is refused is known after the first
         if reader.is_direct != direct:
             continue

@@ -14,7 +14,7 @@ import pytest
 
 from edgerun.env import read_settings
 from edgerun.errors import InputError, StorageError
-from edgerun.graph.direct_file import DirectFile
+from edgerun.files.direct import DirectFile
 from edgerun.graph.mapped_file import MappedFile
 from edgerun.machine import profile
 from edgerun.machine.disk import NOMINAL_DISK, DiskProfile
@@ -74,8 +74,8 @@ def test_a_file_that_is_there_is_read_instead(
 def test_direct_reads_that_are_refused_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def buffered(file: MappedFile, *, direct: bool) -> DirectFile:
-        return DirectFile(file, direct=False)
+    def buffered(descriptor: int, check: Any, *, direct: bool) -> DirectFile:
+        return DirectFile(descriptor, check, direct=False)
 
     monkeypatch.setattr(disk, "DirectFile", buffered)
     measured = measure_disk(tmp_path)
@@ -100,7 +100,7 @@ def test_speeds_are_those_of_the_reads(tmp_path: Path, monkeypatch: pytest.Monke
     class Slow:
         is_direct = False
 
-        def __init__(self, file: MappedFile, *, direct: bool) -> None:
+        def __init__(self, *_: Any, direct: bool) -> None:
             pass
 
         def read_into(self, offset: int, length: int, buffer: memoryview) -> memoryview:

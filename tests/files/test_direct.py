@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgerun.errors import BackendError
+from edgerun.files import direct as direct_file
+from edgerun.files.direct import ALIGNMENT, DirectFile, span
 from edgerun.files.positioned import memory_apart, open_again
-from edgerun.graph import direct_file
-from edgerun.graph.direct_file import ALIGNMENT, DirectFile, span
 from edgerun.graph.mapped_file import MappedFile
 from tests.support.page_cache import cached_share
 
@@ -57,7 +57,8 @@ def file(request: pytest.FixtureRequest, path: Path) -> Iterator[DirectFile]:
 def opened(path: Path, *, direct: bool = True) -> DirectFile:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        return DirectFile(MappedFile(descriptor), direct=direct)
+        mapped = MappedFile(descriptor)
+        return DirectFile(mapped.descriptor, mapped.check, direct=direct)
     finally:
         os.close(descriptor)
 
@@ -175,7 +176,7 @@ def test_short_reads_go_on(
         pytest.skip("no direct reads here")
     monkeypatch.setattr(direct_file, "read_at", read_less)
     if direct and most < ALIGNMENT:
-        with pytest.raises(BackendError, match="cut off"):
+        with pytest.raises(BackendError, match="ends at byte 0"):
             piece(file, 100, 6 * ALIGNMENT)
         return
     count = 500 if most == 1 else 6 * ALIGNMENT
@@ -206,7 +207,7 @@ def test_another_file_of_the_name_is_not_looked_at(own: Path) -> None:
     os.close(descriptor)
     own.rename(own.with_name("moved"))
     own.write_bytes(bytes(SIZE))
-    assert piece(DirectFile(mapped), 5, 50) == CONTENT[5:55]
+    assert piece(DirectFile(mapped.descriptor, mapped.check), 5, 50) == CONTENT[5:55]
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENODEV, errno.ESTALE])

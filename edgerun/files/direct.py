@@ -14,12 +14,12 @@ import errno
 import logging
 import os
 import weakref
+from collections.abc import Callable
 
 import numpy as np
 
 from edgerun.errors import BackendError
 from edgerun.files.positioned import advise, open_again, read_at
-from edgerun.graph.mapped_file import CHANGED, MappedFile
 
 logger = logging.getLogger(__name__)
 
@@ -36,20 +36,21 @@ class DirectFile:
             refuses the first one.
     """
 
-    def __init__(self, file: MappedFile, *, direct: bool = True) -> None:
-        """Opens the file of a mapping once more.
+    def __init__(self, descriptor: int, check: Callable[[], None], *, direct: bool = True) -> None:
+        """Opens a file once more.
 
         Args:
-            file: says what the file was when it was opened.
+            descriptor: of the file, which the caller goes on owning.
+            check: raises a ``BackendError`` if the file is not what it was.
             direct: False reads through the system's cache, as where direct reads are refused.
         """
-        self._file = file
-        again = open_again(file.descriptor, direct=False)
-        self._buffered = os.dup(file.descriptor) if again is None else again
+        self._check = check
+        again = open_again(descriptor, direct=False)
+        self._buffered = os.dup(descriptor) if again is None else again
         weakref.finalize(self, os.close, self._buffered)
         if again is not None:  # advice to a duplicate would be to the original, too
             advise(again, 0, 0, "RANDOM")
-        self._direct = open_again(file.descriptor, direct=True) if direct else None
+        self._direct = open_again(descriptor, direct=True) if direct else None
         if self._direct is not None:
             weakref.finalize(self, os.close, self._direct)
         self.is_direct = self._direct is not None
@@ -77,7 +78,7 @@ class DirectFile:
         try:
             if not (self.is_direct and self._read_direct(offset, length, buffer)):
                 self._read_buffered(offset, buffer[skipped : skipped + length])
-            self._file.check()
+            self._check()
         except OSError as error:
             raise BackendError(
                 f"the file of weights cannot be read any more, at byte {offset}: {error.strerror}; "
@@ -103,7 +104,7 @@ class DirectFile:
                 break
             count -= count % ALIGNMENT  # a read may be short, and the next one must be aligned
             if not count:
-                raise BackendError(CHANGED)
+                raise self._end(start + done)
             done += count
         return True
 
@@ -113,10 +114,15 @@ class DirectFile:
         while done < len(out):
             count = read_at(self._buffered, out[done:], offset + done)
             if not count:
-                raise BackendError(CHANGED)
+                raise self._end(offset + done)
             done += count
         start = offset - offset % ALIGNMENT
         advise(self._buffered, start, span(offset, len(out)), "DONTNEED")
+
+    def _end(self, offset: int) -> BackendError:
+        """What to raise where a file ends too early."""
+        self._check()
+        return BackendError(f"the file of weights ends at byte {offset}: load the model again")
 
 
 def span(offset: int, length: int) -> int:
