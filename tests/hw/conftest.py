@@ -37,3 +37,19 @@ def overlay() -> Iterator[Make]:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(7)
+
+
+@pytest.fixture(scope="session")
+def first() -> dict[str, bytes]:
+    """A package to deploy."""
+    from tests.hw.deploy.harness import application
+
+    return application(1)
+
+
+@pytest.fixture(scope="session")
+def second() -> dict[str, bytes]:
+    """Another, of the same name."""
+    from tests.hw.deploy.harness import application
+
+    return application(2)

@@ -8,15 +8,43 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from edgerun_hw.board_side.lock import BoardLock
 from edgerun_hw.overlay.driver import Tlmm
 
 SEPARATOR = "|"
 
 
 def _pynq(bitfile: str) -> Tlmm:
+    """A bitstream that is loaded onto this board."""
+    return _locked(bitfile, download=True)
+
+
+def _deployed(bitstream: str) -> Tlmm:
+    """A ``NAME.bit.bin`` that is loaded already, with ``NAME.hwh`` beside it."""
+    with tempfile.TemporaryDirectory(prefix="edgerun-") as folder:
+        return _locked(str(name_for_pynq(Path(bitstream), Path(folder))), download=False)
+
+
+def name_for_pynq(bitstream: Path, folder: Path) -> Path:
+    """Links ``NAME.bit.bin`` and ``NAME.hwh`` into ``folder`` under names that pynq looks for.
+
+    The device tree overlay is left out: it is applied already, and pynq would apply it again.
+    """
+    name = bitstream.name.removesuffix(".bit.bin")
+    (folder / f"{name}.bin").symlink_to(bitstream)
+    (folder / f"{name}.hwh").symlink_to(bitstream.with_name(f"{name}.hwh"))
+    return folder / f"{name}.bin"
+
+
+def _locked(bitfile: str, download: bool) -> Tlmm:
     from edgerun_hw.board_side.pynq_driver import load_overlay
 
-    return load_overlay(bitfile)
+    lock = BoardLock()
+    try:
+        return load_overlay(bitfile, download=download, on_close=lock.release)
+    except BaseException:
+        lock.release()
+        raise
 
 
 def _remote(argument: str) -> Tlmm:
@@ -44,4 +72,6 @@ def name_by_digest(bitfile: Path, folder: Path) -> Path:
     return folder / f"{bitfile.stem}-{digest}{bitfile.suffix}"
 
 
-DEVICES: Mapping[str, Callable[[str], Tlmm]] = MappingProxyType({"pynq": _pynq, "remote": _remote})
+DEVICES: Mapping[str, Callable[[str], Tlmm]] = MappingProxyType(
+    {"pynq": _pynq, "deployed": _deployed, "remote": _remote}
+)

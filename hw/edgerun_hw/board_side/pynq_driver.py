@@ -12,6 +12,7 @@ Needs pynq, so it is imported only where a board is driven.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,7 @@ class TlmmIP(pynq.DefaultIP):  # type: ignore[misc]  # pynq has no types
 
     Attributes:
         clock_hz: clock of the logic, by which waiting times are reckoned.
+        on_close: called when the driver is closed.
     """
 
     bindto = [regs.VLNV]
@@ -73,6 +75,7 @@ class TlmmIP(pynq.DefaultIP):  # type: ignore[misc]  # pynq has no types
     def __init__(self, description: dict[str, Any]) -> None:
         super().__init__(description)
         self.clock_hz = DEFAULT_CLOCK_HZ
+        self.on_close: Callable[[], None] = lambda: None
 
     def read(self, offset: int = 0) -> int:
         """Reads a register."""
@@ -106,7 +109,8 @@ class TlmmIP(pynq.DefaultIP):  # type: ignore[misc]  # pynq has no types
             time.sleep(cycles / self.clock_hz)
 
     def close(self) -> None:
-        """Does nothing: the bitstream stays loaded, and pynq frees buffers with their arrays."""
+        """Calls ``on_close``; the logic stays loaded, and pynq frees buffers with their arrays."""
+        self.on_close()
 
 
 def find_overlay_ip(overlay: Any) -> TlmmIP:
@@ -137,17 +141,27 @@ def _clock_hz() -> float:
         return DEFAULT_CLOCK_HZ
 
 
-def load_overlay(bitfile: str, *, device: Any = None, download: bool = True) -> Tlmm:
+def load_overlay(
+    bitfile: str,
+    *,
+    device: Any = None,
+    download: bool = True,
+    on_close: Callable[[], None] | None = None,
+) -> Tlmm:
     """Loads a bitstream through pynq and returns its driver.
 
     Args:
         bitfile: a ``.bit`` or ``.xsa`` with its ``.hwh`` beside it.
         device: a ``pynq.Device``, or None for pynq's choice.
         download: False when the bitstream is loaded already.
+        on_close: called when the driver is closed.
 
     Raises:
         OverlayError: it is not an overlay that this driver can drive, or it is wedged.
         OSError: the file is missing.
     """
     overlay = pynq.Overlay(bitfile, download=download, device=device)
-    return Tlmm(find_overlay_ip(overlay))
+    ip = find_overlay_ip(overlay)
+    if on_close is not None:
+        ip.on_close = on_close
+    return Tlmm(ip)

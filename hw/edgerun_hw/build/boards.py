@@ -10,7 +10,7 @@ from typing import Any
 from edgerun.errors import InputError, MissingDependencyError
 from edgerun_hw.build.sources import hardware_folder
 
-FAMILIES = ("zynqmp", "zynq")
+FAMILIES = ("zynqmp", "zynq7")
 PORT_BITS = (32, 64, 128)
 
 
@@ -32,17 +32,19 @@ class Board:
     Attributes:
         name: its folder in ``hw/boards``.
         title: what its maker calls it.
-        family: ``zynqmp`` or ``zynq``: which processing system its part has.
+        family: ``zynqmp`` or ``zynq7``: which processing system its part has.
         part: as Vivado knows it.
-        bitstream_part: what the header of a bitstream for it says.
+        idcode: of its logic, without the silicon's revision.
         board_parts: Vivado board files to try, in this order.
         board_connections: connector and carrier of a module, or empty.
-        compatible: root ``compatible`` strings of boards that may take its applications.
-        board_ids: names in the board's EEPROM.
+        compatible: what the root of its device tree calls the board, without revisions.
+        modules: the same of its module and processor, which other boards have as well.
         geometry: name of the geometry that ``edgerun fpga build`` takes by default.
         dram_gb_per_s: what the memory moves at its data sheet's best, in 10^9 bytes/s.
-        manager: ``xmutil`` or ``fpga_manager``: what loads applications.
+        image: the system on it that docs/fpga-bringup.md is about.
+        remote_only: why its processors cannot run edgerun; "" where they can.
         pl_clock_mhz: clock asked of the processing system for the logic; a goal.
+        clock_mhz: least and most that any clock of the logic may have.
         weight_ports: processor ports that weights are read from, in order.
         data_port: processor port of activations and results.
         port_bits: width of those ports.
@@ -57,15 +59,16 @@ class Board:
     title: str
     family: str
     part: str
-    bitstream_part: str
+    idcode: int
     board_parts: tuple[str, ...]
     board_connections: tuple[str, ...]
     compatible: tuple[str, ...]
-    board_ids: tuple[str, ...]
+    modules: tuple[str, ...]
     geometry: str
     dram_gb_per_s: float
-    manager: str
+    image: str
     pl_clock_mhz: int
+    clock_mhz: tuple[int, int]
     weight_ports: tuple[str, ...]
     data_port: str
     port_bits: int
@@ -74,14 +77,17 @@ class Board:
     control_bytes: int
     resources: Resources
     folder: Path
+    remote_only: str = ""
 
     def __post_init__(self) -> None:
+        low, high = self.clock_mhz
         problems = {
             "family": self.family in FAMILIES,
             "ports.bits": self.port_bits in PORT_BITS,
             "ports.weights": 1 <= len(self.weight_ports) <= 4,
             "ports.data": self.data_port not in self.weight_ports,
-            "clock.pl_mhz": 10 <= self.pl_clock_mhz <= 500,
+            "clock": 0 < low <= self.pl_clock_mhz <= high <= 500,
+            "idcode": 0 < self.idcode < 1 << 32,
             "control.address": self.control_address % self.control_bytes == 0,
         }
         wrong = [key for key, right in problems.items() if not right]
@@ -94,6 +100,17 @@ def board_names() -> tuple[str, ...]:
     return tuple(
         sorted(file.parent.name for file in hardware_folder("boards").glob("*/board.toml"))
     )
+
+
+def board_records() -> list[dict[str, Any]]:
+    """What deployment needs of every board: the attributes of the helper's ``Board``."""
+    return [_record(load_board(name)) for name in board_names()]
+
+
+def _record(board: Board) -> dict[str, Any]:
+    copied = ("name", "title", "compatible", "modules", "part", "idcode", "family")
+    record = {name: getattr(board, name) for name in copied}
+    return {**record, "clock_hz": [mhz * 1_000_000 for mhz in board.clock_mhz]}
 
 
 def load_board(name: str) -> Board:
@@ -119,13 +136,14 @@ def parse_board(fields: dict[str, Any], folder: Path) -> Board:
     """
     try:
         flat = {key: value for key, value in fields.items() if not isinstance(value, dict)}
-        lists = ("board_parts", "board_connections", "compatible", "board_ids")
+        lists = ("board_parts", "board_connections", "compatible", "modules")
         flat |= {key: tuple(flat[key]) for key in lists}
-        ports, control = fields["ports"], fields["control"]
+        ports, control, clock = fields["ports"], fields["control"], fields["clock"]
         return Board(
             name=folder.name,
             folder=folder,
-            pl_clock_mhz=fields["clock"]["pl_mhz"],
+            pl_clock_mhz=clock["pl_mhz"],
+            clock_mhz=(clock["min_mhz"], clock["max_mhz"]),
             weight_ports=tuple(ports["weights"]),
             data_port=ports["data"],
             port_bits=ports["bits"],

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 TOP = "tlmm_wrapper"
 ABOUT = "project.json"
-APPLICATION = "edgerun-tlmm"
-BOARD_FILES = ("build.tcl", "tlmm.xdc", f"{APPLICATION}.dtso", "shell.json")
+SCRIPTS = ("common.tcl", "build.tcl", "tlmm.xdc")
 DEFAULT_JOBS = 4
 
 
@@ -34,7 +33,7 @@ def geometry_for(board: Board, geometry: Geometry) -> Geometry:
             f"this geometry reads weights over {geometry.ports} ports, but {board.title} has "
             f"{len(board.weight_ports)} for them: choose one with fewer, e.g. {board.geometry}"
         )
-    if board.family == "zynq":  # its memory ports take addresses of 32 bits
+    if board.family == "zynq7":  # its memory ports take addresses of 32 bits
         return dataclasses.replace(geometry, addr_bits=32)
     return geometry
 
@@ -62,7 +61,7 @@ def write_project(
     geometry = geometry_for(board, geometry)
     _refuse_foreign(folder)
     rtl = wrapped_rtl_files()
-    scripts = [hardware_folder("boards") / "common.tcl", *(board.folder / n for n in BOARD_FILES)]
+    scripts = [hardware_folder("boards") / name for name in SCRIPTS]
     about = {
         "board": board.name,
         "geometry": dataclasses.asdict(geometry),

@@ -18,7 +18,22 @@ MATRICES = ((2560, 2560), (2560, 6912), (1000, 1001))
 
 _Geometry = Annotated[str, typer.Option("--geometry", help="Geometry of the overlay.")]
 _Context = Annotated[int, typer.Option("--context", min=1, help="Tokens attended to.")]
-_Clock = Annotated[float, typer.Option("--clock", min=1, max=10_000, help="Assumed clock in MHz.")]
+_Clock = Annotated[
+    float | None,
+    typer.Option(
+        "--clock",
+        min=1,
+        max=10_000,
+        help="Assumed clock in MHz. Default: what board.toml asks for.",
+    ),
+]
+_Profile = Annotated[
+    str,
+    typer.Option(
+        "--profile",
+        help="Rates measured on a board: a profile's name, or a file that ends in .json.",
+    ),
+]
 _Simulate = Annotated[
     bool, typer.Option("--simulate/--no-simulate", help="Count cycles in the simulated RTL.")
 ]
@@ -33,42 +48,63 @@ def register(app: typer.Typer) -> None:
 def bench(
     geometry: _Geometry = "decode-300",
     context: _Context = 1024,
-    clock: _Clock = 250.0,
+    clock: _Clock = None,
+    profile: _Profile = "kv260",
     simulate: _Simulate = True,
     as_json: _Json = False,
 ) -> None:
     """Prints cycles that were simulated and tokens per second that are modelled."""
     from edgerun.cli.screen.tables import print_rows
+    from edgerun_hw.build.boards import load_board
     from edgerun_hw.devices.simulated import geometry_named
-    from edgerun_hw.model.tokens import LABEL, SHAPES, Assumptions, comparison, token_table
+    from edgerun_hw.model import measured, tokens
+    from edgerun_hw.model.cycles import Assumptions
+    from edgerun_hw.model.profile import load_profile
 
-    chosen = geometry_named(geometry)
-    assumptions = Assumptions(clock_mhz=clock)
-    measured = _measure(chosen) if simulate else []
-    modelled = comparison(chosen, assumptions, context=context)
+    chosen, rates = geometry_named(geometry), load_profile(profile)
+    board = load_board(rates.board)
+    mhz = clock or float(board.pl_clock_mhz)
+    assumptions = Assumptions(clock_mhz=mhz)
+    simulated = _measure(chosen) if simulate else []
+    bound = tokens.comparison(chosen, assumptions, context=context)
+    rows = measured.measured_comparison(chosen, rates, mhz)
     terms = {
-        model: token_table(shape, chosen, assumptions, context=context)
-        for model, shape in SHAPES.items()
+        model: tokens.term_table(
+            measured.measured_terms(shape, chosen, rates, mhz, context=context), measured.LABEL
+        )
+        for model, shape in tokens.SHAPES.items()
     }
     if as_json:
         report = {
             "geometry": geometry,
-            "simulated": measured,
-            "modelled": modelled,
+            "simulated": simulated,
+            "bound": bound,
+            "bound_terms": {
+                model: tokens.term_table(
+                    tokens.token_terms(shape, chosen, assumptions, context=context)
+                )
+                for model, shape in tokens.SHAPES.items()
+            },
+            "modelled": rows,
             "terms": terms,
+            "profile": asdict(rates),
             "assumptions": asdict(assumptions),
             "context": context,
         }
         print(json.dumps(report, ensure_ascii=False))
         return
-    if measured:
+    if simulated:
         print(f"geometry {geometry}, cycles simulated by Verilator")
-        print_rows(measured)
-    print(f"geometry {geometry}, {context} tokens of context; {LABEL}: {assumptions}")
-    print_rows(modelled)
-    for model, rows in terms.items():
-        print(f"{model}: every term of a token ({LABEL})")
-        print_rows(rows)
+        print_rows(simulated)
+    print(
+        f"geometry {geometry}, {context} tokens of context, a bound; {tokens.LABEL}: {assumptions}"
+    )
+    print_rows(bound)
+    print(f"geometry {geometry}, {mhz:g} MHz, rates of {rates.title} ({rates.source})")
+    print_rows(rows)
+    for model, table in terms.items():
+        print(f"{model}: every term of a token at {context} tokens ({measured.LABEL})")
+        print_rows(table)
 
 
 def _measure(geometry: Geometry) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import typer
 from edgerun.cli.screen.messages import say
 from edgerun.errors import BackendError
 
-_Board = Annotated[str, typer.Option("--board", help="Board: kv260, ultra96v2 or pynq-z2.")]
+_Board = Annotated[str, typer.Option("--board", help="A folder in hw/boards, such as kv260.")]
 _Geometry = Annotated[
     str | None, typer.Option("--geometry", help="Geometry; the board's own if left out.")
 ]

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 _Bitstream = Annotated[
     Path, typer.Argument(metavar="BIT|XSA", help="What Vivado wrote: a .bit or .xsa file.")
 ]
-_Board = Annotated[str, typer.Option("--board", "-b", help="kv260, ultra96v2 or pynq-z2.")]
+_Board = Annotated[str, typer.Option("--board", "-b", help="A folder in hw/boards, such as kv260.")]
 _Overlay = Annotated[
     Path | None,
     typer.Option(
         "--overlay",
         help="Device tree overlay: a .dtbo, or a .dtso to compile with dtc. Default: the file "
-        "of that name beside the bitstream, or the one in hw/boards.",
+        "of that name beside the bitstream, or one that is written from the .hwh.",
     ),
 ]
 _Out = Annotated[
@@ -90,7 +90,7 @@ def package_command(
     sources = Sources(
         bitstream,
         board,
-        overlay or _overlay(bitstream, board),
+        overlay or _overlay(bitstream),
         name,
         hwh,
         shell,
@@ -108,19 +108,14 @@ def package_command(
     show_package(folder, package)
 
 
-def _overlay(bitstream: Path, board: str) -> Path:
-    from edgerun_hw.build.sources import hardware_folder
+def _overlay(bitstream: Path) -> Path | None:
+    """The overlay beside the bitstream, if there is one."""
     from edgerun_hw.deploy.errors import PackageError
 
     if not bitstream.is_file():
         raise PackageError(f"{bitstream} is no file: name the .bit or .xsa that Vivado wrote")
     beside = [bitstream.with_suffix(suffix) for suffix in (".dtbo", ".dtso", ".dts")]
-    for file in (*beside, hardware_folder("boards") / board / "edgerun-tlmm.dtso"):
-        if file.is_file():
-            return file
-    raise PackageError(
-        f"there is no device tree overlay beside {bitstream}: pass --overlay FILE.dtbo or FILE.dtso"
-    )
+    return next((file for file in beside if file.is_file()), None)
 
 
 def _address(text: str | None) -> int | None:

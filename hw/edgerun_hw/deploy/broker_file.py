@@ -1,11 +1,15 @@
-"""Packs the helper into one file to install on a board."""
+"""Packs the helper, with the table of boards, into one file to install on a board."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import zipfile
 from pathlib import Path
+
+from edgerun_hw.build.boards import board_records
+from edgerun_hw.deploy.broker.board.boards import TABLE
 
 FOLDER = Path(__file__).with_name("broker")
 PACKAGE = "edgerun_fpga_broker"
@@ -24,6 +28,8 @@ def broker_file() -> bytes:
         for source in sorted(FOLDER.rglob("*.py")):
             name = zipfile.ZipInfo(f"{PACKAGE}/{source.relative_to(FOLDER).as_posix()}", EPOCH)
             archive.writestr(name, source.read_bytes(), zipfile.ZIP_DEFLATED)
+        table = zipfile.ZipInfo(f"{PACKAGE}/board/{TABLE}", EPOCH)
+        archive.writestr(table, json.dumps(board_records()).encode(), zipfile.ZIP_DEFLATED)
     return FIRST_LINE + buffer.getvalue()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from edgerun_hw.deploy.broker.board import settings
 from edgerun_hw.deploy.broker.protocol import MAX_FILE_BYTES
 from edgerun_hw.deploy.errors import PackageError
 from edgerun_hw.overlay.register_map import VLNV
@@ -30,14 +31,6 @@ UNREADABLE = (
     struct.error,
 )
 PROCESSORS = {"zynq_ultra_ps_e": "zynqmp", "processing_system7": "zynq7"}
-# The numbers of Zynq UltraScale+ ports in a .hwh, and what UG1085 calls them.
-MASTERS = ("M_AXI_HPM0_FPD", "M_AXI_HPM1_FPD", "M_AXI_HPM0_LPD")
-SLAVES = (
-    "S_AXI_HPC0_FPD",
-    "S_AXI_HPC1_FPD",
-    *(f"S_AXI_HP{i}_FPD" for i in range(4)),
-    "S_AXI_LPD",
-)
 ZYNQ7_SOURCES = {"IO PLL": "IO", "ARM PLL": "ARM", "DDR PLL": "DDR"}
 
 
@@ -138,13 +131,18 @@ def _zynqmp(values: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, int]]:
         prefix = f"PSU__CRL_APB__PL{i}_REF_CTRL__"
         if values.get(f"PSU__FPGA_PL{i}_ENABLE") == "1" and f"{prefix}DIVISOR0" in values:
             divisors = [int(values[f"{prefix}DIVISOR{k}"]) for k in (0, 1)]
-            clocks[f"pl{i}"] = {"source": values[f"{prefix}SRCSEL"], "divisors": divisors}
-    for kind, ports in (("M", MASTERS), ("S", SLAVES)):
+            source, rate = values[f"{prefix}SRCSEL"], values.get(f"{prefix}ACT_FREQMHZ", "")
+            clocks[f"pl{i}"] = _clock(source, divisors, rate)
+    for kind, ports in (("M", settings.MASTERS), ("S", settings.SLAVES)):
         for i, port in enumerate(ports):
             width = values.get(f"C_{kind}AXIGP{i}_DATA_WIDTH")
             if width and values.get(f"PSU__USE__{kind}_AXI_GP{i}") == "1":
                 widths[port] = int(width)
     return clocks, widths
+
+
+def _clock(source: str, divisors: list[int], megahertz: str) -> dict[str, Any]:
+    return {"source": source, "divisors": divisors, "hertz": round(float(megahertz) * 1e6)}
 
 
 def _zynq7(values: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, int]]:
@@ -154,7 +152,8 @@ def _zynq7(values: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, int]]:
         if values.get(f"PCW_FPGA_FCLK{i}_ENABLE") == "1" and f"{prefix}DIVISOR0" in values:
             divisors = [int(values[f"{prefix}DIVISOR{k}"]) for k in (0, 1)]
             source = values.get(f"{prefix}CLKSRC", "IO PLL")
-            clocks[f"pl{i}"] = {"source": ZYNQ7_SOURCES.get(source, source), "divisors": divisors}
+            rate = values.get(f"PCW_ACT_FPGA{i}_PERIPHERAL_FREQMHZ", "")
+            clocks[f"pl{i}"] = _clock(ZYNQ7_SOURCES.get(source, source), divisors, rate)
     for i in range(4):
         width = values.get(f"C_S_AXI_HP{i}_DATA_WIDTH")
         if width and values.get(f"PCW_USE_S_AXI_HP{i}") == "1":

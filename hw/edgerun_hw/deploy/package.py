@@ -2,6 +2,7 @@
 
     <name>/<name>.bit.bin   the bitstream in the FPGA manager's byte order
     <name>/<name>.dtbo      the device tree overlay
+    <name>/<name>.hwh       optional: Vivado's hardware description, by which pynq finds registers
     <name>/shell.json       what dfx-mgr wants to know
     <name>/manifest.json    digests, board, part, clocks, registers: ``manifest.py`` reads it
     <name>/manifest.json.sig   optional: Ed25519 signature of manifest.json, 64 bytes
@@ -14,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +36,7 @@ from edgerun_hw.deploy.broker.application.manifest import (
     Manifest,
     read_manifest,
 )
-from edgerun_hw.deploy.broker.board.boards import BY_NAME, Board
+from edgerun_hw.deploy.broker.board.boards import BOARDS, Board
 from edgerun_hw.deploy.broker.errors import BrokerError
 from edgerun_hw.deploy.broker.formats.ed25519 import SIGNATURE_BYTES
 from edgerun_hw.deploy.broker.protocol import MAX_FILE_BYTES, NAME, parse_object
@@ -55,7 +57,7 @@ class Sources:
         board: name of the board that it is for.
         name: of the application.
         hwh: hardware description; None takes it out of the .xsa, or finds ``<bitstream>.hwh``.
-        overlay: a .dtbo, or a .dts to compile.
+        overlay: a .dtbo, or a .dts to compile; None writes one from the hardware description.
         shell: a shell.json; None writes one for a design without slots.
         base: bus address of the registers, if the hardware description does not say.
         key: file of a private key to sign with.
@@ -64,7 +66,7 @@ class Sources:
 
     bitstream: Path
     board: str
-    overlay: Path
+    overlay: Path | None = None
     name: str = DEFAULT_NAME
     hwh: Path | None = None
     shell: Path | None = None
@@ -103,7 +105,7 @@ def make_package(sources: Sources) -> Package:
 
     Raises:
         PackageError: something is broken, or does not fit the board.
-        MissingDependencyError: a .dts needs dtc, a signature needs ``cryptography``.
+        MissingDependencyError: an overlay's source needs dtc, a signature ``cryptography``.
     """
     board = _board(sources.board)
     if not NAME.fullmatch(sources.name):
@@ -111,7 +113,7 @@ def make_package(sources: Sources) -> Package:
     bit, description = _read_design(sources)
     if not board.accepts_part(bit.part):
         raise PackageError(
-            f"the bitstream is for {bit.part or 'no part'}, and {board.title} has {board.part}"
+            f"the bitstream is for {bit.part or 'no part'}, and {board.title} has {board.device}"
         )
     stream = bitstream.check(bit.data)
     if not board.accepts_idcode(stream.idcode):
@@ -137,9 +139,13 @@ def make_package(sources: Sources) -> Package:
         )
     files = {
         f"{sources.name}.bit.bin": bitstream.to_bin(bit.data),
-        f"{sources.name}.dtbo": _overlay(sources),
+        f"{sources.name}.dtbo": b"not yet",
         SHELL: _shell(sources.shell),
     }
+    if description is not None:
+        files[f"{sources.name}.hwh"] = description
+    draft = _parsed(_manifest(sources, board, bit, design, files))
+    files[draft.overlay] = _overlay(sources, draft)
     content = _manifest(sources, board, bit, design, files)
     manifest = _parsed(content)
     devicetree.check_overlay(files[manifest.overlay], manifest)
@@ -217,9 +223,9 @@ def _check_content(manifest: Manifest, files: Mapping[str, bytes]) -> bitstream.
 
 
 def _board(name: str) -> Board:
-    if name not in BY_NAME:
-        raise PackageError(f"board {name!r} is not known: there are {', '.join(BY_NAME)}")
-    return BY_NAME[name]
+    if name not in BOARDS:
+        raise PackageError(f"board {name!r} is not known: there are {', '.join(BOARDS)}")
+    return BOARDS[name]
 
 
 def _read_design(sources: Sources) -> tuple[bitstream.Bitstream, bytes | None]:
@@ -234,7 +240,13 @@ def _read_design(sources: Sources) -> tuple[bitstream.Bitstream, bytes | None]:
     return bitstream.parse_bit(content), description
 
 
-def _overlay(sources: Sources) -> bytes:
+def _overlay(sources: Sources, draft: Manifest) -> bytes:
+    """The compiled overlay: the given one, or one written for what the manifest says."""
+    if sources.overlay is None:
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder) / f"{sources.name}.dtso"
+            source.write_text(devicetree.write_overlay(draft))
+            return devicetree.compile_overlay(source)
     data = _read_source(sources.overlay, MAX_BYTES[".dtbo"])
     is_source = sources.overlay.suffix in (".dts", ".dtso")
     return devicetree.compile_overlay(sources.overlay) if is_source else data

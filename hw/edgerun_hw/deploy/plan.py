@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgerun_hw.deploy.broker.application.manifest import MANIFEST
-from edgerun_hw.deploy.broker.board.boards import BY_NAME
+from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.broker.board.loader import FIRMWARE
 from edgerun_hw.deploy.broker.board.policy import KEYS, SETTINGS
 from edgerun_hw.deploy.client import Board, person
@@ -76,7 +76,7 @@ def check_board(package: Package, board: dict[str, Any]) -> str:
     """
     target = package.manifest.board
     if board["board"] != target.name:
-        other = BY_NAME.get(board["board"] or "")
+        other = BOARDS.get(board["board"] or "")
         names = ", ".join(board["compatible"]) or "nameless"
         is_a = other.title if other else f"unknown ({names})"
         hint = (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edgerun.env import settings
 from edgerun.errors import InputError
-from edgerun_hw.board_side.devices import SEPARATOR
+from edgerun_hw.board_side.devices import DEVICES, SEPARATOR
 from edgerun_hw.devices import simulated
 from edgerun_hw.devices.client import WorkerClient
 from edgerun_hw.overlay.port import Overlay
@@ -44,19 +44,14 @@ def check_bitfile(argument: str) -> Path:
     return path
 
 
-def open_board(argument: str) -> Overlay:
-    """Loads a bitstream through pynq and returns its driver.
+def open_here(kind: str, argument: str) -> Overlay:
+    """Opens what ``board_side`` calls ``kind``: in this process where pynq is, else in a worker.
 
     Raises:
-        InputError: the bitstream is missing.
-        OverlayError: the board does not load it, or it is not the overlay.
+        InputError: there is no pynq.
+        OverlayError: the device fails, or somebody else uses it.
     """
-    bitfile = check_bitfile(argument)
-    if find_spec("pynq"):
-        from edgerun_hw.board_side.pynq_driver import load_overlay
-
-        return load_overlay(str(bitfile))
-    return _worker(f"pynq:{bitfile}")
+    return DEVICES[kind](argument) if find_spec("pynq") else _worker(f"{kind}:{argument}")
 
 
 def split_remote(argument: str) -> tuple[str, Path]:

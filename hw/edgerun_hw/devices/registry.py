@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from edgerun.errors import InputError
 from edgerun_hw.devices import pynq, simulated
@@ -78,6 +79,17 @@ def find_device(name: str) -> Device:
     return Device(name, kind, argument)
 
 
+def _lazily(name: str) -> Callable[[str], Any]:
+    """A function of ``deployed.py``, which imports all of deployment, found when it is called."""
+
+    def call(argument: str) -> Any:
+        from edgerun_hw.devices import deployed
+
+        return getattr(deployed, name)(argument)
+
+    return call
+
+
 DEVICES: Mapping[str, DeviceKind] = MappingProxyType(
     {
         "cosim": DeviceKind(
@@ -96,13 +108,21 @@ DEVICES: Mapping[str, DeviceKind] = MappingProxyType(
             simulated.prepare_fake,
             simulated.open_fake,
         ),
-        "pynq": DeviceKind(
-            "a board, through pynq",
-            "BITSTREAM",
+        "board": DeviceKind(
+            "what is deployed on this board, through pynq",
+            "[NAME]",
             "measured",
             pynq.obstacle,
-            pynq.check_bitfile,
-            pynq.open_board,
+            _lazily("find_deployed"),
+            _lazily("open_deployed"),
+        ),
+        "pynq": DeviceKind(
+            "a bitstream for this board, through pynq",
+            "BITSTREAM[,force]",
+            "measured",
+            pynq.obstacle,
+            _lazily("check_bitstream"),
+            _lazily("open_bitstream"),
         ),
         "pynq-remote": DeviceKind(
             "a board at another host, through PYNQ.remote",

@@ -1,4 +1,4 @@
-"""Tokens per second of whole models on the overlay. Modelled, no board.
+"""Tokens per second of whole models on the overlay: a bound. Modelled, no board.
 
 A modelled figure is cycles (``cycles.py``, held against the simulator) times an assumed clock,
 memory traffic over an assumed share of an assumed bandwidth, and assumptions about the processor
@@ -140,11 +140,11 @@ def token_terms(
     """
     can = capabilities_of(geometry)
     terms = [
-        _fabric_term(step, matrix, 1, matrix[1], can, assumptions, shape.layers)
+        fabric_term(step, matrix, 1, matrix[1], can, assumptions, shape.layers)
         for step, matrix in shape.steps().items()
     ]
     output, largest = (shape.vocabulary, shape.hidden), LARGEST[head]
-    terms.append(_fabric_term(f"head ({head})", output, largest, HEAD_BLOCK, can, assumptions, 1))
+    terms.append(fabric_term(f"head ({head})", output, largest, HEAD_BLOCK, can, assumptions, 1))
     cached = 2 * shape.layers * shape.kv_width * context
     rate = assumptions.attention_gb_per_s * 1e9
     basis = f"int8 keys and values of {context} tokens at {rate / 1e9:g} GB/s, assumed"
@@ -163,7 +163,7 @@ def token_terms(
     return terms
 
 
-def _fabric_term(
+def fabric_term(
     name: str,
     matrix: tuple[int, int],
     largest: int,
@@ -172,7 +172,17 @@ def _fabric_term(
     assumptions: Assumptions,
     layers: int,
 ) -> Term:
-    """A step of all layers; ternary weights have one scale a row, so all of K is one block."""
+    """A step of all layers; ternary weights have one scale a row, so all of K is one block.
+
+    Args:
+        name: of the step.
+        matrix: its ``(N, K)``.
+        largest: magnitude of its weights.
+        block: of K that shares scales.
+        can: what the overlay can do.
+        assumptions: clock, and how fast weights come.
+        layers: that have the step.
+    """
     cut = cut_matrix(matrix, largest, block, can)
     work = matrix_work(cut, can, 1)
     return Term(
@@ -190,23 +200,12 @@ def tokens_per_second(terms: Sequence[Term]) -> float:
     return 1 / sum(term.seconds for term in terms)
 
 
-def token_table(
-    shape: ModelShape,
-    geometry: Geometry,
-    assumptions: Assumptions,
-    *,
-    context: int = 1024,
-    head: str = "int8",
-    attention: str = "processor",
-) -> list[dict[str, Any]]:
-    """``token_terms`` as rows to print, with the sum and tokens per second at the end."""
-    terms = token_terms(
-        shape, geometry, assumptions, context=context, head=head, attention=attention
-    )
+def term_table(terms: Sequence[Term], label: str = LABEL) -> list[dict[str, Any]]:
+    """Terms as rows to print, with the sum and tokens per second at the end."""
     total = sum(term.seconds for term in terms)
     rows = [_row(term, total) for term in terms]
     cycles, nbytes = sum(term.cycles for term in terms), sum(term.nbytes for term in terms)
-    rate = f"{1 / total:.1f} tokens/s; {LABEL}"
+    rate = f"{1 / total:.1f} tokens/s; {label}"
     return [*rows, _row(Term("all", total, cycles, nbytes, rate), total)]
 
 
@@ -295,8 +294,9 @@ __all__ = [
     "ModelShape",
     "Term",
     "comparison",
+    "fabric_term",
     "prefill_rates",
-    "token_table",
+    "term_table",
     "token_terms",
     "tokens_per_second",
 ]

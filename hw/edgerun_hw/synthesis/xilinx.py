@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from edgerun_hw.overlay.geometry import Geometry
 
 # Families of yosys' synth_xilinx by the processing system of a board's part.
-FAMILIES = {"zynqmp": "xcup", "zynq": "xc7"}
+FAMILIES = {"zynqmp": "xcup", "zynq7": "xc7"}
 ENGINE, TOP, ADDER = "tlmm_engine", "tlmm_top", "tlmm_addsub"
 # Parameters that the engine has; the shell around it has all.
 ENGINE_PARAMETERS = ("PORTS", "COLUMNS", "NB_MAX", "ROW_SCALE")

@@ -14,13 +14,12 @@ import pytest
 from edgerun.errors import InputError, StorageError
 from edgerun_hw.build import project
 from edgerun_hw.build.boards import board_names, load_board, parse_board, read_toml
-from edgerun_hw.build.project import geometry_for, settings_tcl, write_project
+from edgerun_hw.build.project import SCRIPTS, geometry_for, settings_tcl, write_project
 from edgerun_hw.build.sources import hardware_folder
 from edgerun_hw.overlay.geometry import PRESETS, Geometry
 
 STUBS = Path(__file__).with_name("vivado_stubs.tcl")
 needs_tclsh = pytest.mark.skipif(shutil.which("tclsh") is None, reason="there is no tclsh")
-needs_dtc = pytest.mark.skipif(shutil.which("dtc") is None, reason="there is no dtc")
 
 
 def build(folder, board, *, slack="0.103", boards=None, fail=""):
@@ -48,40 +47,19 @@ def test_the_three_boards_are_there():
     assert board_names() == ("kv260", "pynq-z2", "ultra96v2")
 
 
-def test_board_has_every_file_and_a_geometry_that_fits(board):
-    for name in ("build.tcl", "tlmm.xdc", "edgerun-tlmm.dtso", "shell.json"):
-        assert (board.folder / name).is_file()
+def test_board_is_a_folder_with_one_file_and_a_geometry_that_fits(board):
+    assert [file.name for file in board.folder.iterdir()] == ["board.toml"]
     assert geometry_for(board, PRESETS[board.geometry]).ports <= len(board.weight_ports)
 
 
-def test_shell_json_is_what_dfx_mgr_reads(board):
-    assert json.loads((board.folder / "shell.json").read_text())["shell_type"] == "XRT_FLAT"
+def test_boards_say_their_image_and_who_cannot_run_edgerun(board):
+    assert "3.0.1" in board.image
+    assert bool(board.remote_only) == (board.name == "pynq-z2")
 
 
-def test_device_tree_agrees_with_the_board(board):
-    text = (board.folder / "edgerun-tlmm.dtso").read_text()
-    assert f"tlmm@{board.control_address:x} " in text
-    assert f"assigned-clock-rates = <{board.pl_clock_mhz}000000>" in text
-    assert 'firmware-name = "edgerun-tlmm.bit.bin"' in text
-    cells = [int(word, 16) for word in re.findall(r"reg = <(?:0x0 )?(0x\w+) ", text)]
-    assert board.control_address in cells
-    assert text.count("{") == text.count("}")
-
-
-def test_what_was_never_run_says_so(board):
-    for name in ("build.tcl", "tlmm.xdc"):
-        assert "NOT RUN HERE" in (board.folder / name).read_text()
-    assert "NOT RUN HERE" in (hardware_folder("boards") / "common.tcl").read_text()
-
-
-@needs_dtc
-def test_device_tree_overlay_compiles(board, tmp_path):
-    out = tmp_path / "overlay.dtbo"
-    source = board.folder / "edgerun-tlmm.dtso"
-    command = ["dtc", "-@", "-I", "dts", "-O", "dtb", "-o", str(out), str(source)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0, result.stderr
-    assert out.read_bytes()[:4] == b"\xd0\x0d\xfe\xed"
+def test_what_was_never_run_says_so():
+    for name in SCRIPTS:
+        assert "NOT RUN HERE" in (hardware_folder("boards") / name).read_text()
 
 
 def test_unknown_board_names_the_nearest():
@@ -99,7 +77,8 @@ def test_description_with_a_missing_key_is_named(board, tmp_path):
 def test_description_with_a_wrong_value_is_named(board, tmp_path):
     fields = read_toml(board.folder / "board.toml")
     fields["ports"]["bits"] = 100
-    with pytest.raises(InputError, match="ports.bits"):
+    fields["clock"]["pl_mhz"] = fields["clock"]["max_mhz"] + 1
+    with pytest.raises(InputError, match=r"ports\.bits, clock cannot be right"):
         parse_board(fields, tmp_path)
 
 
@@ -187,6 +166,31 @@ def test_negative_slack_fails_before_a_bitstream_is_written(tmp_path):
     assert result.returncode != 0
     assert "timing is not met: setup slack -0.002 ns" in result.stderr
     assert not list((tmp_path / "build").rglob("*.bit"))
+
+
+@needs_tclsh
+def test_timing_is_looked_at_after_the_last_step_as_well(tmp_path):
+    board = load_board("kv260")
+    write_project(board, Geometry(), tmp_path / "build")
+    result = build(tmp_path / "build", board, slack="0.100 -0.004")
+    assert result.returncode != 0
+    assert "timing is not met: setup slack -0.004 ns" in result.stderr
+    assert not list((tmp_path / "build" / "out").glob("*.bit"))
+
+
+@needs_tclsh
+def test_timing_is_not_looked_at_before_it_is_closed(tmp_path):
+    """A run that stops at routing leaves the step that repairs it undone."""
+    board = load_board("kv260")
+    write_project(board, Geometry(), tmp_path / "build")
+    script = tmp_path / "build" / "common.tcl"
+    text = script.read_text()
+    assert text.count("run_to_end impl_1\n") == 1
+    script.write_text(
+        text.replace("run_to_end impl_1\n", "run_to_end impl_1 -to_step route_design\n")
+    )
+    stderr = build(tmp_path / "build", board).stderr
+    assert "impl_1 ended with 'Not started phys_opt_design (Post-Route)'" in stderr
 
 
 @needs_tclsh

@@ -6,6 +6,7 @@ array set cells {}
 array set properties {}
 array set connected {}
 array set run_done {}
+array set run_status {}
 set current_design ""
 set project_folder ""
 set project_name ""
@@ -141,10 +142,10 @@ proc check_config {object name} {
 }
 proc get_property {name object} {
     switch -glob $name {
-        STATS.WNS { return $::env(STUB_WNS) }
+        STATS.WNS { return [lindex $::env(STUB_WNS) [expr {[llength $::env(STUB_WNS)] > 1
+                            && $::run_status(impl_1) eq "write_bitstream Complete!"}]] }
         STATS.WHS - STATS.TPWS { return 0.01 }
-        PROGRESS { return [expr {[info exists ::run_done($object)] ? "100%" : "40%"}] }
-        STATUS { return "stub status" }
+        STATUS { return $::run_status($object) }
         CONFIG.FREQ_HZ { return 249997500 }
         CONFIG.PSU__CRL_APB__PL0_REF_CTRL__ACT_FREQMHZ { return 249.997500 }
     }
@@ -278,14 +279,28 @@ proc get_runs {name} { return $name }
 proc launch_runs {run args} {
     lassign [options $args {-jobs -to_step} {}] found rest
     if {$run eq "impl_1" && ![info exists ::run_done(synth_1)]} { refuse "synthesis comes first" }
+    set ::run_status($run) [last_status $run [expr {
+        [dict exists $found -to_step] ? [dict get $found -to_step] : ""}]]
+    if {$run eq $::env(STUB_FAIL)} { set ::run_status($run) "place_design ERROR" }
     if {$run ne $::env(STUB_FAIL)} { set ::run_done($run) 1 }
     set base [file join $::project_folder $::project_name]
     if {$run eq "synth_1"} {
         touch $base.gen/sources_1/bd/$::current_design/hw_handoff/$::current_design.hwh
-    } elseif {[dict get $found -to_step] eq "write_bitstream"} {
+    } elseif {$::run_status($run) eq "write_bitstream Complete!"} {
         touch $base.runs/impl_1/${::current_design}_wrapper.bit
     }
     log launch_runs $run {*}$args
+}
+# What a run is left at, as Vivado says it; a run that stops before a step that its strategy has is
+# said to have that one not started.
+proc last_status {run step} {
+    if {$run eq "synth_1"} { return "synth_design Complete!" }
+    switch $step {
+        write_bitstream { return "write_bitstream Complete!" }
+        "" { return "phys_opt_design (Post-Route) Complete!" }
+        route_design { return "Not started phys_opt_design (Post-Route)" }
+    }
+    refuse "no step $step"
 }
 proc touch {file} {
     file mkdir [file dirname $file]

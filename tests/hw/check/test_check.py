@@ -10,6 +10,7 @@ from typer.main import get_command
 from edgerun.cli import main
 from edgerun.errors import BackendError, MissingDependencyError
 from edgerun_hw import cli
+from edgerun_hw.build.boards import load_board
 from edgerun_hw.check import checks, diagnosis
 from edgerun_hw.check.checks import Outcome, Plan, run_checks
 
@@ -255,14 +256,27 @@ def test_bench_labels_what_is_modelled(run):
     code, out, _ = run("bench", "--no-simulate", "--clock", "250")
     assert code == 0
     assert "modelled" in out and "250 MHz assumed" in out and "no board" in out
+    assert "github.com/MerlijnW70/bitnet-kv260" in out and "published" in out and "assumed" in out
+
+
+def test_bench_takes_the_clock_that_the_board_asks_for(run):
+    report = json.loads(run("bench", "--no-simulate", "--json")[1])
+    assert report["assumptions"]["clock_mhz"] == load_board(report["profile"]["board"]).pl_clock_mhz
+
+
+def test_bench_refuses_a_profile_that_is_not_there(run):
+    code, out, err = run("bench", "--no-simulate", "--profile", "kv261")
+    assert code == 2 and out == "" and "no profile 'kv261'" in err
 
 
 def test_bench_json_holds_the_assumptions(run):
     code, out, _ = run("bench", "--no-simulate", "--json", "--context", "512")
-    found = json.loads(out)
-    assert found["assumptions"]["clock_mhz"] == 250
-    assert found["context"] == 512 and found["simulated"] == []
-    assert {row["model"] for row in found["modelled"]} >= {"bitnet-0.73b", "bitnet-2b-4t"}
+    report = json.loads(out)
+    assert report["assumptions"]["clock_mhz"] == 250
+    assert report["context"] == 512 and report["simulated"] == []
+    for table in ("bound", "modelled"):
+        assert {row["model"] for row in report[table]} >= {"bitnet-0.73b", "bitnet-2b-4t"}
+    assert report["profile"]["figures"]["body_gb_per_s"]["kind"] == "published"
 
 
 # ---- doctor

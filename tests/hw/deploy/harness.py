@@ -18,7 +18,7 @@ from typing import Any
 
 from edgerun_hw.deploy.broker.application.manifest import MANIFEST
 from edgerun_hw.deploy.broker.application.store import INCOMING, JOURNAL, KEPT
-from edgerun_hw.deploy.broker.board.boards import BY_NAME
+from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.broker.board.loader import (
     FIRMWARE,
     MANAGER,
@@ -42,7 +42,7 @@ from edgerun_hw.deploy.emulate.fuzz import Script
 from edgerun_hw.deploy.emulate.sample import sample_package
 from edgerun_hw.deploy.package import DEFAULT_NAME
 
-KV260 = BY_NAME["kv260"]
+KV260 = BOARDS["kv260"]
 Files = Mapping[str, bytes]
 
 

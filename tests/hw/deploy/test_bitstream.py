@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from edgerun_hw.deploy import bitstream
-from edgerun_hw.deploy.broker.board.boards import BOARDS, BY_NAME
+from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.broker.formats import configuration
 from edgerun_hw.deploy.emulate.example_bit import example_bit
 from edgerun_hw.deploy.errors import PackageError
 
-KV260 = BY_NAME["kv260"]
+KV260 = BOARDS["kv260"]
 BIT = example_bit(KV260)
 
 
@@ -66,7 +66,7 @@ def test_every_changed_bit_of_what_configures_is_found() -> None:
         assert data[word : word + 4] == bytes.fromhex("20000000"), (bit, found)
 
 
-@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
+@pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.name)
 def test_idcode_is_the_boards(board) -> None:
     data = bitstream.parse_bit(example_bit(board)).data
     assert board.accepts_idcode(bitstream.check(data).idcode)
@@ -84,7 +84,7 @@ def test_conversion_reverses_the_bytes_of_each_word() -> None:
 @pytest.mark.parametrize(("name", "arch"), [("kv260", "zynqmp"), ("pynq-z2", "zynq")])
 def test_conversion_agrees_with_bootgen(tmp_path: Path, name: str, arch: str) -> None:
     parts = {"kv260": "xck26-sfvc784-2LV-c", "pynq-z2": "7z020clg400"}
-    bit = example_bit(BY_NAME[name], part=parts[name])
+    bit = example_bit(BOARDS[name], part=parts[name])
     (tmp_path / "x.bit").write_bytes(bit)
     (tmp_path / "x.bif").write_text("all:\n{\n x.bit\n}\n")
     command = ["bootgen", "-image", "x.bif", "-arch", arch, "-process_bitstream", "bin", "-w"]

@@ -13,14 +13,14 @@ import pytest
 
 from edgerun.cli import commands
 from edgerun.cli.main import main
-from edgerun_hw.deploy.broker.board.boards import BY_NAME
+from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.emulate.board import Faults, make_root, power_cycle, set_faults
 from edgerun_hw.deploy.emulate.example_bit import example_bit
 from edgerun_hw.deploy.emulate.sample import sample_overlay
 from edgerun_hw.deploy.screen import Screen
 from tests.hw.deploy.harness import running, without_faults
 
-KV260 = BY_NAME["kv260"]
+KV260 = BOARDS["kv260"]
 POINT = EntryPoint("fpga", "edgerun_hw.cli:register", commands.ENTRY_POINTS)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import os
 import random
 import shutil
 import zipfile
@@ -13,21 +14,21 @@ from typing import Any
 import pytest
 
 from edgerun_hw.deploy import hardware
-from edgerun_hw.deploy.broker.board.boards import BY_NAME
+from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.emulate.example_bit import example_bit
 from edgerun_hw.deploy.emulate.sample import sample_overlay
 from edgerun_hw.deploy.errors import PackageError
 from edgerun_hw.deploy.package import Sources, make_package, read_package, write_package
 from tests.hw.deploy.harness import resealed
 
-KV260 = BY_NAME["kv260"]
+KV260 = BOARDS["kv260"]
 
 
 @pytest.fixture
 def sources(tmp_path: Path, repo_root: Path) -> Sources:
     bit = tmp_path / "design.bit"
     bit.write_bytes(example_bit(KV260))
-    bit.with_suffix(".dtbo").write_bytes(sample_overlay())
+    bit.with_suffix(".dtbo").write_bytes(sample_overlay(hertz=250_000_000))
     description = repo_root / "hw/edgerun_hw/simulate/board/tlmm.hwh"
     shutil.copyfile(description, bit.with_suffix(".hwh"))
     return Sources(bit, "kv260", bit.with_suffix(".dtbo"))
@@ -41,10 +42,12 @@ def test_folder_holds_what_xmutil_expects_and_a_manifest(sources: Sources, tmp_p
     out = tmp_path / "out"
     write_package(make_package(sources), out)
     name = "edgerun-tlmm"
-    files = {f"{name}.bit.bin", f"{name}.dtbo", "shell.json", "manifest.json"}
+    files = {"manifest.json", f"{name}.bit.bin", f"{name}.dtbo", f"{name}.hwh", "shell.json"}
     assert {file.name for file in out.iterdir()} == files
     manifest = json.loads((out / "manifest.json").read_text())
-    assert manifest["clocks"] == {"pl0": {"source": "IOPLL", "divisors": [6, 1]}}
+    assert manifest["clocks"] == {
+        "pl0": {"source": "IOPLL", "divisors": [6, 1], "hertz": 249_997_500}
+    }
     assert manifest["registers"]["base"] == 0xA000_0000
     assert json.loads((out / "shell.json").read_text())["shell_type"] == "XRT_FLAT"
     assert read_package(out).files == make_package(sources).files  # the same bytes every time
@@ -172,7 +175,7 @@ def test_message_says_what_does_not_fit(sources: Sources, changes: dict, message
 
 
 def test_header_and_content_of_different_parts_are_refused(sources: Sources) -> None:
-    sources.bitstream.write_bytes(example_bit(BY_NAME["ultra96v2"], part="xck26-sfvc784-2LV-c"))
+    sources.bitstream.write_bytes(example_bit(BOARDS["ultra96v2"], part="xck26-sfvc784-2LV-c"))
     with pytest.raises(PackageError, match="header and its content are of different parts"):
         make_package(sources)
 
@@ -183,6 +186,57 @@ def test_without_a_description_the_address_must_be_given(sources: Sources) -> No
         make_package(sources)
     manifest = make_package(with_(sources, base=0xA000_0000)).manifest
     assert manifest.base == 0xA000_0000 and not manifest.clocks
+
+
+def test_overlay_of_another_rate_than_the_design_is_refused(sources: Sources) -> None:
+    """A design built for 100 MHz would silently run at 250."""
+    overlay = sources.bitstream.with_suffix(".dtbo")
+    overlay.write_bytes(sample_overlay(hertz=100_000_000))
+    message = "sets clock pl0 to 100 MHz, and the design was built for 249.9975 MHz"
+    with pytest.raises(PackageError, match=message):
+        make_package(sources)
+
+
+@pytest.mark.parametrize("megahertz", ["12.5", "450", ""])
+def test_clock_outside_of_the_boards_bounds_is_refused(sources: Sources, megahertz: str) -> None:
+    file = sources.bitstream.with_suffix(".hwh")
+    text = file.read_text()
+    assert text.count('VALUE="249.9975"') == 1
+    file.write_text(text.replace('VALUE="249.9975"', f'VALUE="{megahertz}"'))
+    message = "AMD Kria KV260 takes 25 MHz to 400 MHz" if megahertz else "no number"
+    with pytest.raises(PackageError, match=message):
+        make_package(sources)
+
+
+def test_without_a_description_no_overlay_is_written(sources: Sources) -> None:
+    sources.bitstream.with_suffix(".hwh").unlink()
+    with pytest.raises(PackageError, match="pass the .hwh of the same build"):
+        make_package(with_(sources, overlay=None, base=0xA000_0000))
+
+
+@pytest.mark.timeout(20)
+def test_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(
+    sources: Sources, tmp_path: Path
+) -> None:
+    package = make_package(sources)
+    for name in package.files:
+        folder = tmp_path / f"with {name}"
+        write_package(package, folder)
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+        with pytest.raises(PackageError, match=r"no package|no signature|cannot be read|is not"):
+            read_package(folder)
+    os.mkfifo(tmp_path / "x.bit")
+    with pytest.raises(PackageError, match="cannot be read"):
+        make_package(with_(sources, bitstream=tmp_path / "x.bit"))
+
+
+@pytest.mark.parametrize("shell", ["XRT_FLAT", "PL_FLAT"])
+def test_both_kinds_of_flat_shell_are_taken(sources: Sources, tmp_path: Path, shell: str) -> None:
+    file = tmp_path / "shell.json"
+    file.write_text(json.dumps({"shell_type": shell, "num_slots": "1"}))
+    files = make_package(with_(sources, shell=file)).files
+    assert json.loads(files["shell.json"])["shell_type"] == shell
 
 
 def archive(**files: bytes) -> bytes:
@@ -243,6 +297,7 @@ def test_clocks_and_ports_of_a_zynq_7000_design() -> None:
         PCW_FCLK0_PERIPHERAL_DIVISOR0=5,
         PCW_FCLK0_PERIPHERAL_DIVISOR1=2,
         PCW_FCLK0_PERIPHERAL_CLKSRC="IO PLL",
+        PCW_ACT_FPGA0_PERIPHERAL_FREQMHZ="99.999998",
         PCW_FPGA_FCLK1_ENABLE=0,
         PCW_USE_S_AXI_HP0=1,
         C_S_AXI_HP0_DATA_WIDTH=64,
@@ -250,7 +305,7 @@ def test_clocks_and_ports_of_a_zynq_7000_design() -> None:
     )
     found = hardware.read_hwh(content, "zynq7")
     assert found.base == 0x43C0_0000
-    assert found.clocks == {"pl0": {"source": "IO", "divisors": [5, 2]}}
+    assert found.clocks == {"pl0": {"source": "IO", "divisors": [5, 2], "hertz": 99_999_998}}
     assert found.port_widths == {"S_AXI_HP0": 64}
 
 

@@ -198,5 +198,5 @@ def test_two_deployments_at_once_do_not_meet(server: Server, tmp_path: Path, fir
         thread.join()
     done = [result for result in results if isinstance(result, plan.Outcome) and result.done]
     others = [result for result in results if isinstance(result, str)]
-    assert done and all("another deployment is running" in text for text in others)
+    assert done and all("logic is in use" in text for text in others)
     assert running(root) in (digest_of(first), digest_of(second))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ import pytest
 
 from edgerun.env import settings
 from edgerun.errors import InputError
+from edgerun_hw.board_side import lock
 from edgerun_hw.board_side.devices import name_by_digest
 from edgerun_hw.devices import pynq as pynq_devices
 from edgerun_hw.devices.client import WorkerClient
@@ -83,17 +85,19 @@ def test_remote_needs_host_and_bitstream(argument):
 def test_where_pynq_imports_the_driver_runs_in_this_process(monkeypatch, bitfile):
     _have(monkeypatch, pynq=True, python=None)
     driver = ModuleType("edgerun_hw.board_side.pynq_driver")
+    monkeypatch.setattr(lock, "PATH", str(bitfile.with_name("lock")))
     loaded = []
 
-    def load_overlay(path: str) -> Tlmm:
-        loaded.append(path)
+    def load_overlay(path: str, *, download: bool, on_close: Callable[[], None]) -> Tlmm:
+        loaded.append((path, download))
+        on_close()
         return Tlmm(FakeDevice())
 
     driver.load_overlay = load_overlay
     monkeypatch.setitem(sys.modules, "edgerun_hw.board_side.pynq_driver", driver)
     overlay = find_device(f"pynq:{bitfile}").open()
     assert isinstance(overlay, Tlmm)
-    assert loaded == [str(bitfile)]
+    assert loaded == [(str(bitfile), True)]
 
 
 def test_elsewhere_it_runs_in_a_worker(monkeypatch, bitfile):

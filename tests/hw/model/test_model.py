@@ -24,7 +24,7 @@ from edgerun_hw.model.tokens import (
     SHAPES,
     comparison,
     prefill_rates,
-    token_table,
+    term_table,
     token_terms,
     tokens_per_second,
 )
@@ -45,7 +45,7 @@ def test_shapes_have_the_parameters_of_their_models():
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("head", HEADS)
 def test_every_term_is_listed_and_they_add_up(name, head):
-    rows = token_table(SHAPES[name], KV260, Assumptions(), head=head)
+    rows = term_table(token_terms(SHAPES[name], KV260, Assumptions(), head=head))
     assert [row["term"] for row in rows] == [
         *("qkv", "o", "gate/up", "down", f"head ({head})"),
         *("attention (processor)", "launches", "processor", "all"),

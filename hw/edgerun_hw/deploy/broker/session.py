@@ -204,7 +204,7 @@ class Session:
             self._lock.enter_context(self._system.locked(LOCK, text))
         except BusyError as busy:
             raise BusyError(
-                f"another deployment is running ({busy}): wait until it is done"
+                f"this board's logic is in use ({busy}): wait until that is done"
             ) from None
         try:
             return self._changer.undo()

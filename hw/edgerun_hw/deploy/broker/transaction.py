@@ -15,8 +15,9 @@ from .application.manifest import MANIFEST, Manifest
 from .application.store import ELSEWHERE, Application, Journal, State, Store
 from .board import settings
 from .board.identity import board_of
-from .board.loader import Loader, check_state, loader_of
+from .board.loader import NODE, OPERATING, Loader, check_state, loader_of, state
 from .board.policy import read_policy
+from .board.quiesce import quiesce
 from .board.system import System
 from .errors import BrokerError, FailureError, RefusalError
 
@@ -60,20 +61,25 @@ class Changer:
 
     def running(self) -> Application | None:
         """What is loaded, or should be: the confirmed application if the loader cannot tell."""
-        state, name = self.store.state(), self.loader.running()
+        active, name = self.store.state().active, self.loader.running()
         if name is None:
-            return state.active if state.active and self.store.has(state.active) else None
+            return active if active and self.store.has(active) else None
         return self.store.in_place(name) or Application(name, ELSEWHERE)
 
     def is_loaded(self) -> bool:
         """Whether the confirmed application has been loaded since the board was started."""
-        state = self.store.state()
+        recorded = self.store.state()
         if self.loader.name == "xmutil":
-            return state.active is not None and self.loader.running() == state.active.name
-        return state.active is not None and state.boot == self.boot
+            return recorded.active is not None and self.loader.running() == recorded.active.name
+        return recorded.active is not None and recorded.boot == self.boot
 
     def begin(self, kind: str, new: Application, by: str) -> Journal:
-        """Writes down what is about to happen."""
+        """Writes down what is about to happen.
+
+        Raises:
+            RefusalError: something else loads this board's logic.
+        """
+        self.loader.check()
         now = int(time.time())
         journal = Journal(kind, "staging", new, self.running(), by, now, self.boot)
         self.store.write_journal(journal)
@@ -85,8 +91,8 @@ class Changer:
         Raises:
             RefusalError: there is none, or this board does not go back to it.
         """
-        state = self.store.state()
-        previous = state.previous
+        recorded = self.store.state()
+        previous = recorded.previous
         if previous is None or not self.store.has(previous):
             raise RefusalError("there is no previous application on this board to go back to")
         policy = read_policy(self._system)
@@ -94,11 +100,16 @@ class Changer:
         if manifest is None:
             policy.check_signature(b"", None)
         else:
-            policy.check_release(manifest.release, state.floor)
+            policy.check_release(manifest.release, recorded.floor)
         return self.begin("rollback", previous, by)
 
     def install(self, journal: Journal) -> Journal:
-        """Unloads what runs and puts the new application in its place; the old one is kept."""
+        """Unloads what runs and puts the new application in its place; the old one is kept.
+
+        Raises:
+            RefusalError: what runs has transfers under way that do not end; it goes on running.
+        """
+        self._quiesce()
         journal = self._enter(journal, "placing")
         self.loader.unload()
         self.store.place(journal.new)
@@ -146,13 +157,13 @@ class Changer:
         floor, manifest = before.floor, self._manifest(journal.new)
         if manifest is not None and read_policy(self._system).keys:
             floor = max(floor, manifest.release)
-        state = State(journal.new, previous, self.boot, int(time.time()), floor)
-        self.store.write_state(state)
+        confirmed = State(journal.new, previous, self.boot, int(time.time()), floor)
+        self.store.write_state(confirmed)
         # It counts now. What is left to do is left over if it fails, and done the next time.
         with contextlib.suppress(OSError):
             self.store.clear_journal()
         self._collect()
-        return state
+        return confirmed
 
     def pending(self) -> Journal | None:
         """What was begun and does not count yet."""
@@ -215,13 +226,33 @@ class Changer:
 
     def _activate(self, application: Application) -> None:
         """Makes an application of this board's the loaded one, whatever is loaded now."""
+        self._quiesce()
         self.loader.unload()
         self.store.place(application)
         self._load(application)
         self.verify(application)
-        state = self.store.state()
-        if state.active == application:
-            self.store.write_state(replace(state, boot=self.boot))
+        recorded = self.store.state()
+        if recorded.active == application:
+            self.store.write_state(replace(recorded, boot=self.boot))
+
+    def _quiesce(self) -> None:
+        """Stills what is loaded, if it is ours and runs; what is not known is left alone."""
+        loaded = self._loaded()
+        manifest = self._manifest(loaded) if loaded is not None else None
+        if manifest is not None and state(self._system) == OPERATING:
+            quiesce(self._system, manifest.base, manifest.identity)
+
+    def _loaded(self) -> Application | None:
+        """The application that is certainly loaded."""
+        name = self.loader.running()
+        if name is not None:
+            return self.store.in_place(name)
+        if self.loader.name == "xmutil" or not self._system.is_folder(NODE):
+            return None
+        journal = self.store.journal()
+        if journal is not None and journal.phase == "loading" and journal.boot == self.boot:
+            return journal.new
+        return self.store.state().active if self.is_loaded() else None
 
     def _enter(self, journal: Journal, phase: str) -> Journal:
         journal = replace(journal, phase=phase)
@@ -238,6 +269,7 @@ class Changer:
         clocks = settings.clock_updates(family, manifest.clocks)
         settings.apply(self._system, clocks, family)
         self.loader.load(application.name)
+        settings.check_rates(self._system, manifest.clocks, family)
         widths = settings.width_updates(family, manifest.port_widths)
         settings.apply(self._system, widths, family)
 

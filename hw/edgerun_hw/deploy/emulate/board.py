@@ -29,7 +29,8 @@ from typing import Any
 
 from edgerun.files.private import write_atomically
 from edgerun_hw.deploy import bitstream
-from edgerun_hw.deploy.broker.board.boards import BOARDS, BY_NAME, Board, identify
+from edgerun_hw.deploy.broker.board import settings
+from edgerun_hw.deploy.broker.board.boards import BOARDS, Board, identify
 from edgerun_hw.deploy.broker.board.identity import DEVICE_TREE, compatible
 from edgerun_hw.deploy.broker.board.loader import (
     FIRMWARE,
@@ -40,14 +41,21 @@ from edgerun_hw.deploy.broker.board.loader import (
     XMUTIL,
 )
 from edgerun_hw.deploy.broker.board.policy import SETTINGS, read_policy
-from edgerun_hw.deploy.broker.board.system import System
+from edgerun_hw.deploy.broker.board.quiesce import CONTROL, IDLE, RESETTING, SOFT_RESET, STATUS
+from edgerun_hw.deploy.broker.board.system import PAGE, System
 from edgerun_hw.deploy.broker.errors import BrokerError
-from edgerun_hw.deploy.broker.formats import configuration, fdt
+from edgerun_hw.deploy.broker.formats import configuration
 from edgerun_hw.deploy.broker.protocol import MAX_FILE_BYTES, Channel
 from edgerun_hw.deploy.broker.session import Session, boot
 from edgerun_hw.deploy.broker.transaction import BOOT_ID
 from edgerun_hw.deploy.emulate.dfx_mgr import DEFAULT_RELEASE, RELEASES, DfxMgr
 from edgerun_hw.deploy.emulate.example_bit import registers_of
+from edgerun_hw.deploy.emulate.kernel import (
+    START_HZ,
+    assigned_rates,
+    divided_rate,
+    firmware_name,
+)
 
 VOLATILE = ".emulator"
 LOGIC, FAULTS = f"{VOLATILE}/logic.json", f"{VOLATILE}/faults.json"
@@ -65,7 +73,8 @@ class Faults:
         then_kind: how that one does.
         logic: "" or what new logic does: "error" (does not configure), "dead" (registers read
             all ones), "stuck" (clock registers ignore writes), "refused" (overlay not applied),
-            "held" (no overlay can be taken away).
+            "held" (no overlay can be taken away), "slow" (the clock stays at 100 MHz,
+            whatever is asked for), "endless" (transfers of logic that is busy never end).
         only: bitstream file that ``logic`` is about; empty for all.
     """
 
@@ -147,8 +156,8 @@ class EmulatedSystem(System):
         others = [f"{OVERLAYS}/{name}" for name in self.names(OVERLAYS)]
         held = [o for o in others if o != node and self.read_text(f"{o}/status") == "applied"]
         try:
-            firmware = _firmware(overlay)
-            if any(_firmware(self.path(f"{other}/dtbo").read_bytes()) for other in held):
+            firmware = firmware_name(overlay)
+            if any(firmware_name(self.path(f"{other}/dtbo").read_bytes()) for other in held):
                 raise OSError(errno.EINVAL, "Region already has overlay applied")
             if self._misbehaves("refused", firmware):
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
@@ -160,6 +169,8 @@ class EmulatedSystem(System):
             raise
         self.path(f"{node}/dtbo").write_bytes(overlay)
         self.path(f"{node}/status").write_text("applied\n")
+        for name, hertz in assigned_rates(overlay, _board(self).family).items():
+            self._set_rate(name, hertz)
 
     def withdraw(self, node: str) -> None:
         """Takes an overlay away; the logic keeps running.
@@ -197,6 +208,8 @@ class EmulatedSystem(System):
     def _program(self, file: str) -> None:
         """What the FPGA manager and the configuration logic do with a bitstream."""
         name, logic = os.path.basename(file), self.logic()
+        if logic.get("busy"):
+            raise AssertionError("the board hangs: logic was replaced in the middle of a burst")
         logic["loaded"] = None
         self.keep(logic)
         data = configuration.swap_words(self.read(file, MAX_FILE_BYTES))
@@ -239,16 +252,37 @@ class EmulatedSystem(System):
                 raise OSError(errno.EIO, "the bus does not answer: no logic is loaded")
             if logic.get("dead"):
                 return 0xFFFFFFFF
-            return int(dict(enumerate(logic["registers"])).get(address % 4096 // 4, 0))
+            registers = dict(enumerate(logic["registers"]))
+            registers[STATUS // 4] = RESETTING if logic.get("busy") else IDLE
+            registers[CONTROL // 4] = SOFT_RESET if logic.get("resetting") else 0
+            return int(registers.get(address % PAGE // 4, 0))
         return int(logic["words"].get(f"{address:#x}", 0))
 
     def write_word(self, address: int, value: int) -> None:
         """Keeps what is written, unless it is stuck."""
         self.about_to("word", f"{address:#x}")
         logic = self.logic()
+        if _board(self).has_window(address, 4):
+            self._reset_logic(logic, address % PAGE, value)
+            return
         if self._faults.logic != "stuck":
             logic["words"][f"{address:#x}"] = value
         self.keep(logic)
+        rate = divided_rate(_board(self).family, address, value)
+        if rate is not None:
+            self._set_rate(*rate)
+
+    def _reset_logic(self, logic: dict[str, Any], offset: int, value: int) -> None:
+        """A soft reset ends once memory has answered, which with "endless" it never does."""
+        if offset == CONTROL and value & SOFT_RESET:
+            endless = bool(logic.get("busy")) and self._faults.logic == "endless"
+            self.keep({**logic, "busy": endless, "resetting": endless})
+
+    def _set_rate(self, name: str, hertz: int) -> None:
+        """What the kernel says of a clock of the logic from now on."""
+        file = self.path(settings.rate_file(_board(self).family, name))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{START_HZ if self._faults.logic == 'slow' else hertz}\n")
 
     # xmutil
 
@@ -280,13 +314,13 @@ def make_root(
         xmutil: whether it has xmutil and dfx-mgr.
         release: of these, a key of ``dfx_mgr.RELEASES``.
     """
-    name = BY_NAME[board].compatible[0]
+    name = BOARDS[board].compatible[0]
     for folder in (DEVICE_TREE, MANAGER, OVERLAYS, "run", FIRMWARE, "etc/edgerun", "usr/bin"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     for file in (SEARCH_PATH, BOOT_ID):
         (root / file).parent.mkdir(parents=True, exist_ok=True)
-    (root / DEVICE_TREE / "model").write_bytes(f"emulated {BY_NAME[board].title}\0".encode())
-    names = (f"{name}-rev1", name, f"xlnx,{BY_NAME[board].family}")
+    (root / DEVICE_TREE / "model").write_bytes(f"emulated {BOARDS[board].title}\0".encode())
+    names = (f"{name}-rev1", name, f"xlnx,{BOARDS[board].family}")
     (root / DEVICE_TREE / "compatible").write_bytes("\0".join(names).encode() + b"\0")
     if xmutil:
         (root / XMUTIL).write_text(f"simulated, dfx-mgr {release}\n")
@@ -304,6 +338,8 @@ def power_cycle(root: Path) -> None:
         (root / MANAGER / name).write_text(text + "\n")
     (root / SEARCH_PATH).write_text("\n")
     (root / BOOT_ID).write_text(f"{uuid.uuid4()}\n")
+    for file in (root / settings.RATES).rglob("clk_rate"):
+        file.write_text(f"{START_HZ}\n")
 
 
 def set_faults(root: Path, faults: Faults) -> None:
@@ -312,19 +348,7 @@ def set_faults(root: Path, faults: Faults) -> None:
 
 
 def _board(system: System) -> Board:
-    return identify(compatible(system), read_policy(system).board) or BOARDS[0]
-
-
-def _firmware(overlay: bytes) -> str:
-    """The bitstream that an overlay names; the kernel takes any tree that is well formed."""
-    try:
-        nodes = [node for _, node in fdt.read_tree(overlay).walk()]
-    except BrokerError:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
-    names = (
-        node.properties["firmware-name"] for node in nodes if "firmware-name" in node.properties
-    )
-    return next(names, b"").rstrip(b"\0").decode("latin-1")
+    return identify(compatible(system), read_policy(system).board) or BOARDS["kv260"]
 
 
 def _load(file: Path) -> dict[str, Any]:
@@ -340,7 +364,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m edgerun_hw.deploy.emulate.board")
     parser.add_argument("command", choices=("make", "serve", "boot", "power-cycle"))
     parser.add_argument("root", type=Path)
-    parser.add_argument("--board", choices=tuple(BY_NAME), default="kv260")
+    parser.add_argument("--board", choices=tuple(BOARDS), default="kv260")
     parser.add_argument("--no-xmutil", action="store_true")
     parser.add_argument("--release", choices=tuple(RELEASES), default=DEFAULT_RELEASE)
     parser.add_argument("--patience", type=float, default=60.0)

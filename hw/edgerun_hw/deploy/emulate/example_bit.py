@@ -42,7 +42,7 @@ def example_bit(
     write(configuration.REGISTER_CMD, [configuration.COMMAND_DESYNC])
     stream += [0x20000000] * 4
     data = np.array(stream, ">u4").tobytes()
-    fields = ("tlmm;UserID=0XFFFFFFFF;Version=test", part or board.part, "2026/01/02", "03:04:05")
+    fields = ("tlmm;UserID=0XFFFFFFFF;Version=test", part or board.device, "2026/01/02", "03:04:05")
     header = bitstream.HEADER
     for letter, text in zip("abcd", fields, strict=True):
         header += letter.encode() + (len(text) + 1).to_bytes(2, "big") + text.encode() + b"\0"

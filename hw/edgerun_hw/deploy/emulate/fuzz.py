@@ -28,7 +28,7 @@ from typing import Any
 from edgerun_hw.deploy.broker import PROTOCOL
 from edgerun_hw.deploy.broker.application.manifest import MANIFEST
 from edgerun_hw.deploy.broker.application.store import HOME
-from edgerun_hw.deploy.broker.board.boards import BY_NAME
+from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.broker.board.loader import FIRMWARE
 from edgerun_hw.deploy.broker.errors import ProtocolError
 from edgerun_hw.deploy.broker.protocol import Channel, EndOfSession, Request, parse_request
@@ -210,7 +210,7 @@ def fuzz_sessions(generator: random.Random, count: int, folder: Path) -> int:
         Finding: an error escaped, a file elsewhere changed, or the board does not work.
     """
     make_root(folder)
-    board = BY_NAME["kv260"]
+    board = BOARDS["kv260"]
     packages = [sample_package(example_bit(board, seed)) for seed in range(3)]
     good = {hashlib.sha256(files[MANIFEST]).hexdigest() for files in packages}
     sent = succeeded = 0
@@ -249,7 +249,7 @@ def fuzz_applications(generator: random.Random, count: int, folder: Path) -> Non
         Finding: one was taken, or the board no longer runs what it ran.
     """
     make_root(folder)
-    board = BY_NAME["kv260"]
+    board = BOARDS["kv260"]
     old, new = (sample_package(example_bit(board, seed)) for seed in range(2))
     _deploy(folder, old)
     before = Script(b'{"op": "status"}\n')

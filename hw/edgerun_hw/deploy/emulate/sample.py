@@ -6,9 +6,10 @@ import struct
 import tempfile
 from pathlib import Path
 
+from edgerun_hw.build.boards import load_board
 from edgerun_hw.deploy.broker.application.overlay import FAMILIES
 from edgerun_hw.deploy.broker.application.references import UNRESOLVED
-from edgerun_hw.deploy.broker.board.boards import BY_NAME
+from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.broker.formats.fdt import (
     BEGIN_NODE,
     END,
@@ -21,17 +22,63 @@ from edgerun_hw.deploy.broker.formats.fdt import (
     VERSION,
     Node,
 )
+from edgerun_hw.deploy.emulate.kernel import PLL_HZ
 from edgerun_hw.deploy.package import DEFAULT_NAME, DEFAULT_SHELL, Sources, make_package
+from edgerun_hw.overlay.register_map import VLNV
 
-BASES = {"kv260": 0xA000_0000, "ultra96v2": 0xA000_0000, "pynq-z2": 0x43C0_0000}
+HERTZ, CLOCK = 100_000_000, "edgerun-clock0"
+PROCESSORS = {"zynqmp": "zynq_ultra_ps_e", "zynq7": "processing_system7"}
 
 
-def sample_tree(firmware: str = f"{DEFAULT_NAME}.bit.bin", board: str = "kv260") -> Node:
+def base_of(board: str) -> int:
+    """Where the registers of our designs are on a board."""
+    return load_board(board).control_address
+
+
+def _parameters(family: str, hertz: int) -> dict[str, object]:
+    """What a .hwh says of the first clock."""
+    divisor = PLL_HZ[family] // hertz
+    rate = f"{(hertz - 2) / 1e6:.6f}"  # as the PLLs of real boards make it
+    if family == "zynq7":
+        return {
+            "PCW_FPGA_FCLK0_ENABLE": 1,
+            "PCW_FCLK0_PERIPHERAL_DIVISOR0": divisor,
+            "PCW_FCLK0_PERIPHERAL_DIVISOR1": 1,
+            "PCW_FCLK0_PERIPHERAL_CLKSRC": "IO PLL",
+            "PCW_ACT_FPGA0_PERIPHERAL_FREQMHZ": rate,
+        }
+    clock = "PSU__CRL_APB__PL0_REF_CTRL__"
+    return {
+        "PSU__FPGA_PL0_ENABLE": 1,
+        f"{clock}DIVISOR0": divisor,
+        f"{clock}DIVISOR1": 1,
+        f"{clock}SRCSEL": "IOPLL",
+        f"{clock}ACT_FREQMHZ": rate,
+    }
+
+
+def sample_hwh(board: str = "kv260", hertz: int = HERTZ) -> bytes:
+    """A hardware description with what deployment looks at."""
+    family, base = BOARDS[board].family, base_of(board)
+    parameters = "".join(
+        f'<PARAMETER NAME="{name}" VALUE="{value}"/>'
+        for name, value in _parameters(family, hertz).items()
+    )
+    return (
+        f'<EDKSYSTEM><MODULES><MODULE MODTYPE="{PROCESSORS[family]}">'
+        f"<PARAMETERS>{parameters}</PARAMETERS>"
+        f'<MEMORYMAP><MEMRANGE INSTANCE="tlmm" BASEVALUE="{base:#x}"/></MEMORYMAP></MODULE>'
+        f'<MODULE INSTANCE="tlmm" VLNV="{VLNV}"/></MODULES></EDKSYSTEM>'
+    ).encode()
+
+
+def sample_tree(
+    firmware: str = f"{DEFAULT_NAME}.bit.bin", board: str = "kv260", hertz: int = HERTZ
+) -> Node:
     """An overlay like those in hw/boards: region, clock and registers of the design."""
-    family, base = FAMILIES[BY_NAME[board].family], BASES[board]
+    family, base = FAMILIES[BOARDS[board].family], base_of(board)
     space = {"#address-cells": _words(family.cells), "#size-cells": _words(family.cells)}
     address = base.to_bytes(4 * family.cells, "big") + 0x1000.to_bytes(4 * family.cells, "big")
-    controller, interrupts = family.interrupts
     label, clocks = family.clocks
     clock = Node(
         {
@@ -39,7 +86,7 @@ def sample_tree(firmware: str = f"{DEFAULT_NAME}.bit.bin", board: str = "kv260")
             "compatible": b"xlnx,fclk\0",
             "clocks": _words(UNRESOLVED, clocks[0]),
             "assigned-clocks": _words(UNRESOLVED, clocks[0]),
-            "assigned-clock-rates": _words(100_000_000),
+            "assigned-clock-rates": _words(hertz),
             "phandle": _words(1),
         }
     )
@@ -47,25 +94,22 @@ def sample_tree(firmware: str = f"{DEFAULT_NAME}.bit.bin", board: str = "kv260")
         {
             "compatible": b"edgerun,tlmm-1.0\0generic-uio\0",
             "reg": address,
-            "interrupt-parent": _words(UNRESOLVED),
-            "interrupts": _words(0, interrupts[0][0], 4),
             "clocks": _words(1),
         }
     )
-    name, bus = f"tlmm@{base:x}", "/fragment@1/__overlay__"
+    name, bus = f"edgerun-tlmm@{base:x}", "/fragment@1/__overlay__"
     region = Node({**space, "firmware-name": firmware.encode() + b"\0"})
     fixups = {
         "fpga_full": "/fragment@0:target:0",
         "amba": "/fragment@1:target:0",
-        label: f"{bus}/clocking0:clocks:0\0{bus}/clocking0:assigned-clocks:0",
-        controller: f"{bus}/{name}:interrupt-parent:0",
+        label: f"{bus}/{CLOCK}:clocks:0\0{bus}/{CLOCK}:assigned-clocks:0",
     }
     local = Node({}, {name: Node({"clocks": _words(0)})})
     return Node(
         {},
         {
             "fragment@0": _fragment(region),
-            "fragment@1": _fragment(Node(space, {"clocking0": clock, name: registers})),
+            "fragment@1": _fragment(Node(space, {CLOCK: clock, name: registers})),
             "__symbols__": Node({"tlmm": f"{bus}/{name}\0".encode()}),
             "__fixups__": Node({key: f"{text}\0".encode() for key, text in fixups.items()}),
             "__local_fixups__": Node({}, {"fragment@1": Node({}, {"__overlay__": local})}),
@@ -73,9 +117,11 @@ def sample_tree(firmware: str = f"{DEFAULT_NAME}.bit.bin", board: str = "kv260")
     )
 
 
-def sample_overlay(firmware: str = f"{DEFAULT_NAME}.bit.bin", board: str = "kv260") -> bytes:
+def sample_overlay(
+    firmware: str = f"{DEFAULT_NAME}.bit.bin", board: str = "kv260", hertz: int = HERTZ
+) -> bytes:
     """The same as a file."""
-    return write_tree(sample_tree(firmware, board))
+    return write_tree(sample_tree(firmware, board, hertz))
 
 
 def write_tree(root: Node) -> bytes:
@@ -129,22 +175,14 @@ def sample_package(
     hwh: bytes | None = None,
     release: int = 0,
     name: str = DEFAULT_NAME,
+    hertz: int = HERTZ,
 ) -> dict[str, bytes]:
     """The files of an application made of a .bit file."""
-    overlay = sample_overlay(f"{name}.bit.bin", board)
+    overlay = sample_overlay(f"{name}.bit.bin", board, hertz)
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / file for file in ("x.bit", "x.dtbo", "shell.json")]
         for path, data in zip(paths, (bit, overlay, shell), strict=True):
             path.write_bytes(data)
-        if hwh is not None:
-            (Path(folder) / "x.hwh").write_bytes(hwh)
-        sources = Sources(
-            paths[0],
-            board,
-            paths[1],
-            name,
-            shell=paths[2],
-            base=BASES[board],
-            release=release,
-        )
+        (Path(folder) / "x.hwh").write_bytes(hwh or sample_hwh(board, hertz))
+        sources = Sources(paths[0], board, paths[1], name, shell=paths[2], release=release)
         return dict(make_package(sources).files)

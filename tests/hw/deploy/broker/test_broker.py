@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgerun_hw.deploy.broker.board import settings
-from edgerun_hw.deploy.broker.board.boards import BY_NAME
+from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.broker.board.loader import Sysfs
 from edgerun_hw.deploy.broker.board.system import System
 from edgerun_hw.deploy.broker.errors import BusyError, FailureError, RefusalError
@@ -29,7 +29,13 @@ from tests.hw.deploy.harness import (
     deployment,
     digest_of,
     running,
+    without_faults,
 )
+
+
+def fast(seed: int) -> dict[str, bytes]:
+    """An application that was built for 250 MHz."""
+    return sample_package(example_bit(BOARDS["kv260"], seed), hertz=250_000_000)
 
 
 class Recorder(System):
@@ -85,7 +91,7 @@ def test_sysfs_writes_flags_then_firmware_then_overlay(tmp_path: Path) -> None:
 
 def test_clock_and_width_registers_of_zynq_ultrascale(tmp_path: Path) -> None:
     system = Recorder(tmp_path)
-    clocks = {"pl1": settings.Clock("RPLL", (6, 2))}
+    clocks = {"pl1": settings.Clock("RPLL", (6, 2), 100_000_000)}
     settings.apply(system, settings.clock_updates("zynqmp", clocks), "zynqmp")
     widths = {"S_AXI_HP0_FPD": 128, "M_AXI_HPM1_FPD": 32}
     settings.apply(system, settings.width_updates("zynqmp", widths), "zynqmp")
@@ -100,7 +106,7 @@ def test_clock_and_width_registers_of_zynq_ultrascale(tmp_path: Path) -> None:
 
 def test_clock_registers_of_zynq_7000_are_unlocked_and_locked(tmp_path: Path) -> None:
     system = Recorder(tmp_path)
-    clocks = {"pl0": settings.Clock("IO", (5, 2))}
+    clocks = {"pl0": settings.Clock("IO", (5, 2), 100_000_000)}
     settings.apply(system, settings.clock_updates("zynq7", clocks), "zynq7")
     assert system.writes == [
         ("0xf8000008", hex(0xDF0D)),
@@ -109,18 +115,50 @@ def test_clock_registers_of_zynq_7000_are_unlocked_and_locked(tmp_path: Path) ->
     ]
 
 
-def test_clocks_that_stay_as_they_are_fail_the_deployment(
-    tmp_path: Path, repo_root: Path, first
-) -> None:
-    hwh = (repo_root / "hw/edgerun_hw/simulate/board/tlmm.hwh").read_bytes()
-    clocked = sample_package(example_bit(BY_NAME["kv260"], 7), hwh=hwh)
+def test_clock_registers_that_stay_as_they_are_fail_the_deployment(tmp_path: Path, first) -> None:
     root = board(tmp_path / "board", True, first)
     set_faults(root, Faults(logic="stuck"))
-    result = deploy(root, clocked)
-    assert result.error and "does not let clocks" in result.error["message"].replace("\n", " ")
+    fast_one = fast(2)
+    result = deploy(root, fast_one)
+    assert result.error and "does not let clocks" in result.error["message"]
     assert running(root) == digest_of(first)
     set_faults(root, Faults())
-    assert deploy(root, clocked).is_confirmed
+    assert deploy(root, fast_one).is_confirmed
+
+
+@pytest.mark.parametrize("xmutil", [True, False])
+def test_clock_that_runs_at_another_rate_is_noticed_and_taken_back(
+    tmp_path: Path, xmutil: bool
+) -> None:
+    """The board's own 100 MHz under a design of 250: right answers, slowly, and no error."""
+    old, new = (fast(seed) for seed in (1, 2))
+    root = board(tmp_path / "board", xmutil, old)
+    assert (root / settings.rate_file("zynqmp", "pl0")).read_text() == "250000000\n"
+    set_faults(root, Faults(logic="slow"))
+    result = deploy(root, new)
+    message = "clock pl0 runs at 99.999999 MHz and the logic was built for 249.999998 MHz"
+    assert result.error and message in result.error["message"]
+    assert message in result.answers[-1]["broken"]  # the old one runs as slowly
+    without_faults(root)
+    ask(root, "recover", by="test")
+    assert running(root) == digest_of(old)
+
+
+def test_clock_whose_rate_the_kernel_does_not_say_is_not_believed(tmp_path: Path, first) -> None:
+    root = board(tmp_path / "board")
+    system = Quick(root)
+    clocks = {"pl2": settings.Clock("IOPLL", (15, 1), 100_000_000)}
+    with pytest.raises(FailureError, match="mount debugfs"):
+        settings.check_rates(system, clocks, "zynqmp")
+    file = root / settings.rate_file("zynqmp", "pl2")
+    file.parent.mkdir(parents=True)
+    for text, agrees in (("100499999", True), ("100500001", False), ("99499999", False)):
+        file.write_text(text + "\n")
+        if agrees:
+            settings.check_rates(system, clocks, "zynqmp")
+        else:
+            with pytest.raises(FailureError, match="clock pl2 runs at"):
+                settings.check_rates(system, clocks, "zynqmp")
 
 
 def test_links_in_the_firmware_folder_lead_nowhere(tmp_path: Path, first, second) -> None:
@@ -147,8 +185,8 @@ def test_second_deployment_waits_outside(tmp_path: Path, first, second) -> None:
         result = deploy(root, second)
         assert result.error == {
             "code": "busy",
-            "message": "another deployment is running (somebody@there, process 1, since today): "
-            "wait until it is done",
+            "message": "this board's logic is in use (somebody@there, process 1, since today): "
+            "wait until that is done",
         }
         assert ask(root, "status")["locked_by"].startswith("somebody@there")
     assert ask(root, "status")["locked_by"] is None

@@ -1,14 +1,20 @@
 """A board is what its device tree calls it first, and no other board with the same part."""
 
 import json
+import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from edgerun_hw.deploy.broker.board.boards import BOARDS, BY_NAME, identify
+from edgerun_hw.build import boards as build_boards
+from edgerun_hw.build.boards import board_names, load_board
+from edgerun_hw.build.sources import hardware_folder
+from edgerun_hw.deploy.broker.board.boards import BOARDS, TABLE, identify
 from edgerun_hw.deploy.broker.board.identity import DEVICE_TREE, board_of
 from edgerun_hw.deploy.broker.board.policy import SETTINGS, Policy, read_policy
 from edgerun_hw.deploy.broker.errors import RefusalError
+from edgerun_hw.deploy.broker_file import PACKAGE, broker_file
 from edgerun_hw.deploy.emulate.board import make_root
 from edgerun_hw.deploy.emulate.example_bit import example_bit
 from edgerun_hw.deploy.emulate.sample import sample_package
@@ -19,10 +25,10 @@ MPSOC = "xlnx,zynqmp"
 MODULE = ("xlnx,zynqmp-smk-k26-rev1", "xlnx,zynqmp-smk-k26-revB", "xlnx,zynqmp-smk-k26", MPSOC)
 
 
-@pytest.mark.parametrize("one", BOARDS, ids=lambda one: one.name)
+@pytest.mark.parametrize("one", BOARDS.values(), ids=lambda one: one.name)
 def test_every_board_takes_its_own_application_only(tmp_path: Path, one) -> None:
     make_root(tmp_path, one.name, xmutil=one.name == "kv260")
-    for other in BOARDS:
+    for other in BOARDS.values():
         files = sample_package(example_bit(other), board=other.name)
         result = deploy(tmp_path, files)
         assert result.is_confirmed == (other == one)
@@ -32,16 +38,54 @@ def test_every_board_takes_its_own_application_only(tmp_path: Path, one) -> None
         }
 
 
-def test_boards_agree_with_those_that_are_built_for(repo_root: Path) -> None:
-    tomllib = pytest.importorskip("tomllib")
-    folders = sorted((repo_root / "hw" / "boards").glob("*/board.toml"))
-    assert {file.parent.name for file in folders} <= set(BY_NAME)
-    for file in folders:
-        found, ours = tomllib.loads(file.read_text()), BY_NAME[file.parent.name]
-        assert ours.accepts_part(found["bitstream_part"])
-        assert all(identify((name,)) == ours for name in found["compatible"])
-        assert ours.has_window(found["control"]["address"], found["control"]["bytes"])
-        assert ours.family.startswith(found["family"])
+def test_boards_agree_with_those_that_are_built_for() -> None:
+    assert tuple(BOARDS) == board_names()
+    for name, ours in BOARDS.items():
+        built = load_board(name)
+        assert ours.accepts_part(built.part) and built.part.startswith(ours.device)
+        assert all(identify((text,)) == ours for text in built.compatible)
+        assert ours.has_window(built.control_address, built.control_bytes)
+        assert ours.accepts_clock(built.pl_clock_mhz * 1_000_000)
+
+
+# What Vivado writes into the header of a bitstream.
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("kv260", "xck26-sfvc784-2LV-c"),
+        ("ultra96v2", "xczu3eg-sbva484-1-i"),
+        ("pynq-z2", "7z020clg400"),
+    ],
+)
+def test_part_of_a_header_belongs_to_one_board(name: str, part: str) -> None:
+    assert [board.name for board in BOARDS.values() if board.accepts_part(part)] == [name]
+    assert not BOARDS[name].accepts_part(BOARDS[name].device + "x")
+
+
+def test_copied_folder_is_a_new_board_everywhere(tmp_path: Path, monkeypatch) -> None:
+    """Build, package, deployment, emulator, doctor and the packed helper know it."""
+    boards = tmp_path / "boards"
+    shutil.copytree(hardware_folder("boards"), boards)
+    shutil.copytree(boards / "kv260", boards / "mine")
+    text = (boards / "mine" / "board.toml").read_text()
+    for old, new in (("AMD Kria KV260", "My Carrier"), ("xlnx,zynqmp-sk-kv260", "me,carrier")):
+        assert old in text
+        text = text.replace(old, new)
+    (boards / "mine" / "board.toml").write_text(text)
+    monkeypatch.setattr(build_boards, "hardware_folder", lambda name: tmp_path / name)
+    BOARDS.use(build_boards.board_records)
+    try:
+        make_root(tmp_path / "root", "mine")
+        files = sample_package(example_bit(BOARDS["mine"]), board="mine")
+        assert deploy(tmp_path / "root", files).is_confirmed
+        result = deploy(tmp_path / "root", sample_package(example_bit(BOARDS["kv260"])))
+        assert result.error and "AMD Kria KV260, this is My Carrier" in result.error["message"]
+        (tmp_path / "helper").write_bytes(broker_file())
+        with zipfile.ZipFile(tmp_path / "helper") as archive:
+            table = json.loads(archive.read(f"{PACKAGE}/board/{TABLE}"))
+        assert [board["name"] for board in table] == ["kv260", "mine", "pynq-z2", "ultra96v2"]
+    finally:
+        BOARDS.use(build_boards.board_records)
 
 
 # Root compatibles of Linux's arch/arm64/boot/dts/xilinx and arch/arm/boot/dts/xilinx.
@@ -68,17 +112,17 @@ def test_boards_agree_with_those_that_are_built_for(repo_root: Path) -> None:
     ids=lambda value: value[0] if isinstance(value, tuple) and value else None,
 )
 def test_carrier_decides_and_not_the_module(compatible: tuple[str, ...], name: str | None) -> None:
-    assert identify(compatible) == BY_NAME.get(name or "")
+    assert identify(compatible) == BOARDS.get(name or "")
 
 
 def test_owner_can_name_a_board_that_its_tree_does_not() -> None:
-    assert identify(MODULE, "kv260") == BY_NAME["kv260"]
-    assert identify((ZYNQ,), "pynq-z2") == BY_NAME["pynq-z2"]
+    assert identify(MODULE, "kv260") == BOARDS["kv260"]
+    assert identify((ZYNQ,), "pynq-z2") == BOARDS["pynq-z2"]
     # Another carrier, or another processor, cannot be overruled.
     assert identify(("xlnx,zynqmp-sk-kr260-revB", *MODULE), "kv260") is None
     assert identify(("digilent,zynq-zybo", ZYNQ), "pynq-z2") is None
     assert identify((ZYNQ,), "kv260") is None
-    assert identify(("xlnx,zynqmp-sk-kv260", MPSOC), "ultra96v2") == BY_NAME["kv260"]
+    assert identify(("xlnx,zynqmp-sk-kv260", MPSOC), "ultra96v2") == BOARDS["kv260"]
 
 
 def test_board_without_a_name_takes_nothing_until_its_owner_names_it(tmp_path: Path, first) -> None:
@@ -96,8 +140,8 @@ def test_board_without_a_name_takes_nothing_until_its_owner_names_it(tmp_path: P
 def test_bitstream_for_other_logic_is_refused_by_the_board_itself(tmp_path: Path) -> None:
     """Manifest and digests are right: only the IDCODE in the bitstream tells."""
     make_root(tmp_path)
-    files = sample_package(example_bit(BY_NAME["kv260"]))
-    other = sample_package(example_bit(BY_NAME["ultra96v2"]), board="ultra96v2")
+    files = sample_package(example_bit(BOARDS["kv260"]))
+    other = sample_package(example_bit(BOARDS["ultra96v2"]), board="ultra96v2")
     name = "edgerun-tlmm.bit.bin"
     result = deploy(tmp_path, resealed(files, {name: other[name]}))
     assert result.error == {
@@ -122,6 +166,10 @@ def test_silicon_has_the_last_word(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_descriptions_of_other_boards_do_not_match(repo_root: Path) -> None:
-    names = [json.dumps(board.compatible) for board in BOARDS]
+    names = [json.dumps(board.compatible) for board in BOARDS.values()]
     assert len(set(names)) == len(names)
-    assert not {name for board in BOARDS for name in board.compatible} & {ZYNQ, MPSOC, *MODULE}
+    assert not {name for board in BOARDS.values() for name in board.compatible} & {
+        ZYNQ,
+        MPSOC,
+        *MODULE,
+    }

@@ -101,6 +101,38 @@ def test_overlay_of_somebody_else_stays(tmp_path: Path, first) -> None:
     assert (root / OVERLAYS / "pynq").is_dir()
 
 
+@pytest.mark.parametrize("snap", ["xlnx-config", "fpgad"])
+def test_board_whose_dfx_mgr_is_a_snap_is_refused_before_anything_moves(
+    tmp_path: Path, first, second, snap: str
+) -> None:
+    root = board(tmp_path, False, first)
+    (root / "snap" / snap).mkdir(parents=True)
+    result = deploy(root, second)
+    assert result.error and f"has the snap {snap}" in result.error["message"]
+    assert result.error["code"] == "refused" and "broken" not in result.answers[-1]
+    assert running(root) == digest_of(first)
+    check_tidy(root)
+    (root / XMUTIL).write_text("simulated, dfx-mgr 2022.1\n")  # the system's own goes before
+    assert deploy(root, second).is_confirmed
+
+
+@pytest.mark.parametrize("release", [None, "2022.1", "2024.2", "2025.2", "2026.1"])
+def test_overlay_that_fpgautil_left_is_named(tmp_path: Path, release: str | None, first) -> None:
+    """It holds the region: nothing loads, and only its owner knows what it is for."""
+    root = board(tmp_path, release is not None, release=release or "")
+    system = Quick(root)
+    (root / FIRMWARE / "full").mkdir(parents=True)
+    (root / FIRMWARE / "full" / f"{NAME}.bit.bin").write_bytes(first[f"{NAME}.bit.bin"])
+    system.apply(f"{OVERLAYS}/full", first[f"{NAME}.dtbo"], [f"/{FIRMWARE}/full"])
+    result = deploy(root, first)
+    assert result.error, result.answers
+    message = result.error["message"]
+    assert "overlays of somebody else are applied (full)" in message and "fpgautil -R" in message
+    system.withdraw(f"{OVERLAYS}/full")
+    ask(root, "recover", by="test")
+    assert deploy(root, first).is_confirmed
+
+
 def test_unloading_comes_before_any_folder_moves(tmp_path: Path, first, second) -> None:
     root = board(tmp_path, True, first)
     actions = [

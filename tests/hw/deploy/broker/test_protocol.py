@@ -2,7 +2,9 @@
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,6 +102,12 @@ def test_steps_out_of_order_end_the_conversation(tmp_path: Path, first, second) 
     check_tidy(root)
 
 
+def clocked(**changes: object) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """A manifest whose clock differs."""
+    clock = {"source": "IOPLL", "divisors": [15, 1], "hertz": 100_000_000}
+    return lambda m: m | {"clocks": {"pl0": {**clock, **changes}}}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -107,14 +115,20 @@ def test_steps_out_of_order_end_the_conversation(tmp_path: Path, first, second) 
         (lambda m: m | {"part": "xc7z020clg400"}, "part"),
         (lambda m: m | {"application": "../x"}, "name"),
         (lambda m: m | {"extra": 1}, "unknown ones"),
-        (lambda m: m | {"format": 1}, "format is not 2"),
+        (lambda m: m | {"format": 1}, "format is 1 and not 3: package it again"),
         (lambda m: m | {"release": -1}, "number"),
         (lambda m: m | {"release": 1 << 31}, "number"),
         (lambda m: m | {"release": True}, "number"),
-        (lambda m: m | {"clocks": {"pl0": {"source": "IOPLL", "divisors": [3, 1]}}}, "too fast"),
+        (clocked(divisors=[3, 1]), "too fast"),
         (lambda m: m | {"clocks": {"pl9": {}}}, "clock 'pl9'"),
-        (lambda m: m | {"clocks": {"pl0": {"source": "IOPLL", "divisors": [0, 1]}}}, "divisors"),
-        (lambda m: m | {"clocks": {"pl0": {"source": "X", "divisors": [4, 1]}}}, "source"),
+        (clocked(divisors=[0, 1]), "divisors"),
+        (clocked(source="X"), "source"),
+        (
+            clocked(hertz=24_999_999),
+            "clock pl0 of 24.999999 MHz; AMD Kria KV260 takes 25 MHz to 400",
+        ),
+        (clocked(hertz=400_000_001), "clock pl0 of 400.000001 MHz"),
+        (clocked(hertz=1e8), "number"),
         (lambda m: m | {"port_widths": {"DDR": 32}}, "port 'DDR'"),
         (lambda m: m | {"port_widths": {"S_AXI_LPD": 33}}, "width"),
         (lambda m: m | {"registers": m["registers"] | {"base": 0xFF5E_0000}}, "base"),

@@ -7,16 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..board.boards import BY_NAME, Board
-from ..board.settings import CLOCKS, MIN_DIVISION, PORTS, SOURCES, WIDTHS, Clock
+from ..board.boards import BOARDS, Board
+from ..board.settings import CLOCKS, MIN_DIVISION, PORTS, SOURCES, WIDTHS, Clock, megahertz
 from ..errors import ProtocolError, RefusalError
 from ..formats import fdt
 from ..protocol import DIGEST, MAX_FILE_BYTES, NAME, parse_object
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST, SIGNATURE, SHELL = "manifest.json", "manifest.json.sig", "shell.json"
 MAX_MANIFEST_BYTES = 16 * 1024
-MAX_BYTES = {".bit.bin": MAX_FILE_BYTES, ".dtbo": fdt.MAX_BYTES, SHELL: 1 << 16}
+MAX_BYTES = {
+    ".bit.bin": MAX_FILE_BYTES,
+    ".dtbo": fdt.MAX_BYTES,
+    SHELL: 1 << 16,
+    ".hwh": 16 << 20,
+}
+OPTIONAL = (".hwh",)
 MAX_TEXT = 200
 REGISTER_BYTES = 4096
 
@@ -61,6 +67,11 @@ class Manifest:
         """Name of the device tree overlay's file."""
         return f"{self.application}.dtbo"
 
+    @property
+    def description(self) -> str:
+        """Name of the hardware description's file, which not every application has."""
+        return f"{self.application}.hwh"
+
 
 def read_manifest(data: bytes) -> Manifest:
     """Reads and checks ``manifest.json``.
@@ -72,16 +83,24 @@ def read_manifest(data: bytes) -> Manifest:
         value = parse_object(data, MAX_MANIFEST_BYTES)
     except ProtocolError as error:
         raise RefusalError(f"manifest.json is unusable: {error}") from None
-    _require(value.get("format") == FORMAT, f"its format is not {FORMAT}")
+    _require(
+        value.get("format") == FORMAT,
+        f"its format is {value.get('format')!r} and not {FORMAT}: package it again, and install "
+        "the helper again with `edgerun fpga broker`, both with the same edgerun",
+    )
     required = {"format", "application", "release", "board", "part", "design", "files", "clocks"}
     required |= {"port_widths", "registers", "tool"}
     _require(value.keys() == required, "it lacks entries or has unknown ones")
-    application, board = value["application"], BY_NAME.get(_text(value["board"]))
+    application, board = value["application"], BOARDS.get(_text(value["board"]))
     _require(isinstance(application, str) and bool(NAME.fullmatch(application)), "its name")
-    _require(board is not None, f"board {value['board']!r} is not known")
+    _require(
+        board is not None,
+        f"board {value['board']!r} is not known; on a board, install the helper again with "
+        "`edgerun fpga broker`",
+    )
     assert board is not None
     part = _text(value["part"])
-    _require(board.accepts_part(part), f"part {part!r} is not {board.part!r} of {board.title}")
+    _require(board.accepts_part(part), f"part {part!r} is not {board.device!r} of {board.title}")
     _text(value["design"]), _text(value["tool"])
     registers = _mapping(value["registers"], "registers")
     _require(registers.keys() == {"base", "id", "version"}, "its registers")
@@ -124,10 +143,11 @@ def _word(value: Any, bits: int) -> int:
 
 def _files(value: Any, application: str) -> dict[str, tuple[int, str]]:
     entries, files = _mapping(value, "files"), {}
-    names = {f"{application}.bit.bin": ".bit.bin", f"{application}.dtbo": ".dtbo", SHELL: SHELL}
-    _require(entries.keys() == names.keys(), f"its files are not {', '.join(names)}")
-    for name, kind in names.items():
-        entry = _mapping(entries[name], name)
+    names = {kind if kind == SHELL else f"{application}{kind}": kind for kind in MAX_BYTES}
+    required = {name for name, kind in names.items() if kind not in OPTIONAL}
+    _require(required <= entries.keys() <= set(names), f"its files are not {', '.join(names)}")
+    for name in entries:
+        kind, entry = names[name], _mapping(entries[name], name)
         _require(entry.keys() == {"size", "sha256"}, name)
         size, digest = entry["size"], entry["sha256"]
         _require(type(size) is int and 0 < size <= MAX_BYTES[kind], f"the size of {name}")
@@ -141,14 +161,20 @@ def _clocks(value: Any, board: Board) -> dict[str, Clock]:
     for name, entry in _mapping(value, "clocks").items():
         _require(name in CLOCKS, f"clock {name!r}")
         entry = _mapping(entry, name)
-        _require(entry.keys() == {"source", "divisors"}, name)
+        _require(entry.keys() == {"source", "divisors", "hertz"}, name)
         divisors = entry["divisors"]
         _require(isinstance(divisors, list) and len(divisors) == 2, name)
         _require(all(type(d) is int and 1 <= d <= 63 for d in divisors), f"divisors of {name}")
         source = _text(entry["source"])
         _require(source in SOURCES[board.family], f"the source of {name}")
         _require(divisors[0] * divisors[1] >= MIN_DIVISION, f"{name}, which would be too fast")
-        clocks[name] = Clock(source, (divisors[0], divisors[1]))
+        hertz = _word(entry["hertz"], 31)
+        _require(
+            board.accepts_clock(hertz),
+            f"clock {name} of {megahertz(hertz)}; {board.title} takes "
+            f"{' to '.join(map(megahertz, board.clock_hz))}",
+        )
+        clocks[name] = Clock(source, (divisors[0], divisors[1]), hertz)
     return clocks
 
 

@@ -3,9 +3,10 @@
 An overlay is code for the kernel: ``generic-uio`` over any address hands that memory to whoever may
 open the device, and a node of the name of one that is there changes that one. So an overlay may
 name its own bitstream, set the port widths and clocks of the logic, and describe the registers of
-our design inside the addresses of the logic, with interrupts that come from the logic. All that it
-refers to by label is in the tables below (Linux: ``zynqmp.dtsi``, ``zynq-7000.dtsi``; UG1085 tables
-13-1 and 10-1, UG585 table 7-4).
+our design inside the addresses of the logic. No interrupt: the driver polls, and a line that
+somebody else's ``generic-uio`` holds, as Kria-PYNQ's does the first, cannot be had twice. All that
+it refers to by label is in the tables below (Linux: ``zynqmp.dtsi``, ``zynq-7000.dtsi``; UG1085
+table 10-1).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from ..board.settings import megahertz
 from ..errors import RefusalError
 from ..formats.fdt import Node, read_tree
 from .manifest import REGISTER_BYTES, Manifest
@@ -31,8 +33,6 @@ TARGETS = {
 }
 DESIGN = ("edgerun,tlmm-1.0", "generic-uio")
 MAX_REGISTER_BYTES = 1 << 20
-MAX_INTERRUPTS = 8
-TRIGGERS = (1, 4)  # rising edge, level high: what the logic's interrupts can be
 TEXT = re.compile(rb"[A-Za-z0-9_,.-]{1,31}\0")
 LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,30}", re.ASCII)
 
@@ -44,18 +44,14 @@ class Family:
     Attributes:
         cells: words of an address, and of a size.
         clocks: label of the clock controller and its numbers of the logic's clocks.
-        max_clock_hz: bound of ours, above what a design of ours closes timing for.
         resets: label of the reset controller and its numbers of the logic's resets.
-        interrupts: label of the interrupt controller and numbers (SPI) that come from the logic.
         ports: base addresses of port width registers with nodes of their own; empty if there is
             one node for all.
     """
 
     cells: int
     clocks: tuple[str, range]
-    max_clock_hz: int
     resets: tuple[str, range]
-    interrupts: tuple[str, tuple[range, ...]]
     ports: tuple[int, ...] = ()
 
 
@@ -63,16 +59,12 @@ FAMILIES: Mapping[str, Family] = {
     "zynqmp": Family(
         cells=2,
         clocks=("zynqmp_clk", range(71, 75)),
-        max_clock_hz=400_000_000,
         resets=("zynqmp_reset", range(116, 120)),
-        interrupts=("gic", (range(89, 97), range(104, 112))),
     ),
     "zynq7": Family(
         cells=1,
         clocks=("clkc", range(15, 19)),
-        max_clock_hz=250_000_000,
         resets=("", range(0)),
-        interrupts=("intc", (range(29, 37), range(52, 60))),
         ports=(0xF8008000, 0xF8009000, 0xF800A000, 0xF800B000),
     ),
 }
@@ -173,8 +165,22 @@ def _clock(value: Value) -> bool:
 
 
 def _rates(value: Value) -> bool:
-    rates = value.words(1)
-    return rates is not None and 1 <= rates[0] <= value.overlay.family.max_clock_hz
+    """One rate: that which the logic was built for, or any of the board's where that is unknown."""
+    rates, manifest = value.words(1), value.overlay.manifest
+    if rates is None or not manifest.board.accepts_clock(rates[0]):
+        return False
+    node = node_at(value.overlay.root, value.path)
+    numbers = node.properties.get("assigned-clocks", b"") if node is not None else b""
+    first = value.overlay.family.clocks[1].start
+    name = f"pl{int.from_bytes(numbers[4:8], 'big') - first}"
+    clock = manifest.clocks.get(name)
+    if clock is not None and not clock.agrees(rates[0]):
+        raise RefusalError(
+            f"the overlay sets clock {name} to {megahertz(rates[0])}, and the design was built "
+            f"for {megahertz(clock.hertz)}: leave the overlay to `edgerun fpga package`, or "
+            "change its assigned-clock-rates"
+        )
+    return True
 
 
 def _registers(value: Value) -> bool:
@@ -210,21 +216,6 @@ def _port_widths(value: Value) -> bool:
     masks = [3] * 14 + [0xF00, 0x300]
     pairs = zip(words[::2], words[1::2], strict=True)
     return all(number < len(masks) and not content & ~masks[number] for number, content in pairs)
-
-
-def _interrupt_parent(value: Value) -> bool:
-    return len(value.data) == 4 and value.target(0) == value.overlay.family.interrupts[0]
-
-
-def _interrupts(value: Value) -> bool:
-    words, ranges = value.words(), value.overlay.family.interrupts[1]
-    if not words or len(words) % 3 or len(words) > 3 * MAX_INTERRUPTS:
-        return False
-    triples = zip(words[::3], words[1::3], words[2::3], strict=True)
-    return all(
-        kind == 0 and any(number in numbers for numbers in ranges) and trigger in TRIGGERS
-        for kind, number, trigger in triples
-    )
 
 
 def _design(value: Value) -> bool:
@@ -267,15 +258,15 @@ CLOCKS: Mapping[str, Rule] = {
 REGISTERS: Mapping[str, Rule] = {
     "compatible": _design,
     "reg": _registers,
-    "interrupt-parent": _interrupt_parent,
-    "interrupts": _interrupts,
     "clocks": _clock,
     "clock-names": _text,
 }
-# By the node's name, so that none can have the name, and change, one of the board's own.
+# By the node's name, so that none can have the name, and change, one of the board's own. Names that
+# Xilinx' generator gives (afi0, clocking0) are not ours: Kria-PYNQ keeps an afi0 applied, and a
+# second one would change that node instead of making a device.
 DEVICES: tuple[tuple[re.Pattern[str], Mapping[str, Rule], frozenset[str]], ...] = (
-    (re.compile(r"afi[0-3](@[0-9a-f]{8})?"), PORTS, frozenset({"compatible"})),
-    (re.compile(r"clocking[0-3]"), CLOCKS, frozenset({"compatible", "clocks"})),
+    (re.compile(r"edgerun-afi(@[0-9a-f]{8})?"), PORTS, frozenset({"compatible"})),
+    (re.compile(r"edgerun-clock[0-3]"), CLOCKS, frozenset({"compatible", "clocks"})),
     (
         re.compile(r"[a-z][a-z0-9_-]{0,30}@[0-9a-f]{8,9}"),
         REGISTERS,

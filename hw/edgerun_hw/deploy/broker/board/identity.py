@@ -19,10 +19,11 @@ def board_of(system: System, policy: Policy) -> Board:
     names = compatible(system)
     board = identify(names, policy.board)
     if board is None:
-        choices = ", ".join(board.name for board in BOARDS)
+        choices = ", ".join(BOARDS)
         raise RefusalError(
             f"this board calls itself {', '.join(names) or 'nothing'}, which is none of {choices}; "
-            f'where that is only a module or processor, say {{"board": NAME}} in /{SETTINGS}'
+            f'where that is only a module or processor, say {{"board": NAME}} in /{SETTINGS}; a '
+            "board that is newer than this helper needs a new one (`edgerun fpga broker`)"
         )
     if board.silicon is not None:
         idcode = system.read_word(board.silicon)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from typing import Protocol
 
-from ..errors import FailureError
+from ..errors import FailureError, RefusalError
 from ..formats import fdt
 from ..formats.listing import Listing, parse_listing
 from .system import System
@@ -26,10 +25,45 @@ LOADED = re.compile(r"\bloaded (to slot|with slot_handle) \d", re.IGNORECASE)
 FORGOTTEN = re.compile(r".+_image_\d+")  # what libdfx calls the overlays that it applies
 
 
+# Snaps that bring a dfx-mgr of their own: xlnx-config 1.x on Ubuntu 20.04, and what followed.
+SNAPS = ("snap/dfx-mgr", "snap/fpgad", "snap/xlnx-config")
+# What Kria-PYNQ keeps applied (dts/insert_dtbo.py): zocl and a window for interrupts, no region.
+HARMLESS = ("pynq",)
+
+
+def foreign_overlays(system: System) -> list[str]:
+    """Overlays in configfs that are neither ours nor dfx-mgr's nor known to be harmless."""
+    return [
+        name
+        for name in system.names(OVERLAYS)
+        if f"{OVERLAYS}/{name}" != NODE and not FORGOTTEN.fullmatch(name) and name not in HARMLESS
+    ]
+
+
+def _hint(system: System) -> str:
+    """Names what may hold the region, for messages; ``fpgautil`` calls its own "full"."""
+    others = foreign_overlays(system)
+    if not others:
+        return ""
+    return (
+        f"; overlays of somebody else are applied ({', '.join(others)}), and the logic takes one "
+        "at a time: take them away with `fpgautil -R`, or "
+        f"`rmdir /{OVERLAYS}/{others[0]}`"
+    )
+
+
 class Loader(Protocol):
     """A way to load and unload."""
 
     name: str
+
+    def check(self) -> None:
+        """Looks at the board before anything is changed.
+
+        Raises:
+            RefusalError: something else loads the logic here.
+        """
+        ...
 
     def running(self) -> str | None:
         """The application that is loaded, as far as this loader knows."""
@@ -79,6 +113,9 @@ class Xmutil:
     def __init__(self, system: System) -> None:
         self._system = system
 
+    def check(self) -> None:
+        """Refuses nothing: dfx-mgr is the one that loads."""
+
     def running(self) -> str | None:
         """The application that dfx-mgr lists as loaded."""
         loaded = self._list().loaded
@@ -93,10 +130,16 @@ class Xmutil:
                 f"/{FIRMWARE}?"
             )
         client = [CLIENT, "-loadByName"] if listing.form.by_name else [XMUTIL, "loadapp"]
-        text = self._system.run("/" + client[0], *client[1:], application)
+        try:
+            text = self._system.run("/" + client[0], *client[1:], application)
+        except FailureError as error:
+            raise FailureError(f"{error}{_hint(self._system)}") from None
         if not LOADED.search(text):
             last = text.strip().splitlines()[-1:] or ["it says nothing"]
-            raise FailureError(f"xmutil has not loaded {application}: {last[0].strip()[-200:]}")
+            raise FailureError(
+                f"xmutil has not loaded {application}: {last[0].strip()[-200:]}"
+                f"{_hint(self._system)}"
+            )
         if self._wait(lambda listing: application in [row.name for row in listing.loaded]) is None:
             raise FailureError(f"xmutil says that {application} is loaded, and does not list it so")
         check_state(self._system)
@@ -151,6 +194,16 @@ class Sysfs:
     def __init__(self, system: System) -> None:
         self._system = system
 
+    def check(self) -> None:
+        """Refuses a board with two loaders, which would take the logic from each other."""
+        snaps = [path.removeprefix("snap/") for path in SNAPS if self._system.exists(path)]
+        if snaps:
+            raise RefusalError(
+                f"this board has the snap {snaps[0]}, whose dfx-mgr loads the logic as well and "
+                "cannot be asked from here: remove it, or install dfx-mgr and xmutil as packages "
+                "of the system (Ubuntu 22.04 has them)"
+            )
+
     def running(self) -> str | None:
         """Unknown: the kernel does not tell what it has loaded."""
         return None
@@ -174,10 +227,9 @@ class Sysfs:
             check_state(self._system)
         except OSError as error:
             actual = state(self._system)
-            others = set(self._system.names(OVERLAYS)) - {os.path.basename(NODE)}
-            hint = f"; other overlays are applied: {', '.join(sorted(others))}" if others else ""
             raise FailureError(
-                f"the kernel does not load {application}: {error.strerror} (state {actual!r}){hint}"
+                f"the kernel does not load {application}: {error.strerror} (state {actual!r})"
+                f"{_hint(self._system)}"
             ) from None
         finally:
             # An empty path cannot be written; a newline counts as one.

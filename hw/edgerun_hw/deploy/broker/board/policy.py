@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import BrokerError, FailureError, RefusalError
 from ..formats import ed25519
 from ..protocol import parse_object
-from .boards import BY_NAME
+from .boards import BOARDS
 from .system import System
 
 FOLDER = "etc/edgerun"
@@ -117,10 +117,10 @@ def _entries(data: bytes | None) -> dict[str, Any]:
                 f"the board's file /{SETTINGS} is unusable: {name!r} is unknown or has a value of "
                 f"the wrong kind; there are {', '.join(ENTRIES)}"
             )
-    if entries.get("board", next(iter(BY_NAME))) not in BY_NAME:
+    if entries.get("board", next(iter(BOARDS))) not in BOARDS:
         raise FailureError(
             f"the board's file /{SETTINGS} names the board {entries['board']!r}: there are "
-            f"{', '.join(BY_NAME)}"
+            f"{', '.join(BOARDS)}"
         )
     return entries
 

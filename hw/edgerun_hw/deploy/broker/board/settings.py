@@ -22,9 +22,9 @@ MIN_DIVISION = 4
 Update = tuple[int, int, int]
 """Address, mask and value of the masked bits."""
 
-_MASTERS = {"M_AXI_HPM0_FPD": (0xFD615000, 8), "M_AXI_HPM1_FPD": (0xFD615000, 10)}
-_MASTERS["M_AXI_HPM0_LPD"] = (0xFF419000, 8)
-_SLAVES = {
+MASTERS = {"M_AXI_HPM0_FPD": (0xFD615000, 8), "M_AXI_HPM1_FPD": (0xFD615000, 10)}
+MASTERS["M_AXI_HPM0_LPD"] = (0xFF419000, 8)
+SLAVES = {
     "S_AXI_HPC0_FPD": 0xFD360000,
     "S_AXI_HPC1_FPD": 0xFD370000,
     "S_AXI_HP0_FPD": 0xFD380000,
@@ -35,22 +35,48 @@ _SLAVES = {
 }
 _ZYNQ7_SLAVES = {f"S_AXI_HP{i}": 0xF8008000 + 0x1000 * i for i in range(4)}
 PORTS: Mapping[str, Mapping[str, int]] = {
-    "zynqmp": {**{name: place[0] for name, place in _MASTERS.items()}, **_SLAVES},
+    "zynqmp": {**{name: place[0] for name, place in MASTERS.items()}, **SLAVES},
     "zynq7": _ZYNQ7_SLAVES,
 }
 _WRITE_CHANNEL = 0x14
-_MASTER_CODES, _SLAVE_CODES = {32: 0, 64: 1, 128: 2}, {128: 0, 64: 1, 32: 2}
+MASTER_CODES, SLAVE_CODES = {32: 0, 64: 1, 128: 2}, {128: 0, 64: 1, 32: 2}
 _SLCR_UNLOCK, _SLCR_LOCK = (0xF8000008, 0xDF0D), (0xF8000004, 0x767B)
-_CLOCK_REGISTERS = {"zynqmp": (0xFF5E00C0, 4), "zynq7": (0xF8000170, 0x10)}
+CLOCK_REGISTERS = {"zynqmp": (0xFF5E00C0, 4), "zynq7": (0xF8000170, 0x10)}
 _CLOCK_ENABLED = 1 << 24  # CLKACT; Zynq-7000 has no such bit
+
+
+# What the kernel calls the clocks of the logic, from 0 on, and where it says their rates.
+_CLOCK_NAMES = {"zynqmp": "pl{}_ref", "zynq7": "fclk{}"}
+RATES = "sys/kernel/debug/clk"
+# Rounding of PLLs and dividers makes up to 0.01 %; the next divisor would make 1 % and more.
+RATE_TOLERANCE = 0.005
 
 
 @dataclass(frozen=True)
 class Clock:
-    """How a clock of the logic is divided from its source."""
+    """How a clock of the logic is divided from its source.
+
+    Attributes:
+        source: the PLL, a key of ``SOURCES``.
+        divisors: first and second.
+        hertz: the rate that this gives, and for which the logic was built.
+    """
 
     source: str
     divisors: tuple[int, int]
+    hertz: int
+
+    def agrees(self, hertz: int) -> bool:
+        """Whether a clock of this rate is the one that the logic was built for."""
+        return abs(hertz - self.hertz) <= self.hertz * RATE_TOLERANCE
+
+
+class Texts(Protocol):
+    """What can read attributes of the kernel."""
+
+    def read_text(self, path: str) -> str:
+        """Reads an attribute; empty if there is none."""
+        ...
 
 
 class Words(Protocol):
@@ -71,7 +97,7 @@ def clock_updates(family: str, clocks: Mapping[str, Clock]) -> list[Update]:
 
 
 def _clock_update(family: str, name: str, clock: Clock) -> Update:
-    base, stride = _CLOCK_REGISTERS[family]
+    base, stride = CLOCK_REGISTERS[family]
     source, (first, second) = SOURCES[family][clock.source], clock.divisors
     address = base + stride * CLOCKS.index(name)
     if family == "zynqmp":
@@ -87,11 +113,11 @@ def width_updates(family: str, widths: Mapping[str, int]) -> list[Update]:
             # AXI_HP: bit 0 of both control registers makes the port 32 bits wide.
             addresses = (_ZYNQ7_SLAVES[name], _ZYNQ7_SLAVES[name] + _WRITE_CHANNEL)
             updates += [(address, 1, int(bits == 32)) for address in addresses]
-        elif name in _MASTERS:
-            address, lsb = _MASTERS[name]
-            updates.append((address, 3 << lsb, _MASTER_CODES[bits] << lsb))
+        elif name in MASTERS:
+            address, lsb = MASTERS[name]
+            updates.append((address, 3 << lsb, MASTER_CODES[bits] << lsb))
         else:
-            address, code = _SLAVES[name], _SLAVE_CODES[bits]
+            address, code = SLAVES[name], SLAVE_CODES[bits]
             updates += [(address, 3, code), (address + _WRITE_CHANNEL, 3, code)]
     return updates
 
@@ -114,3 +140,33 @@ def apply(words: Words, updates: list[Update], family: str) -> None:
             )
     if family == "zynq7" and updates:
         words.write_word(*_SLCR_LOCK)
+
+
+def rate_file(family: str, name: str) -> str:
+    """Where the kernel says the rate of a clock of ``CLOCKS``, in Hz."""
+    return f"{RATES}/{_CLOCK_NAMES[family].format(CLOCKS.index(name))}/clk_rate"
+
+
+def check_rates(texts: Texts, clocks: Mapping[str, Clock], family: str) -> None:
+    """Checks that the logic's clocks run as it was built for; a slow one would go unnoticed.
+
+    Raises:
+        FailureError: one does not, or the kernel does not say.
+    """
+    for name, clock in sorted(clocks.items()):
+        text = texts.read_text(rate_file(family, name))
+        if not text.isdecimal():
+            raise FailureError(
+                f"the kernel does not say at which rate clock {name} runs: mount debugfs "
+                "(mount -t debugfs none /sys/kernel/debug), then try again"
+            )
+        if not clock.agrees(int(text)):
+            raise FailureError(
+                f"clock {name} runs at {megahertz(int(text))} and the logic was built for "
+                f"{megahertz(clock.hertz)}: something else on this board sets it"
+            )
+
+
+def megahertz(hertz: int) -> str:
+    """A rate for people."""
+    return f"{hertz / 1e6:.9g} MHz"

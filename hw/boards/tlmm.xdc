@@ -1,4 +1,4 @@
-# Constraints of the overlay on the Kria KV260 Vision AI Starter Kit. It has no pins of its own, and its only clock
+# Constraints of the overlay on every board. It has no pins of its own, and its only clock
 # comes from the processing system, whose IP constrains it. NOT RUN HERE: no Vivado was at hand.
 
 # The reset leaves a synchroniser (proc_sys_reset) and fans out to the whole engine: let the tool

@@ -1,0 +1,53 @@
+"""The lock of a board's logic: whoever drives it holds it, and so does whoever replaces it.
+
+The helper of ``edgerun fpga deploy`` takes the same one (``deploy/broker/session.py``), so that no
+logic is replaced under a running model, and no model starts on logic that is being replaced. The
+kernel gives it back when the process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+from edgerun_hw.overlay.errors import OverlayError
+
+PATH = "/run/edgerun-fpga.lock"
+MAX_TEXT = 500
+
+
+class BoardLock:
+    """Holds the lock from its making until ``release``, or the end of the process.
+
+    Raises:
+        OverlayError: somebody else holds it, or this user may not open it.
+    """
+
+    def __init__(self) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            self._file = os.open(PATH, flags, 0o600)
+        except OSError as error:
+            raise OverlayError(
+                f"the lock of this board's logic, {PATH}, cannot be opened: {error.strerror}; run "
+                "as root"
+            ) from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._file, MAX_TEXT, 0).decode("utf-8", "replace") or "somebody"
+            os.close(self._file)
+            raise OverlayError(
+                f"this board's logic is in use ({holder}): wait until that is done"
+            ) from None
+        os.ftruncate(self._file, 0)
+        now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        os.pwrite(self._file, f"edgerun run, process {os.getpid()}, since {now}".encode(), 0)
+
+    def release(self) -> None:
+        """Gives the lock back; a second call does nothing."""
+        if self._file >= 0:
+            os.ftruncate(self._file, 0)
+            os.close(self._file)
+            self._file = -1

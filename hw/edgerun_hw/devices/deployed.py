@@ -1,0 +1,154 @@
+"""``--device board``: the application that `edgerun fpga deploy` has put on this board.
+
+Nothing is loaded: what runs is compared with what was confirmed, byte for byte and clock for clock,
+and pynq is given the package's own hardware description.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from edgerun.errors import InputError
+from edgerun_hw.deploy.bitstream import parse_bit, to_bin
+from edgerun_hw.deploy.broker.application.check import check_application
+from edgerun_hw.deploy.broker.application.manifest import Manifest
+from edgerun_hw.deploy.broker.board import settings
+from edgerun_hw.deploy.broker.board.identity import board_of
+from edgerun_hw.deploy.broker.board.loader import FIRMWARE, check_state, foreign_overlays
+from edgerun_hw.deploy.broker.board.policy import read_policy
+from edgerun_hw.deploy.broker.board.system import System
+from edgerun_hw.deploy.broker.errors import BrokerError
+from edgerun_hw.deploy.broker.transaction import Changer
+from edgerun_hw.deploy.errors import PackageError
+from edgerun_hw.deploy.hardware import read_xsa
+from edgerun_hw.devices import pynq
+from edgerun_hw.overlay.port import Overlay
+
+FORCE = ",force"
+# What this machine is; another one in tests.
+SYSTEM: Callable[[], System] = System
+
+
+def find_deployed(name: str = "") -> Manifest:
+    """The application that counts on this board, if it is whole and what runs.
+
+    Args:
+        name: that it must have; "" for any.
+
+    Raises:
+        InputError: there is none, it was altered, another overlay runs, or its clock does.
+    """
+    system = SYSTEM()
+    try:
+        changer = Changer(system)
+        active = changer.store.state().active
+        if active is None:
+            raise InputError(
+                "nothing is deployed on this machine: run `edgerun fpga deploy PACKAGE` here first"
+            )
+        if name and name != active.name:
+            raise InputError(f"{active.name} is deployed on this board, and not {name}")
+        if changer.pending() is not None:
+            raise InputError("a deployment was interrupted: run `edgerun fpga rollback` first")
+        return _checked(system, changer)
+    except BrokerError as error:
+        raise InputError(f"the board's application cannot be used: {error}") from None
+    except OSError as error:
+        raise InputError(
+            f"the board's application cannot be read: {error.strerror or error}; run as root"
+        ) from None
+
+
+def _checked(system: System, changer: Changer) -> Manifest:
+    """Compares what was confirmed with what is there and what runs."""
+    active, store = changer.store.state().active, changer.store
+    assert active is not None
+    if not changer.is_loaded() or store.in_place(active.name) != active:
+        raise InputError(
+            f"{active.name} is not what runs on this board, or was altered: `edgerun fpga status` "
+            "says more; deploy it again"
+        )
+    others = foreign_overlays(system)
+    if others:
+        raise InputError(
+            f"overlays of somebody else are applied on this board ({', '.join(others)}): what "
+            f"runs may not be {active.name}; take them away (fpgautil -R), and deploy it again"
+        )
+    policy = read_policy(system)
+    manifest = check_application(
+        *(system, store.folder(active), active.name, active.digest),
+        *(board_of(system, policy), policy),
+    )
+    check_state(system)
+    settings.check_rates(system, manifest.clocks, manifest.board.family)
+    if manifest.description not in manifest.files:
+        raise InputError(
+            f"the package of {active.name} has no hardware description: package it again with "
+            "its .hwh, and deploy that"
+        )
+    return manifest
+
+
+def open_deployed(argument: str) -> Overlay:
+    """Drives the application that is deployed on this board, through pynq.
+
+    Raises:
+        InputError: see ``find_deployed``.
+        OverlayError: what runs is no overlay of ours, or somebody else uses it.
+    """
+    manifest = find_deployed(argument)
+    folder = SYSTEM().path(f"{FIRMWARE}/{manifest.application}")
+    return pynq.open_here("deployed", str(folder / manifest.bitstream))
+
+
+def check_bitstream(argument: str) -> Path:
+    """Returns the bitstream of ``BITSTREAM[,force]``, if it may be loaded in place of what is.
+
+    Raises:
+        InputError: it is unusable, or would replace what `edgerun fpga deploy` has put there.
+    """
+    forced = argument.endswith(FORCE)
+    path = pynq.check_bitfile(argument.removesuffix(FORCE))
+    if forced:
+        return path
+    system = SYSTEM()
+    try:
+        changer = Changer(system)
+        active = changer.store.state().active
+        if active is None or not changer.is_loaded():
+            return path
+        manifest = changer.store.manifest(active.name)
+    except (BrokerError, OSError) as error:
+        raise InputError(
+            f"what runs on this board is not known: {error}; load {path.name} all the same with "
+            f"--device pynq:{path}{FORCE}"
+        ) from None
+    if manifest is None or manifest.files[manifest.bitstream][1] != _digest(path):
+        raise InputError(
+            f"{active.name} is deployed on this board, and {path.name} is another design: use "
+            f"what is deployed with --device board, or replace it with --device pynq:{path}{FORCE}"
+        )
+    return path
+
+
+def _digest(path: Path) -> str:
+    """Of a bitstream as the FPGA manager takes it."""
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".xsa":
+            content, _ = read_xsa(content)
+        return hashlib.sha256(to_bin(parse_bit(content).data)).hexdigest()
+    except PackageError as error:
+        raise InputError(f"{path} is no bitstream: {error}") from None
+
+
+def open_bitstream(argument: str) -> Overlay:
+    """Loads a bitstream onto this board through pynq and returns its driver.
+
+    Raises:
+        InputError: see ``check_bitstream``.
+        OverlayError: the board does not load it, it is not the overlay, or somebody else uses it.
+    """
+    return pynq.open_here("pynq", str(check_bitstream(argument)))

@@ -1,0 +1,181 @@
+"""Tokens per second with rates that were measured on a board, in place of ``tokens.py``'s bound.
+
+The fabric's cycles are the same; how fast memory gives weights, how fast the processor attends and
+what it does between matrices come from a profile (``profile.py``). Still modelled: the board ran
+another design.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from edgerun_hw.model.cycles import PYTHON_HOST_US, Assumptions, capabilities_of
+from edgerun_hw.model.profile import Profile
+from edgerun_hw.model.tokens import (
+    HEAD_BLOCK,
+    HEADS,
+    LARGEST,
+    SHAPES,
+    ModelShape,
+    Term,
+    fabric_term,
+    token_terms,
+    tokens_per_second,
+)
+from edgerun_hw.overlay.geometry import Geometry
+
+LABEL = "modelled: cycles x assumed clock, rates that others measured on a board; no board here"
+CONTEXTS = (128, 1024, 4096)
+# Bytes an element, and of the scale that each head and token has (edgerun/state/codecs).
+STORAGE = {"int8": (1, 4), "fp16": (2, 0)}
+HOSTS = ("native", "python")
+
+
+def kv_bytes(shape: ModelShape, context: int, storage: str) -> int:
+    """Bytes of the keys and values of ``context`` tokens, scales included."""
+    element, scale = STORAGE[storage]
+    vector = element * shape.kv_width + scale * shape.kv_heads
+    return 2 * shape.layers * context * vector
+
+
+def attention_macs(shape: ModelShape, context: int) -> int:
+    """Multiply-adds of a token that attends to ``context`` tokens: scores, and sums of values."""
+    return 2 * shape.layers * shape.heads * shape.head_dim * context
+
+
+def measured_terms(
+    shape: ModelShape,
+    geometry: Geometry,
+    profile: Profile,
+    clock_mhz: float,
+    *,
+    context: int = 1024,
+    head: str = "int8",
+    storage: str = "int8",
+    host: str = "native",
+) -> list[Term]:
+    """Every term of a decoded token's time; they follow one another, so they add up.
+
+    Args:
+        shape: of the model.
+        geometry: of the overlay.
+        profile: of the board.
+        clock_mhz: of the overlay.
+        context: tokens attended to.
+        head: weights of the output head, in ``HEADS``.
+        storage: of keys and values, in ``STORAGE``.
+        host: in ``HOSTS``: native code, which edgerun has not yet, or today's Python.
+    """
+    can = capabilities_of(geometry)
+    body = _streaming(profile["body_gb_per_s"], clock_mhz)
+    late = f"{profile['late_ports_least']:.0%} to {profile['late_ports_most']:.0%}"
+    terms = [
+        _based(
+            fabric_term(step, matrix, 1, matrix[1], can, body, shape.layers),
+            f"weights at {profile.quote('body_gb_per_s')}; HP1 and HP2 {late} late, in it",
+        )
+        for step, matrix in shape.steps().items()
+    ]
+    output, streaming = (
+        (shape.vocabulary, shape.hidden),
+        _streaming(profile["head_gb_per_s"], clock_mhz),
+    )
+    term = fabric_term(f"head ({head})", output, LARGEST[head], HEAD_BLOCK, can, streaming, 1)
+    terms.append(_based(term, f"weights at {profile.quote('head_gb_per_s')}"))
+    terms.append(_attention(shape, profile, context, storage))
+    steps = shape.layers * len(shape.steps()) + 1
+    terms.append(_each("launches", steps, profile, "launch_us"))
+    return terms + (_native(shape, profile, steps) if host == "native" else [_python(steps)])
+
+
+def _streaming(gb_per_s: float, clock_mhz: float) -> Assumptions:
+    return Assumptions(clock_mhz=clock_mhz, memory_gb_per_s=gb_per_s, efficiency=1.0)
+
+
+def _based(term: Term, basis: str) -> Term:
+    return replace(term, basis=f"{term.basis}; {basis}")
+
+
+def _attention(shape: ModelShape, profile: Profile, context: int, storage: str) -> Term:
+    macs, nbytes = attention_macs(shape, context), kv_bytes(shape, context, storage)
+    figure = f"attention_{storage}_gmac_per_s"
+    return Term(
+        f"attention ({storage} keys and values)",
+        macs / (profile[figure] * 1e9),
+        0,
+        nbytes,
+        f"{macs / 1e6:.1f} M multiply-adds on the processor at {profile.quote(figure)}",
+    )
+
+
+def _each(name: str, steps: int, profile: Profile, figure: str) -> Term:
+    """A term that every step costs alike."""
+    seconds = steps * profile[figure] * 1e-6
+    return Term(name, seconds, basis=f"{steps} times {profile.quote(figure)}")
+
+
+def _native(shape: ModelShape, profile: Profile, steps: int) -> list[Term]:
+    """What the processor does between matrices, in native code."""
+    counts = {
+        "norms, rotary, residuals": (shape.hidden, "norm_ns_per_element"),
+        "gate": (shape.intermediate, "gate_ns_per_element"),
+    }
+    terms = [
+        Term(
+            name,
+            shape.layers * elements * profile[figure] * 1e-9,
+            basis=f"{shape.layers} times {elements} elements at {profile.quote(figure)}",
+        )
+        for name, (elements, figure) in counts.items()
+    ]
+    return [
+        *terms,
+        _each("activations in", steps, profile, "activations_us_per_step"),
+        _each("results out", steps, profile, "results_us_per_step"),
+    ]
+
+
+def _python(steps: int) -> Term:
+    basis = f"{steps} times {PYTHON_HOST_US:g} us, Python on a desktop; more on a board"
+    return Term("processor (Python)", steps * PYTHON_HOST_US * 1e-6, basis=basis)
+
+
+def measured_comparison(
+    geometry: Geometry, profile: Profile, clock_mhz: float, *, storage: str = "int8"
+) -> list[dict[str, Any]]:
+    """Tokens per second of every shape, context and head, beside the bounds, a row each."""
+    bound = Assumptions(clock_mhz=clock_mhz)
+    rows = []
+    for name, shape in SHAPES.items():
+        for context in CONTEXTS:
+            for head in HEADS:
+                rates = {
+                    f"tokens/s, {host} host": measured_terms(
+                        *(shape, geometry, profile, clock_mhz),
+                        context=context,
+                        head=head,
+                        storage=storage,
+                        host=host,
+                    )
+                    for host in HOSTS
+                }
+                for attention in ("processor", "hidden"):
+                    rates[f"bound, {attention}"] = token_terms(
+                        shape, geometry, bound, context=context, head=head, attention=attention
+                    )
+                row: dict[str, Any] = {"model": name, "context": context, "head": head}
+                rows.append(row | {k: round(tokens_per_second(v), 1) for k, v in rates.items()})
+    return rows
+
+
+__all__ = [
+    "CONTEXTS",
+    "HOSTS",
+    "LABEL",
+    "STORAGE",
+    "attention_macs",
+    "kv_bytes",
+    "measured_comparison",
+    "measured_terms",
+]
