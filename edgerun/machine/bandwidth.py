@@ -38,13 +38,14 @@ def measure_bandwidth(threads: int) -> float:
     data[:: 4 << 10] = 1  # the system commits a page when it is written
     team = ThreadTeam(threads)
     try:
-        programs = [_reading(data, streams, ahead) for streams, ahead in WAYS]
-        return data.size / min(_best_time(team, program) for program in programs)
+        programs = [reading_program(data, streams, ahead) for streams, ahead in WAYS]
+        return data.size / min(best_pass(team, program) for program in programs)
     finally:
         team.close()
 
 
-def _reading(data: NDArray[np.uint8], streams: int, ahead: int) -> Program:
+def reading_program(data: NDArray[np.uint8], streams: int, ahead: int) -> Program:
+    """A program that reads all data once, in one of ``WAYS``."""
     from edgerun.kernels.isa import selected_isa
     from edgerun.kernels.run.instructions import instruction
     from edgerun.kernels.run.program import Program
@@ -65,8 +66,9 @@ def _reading(data: NDArray[np.uint8], streams: int, ahead: int) -> Program:
     return program
 
 
-def _best_time(team: ThreadTeam, program: Program) -> float:
-    best, passes, end = float("inf"), 0, time.perf_counter() + SECONDS
+def best_pass(team: ThreadTeam, program: Program, seconds: float = SECONDS) -> float:
+    """Seconds of a program, the shortest of at least ``MIN_PASSES`` runs."""
+    best, passes, end = float("inf"), 0, time.perf_counter() + seconds
     while passes < MIN_PASSES or time.perf_counter() < end:
         start = time.perf_counter()
         team.run(program)

@@ -58,6 +58,8 @@ NOTHING = same_attention(1, 1, 16)
 CALL = "a call with next to nothing to do"
 ONE_ROW_STARTS, MANY_ROWS_STARTS = 3, 4  # of kernels of attention
 Timed: TypeAlias = tuple[Executable, Callable[[], Values]]
+Seconds: TypeAlias = Mapping[tuple[str, int], float]  # by name and rows of trials
+Paths: TypeAlias = Mapping[str, Mapping[int, str]]  # by family and rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +100,11 @@ class Trial:
     pack: str = "two_bits"
 
 
-def measure_rates(threads: int, start_s: float, progress: Progress) -> Rates:
-    """Measures all kernels.
+def time_trials(threads: int, progress: Progress) -> tuple[Seconds, Paths]:
+    """The quickest run of every trial, and the paths that the families took.
 
     Args:
         threads: to measure with.
-        start_s: what an instruction costs besides its kernel, which is not in the rates.
         progress: told what is measured next.
     """
     seconds: dict[tuple[str, int], float] = {}
@@ -119,8 +120,7 @@ def measure_rates(threads: int, start_s: float, progress: Progress) -> Rates:
             special = [path for path in taken_paths if path != MULTIPLY]
             paths.setdefault(trial.name, {})[trial.rows] = (*special, MULTIPLY)[0]
     families = {family(*each) for each in FAMILIES}
-    of_families = {name: by_rows for name, by_rows in paths.items() if name in families}
-    return rates_of(seconds, of_families, start_s)
+    return seconds, {name: by_rows for name, by_rows in paths.items() if name in families}
 
 
 def every_trial() -> Iterator[Trial]:
@@ -140,15 +140,13 @@ def every_trial() -> Iterator[Trial]:
         yield trial_of(outputs_kind(family(activations, weights)), narrow)
 
 
-def rates_of(
-    seconds: Mapping[tuple[str, int], float], paths: Mapping[str, Mapping[int, str]], start_s: float
-) -> Rates:
+def rates_of(seconds: Seconds, paths: Paths, start_s: float) -> Rates:
     """What the quickest runs of all trials say, without what calls and starts take.
 
     Args:
         seconds: by name and rows of the trials.
         paths: that were taken, by family and rows.
-        start_s: see ``measure_rates``.
+        start_s: what an instruction costs besides its kernel, which is not in the rates.
     """
     call_s = max(seconds[CALL, 1] - ONE_ROW_STARTS * start_s, 0.0)
     others = _element_rates(seconds, start_s)
@@ -180,9 +178,7 @@ def rates_of(
     return Rates(rates, paths, others, call_s)
 
 
-def _element_rates(
-    seconds: Mapping[tuple[str, int], float], start_s: float
-) -> dict[str, dict[int, float]]:
+def _element_rates(seconds: Seconds, start_s: float) -> dict[str, dict[int, float]]:
     """Elements a second, by what many nodes take longer than one."""
     elements = ELEMENT_ROWS * WIDTH * (NODES - 1)
     node_s = {}

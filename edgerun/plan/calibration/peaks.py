@@ -6,9 +6,9 @@ layers can do, whatever surrounds their innermost operation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,14 @@ from edgerun.kernels.isa import selected_isa
 from edgerun.machine.profile import MULTIPLY
 from edgerun.machine.timing import best_time
 
+if TYPE_CHECKING:
+    from edgerun.kernels.run.program import Program
+
 STEPS, REPEATS, ROWS = 64, 2000, 64  # sums of rows lie in the first cache beside the tables
 CHUNKS, AMX_REPEATS = 8, 8  # chunks a thread, and how much longer tiles are busy
 # Repeats that make a chunk of some microseconds on a core of today.
 FORK_JOIN_REPEATS, FORK_JOIN_CHUNKS, INSTRUCTIONS, ROUNDS = 16, 4, 300, 3
+START_SECONDS = 0.08  # for each of three ways to start them, in each round
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 
@@ -41,33 +45,48 @@ def measure_peaks(counts: Sequence[int]) -> dict[str, dict[int, float]]:
     return {path: {count: _peak(PROBES[path], count) for count in counts} for path in paths}
 
 
-def measure_fork_join(threads: int) -> float:
-    """Seconds that an instruction costs all threads besides its kernel.
+class StartTimes(NamedTuple):
+    """What tells apart starting an instruction and its work, in seconds.
 
-    The difference between many instructions, each waiting for the one before, and one that does
-    the work of all, both at their quickest: other programs make them longer, nothing makes them
-    shorter. What threads lose by waiting for the slowest is in the figure. It is at least what
-    an instruction takes that has next to nothing to do.
+    Attributes:
+        separate: many instructions, each waiting for the one before.
+        joined: one that does the work of all.
+        idle: as many that have next to nothing to do.
     """
+
+    separate: float
+    joined: float
+    idle: float
+
+    @property
+    def instruction_s(self) -> float:
+        """Seconds that an instruction costs all threads besides its kernel.
+
+        What threads lose by waiting for the slowest is in the figure. It is at least what an
+        instruction takes that has next to nothing to do.
+        """
+        return max(self.separate - self.joined, self.idle) / INSTRUCTIONS
+
+
+def quickest(times: Iterable[StartTimes]) -> StartTimes:
+    """Each at its quickest: other programs make them longer, nothing makes them shorter."""
+    return StartTimes(*(min(each) for each in zip(*times, strict=True)))
+
+
+def measure_starts(threads: int) -> StartTimes:
+    """Times the instructions of a program with next to no work, in several rounds."""
     chunks = FORK_JOIN_CHUNKS * threads
     short = _multiply(chunks, FORK_JOIN_REPEATS)
     long = _multiply(chunks, FORK_JOIN_REPEATS * INSTRUCTIONS)
     idle = _multiply(threads, 1, steps=1)
-    separate, joined, least = (
-        min(times)
-        for times in zip(
-            *(
-                (
-                    _seconds(short, threads, chunks, INSTRUCTIONS),
-                    _seconds(long, threads, chunks),
-                    _seconds(idle, threads, threads, INSTRUCTIONS),
-                )
-                for _ in range(ROUNDS)
-            ),
-            strict=True,
+    return quickest(
+        StartTimes(
+            _seconds(short, threads, chunks, INSTRUCTIONS, START_SECONDS),
+            _seconds(long, threads, chunks, seconds=START_SECONDS),
+            _seconds(idle, threads, threads, INSTRUCTIONS, START_SECONDS),
         )
+        for _ in range(ROUNDS)
     )
-    return float(max(separate - joined, least) / INSTRUCTIONS)
 
 
 def _peak(make: Callable[[int, int], Probe], threads: int) -> float:
@@ -118,15 +137,25 @@ def _multiply_tiles(chunks: int, repeats: int) -> Probe:
 PROBES = {MULTIPLY: _multiply, LOOKUP: _look_up, AMX: _multiply_tiles}
 
 
-def _seconds(probe: Probe, threads: int, chunks: int, instructions: int = 1) -> float:
+def _seconds(
+    probe: Probe, threads: int, chunks: int, instructions: int = 1, seconds: float | None = None
+) -> float:
     """Seconds for instructions that call a kernel, one after the other, at best."""
+    from edgerun.kernels.run.program import ThreadTeam
+
+    program = probe_program(probe, chunks, instructions)
+    with closing(ThreadTeam(threads)) as team:
+        return best_time(lambda: team.run(program), seconds)
+
+
+def probe_program(probe: Probe, chunks: int, instructions: int = 1) -> Program:
+    """Instructions that call a kernel, one after the other."""
     from edgerun.kernels.run.instructions import instruction
-    from edgerun.kernels.run.program import Program, ThreadTeam
+    from edgerun.kernels.run.program import Program
 
     fields = {key: array.ctypes.data for key, array in probe.arrays.items()} | probe.numbers
     name, params, out = probe.kernel, probe.params, {"out"}
     step = instruction(name, params=params, fields=fields, chunks=(0, 1, 1), reads=out, writes=out)
     program = Program([step] * instructions, [probe.arrays])
     program.frame[0] = chunks
-    with closing(ThreadTeam(threads)) as team:
-        return best_time(lambda: team.run(program))
+    return program

@@ -11,7 +11,7 @@ import contextlib
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,9 +29,9 @@ from edgerun.machine.profile import (
 from edgerun.machine.timing import best_time, median_time
 from edgerun.plan.calibration.devices import measure_devices
 from edgerun.plan.calibration.disk import measure_disk
-from edgerun.plan.calibration.kernels import compiled, measure_rates, trial_of
+from edgerun.plan.calibration.kernels import compiled, rates_of, time_trials, trial_of
 from edgerun.plan.calibration.loads import Load
-from edgerun.plan.calibration.peaks import measure_fork_join, measure_peaks
+from edgerun.plan.calibration.peaks import StartTimes, measure_peaks, measure_starts, quickest
 
 # On systems that can, the process stays on the CPU that it is told.
 SPIN = """
@@ -91,27 +91,32 @@ def _measure_all(threads: int, progress: Progress) -> MachineProfile:
     """All but what needs another process."""
     counts = thread_counts(threads)
     speeds: dict[int, list[float]] = {count: [] for count in counts}
+    starts: dict[int, list[StartTimes]] = {count: [] for count in counts}
+    peaks: list[Mapping[str, Mapping[int, float]]] = []
 
-    def read_memory() -> None:
-        """Once more: what else uses the memory comes and goes, and the best moment counts."""
-        progress(f"speed of memory with {_listed(counts)} threads")
+    def measure_limits() -> None:
+        """Once more: what else uses the machine comes and goes, and the best moment counts."""
+        progress(f"memory, and starting and multiplying, with {_listed(counts)} threads")
         for count in counts:
             speeds[count].append(measure_bandwidth(count))
+            starts[count].append(measure_starts(count))
+        peaks.append(measure_peaks(counts))
 
-    read_memory()
-    progress("cost of starting an instruction")
-    fork_join = {count: measure_fork_join(count) for count in counts}
-    progress("peak of the instructions that multiply")
-    peaks = measure_peaks(counts)
-    measured = measure_rates(threads, fork_join[threads], progress)
-    read_memory()
+    measure_limits()
+    seconds, paths = time_trials(threads, progress)
+    measure_limits()
     devices = measure_devices(threads, progress)
-    read_memory()
+    measure_limits()
+    fork_join = {count: quickest(each).instruction_s for count, each in starts.items()}
+    measured = rates_of(seconds, paths, fork_join[threads])
     return MachineProfile(
         bandwidth={count: max(each) for count, each in speeds.items()},
         rates=measured.rates,
         paths=measured.paths,
-        peaks=peaks,
+        peaks={
+            path: {count: max(each[path][count] for each in peaks) for count in counts}
+            for path in peaks[0]
+        },
         fork_join_s=fork_join,
         threads=threads,
         other_rates=measured.others,
@@ -141,7 +146,7 @@ def _limits(threads: int, profile: MachineProfile) -> MachineProfile:
         best = peaks.setdefault(path, {})
         best[threads] = max(by_threads[threads], best.get(threads, 0.0))
     # Nothing costs nothing: a zero is an error of measurement.
-    costs = [measure_fork_join(threads), profile.fork_join_s.get(threads, 0.0)]
+    costs = [measure_starts(threads).instruction_s, profile.fork_join_s.get(threads, 0.0)]
     cost = min((seconds for seconds in costs if seconds > 0), default=0.0)
     return replace(
         profile,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -23,12 +23,13 @@ from edgerun.plan.calibration.kernels import (
     compiled,
     every_trial,
     loads_of,
-    measure_rates,
     narrow_load,
     rates_of,
+    time_trials,
     trial_of,
 )
 from edgerun.plan.calibration.loads import BLOCK, Load, graph_of, random_weight
+from edgerun.plan.calibration.peaks import StartTimes
 from edgerun.plan.calibration.processor import thread_counts
 from tests.support.fakes import Meter
 
@@ -45,7 +46,8 @@ def quick(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(calibration, "BusyMeter", Meter(busy=False))
     monkeypatch.setattr(timing, "SECONDS", 0.0)
     monkeypatch.setattr(peaks, "REPEATS", 2)
-    monkeypatch.setattr(peaks, "INSTRUCTIONS", 5)
+    monkeypatch.setattr(peaks, "INSTRUCTIONS", 4)
+    monkeypatch.setattr(peaks, "START_SECONDS", 0.0)
     monkeypatch.setattr(kernels, "FAMILIES", (("int8_row", "ternary"),))  # compiles least
     sizes = {"ROW_LAYERS": 2, "ROWS": (MANY_ROWS,), "LAYERS": 1, "SIZE": 256, "NARROW": 64}
     small = {"WIDTH": 64, "NODES": 3, "ELEMENT_ROWS": MANY_ROWS, "HEAD_DIMS": (64,), "HEADS": 2}
@@ -100,16 +102,38 @@ def test_the_best_of_several_moments_is_what_memory_can_do(
     assert calibration.calibrate(1).bandwidth == {1: 5e9}
 
 
+def test_the_best_of_several_moments_is_what_starting_and_multiplying_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Threads that wait for one another take 30 times as long while a neighbour is busy."""
+    moments = [(7e-3, 9e-4, 1e-5), (3e-3, 1e-3, 2e-5), (4e-3, 2e-3, 3e-5)]
+    starts, speeds = (StartTimes(*each) for each in moments), iter([3e11, 4e11, 2e11])
+    cost = (3e-3 - 9e-4) / peaks.INSTRUCTIONS
+    subtracted: list[float] = []
+    rates_of = calibration.rates_of
+
+    def noted(seconds: kernels.Seconds, paths: kernels.Paths, start_s: float) -> kernels.Rates:
+        subtracted.append(start_s)
+        return rates_of(seconds, paths, start_s)
+
+    monkeypatch.setattr(calibration, "rates_of", noted)
+    monkeypatch.setattr(calibration, "measure_starts", lambda threads: next(starts))
+    monkeypatch.setattr(
+        calibration, "measure_peaks", lambda counts: {"multiply": {1: next(speeds)}}
+    )
+    measured = calibration.calibrate(1)
+    assert measured.fork_join_s == {1: pytest.approx(cost)}
+    assert measured.peaks == {"multiply": {1: 4e11}}
+    assert subtracted == [pytest.approx(cost)]
+
+
 def test_the_quickest_of_all_rounds_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: dict[tuple[str, int], list[float]] = {}
     (trial,) = [each for each in every_trial() if each.name == "attention/64"]
     key, seconds = (trial.name, trial.rows), iter([5.0, 3.0, 4.0])
     monkeypatch.setattr(kernels, "ROUNDS", 3)
     monkeypatch.setattr(kernels, "every_trial", lambda: iter([trial]))
     monkeypatch.setattr(kernels, "best_time", lambda run, least: next(seconds))
-    monkeypatch.setattr(kernels, "rates_of", lambda times, paths, start_s: taken.update(times))
-    measure_rates(1, 0.0, lambda text: None)
-    assert taken == {key: 3.0}
+    assert time_trials(1, lambda text: None)[0] == {key: 3.0}
 
 
 def test_rates_are_what_is_left_without_calls_starts_and_rounding() -> None:
@@ -170,7 +194,7 @@ def test_what_is_said_to_cost_more_than_all_leaves_half() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_starting_an_instruction_costs_something(threads: int) -> None:
-    assert 0 < peaks.measure_fork_join(threads) < 1
+    assert 0 < peaks.measure_starts(threads).instruction_s < 1
 
 
 @pytest.mark.skipif(not selected_isa().looks_up, reason="nothing is looked up here")
@@ -180,6 +204,11 @@ def test_the_path_of_a_rate_is_what_the_program_takes() -> None:
     assert paths == {1: "multiply", MANY_ROWS: "lookup"}
 
 
+def starting_takes(seconds: float) -> Callable[[int], StartTimes]:
+    times = StartTimes(seconds * peaks.INSTRUCTIONS, 0.0, 0.0)
+    return lambda threads: times
+
+
 @pytest.mark.parametrize(
     ("known", "now", "kept"), [(7.0, 5.0, 5.0), (7.0, 9.0, 7.0), (0.0, 9.0, 9.0), (7.0, 0.0, 7.0)]
 )
@@ -187,7 +216,7 @@ def test_the_smallest_cost_counts_unless_it_is_none(
     monkeypatch: pytest.MonkeyPatch, known: float, now: float, kept: float
 ) -> None:
     write_profile(MachineProfile(bandwidth={1: 3e9}, fork_join_s={1: known}))
-    monkeypatch.setattr(calibration, "measure_fork_join", lambda threads: now)
+    monkeypatch.setattr(calibration, "measure_starts", starting_takes(now))
     assert calibration.limits(1).profile.fork_join_s == {1: kept}
 
 
@@ -196,7 +225,7 @@ def test_limits_are_measured_where_they_are_unknown(monkeypatch: pytest.MonkeyPa
     write_profile(MachineProfile(bandwidth={1: 3e9}, peaks=known, fork_join_s={1: 7.0}))
     now = {"multiply": {2: 11.0}, "lookup": {2: 12.0}}
     monkeypatch.setattr(calibration, "measure_peaks", lambda counts: now)
-    monkeypatch.setattr(calibration, "measure_fork_join", lambda threads: 13.0)
+    monkeypatch.setattr(calibration, "measure_starts", starting_takes(13.0))
     found = calibration.limits(2).profile
     assert found == read_profile()
     assert found.bandwidth == {1: 3e9, 2: 2e9}
@@ -216,7 +245,7 @@ def test_what_is_measured_on_a_busy_machine_is_shown_and_not_stored(
 ) -> None:
     monkeypatch.setattr(calibration, "BusyMeter", Meter(busy=True))
     known = write_profile(MachineProfile(bandwidth={1: 3e9}))
-    monkeypatch.setattr(calibration, "measure_fork_join", lambda threads: 7e-3)
+    monkeypatch.setattr(calibration, "measure_starts", starting_takes(7e-3))
     found = calibration.limits(1)
     assert found.profile.fork_join_s == {1: 7e-3}
     assert found.disturbance == "other programs used 1.3 of 2 CPUs meanwhile"
