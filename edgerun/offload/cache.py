@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from heapq import nsmallest
 
@@ -41,8 +41,8 @@ class Access:
 class ExpertCache:
     """Knows which experts are resident; moves nothing itself.
 
-    All experts of a step are resident when it is over, for they are computed from their slots, so
-    none of them leaves for another.
+    Experts of a step that are resident when it is over are computed from their slots, so none of
+    them leaves for another.
     """
 
     def __init__(self, capacity: int, policy: Policy) -> None:
@@ -72,7 +72,18 @@ class ExpertCache:
         Raises:
             InputError: they are more than the cache has room for; nothing was changed.
         """
-        entries = [(step.layer, expert) for expert in step.experts]
+        return self.admit(step, step.experts)
+
+    def admit(self, step: Step, experts: Collection[int]) -> Access:
+        """Makes some experts of a step resident; the others are computed elsewhere.
+
+        Raises:
+            InputError: with those of the step that are there already they are more than the cache
+                has room for; nothing was changed.
+        """
+        chosen = ((step.layer, expert) for expert in step.experts if expert in experts)
+        here = ((step.layer, expert) for expert in step.experts)
+        entries = list(dict.fromkeys([*(e for e in here if e in self._resident), *chosen]))
         if len(entries) > self._capacity:
             raise InputError(
                 f"layer {step.layer} needs {len(entries)} experts at once and the cache has room "
@@ -85,6 +96,25 @@ class ExpertCache:
         self._resident.update(missing)
         self._policy.use(step.layer, step.experts, step.scores)
         return Access(missing, evicted)
+
+    def exchange(self, entry: Entry) -> Access | None:
+        """Makes an expert that was used before resident, if it is worth more than one that is.
+
+        Returns:
+            what that led to; None if the expert is there already, or worth no more than any.
+        """
+        if entry in self._resident:
+            return None
+        if len(self._resident) < self._capacity:
+            self._resident.add(entry)
+            return Access((entry,), ())
+        victim = min(self._resident, key=lambda other: (self._policy.rank(other), other))
+        if self._policy.rank(entry) <= self._policy.rank(victim):
+            return None
+        self._policy.leave(victim)
+        self._resident.remove(victim)
+        self._resident.add(entry)
+        return Access((entry,), (victim,))
 
     def _victims(self, count: int, needed: list[Entry]) -> Iterator[Entry]:
         others = self._resident.difference(needed)

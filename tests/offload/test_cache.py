@@ -187,3 +187,31 @@ def test_a_step_that_does_not_fit_is_refused_and_changes_nothing() -> None:
     with pytest.raises(InputError, match=message):
         slots.access(Step(4, (1, 2, 3), (1.0, 1.0, 1.0)))
     assert slots.resident == {(4, 1)}
+
+
+def test_some_of_a_step_may_be_computed_elsewhere() -> None:
+    slots = ExpertCache(2, LeastRecentlyUsed())
+    assert slots.admit(Step(0, (1, 2, 3), (1.0,) * 3), [2]).missing == ((0, 2),)
+    access = slots.admit(Step(0, (2, 3, 4, 5), (1.0,) * 4), [5])
+    assert (access.missing, access.evicted) == (((0, 5),), ())
+    access = slots.admit(Step(0, (5, 6), (1.0,) * 2), [6])  # 5 is computed from its slot
+    assert (access.missing, access.evicted) == (((0, 6),), ((0, 2),))
+    with pytest.raises(InputError, match="needs 3 experts at once"):
+        slots.admit(Step(0, (5, 6, 7), (1.0,) * 3), [7])
+    assert slots.resident == {(0, 5), (0, 6)}
+
+
+def test_experts_are_exchanged_for_such_that_are_worth_more() -> None:
+    slots = ExpertCache(2, LeastFrequentlyUsed())
+    for expert in (1, 1, 2, 3, 3):
+        slots.admit(Step(0, (expert,), (1.0,)), [expert] if expert < 3 else [])
+    first = slots.exchange((0, 3))
+    assert first is not None and first.evicted == ((0, 2),)
+    assert slots.exchange((0, 3)) is None  # it is there
+    slots.admit(Step(0, (4,), (1.0,)), [])
+    slots.admit(Step(0, (1, 3), (1.0, 1.0)), [])
+    assert slots.resident == {(0, 1), (0, 3)}
+    empty = ExpertCache(1, LeastRecentlyUsed())
+    empty.admit(Step(0, (7,), (1.0,)), [])
+    access = empty.exchange((0, 7))
+    assert access is not None and not access.evicted and empty.resident == {(0, 7)}

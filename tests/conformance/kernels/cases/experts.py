@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.kernels.experts.division import (
+    BOUND,
+    CPU_WEIGHT,
+    LINK_WEIGHT,
+    MAKESPAN,
+    RESULT_WORDS,
+    WEIGHT_SUM,
+)
 from edgerun.kernels.run.parts import PART_WORDS
+from edgerun.offload.schedule import bound, divide, makespan
 from edgerun.ops.registry import OPS
 from tests.conformance.kernels.harness import (
     ISAS,
@@ -155,3 +164,30 @@ def expert_sum(isa: str, shape: tuple[int, int, int]) -> Call:
     fields = {"places": places, "weights": weights, "top_k": top_k, "made": x}
     fields |= {"made_stride": width + 2, "out": out, "out_stride": width + 3, "width": width}
     return Call({"lanes": float_lanes(isa)}, fields, rows, check)
+
+
+@cases_of(
+    "expert_schedule",
+    shape=[(1, 0, 1), (1, 1, 4), (6, 3, 1), (6, 0, 3), (5, 5, 4), (9, 4, 2)],
+    room=[0, 1, 9],
+    largest=[50, (1 << 31) - 1],
+)
+def expert_schedule(shape: tuple[int, int, int], room: int, largest: int) -> Call:
+    experts, cached, parts = shape
+    costs = np.random.default_rng([experts, cached]).integers(1, largest, (experts, 3))
+    costs[:cached, 2] = 0
+    room = min(room, experts)
+    order, shares = (untouched((experts,), np.int64) for _ in range(2))
+    result = untouched((RESULT_WORDS,), np.int64)
+
+    def check() -> None:
+        weights = result[CPU_WEIGHT : LINK_WEIGHT + 1].tolist()
+        assert result[MAKESPAN] == divide(costs, room, parts)[2]
+        assert result[MAKESPAN] == makespan(costs, shares, order.tolist(), parts)
+        assert sorted(order) == list(range(experts)) and sum(weights) == WEIGHT_SUM
+        assert min(weights) >= 0
+        assert result[BOUND] == bound(costs, weights)
+        assert bound(costs, weights) * parts <= int(result[MAKESPAN]) * WEIGHT_SUM
+
+    fields = {"experts": experts, "room": room, "parts": parts, "costs": costs, "order": order}
+    return Call({}, fields | {"shares": shares, "result": result}, 0, check, 1)
