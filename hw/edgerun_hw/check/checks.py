@@ -145,6 +145,17 @@ def lint(plan: Plan) -> Iterator[Outcome]:
         yield Outcome("", name, verdict(clean), figure, {"complaints": complaints})
 
 
+@check("language")
+def language(plan: Plan) -> Iterator[Outcome]:
+    """Slang accepts the RTL, for every geometry: what Vivado refuses and Verilator lets pass."""
+    from edgerun_hw.check.elaboration import complaints
+
+    for name, geometry in plan.chosen():
+        found = complaints(geometry)
+        figure = f"{len(found)} complaints: {found[0]}" if found else "no warnings"
+        yield Outcome("", name, verdict(not found), figure, {"complaints": found})
+
+
 @check("co-simulation")
 def cosimulation(plan: Plan) -> Iterator[Outcome]:
     """The verilated RTL gives the bits that the definition gives, whatever the memory's pace."""

@@ -51,7 +51,8 @@ module tlmm_intake #(
   // The word in hand is that of the index of a cycle before.
   logic [4:0] index;
   logic [31:0] word;
-  logic in_hand, was_full, bad, word_bad;
+  logic in_hand, was_full, bad;
+  logic judging, word_bad;  // of the checks below
 
   always_ff @(posedge clk) begin
     if (rst) begin
@@ -90,7 +91,7 @@ module tlmm_intake #(
   // ---- checks, in two steps: what a word is like, then whether its register may be like that.
   // The sizes that end the walk are not checked, so the verdict is there in time.
   logic [4:0] judged;
-  logic judging, wants_scale, scale;
+  logic wants_scale, scale;
   logic is_zero, is_wide, is_misaligned, is_beyond, exceeds_rows, exceeds_columns;
 
   always_ff @(posedge clk) begin

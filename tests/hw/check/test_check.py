@@ -60,7 +60,15 @@ def lacking(plan):
 
 
 def test_every_part_of_the_issue_is_checked():
-    expected = ["generated files", "lint", "co-simulation", "resources", "fit", "place and route"]
+    expected = [
+        "generated files",
+        "lint",
+        "language",
+        "co-simulation",
+        "resources",
+        "fit",
+        "place and route",
+    ]
     assert list(checks.CHECKS) == expected
 
 
@@ -188,6 +196,43 @@ def test_seeds_are_tried_until_one_reaches_the_goal(monkeypatch):
     (outcome,) = checks.CHECKS["place and route"](Plan(full=True))
     assert outcome.result == "passed" and tried == [1, 2]
     assert outcome.values["seeds_mhz"] == {1: 190.0, 2: 200.0}
+
+
+def test_slang_has_no_warnings_in_any_preset():
+    pytest.importorskip("pyslang")
+    from edgerun_hw.overlay.geometry import PRESETS
+
+    outcomes = list(checks.CHECKS["language"](Plan(geometries=tuple(PRESETS))))
+    assert [outcome.subject for outcome in outcomes] == list(PRESETS)
+    for outcome in outcomes:
+        assert outcome.result == "passed", outcome.figure
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("module m(output logic a); assign a = b; logic b; endmodule", "before its declaration"),
+        ("module m(output logic [3:0] a); n n(.a(a[0])); endmodule", "unknown module 'n'"),
+        ("module m(output logic a) assign a = 0; endmodule", "expected ';'"),
+    ],
+)
+def test_what_slang_refuses_is_named_with_its_place(tmp_path, text, complaint):
+    pytest.importorskip("pyslang")
+    from edgerun_hw.check.elaboration import elaborate
+
+    file = tmp_path / "m.sv"
+    file.write_text(text)
+    (found, *_) = elaborate([file], "m", {})
+    assert found.startswith("m.sv:1: error") and complaint in found
+
+
+def test_without_slang_the_check_is_skipped_with_what_installs_it(monkeypatch):
+    from edgerun_hw.check import elaboration
+
+    monkeypatch.setattr(elaboration, "find_spec", lambda name: None)
+    monkeypatch.setattr(checks, "CHECKS", {"language": checks.CHECKS["language"]})
+    (outcome,) = run_checks(Plan())
+    assert outcome.result == "skipped" and "pip install 'edgerun[fpga]'" in outcome.figure
 
 
 @pytest.mark.fpga
