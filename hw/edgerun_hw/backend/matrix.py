@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.formats.base import PackedWeight, unpack_bits, zero_points
-from edgerun_hw.overlay.command import Command
+from edgerun_hw.overlay.command import Capabilities, Command
 from edgerun_hw.overlay.cut import cut_matrix
 from edgerun_hw.overlay.packing import (
     LookupMode,
@@ -28,6 +28,7 @@ from edgerun_hw.overlay.packing import (
     unpack_results,
 )
 from edgerun_hw.overlay.port import Buffer, Overlay
+from edgerun_hw.overlay.register_map import BEAT_BYTES
 
 I8: TypeAlias = NDArray[np.int8]
 I32: TypeAlias = NDArray[np.int32]
@@ -164,6 +165,22 @@ class DeviceMatrix:
             )
         buffer.hand_over()
         return pieces
+
+
+def device_bytes(weight: PackedWeight, can: Capabilities) -> int:
+    """Bytes that ``DeviceMatrix`` would take of the device's memory, without writing any."""
+    n, k = weight.shape
+    cut = cut_matrix(
+        (n, k), largest_integer(weight), k if has_row_scales(weight) else weight.block, can
+    )
+    spans = [cut.columns(block) for block in range(cut.blocks)]
+    tiles = [cut.mode.tiles(stop - start) for start, stop in spans]
+    total = 0
+    for first, last in cut.pieces():
+        beats = row_beats((last - first) * cut.digits, can.ports)
+        nbytes = _layout([beats * count * BEAT_BYTES for count in tiles], can.ports)[1]
+        total += nbytes + BANKS_BYTES
+    return total
 
 
 def _layout(port_bytes: Sequence[int], ports: int) -> tuple[list[list[int]], int]:

@@ -128,7 +128,7 @@ class Session:
         placed = sum(matrix.nbytes for _, matrix in self._matrices.values())
         logger.warning(
             "the memory of the FPGA device '%s' is full after %.1f MB of weights; the CPU runs "
-            "what does not fit",
+            "what does not fit; `edgerun fpga doctor --model BUNDLE` says how much a board needs",
             self.device.name,
             placed / 1e6,
         )

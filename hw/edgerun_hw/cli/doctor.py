@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+_Model = Annotated[
+    Path | None,
+    typer.Option(
+        "--model",
+        metavar="BUNDLE",
+        help="Compute how much contiguous memory this model needs. Default: the default model.",
+    ),
+]
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 
 
@@ -16,12 +25,12 @@ def register(app: typer.Typer) -> None:
     app.command("doctor", help="Show what is here for the overlay, and what is missing.")(doctor)
 
 
-def doctor(as_json: _Json = False) -> None:
+def doctor(model: _Model = None, as_json: _Json = False) -> None:
     """Prints what was found, one row each."""
     from edgerun.cli.screen.tables import print_rows
     from edgerun_hw.check.diagnosis import diagnose
 
-    findings = [asdict(finding) for finding in diagnose()]
+    findings = [asdict(finding) for finding in diagnose(model=model)]
     if as_json:
         print(json.dumps(findings, ensure_ascii=False))
         return

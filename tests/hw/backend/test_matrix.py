@@ -7,8 +7,12 @@ import pytest
 
 from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight
+from edgerun.llm.loading import resolve
+from edgerun.model.bundle import open_bundle
 from edgerun.ops import linear
-from edgerun_hw.backend.matrix import DeviceMatrix, integers_of, largest_integer
+from edgerun_hw.backend import memory
+from edgerun_hw.backend.matrix import DeviceMatrix, device_bytes, integers_of, largest_integer
+from edgerun_hw.backend.memory import contiguous_bytes
 from edgerun_hw.backend.products import (
     Multiplier,
     Product,
@@ -74,6 +78,31 @@ def test_one_scale_a_row_gives_the_bits_of_the_cpu_kernels_formula(name):
     sums = codes.astype(np.int32) @ integers_of(weight, 0, 117).astype(np.int32).T
     expected = (sums.astype(np.float32) * scale[:, None]) * weight.scales[:, 0]
     np.testing.assert_array_equal(product.out, expected)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("row_scales", [True, False])
+@pytest.mark.parametrize("shape", [*SHAPES, (2000, 1600)])
+def test_bytes_on_the_device_are_known_before_any_is_written(name, row_scales, shape):
+    rng = np.random.default_rng(3)
+    weight = random_weight(rng, name, shape, 16, row_scales=row_scales)
+    overlay = fake_overlay(SMALL)
+    assert device_bytes(weight, overlay.capabilities) == DeviceMatrix(weight, overlay).nbytes
+
+
+def test_contiguous_memory_of_a_model_is_that_of_its_matrices(monkeypatch):
+    graph = open_bundle(resolve(None)).graph
+    can = capabilities_of(SMALL)
+    weights = [
+        graph.constants[node.inputs[1]]
+        for node in graph.nodes
+        if node.op == "linear" and isinstance(graph.constants[node.inputs[1]], PackedWeight)
+    ]
+    assert len(weights) == 36
+    assert contiguous_bytes(graph, can) == sum(device_bytes(weight, can) for weight in weights)
+    for megabytes, cma in ((31, 64), (32, 64), (33, 128), (33.5, 128), (400, 448)):
+        monkeypatch.setattr(memory, "contiguous_bytes", lambda *_, n=megabytes: int(n * 2**20))
+        assert memory.cma_mib(graph, can) == cma
 
 
 def test_matrices_that_share_their_input_share_it_on_the_device():

@@ -1,35 +1,15 @@
-"""``edgerun fpga check``, ``build``, ``bench`` and ``doctor``: tables, codes, what is missing."""
+"""``edgerun fpga check``, ``build`` and ``bench``: tables, codes, what is missing."""
 
 import json
 import os
 import stat
 
 import pytest
-from typer.main import get_command
 
-from edgerun.cli import main
 from edgerun.errors import BackendError, MissingDependencyError
-from edgerun_hw import cli
 from edgerun_hw.build.boards import load_board
-from edgerun_hw.check import checks, diagnosis
+from edgerun_hw.check import checks
 from edgerun_hw.check.checks import Outcome, Plan, run_checks
-
-
-@pytest.fixture
-def run(capsys):
-    """Runs a command as ``edgerun fpga`` does; returns exit code, stdout and stderr."""
-    group = get_command(cli.command_group())
-
-    def invoke(*arguments):
-        code = 0
-        try:
-            with group.make_context("edgerun fpga", list(map(str, arguments))) as context:
-                group.invoke(context)
-        except Exception as error:
-            code = main._report(error)
-        return (code, *capsys.readouterr())
-
-    return invoke
 
 
 @pytest.fixture
@@ -322,78 +302,3 @@ def test_bench_json_holds_the_assumptions(run):
     for table in ("bound", "modelled"):
         assert {row["model"] for row in report[table]} >= {"bitnet-0.73b", "bitnet-2b-4t"}
     assert report["profile"]["figures"]["body_gb_per_s"]["kind"] == "published"
-
-
-# ---- doctor
-
-
-def board_root(root, *, compatible="xlnx,zynqmp-sk-kv260-rev1", state="operating", cma=1 << 20):
-    """A file system as a board shows it."""
-    files = {
-        "proc/device-tree/model": "KV260 rev1\0",
-        "proc/device-tree/compatible": f"{compatible}\0xlnx,zynqmp\0",
-        "proc/meminfo": f"MemTotal: 4000000 kB\nCmaTotal:       {cma} kB\n",
-        "sys/class/fpga_manager/fpga0/state": f"{state}\n",
-        "sys/class/fpga_manager/fpga0/firmware": "",
-        "dev/mem": "",
-    }
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
-
-
-def found(root, what):
-    return next(item for item in diagnosis.diagnose(root) if item.what == what)
-
-
-def test_doctor_recognises_a_board(tmp_path):
-    root = board_root(tmp_path)
-    assert "kv260 (xck26-sfvc784-2LV-c)" in found(root, "model").found
-    assert found(root, "FPGA manager").state == "ready"
-    assert found(root, "applications").state == "missing"
-    (root / "lib/firmware/xilinx/edgerun-tlmm").mkdir(parents=True)
-    assert found(root, "applications").found == "edgerun-tlmm"
-
-
-def test_doctor_names_what_a_board_lacks(tmp_path):
-    root = board_root(tmp_path, compatible="acme,toaster", state="write error", cma=64 * 1024)
-    assert found(root, "model").state == "missing"
-    assert found(root, "FPGA manager").state == "broken"
-    memory = found(root, "contiguous memory")
-    assert memory.state == "missing" and "cma=512M" in memory.advice
-
-
-@pytest.mark.parametrize("carrier", ["xlnx,zynqmp-sk-kr260-revB", "xlnx,zynqmp-smk-k26-revB"])
-def test_doctor_takes_no_other_carrier_for_a_board(tmp_path, carrier):
-    item = found(board_root(tmp_path, compatible=carrier), "model")
-    assert item.state == "missing" and "/etc/edgerun/fpga.json" in item.advice
-
-
-def test_doctor_without_a_board_says_what_to_use_instead(tmp_path):
-    item = found(tmp_path, "programmable logic")
-    assert item.state == "not needed here" and "cosim" in item.advice
-
-
-def test_every_missing_thing_comes_with_advice(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    items = diagnosis.diagnose(board_root(tmp_path / "root", compatible="acme,toaster"))
-    assert all(item.advice for item in items if item.state in ("missing", "broken"))
-    assert any(item.what == "C++ compiler" and item.state == "missing" for item in items)
-
-
-def test_broken_pynq_environment_is_quoted(tmp_path, monkeypatch):
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\necho "ImportError: numpy 2 is too new" >&2\nexit 1\n')
-    python.chmod(0o755)
-    settings = type("Settings", (), {"pynq_python": python})
-    monkeypatch.setattr(diagnosis.env, "settings", settings)
-    item = found(tmp_path, "environment")
-    assert item.state == "broken" and "numpy 2 is too new" in item.advice
-
-
-def test_doctor_prints_a_table_or_json(run):
-    code, out, _ = run("doctor")
-    assert code == 0 and out.splitlines()[0].startswith("part\twhat\tstate")
-    code, out, _ = run("doctor", "--json")
-    assert {"tools", "devices"} <= {item["part"] for item in json.loads(out)}
