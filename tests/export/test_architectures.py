@@ -26,7 +26,17 @@ def test_unknown_architecture_names_the_supported_ones():
 
 def test_architectures_are_those_of_the_documentation():
     assert architecture_names() == [
-        *["bitnet", "llama", "mistral", "mixtral", "olmoe", "qwen2", "qwen3", "qwen3_moe"]
+        *[
+            "bitnet",
+            "bitnet_moe",
+            "llama",
+            "mistral",
+            "mixtral",
+            "olmoe",
+            "qwen2",
+            "qwen3",
+            "qwen3_moe",
+        ]
     ]
 
 

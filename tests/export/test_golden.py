@@ -22,6 +22,7 @@ NAMES = [
     "mixtral",
     "olmoe",
     "qwen3_moe",
+    "bitnet_moe",
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]
 EXPERTS = ["mixtral", "olmoe", "qwen3_moe"]

@@ -5,6 +5,8 @@
 Where ``make.py`` asks transformers, this computes the logits itself, in float64 and from the
 definitions that were published: MixtralForCausalLM, OlmoeForCausalLM and Qwen3MoeForCausalLM of
 transformers, one token and one expert at a time. It shares no code with the exporter.
+``bitnet_moe`` is BitNetForCausalLM with experts that have no norm of their own, which
+``tools/train_default`` makes.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ F64 = NDArray[np.float64]
 Tensors = dict[str, NDArray[Any]]
 
 MARGIN = 1e-3  # between the logits of the last expert that is chosen and the first that is not
+CLEAR = 2e-5  # from the next boundary of what is rounded: float32 is to round it to the same side
 TOKENS = 24
 _BASE: dict[str, Any] = {
     "vocab_size": 264,
@@ -54,6 +57,7 @@ class Golden:
         normalises: whether the weights of the chosen ones add up to 1.
         norms: what a norm of queries and keys covers: nothing, each head, or all of them.
         dense: layers without experts.
+        is_ternary: BitNet b1.58's projections, sub-norms and squared ReLU (equations 1 to 4).
     """
 
     config: dict[str, Any]
@@ -63,6 +67,7 @@ class Golden:
     normalises: bool
     norms: str = ""
     dense: tuple[int, ...] = ()
+    is_ternary: bool = False
 
 
 _NAMES = ("gate_proj", "up_proj", "down_proj")
@@ -100,6 +105,28 @@ GOLDEN = {
         norms="head",
         dense=(0,),
     ),
+    "bitnet_moe": Golden(
+        {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 96,
+            "moe_intermediate_size": 48,
+            "mlp_only_layers": [0],
+            "norm_topk_prob": True,
+            "hidden_act": "relu2",
+            "quantization_config": {
+                "quant_method": "bitnet",
+                "linear_class": "autobitlinear",
+                "quantization_mode": "online",
+            },
+        },
+        "mlp",
+        _NAMES,
+        experts=6,
+        normalises=True,
+        dense=(0,),
+        is_ternary=True,
+    ),
 }
 
 
@@ -125,7 +152,7 @@ def write(name: str, folder: Path) -> None:
         tensors = random_tensors(golden, config, seed)
         model = Model(golden, config, tensors)
         logits = model.logits(ids)
-        if model.margin > MARGIN:
+        if model.margin > MARGIN and model.clear > CLEAR:
             break
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors")
@@ -173,11 +200,8 @@ def random_tensors(golden: Golden, config: dict[str, Any], seed: int) -> Tensors
             ("o_proj", hidden, queries),
         ):
             matrix(f"{at}.self_attn.{name}", rows, columns)
-        widths = {"head": (head_dim, head_dim), "row": (queries, keys)}.get(golden.norms, ())
-        for name, width in zip(("q_norm", "k_norm"), widths, strict=False):
-            norm(f"{at}.self_attn.{name}", width)
-        norm(f"{at}.input_layernorm", hidden)
-        norm(f"{at}.post_attention_layernorm", hidden)
+        for name, width in norms_of(golden, config, layer).items():
+            norm(f"{at}.{name}", width)
         if layer in golden.dense:
             network(f"{at}.mlp", _NAMES, config["intermediate_size"])
             continue
@@ -188,6 +212,22 @@ def random_tensors(golden: Golden, config: dict[str, Any], seed: int) -> Tensors
     return tensors
 
 
+def norms_of(golden: Golden, config: dict[str, Any], layer: int) -> dict[str, int]:
+    """The norms of a layer by their paths, with their widths."""
+    hidden, head_dim = config["hidden_size"], config["head_dim"]
+    queries, keys = (
+        config[key] * head_dim for key in ("num_attention_heads", "num_key_value_heads")
+    )
+    widths = {"head": (head_dim, head_dim), "row": (queries, keys)}.get(golden.norms, ())
+    pairs = zip(("self_attn.q_norm", "self_attn.k_norm"), widths, strict=False)
+    norms = {**dict(pairs), "input_layernorm": hidden, "post_attention_layernorm": hidden}
+    if golden.is_ternary:
+        norms["self_attn.attn_sub_norm"] = queries
+    if golden.is_ternary and layer in golden.dense:
+        norms["mlp.ffn_sub_norm"] = config["intermediate_size"]
+    return norms
+
+
 class Model:
     """The forward pass in float64.
 
@@ -195,13 +235,15 @@ class Model:
         inv_freq: radians a position.
         margin: the least difference between the logits of an expert that was just chosen and the
             first that was not.
+        clear: the least distance of a number that was rounded from where it would be rounded
+            otherwise.
     """
 
     def __init__(self, golden: Golden, config: dict[str, Any], tensors: Tensors) -> None:
         self._golden, self._config, self._tensors = golden, config, tensors
         half = np.arange(config["head_dim"] // 2)
         self.inv_freq: F64 = config["rope_theta"] ** (-2.0 * half / config["head_dim"])
-        self.margin = np.inf
+        self.margin = self.clear = np.inf
 
     def logits(self, ids: NDArray[np.int64]) -> F64:
         """Logits after every token, ``[tokens, vocab]``."""
@@ -217,6 +259,20 @@ class Model:
     def _get(self, name: str) -> F64:
         return self._tensors[f"{name}.weight"].astype(np.float64)
 
+    def _product(self, values: F64, name: str) -> F64:
+        weight = self._get(name)
+        if not self._golden.is_ternary:
+            return values @ weight.T
+        scale = np.abs(weight).mean()
+        largest = np.maximum(np.abs(values).max(axis=-1, keepdims=True), 1e-5) / 127
+        signs = np.clip(self._rounded(weight / scale), -1, 1)
+        return self._rounded(values / largest) * largest @ (signs * scale).T
+
+    def _rounded(self, values: F64) -> F64:
+        self.clear = min(self.clear, np.abs(values - np.floor(values) - 0.5).min())
+        rounded: F64 = np.rint(values)
+        return rounded
+
     def _norm(self, values: F64, name: str) -> F64:
         mean = (values**2).mean(axis=-1, keepdims=True)
         normed: F64 = values / np.sqrt(mean + self._config["rms_norm_eps"]) * self._get(name)
@@ -226,7 +282,7 @@ class Model:
         count, head_dim = len(hidden), self._config["head_dim"]
         parts = {}
         for name in ("q", "k", "v"):
-            values = hidden @ self._get(f"{at}.{name}_proj").T
+            values = self._product(hidden, f"{at}.{name}_proj")
             normed = self._golden.norms if name != "v" else ""
             if normed == "row":
                 values = self._norm(values, f"{at}.{name}_norm")
@@ -242,8 +298,10 @@ class Model:
                 scores = k[: token + 1, shared] @ q[token, head] / np.sqrt(head_dim)
                 weights = np.exp(scores - scores.max())
                 out[token, head] = weights / weights.sum() @ v[: token + 1, shared]
-        joined: F64 = out.reshape(count, -1) @ self._get(f"{at}.o_proj").T
-        return joined
+        joined = out.reshape(count, -1)
+        if self._golden.is_ternary:
+            joined = self._norm(joined, f"{at}.attn_sub_norm")
+        return self._product(joined, f"{at}.o_proj")
 
     def _rotated(self, heads: F64) -> F64:
         angles = np.arange(len(heads))[:, None, None] * self.inv_freq
@@ -256,7 +314,8 @@ class Model:
         """Softmax over the logits of all experts, then the ``top_k`` of them (and their share)."""
         at, golden = f"model.layers.{layer}", self._golden
         if layer in golden.dense:
-            return self._network(row, f"{at}.mlp", _NAMES)
+            norm = f"{at}.mlp.ffn_sub_norm" if golden.is_ternary else ""
+            return self._network(row, f"{at}.mlp", _NAMES, norm)
         logits = self._get(f"{at}.{golden.module}.gate") @ row
         weights = np.exp(logits - logits.max())
         weights /= weights.sum()
@@ -271,11 +330,15 @@ class Model:
             out += weight * made
         return out
 
-    def _network(self, row: F64, at: str, names: tuple[str, str, str]) -> F64:
-        gate, up, down = (self._get(f"{at}.{name}") for name in names)
-        inner = gate @ row
-        made: F64 = down @ (inner / (1 + np.exp(-inner)) * (up @ row))
-        return made
+    def _network(self, row: F64, at: str, names: tuple[str, str, str], norm: str = "") -> F64:
+        gate, up, down = (f"{at}.{name}" for name in names)
+        inner = self._product(row, gate)
+        if self._config["hidden_act"] == "relu2":
+            active = np.maximum(inner, 0) ** 2
+        else:
+            active = inner / (1 + np.exp(-inner))
+        gated = active * self._product(row, up)
+        return self._product(self._norm(gated, norm) if norm else gated, down)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def describe(config: Config) -> DecoderSpec:
     if flag(config, "use_sliding_window") and config.get("sliding_window") is not None:
         spec = spec.with_windows([positive(config, "sliding_window")] * spec.num_layers)
     return replace(
-        spec.with_feed_forward(_feed_forward(config, spec.num_layers)),
+        spec.with_feed_forward(feed_forward(config, spec.num_layers)),
         architecture="qwen3_moe",
         biases=declared_biases(config, ("attention_bias",)),
         q_norm="self_attn.q_norm",
@@ -30,8 +30,12 @@ def describe(config: Config) -> DecoderSpec:
     )
 
 
-def _feed_forward(config: Config, num_layers: int) -> list[FeedForward]:
-    """Every ``decoder_sparse_step``-th layer has experts, but for ``mlp_only_layers``."""
+def feed_forward(config: Config, num_layers: int) -> list[FeedForward]:
+    """Every ``decoder_sparse_step``-th layer has experts, but for ``mlp_only_layers``.
+
+    Raises:
+        CheckpointError: a key of config.json is missing or out of range.
+    """
     count, top_k = experts_chosen(config, "num_experts")
     experts = Experts(
         count=count,

@@ -124,7 +124,7 @@ class DecoderSpec:
         q_norm: norm of each query head.
         k_norm: norm of each key head.
         attention_sub_norm: norm before the output projection.
-        mlp_sub_norm: norm before the down projection.
+        mlp_sub_norm: norm before the down projection; experts have none.
         ternary: ``None``, or how a natively ternary checkpoint stores its projections; then each
             projection quantises its input to int8 (BitNet b1.58).
     """
@@ -244,6 +244,10 @@ class DecoderSpec:
             return None
         return Projection("router", f"{part.module}.gate", part.count, self.hidden_size)
 
+    def sub_norm(self, layer: int) -> str | None:
+        """Path of the norm before a layer's down projection; None without one."""
+        return self.mlp_sub_norm if isinstance(self.layers[layer].feed_forward, Dense) else None
+
     def projections(self, layer: int) -> list[Projection]:
         """All projections of a layer but the router's."""
         parts = [self.attention(), *self.feed_forward(layer)]
@@ -259,7 +263,7 @@ class DecoderSpec:
             self.q_norm: self.head_dim,
             self.k_norm: self.head_dim,
             self.attention_sub_norm: self.num_heads * self.head_dim,
-            self.mlp_sub_norm: self.layers[layer].feed_forward.width,
+            self.sub_norm(layer): self.layers[layer].feed_forward.width,
         }
         return {path: width for path, width in widths.items() if path is not None}
 

@@ -99,7 +99,7 @@ class _DecoderBuilder:
         up = self._linear.projection(hidden, module, projections["up_proj"])
         active = activate(self._graph, self._spec.activation, gate, f"{at}/activation")
         gated = self._graph.node("Mul", [active, up], f"{at}/Mul")
-        gated = self._optional_norm(gated, module, self._spec.mlp_sub_norm)
+        gated = self._optional_norm(gated, module, self._spec.sub_norm(layer))
         gated = self._activations(gated, f"{at}/output")
         return self._linear.projection(gated, module, projections["down_proj"])
 

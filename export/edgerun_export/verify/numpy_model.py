@@ -101,7 +101,7 @@ class _Layer:
         gate = self._linear(hidden, projections["gate_proj"])
         gated = ACTIVATIONS[self._spec.activation].define(gate)
         gated = gated * self._linear(hidden, projections["up_proj"])
-        gated = self._rounded(self._norm(gated, self._spec.mlp_sub_norm))
+        gated = self._rounded(self._norm(gated, self._spec.sub_norm(self._layer)))
         return self._linear(gated, projections["down_proj"])
 
     def _linear(self, value: F32, projection: Projection) -> F32:
