@@ -15,7 +15,7 @@ from edgerun_export.architectures.spec import Dense
 from tests.support.bundles import GOLDEN
 from tools.train_default.recipe import ModelConfig, Recipe
 
-FOLDER = Path("tools/train_default")
+FOLDER = Path("tools/train_default/recipes")
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)

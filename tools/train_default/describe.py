@@ -23,8 +23,8 @@ from tokenizers import Tokenizer
 
 from tools.train_default.evaluate import bits_per_byte, held_out_stories, int8_embedding
 from tools.train_default.model import TernaryLM
+from tools.train_default.recipe import Recipe
 from tools.train_default.save import SAMPLING, load_hf
-from tools.train_default.train import Recipe
 
 SOURCES = (
     (
@@ -61,9 +61,11 @@ def model_sizes(model: TernaryLM) -> dict[str, int]:
     counts = {name: p.numel() for name, p in model.masters()}
     embedding = counts["embed_tokens.weight"]
     ternary = sum(n for name, n in counts.items() if "proj" in name)
-    norms = sum(counts.values()) - embedding - ternary
-    weights = ternary // 4 + embedding + embedding // 32 * 2 + norms * 4
-    return {"embedding": embedding, "ternary": ternary, "norms": norms, "packed_bytes": weights}
+    routers = sum(n for name, n in counts.items() if name.endswith(".mlp.gate.weight"))
+    norms = sum(counts.values()) - embedding - ternary - routers
+    weights = ternary // 4 + embedding + embedding // 32 * 2 + (norms + routers) * 4
+    sizes = {"embedding": embedding, "ternary": ternary, "norms": norms, "packed_bytes": weights}
+    return {**sizes, **({"routers": routers} if routers else {})}
 
 
 def course(run: Path) -> dict[str, Any]:

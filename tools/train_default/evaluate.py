@@ -25,7 +25,7 @@ import torch
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 
-from tools.train_default.following import score
+from tools.train_default.chats.following import score
 from tools.train_default.model import Cache, TernaryLM
 from tools.train_default.save import SAMPLING, load_hf
 from tools.train_default.tokenizer import END, TEXT, render_chat

@@ -14,47 +14,14 @@ gradients as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu, scaled_dot_product_attention
 
-
-@dataclass(frozen=True)
-class ModelConfig:
-    vocab_size: int = 4096
-    hidden_size: int = 256
-    intermediate_size: int = 512
-    num_layers: int = 5
-    num_heads: int = 4
-    num_kv_heads: int = 2
-    max_positions: int = 512
-    rope_theta: float = 10_000.0
-    norm_eps: float = 1e-5
-
-    @property
-    def head_dim(self) -> int:
-        return self.hidden_size // self.num_heads
-
-
-def ternary(weight: Tensor) -> Tensor:
-    """Round to {-s, 0, s}, s the mean absolute value; operations as transformers' WeightQuant."""
-    scale = 1.0 / weight.abs().mean().clamp_(min=1e-5)
-    return (weight * scale).round().clamp(-1, 1) / scale
-
-
-class ActQuant(torch.autograd.Function):
-    """Round each row to int8 levels of its largest absolute value; straight-through gradient."""
-
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        scale = 127 / x.abs().max(dim=-1, keepdim=True).values.clamp(min=1e-5)
-        return (x * scale).round().clamp(-128, 127) / scale
-
-    @staticmethod
-    def backward(ctx: object, grad: Tensor) -> Tensor:
-        return grad
+from tools.train_default.experts import Experts, TernaryStack
+from tools.train_default.recipe import ModelConfig
+from tools.train_default.rounding import round_rows, ternary
 
 
 class RMSNorm(nn.Module):
@@ -93,7 +60,7 @@ class TernaryLinear(nn.Module):
             master.grad = grad
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(ActQuant.apply(x), self.effective)
+        return linear(round_rows(x), self.effective)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -103,7 +70,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
+    """A layer; its feed-forward part is one network, or many of which each token takes a few."""
+
+    def __init__(self, config: ModelConfig, experts: bool) -> None:
         super().__init__()
         dim, kv = config.hidden_size, config.num_kv_heads * config.head_dim
         std = 0.5 * dim**-0.5
@@ -114,6 +83,9 @@ class Block(nn.Module):
         self.attn_sub_norm = RMSNorm(dim, config.norm_eps)
         self.attn_out = TernaryLinear(dim, out_std, o_proj=dim)
         self.post_attention_layernorm = RMSNorm(dim, config.norm_eps)
+        self.experts = Experts(config, std, out_std) if experts else None
+        if experts:
+            return
         ffn = config.intermediate_size
         self.ffn_in = TernaryLinear(dim, std, gate_proj=ffn, up_proj=ffn)
         self.ffn_sub_norm = RMSNorm(ffn, config.norm_eps)
@@ -132,6 +104,9 @@ class Block(nn.Module):
         return self.attn_out(self.attn_sub_norm(mixed.transpose(1, 2).reshape(batch, tokens, dim)))
 
     def feed_forward(self, x: Tensor) -> Tensor:
+        if self.experts is not None:
+            made: Tensor = self.experts(x)
+            return made
         gate, up = self.ffn_in(x).chunk(2, dim=-1)
         return self.ffn_out(self.ffn_sub_norm(relu(gate).square() * up))
 
@@ -166,7 +141,9 @@ class TernaryLM(nn.Module):
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         nn.init.normal_(self.embed_tokens.weight, std=0.05)
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            Block(config, config.experts_of(layer) > 0) for layer in range(config.num_layers)
+        )
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
         half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
         angles = torch.outer(torch.arange(config.max_positions).float(), config.rope_theta**-half)
@@ -178,7 +155,7 @@ class TernaryLM(nn.Module):
     def refresh(self) -> None:
         """Call after every change of the masters, and before gradients are accumulated."""
         for module in self.modules():
-            if isinstance(module, TernaryLinear):
+            if isinstance(module, TernaryLinear | TernaryStack):
                 module.refresh()
 
     def hidden(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
@@ -202,27 +179,60 @@ class TernaryLM(nn.Module):
         logits = self.head(x).flatten(0, 1)
         return cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum")
 
-    def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
-        """Sum of the loss over a training batch, by the compiled program once there is one."""
+    def loss(self, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum of the loss over a training batch, by the compiled program once there is one.
+
+        Beside it stands how unevenly tokens went to experts, 1 a layer at best (``Experts``).
+        """
         x, part = self.embed_tokens(ids), slice(ids.shape[1])
         for block in self.training_blocks:
             x = block(x, self.cos[part], self.sin[part])
-        return self.head_loss(x, targets)
+        balances = [block.experts.balance for block in self.layers if block.experts is not None]
+        return self.head_loss(x, targets), torch.stack(balances or [x.new_zeros(())]).sum()
 
     def compile(self) -> None:
-        """Compile a block (one program for all) and the head for training; shapes must stay few."""
-        self.training_blocks = [torch.compile(block, dynamic=False) for block in self.layers]
+        """Compile a block (one program for all) and the head for training; shapes must stay few.
+
+        Which rows go to an expert is known only when it runs, so of a layer of experts only what
+        is around the products is compiled.
+        """
+        self.training_blocks = []
+        for block in self.layers:
+            if block.experts is None:
+                self.training_blocks.append(torch.compile(block, dynamic=False))
+                continue
+            block.attention = torch.compile(block.attention, dynamic=False)
+            block.experts.gated = torch.compile(block.experts.gated, dynamic=False)
+            self.training_blocks.append(block)
         self.head_loss = torch.compile(self.head_loss, dynamic=False)  # type: ignore[method-assign]
 
     def masters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The trained tensors under their Hugging Face names (without the prefix `model.`)."""
+        """The trained tensors under their Hugging Face names (without the prefix `model.`).
+
+        Those of all experts of a layer are one tensor, whose name has a `*` in the expert's place.
+        """
         for name, parameter in self.named_parameters():
             if not name.endswith(".effective"):
                 yield hugging_face_name(name), parameter
 
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The same with a tensor for each expert's matrix."""
+        for name, parameter in self.masters():
+            if "*" not in name:
+                yield name, parameter.detach()
+                continue
+            for expert, matrix in enumerate(parameter.detach()):
+                yield name.replace("*", str(expert)), matrix
+
 
 def hugging_face_name(name: str) -> str:
     """`layers.0.attn_in.masters.q_proj` -> `layers.0.self_attn.q_proj.weight`, and so on."""
+    if ".experts." in name:
+        return name.replace("experts.router", "mlp.gate.weight").replace(
+            "experts.inner.masters.", "mlp.experts.*."
+        ).replace("experts.outer.masters.", "mlp.experts.*.") + ".weight" * (
+            not name.endswith("router")
+        )
     for group, parent in (
         ("attn_in", "self_attn"),
         ("attn_out", "self_attn"),

@@ -30,7 +30,7 @@ mkdir -p "$out"
 go_on() { # FROM TO RECIPE UNTIL
     "$python" -m tools.train_default.train --tokens "$out/tokens" --tokenizer "$out/tokenizer" \
         --held-out "$stories/valid.txt" --run "$2" --hf "$out/hf" \
-        --start-from "$1/checkpoint.pt" --recipe "$here/$3" --until "$4"
+        --start-from "$1/checkpoint.pt" --recipe "$here/recipes/$3" --until "$4"
 }
 describe() {
     "$python" -m tools.train_default.describe --text "$out/text" --tokens "$out/tokens" \
@@ -41,7 +41,7 @@ if [ -n "$then_until" ]; then
     mv "$out/recipe.toml" "$out/recipe_first.toml"
     go_on "$out/run" "$out/run_on" go_on.toml "$then_until"
     go_on "$out/run_on" "$out/run_end" end.toml "$last_until"
-    describe --run "$out/run_end" --recipe "$here/go_on.toml" \
+    describe --run "$out/run_end" --recipe "$here/recipes/go_on.toml" \
         --earlier "$out/recipe_first.toml" --out "$out/recipe.toml"
 fi
 "$python" -m tools.train_default.evaluate samples --model "$out/hf" --out "$out/samples.md"

@@ -20,7 +20,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from tools.train_default.model import ModelConfig, TernaryLM
+from tools.train_default.model import TernaryLM
+from tools.train_default.recipe import ModelConfig
 from tools.train_default.tokenizer import END, TEXT
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -28,9 +29,20 @@ SAMPLING = {"do_sample": True, "temperature": 0.7, "top_p": 0.9, "repetition_pen
 
 
 def config_json(config: ModelConfig, bos: int, eos: int) -> dict[str, Any]:
+    """What config.json says; with experts a `bitnet_moe`, which only edgerun knows."""
+    experts = {
+        "architectures": ["BitNetMoeForCausalLM"],
+        "model_type": "bitnet_moe",
+        "num_experts": config.experts,
+        "num_experts_per_tok": config.top_k,
+        "moe_intermediate_size": config.expert_size,
+        "mlp_only_layers": list(range(config.dense_layers)),
+        "norm_topk_prob": True,
+    }
     return {
         "architectures": ["BitNetForCausalLM"],
         "model_type": "bitnet",
+        **(experts if config.experts else {}),
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
@@ -75,7 +87,7 @@ def save_hf(model: TernaryLM, tokenizer: Path, out: Path) -> None:
         **SAMPLING,
     }
     write_json(work / "generation_config.json", generation)
-    tensors = {f"model.{name}": p.detach().contiguous() for name, p in model.masters()}
+    tensors = {f"model.{name}": tensor.contiguous() for name, tensor in model.tensors()}
     save_file(tensors, work / "model.safetensors", metadata={"format": "pt"})
     out.mkdir(parents=True, exist_ok=True)
     for path in work.iterdir():
@@ -105,14 +117,23 @@ def load_hf(folder: Path) -> TernaryLM:
             max_positions=fields["max_position_embeddings"],
             rope_theta=fields["rope_theta"],
             norm_eps=fields["rms_norm_eps"],
+            experts=fields.get("num_experts", 0),
+            top_k=fields.get("num_experts_per_tok", 2),
+            expert_size=fields.get("moe_intermediate_size", 0),
+            dense_layers=len(fields.get("mlp_only_layers", ())),
         )
     )
-    tensors = load_file(folder / "model.safetensors")
-    with torch.no_grad():
-        for name, parameter in model.masters():
-            parameter.copy_(tensors[f"model.{name}"])
-    model.refresh()
+    read_hf(model, folder)
     return model.eval()
+
+
+@torch.no_grad()
+def read_hf(model: TernaryLM, folder: Path) -> None:
+    """Takes over all weights of a directory."""
+    tensors = load_file(folder / "model.safetensors")
+    for name, tensor in model.tensors():
+        tensor.copy_(tensors[f"model.{name}"])
+    model.refresh()
 
 
 def main() -> None:

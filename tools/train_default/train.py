@@ -1,10 +1,11 @@
-"""Train the ternary model; resumable, and scheduled by the wall clock.
+"""Train the ternary model; resumable, and scheduled by the wall clock or by tokens.
 
 The learning rate warms up, stays, and decays linearly to zero at `--until`, whatever the machine
 does in between: progress is the elapsed share of the time from the first start to the end, so that
 an interrupted or throttled run still ends annealed. A file `until` in the run's folder (a UTC time
 or seconds since the epoch) changes the end of a run under way; a file `checkpoint` asks for one at
-once.
+once. With `--until-tokens` progress is the share of so many tokens instead, so that a run may rest
+for days; the file `until` then says another number of tokens. SIGTERM ends a run with a checkpoint.
 
     python -m tools.train_default.train --tokens tokens/ --tokenizer tokenizer/ \\
         --held-out valid.txt --run run/ --hf hf/ --until 10:05
@@ -18,73 +19,44 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomllib
 import torch
 from tokenizers import Tokenizer
 
 from tools.train_default.batches import Mix, load_sources
 from tools.train_default.evaluate import bits_per_byte, held_out_stories
-from tools.train_default.model import ModelConfig, TernaryLM
+from tools.train_default.model import TernaryLM
 from tools.train_default.muon import Muon
-from tools.train_default.save import save_hf
+from tools.train_default.recipe import Recipe
+from tools.train_default.save import read_hf, save_hf
 from tools.train_default.workers import Batch, Workers
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Everything that shapes a run, except where its files are and when it ends."""
-
-    seed: int = 1
-    batch_tokens: int = 4096
-    micro_tokens: int = 1024
-    context: tuple[int, int] = (256, 512)  # before and during the decay
-    decay_from: float = 0.52  # share of the time after which the rate falls
-    weight_decay_until: float = 0.5
-    warmup_steps: int = 40
-    muon_lr: float = 0.02
-    muon_momentum: float = 0.95
-    muon_weight_decay: float = 0.05
-    adam_lr: float = 3e-3
-    adam_betas: tuple[float, float] = (0.9, 0.98)
-    mix: dict[str, tuple[float, float]] = field(
-        default_factory=lambda: {
-            "real": (0.42, 0.40),
-            "teacher": (0.22, 0.06),
-            "chat": (0.34, 0.0),
-            "fine": (0.0, 0.52),
-            "books": (0.02, 0.02),
-        }
-    )
-    model: ModelConfig = ModelConfig()
-
-    @staticmethod
-    def read(path: Path) -> Recipe:
-        """A TOML file of the fields that differ from the defaults."""
-        fields = tomllib.loads(path.read_text())
-        model = ModelConfig(**fields.pop("model", {}))
-        return Recipe(**fields, model=model)
-
-
 class Clock:
-    """The share of the run's time that has passed; its end can be moved while it runs."""
+    """The share of a run that is behind it; its end can be moved while it runs.
 
-    def __init__(self, run: Path, until: str, began: float | None) -> None:
-        self.moved = run / "until"
-        self.began = began or time.time()
-        self.end = parse_time(until)
+    Args:
+        run: folder in which a file `until` moves the end.
+        began: the time, or the number of tokens, at which the run began.
+        end: the same, at its end.
+        now: the same, now.
+    """
+
+    def __init__(self, run: Path, began: float, end: float, now: Callable[[], float]) -> None:
+        self.moved, self.began, self.end, self.now = run / "until", began, end, now
 
     def progress(self) -> float:
         if self.moved.exists():
             self.end = parse_time(self.moved.read_text().strip())
-        return min(1.0, (time.time() - self.began) / max(1.0, self.end - self.began))
+        return min(1.0, (self.now() - self.began) / max(1.0, self.end - self.began))
 
 
 def parse_time(text: str) -> float:
@@ -95,17 +67,28 @@ def parse_time(text: str) -> float:
     return datetime.now(UTC).replace(hour=hour, minute=minute, second=0, microsecond=0).timestamp()
 
 
+def is_looked_up(name: str) -> bool:
+    """Whether a matrix has a row for each token or expert: its rows are trained one by one."""
+    return name.startswith("embed_tokens.") or name.endswith(".mlp.gate.weight")
+
+
 class Trainer:
     def __init__(self, recipe: Recipe, run: Path, tokens: Path) -> None:
         torch.manual_seed(recipe.seed)
         self.recipe, self.run = recipe, run
         self.model = TernaryLM(recipe.model)
         parameters = dict(self.model.masters())
-        matrices = [p for name, p in parameters.items() if p.ndim == 2 and "embed" not in name]
-        others = [p for name, p in parameters.items() if p.ndim != 2 or "embed" in name]
+        matrices = [p for name, p in parameters.items() if p.ndim == 2 and not is_looked_up(name)]
+        experts = [p for p in parameters.values() if p.ndim == 3]
+        others = [p for name, p in parameters.items() if p.ndim == 1 or is_looked_up(name)]
         self.muon = Muon(matrices, recipe.muon_lr, recipe.muon_momentum)
+        rates = [(others, recipe.adam_lr), (experts, recipe.expert_lr)]
+        self.rates = [rate for group, rate in rates if group]
         self.adam = torch.optim.AdamW(
-            others, recipe.adam_lr, recipe.adam_betas, eps=1e-10, weight_decay=0.0
+            [{"params": group} for group, _ in rates if group],
+            betas=recipe.adam_betas,
+            eps=1e-10,
+            weight_decay=0.0,
         )
         self.mix = Mix(load_sources(tokens), recipe.seed)
         self.step = self.tokens = self.warm_from = 0
@@ -160,8 +143,8 @@ class Trainer:
         factor *= min(1.0, (1.0 - progress) / (1.0 - recipe.decay_from))
         self.muon.lr = recipe.muon_lr * factor
         self.muon.weight_decay = recipe.muon_weight_decay * (progress < recipe.weight_decay_until)
-        for group in self.adam.param_groups:
-            group["lr"] = recipe.adam_lr * factor
+        for group, rate in zip(self.adam.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
         return factor
 
     def microbatches(self, progress: float) -> Iterator[Batch]:
@@ -173,15 +156,19 @@ class Trainer:
             rows = self.mix.rows(weights, recipe.micro_tokens // context, context)
             yield np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, 1:])
 
-    def train_step(self, workers: Workers, progress: float) -> float:
-        """One optimiser step; returns the mean loss in nats per token."""
-        total, count = workers.accumulate(self.microbatches(progress))
+    def train_step(self, workers: Workers, progress: float) -> tuple[float, float]:
+        """One optimiser step.
+
+        Returns:
+            the mean loss in nats per token, and how unevenly experts were used in all layers.
+        """
+        total, count, uneven = workers.accumulate(self.microbatches(progress))
         self.muon.step()
         self.adam.step()
         self.adam.zero_grad(set_to_none=False)
         self.model.refresh()
         self.step, self.tokens = self.step + 1, self.tokens + count
-        return total / count
+        return total / count, uneven
 
 
 def fit(
@@ -193,30 +180,30 @@ def fit(
     every: tuple[int, float],
 ) -> None:
     """Step until the clock runs out; `every`: steps between log rows, seconds between saves."""
-    losses: list[float] = []
+    losses: list[tuple[float, float]] = []
+    ends: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: ends.append(number))
     saved = last = time.time()
-    while (progress := clock.progress()) < 1.0:
+    while (progress := clock.progress()) < 1.0 and not ends:
         factor = trainer.set_rates(progress)
         losses.append(trainer.train_step(workers, progress))
         now = time.time()
         trainer.seconds, last = trainer.seconds + now - last, now
         request = trainer.run / "checkpoint"
         if trainer.step % every[0] == 0 or trainer.step < 5:
-            log(
-                trainer,
-                loss=float(np.mean(losses)),
-                lr=trainer.recipe.muon_lr * factor,
-                progress=progress,
-            )
+            loss, uneven = np.mean(losses, axis=0).tolist()
+            balance = {"uneven": uneven} if trainer.recipe.model.experts else {}
+            rate = trainer.recipe.muon_lr * factor
+            log(trainer, loss=loss, lr=rate, progress=progress, **balance)
             losses = []
         if now - saved > every[1] or request.exists():
             request.unlink(missing_ok=True)
             log(trainer, bits_per_byte=checkpoint())
             saved = time.time()
-    log(trainer, bits_per_byte=checkpoint(), progress=1.0)
+    log(trainer, bits_per_byte=checkpoint(), progress=clock.progress())
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--tokens", type=Path, required=True, help="folder of corpus.py's token files"
@@ -229,16 +216,22 @@ def main() -> None:
     parser.add_argument(
         "--hf", type=Path, required=True, help="Hugging Face directory, renewed at every checkpoint"
     )
+    end = parser.add_mutually_exclusive_group(required=True)
+    end.add_argument("--until", help="when to end: HH:MM (UTC, today) or seconds since the epoch")
+    end.add_argument("--until-tokens", type=float, help="after how many tokens to end")
     parser.add_argument(
-        "--until", required=True, help="when to end: HH:MM (UTC, today) or seconds since the epoch"
+        "--initial", type=Path, help="Hugging Face directory of weights to begin with"
     )
     parser.add_argument(
         "--start-from", type=Path, help="checkpoint of a finished run whose training goes on here"
     )
     parser.add_argument("--recipe", type=Path, help="TOML file of what differs from the defaults")
     parser.add_argument("--workers", type=int, default=2, help="single-threaded training processes")
-    args = parser.parse_args()
+    return parser.parse_args()
 
+
+def main() -> None:
+    args = arguments()
     torch.set_num_threads(args.workers)
     args.run.mkdir(parents=True, exist_ok=True)
     recipe = Recipe.read(args.recipe) if args.recipe else Recipe()
@@ -247,8 +240,14 @@ def main() -> None:
         trainer.restore()
     elif args.start_from:
         trainer.go_on_from(args.start_from)
-    clock = Clock(args.run, args.until, trainer.began)
-    trainer.began = clock.began
+    elif args.initial:
+        read_hf(trainer.model, args.initial)
+    if args.until_tokens:
+        trainer.began = trainer.began or 0.0
+        clock = Clock(args.run, trainer.began, args.until_tokens, lambda: trainer.tokens)
+    else:
+        trainer.began = trainer.began or time.time()
+        clock = Clock(args.run, trainer.began, parse_time(args.until), time.time)
     tokenizer = Tokenizer.from_file(str(args.tokenizer / "tokenizer.json"))
     stories = held_out_stories(args.held_out)[:24]
 
@@ -267,7 +266,7 @@ def main() -> None:
         save_hf(trainer.model, args.tokenizer, args.hf)
         return bits_per_byte(trainer.model, tokenizer, stories)
 
-    workers = Workers(trainer.model, args.workers, 1.0 / recipe.batch_tokens)
+    workers = Workers(trainer.model, args.workers, 1.0 / recipe.batch_tokens, recipe.balance)
     fit(trainer, workers, clock, log, checkpoint, (20, 300.0))
     workers.stop()
 

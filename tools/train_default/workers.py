@@ -24,7 +24,14 @@ def leaves(model: TernaryLM) -> list[torch.nn.Parameter]:
     return [p for name, p in model.named_parameters() if ".masters." not in name]
 
 
-def _work(model: TernaryLM, grads: list[Tensor], scale: float, tasks: Any, results: Any) -> None:
+def _work(
+    model: TernaryLM,
+    grads: list[Tensor],
+    scale: float,
+    balance: float,
+    tasks: Any,
+    results: Any,
+) -> None:
     torch.set_num_threads(1)
     for parameter, grad in zip(leaves(model), grads, strict=True):
         parameter.grad = grad
@@ -32,15 +39,23 @@ def _work(model: TernaryLM, grads: list[Tensor], scale: float, tasks: Any, resul
     while (batch := tasks.get()) is not None:
         ids, targets = map(torch.from_numpy, batch)
         targets = targets.masked_fill(targets < 0, -100)
-        loss = model.loss(ids.clamp(min=0), targets)
-        (loss * scale).backward()
-        results.put((loss.item(), int((targets >= 0).sum())))
+        loss, uneven = model.loss(ids.clamp(min=0), targets)
+        count = int((targets >= 0).sum())
+        ((loss + balance * count * uneven) * scale).backward()
+        results.put((loss.item(), count, uneven.item()))
 
 
 class Workers:
-    """`scale` multiplies every microbatch's summed loss before its gradient is taken."""
+    """Gradients of the summed loss, and of how unevenly experts are used, a token each.
 
-    def __init__(self, model: TernaryLM, count: int, scale: float) -> None:
+    Args:
+        model: whose memory the processes share.
+        count: of processes.
+        scale: multiplies every microbatch's summed loss before its gradient is taken.
+        balance: weight of how unevenly experts are used.
+    """
+
+    def __init__(self, model: TernaryLM, count: int, scale: float, balance: float) -> None:
         context = mp.get_context("spawn")
         model.share_memory()
         self.leaves = leaves(model)
@@ -50,13 +65,17 @@ class Workers:
         ]
         self.processes = []
         for grads in self.grads:
-            arguments = (model, grads, scale, self.tasks, self.results)
+            arguments = (model, grads, scale, balance, self.tasks, self.results)
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
             self.processes.append(process)
 
-    def accumulate(self, batches: Iterable[Batch]) -> tuple[float, int]:
-        """Add the gradients of all batches to `.grad`; returns summed loss and scored tokens."""
+    def accumulate(self, batches: Iterable[Batch]) -> tuple[float, int, float]:
+        """Add the gradients of all batches to `.grad`.
+
+        Returns:
+            summed loss, scored tokens, and how unevenly experts were used, on average.
+        """
         count = 0
         for batch in batches:
             self.tasks.put(batch)
@@ -68,7 +87,8 @@ class Workers:
                     parameter.grad = torch.zeros_like(parameter)
                 parameter.grad += grad
                 grad.zero_()
-        return sum(loss for loss, _ in results), sum(tokens for _, tokens in results)
+        losses, tokens, uneven = zip(*results, strict=True)
+        return sum(losses), sum(tokens), sum(uneven) / len(uneven)
 
     def stop(self) -> None:
         for _ in self.processes:

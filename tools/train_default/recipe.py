@@ -1,0 +1,72 @@
+"""What shapes a model and a run of training; read without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tomllib
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes; with ``experts``, layers from ``dense_layers`` on have so many networks."""
+
+    vocab_size: int = 4096
+    hidden_size: int = 256
+    intermediate_size: int = 512
+    num_layers: int = 5
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    max_positions: int = 512
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+    experts: int = 0
+    top_k: int = 2
+    expert_size: int = 256
+    dense_layers: int = 0  # at the beginning, in a model with experts
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    def experts_of(self, layer: int) -> int:
+        """Networks of a layer; 0 where every token goes through the same."""
+        return self.experts if layer >= self.dense_layers else 0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that shapes a run, except where its files are and when it ends."""
+
+    seed: int = 1
+    batch_tokens: int = 4096
+    micro_tokens: int = 1024
+    context: tuple[int, int] = (256, 512)  # before and during the decay
+    decay_from: float = 0.52  # share of the time after which the rate falls
+    weight_decay_until: float = 0.5
+    warmup_steps: int = 40
+    muon_lr: float = 0.02
+    muon_momentum: float = 0.95
+    muon_weight_decay: float = 0.05
+    adam_lr: float = 3e-3
+    adam_betas: tuple[float, float] = (0.9, 0.98)
+    expert_lr: float = 1e-3  # of the matrices of experts, by AdamW
+    balance: float = 0.01  # weight of the loss that spreads tokens over experts
+    mix: dict[str, tuple[float, float]] = field(
+        default_factory=lambda: {
+            "real": (0.42, 0.40),
+            "teacher": (0.22, 0.06),
+            "chat": (0.34, 0.0),
+            "fine": (0.0, 0.52),
+            "books": (0.02, 0.02),
+        }
+    )
+    model: ModelConfig = ModelConfig()
+
+    @staticmethod
+    def read(path: Path) -> Recipe:
+        """A TOML file of the fields that differ from the defaults."""
+        fields = tomllib.loads(path.read_text())
+        model = ModelConfig(**fields.pop("model", {}))
+        return Recipe(**fields, model=model)
