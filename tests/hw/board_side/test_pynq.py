@@ -9,9 +9,17 @@ from pathlib import Path
 import pytest
 
 from edgerun.env import settings
+from edgerun.llm.llm import load
+from edgerun_hw.deploy.broker.board.loader import FIRMWARE
+from edgerun_hw.deploy.emulate.example_bit import example_bit
+from edgerun_hw.deploy.emulate.sample import sample_package
+from edgerun_hw.deploy.package import DEFAULT_NAME
+from edgerun_hw.devices import deployed
+from edgerun_hw.devices import pynq as devices_pynq
 from edgerun_hw.devices.client import WorkerClient
 from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.overlay.packing import LookupMode
+from tests.hw.deploy.harness import KV260, Quick, board
 from tests.hw.support.problems import random_problem
 
 pytestmark = pytest.mark.pynq
@@ -71,6 +79,38 @@ def _worker_is_right(python: Path, device: str) -> None:
 @pytest.mark.parametrize("device", ["fake:decode-300", "pynq-fake:decode-300"])
 def test_worker_in_the_other_environment(pynq_python, device):
     _worker_is_right(pynq_python, device)
+
+
+@pytest.fixture
+def deployed_package(tmp_path, repo_root) -> Path:
+    """An application on an emulated board, with the description that the simulation has."""
+    hwh = (repo_root / "hw/edgerun_hw/simulate/board/tlmm.hwh").read_bytes()
+    files = sample_package(example_bit(KV260), hwh=hwh, hertz=250_000_000)
+    root = board(tmp_path / "root", True, files)
+    return root / FIRMWARE / DEFAULT_NAME / f"{DEFAULT_NAME}.bit.bin"
+
+
+def test_deployed_application_is_driven_without_loading_it(pynq_python, deployed_package, library):
+    """Stock pynq with ``download=False`` and the description out of the package."""
+    _worker_is_right(pynq_python, f"pynq-deployed:{deployed_package}|tiny|{library}")
+
+
+def test_tokens_of_a_deployed_package_are_the_cpus(pynq_python, deployed_package, monkeypatch):
+    root = deployed_package.parents[4]
+    monkeypatch.setattr(deployed, "SYSTEM", lambda: Quick(root))
+
+    def open_here(kind: str, bitstream: str) -> WorkerClient:
+        assert (kind, bitstream) == ("deployed", str(deployed_package))
+        return WorkerClient(pynq_python, f"pynq-deployed:{bitstream}|prefill-1500|")
+
+    monkeypatch.setattr(devices_pynq, "open_here", open_here)
+    ids = []
+    for options in ({"backend": "cpu"}, {"backend": "fpga", "device": f"board:{DEFAULT_NAME}"}):
+        with load(**options) as llm:
+            ids.append(llm.generate("Once upon a time", max_tokens=3, temperature=0.0).ids)
+            notes = [note for report in llm.reports() for note in report.notes]
+    assert ids[0] == ids[1]
+    assert not any("not used any more" in note for note in notes)
 
 
 def test_worker_with_pynq_and_the_rtl(pynq_python, library):

@@ -206,6 +206,7 @@ class Changer:
         if journal.phase == "staging" and journal.boot == self.boot:
             return old  # nothing was touched, and power has not failed
         if old is None:
+            self._quiesce()
             self.loader.unload()
             self.store.displace(journal.new)
         elif not self._runs(old):

@@ -97,6 +97,10 @@ class SimulatedDevice(Device):  # type: ignore[misc]  # pynq has no types
 
     # What only a simulation has.
 
+    def preload(self, geometry: Geometry) -> None:
+        """Loads a geometry as somebody else would: pynq knows nothing of it."""
+        self._board.load(write_bitstream(geometry))
+
     @property
     def port(self) -> DevicePort:
         """The simulation."""

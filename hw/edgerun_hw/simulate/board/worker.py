@@ -1,7 +1,8 @@
 """The worker with a simulation in the board's place: an overlay in software, or its RTL.
 
 Runs under the same interpreter as a board's worker, with the same driver, below stock pynq or
-without it. Names are ``fake:PRESET``, ``cosim:PRESET|LIBRARY``, and both behind ``pynq-``.
+without it. Names are ``fake:PRESET``, ``cosim:PRESET|LIBRARY``, both behind ``pynq-``, and
+``pynq-deployed:BITSTREAM|PRESET|LIBRARY``.
 """
 
 from __future__ import annotations
@@ -56,6 +57,22 @@ def _through_pynq(geometry: Geometry, make_port: Callable[[Geometry], DevicePort
         return load_overlay(str(bitfile), device=SimulatedDevice(make_port))
 
 
+def _pynq_deployed(argument: str) -> Tlmm:
+    """``BITSTREAM|PRESET|LIBRARY``: a deployed application, of which a simulation runs already."""
+    from edgerun_hw.board_side.pynq_driver import load_overlay
+    from edgerun_hw.simulate.board.device import SimulatedDevice
+
+    bitstream, preset, library = argument.split(board.SEPARATOR)
+    geometry = _geometry(preset)
+    device = SimulatedDevice(
+        lambda _: _simulator(geometry, library) if library else _fake_port(geometry)
+    )
+    device.preload(geometry)
+    with tempfile.TemporaryDirectory(prefix="edgerun-") as folder:
+        named = board.name_for_pynq(Path(bitstream), Path(folder))
+        return load_overlay(str(named), device=device, download=False)
+
+
 def _geometry(preset: str) -> Geometry:
     if preset not in PRESETS:
         raise WrongOverlayError(f"no geometry is called {preset!r}: there are {', '.join(PRESETS)}")
@@ -77,5 +94,6 @@ DEVICES: worker.Devices = MappingProxyType(
         "cosim": _cosim,
         "pynq-fake": _pynq_fake,
         "pynq-cosim": _pynq_cosim,
+        "pynq-deployed": _pynq_deployed,
     }
 )

@@ -144,6 +144,25 @@ def test_unloading_comes_before_any_folder_moves(tmp_path: Path, first, second) 
     assert kinds == ["unloadapp", "move", "move", "loadapp"]
 
 
+@pytest.mark.parametrize("is_first", [False, True])
+def test_unloading_comes_before_any_folder_moves_when_going_back_too(
+    tmp_path: Path, first, second, is_first: bool
+) -> None:
+    """An overlay that dfx-mgr forgot would be cleared away; it must not come to that."""
+    root = board(tmp_path, True, *([] if is_first else [first]))
+    set_faults(root, Faults(logic="dead", only=digest_of(second)))
+    result = deploy(root, second)
+    assert result.error and running(root) == (None if is_first else digest_of(first))
+    actions = [
+        line for line in result.actions if line.startswith("run") or f"{FIRMWARE}/{NAME}" in line
+    ]
+    kinds = [line.split()[2] if line.startswith("run") else "move" for line in actions]
+    forth, back = kinds[: kinds.index("loadapp") + 1], kinds[kinds.index("loadapp") + 1 :]
+    assert forth == (["move", "loadapp"] if is_first else ["unloadapp", "move", "move", "loadapp"])
+    assert back == ["unloadapp", "move"] + ([] if is_first else ["move", "loadapp"])
+    assert not [line for line in result.actions if line.startswith("configfs")]
+
+
 @pytest.mark.parametrize("release", ["2022.1", "2024.2", "2026.1", None])
 def test_what_cannot_be_unloaded_goes_on_running(
     tmp_path: Path, release: str | None, first, second

@@ -123,19 +123,21 @@ def test_busy_logic_that_does_not_end_goes_on_running(
     assert deploy(root, second).is_confirmed
 
 
+@pytest.mark.parametrize("is_first", [False, True])
 @LOADERS
 def test_logic_that_was_never_confirmed_is_stilled_as_well(
-    tmp_path: Path, xmutil: bool, first, second
+    tmp_path: Path, xmutil: bool, is_first: bool, first, second
 ) -> None:
     """The helper was killed before it counted; somebody has used it until the next helper came."""
-    rehearsal = deploy(board(tmp_path / "rehearsal", xmutil, first), second)
+    before = [] if is_first else [first]
+    rehearsal = deploy(board(tmp_path / "rehearsal", xmutil, *before), second)
     confirming = [n for n, line in enumerate(rehearsal.actions, 1) if line.endswith("state.json")]
-    root = board(tmp_path / "board", xmutil, first)
+    root = board(tmp_path / "board", xmutil, *before)
     set_faults(root, Faults(at=confirming[-1], kind="kill"))
     assert not deploy(root, second).is_confirmed
     make_busy(root)
     ask(root, "recover", by="test")
-    assert running(root) == digest_of(first)
+    assert (running(root) == digest_of(first)) is not is_first
     assert not json.loads((root / LOGIC).read_text())["busy"]
 
 
