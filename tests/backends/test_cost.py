@@ -241,3 +241,19 @@ def test_what_was_rounded_once_is_read_by_several_layers(monkeypatch: pytest.Mon
         bandwidth={1: 1e30}, rates=rates, fork_join_s={1: 1e-30}, other_rates=rounding
     )
     assert cost(monkeypatch, machine, graph, 8) == pytest.approx(8 * K / 1e6 / READERS)
+
+
+@pytest.mark.parametrize(("differ", "rate"), [(False, 1e9), (True, 1e6)])
+def test_rows_that_are_rounded_whole_have_sums_by_block_where_scales_are_blocks(
+    monkeypatch: pytest.MonkeyPatch, differ: bool, rate: float
+) -> None:
+    weight = random_weight("ternary", (K, N), 0)
+    assert isinstance(weight, PackedWeight)
+    weight.scales[:, 1] *= 1 + differ
+    rounding = {"rounding/int8_block": {64: 1e6}, "rounding/int8_row": {64: 1e9}}
+    rates = {"int8_row/ternary": {1: 1e30}, "int8_block/int2": {1: 1e30}}
+    machine = MachineProfile(
+        bandwidth={1: 1e30}, rates=rates, fork_join_s={1: 1e-30}, other_rates=rounding
+    )
+    found = cost(monkeypatch, machine, linear(weight, "int8_row"), 8)
+    assert found == pytest.approx(8 * K / rate / READERS)

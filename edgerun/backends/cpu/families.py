@@ -15,6 +15,7 @@ from edgerun.formats.trits import FAMILY_BITS
 from edgerun.kernels.lang.isa import Isa
 from edgerun.machine.profile import MULTIPLY, family
 
+BY_BLOCK = "int8_block"
 LOOKUP, AMX = "lookup", "amx"
 # Of the kernels that do not multiply with the instruction set's ordinary vectors.
 PATHS: Mapping[str, str] = {"lookup_row": LOOKUP, "amx_row": AMX, "amx_block": AMX}
@@ -52,7 +53,7 @@ def family_of(weight: Matrix, activations: str, *, trits: bool) -> str:
     if not isinstance(weight, PackedWeight):
         return family("float", "float32")
     if activations == "int8_row" and not _one_scale_a_row(weight):
-        activations = "int8_block"
+        activations = BY_BLOCK
     if activations == "int8_row" and weight.format == "ternary":
         return family(activations, "trits" if trits else "ternary")
     return family(activations, f"int{weight.bits}")

@@ -51,6 +51,7 @@ class OpenvinoExecutable(Executable):
         self._begun: set[Extent] = set()
         self._companion: Executable | None = None
         self._network(self._pieces.first())
+        session.on_failure(self._release)
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
         """Runs the batch; see ``Executable``.
@@ -71,11 +72,14 @@ class OpenvinoExecutable(Executable):
 
     def close(self) -> None:
         """Drops the networks, and what compiles others, and closes the stand-in."""
-        self._maker.close()
-        self._networks.clear()
+        self._release()
         companion, self._companion = self._companion, None
         if companion is not None:
             companion.close()
+
+    def _release(self) -> None:
+        self._maker.close()
+        self._networks.clear()
 
     def _attempted(self, batch: Batch, cache: SequenceStore, values: Values) -> Outputs | None:
         """The outputs, or None if the device failed, or has no network yet."""

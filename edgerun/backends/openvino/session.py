@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Callable
 from functools import cache
 from io import BytesIO
 from typing import Any
@@ -61,6 +62,7 @@ class Session:
         self.mirror = Mirror()
         self.threads = threads
         self._is_slow = False
+        self._releases: list[Callable[[], None]] = []
         self._accepted: Config | None = None
 
     def configurations(self) -> list[Config]:
@@ -191,11 +193,28 @@ class Session:
                 seconds,
             )
 
+    def on_failure(self, release: Callable[[], None]) -> None:
+        """Calls something when the device is given up: its networks are of no use any more."""
+        self._releases.append(release)
+
     def give_up(self, error: Exception, *, is_required: bool = False) -> None:
-        """Uses the device no more, and says so unless an error will."""
+        """Uses the device no more, and says so unless an error will.
+
+        Memory that it needed is given back, except of one that does not answer: it may still read
+        and write there, and OpenVINO would wait for it.
+        """
         self.failure = reason(error)
+        if not isinstance(error, TimeoutError):
+            self.release()
         if not is_required:
             logger.warning("%s failed, so the CPU goes on: %s", self.device.title, self.failure)
+
+    def release(self) -> None:
+        """Gives back all networks, and what they read of keys and values."""
+        releases, self._releases = self._releases, []
+        for release in releases:
+            release()
+        self.mirror = Mirror()
 
 
 @cache

@@ -21,6 +21,9 @@ CHILD = (
 )
 
 
+SECONDS = 300.0  # after which a compiler or driver is taken to hang; this takes half a minute
+
+
 class _Job(msgspec.Struct):
     backend: str
     device: str
@@ -36,14 +39,23 @@ def measure_apart(backend: str, device: str, threads: int) -> DeviceProfile:
     """Measures one device of a back-end; its version is not in the result.
 
     Raises:
-        BackendError: it cannot be measured, or the process did not survive it.
+        BackendError: it cannot be measured, or the process did not survive it, or did not end.
     """
     job = msgspec.json.encode(_Job(backend, device, threads))
     command = [sys.executable, "-c", CHILD, *sys.path]
     try:
         process = subprocess.run(
-            command, input=job, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False
+            command,
+            input=job,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            timeout=SECONDS,
         )
+    except subprocess.TimeoutExpired as error:
+        raise BackendError(
+            f"it did not come to an end within {SECONDS:g} s, so its compiler or driver hangs"
+        ) from error
     except OSError as error:
         raise BackendError(f"no process could be started for it: {error.strerror}") from error
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -125,10 +126,15 @@ class Altered:
 
 
 class Fault:
-    """Makes a device fail in one of its calls to come."""
+    """Makes a device fail in one of its calls to come.
+
+    Attributes:
+        networks: all that were compiled.
+    """
 
     def __init__(self) -> None:
         self.kind, self.countdown = "", 0
+        self.networks: list[weakref.ref[Altered]] = []
 
     def set(self, kind: str, calls: int) -> None:
         """Fails so after some calls that succeed."""
@@ -155,7 +161,10 @@ def fault(monkeypatch: pytest.MonkeyPatch) -> Fault:
     fault, compile_ = Fault(), Session.compile
 
     def compile_faulty(session: Session, model: Any, config: Any) -> Altered:
-        return Altered(compile_(session, model, config), lambda arrays, out: fault.apply(out))
+        request = compile_(session, model, config)
+        altered = Altered(request, lambda arrays, out: fault.apply(out))
+        fault.networks.append(weakref.ref(altered))
+        return altered
 
     monkeypatch.setattr(Session, "compile", compile_faulty)
     return fault

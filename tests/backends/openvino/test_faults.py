@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -39,11 +40,12 @@ def greedy(model: Placed, prompt: list[int], count: int) -> list[int]:
 
 
 def test_tokens_survive_a_device_that_fails_at_any_call(
-    fault: Fault, caplog: pytest.LogCaptureFixture
+    fault: Fault, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, place = bundle_of("llama", weights="fp32"), "prefill=openvino:CPU,decode=openvino:CPU"
     with placed(folder, "prefill=cpu") as cpu, placed(folder, place) as model:
         session = model.session()
+        monkeypatch.setattr(session, "release", lambda: None)  # the next trial needs the networks
         expected = {length: greedy(cpu, IDS[:length], 12) for length in range(40, 100, 10)}
         calls = 0
         for length, tokens in expected.items():  # all networks there are, and how often they run
@@ -93,6 +95,23 @@ def test_a_prompt_goes_on_where_the_device_was_lost(
     assert said == ["openvino:CPU failed, so the CPU goes on: ZE_RESULT_ERROR_DEVICE_LOST"]
     assert reports[0].notes == ["the device is not used any more: ZE_RESULT_ERROR_DEVICE_LOST"]
     assert [row["calls"] for row in reports[0].rows] == [1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_device_that_failed_keeps_no_memory(fault: Fault, kind: str) -> None:
+    """Unless it does not answer: then it may still read and write there."""
+    folder, place = bundle_of("llama", weights="fp32"), "prefill=openvino:CPU,decode=openvino:CPU"
+    with placed(folder, place) as model:
+        expected = greedy(model, IDS[:90], 4)
+        mirror = weakref.ref(model.session().mirror)
+        assert len(fault.networks) > 3 and all(network() for network in fault.networks)
+        fault.set(kind, 2)
+        assert greedy(model, IDS[:90], 4) == expected
+        assert model.session().failure
+        held = [network for network in fault.networks if network() is not None]
+        assert len(held) == (len(fault.networks) if kind == "hang" else 0)
+        assert (mirror() is None) == (kind != "hang")
+        assert model.session().mirror.nbytes == 0 or kind == "hang"
 
 
 def test_a_required_device_that_fails_is_an_error(

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+import psutil
 import pytest
 
 from edgerun.backends.openvino.session import Session
@@ -73,6 +74,22 @@ def test_a_compiler_that_ends_its_process_costs_one_device(
     for profile in profiles.values():
         assert profile.chunks == (1, 64)
         assert profile.weight_bytes and profile.compile_s > 0 and profile.mirrors
+
+
+def test_a_compiler_that_hangs_is_ended(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hangs = "print('a compiler prints this', flush=True); import time; time.sleep(600)"
+    monkeypatch.setattr(device_process, "CHILD", hangs)
+    monkeypatch.setattr(device_process, "SECONDS", 0.5)
+    others = psutil.Process().children()
+    assert measure_devices(1, lambda text: None) == {}
+    assert psutil.Process().children() == others
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
+        f"openvino:{device} was not measured: it did not come to an end within 0.5 s, so its "
+        "compiler or driver hangs"
+        for device in ("GPU", "NPU", "CPU")
+    ]
 
 
 def test_what_a_device_says_is_passed_on() -> None:

@@ -19,7 +19,7 @@ from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.emit.gemm import IN_BLOCKS, by_gemm, emit_gemm, gemm_tokens
 from edgerun.backends.cpu.emit.lookup import TOKENS, by_lookup, emit_lookup
 from edgerun.backends.cpu.emit.trits import expand_codes
-from edgerun.backends.cpu.families import family_of, weight_bytes
+from edgerun.backends.cpu.families import BY_BLOCK, family_of, weight_bytes
 from edgerun.backends.cpu.operands import Argument
 from edgerun.backends.cpu.weights import DENSE_LANES, DenseWeight, Prepared
 from edgerun.formats.base import PackedWeight
@@ -311,7 +311,9 @@ def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
     seconds += speeds.start_seconds(1 if rows <= FEW_ROWS else BLOCK_STARTS)
     if activations == "float":
         return seconds
-    rounded = speeds.element_seconds(weight.shape[1] * rows, rounding_kind(activations), rows)
+    # Rows that are rounded whole for weights with scales of blocks have their sums by block, too.
+    kind = rounding_kind(BY_BLOCK if kernels.startswith(f"{BY_BLOCK}/") else activations)
+    rounded = speeds.element_seconds(weight.shape[1] * rows, kind, rows)
     return seconds + (speeds.start_seconds() + rounded) / READERS
 
 
