@@ -236,7 +236,37 @@ def test_gguf_is_what_the_exporter_reads_as_ternary(tmp_path: Path) -> None:
     assert set(np.unique(values / scale)) == {-1.0, 0.0, 1.0}
 
 
-@pytest.mark.parametrize("preset", ["bitnet-2b-4t", "llama-3.2-1b", "default"])
+def test_a_token_reads_its_experts_and_the_head(tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    import gguf
+
+    from tools.bench.peers import gguf_file, models
+
+    config = {
+        **models.config("olmoe-1b-7b"),
+        "hidden_size": 256,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "vocab_size": 512,
+    }
+    path = tmp_path / "model.gguf"
+    gguf_file.write(config, path, "q4_0")
+    reader = gguf.GGUFReader(path)
+    assert reader.fields["general.architecture"].contents() == "olmoe"
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    up, router = tensors["blk.1.ffn_up_exps.weight"], tensors["blk.1.ffn_gate_inp.weight"]
+    assert list(up.shape) == [256, 64, 64]
+    assert len(np.unique(router.data)) > 1000  # it chooses
+    assert list(tensors["blk.0.attn_q_norm.weight"].shape) == [256]
+    experts = sum(tensor.n_bytes for name, tensor in tensors.items() if "_exps" in name)
+    others = sum(tensor.n_bytes for tensor in reader.tensors) - experts
+    table = tensors["token_embd.weight"].n_bytes
+    assert gguf_file.token_bytes(path) == others - table + experts // 8
+
+
+@pytest.mark.parametrize(
+    "preset", ["bitnet-2b-4t", "llama-3.2-1b", "olmoe-1b-7b", "qwen3-30b-a3b-8", "default"]
+)
 def test_gguf_has_what_each_shape_needs(preset: str) -> None:
     pytest.importorskip("gguf")
     from tools.bench.peers import gguf_file, models

@@ -21,7 +21,8 @@ from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import int_at, word
 from edgerun.kernels.linear.amx_tiles import SIDE, STEP_BYTES, TOKENS, UNITS, WIDTH
 from edgerun.kernels.linear.gemm import VECTORS, driver, steps_a_piece, unpacking
-from edgerun.kernels.linear.rows import BLOCK, ROW, block_store, row_store
+from edgerun.kernels.linear.outputs import block_values, linear_store, row_values
+from edgerun.kernels.linear.rows import BLOCK, ROW
 from edgerun.kernels.linear.tiles import K_STEP, zero_point
 from edgerun.kernels.linear.turns import lookup_rows
 
@@ -60,7 +61,7 @@ def amx_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
             products(codes, x + t * stride, stride, tiles, some_rows, target, 0, DEPTH)
 
     store_rows, piece = (
-        row_store(zero_point(bits, isa), lanes, VECTORS),
+        linear_store(row_values(zero_point(bits, isa)), lanes, VECTORS),
         steps_a_piece(lanes, 1, DEPTH),
     )
     return _guarded(driver(lanes, bits, 1, piece, multiply, store_rows), tokens, DEPTH, isa)
@@ -101,7 +102,7 @@ def amx_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body:
                 )
 
     piece = steps_a_piece(lanes, 1, max(block, DEPTH))
-    inner = driver(lanes, bits, 1, piece, multiply, block_store(lanes, VECTORS))
+    inner = driver(lanes, bits, 1, piece, multiply, linear_store(block_values, lanes, VECTORS))
     return _guarded(inner, tokens, depth, isa)
 
 

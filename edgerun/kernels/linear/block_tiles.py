@@ -28,7 +28,8 @@ from edgerun.kernels.linear.tiles import (
     UNPACKED,
     Tile,
     TileShape,
-    at_most,
+    numbers_of,
+    places_of,
     zero_point,
 )
 
@@ -40,12 +41,14 @@ def block_tile(  # type: ignore[no-untyped-def]
     panel_bytes,
     apart,
     last,
+    between,
     w_step,
     x,
     x_stride,
     last_token,
     scales,
     scales_last,
+    scales_between,
     x_scale,
     x_sum,
     x_blocks,
@@ -60,44 +63,42 @@ def block_tile(  # type: ignore[no-untyped-def]
     form,
     lanes,
     isa,
+    matrices,
     block,
 ):
     """Scaled sums over ``blocks`` blocks of K: float32 ``sums[tokens, rows]``, as ``row_tile``.
 
-    ``scales`` is float32 ``[vectors, x_blocks, lanes / 4]``, of whose vectors ``apart`` and
-    ``scales_last`` choose; ``x_scale`` (float32) and ``x_sum`` (int32, sums of the codes) belong
-    to the first token and block, tokens ``x_blocks`` elements apart.
+    ``scales`` is float32 ``[vectors, x_blocks, lanes / 4]``, of whose vectors ``apart``,
+    ``scales_last`` and ``scales_between`` choose; ``x_scale`` (float32) and ``x_sum`` (int32, sums
+    of the codes) belong to the first token and block, tokens ``x_blocks`` elements apart.
     """
-    values = literals(fresh, vectors, tokens, bits, form, lanes, isa, block)
+    values = literals(fresh, vectors, tokens, bits, form, lanes, isa, matrices, block)
     if values is None:
         return None
-    shape, steps = TileShape(*values[1:7]), values[7] // K_STEP
+    shape, steps = TileShape(*values[1:8]), values[8] // K_STEP
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        tile = Tile(builder, shape, [args[0], *args[2:5]], args[5:8], args[15:17])
-        tile.place_vectors(args[1])
-        places, sums = tile.sums_at(args[14], Vec("f32", shape.lanes // 4), fresh=values[0])
-        scaling = _Scaling(tile, args[2], args[9], [args[8], *args[10:13]])
-        with cgutils.for_range(builder, args[13], intp=I64) as loop:
-            totals = scaling.offsets(loop.index)
-            if tile.depth:
-                totals = _folded(tile, totals, steps)
-            else:
-                tile.start(totals)
-                tile.bodies(max(1, steps // shape.steps), [0], min(steps, shape.steps))
-                totals = tile.totals()
+        tile = Tile(builder, shape, args[:6], args[6:9], args[17:19])
+        places, sums = tile.sums_at(args[16], Vec("f32", shape.lanes // 4), fresh=values[0])
+        scaling = _Scaling(tile, args[2], args[10:12], [args[9], *args[12:15]])
+        with cgutils.for_range(builder, args[15], intp=I64) as loop:
+            totals = _totals(tile, scaling.offsets(loop.index), steps)
             scaling.add(loop.index, totals, sums)
         for place, value in zip(places, sums, strict=True):
             store_to(builder, builder.load(value), place)
         return context.get_dummy_value()
 
-    literal = (fresh, vectors, tokens, bits, form, lanes, isa, block)
-    return types.void(*[types.intp] * 17, *literal), codegen
+    literal = (fresh, vectors, tokens, bits, form, lanes, isa, matrices, block)
+    return types.void(*[types.intp] * 19, *literal), codegen
 
 
-def _folded(tile: Tile, totals: list[Any], steps: int) -> list[Any]:
-    """Totals of a block, where partial sums are narrow."""
+def _totals(tile: Tile, totals: list[Any], steps: int) -> list[Any]:
+    """Totals of a block, which begin with those given; narrow partial sums are added to them."""
     shape = tile.shape
+    if not tile.depth:
+        tile.start(totals)
+        tile.bodies(max(1, steps // shape.steps), [0], min(steps, shape.steps))
+        return tile.totals()
 
     def fold(part: int, factor: int) -> None:
         totals[:] = [tile.fold(total, cell, part, factor) for cell, total in enumerate(totals)]
@@ -113,16 +114,13 @@ def _folded(tile: Tile, totals: list[Any], steps: int) -> list[Any]:
 class _Scaling:
     """Zero points and scales of the blocks of a tile."""
 
-    def __init__(self, tile: Tile, apart: Any, last: Any, addresses: list[Any]) -> None:
+    def __init__(self, tile: Tile, apart: Any, reach: list[Any], addresses: list[Any]) -> None:
         self.tile = tile
-        scales, x_scale, x_sum, x_blocks = addresses
+        (last, between), (scales, x_scale, x_sum, x_blocks) = reach, addresses
         builder, shape = tile.builder, tile.shape
         panel_bytes = builder.mul(x_blocks, integer(shape.lanes))
-        numbers = [
-            at_most(builder, builder.mul(apart, integer(vector)), last)
-            for vector in range(shape.vectors)
-        ]
-        self.scales = [builder.add(scales, builder.mul(number, panel_bytes)) for number in numbers]
+        numbers = numbers_of(builder, shape, apart, last)
+        self.scales = places_of(builder, shape, scales, numbers, panel_bytes, between)
         rows = [builder.shl(builder.mul(token, x_blocks), integer(2)) for token in tile.tokens]
         self.x_scales = [builder.add(x_scale, row) for row in rows]
         self.x_sums = [builder.add(x_sum, row) for row in rows]

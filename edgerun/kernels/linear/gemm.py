@@ -25,8 +25,9 @@ from edgerun.kernels.lang.simd import load, mask_bits, shift_right, splat, store
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import word
 from edgerun.kernels.linear.block_tiles import block_tile
+from edgerun.kernels.linear.outputs import block_values, linear_store, row_values
 from edgerun.kernels.linear.row_tiles import row_tile
-from edgerun.kernels.linear.rows import BLOCK, ROW, block_store, row_store
+from edgerun.kernels.linear.rows import BLOCK, ROW
 from edgerun.kernels.linear.tiles import (
     K_STEP,
     PIECE_BYTES,
@@ -148,6 +149,7 @@ def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
                 lanes,
                 1,
                 VECTORS - 1,
+                0,
                 width,
                 x + t * stride,
                 stride,
@@ -163,9 +165,10 @@ def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
                 UNPACKED,
                 lanes,
                 isa,
+                1,
             )
 
-    store_rows = row_store(zero_point(bits, isa), lanes, VECTORS)
+    store_rows = linear_store(row_values(zero_point(bits, isa)), lanes, VECTORS)
     return driver(lanes, bits, tokens, steps_a_piece(lanes, pieces), multiply, store_rows)
 
 
@@ -187,12 +190,14 @@ def gemm_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body
                 lanes,
                 1,
                 VECTORS - 1,
+                0,
                 width,
                 x + t * stride,
                 stride,
                 count - 1 - t,
                 a.scales + (panel * blocks + first) * lanes,
                 a.panels - 1 - panel,
+                0,
                 a.x_scale + at,
                 a.x_sum + at,
                 blocks,
@@ -207,8 +212,9 @@ def gemm_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body
                 UNPACKED,
                 lanes,
                 isa,
+                1,
                 block,
             )
 
-    store_rows = block_store(lanes, VECTORS)
+    store_rows = linear_store(block_values, lanes, VECTORS)
     return driver(lanes, bits, tokens, steps_a_piece(lanes, pieces, block), multiply, store_rows)

@@ -48,7 +48,8 @@ from edgerun.kernels.linear.lookup_tiles import (
     transpose_bytes,
     transpose_totals,
 )
-from edgerun.kernels.linear.rows import CODES, OUTPUTS, ROW_SCALES, finish
+from edgerun.kernels.linear.outputs import finish
+from edgerun.kernels.linear.rows import CODES, OUTPUTS, ROW_SCALES
 from edgerun.kernels.linear.turns import lookup_rows
 
 SAFE = 2**15 - 1 - 32 * 128  # magnitudes that one more pass cannot carry beyond int16

@@ -21,6 +21,7 @@ def row_tile(  # type: ignore[no-untyped-def]
     panel_bytes,
     apart,
     last,
+    between,
     w_step,
     x,
     x_stride,
@@ -36,31 +37,31 @@ def row_tile(  # type: ignore[no-untyped-def]
     form,
     lanes,
     isa,
+    matrices,
 ):
     """Sums of code times activation over ``count`` vectors of K: int32 ``sums[tokens, rows]``.
 
-    ``w`` is the address of the first vector of weight rows; the others are ``apart`` times
-    ``panel_bytes`` further each, those beyond number ``last`` are read as that one. Along K
-    vectors are ``w_step`` apart. ``x`` is the address of the first token's codes, ``x_stride``
-    apart; tokens beyond number ``last_token`` are read as that one. Sums are added to those there
-    are, unless ``fresh``. Packed codes are asked for ``ahead`` bytes before their use at first, and
-    ``pace`` bytes for each vector that is multiplied.
+    ``w`` is the address of the first vector of weight rows; others are ``apart * panel_bytes``
+    further each, those beyond number ``last`` are read as that one, and those of the next of
+    ``matrices`` are ``between`` bytes from the first's. Along K vectors are ``w_step`` apart. ``x``
+    is the address of the first token's codes, ``x_stride`` apart; those beyond ``last_token`` are
+    read as it. Sums are added to those there are, unless ``fresh``. Packed codes are asked for
+    ``ahead`` bytes before their use, and ``pace`` bytes a vector.
     """
-    values = literals(fresh, vectors, tokens, bits, form, lanes, isa)
+    values = literals(fresh, vectors, tokens, bits, form, lanes, isa, matrices)
     if values is None:
         return None
     shape = TileShape(*values[1:])
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        tile = Tile(builder, shape, [args[0], *args[2:5]], args[5:8], args[10:12])
-        tile.place_vectors(args[1])
-        places, totals = tile.sums_at(args[9], total_type(shape.lanes), fresh=values[0])
+        tile = Tile(builder, shape, args[:6], args[6:9], args[11:13])
+        places, totals = tile.sums_at(args[10], total_type(shape.lanes), fresh=values[0])
 
         def fold(part: int, factor: int) -> None:
             for cell, total in enumerate(totals):
                 builder.store(tile.fold(builder.load(total), cell, part, factor), total)
 
-        bodies = builder.udiv(args[8], integer(shape.at_once))
+        bodies = builder.udiv(args[9], integer(shape.at_once))
         if not tile.depth:
             tile.start([builder.load(total) for total in totals])
             tile.bodies(bodies, [0])
@@ -72,8 +73,8 @@ def row_tile(  # type: ignore[no-untyped-def]
             store_to(builder, value, place)
         return context.get_dummy_value()
 
-    literal = (fresh, vectors, tokens, bits, form, lanes, isa)
-    return types.void(*[types.intp] * 12, *literal), codegen
+    literal = (fresh, vectors, tokens, bits, form, lanes, isa, matrices)
+    return types.void(*[types.intp] * 13, *literal), codegen
 
 
 def _in_units(tile: Tile, bodies: Any, fold: Callable[[int, int], None]) -> None:

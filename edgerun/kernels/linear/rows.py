@@ -12,20 +12,17 @@ float32 accumulation over B of them adds at most B * 2**-24 of the sum of magnit
 
 from __future__ import annotations
 
-from typing import Any
-
-from numba import float32, int32, njit
+from numba import float32
 
 from edgerun.formats.trits import DIGITS
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
-from edgerun.kernels.lang.simd import cast, fma, load, reduce_add, splat, store
+from edgerun.kernels.lang.simd import fma, load, reduce_add, splat
 from edgerun.kernels.lang.tiles import scratch
-from edgerun.kernels.lang.word import float_at, int_at, set_float, word
-from edgerun.kernels.linear.block_tiles import block_tile
+from edgerun.kernels.lang.word import float_at, word
 from edgerun.kernels.linear.float_tiles import float_tile
-from edgerun.kernels.linear.row_tiles import row_tile
+from edgerun.kernels.linear.outputs import block_values, finish, linear_store, row_values
 from edgerun.kernels.linear.tiles import K_STEP, PACKED, TRITS, zero_point
-from edgerun.kernels.linear.turns import in_turns, turn_of, vectors_of
+from edgerun.kernels.linear.turns import ALONE, block_multiply, in_turns, row_multiply
 
 # Arguments that linear kernels share.
 OUTPUTS = (
@@ -43,114 +40,18 @@ BLOCK = (
 )
 
 
-@njit
-def finish(a: Arguments, row: int, n: int, value: float) -> None:
-    """Adds bias and residual and stores one output, unless ``n`` is padding."""
-    if n < a.n:
-        index = row * a.out_stride + n
-        if a.bias != 0:
-            value += float_at(a.bias, n)
-        if a.accumulate != 0:
-            value += float_at(a.out, index)
-        set_float(a.out, index, value)
-
-
-@njit(inline="always")
-def finish_vector(a, row, n, value, lanes):  # type: ignore[no-untyped-def]
-    """The same for outputs ``n``, ``n + 1``, ..., none of which is padding."""
-    place = a.out + (row * a.out_stride + n) * 4
-    if a.bias != 0:
-        value = value + load(a.bias + n * 4, "f32", lanes)
-    if a.accumulate != 0:
-        value = value + load(place, "f32", lanes)
-    store(place, value)
-
-
-def row_store(middle: int, lanes: int, vectors: int) -> Any:
-    """The function that scales and stores int32 ``sums[count, vectors, floats]``.
-
-    ``middle`` is what codes are above the weights they stand for.
-
-    They belong to batch rows from ``row`` on and to panels from ``panel`` on, ``apart`` from each
-    other; those more than ``last`` further are none.
-    """
-    floats = lanes // 4
-
-    @njit(inline="always")
-    def store_rows(a, row, count, panel, apart, last, sums):  # type: ignore[no-untyped-def]
-        for t in range(row, row + count):
-            offset = middle * int_at(a.x_sum, t)
-            factor = float_at(a.x_scale, t)
-            for v in range(vectors):
-                n, at = (panel + v * apart) * floats, sums + v * lanes
-                if v * apart <= last and n + floats <= a.n:
-                    total = load(at, "i32", floats) - splat(int32(offset), "i32", floats)
-                    value = cast(total, "f32") * splat(factor, "f32", floats)
-                    value = value * load(a.scales + n * 4, "f32", floats)
-                    finish_vector(a, t, n, value, floats)
-                elif v * apart <= last:
-                    for r in range(a.n - n):
-                        single = float32(int_at(at, r) - offset) * factor
-                        finish(a, t, n + r, single * float_at(a.scales, n + r))
-            sums += vectors * lanes
-
-    return store_rows
-
-
-def block_store(lanes: int, vectors: int) -> Any:
-    """The function that stores float32 sums likewise."""
-    floats = lanes // 4
-
-    @njit(inline="always")
-    def store_rows(a, row, count, panel, apart, last, sums):  # type: ignore[no-untyped-def]
-        for t in range(row, row + count):
-            for v in range(vectors):
-                n, at = (panel + v * apart) * floats, sums + v * lanes
-                if v * apart <= last and n + floats <= a.n:
-                    finish_vector(a, t, n, load(at, "f32", floats), floats)
-                elif v * apart <= last:
-                    for r in range(a.n - n):
-                        finish(a, t, n + r, float_at(at, r))
-            sums += vectors * lanes
-
-    return store_rows
-
-
 def row_turns(bits: int, form: str, lanes: int, isa: str) -> Body:
     """A kernel over rows with one scale."""
-
-    def turn(tokens: int) -> Any:
-        vectors = vectors_of(bits, isa, tokens)
-
-        @njit(inline="always")
-        def multiply(a, row, panel, apart, last, sums, ahead, pace):  # type: ignore[no-untyped-def]
-            tiles, stride = a.tiles, a.x_stride
-            row_tile(
-                a.codes + panel * tiles * lanes,
-                tiles * lanes,
-                apart,
-                last,
-                lanes,
-                a.x + row * stride,
-                stride,
-                tokens - 1,
-                tiles,
-                sums,
-                ahead,
-                pace,
-                1,
-                vectors,
-                tokens,
-                bits,
-                form,
-                lanes,
-                isa,
-            )
-
-        store_rows = row_store(zero_point(bits, isa, form), lanes, vectors)
-        return turn_of(tokens, vectors, multiply, store_rows)
-
-    return in_turns(turn, bits, lanes, isa, blocks=False)
+    values = row_values(zero_point(bits, isa, form))
+    return in_turns(
+        row_multiply(bits, form, lanes, isa, ALONE),
+        lambda vectors: linear_store(values, lanes, vectors),
+        bits,
+        lanes,
+        isa,
+        sides=ALONE,
+        blocks=False,
+    )
 
 
 @kernel("linear_row", ROW + " lookup")
@@ -185,45 +86,15 @@ def linear_block(bits: int, lanes: int, block: int, isa: str) -> Body:
     ``[rows, blocks]``, the sum of the block's codes; ``scales`` is float32 ``[panels, blocks,
     lanes / 4]``. The first rows are left out if other kernels do them, as in ``linear_row``.
     """
-
-    def turn(tokens: int) -> Any:
-        vectors = vectors_of(bits, isa, tokens)
-
-        @njit(inline="always")
-        def multiply(a, row, panel, apart, last, sums, ahead, pace):  # type: ignore[no-untyped-def]
-            tiles, stride, blocks = a.tiles, a.x_stride, a.blocks
-            at = row * blocks * 4
-            block_tile(
-                a.codes + panel * tiles * lanes,
-                tiles * lanes,
-                apart,
-                last,
-                lanes,
-                a.x + row * stride,
-                stride,
-                tokens - 1,
-                a.scales + panel * blocks * lanes,
-                last,
-                a.x_scale + at,
-                a.x_sum + at,
-                blocks,
-                blocks,
-                sums,
-                ahead,
-                pace,
-                1,
-                vectors,
-                tokens,
-                bits,
-                PACKED,
-                lanes,
-                isa,
-                block,
-            )
-
-        return turn_of(tokens, vectors, multiply, block_store(lanes, vectors))
-
-    return in_turns(turn, bits, lanes, isa, blocks=True)
+    return in_turns(
+        block_multiply(bits, lanes, block, isa, ALONE),
+        lambda vectors: linear_store(block_values, lanes, vectors),
+        bits,
+        lanes,
+        isa,
+        sides=ALONE,
+        blocks=True,
+    )
 
 
 @kernel(

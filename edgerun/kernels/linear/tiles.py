@@ -70,6 +70,7 @@ class TileShape:
         form: how codes lie in memory: ``PACKED``, ``TRITS`` or ``UNPACKED``, one byte each.
         lanes: bytes of a vector.
         isa: instruction set.
+        matrices: that the vectors belong to, as many of each.
     """
 
     vectors: int
@@ -78,6 +79,7 @@ class TileShape:
     form: str
     lanes: int
     isa: str
+    matrices: int
 
     @property
     def planes(self) -> int:
@@ -127,13 +129,10 @@ class Tile:
         self, builder: Any, shape: TileShape, w: list[Any], x: list[Any], prefetch: list[Any]
     ) -> None:
         self.builder, self.shape, self.dots = builder, shape, DOTS[isa_of(shape.isa).dots]
-        address, apart, last, self.w_step = w
-        self.numbers = [
-            at_most(builder, builder.mul(apart, integer(vector)), last)
-            for vector in range(shape.vectors)
-        ]
-        self.w_base, self.w_offset = address, variable(builder, integer(0))
-        self.w = [address] * shape.vectors
+        address, panel_bytes, apart, last, between, self.w_step = w
+        numbers = numbers_of(builder, shape, apart, last)
+        self.w = places_of(builder, shape, address, numbers, panel_bytes, between)
+        self.w_offset = variable(builder, integer(0))
         start, stride, last_token = x
         self.x_stride = stride
         self.tokens = [
@@ -148,13 +147,6 @@ class Tile:
         sets = 1 if shape.form == UNPACKED else shape.parts * (1 + shape.paired)
         self.partials = [variable(builder, zero) for _ in range(sets * shape.cells)]
         self.depth = self.dots.depth(shape.part_bits)
-
-    def place_vectors(self, panel_bytes: Any) -> None:
-        """Says how far apart neighbouring vectors of weight rows are."""
-        self.w = [
-            self.builder.add(self.w_base, self.builder.mul(number, panel_bytes))
-            for number in self.numbers
-        ]
 
     def sums_at(self, address: Any, kind: Vec, *, fresh: bool) -> tuple[list[Any], list[Any]]:
         """Where the sums of each cell lie in memory, and variables that hold them, or zeros."""
@@ -336,6 +328,33 @@ class Tile:
         low, high = (shuffle(builder, value, value, range(n, n + size)) for n in (0, size))
         hidden = [builder.call(hide, [half]) for half in (low, high)]
         return shuffle(builder, hidden[0], hidden[1], range(count))
+
+
+def numbers_of(builder: Any, shape: TileShape, apart: Any, last: Any) -> list[Any]:
+    """Which panel of its matrix each vector is, counted from the first; ``last`` at most."""
+    panels = shape.vectors // shape.matrices
+    return [
+        at_most(builder, builder.mul(apart, integer(vector % panels)), last)
+        for vector in range(shape.vectors)
+    ]
+
+
+def places_of(
+    builder: Any, shape: TileShape, start: Any, numbers: list[Any], size: Any, between: Any
+) -> list[Any]:
+    """Addresses of what belongs to each vector.
+
+    Those of a matrix are ``size`` times their numbers apart, matrices ``between``.
+    """
+    panels = shape.vectors // shape.matrices
+    matrices = [
+        builder.add(start, builder.mul(between, integer(matrix)))
+        for matrix in range(shape.matrices)
+    ]
+    return [
+        builder.add(matrices[vector // panels], builder.mul(number, size))
+        for vector, number in enumerate(numbers)
+    ]
 
 
 def at_most(builder: Any, value: Any, limit: Any) -> Any:

@@ -3,11 +3,15 @@
 Weights are read from memory once: batch rows take turns, four, two or one at a time, while a few
 panels are in the caches. Where several rows keep a core busy, hardware does not ask for weights in
 time: turns ask for those that they or the next ones will need.
+
+A tile has panels of one matrix, or of a gate and an up projection in the same places, so that their
+outputs meet in one kernel and both are read as one stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from numba import njit
@@ -17,11 +21,127 @@ from edgerun.kernels.lang.intrinsics import prefetch
 from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import word
-from edgerun.kernels.linear.tiles import AHEAD_BYTES, LINE, SCALES_AHEAD_BYTES, parts
+from edgerun.kernels.linear.block_tiles import block_tile
+from edgerun.kernels.linear.row_tiles import row_tile
+from edgerun.kernels.linear.tiles import AHEAD_BYTES, LINE, PACKED, SCALES_AHEAD_BYTES, parts
 
 STREAMS = 4  # panels that are read side by side where memory is not the limit
+MOST_TOKENS = 4  # batch rows of a turn; eight gain nothing where their sums have registers
 SHARED_BYTES = 24 * 1024  # of a panel, at most, that turns ask for together: 20 KB gain, 40 lose
 HIDDEN_PRODUCTS = 8  # that a byte of codes can be multiplied by while the next ones are read
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Matrices that are multiplied side by side.
+
+    Attributes:
+        matrices: how many there are.
+        distances: of the arguments, how far codes and scales of the second are from the first's.
+    """
+
+    matrices: int
+    distances: Any
+
+
+@njit(inline="always")
+def _nowhere(a):  # type: ignore[no-untyped-def]
+    return 0, 0
+
+
+@njit(inline="always")
+def _to_up(a):  # type: ignore[no-untyped-def]
+    return a.up_codes - a.codes, a.up_scales - a.scales
+
+
+ALONE, GATE_AND_UP = Sides(1, _nowhere), Sides(2, _to_up)
+
+
+def row_multiply(
+    bits: int, form: str, lanes: int, isa: str, sides: Sides
+) -> Callable[[int, int], Any]:
+    """Makes, of numbers of batch rows and vectors, what computes tiles of int32 sums."""
+    matrices, distances = sides.matrices, sides.distances
+
+    def multiply_of(tokens: int, vectors: int) -> Any:
+        @njit(inline="always")
+        def multiply(a, row, count, panel, apart, last, sums, ahead, pace):  # type: ignore[no-untyped-def]
+            tiles, stride, between = a.tiles, a.x_stride, distances(a)[0]
+            row_tile(
+                a.codes + panel * tiles * lanes,
+                tiles * lanes,
+                apart,
+                last,
+                between,
+                lanes,
+                a.x + row * stride,
+                stride,
+                count - 1,
+                tiles,
+                sums,
+                ahead,
+                pace,
+                1,
+                vectors,
+                tokens,
+                bits,
+                form,
+                lanes,
+                isa,
+                matrices,
+            )
+
+        return multiply
+
+    return multiply_of
+
+
+def block_multiply(
+    bits: int, lanes: int, block: int, isa: str, sides: Sides
+) -> Callable[[int, int], Any]:
+    """The same for tiles of float32 sums of scaled blocks."""
+    matrices, distances = sides.matrices, sides.distances
+
+    def multiply_of(tokens: int, vectors: int) -> Any:
+        @njit(inline="always")
+        def multiply(a, row, count, panel, apart, last, sums, ahead, pace):  # type: ignore[no-untyped-def]
+            tiles, stride, blocks = a.tiles, a.x_stride, a.blocks
+            between, scales_between = distances(a)
+            at = row * blocks * 4
+            block_tile(
+                a.codes + panel * tiles * lanes,
+                tiles * lanes,
+                apart,
+                last,
+                between,
+                lanes,
+                a.x + row * stride,
+                stride,
+                count - 1,
+                a.scales + panel * blocks * lanes,
+                last,
+                scales_between,
+                a.x_scale + at,
+                a.x_sum + at,
+                blocks,
+                blocks,
+                sums,
+                ahead,
+                pace,
+                1,
+                vectors,
+                tokens,
+                bits,
+                PACKED,
+                lanes,
+                isa,
+                matrices,
+                block,
+            )
+
+        return multiply
+
+    return multiply_of
 
 
 @njit(inline="always")
@@ -41,70 +161,104 @@ def _streams(bits: int, isa: str, tokens: int) -> int:
     return isa_of(isa).streams if tokens * 8 // bits <= HIDDEN_PRODUCTS else STREAMS
 
 
-def vectors_of(bits: int, isa: str, tokens: int) -> int:
-    """Panels of a tile: their partial sums fill half of the registers."""
-    room = isa_of(isa).registers // 2 // isa_of(isa).partial
-    return min(_streams(bits, isa, tokens), room // tokens // parts(bits, isa))
+def _vectors(bits: int, isa: str, tokens: int, matrices: int) -> int:
+    """Panels of a tile, of all matrices together: their sums fill half of the registers."""
+    room = isa_of(isa).registers // 2 // isa_of(isa).partial // parts(bits, isa)
+    return max(matrices, min(_streams(bits, isa, tokens), room // tokens))
 
 
-def turn_of(tokens: int, vectors: int, multiply: Any, store_rows: Any) -> Any:
-    """The function that computes and stores the outputs of ``tokens`` rows and ``streams`` panels.
-
-    ``multiply(a, row, panel, apart, last, sums, ahead, pace)`` computes those of ``vectors``
-    panels.
-    """
-
-    @njit
-    def turn(a, row, panel, streams, apart, last, sums, ahead, pace):  # type: ignore[no-untyped-def]
-        for stream in range(0, streams, vectors):
-            distance = stream * apart
-            if distance <= last:
-                multiply(a, row, panel + distance, apart, last - distance, sums, ahead, pace)
-                store_rows(a, row, tokens, panel + distance, apart, last - distance, sums)
-
-    return turn
-
-
-def in_turns(turn: Callable[[int], Any], bits: int, lanes: int, isa: str, *, blocks: bool) -> Body:
+def in_turns(
+    multiply: Callable[[int, int], Any],
+    store: Callable[[int], Any],
+    bits: int,
+    lanes: int,
+    isa: str,
+    *,
+    sides: Sides,
+    blocks: bool,
+) -> Body:
     """The loops around tiles: panels, and the batch rows that take turns with them.
 
-    ``turn(tokens)`` makes a function as ``turn_of`` does; ``blocks`` says whether scales come in
-    blocks. The argument ``lookup`` says which rows other kernels do.
+    ``multiply`` makes the function that computes a tile, of its batch rows and vectors, ``store``
+    the one that stores it (``outputs.py``); ``blocks`` says whether scales come in blocks. The
+    argument ``lookup`` says which rows other kernels do.
     """
-    four_rows, two_rows, one_row = turn(4), turn(2), turn(1)
+    matrices, ask = sides.matrices, _asking(lanes, sides, blocks=blocks)
+
+    def turn(tokens: int) -> Any:
+        vectors = _vectors(bits, isa, tokens, matrices)
+        return _turn_of(vectors // matrices, multiply(tokens, vectors), store(vectors))
+
+    four_rows, two_rows, one_row = turn(MOST_TOKENS), turn(2), turn(1)
     streams_of_four, streams_of_two, streams_of_one = (
-        _streams(bits, isa, tokens) for tokens in (4, 2, 1)
+        max(1, _streams(bits, isa, tokens) // matrices) for tokens in (MOST_TOKENS, 2, 1)
     )
-    sums_bytes = 4 * STREAMS * lanes
-    longest_shared = SHARED_BYTES if 4 * 8 // bits <= HIDDEN_PRODUCTS else 0
+    sums_bytes = STREAMS * MOST_TOKENS * lanes
+    longest_shared = SHARED_BYTES if MOST_TOKENS * 8 // bits <= HIDDEN_PRODUCTS else 0
 
     def body(a: Arguments, chunk: int) -> None:
         rows, begin = word(a.rows, 0), chunk * a.step
         end = min(a.panels, begin + a.step)
         first = lookup_rows(rows, a.lookup)
         count = rows - first
-        streams = streams_of_one if count == 1 else streams_of_two if count < 4 else streams_of_four
+        streams = streams_of_one if count == 1 else streams_of_two if count < 3 else streams_of_four
         apart = (end - begin + streams - 1) // streams
         sums = scratch(sums_bytes)
-        ahead, share, pace = _prefetching(a.tiles * lanes, (count + 3) // 4, longest_shared, lanes)
+        turns = (count + MOST_TOKENS - 1) // MOST_TOKENS
+        ahead, share, pace = _prefetching(a.tiles * lanes, turns, longest_shared, lanes)
         if count > 1:
             for panel in range(begin, begin + streams * apart, apart):
-                _prefetch(a.codes + panel * a.tiles * lanes, ahead)
-                if blocks:
-                    _prefetch(a.scales + panel * a.blocks * lanes, SCALES_AHEAD_BYTES)
+                ask(a, panel, ahead)
+        # Three rows alone are a turn of four: while memory is waited for, the fourth costs nothing.
+        last_four = first if count == 3 else rows - MOST_TOKENS
         for panel in range(begin, begin + apart):
             last, row, at = end - 1 - panel, first, ahead
-            while row + 4 <= rows:
-                four_rows(a, row, panel, streams, apart, last, sums, at, pace)
-                row += 4
+            while row <= last_four:
+                some = min(MOST_TOKENS, rows - row)
+                four_rows(a, row, some, panel, streams, apart, last, sums, at, pace)
+                row += MOST_TOKENS
                 at += share
             if row + 2 <= rows:
-                two_rows(a, row, panel, streams, apart, last, sums, at, pace)
+                two_rows(a, row, 2, panel, streams, apart, last, sums, at, pace)
                 row += 2
             if row < rows:
-                one_row(a, row, panel, streams, apart, last, sums, at, pace)
+                one_row(a, row, 1, panel, streams, apart, last, sums, at, pace)
 
     return body
+
+
+def _asking(lanes: int, sides: Sides, *, blocks: bool) -> Any:
+    """The function that asks for the first ``ahead`` bytes of a panel, and for their scales."""
+    matrices, distances = sides.matrices, sides.distances
+
+    @njit(inline="always")
+    def ask(a, panel, ahead):  # type: ignore[no-untyped-def]
+        to_codes, to_scales = distances(a)
+        for matrix in range(matrices):
+            _prefetch(a.codes + panel * a.tiles * lanes + matrix * to_codes, ahead)
+            if blocks:
+                scales = a.scales + panel * a.blocks * lanes + matrix * to_scales
+                _prefetch(scales, SCALES_AHEAD_BYTES)
+
+    return ask
+
+
+def _turn_of(panels: int, multiply: Any, store_rows: Any) -> Any:
+    """The function that computes and stores the outputs of ``count`` rows and ``streams`` panels.
+
+    ``multiply`` computes those of ``panels``.
+    """
+
+    @njit
+    def turn(a, row, count, panel, streams, apart, last, sums, ahead, pace):  # type: ignore[no-untyped-def]
+        for stream in range(0, streams, panels):
+            distance = stream * apart
+            if distance <= last:
+                left = last - distance
+                multiply(a, row, count, panel + distance, apart, left, sums, ahead, pace)
+                store_rows(a, row, count, panel + distance, apart, left, sums)
+
+    return turn
 
 
 @njit(inline="always")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 
 from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight
+from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.layouts.stream import to_stream
 from edgerun.kernels.run.program import ThreadTeam
 from edgerun.ops import linear
@@ -35,13 +39,20 @@ def x() -> F32:
     return random((ROWS, K))
 
 
-def product(kernel: str, packed: PackedWeight, x: F32, lanes: int, params: dict[str, Any]) -> F32:
-    """``x`` times the weight by one kernel, ``[rows, N]``."""
+def product(
+    kernel: str,
+    packed: PackedWeight,
+    x: F32,
+    lanes: int,
+    params: dict[str, Any],
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> F32:
+    """``x`` times the weight by one kernel, ``[rows, N]``; ``more`` are further arguments."""
     weight = to_stream(packed, lanes, row_scale=False)
     out = np.zeros((len(x), N), np.float32)
     fields = stream_fields(weight, STEP) | rounded_block(x, weight.padded_k, packed.block)
-    fields |= {"bias": 0, "accumulate": 0, "out": out, "out_stride": N, "n": N, "lookup": 0}
-    if kernel != "linear_block":
+    fields |= {"bias": 0, "accumulate": 0, "out": out, "out_stride": N, "n": N, "lookup": 0, **more}
+    if kernel not in ("linear_block", "gated_block"):
         del fields["lookup"]
     params = {"bits": weight.bits, "lanes": weight.lanes, "block": packed.block, **params}
     team = ThreadTeam(1)
@@ -76,6 +87,43 @@ def test_one_row_and_many_have_the_same_bits(
         np.testing.assert_array_equal(alone[0], every[row])
     many = product("gemm_block", packed, x[:20], lanes, {"isa": isa, "tokens": 4})
     np.testing.assert_array_equal(many, every[:20])
+
+
+@pytest.mark.parametrize("isa", [isa for isa, _ in VECTORS])
+def test_a_batch_of_any_height_has_the_bits_of_its_rows(isa: str, x: F32) -> None:
+    """Turns take one row to four, and three alone are one that is not full."""
+    packed = packed_weight(FORMS[0], N, K, row_scale=False)
+    lanes = isa_of(isa).vector_bytes
+    every = product("linear_block", packed, x[:1], lanes, {"isa": isa})
+    for height in range(2, 12):
+        found = product("linear_block", packed, x[:height], lanes, {"isa": isa})
+        np.testing.assert_array_equal(found[: len(every)], every)
+        every = found
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 20])
+@pytest.mark.parametrize("form", FORMS[:3], ids=str)
+@pytest.mark.parametrize("isa", [isa for isa, _ in VECTORS])
+def test_gate_and_up_side_by_side_have_the_bits_of_three_kernels(
+    isa: str, form: tuple[str, int], rows: int, x: F32
+) -> None:
+    lanes = isa_of(isa).vector_bytes
+    weights = [packed_weight(form, n, K, row_scale=False) for n in (N, N + 1)]
+    weights[1] = replace(
+        weights[1], shape=(N, K), codes=weights[1].codes[1:], scales=weights[1].scales[1:]
+    )
+    gate, up = (product("linear_block", each, x[:rows], lanes, {"isa": isa}) for each in weights)
+    team, expected = ThreadTeam(1), np.zeros_like(gate)
+    fields: dict[str, Any] = {"gate": gate, "up": up, "out": expected, "width": N, "pieces": 1}
+    fields |= {name: N for name in ("gate_stride", "up_stride", "out_stride")}
+    params = {"activation": "silu", "lanes": lanes // 4}
+    run("gate", Call(params, fields, rows, lambda: None), team)
+    team.close()
+    side = to_stream(weights[1], lanes, row_scale=False)
+    more = {"up_codes": side.codes, "up_scales": side.scales, "up_bias": 0}
+    params = {"isa": isa, "activation": "silu"}
+    found = product("gated_block", weights[0], x[:rows], lanes, params, more)
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("form", FORMS[:4], ids=str)

@@ -36,6 +36,12 @@ GOALS = (
     Goal("bitnet-2b-4t", "llamacpp:tq2_0", "prefill-512", 10.0),
     Goal("bitnet-2b-4t", "llamacpp:q4_0", "prefill-512", 4.0),
     Goal("bitnet-2b-4t", SAME_BUNDLE, "prefill-512", 5.0),
+    Goal("olmoe-1b-7b", "llamacpp:q4_0", DECODE, 1.3),
+    Goal("olmoe-1b-7b", "llamacpp:q4_0", "prefill-512", 2.0),
+    Goal("olmoe-1b-7b", SAME_BUNDLE, DECODE, 4.0),
+    Goal("qwen3-30b-a3b-8", "llamacpp:q4_0", DECODE, 1.3),
+    Goal("qwen3-30b-a3b-8", "llamacpp:q4_0", "prefill-512", 2.0),
+    Goal("qwen3-30b-a3b-8", SAME_BUNDLE, DECODE, 4.0),
 )
 # Elsewhere edgerun is to be ahead of everyone.
 AHEAD_AT = ("llama-3.2-1b", "default")

@@ -1,8 +1,9 @@
-"""Writes a GGUF file with random weights in the shape of a BitNet b1.58 or Llama model.
+"""Writes a GGUF file with random weights in the shape of a known model.
 
 The blocks are made of random bytes directly (llama.cpp, ``ggml-common.h``): how fast a file runs
 does not depend on what its weights are. What is stored in which type follows llama.cpp's own
-quantiser for a tied model (``llama-quant.cpp``): the embedding, which is the head too, in Q6_K.
+quantiser (``llama-quant.cpp``): the head in Q6_K, which is the embedding too if they are tied, and
+routers in float32.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 
 U8 = NDArray[np.uint8]
 Type = gguf.GGMLQuantizationType
-ARCHITECTURES = ("bitnet", "llama")  # by model_type
+# llama.cpp's names of architectures, by model_type.
+ARCHITECTURES = {"bitnet": "bitnet", "llama": "llama", "olmoe": "olmoe", "qwen3_moe": "qwen3moe"}
 BODY_TYPES = {"tq2_0": Type.TQ2_0, "tq1_0": Type.TQ1_0, "q4_0": Type.Q4_0}
 HEAD_TYPE = Type.Q6_K
 # Bytes of a block after (or before) which its float16 scale lies, and the range of its codes.
@@ -29,15 +31,13 @@ def write(config: Mapping[str, Any], path: Path, body: str, seed: int = 0) -> No
     """Writes the file, a tensor at a time; it appears when complete.
 
     Args:
-        config: the ``config.json`` of a BitNet or Llama model with a tied head.
+        config: the ``config.json`` of a model of one of ``ARCHITECTURES``.
         path: file to make.
         body: storage of the projections, a key of ``BODY_TYPES``.
         seed: of the random bytes.
     """
     partial = path.with_suffix(".partial")
-    assert config["model_type"] in ARCHITECTURES, config["model_type"]
-    assert config["tie_word_embeddings"], "an untied head"
-    writer = gguf.GGUFWriter(partial, config["model_type"])
+    writer = gguf.GGUFWriter(partial, ARCHITECTURES[config["model_type"]])
     _add_config(writer, config)
     shapes = tensor_shapes(config, BODY_TYPES[body])
     for name, (kind, shape) in shapes.items():
@@ -61,35 +61,79 @@ def write(config: Mapping[str, Any], path: Path, body: str, seed: int = 0) -> No
 
 def tensor_shapes(config: Mapping[str, Any], body: Type) -> dict[str, tuple[Type, tuple[int, ...]]]:
     """Returns type and shape (rows, columns) of every tensor, in file order."""
-    hidden, ffn = config["hidden_size"], config["intermediate_size"]
-    inner = _head_dim(config) * config["num_attention_heads"]
-    kv = _head_dim(config) * config["num_key_value_heads"]
-    sub_norms = config["model_type"] == "bitnet"
-    shapes: dict[str, tuple[Type, tuple[int, ...]]] = {
-        "token_embd.weight": (HEAD_TYPE, (config["vocab_size"], hidden)),
-        "output_norm.weight": (Type.F32, (hidden,)),
-    }
+    hidden = config["hidden_size"]
+    table = (config["vocab_size"], hidden)
+    shapes: dict[str, tuple[Type, tuple[int, ...]]] = {"output_norm.weight": (Type.F32, (hidden,))}
+    if config["tie_word_embeddings"]:
+        shapes["token_embd.weight"] = (HEAD_TYPE, table)
+    else:
+        shapes |= {"token_embd.weight": (body, table), "output.weight": (HEAD_TYPE, table)}
     for layer in range(config["num_hidden_layers"]):
-        at = f"blk.{layer}."
-        norms = {"attn_norm": hidden, "ffn_norm": hidden}
-        if sub_norms:
-            norms |= {"attn_sub_norm": inner, "ffn_sub_norm": ffn}
-        for name, width in norms.items():
-            shapes[f"{at}{name}.weight"] = (Type.F32, (width,))
-        for name, rows in (("attn_q", inner), ("attn_k", kv), ("attn_v", kv)):
-            shapes[f"{at}{name}.weight"] = (body, (rows, hidden))
-        shapes[f"{at}attn_output.weight"] = (body, (hidden, inner))
-        for name, rows, columns in (
-            ("ffn_gate", ffn, hidden),
-            ("ffn_up", ffn, hidden),
-            ("ffn_down", hidden, ffn),
-        ):
-            shapes[f"{at}{name}.weight"] = (body, (rows, columns))
+        of_layer = {
+            **{name: (Type.F32, (width,)) for name, width in _norms(config).items()},
+            **{name: (body, shape) for name, shape in _attention(config).items()},
+            **_feed_forward(config, body),
+        }
+        shapes |= {f"blk.{layer}.{name}.weight": made for name, made in of_layer.items()}
     return shapes
+
+
+def _norms(config: Mapping[str, Any]) -> dict[str, int]:
+    """Width of each norm of a layer."""
+    hidden, head_dim, inner = config["hidden_size"], _head_dim(config), _inner(config)
+    further: dict[str, dict[str, int]] = {
+        "bitnet": {"attn_sub_norm": inner, "ffn_sub_norm": config["intermediate_size"]},
+        "olmoe": {"attn_q_norm": inner, "attn_k_norm": head_dim * config["num_key_value_heads"]},
+        "qwen3_moe": {"attn_q_norm": head_dim, "attn_k_norm": head_dim},
+    }
+    return {"attn_norm": hidden, "ffn_norm": hidden} | further.get(config["model_type"], {})
+
+
+def _attention(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Rows and columns of the projections of attention."""
+    hidden, inner = config["hidden_size"], _inner(config)
+    kv = _head_dim(config) * config["num_key_value_heads"]
+    return {
+        "attn_q": (inner, hidden),
+        "attn_k": (kv, hidden),
+        "attn_v": (kv, hidden),
+        "attn_output": (hidden, inner),
+    }
+
+
+def _feed_forward(config: Mapping[str, Any], body: Type) -> dict[str, tuple[Type, tuple[int, ...]]]:
+    """Type and shape of the projections of the feed-forward layer, dense or of experts."""
+    hidden, experts = config["hidden_size"], config.get("num_experts", 0)
+    width = config.get("moe_intermediate_size", config["intermediate_size"])
+    shapes = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
+    if not experts:
+        return {f"ffn_{name}": (body, shape) for name, shape in shapes.items()}
+    stacks = {f"ffn_{name}_exps": (body, (experts, *shape)) for name, shape in shapes.items()}
+    return {"ffn_gate_inp": (Type.F32, (experts, hidden)), **stacks}
+
+
+def token_bytes(path: Path) -> int:
+    """Bytes of weights that one token reads of a file, which has a head unless that is tied."""
+    reader = gguf.GGUFReader(path)
+    fields = {name.partition(".")[2]: field for name, field in reader.fields.items()}
+    share = 1.0
+    if "expert_count" in fields:
+        count, used = (fields[name].contents() for name in ("expert_count", "expert_used_count"))
+        share = used / count
+    names = {tensor.name for tensor in reader.tensors}
+    unread = {"token_embd.weight"} if "output.weight" in names else set()
+    total = sum(
+        tensor.n_bytes * (share if "_exps." in tensor.name else 1)
+        for tensor in reader.tensors
+        if tensor.name not in unread
+    )
+    return round(total)
 
 
 def tensor(kind: Type, shape: tuple[int, ...], generator: np.random.Generator) -> NDArray[Any]:
     """Makes one tensor whose products keep the size of what they multiply."""
+    if kind == Type.F32 and len(shape) > 1:  # a router, which is to choose evenly
+        return generator.standard_normal(shape, np.float32) * np.float32(shape[-1] ** -0.5)
     if kind == Type.F32:
         return np.ones(shape, np.float32)
     weights, size = gguf.GGML_QUANT_SIZES[kind]
@@ -128,9 +172,21 @@ def _add_config(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_rope_dimension_count(_head_dim(config))
+    if "num_experts" in config:
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+    if "moe_intermediate_size" in config:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if "head_dim" in config:
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("no_vocab")
 
 
 def _head_dim(config: Mapping[str, Any]) -> int:
     return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+
+
+def _inner(config: Mapping[str, Any]) -> int:
+    return _head_dim(config) * int(config["num_attention_heads"])

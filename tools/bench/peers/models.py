@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgerun.formats.base import PackedWeight
+from edgerun.graph.shapes import node_work
 from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
 from tools.bench import random_model
@@ -89,6 +90,14 @@ PRESETS: dict[str, Preset] = {
             "genai:w4g32",
         ),
     ),
+    "olmoe-1b-7b": Preset(
+        random_model.PRESETS["olmoe-1b-7b"], ("w4g32",), ("llamacpp:q4_0", "onnxruntime:w4g32")
+    ),
+    "qwen3-30b-a3b-8": Preset(
+        {**random_model.PRESETS["qwen3-30b-a3b"], "num_hidden_layers": 8},
+        ("w4g32",),
+        ("llamacpp:q4_0", "onnxruntime:w4g32"),
+    ),
     DEFAULT_MODEL: Preset(
         None,
         ("as-shipped",),
@@ -138,17 +147,21 @@ def gguf_file(preset: str, body: str, folder: Path) -> Path:
 
 @cache
 def step_bytes(kind: str, path: Path) -> int:
-    """Bytes of weights that a decode step of a runtime reads.
+    """Bytes of weights that a decode step of a runtime reads: of experts those of one token.
 
-    A GGUF file's tied embedding is its head, so a step reads the whole file. edgerun keeps one
-    scale a row of a native ternary matrix, where the bundle repeats it for every block.
+    A tied embedding is the head too. edgerun keeps one scale a row of a native ternary matrix,
+    where the bundle repeats it for every block.
     """
     if not path.is_dir():
-        return weight_bytes(path)
+        from tools.bench.peers.gguf_file import token_bytes
+
+        return token_bytes(path)
     graph = open_bundle(path).graph
     total = 0
     for node in graph.nodes:
         weight = graph.constants.get(node.inputs[1]) if node.op == "linear" else None
+        if node.op == "experts":
+            total += round(node_work(graph, node, graph.shapes).read_nbytes(1))
         if isinstance(weight, PackedWeight):
             by_row = kind == "edgerun" and node.attrs["activations"] == "int8_row"
             total += weight.codes.nbytes + (4 * weight.shape[0] if by_row else weight.scales.nbytes)

@@ -6,6 +6,7 @@ weights (``dispatch.py``).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -39,6 +40,8 @@ INSTRUCTIONS = 9  # of a layer
 # Of an expert, on average. Up to here the kernels for few rows are as fast or faster: measured with
 # OLMoE's shape in int4 and ternary, avx512vnni.
 ROWS_TO_UNPACK = 64
+# What multiplies a gate and an up projection, by the kernel that would multiply each.
+GATED: Mapping[str, str] = {"linear_row": "gated_row", "linear_block": "gated_block"}
 
 
 def emit_experts(binder: Binder, node: Node, index: int) -> None:
@@ -50,17 +53,50 @@ def emit_experts(binder: Binder, node: Node, index: int) -> None:
     places = emit_plan(binder, node, binder.values[routes_name], counted_by)
     forms = dict.fromkeys(rounding_of(weights[0], activations) for weights in (gate, up))
     taken = {form: _emit_spread(binder, node, x_name, form, places) for form in forms}
-    inner, other = (places.pool.take(gate[0].shape[0]) for _ in range(2))
-    for name, weights, out in (("gate", gate, inner), ("up", up, other)):
-        form = rounding_of(weights[0], activations)
-        _emit_product(binder, f"{node.name}/{name}", weights, taken[form], form, out, places)
-    _emit_gate(binder, node, inner, other, places)
+    inner = _emit_inner(binder, node, gate, up, taken, places)
     form = rounding_of(down[0], activations)
     gated = inner if form is None else _emit_rounding(binder, node, inner, form, places)
     made = places.pool.take(down[0].shape[0])
     _emit_product(binder, f"{node.name}/down", down, gated, form, made, places)
     emit_sum(binder, node, made, places)
-    places.give(*taken.values(), other, made, inner, *([] if form is None else [gated]))
+    places.give(*taken.values(), made, inner, *([] if form is None else [gated]))
+
+
+def _emit_inner(
+    binder: Binder,
+    node: Node,
+    gate: tuple[Prepared, ...],
+    up: tuple[Prepared, ...],
+    taken: Mapping[Rounding | None, Buffer | Rounded],
+    places: Places,
+) -> Buffer:
+    """Emits the gated inner values: in one kernel, unless their blocks of rows need another."""
+    inner = places.pool.take(gate[0].shape[0])
+    forms = [rounding_of(weights[0], node.attrs["activations"]) for weights in (gate, up)]
+    kernels = [
+        kernel_of(binder, weights[0], taken[form], form)[:2]
+        for weights, form in zip((gate, up), forms, strict=True)
+    ]
+    if kernels[0] == kernels[1] and kernels[0][0] in GATED and not _in_blocks(binder, places):
+        _emit_product(
+            binder,
+            f"{node.name}/inner",
+            gate,
+            taken[forms[0]],
+            forms[0],
+            inner,
+            places,
+            up=up,
+            activation=node.attrs["activation"],
+        )
+        return inner
+    other = places.pool.take(gate[0].shape[0])
+    sides = (("gate", gate, inner), ("up", up, other))
+    for form, (name, weights, out) in zip(forms, sides, strict=True):
+        _emit_product(binder, f"{node.name}/{name}", weights, taken[form], form, out, places)
+    _emit_gate(binder, node, inner, other, places)
+    places.give(other)
+    return inner
 
 
 def _prepared(binder: Binder, name: str, activations: str) -> tuple[Prepared, ...]:
@@ -93,12 +129,23 @@ def _emit_product(
     form: Rounding | None,
     out: Buffer,
     places: Places,
+    *,
+    up: tuple[Prepared, ...] = (),
+    activation: str = "",
 ) -> None:
-    """Emits the product of every expert's rows, in blocks of rows where these are many."""
+    """Emits the product of every expert's rows, in blocks of rows where these are many.
+
+    With ``up`` the weights are those of a gate, and both are multiplied and combined.
+    """
     first = weights[0]
     units = [_memory(weight) for weight in weights]
     name, params, extra, reads = kernel_of(binder, first, source, form)
-    nbytes = units[0]["codes"].nbytes
+    if up:
+        for unit, weight in zip(units, up, strict=True):
+            unit.update({f"up_{key}": array for key, array in _memory(weight).items()})
+        name, params = GATED[name], params | {"activation": activation}
+        extra |= {"up_bias": None, "lookup": 0}
+    nbytes = sum(array.nbytes for key, array in units[0].items() if key.endswith("codes"))
     step = panels_a_chunk(panels_of(first), nbytes, binder.threads)
     arguments: dict[str, Any] = {
         "rows": binder.frame[:1],
@@ -124,7 +171,7 @@ def _emit_product(
         reads=reads | {places.key},
         writes={out.key},
     )
-    in_blocks = name in IN_BLOCKS and by_gemm(binder) and _many_rows(binder, places)
+    in_blocks = name in IN_BLOCKS and _in_blocks(binder, places)
     lookup = {"lookup": gemm_tokens(binder.isa) * in_blocks} if name in IN_BLOCKS else {}
     emit(name, params, arguments | lookup, label=label)
     if in_blocks:
@@ -133,10 +180,11 @@ def _emit_product(
         emit(kernel, params | tokens, arguments, label=f"{label}/product")
 
 
-def _many_rows(binder: Binder, places: Places) -> bool:
+def _in_blocks(binder: Binder, places: Places) -> bool:
     """Whether experts get so many rows that unpacking their weights once pays."""
     # The kernel that uses tiles leaves small parts alone by itself.
-    return binder.isa.prompts == "amx" or places.count >= ROWS_TO_UNPACK * places.experts
+    many = binder.isa.prompts == "amx" or places.count >= ROWS_TO_UNPACK * places.experts
+    return many and by_gemm(binder)
 
 
 def _memory(weight: Prepared) -> dict[str, NDArray[Any]]:

@@ -18,7 +18,7 @@ class OnnxruntimeRunner:
     def __init__(self, session: Any, config: dict[str, Any]) -> None:
         self._session = session
         self.vocab_size = config["vocab_size"]
-        head = config["hidden_size"] // config["num_attention_heads"]
+        head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         self._empty = np.zeros((1, config["num_key_value_heads"], 0, head), np.float32)
         names = [value.name for value in session.get_outputs()]
         self._presents = [name for name in names if name != "logits"]

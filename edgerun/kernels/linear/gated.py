@@ -1,0 +1,50 @@
+"""Gate and up projection of a feed-forward layer in one kernel.
+
+``out[t, n] = activation(gate[t, n]) * up[t, n]``, where both are what ``rows.py`` computes, and the
+product is that of ``pointwise/elementwise.py``: the same bits as three kernels, one after the
+other, would give. The panels of both matrices are read side by side; neither gate nor up goes
+through memory, and nothing waits between them.
+"""
+
+from __future__ import annotations
+
+from edgerun.kernels.jit.declare import Body, kernel
+from edgerun.kernels.linear.outputs import block_values, gated_store, row_values
+from edgerun.kernels.linear.rows import BLOCK, ROW
+from edgerun.kernels.linear.tiles import PACKED, zero_point
+from edgerun.kernels.linear.turns import GATE_AND_UP, block_multiply, in_turns, row_multiply
+from edgerun.kernels.pointwise.elementwise import gated
+
+UP = "up_codes:u8[panels, tiles, lanes] up_bias?:f32[n] lookup"
+UP_ROW_SCALES = "up_scales:f32[panels, lanes // 4]"
+UP_BLOCK_SCALES = "up_scales:f32[panels, lanes // 4, blocks]"
+
+
+@kernel("gated_row", f"{ROW} {UP} {UP_ROW_SCALES}")
+def gated_row(activation: str, bits: int, lanes: int, isa: str) -> Body:
+    """``linear_row`` of gate and up; ``accumulate`` is not looked at."""
+    values, combine = row_values(zero_point(bits, isa)), gated(activation)
+    return in_turns(
+        row_multiply(bits, PACKED, lanes, isa, GATE_AND_UP),
+        lambda vectors: gated_store(values, combine, lanes, vectors),
+        bits,
+        lanes,
+        isa,
+        sides=GATE_AND_UP,
+        blocks=False,
+    )
+
+
+@kernel("gated_block", f"{BLOCK} {UP} {UP_BLOCK_SCALES}")
+def gated_block(activation: str, bits: int, lanes: int, block: int, isa: str) -> Body:
+    """``linear_block`` of gate and up; ``accumulate`` is not looked at."""
+    combine = gated(activation)
+    return in_turns(
+        block_multiply(bits, lanes, block, isa, GATE_AND_UP),
+        lambda vectors: gated_store(block_values, combine, lanes, vectors),
+        bits,
+        lanes,
+        isa,
+        sides=GATE_AND_UP,
+        blocks=True,
+    )

@@ -1,0 +1,112 @@
+"""What linear kernels do with their sums: scales, bias, residual, and a gate.
+
+Sums of a tile lie in memory as ``[batch rows, vectors, floats]``; each vector belongs to a panel of
+weight rows. Where several matrices are multiplied side by side, all vectors of the first come
+before those of the second.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import int32, njit
+
+from edgerun.kernels.jit.declare import Arguments
+from edgerun.kernels.lang.simd import cast, load, splat, store
+from edgerun.kernels.lang.word import float_at, int_at, set_float
+
+
+@njit
+def finish(a: Arguments, row: int, n: int, value: float) -> None:
+    """Adds bias and residual and stores one output, unless ``n`` is padding."""
+    if n < a.n:
+        index = row * a.out_stride + n
+        if a.bias != 0:
+            value += float_at(a.bias, n)
+        if a.accumulate != 0:
+            value += float_at(a.out, index)
+        set_float(a.out, index, value)
+
+
+@njit(inline="always")
+def finish_vector(a, row, n, value, lanes):  # type: ignore[no-untyped-def]
+    """The same for outputs ``n``, ``n + 1``, ..., none of which is padding."""
+    place = a.out + (row * a.out_stride + n) * 4
+    if a.bias != 0:
+        value = value + load(a.bias + n * 4, "f32", lanes)
+    if a.accumulate != 0:
+        value = value + load(place, "f32", lanes)
+    store(place, value)
+
+
+def row_values(middle: int) -> Any:
+    """The function that scales int32 sums of rows with one scale.
+
+    ``middle`` is what codes are above the weights they stand for.
+    """
+
+    @njit(inline="always")
+    def values(a, row, n, scales, sums, lanes):  # type: ignore[no-untyped-def]
+        offset = middle * int_at(a.x_sum, row)
+        total = load(sums, "i32", lanes) - splat(int32(offset), "i32", lanes)
+        value = cast(total, "f32") * splat(float_at(a.x_scale, row), "f32", lanes)
+        return value * load(scales + n * 4, "f32", lanes)
+
+    return values
+
+
+@njit(inline="always")
+def block_values(a, row, n, scales, sums, lanes):  # type: ignore[no-untyped-def]
+    """Sums that are scaled already, block by block."""
+    return load(sums, "f32", lanes)
+
+
+def linear_store(values: Any, lanes: int, vectors: int) -> Any:
+    """The function that stores ``sums[count, vectors, floats]`` of a tile.
+
+    ``values(a, row, n, scales, sums, lanes)`` makes outputs of sums. They belong to batch rows
+    from ``row`` on and to panels from ``panel`` on, ``apart`` from each other; those more than
+    ``last`` further are none.
+    """
+
+    @njit(inline="always")
+    def store_vector(a, row, n, sums, width):  # type: ignore[no-untyped-def]
+        finish_vector(a, row, n, values(a, row, n, a.scales, sums, width), width)
+
+    return _each_panel(store_vector, lanes, vectors, 1)
+
+
+def gated_store(values: Any, combine: Any, lanes: int, vectors: int) -> Any:
+    """The function that stores ``combine(gate, up)`` of the sums of two matrices."""
+    to_up = vectors // 2 * lanes
+
+    @njit(inline="always")
+    def store_vector(a, row, n, sums, width):  # type: ignore[no-untyped-def]
+        gate = values(a, row, n, a.scales, sums, width)
+        if a.bias != 0:
+            gate = gate + load(a.bias + n * 4, "f32", width)
+        up = values(a, row, n, a.up_scales, sums + to_up, width)
+        if a.up_bias != 0:
+            up = up + load(a.up_bias + n * 4, "f32", width)
+        store(a.out + (row * a.out_stride + n) * 4, combine(gate, up))
+
+    return _each_panel(store_vector, lanes, vectors, 2)
+
+
+def _each_panel(store_vector: Any, lanes: int, vectors: int, matrices: int) -> Any:
+    """The loops over rows and panels; of a panel that is cut off, over its outputs."""
+    floats, panels = lanes // 4, vectors // matrices
+
+    @njit(inline="always")
+    def store_rows(a, row, count, panel, apart, last, sums):  # type: ignore[no-untyped-def]
+        for t in range(row, row + count):
+            for v in range(panels):
+                n, at = (panel + v * apart) * floats, sums + v * lanes
+                if v * apart <= last and n + floats <= a.n:
+                    store_vector(a, t, n, at, floats)
+                elif v * apart <= last:
+                    for r in range(a.n - n):
+                        store_vector(a, t, n + r, at + r * 4, 1)
+            sums += vectors * lanes
+
+    return store_rows

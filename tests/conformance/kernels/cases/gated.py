@@ -1,0 +1,97 @@
+"""Cases of the kernels that multiply a gate and an up projection side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgerun.formats.base import PackedWeight
+from edgerun.kernels.layouts.stream import to_stream
+from edgerun.ops.registry import OPS
+from tests.conformance.kernels.cases.linear import (
+    BLOCK_FORMS,
+    ROW_FORMS,
+    STEP,
+    chunks,
+    packed_weight,
+    rounded_block,
+    rounded_row,
+    stream_fields,
+    variants,
+)
+from tests.conformance.kernels.harness import (
+    F32,
+    UNTOUCHED,
+    Call,
+    assert_near,
+    cases_of,
+    random,
+    untouched,
+)
+
+BOUND = 4e-6
+# Outputs, inputs, batch rows, and whether there are biases.
+SHAPES = [(9, 320, 3, True), (70, 704, 1, False), (150, 352, 13, True)]
+
+
+def call_of(
+    weights: list[PackedWeight], x: F32, rounded: dict[str, Any], params: dict[str, Any], form: str
+) -> Call:
+    """A call, whose check goes by the definitions of three ops."""
+    gate, up = (to_stream(each, params["lanes"], row_scale=form == "int8_row") for each in weights)
+    rows, n = len(x), gate.shape[0]
+    biased = params.pop("biased")
+    biases = [random((n,), seed) if biased else None for seed in (5, 6)]
+    made = [
+        OPS["linear"].define(x, weight, bias, None, activations=form)
+        for weight, bias in zip(weights, biases, strict=True)
+    ]
+    expected = OPS["gate"].define(*made, activation=params["activation"])
+    out = untouched((rows, n + 3))
+
+    def check() -> None:
+        assert_near(out[:, :n], expected, BOUND)
+        assert (out[:, n:] == UNTOUCHED).all()
+
+    fields = stream_fields(gate, STEP) | rounded
+    fields |= {"up_codes": up.codes, "up_scales": up.scales, "accumulate": 0, "lookup": 0}
+    fields |= {"out": out, "out_stride": n + 3, "n": n}
+    fields |= {"bias": 0 if biases[0] is None else biases[0]}
+    fields |= {"up_bias": 0 if biases[1] is None else biases[1]}
+    return Call(params | {"bits": gate.bits}, fields, rows, check, chunks(gate, STEP))
+
+
+def pair(
+    form: tuple[str, int], shape: tuple[int, int, int, bool], *, row_scale: bool
+) -> list[PackedWeight]:
+    """A gate and an up projection, which differ."""
+    n, k = shape[:2]
+    gate = packed_weight(form, n, k, row_scale=row_scale)
+    other = packed_weight(form, n + 1, k, row_scale=row_scale)
+    return [gate, PackedWeight(other.format, gate.shape, *_from_second(other))]
+
+
+def _from_second(weight: PackedWeight) -> tuple[int, Any, Any]:
+    return weight.block, weight.codes[1:], weight.scales[1:]
+
+
+@cases_of("gated_row", variant=variants(ROW_FORMS), shape=SHAPES)
+def gated_row(variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]) -> Call:
+    isa, lanes, form = variant
+    weights = pair(form, shape, row_scale=True)
+    x = random((shape[2], weights[0].shape[1]))
+    rounded = rounded_row(x, to_stream(weights[0], lanes, row_scale=True).padded_k)
+    params = {"activation": "silu", "lanes": lanes, "isa": isa, "biased": shape[3]}
+    return call_of(weights, x, rounded, params, "int8_row")
+
+
+@cases_of("gated_block", variant=variants(BLOCK_FORMS), shape=SHAPES)
+def gated_block(
+    variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
+) -> Call:
+    isa, lanes, form = variant
+    weights = pair(form, shape, row_scale=False)
+    block = weights[0].block
+    x = random((shape[2], weights[0].shape[1]))
+    rounded = rounded_block(x, to_stream(weights[0], lanes, row_scale=False).padded_k, block)
+    params = {"activation": "silu", "lanes": lanes, "block": block, "isa": isa}
+    return call_of(weights, x, rounded, params | {"biased": shape[3]}, "int8_block")
