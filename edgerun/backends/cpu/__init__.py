@@ -14,6 +14,7 @@ from edgerun.machine.profile import CALIBRATE, MachineProfile, absence, machine_
 
 if TYPE_CHECKING:
     from edgerun.backends.cpu.binder import Binder
+    from edgerun.backends.cpu.weights import WeightStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +112,24 @@ class CpuBackend(Backend):
         """Binds the segment to kernels."""
         from edgerun.backends.cpu.executable import CpuExecutable
 
-        if self._shared is None:
-            self._shared = _Shared(self._options)
-        shared = self._shared
+        shared = self._opened()
         binder = _bind(segment, shape, options, shared)
         shared.weights.rest()
         return CpuExecutable(binder, shared.team)
+
+    @property
+    def weights(self) -> WeightStore:
+        """The weights of all its programs, for who has to bring them elsewhere."""
+        return self._opened().weights
+
+    def use_weights(self, weights: WeightStore) -> None:
+        """Takes weights that were prepared elsewhere; before anything is compiled."""
+        self._shared = _Shared(self._options, weights)
+
+    def _opened(self) -> _Shared:
+        if self._shared is None:
+            self._shared = _Shared(self._options)
+        return self._shared
 
     def close(self) -> None:
         """Ends the worker threads; the executables must not be called after it."""
@@ -128,13 +141,13 @@ class CpuBackend(Backend):
 class _Shared:
     """What the programs of all shapes share: prepared weights and threads."""
 
-    def __init__(self, options: CpuOptions) -> None:
+    def __init__(self, options: CpuOptions, weights: WeightStore | None = None) -> None:
         from edgerun.backends.cpu.weights import WeightStore
         from edgerun.kernels.isa import selected_isa
         from edgerun.kernels.run.program import ThreadTeam
 
         self.isa, self.threads = selected_isa(), options.threads
-        self.weights = WeightStore(self.isa, trits=options.trits)
+        self.weights = weights or WeightStore(self.isa, trits=options.trits)
         self.team = ThreadTeam(options.threads)
 
 

@@ -1,0 +1,75 @@
+"""What experts take on a resource: assumed at first, then as long as they were seen to take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64: TypeAlias = NDArray[np.float64]
+I64: TypeAlias = NDArray[np.int64]
+WEIGHT = 0.15  # of what was seen last: after 20 times 4% is left of what was assumed
+LARGEST_STEP = 4.0  # by which a single time may be off: it may have been a pause of the system
+
+
+@dataclass(slots=True)
+class Estimate:
+    """Seconds of an expert's work with some rows: a constant and so much a row, times a factor.
+
+    Factors are of numbers of rows up to 1, 2, 4, 8, ...: kernels differ by them. One that was not
+    seen yet is that of the nearest number that was.
+
+    Attributes:
+        fixed_s: assumed, of the weights.
+        row_s: assumed, of a row.
+    """
+
+    fixed_s: float
+    row_s: float = 0.0
+    _factors: dict[int, float] = field(default_factory=dict)
+
+    def seconds(self, rows: I64) -> F64:
+        """Of experts with so many rows each, ``[experts]``."""
+        kinds, places = np.unique(_kind(rows), return_inverse=True)
+        factors = np.array([self._factor(kind) for kind in kinds.tolist()])
+        scaled: F64 = (self.fixed_s + self.row_s * rows) * factors[places]
+        return scaled
+
+    def observe(self, rows: I64, seconds: float) -> None:
+        """Learns that experts with so many rows each took so long together."""
+        expected = float(self.seconds(rows).sum())
+        if not expected > 0 or not seconds > 0:
+            return
+        step = np.clip(seconds / expected, 1 / LARGEST_STEP, LARGEST_STEP) ** WEIGHT
+        updated = {kind: self._factor(kind) * step for kind in np.unique(_kind(rows)).tolist()}
+        self._factors.update(updated)
+
+    def _factor(self, kind: int) -> float:
+        nearest = min(self._factors, key=lambda other: abs(other - kind), default=None)
+        return 1.0 if nearest is None else self._factors[nearest]
+
+
+def _kind(rows: I64) -> I64:
+    return np.ceil(np.log2(np.maximum(rows, 1))).astype(np.int64)
+
+
+@dataclass(slots=True)
+class Estimates:
+    """Of all resources.
+
+    Attributes:
+        cpu: an expert on the processor.
+        device: an expert on the device.
+        upload: the upload of an expert; its rows do not matter.
+    """
+
+    cpu: Estimate
+    device: Estimate
+    upload: Estimate
+
+    def costs(self, rows: I64, is_cached: NDArray[np.bool_]) -> tuple[F64, F64, F64]:
+        """Seconds of active experts on processor, device and link, as ``Scheduler`` takes them."""
+        upload = self.upload.seconds(np.ones_like(rows))
+        return self.cpu.seconds(rows), self.device.seconds(rows), np.where(is_cached, 0.0, upload)

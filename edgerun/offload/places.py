@@ -1,0 +1,77 @@
+"""Rows of a batch with the experts that they go to, and the sum of what these made of them.
+
+A place is a row and one of its experts. Each is computed once, by whoever has its expert, and the
+sum goes in the order of experts, as ``ops/experts.py`` defines it: so the result does not depend
+by a bit on who computed what.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+F32: TypeAlias = NDArray[np.float32]
+I64: TypeAlias = NDArray[np.int64]
+NOWHERE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The places of a batch, by expert and then by row.
+
+    Attributes:
+        rows: row of each place, ``[places]``.
+        experts: expert of each place.
+        weights: what its result is multiplied with, float32.
+        active: experts that have rows, ascending.
+        counts: rows of each of these.
+        of_row: places of each row in the order of experts, ``[rows, top_k]``, or ``NOWHERE``.
+    """
+
+    rows: I64
+    experts: I64
+    weights: F32
+    active: I64
+    counts: I64
+    of_row: I64
+
+    @classmethod
+    def of(cls, routes: F32, top_k: int) -> Places:
+        """Sorts a batch.
+
+        Args:
+            routes: of each row, ``[rows, experts]``, 0 for experts that it does not go to.
+            top_k: experts that a row goes to at most; the first ones count.
+        """
+        chosen = routes != 0
+        chosen &= np.cumsum(chosen, axis=1) <= top_k
+        experts, rows = np.nonzero(chosen.T)
+        active, counts = np.unique(experts, return_counts=True)
+        of_row = np.full((len(routes), top_k), NOWHERE, np.int64)
+        rank = (np.cumsum(chosen, axis=1) - 1)[rows, experts]
+        of_row[rows, rank] = np.arange(len(rows))
+        return cls(rows, experts, routes[rows, experts], active, counts, of_row)
+
+    def select(self, experts: I64) -> I64:
+        """The places of some experts, ascending."""
+        return np.flatnonzero(np.isin(self.experts, experts))
+
+    def sum(self, made: F32) -> F32:
+        """Adds up what was made of the places, float32 ``[places, width]``, row by row."""
+        out = np.zeros((len(self.of_row), made.shape[1]), np.float32)
+        for places in self.of_row.T:
+            there = np.flatnonzero(places != NOWHERE)
+            taken = places[there]
+            with np.errstate(all="ignore"):  # of what is no number a row is none
+                out[there] += made[taken] * self.weights[taken, None]
+        return out
+
+
+def one_hot(units: I64, count: int) -> F32:
+    """Routes of rows that go to one expert each, with weight 1."""
+    routes = np.zeros((len(units), count), np.float32)
+    routes[np.arange(len(units)), units] = 1
+    return routes

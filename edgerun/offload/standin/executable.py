@@ -1,0 +1,287 @@
+"""A layer of experts, shared by the processor and the stand-in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends.base import NO_VALUES, CompileOptions, Executable, Shape, Values
+from edgerun.backends.cpu import CpuBackend
+from edgerun.errors import BackendError
+from edgerun.formats.stack import ExpertStack
+from edgerun.graph.ir import Graph, Node
+from edgerun.offload.cache import Step
+from edgerun.offload.estimates import Estimates
+from edgerun.offload.places import Places, one_hot
+from edgerun.offload.schedule import Schedule, Scheduler
+from edgerun.offload.standin.memory import U8, SlotForm, arrays_of
+from edgerun.offload.standin.session import Session, StandinError, same_bits
+from edgerun.offload.standin.tally import Tally
+from edgerun.state import Batch, SequenceStore
+
+F32: TypeAlias = NDArray[np.float32]
+I64: TypeAlias = NDArray[np.int64]
+CHECK_EVERY = 64  # layers; of one of these a result is computed here, too
+TEST_ROWS = 3
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of experts on the processor.
+
+    Attributes:
+        number: among those of the model.
+        node: of the graph.
+        arrays: of each expert, as kernels read them, gate, up and down.
+        form: of these arrays.
+        places: multiplies rows of which each goes to one expert.
+    """
+
+    number: int
+    node: Node
+    arrays: Sequence[Sequence[U8]]
+    form: SlotForm
+    places: Executable
+
+    @classmethod
+    def of(
+        cls,
+        number: int,
+        node: Node,
+        segment: Graph,
+        shape: Shape,
+        cpu: CpuBackend,
+        options: CompileOptions,
+    ) -> Layer:
+        """Compiles the processor's share and finds the weights that it prepared."""
+        top_k, activations = node.attrs["top_k"], str(node.attrs["activations"])
+        each = replace(node, attrs={**node.attrs, "top_k": 1})
+        graph = replace(segment, nodes=[each], inputs=[*node.inputs[:2]], outputs=[*node.outputs])
+        places = cpu.compile(graph, Shape.of(shape.rows * top_k), options)
+        stacks = [segment.constants[name] for name in node.inputs[2:]]
+        prepared = [
+            cpu.weights.prepare_stack(stack, activations)
+            for stack in stacks
+            if isinstance(stack, ExpertStack)
+        ]
+        experts = list(zip(*prepared, strict=True))
+        arrays = [arrays_of(expert) for expert in experts]
+        return cls(number, node, arrays, SlotForm.of(experts[0]), places)
+
+    @property
+    def experts(self) -> int:
+        """How many there are."""
+        return len(self.arrays)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of the arrays of an expert."""
+        return [array.nbytes for array in self.arrays[0]]
+
+
+class SharedLayer(Executable):
+    """Computes a layer on both; if the stand-in fails, all of it on the companion."""
+
+    def __init__(
+        self,
+        segment: Graph,
+        shape: Shape,
+        layer: Layer,
+        session: Session,
+        estimates: Estimates,
+        tally: Tally,
+        options: CompileOptions,
+    ) -> None:
+        """Takes what all layers share."""
+        self._segment, self._shape, self._options = segment, shape, options
+        self._layer, self._session = layer, session
+        self._estimates, self._tally = estimates, tally
+        self._scheduler = Scheduler(layer.experts)
+        self._stand_in: Executable | None = None
+        self._calls = 0
+        self.check_every = CHECK_EVERY
+
+    def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
+        """Runs the layer; see ``Executable``.
+
+        Raises:
+            BackendError: the stand-in failed, and nothing may go on in its place.
+        """
+        node = self._layer.node
+        x, routes = (values[name] for name in node.inputs[:2])
+        out = self._session.attempt(lambda: self._share(x, routes, cache))
+        if out is not None:
+            return {node.outputs[0]: out}
+        if self._options.required or self._options.fallback is None:
+            raise BackendError(
+                f"the stand-in failed and nothing may go on in its place: {self._session.failure}"
+            )
+        if self._stand_in is None:
+            self._stand_in = self._options.fallback(self._segment, self._shape)
+        return self._stand_in(batch, cache, values)
+
+    def close(self) -> None:
+        """Closes the programs of the processor."""
+        self._layer.places.close()
+        if self._stand_in is not None:
+            self._stand_in.close()
+
+    def test(self) -> None:
+        """Lets the stand-in compute a few rows with the first expert of the layer.
+
+        Raises:
+            StandinError: it fails, or computes something else than the processor.
+        """
+        session, entry = self._session, (self._layer.number, 0)
+        session.admit(Step(entry[0], (entry[1],), (1.0,)), [entry[1]])
+        rows = np.random.default_rng(0).standard_normal((TEST_ROWS, session.x.shape[1]))
+        x = rows.astype(np.float32)[: len(session.x)]
+        session.x[: len(x)] = x
+        slots = [session.slots[entry]] * len(x)
+        session.upload(entry, self._layer.arrays[0], lambda seconds: session.send(1, 0, slots))
+        session.answer()
+        made = session.out[: len(x)]
+        cache = SequenceStore(self._options.states, 1)
+        if not same_bits(made, self._multiply(x, np.zeros(len(x), np.int64), cache)):
+            raise StandinError("it computes other numbers than the processor")
+
+    def _share(self, x: F32, routes: F32, cache: SequenceStore) -> F32:
+        """The output of all rows.
+
+        Raises:
+            StandinError: the stand-in failed.
+        """
+        places = Places.of(routes, int(self._layer.node.attrs["top_k"]))
+        if not len(places.rows):
+            return np.zeros_like(x)
+        schedule, there, cached = self._plan(places)
+        begin = time.monotonic()
+        sent = self._start(x, places, there, cached)
+        made = np.empty((len(places.rows), x.shape[1]), np.float32)
+        here = np.setdiff1d(places.active, there)
+        self._compute_here(x, places, here, made, cache)
+        self._collect(places, sent, made, schedule)
+        self._count(schedule, time.monotonic() - begin, len(x), here, there, cached)
+        self._check(x, places, there, made, cache)
+        self._improve(places, here)
+        return places.sum(made)
+
+    def _plan(self, places: Places) -> tuple[Schedule, I64, I64]:
+        """The schedule, the experts that the stand-in computes, and those that it has."""
+        session, number = self._session, self._layer.number
+        entries = [(number, expert) for expert in places.active.tolist()]
+        is_cached = np.array([entry in session.arrived for entry in entries])
+        costs = self._estimates.costs(places.counts, is_cached)
+        room = session.regions.slots - sum(entry in session.slots for entry in entries)
+        schedule = self._scheduler(*costs, 0 if session.is_uploading else room)
+        there = places.active[schedule.order]
+        scores = np.zeros(self._layer.experts)
+        np.maximum.at(scores, places.experts, np.abs(np.nan_to_num(places.weights)))
+        step = Step(number, tuple(places.active.tolist()), tuple(scores[places.active].tolist()))
+        session.admit(step, there.tolist())
+        return schedule, there, there[is_cached[schedule.order]]
+
+    def _start(self, x: F32, places: Places, there: I64, cached: I64) -> list[tuple[I64, I64, int]]:
+        """Sends commands and uploads; returns experts, places and first row of each command."""
+        session, number, sent, first = self._session, self._layer.number, [], 0
+        groups = [cached] if len(cached) else []
+        groups += [np.array([expert]) for expert in there[len(cached) :].tolist()]
+        for group in groups:
+            taken = places.select(group)
+            session.x[first : first + len(taken)] = x[places.rows[taken]]
+            sent.append((group, taken, first))
+            first += len(taken)
+        for index, (group, taken, start) in enumerate(sent):
+            slots = [session.slots[number, expert] for expert in places.experts[taken].tolist()]
+            if index == 0 and len(cached):
+                session.send(index, start, slots)
+                continue
+            expert = int(group[0])
+
+            def arrive(
+                seconds: float, index: int = index, start: int = start, slots: list[int] = slots
+            ) -> None:
+                self._estimates.upload.observe(np.ones(1, np.int64), seconds)
+                session.send(index, start, slots)
+
+            session.upload((number, expert), self._layer.arrays[expert], arrive)
+        return sent
+
+    def _compute_here(
+        self, x: F32, places: Places, here: I64, made: F32, cache: SequenceStore
+    ) -> None:
+        taken = places.select(here)
+        if len(taken):
+            begin = time.monotonic()
+            made[taken] = self._multiply(x[places.rows[taken]], places.experts[taken], cache)
+            counts = places.counts[np.isin(places.active, here)]
+            self._estimates.cpu.observe(counts, time.monotonic() - begin)
+
+    def _multiply(self, x: F32, experts: I64, cache: SequenceStore) -> F32:
+        """Rows through an expert each, on the processor."""
+        names = self._layer.node.inputs
+        routes = one_hot(experts, self._layer.experts)
+        batch = Batch.of([0] * len(x), 0, 0, logits="none")
+        outputs = self._layer.places(batch, cache, {names[0]: x, names[1]: routes})
+        out: F32 = outputs[self._layer.node.outputs[0]]
+        return out
+
+    def _collect(
+        self, places: Places, sent: Sequence[tuple[I64, I64, int]], made: F32, schedule: Schedule
+    ) -> None:
+        for _ in sent:
+            answer = self._session.answer(schedule.makespan_s)
+            group, taken, first = sent[answer.number]
+            made[taken] = self._session.out[first : first + len(taken)]
+            counts = places.counts[np.isin(places.active, group)]
+            self._estimates.device.observe(counts, answer.seconds)
+
+    def _count(
+        self, schedule: Schedule, seconds: float, rows: int, here: I64, there: I64, cached: I64
+    ) -> None:
+        tally = self._tally
+        tally.layers += 1
+        tally.rows += rows
+        tally.cached += len(cached)
+        tally.uploaded += len(there) - len(cached)
+        tally.here += len(here)
+        tally.planned_s += schedule.makespan_s
+        tally.bound_s += schedule.bound_s
+        tally.seconds += seconds
+
+    def _check(self, x: F32, places: Places, there: I64, made: F32, cache: SequenceStore) -> None:
+        """Computes one result of the stand-in here, too, every now and then.
+
+        Raises:
+            StandinError: it is another one.
+        """
+        taken = places.select(there)
+        self._calls += 1
+        if not len(taken) or self._calls % self.check_every != 1 % self.check_every:
+            return
+        chosen = taken[self._calls // self.check_every % len(taken)][None]
+        expected = self._multiply(x[places.rows[chosen]], places.experts[chosen], cache)
+        if not same_bits(made[chosen], expected):
+            raise StandinError("it computes other numbers than the processor")
+        self._tally.checked += 1
+
+    def _improve(self, places: Places, here: I64) -> None:
+        """Uploads an expert that the processor computed, if it is worth more than one there."""
+        session, number = self._session, self._layer.number
+        if session.is_uploading or not len(here):
+            return
+        taken = places.select(here)
+        expert = int(places.experts[taken[np.argmax(places.weights[taken])]])
+        if session.exchange((number, expert)):
+            session.is_uploading = True
+
+            def arrive(seconds: float) -> None:
+                self._estimates.upload.observe(np.ones(1, np.int64), seconds)
+                session.is_uploading = False
+
+            session.upload((number, expert), self._layer.arrays[expert], arrive)

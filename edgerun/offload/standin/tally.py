@@ -1,0 +1,60 @@
+"""What the stand-in did, counted as it goes, and the report of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgerun.backends.base import Phase, Report
+
+TITLE = "layers shared with a stand-in for a GPU: another process of this machine, measured"
+
+
+@dataclass(slots=True)
+class Tally:
+    """Layers of one phase.
+
+    Attributes:
+        phase: of the batches.
+        layers: computed with the stand-in.
+        rows: in these.
+        cached: experts that it had.
+        uploaded: experts that it got for them.
+        here: experts that the processor computed.
+        planned_s: that the schedules said.
+        bound_s: that no schedule could have fallen below, by the same estimates.
+        seconds: from the first command to the last result.
+        checked: results that were computed here, too, and were the same.
+    """
+
+    phase: Phase
+    layers: int = 0
+    rows: int = 0
+    cached: int = 0
+    uploaded: int = 0
+    here: int = 0
+    planned_s: float = 0.0
+    bound_s: float = 0.0
+    seconds: float = 0.0
+    checked: int = 0
+
+    def row(self) -> dict[str, str | int | float]:
+        """A row of the report."""
+        experts = max(1, self.cached + self.uploaded + self.here)
+        each = 1e3 / self.layers
+        return {
+            "phase": self.phase.value,
+            "layers": self.layers,
+            "rows": self.rows,
+            "there": f"{self.cached / experts:.0%}",
+            "uploaded": f"{self.uploaded / experts:.0%}",
+            "on the CPU": f"{self.here / experts:.0%}",
+            "ms a layer": round(each * self.seconds, 3),
+            "planned": round(each * self.planned_s, 3),
+            "bound": round(each * self.bound_s, 3),
+        }
+
+
+def report(tallies: list[Tally], notes: list[str]) -> Report | None:
+    """A table of all that ran; None if nothing did."""
+    rows = [tally.row() for tally in tallies if tally.layers]
+    return Report(TITLE, rows, notes) if rows else None

@@ -1,0 +1,286 @@
+"""Layers shared with another process: the same bits as the processor, whatever happens to it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import edgerun
+from edgerun.backends import CompileOptions, make_backend
+from edgerun.backends.base import Shape, buckets
+from edgerun.errors import BackendError, InputError, UnsupportedError
+from edgerun.graph.shapes import value_shapes
+from edgerun.model.bundle import open_bundle
+from edgerun.offload.standin import StandinBackend
+from edgerun.offload.standin.device import StandinDevice
+from edgerun.offload.standin.link import Link
+from edgerun.offload.standin.session import Session
+from edgerun.plan.planner import make_plan
+from edgerun.plan.programs import compile_plan
+from edgerun.plan.states import states_of
+from edgerun.state import Batch, SequenceStore
+from tests.support.bundles import bundle_of
+
+F32 = NDArray[np.float32]
+PROMPT, TOKENS = [256, *range(20)], 64
+Event = Callable[[StandinBackend, int], None]
+
+
+def nothing(backend: StandinBackend, token: int) -> None:
+    """No fault."""
+
+
+def standin(device: str) -> StandinBackend:
+    backend = StandinBackend()
+    backend.configure({"threads": 1})
+    backend.use_device(device)
+    return backend
+
+
+@contextmanager
+def model(name: str, weights: str, device: str | None, rows: int = 24) -> Iterator[tuple]:  # type: ignore[type-arg]
+    """A golden model on the processor, and on a stand-in where one is named."""
+    bundle = open_bundle(bundle_of(name, weights=weights))
+    backends = [make_backend("cpu", given={"threads": 1})]
+    if device is not None:
+        backends.insert(0, standin(device))
+    states = states_of(bundle.graph, bundle.config, "fp32")
+    plan = make_plan(bundle.graph, backends, backends[0].name)
+    programs = compile_plan(plan, backends, buckets(rows), CompileOptions(states))
+    try:
+        yield backends[0], programs, SequenceStore(states, 128, 1), plan
+    finally:
+        programs.close()
+        for backend in backends:
+            backend.close()
+
+
+def tokens(name: str, weights: str, device: str | None, event: Event = nothing) -> list[F32]:
+    """The logits of a prompt and of 64 tokens after it."""
+    with model(name, weights, device) as (backend, programs, store, _):
+        sequence, ids, length, found = store.open(), PROMPT, 0, []
+        for token in range(TOKENS):
+            if device is not None:
+                event(backend, token)
+            store.reserve(sequence, length + len(ids))
+            batch = Batch.of(np.asarray(ids, np.int32), length, sequence, logits="last")
+            found.append(programs.run(batch, store)["logits"].copy())
+            length += len(ids)
+            store.commit(sequence, length)
+            ids = [int(found[-1][0].argmax())]
+        return found
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[tuple[str, str], list[F32]]:
+    forms = [("olmoe", "int4"), ("mixtral", "ternary"), ("qwen3_moe", "fp32")]
+    return {form: tokens(*form, None) for form in forms}
+
+
+def session_of(backend: StandinBackend) -> Session:
+    assert backend._session is not None
+    return backend._session
+
+
+SOME = "memory=40K,link=100M"  # room for a few of OLMoE's small experts
+
+
+@pytest.mark.parametrize(
+    ("form", "device"),
+    [
+        (("olmoe", "int4"), "memory=8M,link=1G"),
+        (("olmoe", "int4"), SOME),
+        (("mixtral", "ternary"), "memory=64K,link=20M,latency=1ms"),
+        (("qwen3_moe", "fp32"), "memory=8M,link=4G,latency=0us"),
+    ],
+)
+def test_tokens_are_those_of_the_processor_bit_for_bit(
+    form: tuple[str, str], device: str, expected: dict[tuple[str, str], list[F32]]
+) -> None:
+    seen = []
+
+    def look(backend: StandinBackend, token: int) -> None:
+        session = session_of(backend)
+        assert len(session.slots) <= session.regions.slots
+        assert len(set(session.slots.values())) == len(session.slots)
+        assert session.arrived <= session.slots.keys()
+        if token == TOKENS - 1:
+            seen.append(backend.report())
+            assert not session.failure and session.resets == 0
+
+    found = tokens(*form, device, look)
+    np.testing.assert_array_equal(found, expected[form])
+    (report,) = seen
+    assert report is not None and "stand-in for a GPU" in report.title
+    assert {row["phase"] for row in report.rows} == {"prefill", "decode"}
+    assert any(row["there"] != "0%" for row in report.rows)
+
+
+def fault(at: dict[int, Callable[[Session], object]]) -> Event:
+    def strike(backend: StandinBackend, token: int) -> None:
+        if token in at:
+            at[token](session_of(backend))
+
+    return strike
+
+
+def kill(session: Session) -> None:
+    if session._process is not None:
+        session._process.kill()
+        session._process.wait()
+
+
+def garble(session: Session) -> None:
+    """Other weights than were uploaded."""
+    session._memory[: session.regions.slots * session.form.nbytes] ^= 0x55
+
+
+def confuse(session: Session) -> None:
+    """A command that the process cannot obey; its answer comes before that of the layer."""
+    session.send(0, 0, [session.regions.slots + 1])
+
+
+@pytest.mark.parametrize("what", [kill, garble, confuse])
+def test_a_fault_is_answered_by_a_new_process(
+    what: Callable[[Session], object],
+    expected: dict[tuple[str, str], list[F32]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("edgerun.offload.standin.executable.CHECK_EVERY", 1)
+    form, ends = ("olmoe", "int4"), []
+
+    def strike(backend: StandinBackend, token: int) -> None:
+        fault({10: what})(backend, token)
+        if token == TOKENS - 1:
+            session = session_of(backend)
+            ends.append((session.resets, session.failure, len(session.arrived) > 0))
+
+    np.testing.assert_array_equal(tokens(*form, "memory=8M", strike), expected[form])
+    assert ends == [(1, "", True)]
+
+
+def test_after_the_second_fault_the_processor_goes_on(
+    expected: dict[tuple[str, str], list[F32]], caplog: pytest.LogCaptureFixture
+) -> None:
+    form, ends = ("olmoe", "int4"), []
+
+    def strike(backend: StandinBackend, token: int) -> None:
+        fault({10: kill, 20: kill})(backend, token)
+        if token == TOKENS - 1:
+            ends.append(backend.report())
+
+    with caplog.at_level(logging.WARNING):
+        np.testing.assert_array_equal(tokens(*form, "memory=8M", strike), expected[form])
+    assert [record.getMessage() for record in caplog.records] == [
+        "the stand-in failed and a new process did not help, so the CPU takes over: its process "
+        "ended with code -9"
+    ]
+    assert "the stand-in is not used any more: its process ended" in ends[0].notes[-1]
+
+
+def test_a_link_that_stalls_is_not_waited_for(
+    expected: dict[tuple[str, str], list[F32]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form, stall, let_go = ("olmoe", "int4"), threading.Event(), threading.Event()
+    pace = Link._pace
+
+    def stuck(link: Link, due: float) -> None:
+        if stall.is_set():
+            let_go.wait(10)
+        pace(link, due)
+
+    monkeypatch.setattr(Link, "_pace", stuck)
+    ends = []
+
+    def strike(backend: StandinBackend, token: int) -> None:
+        session = session_of(backend)
+        session.patience_s = 0.3
+        if token == 5:
+            stall.set()
+            # Nothing is there any more, and uploads seem to cost nothing: the next layer needs one.
+            session.arrived.clear()
+            assert backend._estimates is not None
+            backend._estimates.upload.fixed_s = 1e-9
+        if token == 7:
+            ends.append(session.failure)
+            let_go.set()
+
+    np.testing.assert_array_equal(tokens(*form, SOME, strike), expected[form])
+    assert ends == ["it did not answer within 0.3 s"]
+
+
+def test_a_stand_in_that_is_required_is_missed() -> None:
+    with model("olmoe", "int4", "memory=8M") as (backend, _, store, plan):
+        segment = next(
+            part for part in plan.segments[Shape.of(1).phase] if part.backend == "standin"
+        )
+        options = CompileOptions(store.states, required=True)
+        program = backend.compile(segment.graph, Shape.of(1), options)
+        session = session_of(backend)
+        session.failure = "it is gone"
+        widths = value_shapes(segment.graph)
+        values = {
+            name: np.ones((1, widths[name].width), np.float32) for name in segment.graph.inputs
+        }
+        with pytest.raises(BackendError, match="nothing may go on in its place: it is gone"):
+            program(Batch.of([0], 0, 0), store, values)
+
+
+def test_a_slot_is_not_enough_memory_for_an_expert() -> None:
+    with pytest.raises(BackendError, match="an expert takes .* give it memory=4K or more"):
+        tokens("olmoe", "int4", "memory=1K")
+
+
+def test_only_layers_of_experts_are_shared() -> None:
+    with model("olmoe", "int4", "memory=8M", 1) as (_, _, _, plan):
+        for part in next(iter(plan.segments.values())):
+            ops = {node.op for node in part.graph.nodes}
+            assert (ops == {"experts"}) == (part.backend == "standin")
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "memory", "memory=", "memory=4X", "link=1ms", "memory=1,memory=2"]
+)
+def test_a_device_that_is_not_understood_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="is not understood; expected memory, link and latency"):
+        StandinDevice.read(text)
+    with pytest.raises(InputError, match="without memory or link"):
+        StandinDevice.read("memory=0")
+
+
+def test_devices() -> None:
+    assert StandinDevice.read("") == StandinDevice()
+    device = StandinDevice.read("memory=1.5G, link=100M, latency=2ms")
+    assert device == StandinDevice(3 << 29, 100 << 20, 2e-3)
+    backend = StandinBackend()
+    assert "no device was named: --device standin:memory=" in backend.probe().reason
+    with pytest.raises(UnsupportedError, match="no device was named"):
+        backend.compile(
+            open_bundle(bundle_of("olmoe", weights="int4")).graph, Shape.of(1), CompileOptions(())
+        )
+
+
+def test_it_is_announced_and_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the entry point of the project's own file, whatever is installed."""
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    (value,) = re.findall(r'^standin = "(.*?)"', text, re.MULTILINE)
+    point = EntryPoint("standin", value, "edgerun.backends")
+    monkeypatch.setattr("edgerun.backends.registry._added_backends", lambda: [point])
+    folder = bundle_of("olmoe", weights="int4")
+    replies = []
+    for backend, device in (("cpu", None), ("standin", SOME)):
+        with edgerun.load(folder, backend=backend, device=device, threads=1) as llm:
+            replies.append(llm.generate("Once upon", max_tokens=12, seed=0).text)
+            if device:
+                (report,) = llm.reports()
+                assert "stand-in" in report.title
+    assert replies[0] == replies[1]

@@ -1,0 +1,146 @@
+"""A layer of experts shared with the stand-in for a GPU: what was planned and what it took.
+
+    python -m tools.bench.standin [--rows 1 4 16] [--calls 60] [--experts 24 --top-k 8]
+        [--hidden 2048 --width 1024] [--device memory=48M,link=2G,latency=20us]
+
+The stand-in is another process on one core, the processor's share runs on one thread, so two cores
+must be free. Weights are random int4, routes those of a made-up trace (Zipf 0.6, reuse 0.3). In
+turns with it the same rows go through the processor alone. The first half of the calls lets the
+estimates settle; figures are of the second: medians in ms, and how often the layer ended before
+the bound of its schedule, which a wrong estimate alone can do. Nothing of it is about any GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgerun.backends import CompileOptions, make_backend
+from edgerun.backends.base import Backend, Executable, Shape
+from edgerun.formats import format_named
+from edgerun.formats.stack import ExpertStack
+from edgerun.graph.ir import Graph, Node, ValueShape
+from edgerun.offload.places import F32
+from edgerun.offload.standin import StandinBackend
+from edgerun.offload.standin.tally import Tally
+from edgerun.state import Batch, SequenceStore, same_attention
+from tools.bench.synthetic_trace import Synthetic
+
+STATE = same_attention(1, 1, 16, "fp32")
+COLUMNS = ["rows", "there", "uploaded", "CPU", "shared", "planned", "bound", "shared / planned"]
+COLUMNS += ["before the bound", "CPU alone"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Seconds of one call.
+
+    Attributes:
+        tally: what it added to the counts.
+        alone_s: on the processor.
+    """
+
+    tally: Tally
+    alone_s: float
+
+
+def main() -> None:
+    """Measures what the command line names and prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--calls", type=int, default=60)
+    for name, value in (("experts", 24), ("top-k", 8), ("hidden", 2048), ("width", 1024)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--device", default="memory=48M,link=2G,latency=20us")
+    options = parser.parse_args()
+    graph = layer(options)
+    sys.stdout.write(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n")
+    for rows in options.rows:
+        calls = measure(graph, rows, options)
+        sys.stdout.write(f"| {' | '.join(cells(rows, calls[len(calls) // 2 :]))} |\n")
+        sys.stdout.flush()
+
+
+def layer(options: argparse.Namespace) -> Graph:
+    """One layer of experts with random weights."""
+    rng, sides = np.random.default_rng(0), (options.width, options.hidden)
+    stacks = {}
+    for name, (n, k) in {"gate": sides, "up": sides, "down": sides[::-1]}.items():
+        values = rng.standard_normal((options.experts, n, k), np.float32) / np.float32(k**0.5)
+        stacks[name] = ExpertStack(tuple(format_named("int4").pack(each, 32) for each in values))
+    kept = {"top_k": options.top_k, "activation": "silu", "activations": "int8_block"}
+    node = Node("experts", "layer", ("x", "routes", *stacks), ("out",), kept)
+    shapes = {"x": ValueShape(options.hidden), "routes": ValueShape(options.experts)}
+    return Graph([node], ["x", "routes"], ["out"], {**stacks}, shapes=shapes)
+
+
+def measure(graph: Graph, rows: int, options: argparse.Namespace) -> list[Call]:
+    """Calls of the stand-in and of the processor, in turns."""
+    shared, alone = StandinBackend(), make_backend("cpu", given={"threads": 1})
+    shared.configure({"threads": 1})
+    shared.use_device(options.device)
+    backends: list[Backend] = [shared, alone]
+    programs = [each.compile(graph, Shape.of(rows), CompileOptions(STATE)) for each in backends]
+    store, calls = SequenceStore(STATE, 1), []
+    for x, routes in inputs(rows, options):
+        (tally,) = shared._tallies
+        before = [getattr(tally, name) for name in Tally.__slots__]
+        first, _ = timed(programs[0], store, x, routes)
+        after = [getattr(tally, name) for name in Tally.__slots__]
+        second, seconds = timed(programs[1], store, x, routes)
+        if not np.array_equal(first, second):
+            raise SystemExit("the stand-in computes other numbers than the processor")
+        changes = [
+            b if isinstance(b, type(tally.phase)) else b - a
+            for a, b in zip(before, after, strict=True)
+        ]
+        calls.append(Call(Tally(*changes), seconds))
+    for each in backends:
+        each.close()
+    return calls
+
+
+def timed(program: Executable, store: SequenceStore, x: F32, routes: F32) -> tuple[F32, float]:
+    """What a call makes, and its seconds."""
+    batch = Batch.of([0] * len(x), 0, 0, logits="none")
+    begin = time.perf_counter()
+    out = program(batch, store, {"x": x, "routes": routes})["out"].copy()
+    return out, time.perf_counter() - begin
+
+
+def inputs(rows: int, options: argparse.Namespace) -> list[tuple[F32, F32]]:
+    """Rows and routes of all calls."""
+    sizes = {"experts": options.experts, "top_k": options.top_k, "layers": 1}
+    trace = Synthetic(tokens=rows * options.calls, zipf=0.6, reuse=0.3, **sizes).trace()
+    rng, made = np.random.default_rng(1), []
+    for start in range(0, trace.tokens, rows):
+        choices = trace.choices[start : start + rows, 0]
+        routes = np.zeros((rows, options.experts), np.float32)
+        np.put_along_axis(routes, choices["expert"].astype(np.int64), choices["weight"], axis=1)
+        made.append((rng.standard_normal((rows, options.hidden)).astype(np.float32), routes))
+    return made
+
+
+def cells(rows: int, calls: list[Call]) -> list[str]:
+    """A row of the table."""
+    tallies = [call.tally for call in calls]
+    counts = [sum(getattr(t, name) for t in tallies) for name in ("cached", "uploaded", "here")]
+    shares = [f"{count / sum(counts):.0%}" for count in counts]
+    times = [
+        1e3 * statistics.median(getattr(t, name) for t in tallies)
+        for name in ("seconds", "planned_s", "bound_s")
+    ]
+    ratio = statistics.median(t.seconds / t.planned_s for t in tallies)
+    early = sum(t.seconds < t.bound_s for t in tallies) / len(tallies)
+    alone = 1e3 * statistics.median(call.alone_s for call in calls)
+    figures = [f"{each:.2f}" for each in times]
+    return [str(rows), *shares, *figures, f"{ratio:.2f}", f"{early:.0%}", f"{alone:.2f}"]
+
+
+if __name__ == "__main__":
+    main()
