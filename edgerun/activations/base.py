@@ -26,18 +26,44 @@ class OnnxWriter(Protocol[Value]):
 
 
 @dataclass(frozen=True, slots=True)
-class Activation:
-    """An activation function of one value.
+class Function:
+    """A function of one value.
 
     Attributes:
         define: computes it in NumPy, for clarity and not for speed.
         onnx: writes it in ONNX's ops; there is no other form that a pass recognises.
         vector: makes it as a function of a float32 vector, compiled by Numba. It is given the
             module ``kernels/lang/vectormath.py`` and should keep the relative error below 5e-7.
-        aliases: further names that checkpoints have for it (``hidden_act``).
     """
 
     define: Callable[[F32], F32]
     onnx: Callable[[OnnxWriter[Any], Any], Any]
     vector: Callable[[Any], Callable[[Any], Any]]
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+UNCHANGED = Function(_same, lambda write, x: x, lambda math: _same)
+
+
+@dataclass(frozen=True, slots=True)
+class Activation(Function):
+    """What a gated feed-forward network multiplies: ``activation(gate) * up(up)``.
+
+    Attributes:
+        aliases: further names that checkpoints have for it (``hidden_act``).
+        up: what the other factor goes through, nothing as a rule.
+    """
+
     aliases: tuple[str, ...] = ()
+    up: Function = UNCHANGED
+
+    def product(self, gate: F32, up: F32) -> F32:
+        """Computes the product in NumPy."""
+        return self.define(gate) * self.up.define(up)
+
+    def onnx_product(self, write: OnnxWriter[Any], gate: Any, up: Any) -> Any:
+        """Writes the product in ONNX's ops."""
+        return write("Mul", self.onnx(write, gate), self.up.onnx(write, up))

@@ -1,4 +1,4 @@
-"""The same matrix of every expert of a layer."""
+"""The same matrix, or vector, of every expert of a layer."""
 
 from __future__ import annotations
 
@@ -14,22 +14,28 @@ Matrix: TypeAlias = PackedWeight | NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class ExpertStack:
-    """Matrices of one shape and format, one for each expert.
+    """Matrices or vectors of one shape and format, one for each expert.
 
     They stay apart because in the file everything that belongs to one expert lies side by side, so
     that a single read brings it into memory (``graph/slabs.py``).
 
     Attributes:
-        matrices: ``[N, K]`` each, packed or float32, by the number of the expert.
+        matrices: by the number of the expert, ``[N, K]`` each, packed or float32; or ``[N]``,
+            float32.
     """
 
     matrices: tuple[Matrix, ...]
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """``(experts, N, K)``."""
-        n, k = self.matrices[0].shape
-        return len(self.matrices), int(n), int(k)
+    def shape(self) -> tuple[int, ...]:
+        """``(experts, N, K)``, of vectors ``(experts, N)``."""
+        return len(self.matrices), *map(int, self.matrices[0].shape)
+
+    def vector(self, expert: int) -> NDArray[Any]:
+        """One of a stack of vectors."""
+        vector = self.matrices[expert]
+        assert not isinstance(vector, PackedWeight), "a vector is never packed"
+        return vector
 
     @property
     def nbytes(self) -> int:

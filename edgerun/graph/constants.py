@@ -38,7 +38,8 @@ def check_constant(name: str, constant: Constant, operand: Operand) -> None:
         return _check_array(name, constant, operand)
     if operand.kind is not Kind.STACK:
         raise BundleError(f"constant '{name}' is a stack of matrices; expected a {operand.kind}")
-    alone, first = replace(operand, kind=Kind.MATRIX), _layout(constant.matrices[0])
+    kind = Kind.MATRIX if len(operand.sizes) > 2 else Kind.VECTOR
+    alone, first = replace(operand, kind=kind), _layout(constant.matrices[0])
     count = len(constant.matrices)
     for expert, matrix in enumerate(constant.matrices):
         _check_array(f"{name}[{expert}]", matrix, alone, count)
@@ -51,9 +52,9 @@ def check_constant(name: str, constant: Constant, operand: Operand) -> None:
 
 def _layout(matrix: Matrix) -> str:
     """What the matrices of a stack have in common, in words."""
-    n, k = matrix.shape
     if not isinstance(matrix, PackedWeight):
-        return f"float32 {n} x {k}"
+        return "float32 " + " x ".join(map(str, matrix.shape))
+    n, k = matrix.shape
     zeros = " with zero points" if matrix.zeros is not None else ""
     return f"{matrix.format} {n} x {k} in blocks of {matrix.block}{zeros}"
 
@@ -74,7 +75,7 @@ def _check_array(name: str, constant: Matrix, operand: Operand, count: int = 1) 
         if operand.kind is not Kind.MATRIX:
             raise BundleError(f"constant '{name}' is a packed matrix; expected a float32 vector")
         _check_packed(name, constant)
-        if not _has_many_scales(constant, count):
+        if not _are_many(constant.scales.nbytes, count):
             check_finite(name, "scales", constant.scales)
         return
     dimensions = DIMENSIONS[operand.kind]
@@ -83,7 +84,7 @@ def _check_array(name: str, constant: Matrix, operand: Operand, count: int = 1) 
             f"constant '{name}' is {_describe(constant)}; expected float32 with {dimensions} "
             f"dimension{'s' * (dimensions > 1)}"
         )
-    if operand.kind is Kind.VECTOR:
+    if operand.kind is Kind.VECTOR and not _are_many(constant.nbytes, count):
         check_finite(name, "elements", constant)
         largest = float(np.abs(constant).max())
         if largest > operand.limit:
@@ -99,13 +100,12 @@ def check_many_scales(weight: PackedWeight, count: int = 1) -> None:
     Raises:
         BundleError: one is infinite or no number.
     """
-    if _has_many_scales(weight, count):
+    if _are_many(weight.scales.nbytes, count):
         check_finite(f"{weight.format} {weight.shape}", "scales", weight.scales)
 
 
-def _has_many_scales(weight: PackedWeight, count: int) -> bool:
-    """Whether it takes long to read the scales of so many matrices, which lie apart."""
-    nbytes = weight.scales.nbytes
+def _are_many(nbytes: int, count: int) -> bool:
+    """Whether it takes long to read so many scales or vectors of a size, which lie apart."""
     return count * (nbytes if count == 1 else max(nbytes, PAGE_BYTES)) > FEW_BYTES
 
 

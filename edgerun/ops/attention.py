@@ -19,6 +19,7 @@ from edgerun.ops.base import (
     Work,
     normal,
     rows,
+    vector,
 )
 from edgerun.state import Batch, SequenceStore
 from edgerun.state.spec import AttentionState, attention_name
@@ -28,6 +29,7 @@ def attention(
     q: F32,
     k: F32,
     v: F32,
+    sinks: F32 | None = None,
     *,
     batch: Batch,
     cache: SequenceStore,
@@ -42,7 +44,8 @@ def attention(
 
     A row at position p sees positions ``max(0, p - window + 1) .. p`` of its sequence (all up to
     p when ``window`` is 0), read back from the cache in its storage type. Query heads share
-    key/value heads in consecutive groups (Ainslie et al. 2023).
+    key/value heads in consecutive groups (Ainslie et al. 2023). A head with a sink has one more
+    score, which takes its share of the weights and adds nothing (gpt-oss; Xiao et al. 2024).
     """
     name = attention_name(layer)
     keys, values = (part.reshape(-1, num_kv_heads, head_dim) for part in (k, v))
@@ -57,8 +60,11 @@ def attention(
         slot = int(batch.sequences[row])
         past_k, past_v = cache.read_block(name, slot, first, position + 1)
         scores = np.einsum("hgd,thd->hgt", heads, past_k) * np.float32(scale)
+        if sinks is not None:
+            scores = np.concatenate([scores, sinks.reshape(*scores.shape[:2], 1)], axis=-1)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
+        weights = weights[..., : len(past_v)]
         out[row] = np.einsum("hgt,thd->hgd", weights, past_v).reshape(num_heads, head_dim)
     return out.reshape(len(q), -1)
 
@@ -90,6 +96,9 @@ def _examples() -> list[Example]:
         sizes = {"num_heads": heads, "num_kv_heads": kv_heads, "head_dim": head_dim}
         attributes = {"layer": 0, **sizes, "scale": head_dim**-0.5, "window": window}
         examples.append(Example(values, attributes, parts))
+        # Sinks below all scores, among them and above them, so that nearly nothing is left.
+        sinks = np.linspace(-30, 30, heads).astype(np.float32)
+        examples.append(Example({**values, "sinks": sinks}, attributes, parts))
     return examples
 
 
@@ -98,6 +107,7 @@ OP = Op(
         rows("q", "num_heads*head_dim"),
         rows("k", "num_kv_heads*head_dim"),
         rows("v", "num_kv_heads*head_dim"),
+        vector("sinks", "num_heads", optional=True),
     ),
     outputs=(rows("out", "num_heads*head_dim"),),
     define=attention,

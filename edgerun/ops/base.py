@@ -28,7 +28,7 @@ class Kind(Enum):
     """What an input of an op is.
 
     ``ROWS`` is a value, ``BATCH`` one of ``ids`` and ``positions``, int32 ``[rows]``; the others
-    are constants: float32 ``VECTOR``, float32 or packed ``MATRIX``, a ``STACK`` of such matrices.
+    are constants: float32 ``VECTOR``, float32 or packed ``MATRIX``, a ``STACK`` of either kind.
     """
 
     ROWS = "rows"
@@ -78,9 +78,9 @@ def matrix(name: str, height: str, width: str) -> Operand:
     return Operand(name, Kind.MATRIX, (height, width))
 
 
-def stack(name: str, experts: str, height: str, width: str) -> Operand:
-    """A constant ``[experts, height, width]``: a matrix of each expert."""
-    return Operand(name, Kind.STACK, (experts, height, width))
+def stack(name: str, experts: str, *sizes: str, optional: bool = False) -> Operand:
+    """A constant ``[experts, *sizes]``: a matrix of each expert, or a vector."""
+    return Operand(name, Kind.STACK, (experts, *sizes), optional)
 
 
 @dataclass(frozen=True, slots=True)

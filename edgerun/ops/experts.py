@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,9 @@ def experts(
     gate: ExpertStack,
     up: ExpertStack,
     down: ExpertStack,
+    gate_bias: ExpertStack | None = None,
+    up_bias: ExpertStack | None = None,
+    down_bias: ExpertStack | None = None,
     *,
     top_k: int,
     activation: str,
@@ -43,33 +48,39 @@ def experts(
     """``sum_e routes[:, e] * down_e(activation(gate_e(x)) * up_e(x))``, in the order of experts.
 
     A row goes through the experts whose route is not 0, and of these through no more than the
-    first ``top_k``. All products see their activations as ``ops/linear.py`` says.
+    first ``top_k``. All products see their activations as ``ops/linear.py`` says, and may have a
+    bias for each expert.
 
     Source: Shazeer et al. 2017, equation 1; Jiang et al. 2024 (Mixtral), section 2.1.
     """
     chosen = routes != 0
     chosen &= np.cumsum(chosen, axis=1) <= top_k
     out = np.zeros_like(x)
-    networks = zip(gate.matrices, up.matrices, down.matrices, strict=True)
-    for expert, (gate_weight, up_weight, down_weight) in enumerate(networks):
+    for expert in range(routes.shape[1]):
         places = np.flatnonzero(chosen[:, expert])
         if len(places):
+            product = partial(_product, expert=expert, activations=activations)
             taken = x[places]
             inner = gates.gate(
-                products.linear(taken, gate_weight, activations=activations),
-                products.linear(taken, up_weight, activations=activations),
+                product(taken, gate, gate_bias),
+                product(taken, up, up_bias),
                 activation=activation,
             )
-            made = products.linear(inner, down_weight, activations=activations)
-            out[places] += routes[places, expert, None] * made
+            out[places] += routes[places, expert, None] * product(inner, down, down_bias)
     return out
 
 
+def _product(
+    x: F32, weight: ExpertStack, bias: ExpertStack | None, *, expert: int, activations: str
+) -> F32:
+    vector = None if bias is None else bias.vector(expert)
+    return products.linear(x, weight.matrices[expert], vector, activations=activations)
+
+
 def _work(sizes: Sizes, nbytes: NBytes) -> Work:
-    stacks = sum(nbytes[name] for name in ("gate", "up", "down"))
     return Work(
         macs=3 * sizes["N"] * sizes["K"] * sizes["top_k"],
-        expert_nbytes=stacks // sizes["experts"],
+        expert_nbytes=sum(nbytes.values()) // sizes["experts"],
         experts=sizes["experts"],
         chosen=sizes["top_k"],
         row_elements=sizes["top_k"] * max(sizes["N"], sizes["K"], SHORT_ROW),
@@ -90,6 +101,13 @@ def _stack(count: int, shape: tuple[int, int], form: str, block: int, seed: int)
             packed = replace(packed, scales=scales)
         matrices.append(packed)
     return ExpertStack(tuple(matrices))
+
+
+def _biases(count: int, widths: Mapping[str, int]) -> dict[str, ExpertStack]:
+    return {
+        f"{name}_bias": ExpertStack(tuple(3 * normal((width,), 20 + e) for e in range(count)))
+        for name, width in widths.items()
+    }
 
 
 def _padded(values: F32, block: int) -> F32:
@@ -130,8 +148,11 @@ def _examples() -> list[Example]:
                 inputs[name] = _stack(count, shape, form, block, seed)
             chosen = {"top_k": top_k, "activation": "silu", "activations": activations}
             examples.append(Example(inputs, chosen))
+            if form in ("float32", "int4"):
+                biased = inputs | _biases(count, {"gate": wide, "up": wide, "down": 96})
+                examples.append(Example(biased, {**chosen, "activation": "clamped_swiglu"}))
     # More routes than a row may have: the first ones count.
-    first = examples[3]
+    first = next(each for each in examples if each.attributes["activations"] == "int8_block")
     crowded = np.where(np.arange(8) % 3, normal((1, 8), 9), 0).astype(np.float32)
     return [*examples, replace(first, inputs={**first.inputs, "routes": crowded})]
 
@@ -143,6 +164,9 @@ OP = Op(
         stack("gate", "experts", "N", "K"),
         stack("up", "experts", "N", "K"),
         stack("down", "experts", "K", "N"),
+        stack("gate_bias", "experts", "N", optional=True),
+        stack("up_bias", "experts", "N", optional=True),
+        stack("down_bias", "experts", "K", optional=True),
     ),
     outputs=(rows("out", "K"),),
     define=experts,

@@ -7,8 +7,8 @@ from edgerun.ops.base import F32, Attribute, Example, Op, normal, rows
 
 
 def gate(gate: F32, up: F32, *, activation: str) -> F32:
-    """``activation(gate) * up``, with one of the functions in ``activations/``."""
-    return ACTIVATIONS[activation].define(gate) * up
+    """The product that one of the files in ``activations/`` says, ``activation(gate) * up``."""
+    return ACTIVATIONS[activation].product(gate, up)
 
 
 def _examples() -> list[Example]:
@@ -17,7 +17,7 @@ def _examples() -> list[Example]:
         for shape in ((1, 7), (3, 64)):
             values = 3 * normal(shape, 1)
             values[0, :3] = -300, 300, 0
-            inputs = {"gate": values, "up": normal(shape, 2)}
+            inputs = {"gate": values, "up": 3 * normal(shape, 2)}
             examples.append(Example(inputs, {"activation": activation}))
     return examples
 

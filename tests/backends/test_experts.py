@@ -42,8 +42,8 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     made.close()
 
 
-def layer(form: str, weights: str, experts: int, top_k: int) -> Graph:
-    """One node with random weights, no two experts alike."""
+def layer(form: str, weights: str, experts: int, top_k: int, *, biased: bool = False) -> Graph:
+    """One node with random weights, no two experts alike; of gpt-oss's kind with biases."""
     sizes = {"gate": (K, N), "up": (K, N), "down": (N, K)}
     constants = {
         name: ExpertStack(
@@ -51,8 +51,14 @@ def layer(form: str, weights: str, experts: int, top_k: int) -> Graph:
         )
         for at, (name, size) in enumerate(sizes.items())
     }
-    attributes = {"top_k": top_k, "activation": "silu", "activations": form}
-    node = Node("experts", "layer", ("x", "routes", *sizes), ("out",), attributes)
+    if biased:
+        rng = np.random.default_rng(experts)
+        for name, (height, _) in sizes.items():
+            vectors = rng.standard_normal((experts, height)).astype(np.float32) * 4
+            constants[f"{name}_bias"] = ExpertStack(tuple(vectors))
+    activation = "clamped_swiglu" if biased else "silu"
+    attributes = {"top_k": top_k, "activation": activation, "activations": form}
+    node = Node("experts", "layer", ("x", "routes", *constants), ("out",), attributes)
     return Graph([node], ["x", "routes"], ["out"], {**constants})
 
 
@@ -75,15 +81,18 @@ def one_by_one(backend: Backend, graph: Graph, x: F32, routes: F32) -> F32:
     out = np.zeros_like(x)
     for expert in range(routes.shape[1]):
         constants = {
-            name: graph.constants[name].matrices[expert]  # type: ignore[union-attr]
-            for name in ("gate", "up", "down")
+            name: stack.matrices[expert]  # type: ignore[union-attr]
+            for name, stack in graph.constants.items()
         }
         rounding = {"activations": node.attrs["activations"]}
+        activation = {"activation": node.attrs["activation"]}
+        biases = [name for name in ("gate_bias", "up_bias", "down_bias") if name in constants]
+        gate, up, down = ([name] for name in biases) if biases else ([], [], [])
         nodes = [
-            Node("linear", "g", ("x", "gate"), ("a",), rounding),
-            Node("linear", "u", ("x", "up"), ("b",), rounding),
-            Node("gate", "m", ("a", "b"), ("c",), {"activation": "silu"}),
-            Node("linear", "d", ("c", "down"), ("y",), rounding),
+            Node("linear", "g", ("x", "gate", *gate), ("a",), rounding),
+            Node("linear", "u", ("x", "up", *up), ("b",), rounding),
+            Node("gate", "m", ("a", "b"), ("c",), activation),
+            Node("linear", "d", ("c", "down", *down), ("y",), rounding),
         ]
         made = run(backend, Graph(nodes, ["x"], ["y"], {**constants}), len(x), x=x)
         rows = np.flatnonzero(routes[:, expert])
@@ -104,13 +113,13 @@ def random_routes(rng: np.random.Generator, height: int, experts: int, top_k: in
 
 
 @pytest.mark.parametrize(("form", "weights"), FORMS)
-@pytest.mark.parametrize("height", [1, 9, 40])
+@pytest.mark.parametrize(("height", "biased"), [(1, False), (9, False), (40, False), (9, True)])
 def test_every_expert_is_computed_once_a_row_with_its_own_weight(
-    form: str, weights: str, height: int, backend: Backend
+    form: str, weights: str, height: int, biased: bool, backend: Backend
 ) -> None:
     """Bit for bit what ordinary layers compute, over random routers."""
     rng = np.random.default_rng([height, len(form)])
-    graph = layer(form, weights, 6, 3)
+    graph = layer(form, weights, 6, 3, biased=biased)
     for _ in range(4):
         x = rng.standard_normal((height, K)).astype(np.float32)
         routes = random_routes(rng, height, 6, 3)

@@ -26,17 +26,8 @@ def test_unknown_architecture_names_the_supported_ones():
 
 def test_architectures_are_those_of_the_documentation():
     assert architecture_names() == [
-        *[
-            "bitnet",
-            "bitnet_moe",
-            "llama",
-            "mistral",
-            "mixtral",
-            "olmoe",
-            "qwen2",
-            "qwen3",
-            "qwen3_moe",
-        ]
+        *["bitnet", "bitnet_moe", "gpt_oss", "llama", "mistral", "mixtral", "olmoe"],
+        *["qwen2", "qwen3", "qwen3_moe"],
     ]
 
 
@@ -191,6 +182,44 @@ def test_some_layers_may_have_no_experts():
 def test_olmoe_does_not_clip():
     with pytest.raises(UnsupportedError, match="clip_qkv"):
         describe({**MOE, "model_type": "olmoe", "clip_qkv": 8.0})
+
+
+GPT_OSS = {
+    **CONFIG,
+    "model_type": "gpt_oss",
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 4,
+}
+
+
+def test_gpt_oss_has_windows_in_every_other_layer():
+    assert windows(GPT_OSS) == (128, None, 128, None)
+    assert windows({**GPT_OSS, "sliding_window": 9}) == (9, None, 9, None)
+    types = ["full_attention", "sliding_attention"] * 2
+    assert windows({**GPT_OSS, "layer_types": types}) == (None, 128, None, 128)
+
+
+def test_gpt_oss_has_biases_everywhere_unless_it_says_otherwise():
+    assert describe(GPT_OSS).biases == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    assert describe({**GPT_OSS, "attention_bias": False}).biases == set()
+    names = describe(GPT_OSS).tensors().keys()
+    at = "model.layers.3"
+    for name in ("self_attn.sinks", "mlp.router.bias", "mlp.experts.7.down_proj.bias"):
+        assert f"{at}.{name}" in names
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"swiglu_limit": 5.0}, "swiglu_limit of 5 are not supported; it must be 7"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "'gptq' .*bfloat16 and mxfp4 are"),
+    ],
+)
+def test_other_kinds_of_gpt_oss_are_refused(changes, message):
+    with pytest.raises(UnsupportedError, match=message):
+        describe({**GPT_OSS, **changes})
+    assert describe({**GPT_OSS, "quantization_config": {"quant_method": "mxfp4"}}).ternary is None
 
 
 def test_bitnet_knows_how_its_weights_are_stored():

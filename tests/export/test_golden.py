@@ -23,9 +23,10 @@ NAMES = [
     "olmoe",
     "qwen3_moe",
     "bitnet_moe",
+    "gpt_oss",
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]
-EXPERTS = ["mixtral", "olmoe", "qwen3_moe"]
+EXPERTS = ["mixtral", "olmoe", "qwen3_moe", "gpt_oss"]
 EXACT = 1e-4
 
 

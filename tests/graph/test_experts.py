@@ -235,7 +235,7 @@ def check_node(graph: Graph) -> None:
     from edgerun.graph.shapes import node_sizes
 
     (node,) = graph.nodes
-    for operand, name in zip(OPS[node.op].inputs, node.inputs, strict=True):
+    for operand, name in zip(OPS[node.op].inputs, node.inputs, strict=False):
         if name in graph.constants:
             check_constant(name, graph.constants[name], operand)
     node_sizes(graph, node, graph.shapes)

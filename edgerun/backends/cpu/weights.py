@@ -51,6 +51,7 @@ class WeightStore:
         self._reader, self._scales = ArrayReader(), ArrayReader()
         self._prepared: dict[tuple[int, str], tuple[Matrix, Prepared]] = {}
         self._stacks: dict[tuple[int, str], tuple[ExpertStack, tuple[Prepared, ...]]] = {}
+        self._vectors: dict[int, tuple[ExpertStack, NDArray[np.float32]]] = {}
 
     @property
     def nbytes(self) -> int:
@@ -89,6 +90,20 @@ class WeightStore:
             )
             self._stacks[key] = (stack, tuple(made))
         return self._stacks[key][1]
+
+    def prepare_vectors(self, stack: ExpertStack) -> NDArray[np.float32]:
+        """Returns a stack of vectors as float32 ``[experts, N]``.
+
+        Raises:
+            BackendError: the file that they lie in has become shorter.
+            BundleError: an element is infinite or no number.
+        """
+        if id(stack) not in self._vectors:
+            experts = range(len(stack.matrices))
+            vectors = np.stack([read_array(stack.vector(expert)) for expert in experts])
+            check_finite(f"float32 {vectors.shape}", "elements", vectors)
+            self._vectors[id(stack)] = stack, vectors
+        return self._vectors[id(stack)][1]
 
     def rest(self) -> None:
         """Gives back the memory that is needed only while weights are prepared."""

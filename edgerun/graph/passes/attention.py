@@ -6,6 +6,7 @@ disappear here.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -36,6 +37,13 @@ _WINDOW_MASK = Op("And", Op("And", _CAUSAL, _RECENT), _PADDING)
 _HEADS = Op("Transpose", Var("split"), perm=HEADS_FIRST)
 _SPLIT = Op("Reshape", Var("flat"), Const("shape"))
 _JOINED = Op("Reshape", Op("Transpose", Var("attended"), perm=HEADS_FIRST), Const("shape"))
+_TOTAL_SCORE = Op(
+    "ReduceLogSumExp",
+    Op("Where", Var("mask"), Var("scores"), Num(-math.inf)),
+    Num(-1),
+    keepdims=1,
+)
+_SUNK = Op("Mul", Var("attended"), Op("Sigmoid", Op("Sub", _TOTAL_SCORE, Const("sinks"))))
 _PAST_NAME = re.compile(r"past_key_values\.(\d+)\.(key|value)")
 
 
@@ -89,13 +97,14 @@ def _rewrite(node: Node, matcher: Matcher, window: int) -> dict[str, list[Node]]
             f"{k.size} and values of {v.count} of {v.size}; expected one size, and as many heads "
             "of values as of keys"
         )
-    joined = _join(node, q.count * q.size, matcher)
+    attended, sinks = _beside_sinks(node, q.count, matcher)
+    joined = _join(attended, q.count * q.size, matcher)
     if joined is None:
         return {}
     attention = Node(
         op="attention",
         name=node.name,
-        inputs=(q.rows, k.rows, v.rows),
+        inputs=(q.rows, k.rows, v.rows, *sinks),
         outputs=joined.outputs,
         attrs={
             "layer": layer,
@@ -119,12 +128,35 @@ def _layer(node: Node) -> int | None:
     return int(key[1])
 
 
-def _join(node: Node, width: int, matcher: Matcher) -> Node | None:
-    """The Reshape that joins the heads of this node's output to rows of a width."""
-    for transpose in matcher.consumers.get(node.outputs[0], []):
+def _beside_sinks(node: Node, heads: int, matcher: Matcher) -> tuple[str, list[str]]:
+    """What a node attends to, less what goes to sinks; and the name of those, if there are any."""
+    attended, *_, scores = node.outputs
+    for product in matcher.consumers.get(attended, []) if len(node.outputs) == 4 else ():
+        match = matcher.match(product.outputs[0], _SUNK)
+        if match is None or (match["attended"], match["scores"], match["mask"]) != (
+            attended,
+            scores,
+            node.inputs[3],
+        ):
+            continue
+        graph, name = matcher.graph, f"{match['sinks']}/heads"
+        sinks = graph.array(match["sinks"])
+        if sinks.shape != (1, heads, 1, 1):
+            raise BundleError(
+                f"node '{product.name}' has sinks of shape {sinks.shape} for {heads} heads: "
+                f"{ALTERED}"
+            )
+        graph.add_constant(name, sinks.reshape(-1))
+        return product.outputs[0], [name]
+    return attended, []
+
+
+def _join(attended: str, width: int, matcher: Matcher) -> Node | None:
+    """The Reshape that joins the heads of a value to rows of a width."""
+    for transpose in matcher.consumers.get(attended, []):
         for reshape in matcher.consumers.get(transpose.outputs[0], []):
             match = matcher.match(reshape.outputs[0], _JOINED)
-            if match is None or match["attended"] != node.outputs[0]:
+            if match is None or match["attended"] != attended:
                 continue
             if _shape(match, matcher) == [0, 0, width]:
                 return reshape
@@ -205,6 +237,7 @@ READS: Mapping[str, Rules] = {
         "qk_matmul_output_mode": 0,
     },
     "Cast": {"to": Read(int, needed=True), "saturate": 1},
+    "ReduceLogSumExp": {"keepdims": Read(int, 1), "noop_with_empty_axes": 0},
     "Reshape": {"allowzero": 0},
     "Shape": {"start": Read(int, 0), "end": Read(int)},
     "Transpose": {"perm": Read(tuple)},

@@ -25,20 +25,27 @@ from edgerun.graph.template import Part, Template, part_of
 _ROUTE = Op("Gather", Var("routes"), Const("expert"), axis=0)
 _PLACES = Op("Transpose", Op("NonZero", _ROUTE), perm=(1, 0))
 _TAKEN = Op("GatherND", Var("rows"), _PLACES, batch_dims=0)
-_GATED = Op("gate", Op("linear", _TAKEN, Const("gate")), Op("linear", _TAKEN, Const("up")))
 _WEIGHT = Op("Unsqueeze", Op("GatherND", _ROUTE, _PLACES, batch_dims=0), Num(-1))
-_EXPERT = Op(
-    "ScatterND",
-    Var("sum"),
-    _PLACES,
-    Op("Mul", Op("linear", _GATED, Const("down")), _WEIGHT),
-    reduction="add",
-)
+STACKS = ("gate", "up", "down")
+BIASES = tuple(f"{name}_bias" for name in STACKS)
+
+
+def _expert(*biases: Const) -> Op:
+    """A network, whose projections have biases or none."""
+    added: list[tuple[Const, ...]] = [(bias,) for bias in biases] or [()] * len(STACKS)
+    gate, up = (
+        Op("linear", _TAKEN, Const(name), *bias)
+        for name, bias in zip(STACKS[:2], added[:2], strict=True)
+    )
+    made = Op("linear", Op("gate", gate, up), Const("down"), *added[2])
+    return Op("ScatterND", Var("sum"), _PLACES, Op("Mul", made, _WEIGHT), reduction="add")
+
+
+_EXPERTS = (_expert(), _expert(*map(Const, BIASES)))
 _NOTHING = Op("ConstantOfShape", Op("Shape", Var("rows"), start=0, end=None))
 _ROUTES = Op("Transpose", Op("Reshape", Var("routes"), Const("shape")), perm=(1, 0))
 _FLAT = Op("Reshape", Var("x"), Const("shape"))
 _RESULT = Op("Reshape", Var("sum"), Op("Shape", Var("x"), start=0, end=None))
-STACKS = ("gate", "up", "down")
 
 
 def fuse_experts(graph: Graph) -> Graph:
@@ -111,36 +118,39 @@ class _Layer:
         graph, last = self._matcher.graph, self._chain[-1].name
         outside = {self._rows, self._routes, self._start}
         first = part_of(self._chain[0], self._matcher.producers, outside)
-        attributes, makers = self._lowered(first)
-        template = Template(self._matcher, first, self._own_constants(first, makers))
-        matrices: dict[str, list[Matrix]] = {name: [] for name in STACKS}
+        attributes, makers, biases = self._lowered(first)
+        own = self._own_constants(first, makers) | {self._number, *biases.values()}
+        template = Template(self._matcher, first, own)
+        stacks: dict[str, list[Matrix]] = {name: [] for name in (*STACKS, *biases)}
         for index, end in enumerate(self._chain):
-            nodes = self._compared(index, end, template)
-            for name in STACKS:
-                matrices[name].append(stored_matrix(nodes[makers[name]], graph))
-            self.names.update(node.name for node in nodes)
-            if matrices["gate"][-1].shape[1] != self._width:
+            part = self._compared(index, end, template)
+            for name, place in makers.items():
+                stacks[name].append(stored_matrix(part.nodes[place], graph))
+            for name, bias in biases.items():
+                stacks[name].append(graph.array(part.values[template.place(bias)]))
+            self.names.update(node.name for node in part.nodes)
+            if stacks["gate"][-1].shape[1] != self._width:
                 raise BundleError(
                     f"rows of {self._width} go into expert {index} that '{last}' adds, whose "
-                    f"matrices have shape {matrices['gate'][-1].shape}: {ALTERED}"
+                    f"matrices have shape {stacks['gate'][-1].shape}: {ALTERED}"
                 )
-        for name in STACKS:
-            graph.add_constant(f"{last}/{name}", ExpertStack(tuple(matrices[name])))
+        for name, stack in stacks.items():
+            graph.add_constant(f"{last}/{name}", ExpertStack(tuple(stack)))
         return Node(
             "experts",
             self._result.name,
-            (*self._inputs, *(f"{last}/{name}" for name in STACKS)),
+            (*self._inputs, *(f"{last}/{name}" for name in stacks)),
             self._result.outputs,
             attributes,
         )
 
     def _own_constants(self, first: Part, makers: Mapping[str, int]) -> set[str]:
-        """The constants of the first expert that are its own: its weights and its number."""
+        """The constants that the first expert multiplies by."""
         weights = {name for place in makers.values() for name in first.nodes[place].inputs[1:]}
-        return (weights & self._matcher.graph.constants.keys()) | {self._number}
+        return weights & self._matcher.graph.constants.keys()
 
-    def _compared(self, index: int, last: Node, template: Template) -> list[Node]:
-        """The nodes of an expert that is like the first one, and whose number is its place.
+    def _compared(self, index: int, last: Node, template: Template) -> Part:
+        """An expert that is like the first one, and whose number is its place.
 
         Raises:
             UnsupportedError: it is not.
@@ -157,10 +167,15 @@ class _Layer:
                 f"node '{last.name}' adds what expert {number} computes where that of expert "
                 f"{index} belongs; expected every expert once, in ascending order"
             )
-        return part.nodes
+        return part
 
-    def _lowered(self, network: Part) -> tuple[dict[str, Any], dict[str, int]]:
-        """Attributes of the layer, and the place of the node that multiplies by each matrix."""
+    def _lowered(self, network: Part) -> tuple[dict[str, Any], dict[str, int], dict[str, str]]:
+        """What the experts of a layer have in common, found in the first one.
+
+        Returns:
+            attributes of the layer, the place of the node that multiplies by each matrix, and
+            the names of the biases.
+        """
         whole, last = self._matcher.graph, network.nodes[-1]
         constants = {x: whole.constants[x] for x in network.values if x in whole.constants}
         inputs = [self._rows, self._routes, last.inputs[0]]
@@ -168,7 +183,7 @@ class _Layer:
         for node in filter(is_unread, network.nodes):
             raise UnsupportedError(f"node '{node.name}' is '{node.op}', which no known expert has")
         matcher = Matcher(fuse_gates(fuse_linear(single)))
-        match = matcher.match(last.outputs[0], _EXPERT)
+        match = next(filter(None, (matcher.match(last.outputs[0], e) for e in _EXPERTS)), None)
         if match is None or (match["rows"], match["routes"]) != (self._rows, self._routes):
             raise UnsupportedError(
                 f"the experts that '{last.name}' begins to add up are none that edgerun knows; "
@@ -186,14 +201,18 @@ class _Layer:
             "activation": gates[0].attrs["activation"],
             "activations": activations.pop(),
         }
-        places = {node.name: place for place, node in enumerate(network.nodes)}
-        return attributes, {name: places[maker] for name, maker in makers.items()}
+        places = {node.outputs[0]: place for place, node in enumerate(network.nodes)}
+        biases = {name: match[name] for name in BIASES if name in match.values}
+        return attributes, {name: places[value] for name, value in makers.items()}, biases
 
     def _roles(self, matcher: Matcher, match: Match) -> tuple[dict[str, str], set[str]]:
-        """Names of the nodes that multiply by the matrices, and how they see their inputs."""
+        """Products with each matrix, as the file names them, and how they see their inputs."""
         products = [node for node in matcher.graph.nodes if node.op == "linear"]
-        by_weight = {node.inputs[1]: node for node in products}
-        makers = {name: by_weight[match[name]].name for name in STACKS}
+        by_weight = {node.inputs[1]: node.outputs[0] for node in products}
+        makers = {}
+        for name in STACKS:
+            node = self._matcher.producers[by_weight[match[name]]]
+            makers[name] = node.inputs[0] if node.op == "Add" else node.outputs[0]
         return makers, {str(node.attrs["activations"]) for node in products}
 
     def _top_k(self) -> int:

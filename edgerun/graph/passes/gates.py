@@ -1,4 +1,4 @@
-"""``activation(gate) * up`` becomes ``gate``, for every function in ``activations/``."""
+"""The product of every file in ``activations/``, ``activation(gate) * up``, becomes ``gate``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun.graph.ir import Graph, Node
-from edgerun.graph.match import Matcher, Op, PatternWriter, Var
+from edgerun.graph.match import Matcher, PatternWriter, Var
 from edgerun.graph.passes.base import Pass
 
 _FORMS = {
-    name: Op("Mul", activation.onnx(PatternWriter(), Var("gate")), Var("up"))
+    name: activation.onnx_product(PatternWriter(), Var("gate"), Var("up"))
     for name, activation in ACTIVATIONS.items()
 }
 

@@ -40,6 +40,7 @@ LOWEST = -3.0e38
 RESULTS = (
     f"row_blocks:i32[rows, {ROW_INTS}] partials:f32[{CAPACITY}, kv_heads, group * (head_dim + 2)]"
     " out:f32[rows, kv_heads, group, head_dim; out_stride] out_stride kv_heads"
+    " sinks?:f32[kv_heads, group]"
 )
 # Of ``attention`` and ``attention_many``.
 ARGUMENTS = (
@@ -117,11 +118,23 @@ def end_of_block(page, last):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def finish(target, out, state, head_dim, lanes):  # type: ignore[no-untyped-def]
-    """Stores the weighted mean of values of one query."""
-    inverse = splat(float32(1) / float_at(state, 1), "f32", lanes)
+def finish(a, head, target, out, state, head_dim, lanes):  # type: ignore[no-untyped-def]
+    """Stores the weighted mean of values of one query of a head."""
+    share = float32(1) / float_at(state, 1)
+    if a.sinks != 0:
+        share = _share_beside(float_at(a.sinks, head), state, lanes)
+    inverse = splat(share, "f32", lanes)
     for index in range(0, head_dim * 4, lanes * 4):
         store(target + index, load(out + index, "f32", lanes) * inverse)
+
+
+@njit(inline="always")
+def _share_beside(sink, state, lanes):  # type: ignore[no-untyped-def]
+    """What the weights of a query are multiplied with, where a sink has its share of them."""
+    highest = max(float_at(state, 0), sink)
+    ours = reduce_max(exp(splat(float_at(state, 0) - highest, "f32", lanes)))
+    others = reduce_max(exp(splat(sink - highest, "f32", lanes)))
+    return ours / (float_at(state, 1) * ours + others)
 
 
 @njit
@@ -194,9 +207,9 @@ def scatter(a, unit, head, group, out, state, head_dim, lanes):  # type: ignore[
         source = out + m * head_dim * 4
         place = a.row_blocks + (row + m // group) * ROW_INTS * 4
         if int_at(place, ROW_BLOCKS) == 1:
-            target = a.out + (row + m // group) * a.out_stride * 4
-            target += (head * group + m % group) * head_dim * 4
-            finish(target, source, state + m * 8, head_dim, lanes)
+            query = head * group + m % group
+            target = a.out + ((row + m // group) * a.out_stride + query * head_dim) * 4
+            finish(a, query, target, source, state + m * 8, head_dim, lanes)
         else:
             slot = int_at(place, ROW_SLOT) + int_at(unit, UNIT_BLOCK) - int_at(place, ROW_BLOCK)
             base = (slot * a.kv_heads + head) * group * (head_dim + 2)

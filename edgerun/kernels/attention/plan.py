@@ -220,7 +220,8 @@ def attention_combine(head_dim: int, group: int, lanes: int) -> Body:
                 part = first + block * kv_heads * size
                 sums = part + (group * head_dim + 2 * m) * 4
                 merge(total, state, part + m * wide, sums, head_dim, lanes)
-            out = a.out + (row * a.out_stride + (head * group + m) * head_dim) * 4
-            finish(out, total, state, head_dim, lanes)
+            query = head * group + m
+            out = a.out + (row * a.out_stride + query * head_dim) * 4
+            finish(a, query, out, total, state, head_dim, lanes)
 
     return body

@@ -75,11 +75,12 @@ def embedding_block(bits: int, block: int) -> Body:
 
 def gated(activation: str) -> Any:
     """The function that makes an output vector of those of a gate and an up projection."""
-    activate = njit(ACTIVATIONS[activation].vector(vectormath))
+    functions = ACTIVATIONS[activation]
+    of_gate, of_up = njit(functions.vector(vectormath)), njit(functions.up.vector(vectormath))
 
     @njit(inline="always")
     def combine(gate, up):  # type: ignore[no-untyped-def]
-        return activate(gate) * up
+        return of_gate(gate) * of_up(up)
 
     return combine
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgerun.activations.registry import ACTIVATIONS
@@ -163,14 +163,27 @@ def layer_windows(config: Config, num_layers: int) -> tuple[int | None, ...]:
     first = config.get("max_window_layers", 28)
     if not isinstance(first, int):
         raise CheckpointError(f"config.json: 'max_window_layers' is {first!r}, not a whole number")
-    types = names(config, "layer_types") or [
-        "sliding_attention" if layer >= first else "full_attention" for layer in range(num_layers)
-    ]
-    if len(types) != num_layers:
+    return typed_windows(config, window, [layer >= first for layer in range(num_layers)])
+
+
+def typed_windows(config: Config, window: int, usual: Sequence[bool]) -> tuple[int | None, ...]:
+    """Returns each layer's window as ``layer_types`` says.
+
+    Args:
+        config: keys of config.json.
+        window: of the layers that have one.
+        usual: of every layer whether it has one, unless ``layer_types`` says something.
+
+    Raises:
+        CheckpointError: ``layer_types`` has another length than the model has layers.
+    """
+    types = names(config, "layer_types")
+    slides = [kind == "sliding_attention" for kind in types] if types else usual
+    if len(slides) != len(usual):
         raise CheckpointError(
-            f"config.json: layer_types names {len(types)} layers, the model has {num_layers}"
+            f"config.json: layer_types names {len(slides)} layers, the model has {len(usual)}"
         )
-    return tuple(window if kind == "sliding_attention" else None for kind in types)
+    return tuple(window if slide else None for slide in slides)
 
 
 def ternary_origin(config: Config, default: TernaryOrigin | None = None) -> TernaryOrigin | None:

@@ -68,8 +68,10 @@ class Experts:
         normalise: whether the scores of those that are chosen add up to 1.
         scoring: what makes scores of the router's logits.
         scale: factor of the scores.
-        module: path of the layer below ``model.layers.N``; the router is its ``gate``.
+        module: path of the layer below ``model.layers.N``.
         names: what its ``gate_proj``, ``up_proj`` and ``down_proj`` are called.
+        router: what its router is called.
+        biases: whether the router and all projections have a bias.
     """
 
     count: int
@@ -80,6 +82,8 @@ class Experts:
     scale: float = 1.0
     module: str = "mlp"
     names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    router: str = "gate"
+    biases: bool = False
 
 
 FeedForward: TypeAlias = Dense | Experts
@@ -118,7 +122,9 @@ class DecoderSpec:
         activation: of the feed-forward gate, the name of a file in ``edgerun/activations``.
         rope: rotary position embedding.
         tied: the head reads the embedding's weights.
-        biases: short names of the projections that have a bias, the same in every layer.
+        biases: short names of the projections that have a bias, the same in every layer; those of
+            experts say themselves what they have.
+        sinks: of attention, one more score for each head, whose weight goes to nothing.
         q_row_norm: norm of all queries of a token together.
         k_row_norm: norm of all its keys together.
         q_norm: norm of each query head.
@@ -142,6 +148,7 @@ class DecoderSpec:
     rope: Rope
     tied: bool
     biases: frozenset[str] = frozenset()
+    sinks: str | None = None
     q_row_norm: str | None = None
     k_row_norm: str | None = None
     q_norm: str | None = None
@@ -231,7 +238,9 @@ class DecoderSpec:
         stored = dict(zip(shapes, part.names, strict=True))
         return [
             {
-                name: Projection(name, f"{part.module}.experts.{expert}.{stored[name]}", *shape)
+                name: Projection(
+                    name, f"{part.module}.experts.{expert}.{stored[name]}", *shape, part.biases
+                )
                 for name, shape in shapes.items()
             }
             for expert in range(part.count)
@@ -242,7 +251,8 @@ class DecoderSpec:
         part = self.layers[layer].feed_forward
         if isinstance(part, Dense):
             return None
-        return Projection("router", f"{part.module}.gate", part.count, self.hidden_size)
+        path = f"{part.module}.{part.router}"
+        return Projection("router", path, part.count, self.hidden_size, part.biases)
 
     def sub_norm(self, layer: int) -> str | None:
         """Path of the norm before a layer's down projection; None without one."""
@@ -283,6 +293,8 @@ class DecoderSpec:
         shapes: dict[str, tuple[int, ...]] = {
             f"{prefix}.{path}.weight": (width,) for path, width in self.norms(layer).items()
         }
+        if self.sinks is not None:
+            shapes[f"{prefix}.{self.sinks}"] = (self.num_heads,)
         router = self.router(layer)
         for linear in [*self.projections(layer), *([router] if router else [])]:
             name = f"{prefix}.{linear.path}"

@@ -130,6 +130,27 @@ def _tq2_0(blocks: U8) -> tuple[I8, F32]:
     return pairs.reshape(-1, 256).astype(np.int8) - np.int8(1), _half(blocks, 64)
 
 
+MXFP4_BLOCK = 32
+# By code (OCP Microscaling Formats 1.0, table 5), twice the values: 0, 0.5, 1, 1.5, 2, 3, 4, 6.
+_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+
+
+def mxfp4_values(codes: U8) -> I8:
+    """Twice the values that 4-bit codes stand for."""
+    values: I8 = _E2M1[codes]
+    return values
+
+
+def mxfp4_scales(exponents: U8) -> F32:
+    """Half of what 8-bit exponents stand for, so that it goes with twice the values."""
+    scales: F32 = np.ldexp(np.float32(1), exponents.astype(np.int32) - 128)
+    return scales
+
+
+def _mxfp4(blocks: U8) -> tuple[I8, F32]:
+    return mxfp4_values(_nibbles(blocks[:, 1:])), mxfp4_scales(blocks[:, :1])
+
+
 def _coded(name: str, block_weights: int, block_bytes: int, codes: Codes) -> Codec:
     return Codec(name, block_weights, block_bytes, codes.decode, codes=codes)
 
@@ -200,7 +221,7 @@ GGUF: dict[int, Codec] = {
     30: _BF16,
     34: _coded("TQ1_0", 256, 54, Codes(1, 256, _tq1_0)),
     35: _coded("TQ2_0", 256, 66, Codes(1, 256, _tq2_0)),
-    39: _by_gguf("MXFP4", 32, 17),
+    39: _coded("MXFP4", MXFP4_BLOCK, 17, Codes(12, MXFP4_BLOCK, _mxfp4)),
     40: _by_gguf("NVFP4", 64, 36),
 }
 

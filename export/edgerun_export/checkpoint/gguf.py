@@ -10,7 +10,8 @@ from typing import Any
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import F32, Source, TensorInfo
 from edgerun_export.checkpoint.files import ByteFile
-from edgerun_export.checkpoint.gguf_config import Experts, architecture, make_config
+from edgerun_export.checkpoint.gguf_architectures import Architecture
+from edgerun_export.checkpoint.gguf_config import architecture, make_config
 from edgerun_export.checkpoint.gguf_header import MAGIC, GgufHeader, GgufTensor, read_header
 from edgerun_export.checkpoint.registry import head
 from edgerun_export.checkpoint.stored import (
@@ -23,7 +24,7 @@ from edgerun_export.tokenizers import from_gguf
 
 # No leading zeros: two spellings of a layer would be one tensor.
 _BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,5})\.(\w+)\.(weight|bias)")
-_EXPERTS = re.compile(r"blk\.(0|[1-9]\d{0,5})\.ffn_(gate_inp|(?:gate|up|down)_exps)\.weight")
+_EXPERTS = re.compile(r"blk\.(0|[1-9]\d{0,5})\.ffn_(gate_inp|(?:gate|up|down)_exps)\.(weight|bias)")
 _ROPE_FACTORS = "rope_freqs.weight"
 
 _WHOLE_MODEL = {
@@ -47,6 +48,7 @@ _LAYER = {
     "ffn_sub_norm": "mlp.ffn_sub_norm",
 }
 _ROTATED = ("attn_q", "attn_k")
+_BARE = ("attn_sinks",)  # parameters, which have no suffix
 
 
 def claims(path: Path) -> bool:
@@ -96,7 +98,7 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
     head_dim = config["head_dim"] if kind.pairs_interleaved else None
     stored: dict[str, Stored] = {}
     for tensor in tensors.values():
-        for tensor_data in _stored(tensor, file, kind.experts, head_dim):
+        for tensor_data in _stored(tensor, file, kind, head_dim):
             stored[tensor_data.info.name] = tensor_data
             if len(stored) > MAX_TENSORS:
                 raise CheckpointError(f"'{file.name}' has more than {MAX_TENSORS} tensors")
@@ -104,33 +106,39 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
 
 
 def _stored(
-    tensor: GgufTensor, file: ByteFile, experts: Experts | None, head_dim: int | None
+    tensor: GgufTensor, file: ByteFile, kind: Architecture, head_dim: int | None
 ) -> Iterator[Stored]:
     """What a tensor is to Hugging Face: that of a layer's experts is one of each."""
+    experts = kind.experts
     match = _EXPERTS.fullmatch(tensor.name) if experts is not None else None
     if experts is not None and match is not None:
         at = f"model.layers.{int(match[1])}.{experts.module}"
         if match[2] == "gate_inp":
-            info = TensorInfo(f"{at}.gate.weight", tensor.shape, tensor.codec.name)
+            name = f"{at}.{experts.router}.{match[3]}"
+            info = TensorInfo(name, tensor.shape, tensor.codec.name)
             yield Stored(info, file, tensor.offset, tensor.codec)
             return
         name = experts.names[("gate_exps", "up_exps", "down_exps").index(match[2])]
-        if len(tensor.shape) != 3:
+        axes = 3 if match[3] == "weight" else 2
+        if len(tensor.shape) != axes:
             raise CheckpointError(
-                f"tensor '{tensor.name}' has shape {list(tensor.shape)}; expected three axes, the "
+                f"tensor '{tensor.name}' has shape {list(tensor.shape)}; expected {axes} axes, the "
                 "first of experts"
             )
         shape = tensor.shape[1:]
         apart = encoded_bytes(shape, tensor.codec)
         for expert in range(tensor.shape[0]):
-            info = TensorInfo(f"{at}.experts.{expert}.{name}.weight", shape, tensor.codec.name)
+            full = f"{at}.experts.{expert}.{name}.{match[3]}"
+            info = TensorInfo(full, shape, tensor.codec.name)
             yield Stored(info, file, tensor.offset + expert * apart, tensor.codec)
         return
-    yield _stored_alone(tensor, file, head_dim)
+    yield _stored_alone(tensor, file, kind, head_dim)
 
 
-def _stored_alone(tensor: GgufTensor, file: ByteFile, head_dim: int | None) -> Stored:
-    name, rotated = _rename(tensor.name)
+def _stored_alone(
+    tensor: GgufTensor, file: ByteFile, kind: Architecture, head_dim: int | None
+) -> Stored:
+    name, rotated = _rename(tensor.name, kind.tensors)
     paired = head_dim if rotated else None
     if paired and tensor.shape[0] % paired:
         raise CheckpointError(
@@ -140,17 +148,19 @@ def _stored_alone(tensor: GgufTensor, file: ByteFile, head_dim: int | None) -> S
     return Stored(info, file, tensor.offset, tensor.codec, paired)
 
 
-def _rename(name: str) -> tuple[str, bool]:
+def _rename(name: str, others: Mapping[str, str]) -> tuple[str, bool]:
     """Hugging Face name, and whether the rows go through the rotary embedding."""
     if name in _WHOLE_MODEL:
         return _WHOLE_MODEL[name], False
-    match = _BLOCK.fullmatch(name)
-    if match is None or match[2] not in _LAYER:
+    match, layer = _BLOCK.fullmatch(name), {**_LAYER, **others}
+    if match is None or match[2] not in layer:
         raise UnsupportedError(
             f"tensor '{name[:100]}' has no known place in this architecture; leaving it out would "
             "change the model"
         )
-    renamed = f"model.layers.{int(match[1])}.{_LAYER[match[2]]}.{match[3]}"
+    renamed = f"model.layers.{int(match[1])}.{layer[match[2]]}.{match[3]}"
+    if match[2] in _BARE:
+        renamed = renamed.removesuffix(".weight")
     return renamed, match[2] in _ROTATED
 
 

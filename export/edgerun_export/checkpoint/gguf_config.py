@@ -8,81 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import F32
+from edgerun_export.checkpoint.gguf_architectures import ARCHITECTURES, MIXTRAL, Architecture
 
 _MAX_SIZE = 1 << 31
 
-
-@dataclass(frozen=True, slots=True)
-class Experts:
-    """How a model with experts is described to Hugging Face.
-
-    Attributes:
-        module: path of a layer's experts; the router is its ``gate``.
-        names: of an expert's gate, up and down projection.
-        count_key: configuration key of their number.
-        width_key: configuration key of their width, and the one of GGUF.
-        normalises: whether the scores of those that are chosen add up to 1.
-    """
-
-    module: str = "mlp"
-    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
-    count_key: str = "num_experts"
-    width_key: tuple[str, str] = ("intermediate_size", "feed_forward_length")
-    normalises: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """One value of ``general.architecture``.
-
-    Attributes:
-        model_type: Hugging Face ``model_type``.
-        class_name: entry of ``architectures``.
-        pairs_interleaved: whether llama.cpp's converter interleaves the rows of Q and K.
-        extra: configuration that GGUF leaves to the architecture.
-        experts: what its layers have; None for those of dense models.
-    """
-
-    model_type: str
-    class_name: str
-    pairs_interleaved: bool = False
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    experts: Experts | None = None
-
-
-ARCHITECTURES = {
-    "llama": Architecture("llama", "LlamaForCausalLM", True, {"hidden_act": "silu"}),
-    "qwen2": Architecture("qwen2", "Qwen2ForCausalLM", False, {"hidden_act": "silu"}),
-    "qwen3": Architecture("qwen3", "Qwen3ForCausalLM", False, {"hidden_act": "silu"}),
-    # Upstream's graph uses SiLU (the 1bitLLM reproductions), bitnet.cpp's b1.58 squared ReLU.
-    "bitnet": Architecture("bitnet", "BitNetForCausalLM", False, {"hidden_act": "silu"}),
-    "bitnet-b1.58": Architecture("bitnet", "BitNetForCausalLM", False, {"hidden_act": "relu2"}),
-    "olmoe": Architecture(
-        "olmoe", "OlmoeForCausalLM", False, {"hidden_act": "silu"}, Experts(normalises=False)
-    ),
-    "qwen3moe": Architecture(
-        "qwen3_moe",
-        "Qwen3MoeForCausalLM",
-        False,
-        {"hidden_act": "silu"},
-        Experts(width_key=("moe_intermediate_size", "expert_feed_forward_length")),
-    ),
-}
-# What llama.cpp calls llama, too.
-_MIXTRAL = Architecture(
-    "mixtral",
-    "MixtralForCausalLM",
-    True,
-    {"hidden_act": "silu"},
-    Experts("block_sparse_moe", ("w1", "w3", "w2"), "num_local_experts"),
-)
 
 # (GGUF key after the architecture's prefix, configuration key, default; None = required)
 _SIZES: tuple[tuple[str, str, int | None], ...] = (
@@ -175,7 +110,7 @@ def architecture(metadata: Mapping[str, Any]) -> Architecture:
     name = metadata.get("general.architecture")
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if name == "llama" and _Keys(metadata, "llama").number("expert_count", 0) > 0:
-        return _MIXTRAL
+        return MIXTRAL
     if architecture is None:
         raise UnsupportedError(
             f"GGUF architecture '{str(name)[:60]}' is not supported; supported: "
@@ -210,7 +145,10 @@ def make_config(
     config["head_dim"] = _head_dim(keys, config["hidden_size"], heads)
     config["rms_norm_eps"] = _short_float(keys.positive("attention.layer_norm_rms_epsilon"))
     config["rope_theta"] = _short_float(keys.positive("rope.freq_base", 10000.0))
-    config["rope_scaling"] = _rope_scaling(keys, config, rope_factors)
+    scaling = _rope_scaling(keys, config, rope_factors)
+    config["rope_scaling"] = scaling and scaling | dict(kind.rope)
+    if kind.windows:
+        config["sliding_window"] = keys.size("attention.sliding_window")
     config["vocab_size"] = vocab_size
     config["tie_word_embeddings"] = tied
     for key, name in _TOKEN_IDS:

@@ -16,7 +16,7 @@ import numpy as np
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun.model.bundle_files import MAX_BYTES, TOKENIZER
-from edgerun_export.checkpoint.base import F32, I8, Source, TensorInfo
+from edgerun_export.checkpoint.base import F32, I8, Checkpoint, Source, TensorInfo
 from edgerun_export.checkpoint.codecs import SAFETENSORS, supported
 from edgerun_export.checkpoint.files import (
     CONFIG_LIMIT_BYTES,
@@ -28,6 +28,7 @@ from edgerun_export.checkpoint.files import (
     read_small,
 )
 from edgerun_export.checkpoint.registry import head
+from edgerun_export.checkpoint.stacked import with_single_experts
 from edgerun_export.checkpoint.stored import (
     MAX_TENSORS,
     Stored,
@@ -66,7 +67,7 @@ def claims(path: Path) -> bool:
     )
 
 
-def open_path(path: Path, tokenizer: Path | None = None) -> StoredCheckpoint:
+def open_path(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     """Open a folder, or one safetensors file with its ``config.json`` beside it.
 
     Raises:
@@ -82,7 +83,12 @@ def open_path(path: Path, tokenizer: Path | None = None) -> StoredCheckpoint:
     )
     source = Source("safetensors", path.resolve().name, licence=_licence(folder))
     stored = _open_folder(folder) if path.is_dir() else _open_file(path)
-    return SafetensorsCheckpoint(config, source, stored, lambda: from_hugging_face(read))
+    checkpoint = SafetensorsCheckpoint(config, source, stored, lambda: from_hugging_face(read))
+    try:
+        return with_single_experts(checkpoint)
+    except Exception:
+        checkpoint.close()
+        raise
 
 
 class SafetensorsCheckpoint(StoredCheckpoint):

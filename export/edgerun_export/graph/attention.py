@@ -41,6 +41,7 @@ class StandardAttention:
 
     def __init__(self, graph: OnnxGraph, store: WeightStore, spec: DecoderSpec) -> None:
         self._graph = graph
+        self._store = store
         self._spec = spec
         self._mask = AttentionMask(graph)
         self._rotary = Rotary(graph, spec.rope)
@@ -51,24 +52,44 @@ class StandardAttention:
         query = self._heads(query, f"{at}/q_proj", spec.num_heads, lambda v: norm(v, spec.q_norm))
         key = self._heads(key, f"{at}/k_proj", spec.num_kv_heads, lambda v: norm(v, spec.k_norm))
         value = self._heads(value, f"{at}/v_proj", spec.num_kv_heads, lambda v: v)
+        mask, scores = self._mask.get(spec.layers[layer].window), f"{at}/Attention/output_3"
+        outputs = [f"{at}/Attention/output_0", f"present.{layer}.key", f"present.{layer}.value"]
         attended = add(
             "Attention",
             [
                 self._rotary.apply(query, f"{at}/q_rotary"),
                 self._rotary.apply(key, f"{at}/k_rotary"),
                 value,
-                self._mask.get(spec.layers[layer].window),
+                mask,
                 f"past_key_values.{layer}.key",
                 f"past_key_values.{layer}.value",
             ],
             f"{at}/Attention",
-            outputs=[f"{at}/Attention/output_0", f"present.{layer}.key", f"present.{layer}.value"],
+            outputs=outputs if spec.sinks is None else [*outputs, scores],
             is_causal=0,
             scale=spec.attention_scale,
         )
+        if spec.sinks is not None:
+            attended = self._beside_sinks(attended, scores, mask, layer)
         rows = add("Transpose", [attended], f"{at}/Transpose", perm=[0, 2, 1, 3])
         width = self._graph.integers(0, 0, spec.num_heads * spec.head_dim)
         return add("Reshape", [rows, width], f"{at}/Reshape")
+
+    def _beside_sinks(self, attended: str, scores: str, mask: str, layer: int) -> str:
+        """Takes from each head the share that its sink has in the softmax.
+
+        With ``s`` the sum of the exponentials of all scores that is ``s / (s + exp(sink))``.
+        """
+        spec, graph, add = self._spec, self._graph, self._graph.node
+        name = f"model.layers.{layer}.{spec.sinks}"
+        at = node_path(name)
+        shape = (1, spec.num_heads, 1, 1)
+        sinks = self._store.derived(name, self._store.read_vector(name).reshape(shape))
+        seen = add("Where", [mask, scores, graph.scalar(-np.inf)], f"{at}/Where")
+        total = add("ReduceLogSumExp", [seen, graph.integers(-1)], f"{at}/total", keepdims=1)
+        share = add("Sub", [total, sinks], f"{at}/Sub")
+        share = add("Sigmoid", [share], f"{at}/Sigmoid")
+        return add("Mul", [attended, share], f"{at}/Mul")
 
     def _heads(self, flat: str, at: str, heads: int, norm: Callable[[str], str]) -> str:
         """Splits into heads and normalises them: ``[batch, heads, sequence, head_dim]``."""
@@ -86,6 +107,7 @@ class FusedAttention:
 
     def __init__(self, graph: OnnxGraph, store: WeightStore, spec: DecoderSpec) -> None:
         self._graph = graph
+        self._store = store
         self._spec = spec
         add, at, int32 = graph.node, "/model/lengths", onnx.TensorProto.INT32
         rows = add("ReduceSum", ["attention_mask", graph.integers(1)], f"{at}/sum", keepdims=0)
@@ -103,6 +125,9 @@ class FusedAttention:
     def attend(self, layer: int, query: str, key: str, value: str, norm: Norm) -> str:
         spec = self._spec
         at = node_path(f"model.layers.{layer}.self_attn")
+        sinks = []
+        if spec.sinks is not None:  # after the positions and the mask, which it counts by itself
+            sinks = ["", "", self._store.vector(f"model.layers.{layer}.{spec.sinks}")]
         return self._graph.node(
             "GroupQueryAttention",
             [
@@ -115,6 +140,7 @@ class FusedAttention:
                 self._total,
                 self._cos,
                 self._sin,
+                *sinks,
             ],
             f"{at}/GroupQueryAttention",
             domain=CONTRIB_DOMAIN,

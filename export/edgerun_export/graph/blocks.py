@@ -118,10 +118,12 @@ class _Writer:
         return self._graph.scalar(value)
 
 
-def activate(graph: OnnxGraph, name: str, value: str, at: str) -> str:
-    """Applies the activation function called ``name``."""
-    output: str = ACTIVATIONS[name].onnx(_Writer(graph, at), value)
-    return output
+def gated(graph: OnnxGraph, name: str, gate: str, up: str, at: str) -> str:
+    """Adds the product that the activation called ``name`` says, at a path of nodes."""
+    activation = ACTIVATIONS[name]
+    active = activation.onnx(_Writer(graph, f"{at}/activation"), gate)
+    other = activation.up.onnx(_Writer(graph, f"{at}/up_activation"), up)
+    return graph.node("Mul", [active, other], f"{at}/Mul")
 
 
 def quantised_activations(graph: OnnxGraph, value: str, at: str) -> str:

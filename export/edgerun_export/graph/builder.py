@@ -9,7 +9,7 @@ from onnx import helper
 
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.graph.attention import ATTENTION
-from edgerun_export.graph.blocks import activate, quantised_activations
+from edgerun_export.graph.blocks import gated, quantised_activations
 from edgerun_export.graph.experts import ExpertsBuilder, Projections
 from edgerun_export.graph.linear import LinearBuilder
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
@@ -97,11 +97,10 @@ class _DecoderBuilder:
         hidden = self._activations(hidden, f"{at}/input")
         gate = self._linear.projection(hidden, module, projections["gate_proj"])
         up = self._linear.projection(hidden, module, projections["up_proj"])
-        active = activate(self._graph, self._spec.activation, gate, f"{at}/activation")
-        gated = self._graph.node("Mul", [active, up], f"{at}/Mul")
-        gated = self._optional_norm(gated, module, self._spec.sub_norm(layer))
-        gated = self._activations(gated, f"{at}/output")
-        return self._linear.projection(gated, module, projections["down_proj"])
+        inner = gated(self._graph, self._spec.activation, gate, up, at)
+        inner = self._optional_norm(inner, module, self._spec.sub_norm(layer))
+        inner = self._activations(inner, f"{at}/output")
+        return self._linear.projection(inner, module, projections["down_proj"])
 
     def _activations(self, value: str, at: str) -> str:
         """Rounds the input of projections to int8 if the model was trained that way."""

@@ -37,6 +37,9 @@ class ExpertsBuilder:
         at, add = node_path(f"{module}.{experts.module}"), self._graph.node
         weight = self._store.transposed(f"{module}.{router.path}.weight")
         logits = add("MatMul", [hidden, weight], f"{at}/router/MatMul")
+        if router.bias:
+            bias = self._store.vector(f"{module}.{router.path}.bias")
+            logits = add("Add", [logits, bias], f"{at}/router/Add")
         routes = self._routes(logits, experts, f"{at}/router")
         rows = self._flat(hidden, self._spec.hidden_size, f"{at}/rows")
         routes = self._flat(routes, experts.count, f"{at}/routes")

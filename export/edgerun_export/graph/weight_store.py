@@ -88,6 +88,10 @@ class WeightStore:
         """Writes a bias or a norm's weight as float32."""
         return self._add(name, self._source.vector(name))
 
+    def read_vector(self, name: str) -> F32:
+        """A vector of the checkpoint, for what is derived from it."""
+        return self._source.vector(name)
+
     def derived(self, name: str, value: F32) -> str:
         """Writes a float32 array that is not in the checkpoint."""
         return self._add(name, value.astype(np.float32, copy=False))

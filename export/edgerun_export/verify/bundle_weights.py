@@ -38,8 +38,9 @@ class BundleWeights:
         return HEAD_WEIGHT if own else self._spec.embedding_weight
 
     def vector(self, name: str) -> F32:
-        """Reads a bias or the weight of a norm."""
-        return self._view(name)
+        """Reads a bias, the weight of a norm, or sinks, whatever their axes."""
+        vector: F32 = self._view(name).reshape(-1)
+        return vector
 
     def matrix(self, name: str) -> F32:
         """Reads a whole matrix ``[N, K]``."""

@@ -79,7 +79,10 @@ class _Layer:
         query = _rotate(spec, self._heads(query, spec.q_norm))
         key = _rotate(spec, self._heads(key, spec.k_norm))
         value = self._heads(self._linear(inner, projections["v_proj"]), None)
-        mixed = _attend(spec, self._layer, query, key, value)
+        sinks = None
+        if spec.sinks is not None:
+            sinks = self._weights.vector(f"{self._prefix}.{spec.sinks}")
+        mixed = _attend(spec, self._layer, query, key, value, sinks)
         mixed = self._rounded(self._norm(mixed, spec.attention_sub_norm))
         return self._linear(mixed, projections["o_proj"])
 
@@ -99,8 +102,8 @@ class _Layer:
     def _network(self, hidden: F32, projections: dict[str, Projection]) -> F32:
         hidden = self._rounded(hidden)
         gate = self._linear(hidden, projections["gate_proj"])
-        gated = ACTIVATIONS[self._spec.activation].define(gate)
-        gated = gated * self._linear(hidden, projections["up_proj"])
+        up = self._linear(hidden, projections["up_proj"])
+        gated = ACTIVATIONS[self._spec.activation].product(gate, up)
         gated = self._rounded(self._norm(gated, self._spec.sub_norm(self._layer)))
         return self._linear(gated, projections["down_proj"])
 
@@ -162,7 +165,9 @@ def _rotate(spec: DecoderSpec, heads: F32) -> F32:
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
-def _attend(spec: DecoderSpec, layer: int, query: F32, key: F32, value: F32) -> F32:
+def _attend(
+    spec: DecoderSpec, layer: int, query: F32, key: F32, value: F32, sinks: F32 | None
+) -> F32:
     """Attention of ``[heads, tokens, head_dim]``; returns ``[tokens, heads * head_dim]``."""
     tokens = query.shape[1]
     distance = np.arange(tokens)[:, None] - np.arange(tokens)[None, :]
@@ -171,7 +176,10 @@ def _attend(spec: DecoderSpec, layer: int, query: F32, key: F32, value: F32) -> 
     key, value = key.repeat(shared, axis=0), value.repeat(shared, axis=0)
     scores = query @ key.transpose(0, 2, 1) * np.float32(spec.attention_scale)
     scores = np.where(visible, scores, np.float32(-np.inf))
+    if sinks is not None:
+        column = np.broadcast_to(sinks[:, None, None], (spec.num_heads, tokens, 1))
+        scores = np.concatenate([scores, column], axis=-1)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
-    mixed: F32 = weights @ value
+    mixed: F32 = weights[..., :tokens] @ value
     return mixed.transpose(1, 0, 2).reshape(tokens, -1)

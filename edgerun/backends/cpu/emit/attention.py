@@ -55,6 +55,7 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
         "out": out,
         "out_stride": out.stride,
         "kv_heads": attrs["num_kv_heads"],
+        "sinks": binder.vector(node.inputs[3]) if any(node.inputs[3:]) else None,
     }
     kinds = [("attention", shape, units.single, SINGLE)]
     if binder.shape.rows > 1:
@@ -95,7 +96,7 @@ def _cache_arguments(binder: Binder, node: Node) -> dict[str, Argument]:
 
 def _emit_write(binder: Binder, node: Node, cached: str) -> None:
     """Emits the writing of keys and values into the cache, which counts as a buffer."""
-    _, k, v = (binder.values[name] for name in node.inputs)
+    k, v = (binder.values[name] for name in node.inputs[1:3])
     head_dim, state = node.attrs["head_dim"], _state(binder, node)
     write = binder.emit(
         "cache_write",

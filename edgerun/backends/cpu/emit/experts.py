@@ -7,9 +7,11 @@ weights (``dispatch.py``).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.base import Shape, Support
@@ -44,19 +46,45 @@ ROWS_TO_UNPACK = 64
 GATED: Mapping[str, str] = {"linear_row": "gated_row", "linear_block": "gated_block"}
 
 
+@dataclass(frozen=True, slots=True)
+class _Projection:
+    """The same projection of every expert.
+
+    Attributes:
+        weights: their matrices.
+        biases: their biases, or nothing.
+    """
+
+    weights: tuple[Prepared, ...]
+    biases: tuple[NDArray[np.float32], ...]
+
+    @property
+    def first(self) -> Prepared:
+        """The matrix of the first expert, which is like the others."""
+        return self.weights[0]
+
+    def memory(self, prefix: str = "") -> list[dict[str, NDArray[Any]]]:
+        """The kernel's arguments that are an expert's own, of each; called with a prefix."""
+        units = [_memory(weight) for weight in self.weights]
+        for unit, bias in zip(units, self.biases, strict=False):
+            unit["bias"] = bias
+        return [{f"{prefix}{name}": array for name, array in unit.items()} for unit in units]
+
+
 def emit_experts(binder: Binder, node: Node, index: int) -> None:
     """Emits the whole layer."""
     x_name, routes_name, *stacks = node.inputs
     activations = node.attrs["activations"]
-    gate, up, down = (_prepared(binder, name, activations) for name in stacks)
+    pairs = zip(stacks[:3], [*stacks[3:], "", "", ""], strict=False)
+    gate, up, down = (_prepared(binder, name, bias, activations) for name, bias in pairs)
     counted_by = binder.counted_by[x_name]
     places = emit_plan(binder, node, binder.values[routes_name], counted_by)
-    forms = dict.fromkeys(rounding_of(weights[0], activations) for weights in (gate, up))
+    forms = dict.fromkeys(rounding_of(each.first, activations) for each in (gate, up))
     taken = {form: _emit_spread(binder, node, x_name, form, places) for form in forms}
     inner = _emit_inner(binder, node, gate, up, taken, places)
-    form = rounding_of(down[0], activations)
+    form = rounding_of(down.first, activations)
     gated = inner if form is None else _emit_rounding(binder, node, inner, form, places)
-    made = places.pool.take(down[0].shape[0])
+    made = places.pool.take(down.first.shape[0])
     _emit_product(binder, f"{node.name}/down", down, gated, form, made, places)
     emit_sum(binder, node, made, places)
     places.give(*taken.values(), made, inner, *([] if form is None else [gated]))
@@ -65,17 +93,17 @@ def emit_experts(binder: Binder, node: Node, index: int) -> None:
 def _emit_inner(
     binder: Binder,
     node: Node,
-    gate: tuple[Prepared, ...],
-    up: tuple[Prepared, ...],
+    gate: _Projection,
+    up: _Projection,
     taken: Mapping[Rounding | None, Buffer | Rounded],
     places: Places,
 ) -> Buffer:
     """Emits the gated inner values: in one kernel, unless their blocks of rows need another."""
-    inner = places.pool.take(gate[0].shape[0])
-    forms = [rounding_of(weights[0], node.attrs["activations"]) for weights in (gate, up)]
+    inner = places.pool.take(gate.first.shape[0])
+    forms = [rounding_of(each.first, node.attrs["activations"]) for each in (gate, up)]
     kernels = [
-        kernel_of(binder, weights[0], taken[form], form)[:2]
-        for weights, form in zip((gate, up), forms, strict=True)
+        kernel_of(binder, each.first, taken[form], form)[:2]
+        for each, form in zip((gate, up), forms, strict=True)
     ]
     if kernels[0] == kernels[1] and kernels[0][0] in GATED and not _in_blocks(binder, places):
         _emit_product(
@@ -90,19 +118,23 @@ def _emit_inner(
             activation=node.attrs["activation"],
         )
         return inner
-    other = places.pool.take(gate[0].shape[0])
+    other = places.pool.take(gate.first.shape[0])
     sides = (("gate", gate, inner), ("up", up, other))
-    for form, (name, weights, out) in zip(forms, sides, strict=True):
-        _emit_product(binder, f"{node.name}/{name}", weights, taken[form], form, out, places)
+    for form, (name, projection, out) in zip(forms, sides, strict=True):
+        _emit_product(binder, f"{node.name}/{name}", projection, taken[form], form, out, places)
     _emit_gate(binder, node, inner, other, places)
     places.give(other)
     return inner
 
 
-def _prepared(binder: Binder, name: str, activations: str) -> tuple[Prepared, ...]:
+def _prepared(binder: Binder, name: str, bias: str, activations: str) -> _Projection:
     stack = binder.graph.constants[name]
+    biases = binder.graph.constants[bias] if bias else None
     assert isinstance(stack, ExpertStack)
-    return binder.weights.prepare_stack(stack, activations)
+    return _Projection(
+        binder.weights.prepare_stack(stack, activations),
+        tuple(binder.weights.prepare_vectors(biases)) if isinstance(biases, ExpertStack) else (),
+    )
 
 
 def _emit_spread(
@@ -124,27 +156,25 @@ def _emit_spread(
 def _emit_product(
     binder: Binder,
     label: str,
-    weights: tuple[Prepared, ...],
+    projection: _Projection,
     source: Buffer | Rounded,
     form: Rounding | None,
     out: Buffer,
     places: Places,
     *,
-    up: tuple[Prepared, ...] = (),
+    up: _Projection | None = None,
     activation: str = "",
 ) -> None:
     """Emits the product of every expert's rows, in blocks of rows where these are many.
 
-    With ``up`` the weights are those of a gate, and both are multiplied and combined.
+    With ``up`` the projection is that of a gate, and both are multiplied and combined.
     """
-    first = weights[0]
-    units = [_memory(weight) for weight in weights]
+    first, units = projection.first, projection.memory()
     name, params, extra, reads = kernel_of(binder, first, source, form)
-    if up:
-        for unit, weight in zip(units, up, strict=True):
-            unit.update({f"up_{key}": array for key, array in _memory(weight).items()})
+    if up is not None:
+        units = [{**a, **b} for a, b in zip(units, up.memory("up_"), strict=True)]
         name, params = GATED[name], params | {"activation": activation}
-        extra |= {"up_bias": None, "lookup": 0}
+        extra |= {"lookup": 0} if up.biases else {"up_bias": None, "lookup": 0}
     nbytes = sum(array.nbytes for key, array in units[0].items() if key.endswith("codes"))
     step = panels_a_chunk(panels_of(first), nbytes, binder.threads)
     arguments: dict[str, Any] = {
@@ -238,7 +268,7 @@ def _emit_rounding(
 
 
 def _stacks(graph: Graph, node: Node) -> list[ExpertStack]:
-    constants = (graph.constants[name] for name in node.inputs[2:])
+    constants = (graph.constants[name] for name in node.inputs[2:5])
     return [constant for constant in constants if isinstance(constant, ExpertStack)]
 
 

@@ -61,12 +61,12 @@ class _Reader:
 def _translate(translation: Translation, node: Node) -> Any:
     gate, up = (translation.value(name) for name in node.inputs)
     activation = ACTIVATIONS[node.attrs["activation"]]
-    return translation.ops.multiply(activation.onnx(_Writer(translation), gate), up)
+    return activation.onnx_product(_Writer(translation), gate, up)
 
 
 def _supports(graph: Graph, node: Node) -> Support:
     reader = _Reader()
-    ACTIVATIONS[node.attrs["activation"]].onnx(reader, None)
+    ACTIVATIONS[node.attrs["activation"]].onnx_product(reader, None, None)
     unknown = [op for op in reader.ops if op not in OPERATIONS]
     return Support(not unknown, f"no translation of {', '.join(unknown)}" if unknown else "")
 

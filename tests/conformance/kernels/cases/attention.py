@@ -168,17 +168,19 @@ class Counted:
 def attention_call(
     params: dict[str, Any], parts: tuple[tuple[int, int], ...], window: int, kv_heads: int
 ) -> tuple[dict[str, Any], Counted, Any]:
-    """Fields, units and check of a call of either attention kernel."""
+    """Fields, units and check of a call of either attention kernel; heads have sinks in windows."""
     head_dim, group = params["head_dim"], params["group"]
     cache, batch = filled_cache(same_attention(1, kv_heads, head_dim, params["dtype"]), parts)
     width = kv_heads * group * head_dim
     q = random((batch.rows, width), 1, gap=1)
     k, v = (random((batch.rows, kv_heads * head_dim), seed) for seed in (2, 3))
     scale, out = np.array([0.3 / head_dim**0.5], np.float32), untouched((batch.rows, width + 2))
+    sinks = np.linspace(-9, 9, kv_heads * group).astype(np.float32) if window else None
     expected: F32 = OPS["attention"].define(
         q[:, :width],
         k,
         v,
+        sinks,
         batch=batch,
         cache=cache,
         layer=0,
@@ -199,6 +201,7 @@ def attention_call(
     fields = {"q": q, "q_stride": width + 1, "out": out, "out_stride": width + 2, "scale": scale}
     units = counted.units
     fields |= {"row_blocks": units.rows, "partials": units.partials, "window": window}
+    fields |= {"sinks": 0 if sinks is None else sinks}
     return fields | cache_fields(cache, batch), counted, check
 
 
@@ -237,8 +240,10 @@ def attention_many(
     return Call(params, fields, 0, check, (single + stacked) * kv_heads)
 
 
-@cases_of("attention_combine", isa=ISAS, shape=[(8, 1, 2), (40, 7, 1), (64, 4, 2)])
-def attention_combine(isa: str, shape: tuple[int, int, int]) -> Call:
+@cases_of(
+    "attention_combine", isa=ISAS, shape=[(8, 1, 2), (40, 7, 1), (64, 4, 2)], with_sinks=[0, 1]
+)
+def attention_combine(isa: str, shape: tuple[int, int, int], with_sinks: int) -> Call:
     head_dim, group, kv_heads = shape
     blocks = [3, 1, 40]  # a row of one block has its result already
     rows = np.zeros((3, ROW_INTS), np.int32)
@@ -250,12 +255,15 @@ def attention_combine(isa: str, shape: tuple[int, int, int]) -> Call:
     states[..., 1] = np.abs(states[..., 1]) + 1
     width = kv_heads * group * head_dim
     out = untouched((3, width + 1))
+    sinks = random((kv_heads, group), 5) * 20 if with_sinks else None
 
     def check() -> None:
         for row, place in ((0, slice(0, 3)), (2, slice(3, 43))):
             top = states[place, ..., 0].max(axis=0)
             factors = np.exp(states[place, ..., 0].astype(np.float64) - top)
             weight = (factors * states[place, ..., 1]).sum(axis=0)
+            if sinks is not None:
+                weight += np.exp(sinks - top)
             expected = (factors[..., None] * sums[place]).sum(axis=0) / weight[..., None]
             assert_near(out[row, :width], expected.reshape(-1), 1e-6)
         assert (out[1] == UNTOUCHED).all()
@@ -263,7 +271,8 @@ def attention_combine(isa: str, shape: tuple[int, int, int]) -> Call:
 
     fields = {"row_blocks": rows, "partials": partials, "out": out, "out_stride": width + 1}
     params = {"head_dim": head_dim, "group": group, "lanes": float_lanes(isa)}
-    return Call(params, fields | {"kv_heads": kv_heads}, 0, check, 3 * kv_heads)
+    fields |= {"kv_heads": kv_heads, "sinks": 0 if sinks is None else sinks}
+    return Call(params, fields, 0, check, 3 * kv_heads)
 
 
 # Cached tokens of sequences, and how many of them all have in common.

@@ -64,6 +64,7 @@ def gate(isa: str, activation: str, shape: tuple[int, int, int]) -> Call:
         untouched((rows, width + 3)),
     )
     x[0, :3] = -300, 300, 0
+    up[-1, 2:5] = -300, 300, 0
 
     def check() -> None:
         expected = OPS["gate"].define(x[:, :width], up[:, :width], activation=activation)

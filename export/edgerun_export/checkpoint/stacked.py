@@ -1,0 +1,209 @@
+"""Experts that a safetensors checkpoint stores in stacks, as transformers stores those of gpt-oss.
+
+The gate and up projections of all experts of a layer are one tensor with their outputs in turns
+(gate, up, gate, ...), the down projections another: as floats ``[experts, K, N]``, or in MXFP4
+(OCP Microscaling Formats 1.0, section 5.3) as ``_blocks``, uint8 ``[experts, N, K / 32, 16]``, two
+codes a byte, and ``_scales``, uint8 ``[experts, N, K / 32]``. Biases are ``[experts, N]``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgerun.errors import CheckpointError
+from edgerun_export.checkpoint.base import F32, I8, Array, Checkpoint, Source, TensorInfo
+from edgerun_export.checkpoint.codecs import MXFP4_BLOCK, mxfp4_scales, mxfp4_values
+from edgerun_export.checkpoint.stored import MAX_TENSORS, row_bounds
+
+_STACK = re.compile(r"(model\.layers\.\d+\.\w+\.experts)\.(gate_up_proj|down_proj)(_bias|_blocks)?")
+# Of each stack: what it holds, and every how many outputs.
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "down_proj": ("down_proj",),
+}
+_AXES = {"": 3, "_bias": 2, "_blocks": 4}
+_HELD = 4  # blocks and scales of an expert are read by its gate and its up projection
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Where a tensor of one expert lies.
+
+    Attributes:
+        info: its description.
+        stack: name of the tensor that holds it.
+        kind: ``""`` for floats, ``"_bias"``, ``"_blocks"`` for MXFP4.
+        expert: its number.
+        outputs: which of the outputs in the stack are its own.
+    """
+
+    info: TensorInfo
+    stack: str
+    kind: str
+    expert: int
+    outputs: slice
+
+
+class StackedExperts:
+    """A checkpoint, with a tensor of each expert in place of those of all."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """Looks at the names and shapes of a checkpoint's tensors.
+
+        Raises:
+            CheckpointError: a stack has other axes, there are no scales that fit, or it has
+                more experts than there can be.
+        """
+        self.config: Mapping[str, object] = checkpoint.config
+        self.source: Source = checkpoint.source
+        self._checkpoint = checkpoint
+        self._parts: dict[str, _Part] = {}
+        self._others = dict(checkpoint.tensors())
+        for name, info in checkpoint.tensors().items():
+            match = _STACK.fullmatch(name)
+            if match is not None:
+                del self._others[name]
+                self._add(info, match[1], match[2], match[3] or "")
+        self._held: dict[tuple[str, int], Array] = {}
+        self._rows_read: dict[str, int] = {}
+
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Describe every tensor; see ``Checkpoint.tensors``."""
+        return self._others | {name: part.info for name, part in self._parts.items()}
+
+    def read(self, name: str, rows: slice | None = None) -> Array:
+        """Read rows as float32; see ``Checkpoint.read``."""
+        part = self._parts.get(name)
+        if part is None:
+            return self._checkpoint.read(name, rows)
+        if part.kind == "_blocks":
+            values, scales = self._integers(part, rows)
+            grouped = values.reshape(*scales.shape, MXFP4_BLOCK).astype(np.float32)
+            return (grouped * scales[..., None]).reshape(values.shape)
+        stack = self._expert(part.stack, part.expert)
+        first, end = self._bounds(part, rows)
+        outputs: Array = stack.T[part.outputs][first:end]
+        return np.ascontiguousarray(outputs)
+
+    def integers(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
+        """Read MXFP4 codes, twice their value, and scales; see ``Checkpoint.integers``."""
+        part = self._parts.get(name)
+        if part is None:
+            return self._checkpoint.integers(name, rows)
+        return self._integers(part, rows) if part.kind == "_blocks" else None
+
+    def ternary(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
+        """Read stored ternary values, which no stack has; see ``Checkpoint.ternary``."""
+        return None if name in self._parts else self._checkpoint.ternary(name, rows)
+
+    def read_to_the_end(self) -> frozenset[str]:
+        """Names of the tensors that were read; see ``Checkpoint.read_to_the_end``."""
+        rows = {name: part.info.shape[0] for name, part in self._parts.items()}
+        read = {name for name, end in self._rows_read.items() if end == rows[name]}
+        return frozenset(read | (self._checkpoint.read_to_the_end() & self._others.keys()))
+
+    def tokenizer_files(self) -> Mapping[str, bytes]:
+        """Build the tokenizer's files; see ``Checkpoint.tokenizer_files``."""
+        return self._checkpoint.tokenizer_files()
+
+    def close(self) -> None:
+        """Close every file."""
+        self._held.clear()
+        self._checkpoint.close()
+
+    def __enter__(self) -> StackedExperts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _add(self, info: TensorInfo, module: str, stack: str, kind: str) -> None:
+        if len(info.shape) != _AXES[kind]:
+            raise CheckpointError(
+                f"tensor '{info.name}' has shape {list(info.shape)}; expected {_AXES[kind]} axes, "
+                "the first of experts"
+            )
+        if kind == "_blocks":
+            self._take_scales(info)
+        if info.shape[0] * len(_PARTS[stack]) > MAX_TENSORS:
+            raise CheckpointError(f"tensor '{info.name}' has more than {MAX_TENSORS} experts")
+        for name, part in _parts(info, module, stack, kind):
+            self._parts[name] = part
+
+    def _take_scales(self, blocks: TensorInfo) -> None:
+        name = blocks.name.removesuffix("blocks") + "scales"
+        scales = self._others.pop(name, None)
+        pairs = blocks.dtype, blocks.shape[-1], scales and (scales.dtype, scales.shape)
+        if pairs != ("U8", MXFP4_BLOCK // 2, ("U8", blocks.shape[:-1])):
+            found = "none" if scales is None else f"{scales.dtype} {list(scales.shape)}"
+            raise CheckpointError(
+                f"tensor '{blocks.name}' is {blocks.dtype} {list(blocks.shape)} and its scales are "
+                f"{found}; expected U8 [experts, N, K / 32, 16] and one scale for each 16 bytes"
+            )
+
+    def _integers(self, part: _Part, rows: slice | None) -> tuple[I8, F32]:
+        first, end = self._bounds(part, rows)
+        blocks, scales = (
+            self._expert(name, part.expert)[part.outputs][first:end]
+            for name in (part.stack, part.stack.removesuffix("blocks") + "scales")
+        )
+        if scales.size and scales.max() == 255:
+            raise CheckpointError(
+                f"tensor '{part.info.name}' has a scale of 255, which is no number; it is damaged"
+            )
+        values = mxfp4_values(np.stack([blocks & 15, blocks >> 4], axis=-1))
+        return values.reshape(len(blocks), -1), mxfp4_scales(scales)
+
+    def _bounds(self, part: _Part, rows: slice | None) -> tuple[int, int]:
+        name = part.info.name
+        first, end = row_bounds(rows, part.info.shape[0])
+        self._rows_read[name] = max(end, self._rows_read.get(name, 0))
+        return first, end
+
+    def _expert(self, stack: str, expert: int) -> Array:
+        """What a stack holds of one expert."""
+        key = stack, expert
+        if key not in self._held:
+            if len(self._held) >= _HELD:
+                self._held.pop(next(iter(self._held)))
+            self._held[key] = self._checkpoint.read(stack, slice(expert, expert + 1))[0]
+        return self._held[key]
+
+
+def with_single_experts(checkpoint: Checkpoint) -> Checkpoint:
+    """A checkpoint with a tensor of each expert, whether it stores them so or in stacks.
+
+    Raises:
+        CheckpointError: a stack is not what ``StackedExperts`` can read.
+    """
+    if any(_STACK.fullmatch(name) for name in checkpoint.tensors()):
+        return StackedExperts(checkpoint)
+    return checkpoint
+
+
+def _sizes(info: TensorInfo, kind: str) -> tuple[int, tuple[int, ...]]:
+    """Outputs of an expert, and what its weights have beside that axis."""
+    _, *sizes = info.shape
+    if kind == "_bias":
+        return sizes[0], ()
+    return (sizes[0], (sizes[1] * MXFP4_BLOCK,)) if kind else (sizes[1], (sizes[0],))
+
+
+def _parts(info: TensorInfo, module: str, stack: str, kind: str) -> Iterator[tuple[str, _Part]]:
+    names = _PARTS[stack]
+    outputs, inputs = _sizes(info, kind)
+    if outputs % len(names):
+        raise CheckpointError(
+            f"tensor '{info.name}' has {outputs} outputs, which {' and '.join(names)} cannot share"
+        )
+    shape = (outputs // len(names), *inputs)
+    suffix, dtype = ("bias" if kind == "_bias" else "weight"), info.dtype
+    for expert in range(info.shape[0]):
+        for first, name in enumerate(names):
+            full = f"{module}.{expert}.{name}.{suffix}"
+            part = TensorInfo(full, shape, "MXFP4" if kind == "_blocks" else dtype)
+            yield full, _Part(part, info.name, kind, expert, slice(first, None, len(names)))
