@@ -53,7 +53,7 @@ def layer(form: str, weights: str, experts: int, top_k: int, *, biased: bool = F
     }
     if biased:
         rng = np.random.default_rng(experts)
-        for name, (height, _) in sizes.items():
+        for name, (_, height) in sizes.items():
             vectors = rng.standard_normal((experts, height)).astype(np.float32) * 4
             constants[f"{name}_bias"] = ExpertStack(tuple(vectors))
     activation = "clamped_swiglu" if biased else "silu"

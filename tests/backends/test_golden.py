@@ -31,8 +31,24 @@ def test_chunks_and_single_tokens_equal_one_prefill(name, backend):
     assert error_of(found, logits) <= 1e-4
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_replies_equal_transformers(backend):
+    """Sixty-four tokens, each the most likely one after those before."""
+    ids, _ = golden("gpt_oss")
+    with np.load(GOLDEN / "gpt_oss" / "golden.npz") as data:
+        start = int(data["prompt"])
+    made = ids[:start].tolist()
+    with runner(bundle_of("gpt_oss", weights="fp32"), backend, max_rows=32) as model:
+        logits = model.run(made)
+        while len(made) < len(ids):
+            made.append(int(logits[-1].argmax()))
+            logits = model.run(made[-1:])
+    assert len(made) - start == 64
+    assert made == ids.tolist()
+
+
 @pytest.mark.parametrize("weights", ["int8", "int4", "int2", "ternary"])
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "gpt_oss"])
 def test_quantised_logits_equal_the_dequantised_reference(name, weights):
     ids, _ = golden(name)
     folder = bundle_of(name, weights=weights, activations="fp32")

@@ -11,7 +11,6 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
 from edgerun_export.architectures import DecoderSpec, Experts, describe, registry
@@ -27,12 +26,18 @@ from tests.support.bundles import GOLDEN, error_of, runner
 from tests.support.gguf_model import stacked, write_experts, write_gguf
 from tests.support.peers import needs_complete_onnxruntime
 
-ARCHITECTURES = {"mixtral": "llama", "olmoe": "olmoe", "qwen3_moe": "qwen3moe"}
+ARCHITECTURES = {
+    "mixtral": "llama",
+    "olmoe": "olmoe",
+    "qwen3_moe": "qwen3moe",
+    "gpt_oss": "gpt-oss",
+}
 
 
 def source(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    tensors = load_file(GOLDEN / name / "model.safetensors")
     config = json.loads((GOLDEN / name / "config.json").read_text())
+    with open_checkpoint(str(GOLDEN / name)) as checkpoint:
+        tensors = {key: checkpoint.read(key) for key in checkpoint.tensors()}
     return config, {key: value.astype(np.float32) for key, value in tensors.items()}
 
 
@@ -82,6 +87,21 @@ def test_integers_of_experts_are_those_of_the_file(tmp_path: Path) -> None:
             expected = gguf.quants.dequantize(stored, kind)
             np.testing.assert_array_equal(weights.matrix(name), expected)
             assert weights.integers(name, slice(0, 8)) is not None
+
+
+def test_mxfp4_of_files_is_kept(tmp_path: Path) -> None:
+    config, tensors = source("gpt_oss")
+    path = write_gguf(tmp_path / "model.gguf", "gpt-oss", config, tensors, "MXFP4")
+    kind = gguf.GGMLQuantizationType.MXFP4
+    with open_checkpoint(str(path)) as checkpoint:
+        weights, _ = interpret(checkpoint)
+        name = "model.layers.1.mlp.experts.2.up_proj.weight"
+        stored = weights.integers(name, slice(0, 32))
+        assert stored is not None and np.abs(stored[0]).max() == 12
+        quantised = gguf.quants.quantize(tensors[name], kind)
+        expected = gguf.quants.dequantize(quantised, kind)
+        np.testing.assert_array_equal(stored[0] * np.repeat(stored[1], 32, axis=1), expected)
+        np.testing.assert_array_equal(weights.matrix(name), expected)
 
 
 def test_dense_models_have_no_experts(tmp_path: Path) -> None:
@@ -142,7 +162,7 @@ def test_a_tensor_of_experts_has_three_axes_and_there_are_not_too_many(
     monkeypatch.undo()
     monkeypatch.setattr(gguf_model, "stacked", flat)
     path = gguf_model.write_gguf(tmp_path / "flat.gguf", "olmoe", config, tensors)
-    with pytest.raises(CheckpointError, match="expected three axes, the first of experts"):
+    with pytest.raises(CheckpointError, match="expected 3 axes, the first of experts"):
         open_checkpoint(str(path))
 
 

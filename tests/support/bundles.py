@@ -54,7 +54,10 @@ class Runner:
     length: int = field(default=0)
 
     def run(self, ids: Sequence[int] | NDArray[np.int32]) -> NDArray[np.float32]:
-        """Appends ids and returns the logits of all of them."""
+        """Appends ids and returns the logits of all of them, as many a call as programs take."""
+        most = self.programs.max_rows
+        if len(ids) > most:
+            return np.concatenate([self.run(ids[:most]), self.run(ids[most:])])
         batch = Batch.of(np.asarray(ids, np.int32), self.length, self.sequence, logits="all")
         self.length += len(ids)
         self.cache.reserve(self.sequence, self.length)

@@ -38,7 +38,8 @@ def write_gguf(
     writer.add_key_length(spec.head_dim)
     writer.add_value_length(spec.head_dim)
     writer.add_layer_norm_rms_eps(spec.norm_eps)
-    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_freq_base(config.get("rope_theta", 10000.0))
+    write_yarn(writer, config)
     writer.add_tokenizer_model("llama")
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
     tokens += ["a", "b", "c", "d", "e"]
@@ -48,14 +49,17 @@ def write_gguf(
     write_experts(writer, spec)
     maps = [
         gguf.get_tensor_name_map(arch, spec.num_layers)
-        for arch in (gguf.MODEL_ARCH.QWEN3, gguf.MODEL_ARCH.QWEN3MOE)
+        for arch in (gguf.MODEL_ARCH.QWEN3, gguf.MODEL_ARCH.QWEN3MOE, gguf.MODEL_ARCH.GPT_OSS)
     ]
+    if architecture == "gpt-oss":
+        maps.reverse()
+        writer.add_sliding_window(config["sliding_window"])
     for key, value in stacked(tensors).items():
         if architecture == "llama" and ("q_proj" in key or "k_proj" in key):
             heads = value.shape[0] // spec.head_dim
             shape = (heads, 2, spec.head_dim // 2, *value.shape[1:])
             value = value.reshape(shape).swapaxes(1, 2).reshape(value.shape)
-        stem, suffix = key.rsplit(".", 1)
+        stem, suffix = (key, "weight") if key.endswith(".sinks") else key.rsplit(".", 1)
         found = next(name for names in maps if (name := names.get_name(stem)))
         name = f"{found}.{suffix}"
         if quantised and "_proj.weight" in key:
@@ -68,6 +72,15 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def write_yarn(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    """Writes the parameters of YaRN, if the model has it."""
+    scaling = config.get("rope_scaling") or {}
+    if scaling.get("rope_type") == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(scaling["factor"])
+        writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
 
 
 def write_experts(writer: gguf.GGUFWriter, spec: DecoderSpec) -> None:

@@ -26,7 +26,7 @@ def _translate(translation: Translation, node: Node) -> Any:
     state = attention_of(translation.states, node.attrs["layer"])
     if state is None:
         raise BackendError(f"{node.name} keeps keys and values that the store does not know")
-    q, k, v = (translation.value(name) for name in node.inputs)
+    q, k, v = (translation.value(name) for name in node.inputs[:3])
     past = translation.extend_cache(state, k, v)
     if not translation.is_read(node.outputs[0]):
         return None
@@ -60,11 +60,29 @@ def _attend(
         (1, 1, rows, tokens),
         lambda piece: _mask(piece, translation.extent.past, attrs["window"]),
     )
-    weights = reshape(ops.softmax(ops.add(scores, mask), 3), (heads, group * rows, tokens))
+    weights = reshape(
+        _softmax(translation, ops.add(scores, mask), node, (heads, group, rows, tokens)),
+        (heads, group * rows, tokens),
+    )
     seen = reshape(ops.matmul(weights, values, False, False), (heads, group, rows, head_dim))
     return reshape(
         ops.transpose(seen, translation.integers(2, 0, 1, 3)), (rows, attrs["num_heads"] * head_dim)
     )
+
+
+def _softmax(
+    translation: Translation, scores: Any, node: Node, shape: tuple[int, int, int, int]
+) -> Any:
+    """Weights of all tokens: less than 1 together where a head has a sink."""
+    ops = translation.ops
+    if not any(node.inputs[3:]):
+        return ops.softmax(scores, 3)
+    *sizes, tokens = shape
+    sinks = translation.segment.array(node.inputs[3]).reshape(sizes[0], sizes[1], 1, 1)
+    column = translation.constant(np.broadcast_to(sinks, (*sizes, 1)).copy())
+    weights = ops.softmax(ops.concat([scores, column], 3), 3)
+    lengths = translation.integers(tokens, 1)
+    return ops.variadic_split(weights, translation.integers(3), lengths).output(0)
 
 
 def _mask(piece: Piece, past: int, window: int) -> NDArray[np.float32]:
