@@ -28,14 +28,15 @@ SOURCES = {
     "llama-yarn": {"weights": "fp32"},
     "bitnet-packed": {"weights": "ternary"},
     "mixtral": {"weights": "int4"},
+    "gpt_oss": {"weights": "int4"},
 }
 
 
 # Ops of which no attribute is read.
 PLAIN = (
     *("Abs", "Add", "And", "Clip", "ConstantOfShape", "Cos", "Div", "Greater", "LessOrEqual"),
-    *("MatMul", "Mul", "Neg", "NonZero", "Range", "Relu", "Round", "Sigmoid", "Sin", "Slice"),
-    *("Squeeze", "Sub", "Unsqueeze"),
+    *("MatMul", "Max", "Min", "Mul", "Neg", "NonZero", "Range", "Relu", "Round", "Sigmoid", "Sin"),
+    *("Slice", "Squeeze", "Sub", "Unsqueeze", "Where"),
 )
 
 
