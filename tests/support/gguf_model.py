@@ -38,8 +38,7 @@ def write_gguf(
     writer.add_key_length(spec.head_dim)
     writer.add_value_length(spec.head_dim)
     writer.add_layer_norm_rms_eps(spec.norm_eps)
-    writer.add_rope_freq_base(config.get("rope_theta", 10000.0))
-    write_yarn(writer, config)
+    write_positions(writer, config)
     writer.add_tokenizer_model("llama")
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
     tokens += ["a", "b", "c", "d", "e"]
@@ -53,7 +52,6 @@ def write_gguf(
     ]
     if architecture == "gpt-oss":
         maps.reverse()
-        writer.add_sliding_window(config["sliding_window"])
     for key, value in stacked(tensors).items():
         if architecture == "llama" and ("q_proj" in key or "k_proj" in key):
             heads = value.shape[0] // spec.head_dim
@@ -74,8 +72,11 @@ def write_gguf(
     return path
 
 
-def write_yarn(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
-    """Writes the parameters of YaRN, if the model has it."""
+def write_positions(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    """Writes what is said of rotary embedding and, in gpt-oss, of windows."""
+    writer.add_rope_freq_base(config.get("rope_theta", 10000.0))
+    if config["model_type"] == "gpt_oss":
+        writer.add_sliding_window(config["sliding_window"])
     scaling = config.get("rope_scaling") or {}
     if scaling.get("rope_type") == "yarn":
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
