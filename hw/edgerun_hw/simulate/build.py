@@ -30,7 +30,7 @@ from edgerun.files.private import (
     write_atomically,
 )
 from edgerun.kernels.host.cores import cores
-from edgerun_hw.build.sources import digest, hardware_folder, rtl_files
+from edgerun_hw.build.sources import digest, hardware_folder, wrapped_rtl_files
 from edgerun_hw.overlay.geometry import Geometry
 from edgerun_hw.simulate.toolchain import Compiler, Verilator, find_compiler, find_verilator
 
@@ -44,6 +44,7 @@ MAX_LIBRARY_BYTES = 1 << 30
 MAX_SEAL_BYTES = 1 << 10
 KEPT = 24  # libraries; the least recently used go
 TRACES = ("none", "vcd")  # FST would need headers of lz4 and zlib
+WRAPPED = ("axi_address_rules.sv", "tlmm_wrapped.sv")
 HARNESS_SOURCES = ("api.cpp", "harness.cpp")
 VERILATOR_OPTIONS = (
     *("--cc", "-O3", "--assert", "--no-timing", "--quiet"),
@@ -123,8 +124,9 @@ class Variant:
 
 
 def overlay_design(geometry: Geometry) -> Design:
-    """Returns the overlay of ``hw/rtl`` in this geometry."""
-    return Design("tlmm_top", tuple(rtl_files()), geometry)
+    """Returns the overlay as Vivado builds it, in this geometry, with rules on its AXI ports."""
+    bench = [hardware_folder("tb") / "wrapped" / name for name in WRAPPED]
+    return Design("tlmm_wrapped", (*wrapped_rtl_files(), *bench), geometry)
 
 
 def standin_design(geometry: Geometry) -> Design:
