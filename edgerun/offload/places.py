@@ -62,10 +62,10 @@ class Places:
     def sum(self, made: F32) -> F32:
         """Adds up what was made of the places, float32 ``[places, width]``, row by row."""
         out = np.zeros((len(self.of_row), made.shape[1]), np.float32)
-        for places in self.of_row.T:
-            there = np.flatnonzero(places != NOWHERE)
-            taken = places[there]
-            with np.errstate(all="ignore"):  # of what is no number a row is none
+        with np.errstate(all="ignore"):  # of what is no number a row is none
+            for places in self.of_row.T:
+                there = np.flatnonzero(places != NOWHERE)
+                taken = places[there]
                 out[there] += made[taken] * self.weights[taken, None]
         return out
 

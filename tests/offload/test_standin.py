@@ -284,3 +284,27 @@ def test_it_is_announced_and_found_by_its_name(monkeypatch: pytest.MonkeyPatch) 
                 (report,) = llm.reports()
                 assert "stand-in" in report.title
     assert replies[0] == replies[1]
+
+
+def test_a_call_that_is_cut_off_leaves_nothing_behind(
+    expected: dict[tuple[str, str], list[F32]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by Ctrl-C: its answers are still to come, and must not be taken for others."""
+    form, cut = ("olmoe", "int4"), []
+    answer = Session.answer
+
+    def interrupted(session: Session, expected_s: float = 0.0) -> object:
+        if not cut:
+            cut.append(session)
+            raise KeyboardInterrupt
+        return answer(session, expected_s)
+
+    def strike(backend: StandinBackend, token: int) -> None:
+        if token == 3:
+            monkeypatch.setattr(Session, "answer", interrupted)
+        if token == TOKENS - 1:
+            assert cut and session_of(backend).resets == 0
+
+    with pytest.raises(KeyboardInterrupt):
+        tokens(*form, "memory=8M", strike)
+    np.testing.assert_array_equal(tokens(*form, "memory=8M", strike), expected[form])

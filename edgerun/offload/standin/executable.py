@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -63,7 +64,7 @@ class Layer:
         each = replace(node, attrs={**node.attrs, "top_k": 1})
         graph = replace(segment, nodes=[each], inputs=[*node.inputs[:2]], outputs=[*node.outputs])
         places = cpu.compile(graph, Shape.of(shape.rows * top_k), options)
-        stacks = [segment.constants[name] for name in node.inputs[2:]]
+        stacks = [segment.constants[name] for name in filter(None, node.inputs[2:])]
         prepared = [
             cpu.weights.prepare_stack(stack, activations)
             for stack in stacks
@@ -82,6 +83,27 @@ class Layer:
     def sizes(self) -> list[int]:
         """Bytes of the arrays of an expert."""
         return [array.nbytes for array in self.arrays[0]]
+
+
+@dataclass
+class _Command:
+    """What the stand-in was told to compute.
+
+    Attributes:
+        number: of the command.
+        experts: whose rows these are.
+        places: of the rows.
+        first: row of the transfer area.
+        slots: of each row's expert.
+        sent_s: when it was told so.
+    """
+
+    number: int
+    experts: I64
+    places: I64
+    first: int
+    slots: list[int]
+    sent_s: float = 0.0
 
 
 class SharedLayer(Executable):
@@ -160,13 +182,13 @@ class SharedLayer(Executable):
         if not len(places.rows):
             return np.zeros_like(x)
         schedule, there, cached = self._plan(places)
-        begin = time.monotonic()
-        sent = self._start(x, places, there, cached)
         made = np.empty((len(places.rows), x.shape[1]), np.float32)
         here = np.setdiff1d(places.active, there)
-        self._compute_here(x, places, here, made, cache)
-        self._collect(places, sent, made, schedule)
-        self._count(schedule, time.monotonic() - begin, len(x), here, there, cached)
+        begin = time.monotonic()
+        commands = self._start(x, places, there, cached)
+        self._compute_here(x, places, here, made, cache, begin)
+        end = self._collect(places, commands, made, schedule, time.monotonic())
+        self._count(schedule, end - begin, len(x), here, there, cached)
         self._check(x, places, there, made, cache)
         self._improve(places, here)
         return places.sum(made)
@@ -186,38 +208,41 @@ class SharedLayer(Executable):
         session.admit(step, there.tolist())
         return schedule, there, there[is_cached[schedule.order]]
 
-    def _start(self, x: F32, places: Places, there: I64, cached: I64) -> list[tuple[I64, I64, int]]:
-        """Sends commands and uploads; returns experts, places and first row of each command."""
-        session, number, sent, first = self._session, self._layer.number, [], 0
+    def _start(self, x: F32, places: Places, there: I64, cached: I64) -> list[_Command]:
+        """Sends a command for what is cached, and uploads what is not, with a command each."""
+        session, number, first = self._session, self._layer.number, 0
+        commands: list[_Command] = []
         groups = [cached] if len(cached) else []
         groups += [np.array([expert]) for expert in there[len(cached) :].tolist()]
         for group in groups:
             taken = places.select(group)
             session.x[first : first + len(taken)] = x[places.rows[taken]]
-            sent.append((group, taken, first))
-            first += len(taken)
-        for index, (group, taken, start) in enumerate(sent):
             slots = [session.slots[number, expert] for expert in places.experts[taken].tolist()]
-            if index == 0 and len(cached):
-                session.send(index, start, slots)
+            commands.append(_Command(len(commands), group, taken, first, slots))
+            first += len(taken)
+        for command in commands:
+            if command.number == 0 and len(cached):
+                self._send(command)
                 continue
-            expert = int(group[0])
-
-            def arrive(
-                seconds: float, index: int = index, start: int = start, slots: list[int] = slots
-            ) -> None:
-                self._estimates.upload.observe(np.ones(1, np.int64), seconds)
-                session.send(index, start, slots)
-
+            expert = int(command.experts[0])
+            arrive = partial(self._arrive, command)
             session.upload((number, expert), self._layer.arrays[expert], arrive)
-        return sent
+        return commands
+
+    def _send(self, command: _Command) -> None:
+        command.sent_s = time.monotonic()
+        self._session.send(command.number, command.first, command.slots)
+
+    def _arrive(self, command: _Command, seconds: float) -> None:
+        """An upload has ended; called by the link."""
+        self._estimates.upload.observe(np.ones(1, np.int64), seconds)
+        self._send(command)
 
     def _compute_here(
-        self, x: F32, places: Places, here: I64, made: F32, cache: SequenceStore
+        self, x: F32, places: Places, here: I64, made: F32, cache: SequenceStore, begin: float
     ) -> None:
         taken = places.select(here)
         if len(taken):
-            begin = time.monotonic()
             made[taken] = self._multiply(x[places.rows[taken]], places.experts[taken], cache)
             counts = places.counts[np.isin(places.active, here)]
             self._estimates.cpu.observe(counts, time.monotonic() - begin)
@@ -232,14 +257,25 @@ class SharedLayer(Executable):
         return out
 
     def _collect(
-        self, places: Places, sent: Sequence[tuple[I64, I64, int]], made: F32, schedule: Schedule
-    ) -> None:
-        for _ in sent:
+        self,
+        places: Places,
+        commands: Sequence[_Command],
+        made: F32,
+        schedule: Schedule,
+        end: float,
+    ) -> float:
+        """Waits for the stand-in; returns when both were done, of which we were at ``end``."""
+        before = 0.0
+        for _ in commands:
             answer = self._session.answer(schedule.makespan_s)
-            group, taken, first = sent[answer.number]
+            command = commands[answer.number]
+            taken, first = command.places, command.first
             made[taken] = self._session.out[first : first + len(taken)]
-            counts = places.counts[np.isin(places.active, group)]
-            self._estimates.device.observe(counts, answer.seconds)
+            counts = places.counts[np.isin(places.active, command.experts)]
+            seconds = answer.ended_s - max(before, command.sent_s)
+            self._estimates.device.observe(counts, seconds)
+            before = answer.ended_s
+        return max(end, before)
 
     def _count(
         self, schedule: Schedule, seconds: float, rows: int, here: I64, there: I64, cached: I64

@@ -64,12 +64,12 @@ class Answer(msgspec.Struct, frozen=True):
 
     Attributes:
         number: of the command.
-        seconds: that it took.
+        ended_s: when, by the clock that all processes of a machine have (``time.monotonic``).
         fault: why nothing was computed; empty if all is well.
     """
 
     number: int
-    seconds: float = 0.0
+    ended_s: float = 0.0
     fault: str = ""
 
 
@@ -140,10 +140,9 @@ def main(descriptor: int) -> None:
         return
     for line in lines:
         command = msgspec.json.decode(line, type=Command)
-        begin = time.monotonic()
         try:
             multiplier.run(command)
-            answer = Answer(command.number, time.monotonic() - begin)
+            answer = Answer(command.number, time.monotonic())
         except Exception as error:
             answer = Answer(command.number, fault=f"{type(error).__name__}: {error}")
         _say(answer)

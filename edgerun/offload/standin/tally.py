@@ -22,7 +22,7 @@ class Tally:
         here: experts that the processor computed.
         planned_s: that the schedules said.
         bound_s: that no schedule could have fallen below, by the same estimates.
-        seconds: from the first command to the last result.
+        seconds: from the beginning of a layer until both had computed what was theirs.
         checked: results that were computed here, too, and were the same.
     """
 
