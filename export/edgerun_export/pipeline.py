@@ -32,6 +32,7 @@ from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.base import Checkpoint
 from edgerun_export.graph.builder import build_model
 from edgerun_export.graph.external_data import DataWriter
+from edgerun_export.graph.fused_experts import obstacle
 from edgerun_export.graph.onnx_graph import OnnxGraph
 from edgerun_export.graph.weight_store import MIN_BLOCK, WeightStore
 from edgerun_export.openvino_ir.install import openvino_version
@@ -187,9 +188,20 @@ class _Job:
         self._recipe = self._choose_recipe()
         if self._recipe.target.openvino:
             self._tools["openvino"] = openvino_version()
+        self._warn_of_experts()
         self._texts = dict(self._checkpoint.tokenizer_files())
         self._tokenizer = parse_object("tokenizer.json", self._texts["tokenizer.json"])
         check_vocabulary(self._spec, self._tokenizer)
+
+    def _warn_of_experts(self) -> None:
+        """Says so where the profile's operator for experts cannot do what is asked for."""
+        has_experts = any(self._spec.router(layer) for layer in range(self._spec.num_layers))
+        reason = obstacle(self._spec, self._recipe)
+        if has_experts and self._recipe.target.fuses_experts and reason:
+            self._warnings.append(
+                "experts are written out one by one, as in the portable profile, since QMoE, "
+                f"onnxruntime's operator for all of a layer, cannot be used: {reason}"
+            )
 
     def _choose_recipe(self) -> Recipe:
         options = self._options

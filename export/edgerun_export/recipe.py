@@ -35,6 +35,7 @@ class Profile:
         has_positions: whether the graph takes ``position_ids``; fused attention counts by itself.
         shares_cache: whether past and present may be one buffer in onnxruntime-genai.
         openvino: whether files for openvino-genai are added.
+        fuses_experts: whether a layer of experts is one operator of onnxruntime, where it can be.
     """
 
     attention: str = "standard"
@@ -42,11 +43,12 @@ class Profile:
     has_positions: bool = True
     shares_cache: bool = False
     openvino: bool = False
+    fuses_experts: bool = False
 
 
 PROFILES = {
     "portable": Profile(),
-    "genai": Profile(attention="fused", has_positions=False, shares_cache=True),
+    "genai": Profile(attention="fused", has_positions=False, shares_cache=True, fuses_experts=True),
     # OpenVINO looks for weights in a file named like its model, so the ONNX graph uses that one.
     "openvino": Profile(data_file="openvino_model.bin", openvino=True),
 }

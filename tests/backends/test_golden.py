@@ -31,6 +31,17 @@ def test_chunks_and_single_tokens_equal_one_prefill(name, backend):
     assert error_of(found, logits) <= 1e-4
 
 
+@pytest.mark.parametrize(
+    "name", ["llama", "llama-yarn", "mistral", "qwen3", "bitnet-packed", "gpt_oss"]
+)
+def test_the_genai_profile_computes_the_same(name):
+    ids, _ = golden(name)
+    portable, genai = (bundle_of(name, profile=profile) for profile in ("portable", "genai"))
+    with runner(portable, "cpu") as expected, runner(genai, "cpu") as found:
+        # To the last bit: frequencies are found in tables of cosines and sines.
+        np.testing.assert_array_equal(found.run(ids), expected.run(ids))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_replies_equal_transformers(backend):
     """Sixty-four tokens, each the most likely one after those before."""

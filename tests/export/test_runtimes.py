@@ -36,7 +36,16 @@ TINY = [
     ("mixtral", {"weights": "int4"}),
     ("olmoe", {"weights": "ternary"}),
     ("qwen3_moe", {"weights": "int8"}),
+    ("gpt_oss", {"weights": "int4"}),
 ]
+# Every mixture in every format takes minutes: those above stand for them as a rule.
+MIXTURES = [
+    pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
+    for name in ("mixtral", "olmoe", "qwen3_moe", "gpt_oss")
+    for weights in ("ternary", "int4", "int8")
+    if (name, {"weights": weights}) not in TINY
+]
+CASES = [*TINY, *MIXTURES]
 FEW_BITS = [case for case in TINY if case[1]["weights"] in ("int2", "int4")]
 # What OpenVINO computes in by default is bfloat16 with rounded activations.
 EXACT_OPENVINO = {
@@ -168,8 +177,12 @@ def check(runtime: str, bundle: Path, ids: list[int]) -> None:
     assert len(found) == TOKENS or found[-1] in facts(bundle)["eos_token_ids"]
 
 
+def naming(value: Any) -> str:
+    return str(value["weights"] if isinstance(value, dict) else value)
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize(("name", "options"), TINY, ids=[f"{n}-{o['weights']}" for n, o in TINY])
+@pytest.mark.parametrize(("name", "options"), CASES, ids=naming)
 def test_tiny_models_continue_alike(name, options, runtime, exported, golden):
     bundle = exported(name, activations="fp32", profile=PROFILE, **options).folder
     check(runtime, bundle, golden(name).ids.tolist())

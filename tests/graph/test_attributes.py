@@ -29,6 +29,7 @@ SOURCES = {
     "bitnet-packed": {"weights": "ternary"},
     "mixtral": {"weights": "int4"},
     "gpt_oss": {"weights": "int4"},
+    "olmoe": {"weights": "int4", "profile": "genai"},
 }
 
 

@@ -11,6 +11,7 @@ from edgerun_export.architectures import DecoderSpec
 from edgerun_export.graph.attention import ATTENTION
 from edgerun_export.graph.blocks import gated, quantised_activations
 from edgerun_export.graph.experts import ExpertsBuilder, Projections
+from edgerun_export.graph.fused_experts import FusedExperts, obstacle
 from edgerun_export.graph.linear import LinearBuilder
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
 from edgerun_export.graph.weight_store import WeightStore
@@ -47,7 +48,11 @@ class _DecoderBuilder:
         self._graph = graph
         self._store = store
         self._linear = LinearBuilder(graph, store, spec, recipe)
-        self._experts = ExpertsBuilder(graph, store, spec, self._network)
+        self._experts: ExpertsBuilder | FusedExperts = (
+            FusedExperts(graph, store, spec, recipe)
+            if recipe.target.fuses_experts and not obstacle(spec, recipe)
+            else ExpertsBuilder(graph, store, spec, self._network)
+        )
         self._attention_op = ATTENTION[recipe.target.attention](graph, store, spec)
 
     def build(self) -> None:

@@ -19,6 +19,18 @@ Projections: TypeAlias = Mapping[str, Projection]
 Network: TypeAlias = Callable[[str, int, str, Projections], str]
 
 
+def router_logits(
+    graph: OnnxGraph, store: WeightStore, hidden: str, module: str, router: Projection, at: str
+) -> str:
+    """Adds a router, in float32: ``[batch, sequence, experts]`` at a path of nodes."""
+    weight = store.transposed(f"{module}.{router.path}.weight")
+    logits = graph.node("MatMul", [hidden, weight], f"{at}/MatMul")
+    if not router.bias:
+        return logits
+    bias = store.vector(f"{module}.{router.path}.bias")
+    return graph.node("Add", [logits, bias], f"{at}/Add")
+
+
 class ExpertsBuilder:
     """Adds feed-forward layers that consist of experts."""
 
@@ -35,11 +47,7 @@ class ExpertsBuilder:
         assert isinstance(experts, Experts)
         module = f"model.layers.{layer}"
         at, add = node_path(f"{module}.{experts.module}"), self._graph.node
-        weight = self._store.transposed(f"{module}.{router.path}.weight")
-        logits = add("MatMul", [hidden, weight], f"{at}/router/MatMul")
-        if router.bias:
-            bias = self._store.vector(f"{module}.{router.path}.bias")
-            logits = add("Add", [logits, bias], f"{at}/router/Add")
+        logits = router_logits(self._graph, self._store, hidden, module, router, f"{at}/router")
         routes = self._routes(logits, experts, f"{at}/router")
         rows = self._flat(hidden, self._spec.hidden_size, f"{at}/rows")
         routes = self._flat(routes, experts.count, f"{at}/routes")

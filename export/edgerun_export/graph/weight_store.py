@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from edgerun_export.recipe import Recipe
 from edgerun_export.source.weights import SourceWeights
 
 F32 = NDArray[np.float32]
+Number = TypeVar("Number", np.float32, np.uint8)
 _FLOAT = np.dtype(np.float32)
 _BYTE = np.dtype(np.uint8)
 MIN_BLOCK, _MAX_HEAD_BLOCK = 16, 128
@@ -122,6 +124,46 @@ class WeightStore:
         parts = self._parts(name, weights, group, self.damage, self._recipe.method)
         return self._store(name, name, weights, group, parts)
 
+    def stack(self, stored_as: str, experts: Sequence[Sequence[str]]) -> StoredMatrix:
+        """Writes matrices of all experts, those of one named together, their rows in turns.
+
+        The rows are whole blocks.
+
+        Returns:
+            codes uint8 ``[experts, rows, K * bits / 8]`` and scales ``[experts, rows, blocks]``.
+        """
+        recipe = self._recipe
+        weights, block = recipe.weights, recipe.group_size
+        rows, columns = self._source.shape(experts[0][0])
+        scales: list[F32] = []
+
+        def codes() -> Iterator[NDArray[np.uint8]]:
+            for names in experts:
+                parts = [
+                    [*self._parts(name, weights, block, self.damage, recipe.method)]
+                    for name in names
+                ]
+                scales.append(_in_turns([[part.scales for part in each] for each in parts]))
+                self._progress(len(names) * rows * columns)
+                yield _in_turns([[part.codes for part in each] for each in parts])
+
+        height = rows * len(experts[0])
+        shape = (len(experts), height, columns * recipe.bits // 8)
+        stored_codes = self._data.add(f"{stored_as}.codes", _BYTE, shape, codes())
+        shape = (len(experts), height, columns // block)
+        stored_scales = self._data.add(f"{stored_as}.scales", _FLOAT, shape, scales)
+        return StoredMatrix(
+            weights,
+            block,
+            self._graph.initializer(stored_codes),
+            self._graph.initializer(stored_scales),
+        )
+
+    def stack_vectors(self, stored_as: str, experts: Sequence[Sequence[str]]) -> str:
+        """Writes vectors of all experts as float32 ``[experts, n]``, in turns likewise."""
+        vectors = [_in_turns([[self._source.vector(name)] for name in names]) for names in experts]
+        return self.derived(stored_as, np.stack(vectors))
+
     def vocabulary(self, name: str, format_name: str, stored_as: str) -> StoredMatrix:
         """Writes an embedding or head in a block format whose blocks fill the rows exactly.
 
@@ -197,6 +239,12 @@ class WeightStore:
     def _counted(self, piece: F32) -> F32:
         self._progress(piece.size)
         return piece
+
+
+def _in_turns(matrices: Sequence[Sequence[NDArray[Number]]]) -> NDArray[Number]:
+    """Joins the pieces of each matrix, and then the matrices row by row."""
+    whole = [np.concatenate(pieces) for pieces in matrices]
+    return np.stack(whole, axis=1).reshape(-1, *whole[0].shape[1:])
 
 
 def _energy(values: NDArray[np.int8], scales: F32) -> float:

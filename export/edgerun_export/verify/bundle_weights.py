@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from edgerun_export.architectures import DecoderSpec
+from edgerun_export.architectures import DecoderSpec, Experts
 from edgerun_export.architectures.spec import HEAD_WEIGHT
 from edgerun_export.bundle_files import MODEL_FILE
 from edgerun_export.graph.external_data import find_data
+from edgerun_export.graph.fused_experts import STACKS
 
 F32 = NDArray[np.float32]
 
@@ -31,6 +33,7 @@ class BundleWeights:
         self._data = np.memmap(folder / location, np.uint8, "r")
         self._bits = _bits(model)
         self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._places = dict(_places(spec))
 
     def head_name(self) -> str:
         """Name of the head's tensor; a tied head may be stored in a format of its own."""
@@ -39,8 +42,13 @@ class BundleWeights:
 
     def vector(self, name: str) -> F32:
         """Reads a bias, the weight of a norm, or sinks, whatever their axes."""
-        vector: F32 = self._view(name).reshape(-1)
-        return vector
+        if name in self._tensors:
+            vector: F32 = self._view(name).reshape(-1)
+            return vector
+        module, _, kind = name.rpartition(".")
+        stack, expert, outputs = self._places[module]
+        part: F32 = self._view(f"{stack}.{kind}")[expert][outputs]
+        return part
 
     def matrix(self, name: str) -> F32:
         """Reads a whole matrix ``[N, K]``."""
@@ -52,11 +60,19 @@ class BundleWeights:
             return np.asarray(self._view(name)[rows])
         if f"{name}.transposed" in self._tensors:
             return np.asarray(self._view(f"{name}.transposed")[:, rows].T)
-        codes = self._view(f"{name}.codes")[rows]
-        scales = self._view(f"{name}.scales")[rows]
-        # Codes that no MatMulNBits reads belong to an embedding, which is always int8.
-        bits = self._bits.get(f"{name}.codes", 8)
-        return _dequantise(codes, scales, bits, self._columns(name))
+        if f"{name}.codes" in self._tensors:
+            stored = name
+            codes, scales = self._view(f"{name}.codes"), self._view(f"{name}.scales")
+        else:
+            stack, expert, outputs = self._places[name.removesuffix(".weight")]
+            stored = f"{stack}.weight"
+            codes, scales = (
+                self._view(f"{stored}.{part}")[expert][outputs] for part in ("codes", "scales")
+            )
+        # Codes that no product reads belong to an embedding, which is always int8.
+        bits = self._bits.get(f"{stored}.codes", 8)
+        blocks = codes[rows].reshape(*scales[rows].shape, -1)
+        return _dequantise(blocks, scales[rows], bits, self._columns(name))
 
     def _columns(self, name: str) -> int:
         return self._shapes.get(name, (0, self._spec.hidden_size))[1]
@@ -69,12 +85,31 @@ class BundleWeights:
         return piece.view(dtype).reshape(tensor.dims)
 
 
+def _places(spec: DecoderSpec) -> Iterator[tuple[str, tuple[str, int, slice]]]:
+    """By the path of an expert's projection: a stack, the expert, and which rows are its own."""
+    for layer in range(spec.num_layers):
+        part = spec.layers[layer].feed_forward
+        if not isinstance(part, Experts):
+            continue
+        for expert, network in enumerate(spec.feed_forward(layer)):
+            for stack, names in STACKS.items():
+                whole = f"model.layers.{layer}.{part.module}.experts.{stack}"
+                for first, name in enumerate(names):
+                    path = f"model.layers.{layer}.{network[name].path}"
+                    yield path, (whole, expert, slice(first, None, len(names)))
+
+
 def _bits(model: onnx.ModelProto) -> dict[str, int]:
-    """Maps the codes of every MatMulNBits to their width."""
+    """Maps the codes of every product to their width."""
     return {
-        node.input[1]: next(a.i for a in node.attribute if a.name == "bits")
+        node.input[place]: next(a.i for a in node.attribute if a.name == key)
         for node in model.graph.node
-        if node.op_type == "MatMulNBits"
+        for op, key, places in (
+            ("MatMulNBits", "bits", (1,)),
+            ("QMoE", "expert_weight_bits", (2, 5)),
+        )
+        if node.op_type == op
+        for place in places
     }
 
 

@@ -1,0 +1,184 @@
+"""GroupQueryAttention, which rotates and counts positions by itself, becomes ``attention``.
+
+Its tables of cosines and sines are those of some frequencies, which ``rotary`` is given instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.graph.attributes import Read, Rules
+from edgerun.graph.ir import Graph, Node
+from edgerun.graph.match import Const, Matcher, Num, Op, Var
+from edgerun.graph.passes.base import Pass
+from edgerun.ops.base import POSITIONS
+
+GROUPED = "com.microsoft.GroupQueryAttention"
+INT32 = 6  # onnx.TensorProto
+FARTHEST = 1 << 12  # position at which angles tell frequencies apart to the last bit or nearly so
+SAMPLES = 1024  # positions whose angles decide on the last bit
+# Its inputs; positions and a bias are not given.
+Q, K, V, PAST_KEY, PAST_VALUE, LAST, TOTAL, COS, SIN, POSITION_IDS, BIAS, SINKS = range(12)
+_ROWS = Op("ReduceSum", Var("mask"), Num(1), keepdims=0)
+_LAST = Op("Cast", Op("Sub", _ROWS, Num(1)), to=INT32)
+_TOTAL = Op("Cast", Op("Squeeze", Op("Shape", Var("mask"), start=1, end=2), Num(0)), to=INT32)
+_NORMED = Op("Reshape", Var("normed"), Const("joined"))
+_SPLIT = Op("Reshape", Var("flat"), Const("split"))
+_PAST_NAME = re.compile(r"past_key_values\.(\d+)\.(key|value)")
+_Frequencies = tuple[NDArray[np.float32], float]
+
+
+def fuse_grouped_attention(graph: Graph) -> Graph:
+    """Rewrites every GroupQueryAttention over a whole cache, with rotary embedding."""
+    if not any(node.op == GROUPED for node in graph.nodes):
+        return graph
+    matcher = Matcher(graph)
+    tables: dict[tuple[str, str], _Frequencies | None] = {}
+    return graph.with_nodes(
+        new
+        for node in graph.nodes
+        for new in (_rewrite(node, matcher, tables) if node.op == GROUPED else [node])
+    )
+
+
+def _rewrite(
+    node: Node, matcher: Matcher, tables: dict[tuple[str, str], _Frequencies | None]
+) -> list[Node]:
+    graph, attrs = matcher.graph, node.attrs
+    inputs = [*node.inputs, *[""] * (SINKS + 1)][: SINKS + 1]
+    layer = _layer(inputs[PAST_KEY], inputs[PAST_VALUE])
+    counts = matcher.match(inputs[LAST], _LAST), matcher.match(inputs[TOTAL], _TOTAL)
+    known = (
+        layer is not None
+        and "scale" in attrs
+        and attrs["do_rotary"] == 1
+        and len(node.inputs) <= SINKS + 1
+        and not inputs[POSITION_IDS]
+        and not inputs[BIAS]
+        and all(count is not None and count["mask"] == "attention_mask" for count in counts)
+        and all(inputs[place] in graph.constants for place in (COS, SIN))
+        and (not inputs[SINKS] or inputs[SINKS] in graph.constants)
+    )
+    pair = inputs[COS], inputs[SIN]
+    if known and pair not in tables:
+        tables[pair] = frequencies(graph.array(pair[0]), graph.array(pair[1]))
+        found = tables[pair]
+        if found is not None:
+            graph.add_constant(f"{pair[0]}/frequencies", found[0])
+    table = tables.get(pair) if known else None
+    if table is None:
+        return [node]
+    head_dim = 2 * len(table[0])
+    rotation = {"head_dim": head_dim, "factor": table[1]}
+    nodes, values = [], []
+    for place, heads in ((Q, attrs["num_heads"]), (K, attrs["kv_num_heads"])):
+        rows, norms = _rows(inputs[place], heads, head_dim, matcher)
+        turned = f"{node.name}/{'qk'[place]}"
+        angles = (rows, POSITIONS, f"{pair[0]}/frequencies")
+        nodes += [*norms, Node("rotary", turned, angles, (turned,), rotation)]
+        values.append(turned)
+    window = attrs["local_window_size"]
+    attributes = {
+        "layer": layer,
+        "num_heads": attrs["num_heads"],
+        "num_kv_heads": attrs["kv_num_heads"],
+        "head_dim": head_dim,
+        "scale": attrs["scale"],
+        "window": 0 if window == -1 else window,
+    }
+    sinks = [inputs[SINKS]] if inputs[SINKS] else []
+    operands = (*values, inputs[V], *sinks)
+    return [*nodes, Node("attention", node.name, operands, node.outputs[:1], attributes)]
+
+
+def _layer(*past: str) -> int | None:
+    """Layer number from the names of the cache inputs."""
+    key, value = (_PAST_NAME.fullmatch(name) for name in past)
+    if key is None or value is None or key[1] != value[1] or (key[2], value[2]) != ("key", "value"):
+        return None
+    return int(key[1])
+
+
+def _rows(value: str, heads: int, head_dim: int, matcher: Matcher) -> tuple[str, list[Node]]:
+    """The rows that queries or keys are made of, and a norm of their heads if they have one."""
+    match = matcher.match(value, _NORMED)
+    norm = matcher.producers.get(match["normed"]) if match is not None else None
+    split = matcher.match(norm.inputs[0], _SPLIT) if norm is not None else None
+    if match is None or norm is None or split is None or norm.op != "rms_norm":
+        return value, []
+    shapes = [
+        matcher.graph.array(name).reshape(-1).tolist() for name in (split["split"], match["joined"])
+    ]
+    if shapes != [[0, 0, heads, head_dim], [0, 0, heads * head_dim]]:
+        return value, []
+    rows = f"{norm.outputs[0]}/rows"
+    operands = (split["flat"], *norm.inputs[1:])
+    return rows, [replace(norm, name=f"{norm.name}/rows", inputs=operands, outputs=(rows,))]
+
+
+def frequencies(cos: NDArray[Any], sin: NDArray[Any]) -> _Frequencies | None:
+    """What tables ``[positions, half]`` were made of; None if of no frequencies.
+
+    Angles double from one power of two to the next, so each tells half of what was left open.
+
+    Returns:
+        radians a position, float32 ``[half]``, and what cosines and sines were multiplied with.
+    """
+    both = cos.dtype == sin.dtype == np.float32 and cos.ndim == 2 and cos.shape == sin.shape
+    if not both or len(cos) < 2 or not cos.shape[1] or not 0 < cos[0, 0] < np.inf:
+        return None
+    factor, position = cos[0, 0], 1
+    angles = np.arctan2(sin[1].astype(np.float64), cos[1])
+    while 2 * position < min(len(cos), FARTHEST):
+        position, angles = 2 * position, 2 * angles
+        measured = np.arctan2(sin[position].astype(np.float64), cos[position])
+        angles += np.remainder(measured - angles + np.pi, 2 * np.pi) - np.pi
+    if not np.isfinite(angles).all():
+        return None
+    radians = (angles / position).astype(np.float32)
+    near = np.stack([np.nextafter(radians, bound) for bound in (-np.inf, radians, np.inf)])
+    some = np.linspace(0, len(cos) - 1, SAMPLES).astype(np.int64)
+    errors = [_errors(each, factor, some, cos, sin).sum(axis=0) for each in near]
+    radians = np.take_along_axis(near, np.argmin(errors, axis=0)[None], axis=0)[0]
+    largest = _errors(radians, factor, np.arange(len(cos)), cos, sin).max()
+    return (radians, float(factor)) if largest <= 1e-5 * factor else None
+
+
+def _errors(
+    radians: NDArray[np.float32],
+    factor: np.float32,
+    positions: NDArray[np.int64],
+    cos: NDArray[np.float32],
+    sin: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """How far tables are from those of some frequencies, at some positions."""
+    angles = positions.astype(np.float32)[:, None] * radians
+    pairs = ((np.cos(angles), cos), (np.sin(angles), sin))
+    apart, other = (np.abs(exact * factor - table[positions]) for exact, table in pairs)
+    errors: NDArray[np.float32] = np.maximum(apart, other)
+    return errors
+
+
+# From the operator specifications of ONNX (opset 23) and of onnxruntime.
+READS: Mapping[str, Rules] = {
+    GROUPED: {
+        "num_heads": Read(int, needed=True),
+        "kv_num_heads": Read(int, needed=True),
+        "scale": Read(float),
+        "do_rotary": Read(int, 0),
+        "rotary_interleaved": 0,
+        "local_window_size": Read(int, -1),
+        "softcap": 0.0,
+    },
+    "Cast": {"to": Read(int, needed=True), "saturate": 1},
+    "ReduceSum": {"keepdims": Read(int, 1), "noop_with_empty_axes": 0},
+    "Reshape": {"allowzero": 0},
+    "Shape": {"start": Read(int, 0), "end": Read(int)},
+}
+PASS = Pass(29, fuse_grouped_attention, READS)

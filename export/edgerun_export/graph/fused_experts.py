@@ -1,0 +1,122 @@
+"""Layers of experts as one operator of onnxruntime, ``com.microsoft.QMoE``.
+
+It has the weights of all experts in stacks, gate and up projection in one with their outputs in
+turns, and multiplies by those that are chosen. docs/bundle.md shows the form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edgerun.activations.clamped_swiglu import ALPHA, LIMIT
+from edgerun_export.architectures import DecoderSpec, Experts, Projection
+from edgerun_export.graph.experts import Projections, router_logits
+from edgerun_export.graph.linear import FORMAT_KEY
+from edgerun_export.graph.onnx_graph import CONTRIB_DOMAIN, OnnxGraph, node_path
+from edgerun_export.graph.weight_store import WeightStore
+from edgerun_export.recipe import Recipe
+
+# Gated activations as the operator knows them.
+SWIGLU: Mapping[str, Mapping[str, float]] = {
+    "silu": {"activation_alpha": 1.0, "activation_beta": 0.0},
+    "clamped_swiglu": {
+        "activation_alpha": ALPHA,
+        "activation_beta": 1.0,
+        "swiglu_limit": LIMIT,
+    },
+}
+# By the name of a stack, the projections in it.
+STACKS: Mapping[str, tuple[str, ...]] = {
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "down_proj": ("down_proj",),
+}
+EXACT_BITS = 4  # with others the operator rounds activations, whatever it is asked for
+
+
+def obstacle(spec: DecoderSpec, recipe: Recipe) -> str:
+    """Why the operator cannot compute a decoder's experts as is asked for; empty if it can."""
+    parts = {layer.feed_forward for layer in spec.layers}
+    experts = [part for part in parts if isinstance(part, Experts)]
+    if recipe.weights == "fp32":
+        return "it takes quantised weights only"
+    if spec.ternary is not None:
+        return "it does not round rows as natively ternary models do"
+    if spec.activation not in SWIGLU:
+        return f"it does not know the activation {spec.activation}"
+    if recipe.bits != EXACT_BITS:
+        return f"with {recipe.weights} weights in groups it always rounds activations, and coarsely"
+    widths = [spec.hidden_size, *(part.width for part in experts)]
+    uneven = [width for width in widths if width % recipe.group_size]
+    if uneven:
+        return f"rows of {uneven[0]} weights are no whole groups of {recipe.group_size}"
+    if any(part.scale != 1 for part in experts):
+        return "it does not scale what experts add"
+    return ""
+
+
+class FusedExperts:
+    """Adds feed-forward layers that consist of experts."""
+
+    def __init__(
+        self, graph: OnnxGraph, store: WeightStore, spec: DecoderSpec, recipe: Recipe
+    ) -> None:
+        self._graph, self._store, self._spec, self._recipe = graph, store, spec, recipe
+
+    def add(
+        self, hidden: str, layer: int, router: Projection, networks: Sequence[Projections]
+    ) -> str:
+        """Adds a layer of ``[batch, sequence, hidden]``, and returns as much."""
+        experts = self._spec.layers[layer].feed_forward
+        assert isinstance(experts, Experts)
+        module, graph, recipe = f"model.layers.{layer}", self._graph, self._recipe
+        at = node_path(f"{module}.{experts.module}")
+        logits = router_logits(graph, self._store, hidden, module, router, f"{at}/router")
+        shape = graph.integers(-1, experts.count)
+        logits = graph.node("Reshape", [logits, shape], f"{at}/router/Reshape")
+        both, down = (self._stack(module, experts, stack, networks) for stack in STACKS)
+        return graph.node(
+            "QMoE",
+            [hidden, logits, *both, *down, *self._weights(logits, experts, at)],
+            f"{at}/QMoE",
+            domain=CONTRIB_DOMAIN,
+            metadata={FORMAT_KEY: recipe.weights},
+            k=experts.top_k,
+            activation_type="swiglu",
+            swiglu_fusion=1,
+            expert_weight_bits=recipe.bits,
+            block_size=recipe.group_size,
+            normalize_routing_weights=int(experts.normalise),
+            accuracy_level=4 if recipe.accuracy_level == 4 else 0,
+            **dict[str, Any](SWIGLU[self._spec.activation]),
+        )
+
+    def _stack(
+        self,
+        module: str,
+        experts: Experts,
+        stack: str,
+        networks: Sequence[Projections],
+    ) -> list[str]:
+        """Codes, scales and biases of a stack."""
+        names = STACKS[stack]
+        paths = [[f"{module}.{network[name].path}" for name in names] for network in networks]
+        whole = f"{module}.{experts.module}.experts.{stack}"
+        stored = self._store.stack(
+            f"{whole}.weight", [[f"{path}.weight" for path in group] for group in paths]
+        )
+        bias = ""
+        if experts.biases:
+            bias = self._store.stack_vectors(
+                f"{whole}.bias", [[f"{path}.bias" for path in group] for group in paths]
+            )
+        return [stored.codes, stored.scales, bias]
+
+    def _weights(self, logits: str, experts: Experts, at: str) -> list[str]:
+        """What makes weights of the chosen, unless that is the softmax over their logits."""
+        add, absent = self._graph.node, [""] * 6  # a third matrix, and zero points
+        if experts.scoring == "sigmoid":
+            return [*absent, add("Sigmoid", [logits], f"{at}/router/Sigmoid")]
+        if experts.normalise:
+            return []
+        return [*absent, add("Softmax", [logits], f"{at}/router/Softmax", axis=-1)]

@@ -1,0 +1,146 @@
+"""Experts as one operator of onnxruntime, in the genai profile: when, and that nothing changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from edgerun.formats import dense
+from edgerun.formats.stack import ExpertStack
+from edgerun.graph.ir import Graph
+from edgerun.graph.lower import lower
+from edgerun.graph.onnx_reader import read_graph
+from edgerun_export.graph.fused_experts import obstacle
+from edgerun_export.recipe import make_recipe
+from edgerun_export.verify.bundle_weights import BundleWeights
+from edgerun_export.verify.compare import relative_error, run_onnx
+from edgerun_export.verify.numpy_model import forward
+from tests.support.peers import needs_complete_onnxruntime
+
+FUSED = [
+    ("olmoe", {"weights": "int4"}),
+    ("qwen3_moe", {"weights": "int4", "group_size": 16}),
+    ("gpt_oss", {"weights": "int4"}),
+]
+REPLY = 32
+
+
+def operators(folder: Path) -> list[str]:
+    model = onnx.load(str(folder / "model.onnx"), load_external_data=False)
+    return [node.op_type for node in model.graph.node]
+
+
+def lowered(folder: Path) -> Graph:
+    path = folder / "model.onnx"
+    return lower(read_graph(path, path.read_bytes()))
+
+
+def constants(graph: Graph) -> list[NDArray[Any]]:
+    """What the experts of all layers multiply by and add, as float32."""
+    found: list[NDArray[Any]] = []
+    for node in graph.nodes:
+        for name in node.inputs[2:] if node.op == "experts" else ():
+            stack = graph.constants[name]
+            assert isinstance(stack, ExpertStack)
+            found += (m if isinstance(m, np.ndarray) else dense(m) for m in stack.matrices)
+    return found
+
+
+@pytest.mark.parametrize(("name", "options"), FUSED)
+def test_edgerun_reads_the_same_model_from_both_forms(name, options, exported):
+    bundles = [
+        exported(name, activations="fp32", profile=profile, **options)
+        for profile in ("portable", "genai")
+    ]
+    assert [result.warnings for result in bundles] == [[], []]
+    assert "QMoE" in operators(bundles[1].folder)
+    assert "ScatterND" not in operators(bundles[1].folder)
+    written, fused = (lowered(result.folder) for result in bundles)
+    for op in ("route", "experts", "attention", "rotary", "rms_norm", "linear", "add"):
+        attributes = [
+            [dict(node.attrs) for node in graph.nodes if node.op == op]
+            for graph in (written, fused)
+        ]
+        assert attributes[0] == attributes[1], op
+    for first, second in zip(constants(written), constants(fused), strict=True):
+        np.testing.assert_array_equal(first, second)
+    angles = [
+        {graph.array(node.inputs[2]).tobytes() for node in graph.nodes if node.op == "rotary"}
+        for graph in (written, fused)
+    ]
+    assert angles[0] == angles[1]  # to the last bit, out of tables of cosines and sines
+
+
+@needs_complete_onnxruntime
+@pytest.mark.parametrize("decode_steps", [0, 8])
+@pytest.mark.parametrize(("name", "options"), FUSED)
+def test_onnxruntime_computes_with_the_dequantised_weights(
+    name, options, decode_steps, golden, exported
+):
+    model = golden(name)
+    bundle = exported(name, activations="fp32", profile="genai", **options).folder
+    expected = forward(model.spec, BundleWeights(bundle, model.spec), model.ids)
+    assert relative_error(run_onnx(bundle, model.spec, model.ids, decode_steps), expected) <= 1e-4
+
+
+@pytest.mark.peers
+@needs_complete_onnxruntime
+@pytest.mark.parametrize(("name", "options"), FUSED)
+def test_replies_are_the_same_in_onnxruntime_genai_and_edgerun(name, options, golden, exported):
+    genai = pytest.importorskip("onnxruntime_genai")
+    import edgerun
+
+    ids = golden(name).ids[:24].tolist()
+    bundle = exported(name, activations="fp32", profile="genai", **options).folder
+    with edgerun.load(bundle, backend="cpu", threads=1, kv_cache="fp32") as model:
+        reply = model.generate(ids, temperature=0, max_tokens=REPLY, ignore_eos=True)
+        expected = list(reply.ids)
+    model = genai.Model(str(bundle))
+    params = genai.GeneratorParams(model)
+    params.set_search_options(max_length=len(ids) + REPLY, do_sample=False)
+    generator = genai.Generator(model, params)
+    generator.append_tokens(np.array([ids], np.int32))
+    made: list[int] = []
+    while len(made) < REPLY and not generator.is_done():
+        generator.generate_next_token()
+        made.append(int(generator.get_next_tokens()[0]))
+    assert made == expected[: len(made)]
+    ends = json.loads((bundle / "manifest.json").read_text())["model"]["eos_token_ids"]
+    assert len(made) == REPLY or made[-1] in ends
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("olmoe", {"weights": "int8"}, "with int8 weights in groups it always rounds"),
+        ("mixtral", {"weights": "int4"}, "rows of 40 weights are no whole groups of 32"),
+        ("olmoe", {"weights": "fp32"}, "it takes quantised weights only"),
+    ],
+)
+def test_what_the_operator_cannot_compute_is_written_out_and_said(name, options, reason, exported):
+    result = exported(name, profile="genai", **options)
+    (warning,) = result.warnings
+    assert "QMoE" in warning and reason in warning
+    assert "QMoE" not in operators(result.folder)
+    assert "ScatterND" in operators(result.folder)
+
+
+def test_dense_models_are_not_warned_of(exported):
+    assert exported("llama", profile="genai", weights="int8").warnings == []
+
+
+def test_other_obstacles(golden):
+    from dataclasses import replace
+
+    spec, recipe = golden("olmoe").spec, make_recipe("int4", profile="genai")
+    assert obstacle(spec, recipe) == ""
+    assert "activation relu2" in obstacle(replace(spec, activation="relu2"), recipe)
+    assert "natively ternary" in obstacle(replace(spec, ternary="master"), recipe)
+    scaled = [replace(layer.feed_forward, scale=2.5) for layer in spec.layers]
+    assert "does not scale" in obstacle(spec.with_feed_forward(scaled), recipe)
