@@ -95,6 +95,14 @@ class Trainer:
         self.seconds = 0.0
         self.began: float | None = None
 
+    def clock(self, until: str | None, until_tokens: float | None) -> Clock:
+        """Begins a run, or goes on with it; it ends at a time or after so many tokens in all."""
+        now: Callable[[], float] = time.time if until else lambda: self.tokens
+        self.began = now() if self.began is None else self.began
+        end = parse_time(until) if until else until_tokens
+        assert end is not None
+        return Clock(self.run, self.began, end, now)
+
     def save(self) -> None:
         state = {
             "model": {
@@ -242,12 +250,7 @@ def main() -> None:
         trainer.go_on_from(args.start_from)
     elif args.initial:
         read_hf(trainer.model, args.initial)
-    if args.until_tokens:
-        trainer.began = trainer.began or 0.0
-        clock = Clock(args.run, trainer.began, args.until_tokens, lambda: trainer.tokens)
-    else:
-        trainer.began = trainer.began or time.time()
-        clock = Clock(args.run, trainer.began, parse_time(args.until), time.time)
+    clock = trainer.clock(args.until, args.until_tokens)
     tokenizer = Tokenizer.from_file(str(args.tokenizer / "tokenizer.json"))
     stories = held_out_stories(args.held_out)[:24]
 
