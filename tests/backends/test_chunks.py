@@ -1,12 +1,16 @@
-"""A linear layer gives a row the same bits alone, in a chunk of any size, and in a long prompt."""
+"""A row has the same bits alone, in a chunk of any size, and whatever is multiplied together."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions, Shape, make_backend
+from edgerun.backends.base import Backend
 from edgerun.graph.ir import Constant, Graph, Node
 from edgerun.plan.calibration.loads import random_weight
 from edgerun.state import Batch, SequenceStore, same_attention
@@ -23,6 +27,14 @@ FAMILIES = [
     ("float", "int4"),
     ("float", "float32"),
 ]
+GATED_FORMS = [
+    ("int8_block", "int4"),
+    ("int8_block", "ternary"),
+    ("int8_row", "ternary"),
+    ("int8_row", "int8"),
+    ("float", "int4"),
+]
+F32 = NDArray[np.float32]
 
 
 def product(
@@ -51,3 +63,67 @@ def test_rows_do_not_depend_on_their_chunk(activations: str, weights: str) -> No
     alone = product(weight, activations, x, 1, trits)
     for chunk in (3, 8, 20, ROWS):
         np.testing.assert_array_equal(product(weight, activations, x, chunk, trits), alone)
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[Backend]:
+    made = make_backend("cpu", given={"threads": 2})
+    yield made
+    made.close()
+
+
+def gate_graph(form: tuple[str, str], outputs: list[str], biases: bool = False) -> Graph:
+    """Two projections and a gate."""
+    activations, weights = form
+    attributes = {"activations": activations}
+    constants: dict[str, Any] = {
+        name: random_weight(weights, (K, N), seed) for seed, name in enumerate(("gate", "up"))
+    }
+    further: tuple[str, ...] = ()
+    if biases:
+        constants["b"] = np.linspace(-1, 1, N, dtype=np.float32)
+        further = ("b",)
+    nodes = [
+        Node("linear", "g", ("x", "gate", *further), ("a",), attributes),
+        Node("linear", "u", ("x", "up", *further), ("c",), attributes),
+        Node("gate", "m", ("a", "c"), ("y",), {"activation": "silu"}),
+    ]
+    return Graph(nodes, ["x"], outputs, constants)
+
+
+def gated(backend: Backend, whole: Graph, x: F32) -> tuple[F32, int]:
+    """The gate's output, and how many instructions the program has."""
+    program = backend.compile(whole, Shape.of(len(x)), CompileOptions(SPEC))
+    batch = Batch.of([0] * len(x), 0, 0, logits="none")
+    found = program(batch, SequenceStore(SPEC, len(x)), {"x": x})["y"].copy()
+    instructions = program.launches.instructions
+    program.close()
+    return found, instructions
+
+
+@pytest.mark.parametrize("biases", [False, True])
+@pytest.mark.parametrize("form", GATED_FORMS, ids=str)
+def test_one_kernel_has_the_bits_of_three(
+    form: tuple[str, str], biases: bool, backend: Backend
+) -> None:
+    x = np.random.default_rng(1).standard_normal((24, K)).astype(np.float32)
+    for rows in (1, 3, 24):
+        together, count = gated(backend, gate_graph(form, ["y"], biases), x[:rows])
+        # What is asked for by its name must be there.
+        apart, more = gated(backend, gate_graph(form, ["y", "a"], biases), x[:rows])
+        np.testing.assert_array_equal(together, apart)
+        fused = rows < 24 and form[0] != "float"
+        assert (more - count) == (2 if fused else 0)
+
+
+def test_projections_of_different_rows_stay_apart(backend: Backend) -> None:
+    whole = gate_graph(GATED_FORMS[0], ["y"])
+    first, second, gate = whole.nodes
+    other = Node("linear", "u", ("z", *second.inputs[1:]), second.outputs, second.attrs)
+    apart = Graph([first, other, gate], ["x", "z"], ["y"], whole.constants)
+    program = backend.compile(apart, Shape.of(1), CompileOptions(SPEC))
+    x = np.random.default_rng(2).standard_normal((1, K)).astype(np.float32)
+    batch = Batch.of([0], 0, 0, logits="none")
+    found = program(batch, SequenceStore(SPEC, 1), {"x": x, "z": x})["y"].copy()
+    program.close()
+    np.testing.assert_array_equal(found, gated(backend, whole, x)[0])

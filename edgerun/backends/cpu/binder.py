@@ -111,6 +111,7 @@ class Binder:
     sequences: NDArray[np.int32] = field(init=False)
     logit_rows: NDArray[np.int32] = field(init=False)
     readers: dict[str, list[Node]] = field(init=False)
+    producers: dict[str, Node] = field(init=False)
     last_use: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -121,7 +122,7 @@ class Binder:
         self.ids, self.positions, self.sequences, self.logit_rows = (
             np.zeros(rows, np.int32) for _ in range(4)
         )
-        self.readers = self.graph.consumers()
+        self.readers, self.producers = self.graph.consumers(), self.graph.producers()
         self.last_use = {
             name: index for index, node in enumerate(self.graph.nodes) for name in node.inputs
         }

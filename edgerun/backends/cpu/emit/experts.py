@@ -21,6 +21,7 @@ from edgerun.backends.cpu.dispatch import emit_dispatch
 from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.emit.gemm import IN_BLOCKS, by_gemm, gemm_tokens
 from edgerun.backends.cpu.emit.linear import (
+    GATED,
     can_multiply,
     emit_rounding,
     kernel_of,
@@ -39,11 +40,10 @@ from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
 
 INSTRUCTIONS = 9  # of a layer
-# Of an expert, on average. Up to here the kernels for few rows are as fast or faster: measured with
-# OLMoE's shape in int4 and ternary, avx512vnni.
-ROWS_TO_UNPACK = 64
-# What multiplies a gate and an up projection, by the kernel that would multiply each.
-GATED: Mapping[str, str] = {"linear_row": "gated_row", "linear_block": "gated_block"}
+# Of an expert, on average. Below, the kernels for few rows are as fast or faster in every format,
+# and gate and up projection go together: measured with OLMoE's matrices, avx512vnni and avx2
+# (docs/benchmarks.md).
+ROWS_TO_UNPACK = 128
 
 
 @dataclass(frozen=True, slots=True)

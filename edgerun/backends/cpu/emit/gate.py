@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from edgerun.backends.cpu.binder import Binder
+from edgerun.backends.cpu.binder import ONE, Binder
 from edgerun.backends.cpu.emit.emitter import Emitter, element_cost
+from edgerun.backends.cpu.emit.linear import (
+    GATED,
+    emit_rounding,
+    kernel_of,
+    panels_a_chunk,
+    panels_of,
+    rounding,
+    tiles_of,
+)
 from edgerun.graph.ir import Node
+from edgerun.kernels.layouts.stream import StreamWeight
 from edgerun.machine.profile import GATE
 
 PIECE_ELEMENTS = 2048
 
 
 def emit_gate(binder: Binder, node: Node, index: int) -> None:
-    """Multiplies the activated gate into the up projection."""
+    """Multiplies the activated gate into the up projection, which may both be left to it."""
+    if node.inputs[0] not in binder.values:
+        _emit_with_projections(binder, node)
+        return
     gate, up = (binder.values[name] for name in node.inputs)
     counted_by = binder.counted_by[node.inputs[0]]
     same = binder.dies_at(node.inputs[0], index)
@@ -34,6 +47,50 @@ def emit_gate(binder: Binder, node: Node, index: int) -> None:
         },
         chunks=(counted_by, pieces, 1),
         reads={gate.key, up.key},
+        writes={out.key},
+        label=node.name,
+    )
+
+
+def _emit_with_projections(binder: Binder, node: Node) -> None:
+    """Emits both projections and the gate as one product (``kernels/linear/gated.py``)."""
+    projections = [binder.producers[name] for name in node.inputs]
+    source, form = projections[0].inputs[0], rounding(binder, projections[0])
+    assert form is not None
+    rounded = emit_rounding(binder, source, form, projections[0])
+    gate, up = (binder.prepared(each) for each in projections)
+    assert isinstance(gate, StreamWeight)
+    assert isinstance(up, StreamWeight)
+    gate_bias, up_bias = (
+        binder.vector(each.inputs[2]) if any(each.inputs[2:]) else None for each in projections
+    )
+    name, params, extra, reads = kernel_of(binder, gate, rounded, form)
+    panels, counted_by = panels_of(gate), binder.counted_by[source]
+    out = binder.new(node.outputs[0], gate.shape[0], counted_by)
+    step = panels_a_chunk(panels, gate.codes.nbytes + up.codes.nbytes, binder.threads)
+    binder.emit(
+        GATED[name],
+        params | {"activation": node.attrs["activation"]},
+        {
+            "rows": binder.count(counted_by),
+            "bias": gate_bias,
+            "up_bias": up_bias,
+            "out": out,
+            "out_stride": out.stride,
+            "n": gate.shape[0],
+            "panels": panels,
+            "tiles": tiles_of(gate),
+            "step": step,
+            "accumulate": 0,
+            "lookup": 0,
+            "codes": gate.codes,
+            "scales": gate.scales,
+            "up_codes": up.codes,
+            "up_scales": up.scales,
+            **extra,
+        },
+        chunks=(ONE, panels, step),
+        reads=reads,
         writes={out.key},
         label=node.name,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from edgerun.backends.base import FEW_ROWS, Shape, Support
@@ -25,7 +26,7 @@ from edgerun.backends.cpu.weights import DENSE_LANES, DenseWeight, Prepared
 from edgerun.formats.base import PackedWeight
 from edgerun.formats.stack import Matrix
 from edgerun.graph.ir import Graph, Node
-from edgerun.kernels.layouts.stream import DWORD
+from edgerun.kernels.layouts.stream import DWORD, StreamWeight
 from edgerun.kernels.layouts.trits import TritWeight
 from edgerun.machine.profile import outputs_kind, rounding_kind
 
@@ -34,6 +35,8 @@ LONGEST_CHUNK_BYTES = 1024 * 1024  # of large matrices: long streams are read fa
 CHUNKS_A_THREAD, LONG_CHUNKS_A_THREAD = 4, 8
 MIN_BLOCK, MAX_BLOCK = 16, 256
 STREAMS = 4  # panels that kernels read side by side
+# What multiplies a gate and an up projection, by the kernel that would multiply each.
+GATED: Mapping[str, str] = {"linear_row": "gated_row", "linear_block": "gated_block"}
 DENSE_ROWS = 4  # of a panel of float32 weights
 # For estimates: layers that read what was rounded once (three of attention, two of a gate, one of
 # each output), and kernels of a layer that has many rows: for blocks of them, and for what is left.
@@ -98,7 +101,14 @@ def rounding_arguments(form: Rounding, rounded: Rounded) -> dict[str, Argument]:
 
 
 def emit_linear(binder: Binder, node: Node, index: int) -> None:
-    """Emits rounding (unless it is there already) and the product."""
+    """Emits rounding (unless it is there already) and the product.
+
+    Gate and up projection may be left to the gate, for which their input then stays.
+    """
+    if _is_left_to_gate(binder, node):
+        uses = binder.last_use
+        uses[node.inputs[0]] = max(uses[node.inputs[0]], uses[node.outputs[0]])
+        return
     source, _, bias_name, residual = (*node.inputs, "", "")[:4]
     weight = binder.prepared(node)
     form = rounding(binder, node)
@@ -165,6 +175,28 @@ def _emit_product(
         emit_gemm(binder, node, single, out, step)
     if looked_up and rounded is not None and not isinstance(weight, DenseWeight):
         emit_lookup(binder, node, weight, rounded, out, common, counted_by)
+
+
+def _is_left_to_gate(binder: Binder, node: Node) -> bool:
+    """Whether what reads a projection is a gate that multiplies both its inputs by one kernel."""
+    readers = binder.readers.get(node.outputs[0], [])
+    if len(readers) != 1 or readers[0].op != "gate" or by_gemm(binder):
+        return False
+    pair = [binder.producers.get(name) for name in readers[0].inputs]
+    layouts = {_gated_layout(binder, each) for each in pair}
+    return len(layouts) == 1 and None not in layouts
+
+
+def _gated_layout(binder: Binder, node: Node | None) -> tuple[Any, ...] | None:
+    """What two projections must agree in; None for what no kernel multiplies side by side."""
+    if node is None or node.op != "linear" or any(node.inputs[3:]):
+        return None
+    form, weight, output = rounding(binder, node), binder.prepared(node), node.outputs[0]
+    if form is None or not isinstance(weight, StreamWeight) or by_lookup(binder, weight):
+        return None
+    if len(binder.readers[output]) != 1 or output in binder.graph.outputs:
+        return None
+    return node.inputs[0], form, weight.shape, weight.bits, weight.lanes, weight.block
 
 
 def tiles_of(weight: Prepared) -> int:
