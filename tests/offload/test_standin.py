@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint
@@ -203,9 +204,11 @@ def test_a_link_that_stalls_is_not_waited_for(
 
     def strike(backend: StandinBackend, token: int) -> None:
         session = session_of(backend)
-        session.patience_s = 0.3
         if token == 5:
+            while session.due_s:
+                time.sleep(0.01)
             stall.set()
+            session.patience_s = 0.3
             # Nothing is there any more, and uploads seem to cost nothing: the next layer needs one.
             session.arrived.clear()
             assert backend._estimates is not None
@@ -216,6 +219,24 @@ def test_a_link_that_stalls_is_not_waited_for(
 
     np.testing.assert_array_equal(tokens(*form, SOME, strike), expected[form])
     assert ends == ["it did not answer within 0.3 s"]
+
+
+def test_an_upload_that_nobody_waits_for_has_a_deadline(
+    expected: dict[tuple[str, str], list[F32]],
+) -> None:
+    form, ends = ("olmoe", "int4"), []
+
+    def strike(backend: StandinBackend, token: int) -> None:
+        session = session_of(backend)
+        if token == 5:
+            while session.due_s:
+                time.sleep(0.01)
+            session.due_s = 1e-9
+        if token == TOKENS - 1:
+            ends.append((session.resets, session.failure))
+
+    np.testing.assert_array_equal(tokens(*form, SOME, strike), expected[form])
+    assert ends == [(1, "")]
 
 
 def test_a_stand_in_that_is_required_is_missed() -> None:

@@ -200,7 +200,7 @@ class SharedLayer(Executable):
         is_cached = np.array([entry in session.arrived for entry in entries])
         costs = self._estimates.costs(places.counts, is_cached)
         room = session.regions.slots - sum(entry in session.slots for entry in entries)
-        schedule = self._scheduler(*costs, 0 if session.is_uploading else room)
+        schedule = self._scheduler(*costs, 0 if session.is_uploading() else room)
         there = places.active[schedule.order]
         scores = np.zeros(self._layer.experts)
         np.maximum.at(scores, places.experts, np.abs(np.nan_to_num(places.weights)))
@@ -309,15 +309,9 @@ class SharedLayer(Executable):
     def _improve(self, places: Places, here: I64) -> None:
         """Uploads an expert that the processor computed, if it is worth more than one there."""
         session, number = self._session, self._layer.number
-        if session.is_uploading or not len(here):
+        if session.is_uploading() or not len(here):
             return
         taken = places.select(here)
         expert = int(places.experts[taken[np.argmax(places.weights[taken])]])
-        if session.exchange((number, expert)):
-            session.is_uploading = True
-
-            def arrive(seconds: float) -> None:
-                self._estimates.upload.observe(np.ones(1, np.int64), seconds)
-                session.is_uploading = False
-
-            session.upload((number, expert), self._layer.arrays[expert], arrive)
+        learn = partial(self._estimates.upload.observe, np.ones(1, np.int64))
+        session.improve((number, expert), self._layer.arrays[expert], learn)

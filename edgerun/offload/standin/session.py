@@ -56,7 +56,7 @@ class Session:
         cache: which experts have slots.
         slots: which.
         arrived: those of them whose weights are there.
-        is_uploading: whether an upload is under way that nobody waits for.
+        due_s: when an upload that nobody waits for must have ended, 0 if there is none.
         patience_s: for an answer, beside ten times what it should take.
     """
 
@@ -129,13 +129,6 @@ class Session:
         self._give_slots(access)
         return access
 
-    def exchange(self, entry: Entry) -> bool:
-        """Gives an expert a slot if it is worth more than one that has one."""
-        access = self.cache.exchange(entry)
-        if access is not None:
-            self._give_slots(access)
-        return access is not None
-
     def upload(self, entry: Entry, arrays: Sequence[U8], then: Callable[[float], None]) -> None:
         """Queues the upload of an expert into its slot."""
 
@@ -145,6 +138,31 @@ class Session:
 
         slot = self.regions.slot(self._memory, self.slots[entry])
         self._link.start(Upload(arrays, self.form.parts(slot), arrive))
+
+    def improve(self, entry: Entry, arrays: Sequence[U8], then: Callable[[float], None]) -> None:
+        """Uploads an expert that nobody waits for, if it is worth more than one that has a slot."""
+        access = self.cache.exchange(entry)
+        if access is None:
+            return
+        self._give_slots(access)
+        self.due_s = time.monotonic() + self.patience_s
+
+        def arrive(seconds: float) -> None:
+            self.due_s = 0.0
+            then(seconds)
+
+        self.upload(entry, arrays, arrive)
+
+    def is_uploading(self) -> bool:
+        """Whether an upload is under way that nobody waits for.
+
+        Raises:
+            StandinError: it should have ended.
+        """
+        due_s = self.due_s
+        if due_s and time.monotonic() > due_s:
+            raise StandinError(f"an upload did not end within {self.patience_s:g} s")
+        return due_s > 0
 
     def send(self, number: int, first: int, slots: Sequence[int]) -> None:
         """Tells the process to multiply rows; from any thread."""
@@ -182,7 +200,7 @@ class Session:
         self.cache = ExpertCache(regions.slots, policies()[POLICY]())
         self.slots: dict[Entry, int] = {}
         self.arrived: set[Entry] = set()
-        self.is_uploading = False
+        self.due_s = 0.0
         self._free = list(range(regions.slots))[::-1]
         self._link = Link(self.device.link_bytes_s, self.device.latency_s)
         self._sending, self._buffer = threading.Lock(), b""
