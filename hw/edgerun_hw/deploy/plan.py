@@ -11,6 +11,7 @@ from edgerun_hw.deploy.broker.application.manifest import MANIFEST
 from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.broker.board.loader import FIRMWARE
 from edgerun_hw.deploy.broker.board.policy import KEYS, SETTINGS
+from edgerun_hw.deploy.broker.board.settings import megahertz
 from edgerun_hw.deploy.client import Board, person
 from edgerun_hw.deploy.errors import RefusedError
 from edgerun_hw.deploy.package import Package
@@ -270,7 +271,7 @@ def settings(package: Package) -> dict[str, str]:
     """Clocks and port widths that a package sets, for people."""
     manifest = package.manifest
     clocks = (
-        f"{name} = {clock.source}/{clock.divisors[0]}/{clock.divisors[1]}"
+        f"{name} = {megahertz(clock.hertz)}, {'/'.join(map(str, (clock.source, *clock.divisors)))}"
         for name, clock in sorted(manifest.clocks.items())
     )
     widths = (f"{port} {bits} bits" for port, bits in sorted(manifest.port_widths.items()))

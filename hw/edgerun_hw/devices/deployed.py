@@ -77,10 +77,8 @@ def _checked(system: System, changer: Changer) -> Manifest:
             f"runs may not be {active.name}; take them away (fpgautil -R), and deploy it again"
         )
     policy = read_policy(system)
-    manifest = check_application(
-        *(system, store.folder(active), active.name, active.digest),
-        *(board_of(system, policy), policy),
-    )
+    board, folder = board_of(system, policy), store.folder(active)
+    manifest = check_application(system, folder, active.name, active.digest, board, policy)
     check_state(system)
     settings.check_rates(system, manifest.clocks, manifest.board.family)
     if manifest.description not in manifest.files:

@@ -13,6 +13,7 @@ from typing import Any
 from edgerun_hw.model.cycles import PYTHON_HOST_US, Assumptions, capabilities_of
 from edgerun_hw.model.profile import Profile
 from edgerun_hw.model.tokens import (
+    ATTENTIONS,
     HEAD_BLOCK,
     HEADS,
     LARGEST,
@@ -145,28 +146,51 @@ def measured_comparison(
     geometry: Geometry, profile: Profile, clock_mhz: float, *, storage: str = "int8"
 ) -> list[dict[str, Any]]:
     """Tokens per second of every shape, context and head, beside the bounds, a row each."""
-    bound = Assumptions(clock_mhz=clock_mhz)
-    rows = []
-    for name, shape in SHAPES.items():
-        for context in CONTEXTS:
-            for head in HEADS:
-                rates = {
-                    f"tokens/s, {host} host": measured_terms(
-                        *(shape, geometry, profile, clock_mhz),
-                        context=context,
-                        head=head,
-                        storage=storage,
-                        host=host,
-                    )
-                    for host in HOSTS
-                }
-                for attention in ("processor", "hidden"):
-                    rates[f"bound, {attention}"] = token_terms(
-                        shape, geometry, bound, context=context, head=head, attention=attention
-                    )
-                row: dict[str, Any] = {"model": name, "context": context, "head": head}
-                rows.append(row | {k: round(tokens_per_second(v), 1) for k, v in rates.items()})
-    return rows
+    return [
+        {"model": name, "context": context, "head": head}
+        | {
+            column: round(tokens_per_second(terms), 1)
+            for column, terms in _columns(
+                shape, geometry, profile, clock_mhz, context, head, storage
+            ).items()
+        }
+        for name, shape in SHAPES.items()
+        for context in CONTEXTS
+        for head in HEADS
+    ]
+
+
+def _columns(
+    shape: ModelShape,
+    geometry: Geometry,
+    profile: Profile,
+    clock_mhz: float,
+    context: int,
+    head: str,
+    storage: str,
+) -> dict[str, list[Term]]:
+    """Terms of a token with each kind of host, and of the bounds."""
+    measured = {
+        f"tokens/s, {host} host": measured_terms(
+            shape,
+            geometry,
+            profile,
+            clock_mhz,
+            context=context,
+            head=head,
+            storage=storage,
+            host=host,
+        )
+        for host in HOSTS
+    }
+    assumptions = Assumptions(clock_mhz=clock_mhz)
+    bounds = {
+        f"bound, {attention}": token_terms(
+            shape, geometry, assumptions, context=context, head=head, attention=attention
+        )
+        for attention in ATTENTIONS
+    }
+    return {**measured, **bounds}
 
 
 __all__ = [

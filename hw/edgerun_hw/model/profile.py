@@ -77,11 +77,10 @@ class Profile:
 
     def quote(self, name: str) -> str:
         """A figure as the basis of a term: value, unit and kind."""
-        unit = name.partition("_per_")
-        value = self.figures[name]
-        text = f"{value.value:g} {unit[0].rpartition('_')[2]}"
-        text = text.replace("gmac", "GMAC").replace("gb", "GB")
-        return f"{text}{f'/{unit[2]}' if unit[2] else ''}, {value.kind}"
+        figure = self.figures[name]
+        counted, _, per = name.partition("_per_")
+        unit = counted.rpartition("_")[2].replace("gmac", "GMAC").replace("gb", "GB")
+        return f"{figure.value:g} {unit}{f'/{per}' if per else ''}, {figure.kind}"
 
 
 def profile_names() -> tuple[str, ...]:

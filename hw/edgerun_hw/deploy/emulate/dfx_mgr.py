@@ -8,12 +8,13 @@ application whose folder was moved while loaded cannot be unloaded any more.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgerun_hw.deploy.broker.board.loader import CLIENT, FIRMWARE, OVERLAYS, XMUTIL
-from edgerun_hw.deploy.broker.errors import FailureError
+from edgerun_hw.deploy.broker.errors import BrokerError, FailureError
 
 if TYPE_CHECKING:
     from edgerun_hw.deploy.emulate.board import EmulatedSystem
@@ -149,7 +150,7 @@ class DfxMgr:
             cells = {
                 "name": name,
                 "number": f"{number:2d} ",
-                "type": "XRT_FLAT",
+                "type": self._type(name),
                 "base": name,
                 "short": name if len(name) <= 11 else f"{name[:8]}...",
                 "pid": "id_ok",
@@ -159,6 +160,14 @@ class DfxMgr:
             }
             lines.append(release.row % tuple(cells[column] for column in release.columns))
         return "\n".join(lines)
+
+    def _type(self, name: str) -> str:
+        """What an application's shell.json says it is."""
+        try:
+            shell = json.loads(self._system.read_text(f"{FIRMWARE}/{name}/shell.json"))
+            return str(shell["shell_type"])
+        except (BrokerError, ValueError, KeyError, TypeError):
+            return "XRT_FLAT"
 
     def _load(self, name: str) -> tuple[str, bool]:
         system, logic = self._system, self._system.logic()

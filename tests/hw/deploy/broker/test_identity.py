@@ -2,7 +2,8 @@
 
 import json
 import shutil
-import zipfile
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from edgerun_hw.build import boards as build_boards
 from edgerun_hw.build.boards import board_names, load_board
 from edgerun_hw.build.sources import hardware_folder
-from edgerun_hw.deploy.broker.board.boards import BOARDS, TABLE, identify
+from edgerun_hw.deploy.broker.board.boards import BOARDS, identify
 from edgerun_hw.deploy.broker.board.identity import DEVICE_TREE, board_of
 from edgerun_hw.deploy.broker.board.policy import SETTINGS, Policy, read_policy
 from edgerun_hw.deploy.broker.errors import RefusalError
@@ -81,9 +82,15 @@ def test_copied_folder_is_a_new_board_everywhere(tmp_path: Path, monkeypatch) ->
         result = deploy(tmp_path / "root", sample_package(example_bit(BOARDS["kv260"])))
         assert result.error and "AMD Kria KV260, this is My Carrier" in result.error["message"]
         (tmp_path / "helper").write_bytes(broker_file())
-        with zipfile.ZipFile(tmp_path / "helper") as archive:
-            table = json.loads(archive.read(f"{PACKAGE}/board/{TABLE}"))
-        assert [board["name"] for board in table] == ["kv260", "mine", "pynq-z2", "ultra96v2"]
+        code = (
+            f"import sys; sys.path[:] = [{str(tmp_path / 'helper')!r}, *sys.path]; "
+            f"from {PACKAGE}.board.boards import BOARDS; "
+            "print(*BOARDS); print(BOARDS['mine'])"
+        )
+        command = [sys.executable, "-I", "-c", code]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
+        names, mine = answer.stdout.splitlines()
+        assert names == "kv260 mine pynq-z2 ultra96v2" and mine == str(BOARDS["mine"])
     finally:
         BOARDS.use(build_boards.board_records)
 

@@ -12,10 +12,12 @@ from edgerun_hw.deploy.broker.board.loader import FIRMWARE, NODE, OVERLAYS, XMUT
 from edgerun_hw.deploy.broker.errors import FailureError
 from edgerun_hw.deploy.emulate.board import Faults, make_root, set_faults
 from edgerun_hw.deploy.emulate.dfx_mgr import RELEASES
+from edgerun_hw.deploy.emulate.example_bit import example_bit
+from edgerun_hw.deploy.emulate.sample import sample_package
 from tests.hw.deploy.harness import (
+    KV260,
     ROLLBACK,
     Quick,
-    application,
     ask,
     board,
     check_tidy,
@@ -35,10 +37,12 @@ def test_every_release_takes_deployments_and_goes_back(
     tmp_path: Path, release: str, first, second
 ) -> None:
     make_root(tmp_path, release=release)
-    for files in (first, second, application(3)):
+    flat = sample_package(example_bit(KV260, 3), shell=b'{"shell_type": "PL_FLAT"}')
+    for files in (first, second, flat, first, second, flat):
         result = deploy(tmp_path, files)
         assert result.is_confirmed, result.error
         assert running(tmp_path) == digest_of(files)
+        check_tidy(tmp_path)
     result = converse(tmp_path, ROLLBACK)
     assert result.is_confirmed and running(tmp_path) == digest_of(second)
     set_faults(tmp_path, Faults(logic="error", only=digest_of(first)))
