@@ -157,6 +157,16 @@ def failed_overlay_is_typed(folder):
     assert right()
 
 
+def closing_calls_back(folder):
+    bitfile, closed = prepare(PRESETS["tiny"], Path(folder)), []
+    device = SimulatedDevice(FakeDevice)
+    overlay = load_overlay(str(bitfile), device=device, on_close=lambda: closed.append(True))
+    assert closed == []
+    overlay.close()
+    assert closed == [True]
+    device.close()
+
+
 def overlay_without_the_ip_is_refused(folder):
     bitfile = prepare(PRESETS["tiny"], Path(folder))
     description = bitfile.with_suffix(".hwh")

@@ -13,11 +13,13 @@ import pytest
 from edgerun.env import settings
 from edgerun.errors import InputError
 from edgerun_hw.board_side import lock
+from edgerun_hw.board_side.devices import DEVICES as BOARDS
 from edgerun_hw.board_side.devices import name_by_digest
 from edgerun_hw.devices import pynq as pynq_devices
 from edgerun_hw.devices.client import WorkerClient
 from edgerun_hw.devices.registry import DEVICES, find_device
 from edgerun_hw.overlay.driver import Tlmm
+from edgerun_hw.overlay.errors import OverlayError
 from edgerun_hw.overlay.geometry import PRESETS
 from edgerun_hw.overlay.port import Overlay
 from edgerun_hw.simulate.board.bitstream import (
@@ -98,6 +100,21 @@ def test_where_pynq_imports_the_driver_runs_in_this_process(monkeypatch, bitfile
     overlay = find_device(f"pynq:{bitfile}").open()
     assert isinstance(overlay, Tlmm)
     assert loaded == [(str(bitfile), True)]
+
+
+def test_board_that_does_not_load_is_given_free_again(monkeypatch, tmp_path):
+    def load_overlay(path: str, **_: object) -> Tlmm:
+        with pytest.raises(OverlayError, match="in use"):
+            lock.BoardLock()
+        raise RuntimeError("no such board")
+
+    driver = ModuleType("edgerun_hw.board_side.pynq_driver")
+    driver.load_overlay = load_overlay
+    monkeypatch.setitem(sys.modules, "edgerun_hw.board_side.pynq_driver", driver)
+    monkeypatch.setattr(lock, "PATH", str(tmp_path / "lock"))
+    with pytest.raises(RuntimeError, match="no such board"):
+        BOARDS["pynq"]("overlay.bit")
+    lock.BoardLock().release()
 
 
 def test_elsewhere_it_runs_in_a_worker(monkeypatch, bitfile):
