@@ -123,7 +123,10 @@ def show_status(status: dict[str, Any]) -> None:
         "signatures": _signatures(status),
     }
     if status["locked_by"]:
-        rows["busy"] = f"a deployment is running ({status['locked_by']})"
+        rows["in use"] = status["locked_by"]
+    if status["overlays"]:
+        names = ", ".join(status["overlays"])
+        rows["overlays"] = f"{names}, of somebody else: the logic takes one (fpgautil -R)"
     if status["damaged"]:
         rows["damaged"] = ", ".join("/" + path for path in status["damaged"])
     _pairs(status["target"], rows)

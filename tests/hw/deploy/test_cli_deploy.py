@@ -14,7 +14,15 @@ import pytest
 from edgerun.cli import commands
 from edgerun.cli.main import main
 from edgerun_hw.deploy.broker.board.boards import BOARDS
-from edgerun_hw.deploy.emulate.board import Faults, make_root, power_cycle, set_faults
+from edgerun_hw.deploy.broker.board.loader import OVERLAYS
+from edgerun_hw.deploy.broker.session import LOCK
+from edgerun_hw.deploy.emulate.board import (
+    EmulatedSystem,
+    Faults,
+    make_root,
+    power_cycle,
+    set_faults,
+)
 from edgerun_hw.deploy.emulate.example_bit import example_bit
 from edgerun_hw.deploy.emulate.sample import sample_overlay
 from edgerun_hw.deploy.screen import Screen
@@ -178,6 +186,16 @@ def test_status_tells_of_an_interrupted_deployment_and_rollback_mends_it(run, pl
     assert code == 0 and "took back an interrupted deployment" in err
     assert running(place / "board") == first
     assert "interrupted" not in run("status", "--sysroot", "board")[1]
+
+
+def test_status_names_overlays_of_others_and_who_uses_the_logic(run, place: Path) -> None:
+    (place / "board" / OVERLAYS / "pynq").mkdir()
+    assert "overlays" not in run("status", "--sysroot", "board")[1]
+    (place / "board" / OVERLAYS / "full").mkdir()
+    with EmulatedSystem(place / "board").locked(LOCK, "edgerun run, process 7"):
+        code, out, _ = run("status", "--sysroot", "board")
+    assert code == 0 and "full, of somebody else: the logic takes one (fpgautil -R)" in out
+    assert "edgerun run, process 7" in out
 
 
 def test_status_after_a_start_without_the_service(run, place: Path) -> None:

@@ -16,7 +16,7 @@ from .application.intake import Intake
 from .application.store import JOURNAL, STATE, Application, Journal
 from .board.boards import identify
 from .board.identity import DEVICE_TREE, board_of, compatible
-from .board.loader import state
+from .board.loader import foreign_overlays, state
 from .board.policy import read_policy
 from .board.system import System
 from .errors import BrokerError, BusyError, ProtocolError, RefusalError
@@ -165,6 +165,7 @@ class Session:
             "locked_by": holder,
             "registers": self._registers(recorded.active),
             "applications": store.installed(),
+            "overlays": foreign_overlays(self._system),
         }
 
     def _damaged(self) -> list[str]:

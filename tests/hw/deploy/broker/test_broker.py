@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edgerun_hw.deploy.broker import PROTOCOL
 from edgerun_hw.deploy.broker.board import settings
 from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.broker.board.loader import Sysfs
@@ -315,7 +316,7 @@ def test_helper_is_one_reproducible_file_that_needs_the_standard_library_only(
     # -S: without site-packages there is no NumPy to import by accident.
     command = [sys.executable, "-I", "-S", str(file)]
     done = subprocess.run([*command, "version"], capture_output=True, text=True, check=True)
-    assert done.stdout == "protocol 2\n"
+    assert done.stdout == f"protocol {PROTOCOL}\n"
     done = subprocess.run([*command, "--sysroot", "/tmp"], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("usage")
 
@@ -327,7 +328,7 @@ def test_helper_file_answers_as_root(tmp_path: Path) -> None:
     file.chmod(stat.S_IRWXU)
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(file)],
-        input=b'{"op": "hello", "protocol": 2}\nnonsense\n{"op": "status"}\n',
+        input=b'{"op": "hello", "protocol": %d}\nnonsense\n{"op": "status"}\n' % PROTOCOL,
         capture_output=True,
         timeout=100,
         check=True,

@@ -11,6 +11,7 @@ import pytest
 from edgerun_hw.build import boards as build_boards
 from edgerun_hw.build.boards import board_names, load_board
 from edgerun_hw.build.sources import hardware_folder
+from edgerun_hw.deploy.broker import PROTOCOL
 from edgerun_hw.deploy.broker.board.boards import BOARDS, identify
 from edgerun_hw.deploy.broker.board.identity import DEVICE_TREE, board_of
 from edgerun_hw.deploy.broker.board.policy import SETTINGS, Policy, read_policy
@@ -138,9 +139,9 @@ def test_board_without_a_name_takes_nothing_until_its_owner_names_it(tmp_path: P
     result = deploy(tmp_path, first)
     assert result.error and result.error["code"] == "refused"
     assert f'{{"board": NAME}} in /{SETTINGS}' in result.error["message"]
-    assert ask(tmp_path, "hello", protocol=2)["board"] is None
+    assert ask(tmp_path, "hello", protocol=PROTOCOL)["board"] is None
     (tmp_path / SETTINGS).write_text('{"allow_unsigned": true, "board": "kv260"}')
-    assert ask(tmp_path, "hello", protocol=2)["board"] == "kv260"
+    assert ask(tmp_path, "hello", protocol=PROTOCOL)["board"] == "kv260"
     assert deploy(tmp_path, first).is_confirmed
 
 
