@@ -79,6 +79,21 @@ class Support:
         return self.ok
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertMemory:
+    """Memory for experts that do not all fit into it: the others are read as they are needed.
+
+    Attributes:
+        nbytes: that they may take.
+        make_policy: makes what says which of them leaves, ``edgerun.offload.policies``.
+        patience_s: how long a call may wait for a read.
+    """
+
+    nbytes: int
+    make_policy: Callable[[], Any]
+    patience_s: float = 10.0
+
+
 class Progress(Protocol):
     """Receives one line of text about what is being prepared."""
 
@@ -219,8 +234,8 @@ class Backend(ABC):
 
         Args:
             given: options of ``edgerun.load`` that concern back-ends: ``threads`` to work with,
-                ``pack``, how ternary weights lie in memory, and the profile of another
-                ``machine``, whose costs are to be estimated.
+                ``pack``, how ternary weights lie in memory, ``experts``, the ``ExpertMemory``, and
+                the profile of another ``machine``, whose costs are to be estimated.
         """
         del given
 

@@ -30,8 +30,8 @@ class Part:
 def part_of(last: Node, producers: Mapping[str, Node], outside: Collection[str]) -> Part:
     """The part that ends with a node and begins with values from ``outside``."""
     nodes = list(_needed(last, producers, outside))
-    made = [node.outputs[0] for node in nodes]
-    return Part(nodes, list(dict.fromkeys([*made, *(x for node in nodes for x in node.inputs)])))
+    outputs = [node.outputs[0] for node in nodes]
+    return Part(nodes, list(dict.fromkeys([*outputs, *(x for node in nodes for x in node.inputs)])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,15 @@ class _Step:
     Attributes:
         place: of the node among the nodes of its part.
         node: what the template has there.
-        made: its inputs, each with its place among the values, that other nodes make and that no
-            step before this has met.
+        computed: its inputs, each with its place among the values, that other nodes compute and
+            that no step before this has met.
         free: the same of its free constants.
         inputs: the names of all its inputs, given the values.
     """
 
     place: int
     node: Node
-    made: list[tuple[int, int]]
+    computed: list[tuple[int, int]]
     free: list[tuple[int, int]]
     inputs: Callable[[list[str]], tuple[str, ...]]
 
@@ -71,9 +71,9 @@ class Template:
             slots = [self._places[name] for name in node.inputs]
             first = dict.fromkeys(name for name in node.inputs if name in own - met)
             pairs = [(node.inputs.index(name), self._places[name]) for name in first]
-            made = [pair for pair in pairs if pair[1] < count]
+            computed = [pair for pair in pairs if pair[1] < count]
             rest = [pair for pair in pairs if pair[1] >= count]
-            self._steps.append(_Step(place, node, made, rest, _names_of(slots)))
+            self._steps.append(_Step(place, node, computed, rest, _names_of(slots)))
             met.update(first)
 
     def place(self, name: str) -> int:
@@ -110,7 +110,7 @@ class Template:
         inputs = node.inputs
         if len(inputs) != len(step.node.inputs):
             return False
-        for index, slot in step.made:
+        for index, slot in step.computed:
             name = values[slot] = inputs[index]
             producer = self._producers.get(name)
             if producer is None or producer.outputs[0] != name:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgerun import env
-from edgerun.backends.base import Backend, CompileOptions, buckets
+from edgerun.backends.base import Backend, CompileOptions, ExpertMemory, buckets
 from edgerun.backends.registry import Candidates, find_candidates
 from edgerun.kernels.host.memory import available_memory
 from edgerun.model.bundle import Bundle
@@ -20,6 +20,8 @@ from edgerun.state import State
 
 if TYPE_CHECKING:
     from edgerun.llm.loading import LoadOptions
+
+EXPERT_POLICY = "lru"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +100,25 @@ def candidates_for(bundle: Bundle, options: LoadOptions) -> Candidates:
         InputError: there is no back-end or device of a name.
         UnsupportedError: one that is named does not run here.
     """
-    given = {"threads": options.worker_threads, "pack": packing_of(bundle, options)}
+    given = {
+        "threads": options.worker_threads,
+        "pack": packing_of(bundle, options),
+        "experts": expert_memory_of(options),
+    }
     if options.place is not None:
         from edgerun.plan.places import Places, placed_candidates
 
         return placed_candidates(Places.read(options.place), given)
     return find_candidates(options.backend, options.device, given)
+
+
+def expert_memory_of(options: LoadOptions) -> ExpertMemory | None:
+    """Memory for experts, and who leaves it for others; None if all of them are to be there."""
+    if options.expert_memory is None:
+        return None
+    from edgerun.offload.policies.registry import policies  # for few models
+
+    return ExpertMemory(options.expert_memory, policies()[EXPERT_POLICY])
 
 
 def packing_of(bundle: Bundle, options: LoadOptions) -> str:

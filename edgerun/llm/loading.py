@@ -37,13 +37,16 @@ logger = logging.getLogger(__name__)
 MAX_CONTEXT = 1 << 24
 MAX_SESSIONS = 1024
 MIN_CONTEXT = 512
+MAX_MEMORY = 1 << 60
 LIMITS = {
     "threads": env.MAX_THREADS,
     "context": MAX_CONTEXT,
     "max_sessions": MAX_SESSIONS,
     "chunk_rows": MAX_CONTEXT,
     "prompt_rows": MAX_CONTEXT,
+    "expert_memory": MAX_MEMORY,
 }
+MAY_BE_LEFT_OUT = ("threads", "context", "expert_memory")
 CACHE_SHARE = 0.5  # of the free memory, for one full context
 TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -66,6 +69,7 @@ class LoadKeywords(TypedDict, total=False):
     prompt_rows: int
     verify: bool
     pack: str | None
+    expert_memory: int | None
     progress: Progress
 
 
@@ -94,6 +98,8 @@ class LoadOptions:
         verify: check the digests of the weight files too.
         pack: how ternary weights lie in memory, ``"two_bits"``, or ``"trits"``, which are
             a fifth smaller and slower; None for what the bundle asks for. Results are the same.
+        expert_memory: bytes that experts may take; those that do not fit are read from the file as
+            they are needed. None for all of them in memory.
         progress: called with a line of text before slow work.
 
     Raises:
@@ -113,6 +119,7 @@ class LoadOptions:
     prompt_rows: int = DEFAULT_PROMPT_ROWS
     verify: bool = False
     pack: str | None = None
+    expert_memory: int | None = None
     progress: Progress = field(default=lambda text: logger.info(text))
 
     def __post_init__(self) -> None:
@@ -338,7 +345,7 @@ def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def _whole(name: str, value: object, high: int) -> int | None:
-    if value is None and name in ("threads", "context"):
+    if value is None and name in MAY_BE_LEFT_OUT:
         return None
     number = as_int(value)
     if number is None or not 1 <= number <= high:

@@ -10,10 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions, Shape, make_backend
-from edgerun.backends.base import Backend, Phase
+from edgerun.backends.base import Backend, ExpertMemory, Phase
 from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
+from edgerun.offload.policies.lru import LeastRecentlyUsed
 from edgerun.plan.calibration.loads import random_weight
 from edgerun.plan.plans import Plan, Segment
 from edgerun.plan.streaming import streamed_bytes
@@ -176,6 +177,32 @@ def test_stacks_of_unlike_scales_are_read_alike(backend: Backend) -> None:
     (node,) = graph.nodes
     expected = one_by_one(backend, graph, x, routes)
     np.testing.assert_allclose(run(backend, graph, 3, x=x, routes=routes), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("form", "weights"), FORMS)
+def test_experts_that_come_and_go_compute_the_same_bits(form: str, weights: str) -> None:
+    """Waves of two and more, for any number of rows."""
+    rng = np.random.default_rng(6)
+    graph = layer(form, weights, 6, 2)
+    x, routes = rng.standard_normal((20, K)).astype(np.float32), random_routes(rng, 20, 6, 2)
+    whole = make_backend("cpu", given={"threads": 2})
+    for slots in (2, 3, 5):
+        nbytes = slots * slot_bytes(whole, graph)
+        given = {"threads": 2, "experts": ExpertMemory(nbytes, LeastRecentlyUsed)}
+        some = make_backend("cpu", given=given)
+        for chunk in (1, 7, 20):
+            expected = run(whole, graph, chunk, x=x, routes=routes)
+            found = run(some, graph, chunk, x=x, routes=routes)
+            np.testing.assert_array_equal(found, expected)
+        assert len(some._shared.experts.stream.slots) == slots  # type: ignore[attr-defined]
+        some.close()
+    whole.close()
+
+
+def slot_bytes(backend: Backend, graph: Graph) -> int:
+    """What an expert takes in memory."""
+    run(backend, graph, 1, x=np.zeros((1, K), np.float32), routes=np.zeros((1, 6), np.float32))
+    return int(backend._shared.experts.nbytes) // 6  # type: ignore[attr-defined]
 
 
 def test_work_counts_the_experts_that_have_rows() -> None:

@@ -137,7 +137,7 @@ def test_workers_sleep_when_their_run_was_settled_before_they_saw_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks = threading.Semaphore(0)
-    native = program_module._native
+    native = program_module.native_function
 
     def counting(name: str, arguments: int, *, result: bool) -> Callable[..., Any]:
         function = native(name, arguments, result=result)
@@ -148,7 +148,7 @@ def test_workers_sleep_when_their_run_was_settled_before_they_saw_it(
 
         return look if name == "runner-worker" else function
 
-    monkeypatch.setattr(program_module, "_native", counting)
+    monkeypatch.setattr(program_module, "native_function", counting)
     team = ThreadTeam(3)
     program, (x, *_) = chain(3)
     program.frame[ROWS] = 3
@@ -239,7 +239,7 @@ def test_closed_team_has_no_threads_and_refuses_to_run() -> None:
 
 def test_workers_may_close_their_own_team(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = set()
-    native = program_module._native
+    native = program_module.native_function
 
     def closing(name: str, arguments: int, *, result: bool) -> Callable[..., Any]:
         function = native(name, arguments, result=result)
@@ -252,7 +252,7 @@ def test_workers_may_close_their_own_team(monkeypatch: pytest.MonkeyPatch) -> No
 
         return look if name == "runner-worker" else function
 
-    monkeypatch.setattr(program_module, "_native", closing)
+    monkeypatch.setattr(program_module, "native_function", closing)
     team = ThreadTeam(3)
     program, _ = chain(3)
     team.run(program)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edgerun.backends.base import Backend, CompileOptions, Executable, Shape, Support
+from edgerun.backends.base import Backend, CompileOptions, Executable, ExpertMemory, Shape, Support
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import input_shapes
 from edgerun.kernels.host.cores import worker_threads
@@ -14,7 +14,7 @@ from edgerun.machine.profile import CALIBRATE, MachineProfile, absence, machine_
 
 if TYPE_CHECKING:
     from edgerun.backends.cpu.binder import Binder
-    from edgerun.backends.cpu.weights import WeightStore
+    from edgerun.backends.cpu.experts.weights import ExpertStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,13 @@ class CpuOptions:
         threads: worker threads.
         trits: whether ternary weights lie in memory at 1.6 bits where that is possible.
         machine: whose costs are estimated; None for the one that is here.
+        experts: memory for those that do not all fit; None if they do.
     """
 
     threads: int
     trits: bool = False
     machine: MachineProfile | None = None
+    experts: ExpertMemory | None = None
 
     def profile(self) -> MachineProfile:
         """What is known of the machine, measured or not."""
@@ -47,9 +49,13 @@ class CpuBackend(Backend):
         self.configure({})
 
     def configure(self, given: Mapping[str, Any]) -> None:
-        """Takes the number of threads, how ternary weights are packed, and another machine."""
-        threads = given.get("threads") or worker_threads(None)
-        self._options = CpuOptions(threads, given.get("pack") == "trits", given.get("machine"))
+        """Takes threads, how ternary weights are packed, another machine, memory of experts."""
+        self._options = CpuOptions(
+            given.get("threads") or worker_threads(None),
+            given.get("pack") == "trits",
+            given.get("machine"),
+            given.get("experts"),
+        )
 
     def probe(self) -> Support:
         """Needs Numba, which is a dependency, and an instruction set it can use."""
@@ -113,18 +119,20 @@ class CpuBackend(Backend):
         from edgerun.backends.cpu.executable import CpuExecutable
 
         shared = self._opened()
+        shared.experts.admit(segment)
         binder = _bind(segment, shape, options, shared)
         shared.weights.rest()
+        shared.experts.rest()
         return CpuExecutable(binder, shared.team)
 
     @property
-    def weights(self) -> WeightStore:
-        """The weights of all its programs, for who has to bring them elsewhere."""
-        return self._opened().weights
+    def experts(self) -> ExpertStore:
+        """The experts of all its programs, for who has to bring them elsewhere."""
+        return self._opened().experts
 
-    def use_weights(self, weights: WeightStore) -> None:
-        """Takes weights that were prepared elsewhere; before anything is compiled."""
-        self._shared = _Shared(self._options, weights)
+    def use_experts(self, experts: ExpertStore) -> None:
+        """Takes experts that were prepared elsewhere; before anything is compiled."""
+        self._shared = _Shared(self._options, experts)
 
     def _opened(self) -> _Shared:
         if self._shared is None:
@@ -135,19 +143,22 @@ class CpuBackend(Backend):
         """Ends the worker threads; the executables must not be called after it."""
         if self._shared is not None:
             self._shared.team.close()
+            self._shared.experts.close()
             self._shared = None
 
 
 class _Shared:
     """What the programs of all shapes share: prepared weights and threads."""
 
-    def __init__(self, options: CpuOptions, weights: WeightStore | None = None) -> None:
+    def __init__(self, options: CpuOptions, experts: ExpertStore | None = None) -> None:
+        from edgerun.backends.cpu.experts.weights import ExpertStore
         from edgerun.backends.cpu.weights import WeightStore
         from edgerun.kernels.isa import selected_isa
         from edgerun.kernels.run.program import ThreadTeam
 
         self.isa, self.threads = selected_isa(), options.threads
-        self.weights = weights or WeightStore(self.isa, trits=options.trits)
+        self.weights = WeightStore(self.isa, trits=options.trits)
+        self.experts = experts or ExpertStore(self.isa, options.experts)
         self.team = ThreadTeam(options.threads)
 
 
@@ -165,8 +176,8 @@ def _bind(segment: Graph, shape: Shape, options: CompileOptions, shared: _Shared
     from edgerun.backends.cpu.binder import LOGIT_ROWS, ROWS, Binder
     from edgerun.backends.cpu.emit.registry import EMITTERS
 
-    weights, isa, threads = shared.weights, shared.isa, shared.threads
-    binder = Binder(segment, shape, options, weights, isa, threads, EMITTERS)
+    weights, experts, isa, threads = shared.weights, shared.experts, shared.isa, shared.threads
+    binder = Binder(segment, shape, options, weights, experts, isa, threads, EMITTERS)
     for name, value in input_shapes(segment).items():
         binder.new(name, value.width, LOGIT_ROWS if value.selected else ROWS, value.dtype)
     for index, node in enumerate(segment.nodes):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from edgerun.backends.base import CompileOptions, Shape
 from edgerun.backends.cpu.buffers import Buffer, BufferPool
 from edgerun.backends.cpu.emit.emitter import Emitter
+from edgerun.backends.cpu.experts.weights import ExpertStore
 from edgerun.backends.cpu.operands import Argument, checked_arguments
 from edgerun.backends.cpu.weights import Prepared, WeightStore
 from edgerun.graph.ir import Graph, Node
@@ -70,6 +71,7 @@ class Binder:
         shape: of the batches.
         options: the cache, and whom to tell about progress.
         weights: prepared weights, shared with other shapes.
+        experts: those of layers of experts.
         isa: instruction set of the kernels.
         threads: that will run the program.
         emitters: how ops run, by name.
@@ -87,6 +89,7 @@ class Binder:
     shape: Shape
     options: CompileOptions
     weights: WeightStore
+    experts: ExpertStore
     isa: Isa
     threads: int
     emitters: Mapping[str, Emitter]

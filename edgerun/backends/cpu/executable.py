@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 
 import numpy as np
 
@@ -25,9 +26,18 @@ class CpuExecutable(Executable):
         self._binder = binder
         self._team = team
         self._cache: SequenceStore | None = None
+        stream = binder.experts.stream
+        self._experts_at_hand = nullcontext if stream is None else stream.run
         self._program = Program(
             binder.instructions,
-            [binder.keep, binder.operands, binder.weights, binder.pool.all, binder.graph],
+            [
+                binder.keep,
+                binder.operands,
+                binder.weights,
+                binder.experts,
+                binder.pool.all,
+                binder.graph,
+            ],
             binder.frame,
         )
         for arguments, code in binder.calls:
@@ -45,7 +55,8 @@ class CpuExecutable(Executable):
         """Runs the batch; see ``Executable``.
 
         Raises:
-            BackendError: the batch has more rows than the program was compiled for.
+            BackendError: the batch has more rows than the program was compiled for, or experts
+                could not be read.
         """
         binder, rows, logit_rows = self._binder, batch.rows, len(batch.logit_rows)
         if rows > binder.shape.rows:
@@ -66,7 +77,8 @@ class CpuExecutable(Executable):
             buffer.array[: len(values[name]), : buffer.width] = values[name]
         for prepare in binder.before_run:
             prepare()
-        self._run()
+        with self._experts_at_hand():
+            self._run()
         counts = {ROWS: rows, LOGIT_ROWS: logit_rows}
         outputs = {}
         for name in binder.graph.outputs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends.cpu.buffers import ROW_MULTIPLE, aligned_zeros
 from edgerun.formats.base import PackedWeight
-from edgerun.formats.stack import ExpertStack, Matrix
+from edgerun.formats.stack import Matrix
 from edgerun.graph.constants import check_finite, check_many_scales
 from edgerun.graph.mapped_file import ArrayReader, read_array
 from edgerun.kernels.lang.isa import Isa
@@ -50,15 +49,11 @@ class WeightStore:
         self._arena = Arena()
         self._reader, self._scales = ArrayReader(), ArrayReader()
         self._prepared: dict[tuple[int, str], tuple[Matrix, Prepared]] = {}
-        self._stacks: dict[tuple[int, str], tuple[ExpertStack, tuple[Prepared, ...]]] = {}
-        self._vectors: dict[int, tuple[ExpertStack, NDArray[np.float32]]] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes of all prepared weights."""
-        stacks = (each for _, stack in self._stacks.values() for each in stack)
-        single = (prepared for _, prepared in self._prepared.values())
-        return sum(prepared.nbytes for prepared in chain(single, stacks))
+        return sum(prepared.nbytes for _, prepared in self._prepared.values())
 
     def prepare(self, constant: Matrix, activations: str) -> Prepared:
         """Returns the constant in the layout that its kernel reads.
@@ -69,75 +64,31 @@ class WeightStore:
         """
         key = (id(constant), activations)
         if key not in self._prepared:
-            self._prepared[key] = (constant, self._make(constant, activations, trits=self._trits))
+            self._prepared[key] = (constant, self._make(constant, activations))
         return self._prepared[key][1]
-
-    def prepare_stack(self, stack: ExpertStack, activations: str) -> tuple[Prepared, ...]:
-        """Returns the matrices of a stack, all of them in the same layout.
-
-        Raises:
-            BackendError: the file that they lie in has become shorter.
-            BundleError: a scale or an element is infinite or no number.
-        """
-        key = (id(stack), activations)
-        if key not in self._stacks:
-            by_row = activations == "int8_row" and all(map(self._has_row_scales, stack.matrices))
-            made = (
-                self._make(
-                    matrix, activations, by_row=by_row, trits=False, count=len(stack.matrices)
-                )
-                for matrix in stack.matrices
-            )
-            self._stacks[key] = (stack, tuple(made))
-        return self._stacks[key][1]
-
-    def prepare_vectors(self, stack: ExpertStack) -> NDArray[np.float32]:
-        """Returns a stack of vectors as float32 ``[experts, N]``.
-
-        Raises:
-            BackendError: the file that they lie in has become shorter.
-            BundleError: an element is infinite or no number.
-        """
-        if id(stack) not in self._vectors:
-            experts = range(len(stack.matrices))
-            vectors = np.stack([read_array(stack.vector(expert)) for expert in experts])
-            check_finite(f"float32 {vectors.shape}", "elements", vectors)
-            self._vectors[id(stack)] = stack, vectors
-        return self._vectors[id(stack)][1]
 
     def rest(self) -> None:
         """Gives back the memory that is needed only while weights are prepared."""
         self._reader.clear()
         self._scales.clear()
 
-    def _has_row_scales(self, matrix: Matrix) -> bool:
-        return not isinstance(matrix, PackedWeight) or has_row_scales(
-            replace(matrix, scales=self._scales.read(matrix.scales))
-        )
-
-    def _make(
-        self,
-        constant: Matrix,
-        activations: str,
-        *,
-        by_row: bool = True,
-        trits: bool,
-        count: int = 1,
-    ) -> Prepared:
+    def _make(self, constant: Matrix, activations: str) -> Prepared:
         if not isinstance(constant, PackedWeight):
-            return _dense(constant)
+            values = aligned_zeros(dense_shape(constant.shape), "float32")
+            fill_dense(constant, values)
+            return DenseWeight(values, (constant.shape[0], constant.shape[1]))
         constant = replace(constant, scales=self._scales.read(constant.scales))
-        check_many_scales(constant, count)
-        if activations == "int8_row" and by_row and has_row_scales(constant):
-            return self._with_row_scales(constant, trits)
+        check_many_scales(constant)
+        if activations == "int8_row" and has_row_scales(constant):
+            return self._with_row_scales(constant)
         lanes = FLOAT_LANES if activations == "float" else self._isa.vector_bytes
         return to_stream(
             constant, lanes, row_scale=False, arena=self._arena, read=self._reader.read
         )
 
-    def _with_row_scales(self, constant: PackedWeight, trits: bool) -> Prepared:
+    def _with_row_scales(self, constant: PackedWeight) -> Prepared:
         lanes, read = self._isa.vector_bytes, self._reader.read
-        if trits and constant.bits == 2:
+        if self._trits and constant.bits == 2:
             codes = to_stream(constant, lanes, row_scale=True, arena=self._codes, read=read)
             if codes.ternary:
                 return to_trits(codes, self._arena)
@@ -149,14 +100,24 @@ def has_row_scales(weight: PackedWeight) -> bool:
     return bool((weight.scales == weight.scales[:, :1]).all())
 
 
-def _dense(matrix: NDArray[Any]) -> DenseWeight:
+def dense_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Of a float32 matrix ``[N, K]`` in memory: K is rounded up."""
+    return shape[0], -(-shape[1] // ROW_MULTIPLE) * ROW_MULTIPLE
+
+
+def fill_dense(matrix: NDArray[Any], values: NDArray[np.float32]) -> None:
     """Copies a matrix, some rows at a time so that they are looked at while they are at hand.
 
+    Args:
+        matrix: float32 ``[N, K]``.
+        values: of ``dense_shape``, of which every element is written.
+
     Raises:
+        BackendError: the file that the matrix lies in has become shorter.
         BundleError: an element is infinite or no number.
     """
     n, k = matrix.shape
-    values = aligned_zeros((n, -(-k // ROW_MULTIPLE) * ROW_MULTIPLE), "float32")
+    values[:, k:] = 0
     step = max(1, LOOKED_AT_ELEMENTS // values.shape[1])
     # The rows of a turned matrix lie all over the file.
     source = matrix if matrix.flags.c_contiguous else read_array(matrix)
@@ -165,4 +126,3 @@ def _dense(matrix: NDArray[Any]) -> DenseWeight:
         rows = values[start : start + step]
         rows[:, :k] = reader.read(source[start : start + step])
         check_finite(f"float32 {n} x {k}", "elements", rows)
-    return DenseWeight(values, (n, k))

@@ -109,11 +109,11 @@ def expert_rows() -> Body:
 @kernel(
     "expert_sum",
     "rows:i64[1] places:i32[rows, top_k] weights:f32[rows * top_k] top_k"
-    " made:f32[rows * top_k, width; made_stride] made_stride"
+    " results:f32[rows * top_k, width; results_stride] results_stride"
     " out:f32[rows, width; out_stride] out_stride width",
 )
 def expert_sum(lanes: int) -> Body:
-    """Adds up what a row's experts made, times their weights, in their order; a chunk is a row.
+    """Adds up results of a row's experts, times their weights, in their order; a chunk is a row.
 
     Two roundings for each expert.
     """
@@ -126,8 +126,9 @@ def expert_sum(lanes: int) -> Body:
             for index in range(first, last):
                 place = int_at(a.places, index)
                 if place >= 0:
-                    made = load(a.made + (place * a.made_stride + at) * 4, "f32", lanes)
-                    total = total + made * splat(float_at(a.weights, place), "f32", lanes)
+                    address = a.results + (place * a.results_stride + at) * 4
+                    weight = splat(float_at(a.weights, place), "f32", lanes)
+                    total = total + load(address, "f32", lanes) * weight
             store(out + at * 4, total)
         for at in range(whole, width):
             single = float32(0)
@@ -135,7 +136,7 @@ def expert_sum(lanes: int) -> Body:
                 place = int_at(a.places, index)
                 if place >= 0:
                     weight = float_at(a.weights, place)
-                    single += float_at(a.made, place * a.made_stride + at) * weight
+                    single += float_at(a.results, place * a.results_stride + at) * weight
             set_float(out, at, single)
 
     return body

@@ -86,6 +86,12 @@ def native(name: str, **params: Any) -> Callable[[int, int], None]:
     return function
 
 
+def native_function(name: str, arguments: int, *, result: bool) -> Callable[..., Any]:
+    """Returns a compiled function of so many numbers; it runs without the interpreter's lock."""
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64 if result else None, *[ctypes.c_int64] * arguments)
+    return kind(compiled(name).address)
+
+
 def remembered(name: str, make: Callable[[], bytes]) -> bytes:
     """What depends on nothing but ``code_version``: from disk, or made and kept there."""
     entry = _cache().load(name)

@@ -1,4 +1,4 @@
-"""The few machine instructions that are no arithmetic: atomics, pauses, prefetch, calls."""
+"""What is no arithmetic: atomics, pauses, prefetch, calls; the system's clock, sleep and pipes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from edgerun.kernels.lang.ir import I32, I64, VOID, declare, pointer, prefetch_line
+from edgerun.kernels.lang.ir import I32, I64, VOID, declare, load_from, pointer, prefetch_line
 
-_YIELD = "SwitchToThread" if sys.platform == "win32" else "sched_yield"
+WINDOWS = sys.platform == "win32"
+_YIELD = "SwitchToThread" if WINDOWS else "sched_yield"
+_MONOTONIC = 6 if sys.platform == "darwin" else 1  # CLOCK_MONOTONIC
+_DOZE_US, _DOZE_MS = 20, 1
 
 
 @intrinsic
@@ -104,6 +107,55 @@ def pause(typingctx):  # type: ignore[no-untyped-def]
         return context.get_dummy_value()
 
     return types.void(), codegen
+
+
+@intrinsic
+def doze(typingctx):  # type: ignore[no-untyped-def]
+    """Sleeps for the shortest time that the system offers, some ten microseconds."""
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        name, time, result = ("Sleep", _DOZE_MS, VOID) if WINDOWS else ("usleep", _DOZE_US, I32)
+        builder.call(declare(builder, name, result, I32), [ir.Constant(I32, time)])
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def nanoseconds(typingctx):  # type: ignore[no-untyped-def]
+    """Time since some moment, on a clock that nobody sets."""
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        if WINDOWS:
+            ticks = builder.call(declare(builder, "GetTickCount64", I64), [])
+            return builder.mul(ticks, ir.Constant(I64, 1_000_000))
+        with builder.goto_entry_block():
+            time = builder.alloca(ir.ArrayType(I64, 2))
+        address = builder.ptrtoint(time, I64)
+        function = declare(builder, "clock_gettime", I32, I32, I64)
+        builder.call(function, [ir.Constant(I32, _MONOTONIC), address])
+        seconds = load_from(builder, address, I64)
+        rest = load_from(builder, builder.add(address, ir.Constant(I64, 8)), I64)
+        return builder.add(builder.mul(seconds, ir.Constant(I64, 1_000_000_000)), rest)
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def write_byte(typingctx, descriptor):  # type: ignore[no-untyped-def]
+    """Writes a byte of anything to an open pipe, if there is room for it."""
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        with builder.goto_entry_block():
+            byte = builder.alloca(I64)
+        builder.store(ir.Constant(I64, 0), byte)
+        number = builder.trunc(args[0], I32)
+        name, result, size = ("_write", I32, I32) if WINDOWS else ("write", I64, I64)
+        function = declare(builder, name, result, I32, I64, size)
+        builder.call(function, [number, builder.ptrtoint(byte, I64), ir.Constant(size, 1)])
+        return context.get_dummy_value()
+
+    return types.void(types.intp), codegen
 
 
 @intrinsic

@@ -73,6 +73,79 @@ class StreamWeight:
         return self.codes.nbytes + self.scales.nbytes
 
 
+@dataclass(frozen=True, slots=True)
+class StreamForm:
+    """Sizes of a weight in the stream layout, which need no weight to be known.
+
+    Attributes:
+        shape: ``(N, K)`` without padding.
+        bits: of a code.
+        block: weights that share a scale; the padded K when a row has one scale.
+        lanes: bytes of a vector.
+        tiles: vectors of a row.
+    """
+
+    shape: tuple[int, int]
+    bits: int
+    block: int
+    lanes: int
+    tiles: int
+
+    @classmethod
+    def of(cls, packed: PackedWeight, lanes: int, *, row_scale: bool) -> StreamForm:
+        """The form of a packed weight; ``row_scale`` demands equal scales along each row."""
+        tile, unit = DWORD * 8 // packed.bits, ROW_UNIT if row_scale else packed.block
+        tiles = -(-packed.shape[1] // unit) * unit // tile
+        block = tiles * tile if row_scale else packed.block
+        return cls(packed.shape, packed.bits, block, lanes, tiles)
+
+    @property
+    def codes_shape(self) -> tuple[int, int, int]:
+        """``(panels, tiles, lanes)``."""
+        return -(-self.shape[0] // (self.lanes // DWORD)), self.tiles, self.lanes
+
+    @property
+    def scales_shape(self) -> tuple[int, int, int]:
+        """``(panels, blocks, lanes / 4)``."""
+        padded_k = self.tiles * (DWORD * 8 // self.bits)
+        return self.codes_shape[0], padded_k // self.block, self.lanes // DWORD
+
+    def fill(
+        self,
+        packed: PackedWeight,
+        codes: NDArray[np.uint8],
+        scales: NDArray[np.float32],
+        read: Read = lambda rows: rows,
+        *,
+        alone: bool = False,
+    ) -> bool:
+        """Rearranges a packed weight into memory, of which every byte is written.
+
+        Args:
+            packed: what ``of`` was given, or another like it.
+            codes: of ``codes_shape``.
+            scales: of ``scales_shape``.
+            read: see ``to_stream``.
+            alone: no other threads are to help.
+
+        Returns:
+            whether the weight is ternary.
+        """
+        panels, blocks, height = self.scales_shape
+        padded = np.zeros((panels * height, blocks), np.float32)
+        given = packed.scales[:, :blocks]  # of equal ones the first
+        padded[: len(given), : given.shape[1]] = given
+        scales[...] = padded.reshape(panels, height, blocks).transpose(0, 2, 1)
+        return _fill_codes(packed, codes, read, alone)
+
+    def weight(
+        self, codes: NDArray[np.uint8], scales: NDArray[np.float32], *, ternary: bool = False
+    ) -> StreamWeight:
+        """A weight of this form that lies in some memory."""
+        shape, bits, block, lanes = self.shape, self.bits, self.block, self.lanes
+        return StreamWeight(codes, scales, shape, bits, block, lanes, ternary)
+
+
 def to_stream(
     packed: PackedWeight,
     lanes: int,
@@ -87,23 +160,14 @@ def to_stream(
     codes into memory, where they must stay until its next call, so that no large matrix is in
     memory twice.
     """
-    n, k = packed.shape
-    bits = packed.bits
-    tile, unit = DWORD * 8 // bits, ROW_UNIT if row_scale else packed.block
-    tiles, panels = -(-k // unit) * unit // tile, -(-n // (lanes // DWORD))
-    own = arena or Arena(piece=0)
-    codes = own.zeros((panels, tiles, lanes))
-    ternary = _fill_codes(packed, codes, read)
-    block = tiles * tile if row_scale else packed.block
-    scales = packed.scales[:, :1] if row_scale else packed.scales
-    padded = np.zeros((panels * lanes // DWORD, tiles * tile // block), np.float32)
-    padded[:n, : scales.shape[1]] = scales
-    by_panel = padded.reshape(panels, lanes // DWORD, -1).transpose(0, 2, 1)
-    return StreamWeight(codes, np.ascontiguousarray(by_panel), (n, k), bits, block, lanes, ternary)
+    form = StreamForm.of(packed, lanes, row_scale=row_scale)
+    codes = (arena or Arena(piece=0)).zeros(form.codes_shape)
+    scales = np.empty(form.scales_shape, np.float32)
+    return form.weight(codes, scales, ternary=form.fill(packed, codes, scales, read))
 
 
-def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8], read: Read) -> bool:
-    """Runs the ``repack`` kernel over all groups, on as many threads as there are cores.
+def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8], read: Read, alone: bool) -> bool:
+    """Runs the ``repack`` kernel over all groups, on all cores unless ``alone``.
 
     Returns whether the codes are ternary: of two bits, and none is 0, which stands for -2.
     """
@@ -121,7 +185,7 @@ def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8], read: Read) -> b
         row = slabs.start * SLAB_ROWS
         piece = read(rows[row : slabs.stop * SLAB_ROWS])
         arguments[0] = piece.ctypes.data - row * rows.shape[1]  # where row 0 would lie
-        on_all_cores(function, arguments, slabs, rows.nbytes)
+        on_all_cores(function, arguments, slabs, 0 if alone else rows.nbytes)
     return packed.bits == 2 and not zeros.any()
 
 

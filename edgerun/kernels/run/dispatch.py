@@ -6,21 +6,36 @@ their memory. ``dispatch`` stands in for the kernel: it looks up the part that a
 fills in the addresses of that part's weights and rows, and calls the kernel with them. A chunk
 that belongs to no part does nothing.
 
-Weights are found in a table at the time of the call, so that whoever brings them into memory
-decides where.
+All that belongs to one unit of weights lies in a slot, at offsets that are the same for all. A
+table says where the slots are. Weights that are not in memory are waited for: whoever brings them
+there sets their word (``residency.py``).
 """
 
 from __future__ import annotations
 
+from numba import njit
+
 from edgerun.kernels.jit.declare import function
-from edgerun.kernels.lang.intrinsics import call_chunk
+from edgerun.kernels.lang.intrinsics import (
+    atomic_add,
+    atomic_load,
+    call_chunk,
+    compare_exchange,
+    doze,
+    nanoseconds,
+    pause,
+)
 from edgerun.kernels.lang.tiles import scratch
-from edgerun.kernels.lang.word import set_word, word
+from edgerun.kernels.lang.word import int_at, set_word, word
 from edgerun.kernels.run.parts import (
     ARGUMENTS,
+    CONTROL,
     COUNT,
+    FIRST,
     FUNCTION,
     HEADER_WORDS,
+    MARK,
+    MARKS,
     MOST_BYTES,
     MOVING,
     PART_WORDS,
@@ -33,32 +48,81 @@ from edgerun.kernels.run.parts import (
     VARYING,
     WORDS,
 )
+from edgerun.kernels.run.residency import ABORT, COVERED, LATE, PATIENCE, WAITED
+
+SPINS_BEFORE_DOZING = 2_000
 
 
 @function("runner-dispatch", returns=False)
 def dispatch(block: int, chunk: int) -> None:
     """Calls a kernel for one piece of one part.
 
-    ``PARTS`` is the address of the number of parts and their words, chunk = part * ``PIECES`` +
-    piece. ``TABLE`` is int64 ``[units, VARYING]``, addresses. ``ROWS`` is the number of the
-    kernel's argument that gets the address of the part's number of rows.
+    ``PARTS`` is the address of the number of parts and their words, chunk = (part - ``FIRST``) *
+    ``PIECES`` + piece. ``TABLE`` is int64 ``[units]``, addresses of slots; ``CONTROL`` the address
+    of a pool's control block, which is not looked at while all slots are there. ``ROWS`` is the
+    number of the kernel's argument that gets the address of the part's number of rows.
     """
     pieces, parts = word(block, PIECES), word(block, PARTS)
-    index = chunk // pieces
+    index = word(block, FIRST) + chunk // pieces
     if index < word(parts, 0):
         part = parts + 8 + index * PART_WORDS * 8
-        arguments, given = scratch(MOST_BYTES), word(block, ARGUMENTS)
-        for place in range(word(block, WORDS)):
-            set_word(arguments, place, word(given, place))
-        set_word(arguments, word(block, ROWS), part + COUNT * 8)
-        varying, pair = word(block, VARYING), block + HEADER_WORDS * 8
-        weights = word(block, TABLE) + word(part, UNIT) * varying * 8
-        for place in range(varying):
-            set_word(arguments, word(pair, 0), word(weights, place))
-            pair += 16
-        for _moving in range(word(block, MOVING)):
-            place, row_bytes = word(pair, 0), word(pair, 1)
-            moved = word(given, place) + word(part, START) * row_bytes
-            set_word(arguments, place, moved)
-            pair += 16
-        call_chunk(word(block, FUNCTION), arguments, chunk % pieces)
+        entry = word(block, TABLE) + word(part, UNIT) * 8
+        slot = atomic_load(entry)
+        if slot == 0:
+            slot = _arrival(entry, word(block, CONTROL))
+        if slot != 0:
+            _call(block, part, slot, chunk % pieces)
+
+
+@function("runner-within", returns=False)
+def within(block: int, chunk: int) -> None:
+    """Calls a kernel for a row if that is marked: ``MARKS`` has int32 numbers of all rows."""
+    if int_at(word(block, MARKS), chunk) == word(block, MARK):
+        call_chunk(word(block, FUNCTION), word(block, ARGUMENTS), chunk)
+
+
+@njit
+def _call(block, part, slot, piece):  # type: ignore[no-untyped-def]
+    """Calls the kernel with the weights in a slot and the rows of a part."""
+    arguments, given = scratch(MOST_BYTES), word(block, ARGUMENTS)
+    for place in range(word(block, WORDS)):
+        set_word(arguments, place, word(given, place))
+    set_word(arguments, word(block, ROWS), part + COUNT * 8)
+    pair = block + HEADER_WORDS * 8
+    for _varying in range(word(block, VARYING)):
+        set_word(arguments, word(pair, 0), slot + word(pair, 1))
+        pair += 16
+    for _moving in range(word(block, MOVING)):
+        place, row_bytes = word(pair, 0), word(pair, 1)
+        set_word(arguments, place, word(given, place) + word(part, START) * row_bytes)
+        pair += 16
+    call_chunk(word(block, FUNCTION), arguments, piece)
+
+
+@njit
+def _arrival(entry, control):  # type: ignore[no-untyped-def]
+    """Waits until weights are in memory; returns their slot, or 0 if they will not come."""
+    started = nanoseconds()
+    slot, spins = atomic_load(entry), 0
+    while slot == 0 and atomic_load(control + ABORT * 8) == 0:
+        spins += 1
+        if spins < SPINS_BEFORE_DOZING:
+            pause()
+        else:
+            doze()
+            if nanoseconds() - started > word(control, PATIENCE):
+                compare_exchange(control + ABORT * 8, 0, LATE)
+        slot = atomic_load(entry)
+    _count_wait(control, started, nanoseconds())
+    return slot
+
+
+@njit
+def _count_wait(control, started, ended):  # type: ignore[no-untyped-def]
+    """Adds to the time in which anybody waited, but not what another's wait has covered."""
+    covered = atomic_load(control + COVERED * 8)
+    while covered < ended:
+        if compare_exchange(control + COVERED * 8, covered, ended):
+            atomic_add(control + WAITED * 8, ended - max(started, covered))
+            return
+        covered = atomic_load(control + COVERED * 8)

@@ -10,8 +10,23 @@ from __future__ import annotations
 UNIT, START, COUNT, PART_WORDS = range(4)
 
 # Words of what ``dispatch`` is called with. Then come pairs: for the ``VARYING`` arguments of the
-# kernel that belong to the weights their number and 0, for the ``MOVING`` ones that depend on the
-# first row their number and the bytes of a row.
-FUNCTION, ARGUMENTS, WORDS, PARTS, PIECES, TABLE, ROWS, VARYING, MOVING, HEADER_WORDS = range(10)
+# kernel that belong to the weights their number and their offset in a slot, for the ``MOVING`` ones
+# that depend on the first row their number and the bytes of a row.
+(
+    FUNCTION,
+    ARGUMENTS,
+    WORDS,
+    PARTS,
+    FIRST,
+    PIECES,
+    TABLE,
+    CONTROL,
+    ROWS,
+    VARYING,
+    MOVING,
+    HEADER_WORDS,
+) = range(12)
+# Words of what ``within`` is called with, behind FUNCTION and ARGUMENTS.
+MARKS, MARK, WITHIN_WORDS = range(2, 5)
 MOST_WORDS = 32  # of a kernel's arguments
 MOST_BYTES = 8 * MOST_WORDS

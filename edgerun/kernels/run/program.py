@@ -10,19 +10,17 @@ the threads execute.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.kernels.jit.service import compiled
+from edgerun.kernels.jit.service import compiled, native_function
 from edgerun.kernels.run.instructions import Instruction, fences
 from edgerun.kernels.run.table import COLUMNS, COUNTER_BYTES
 
@@ -148,8 +146,8 @@ class ThreadTeam:
     def _start(self) -> None:
         if self._closed:
             raise RuntimeError("the thread team is closed")
-        self._master = _native("runner-master", 6, result=False)
-        work = _native("runner-worker", 3, result=True)
+        self._master = native_function("runner-master", 6, result=False)
+        work = native_function("runner-worker", 3, result=True)
         self._workers = [
             threading.Thread(
                 target=self._work, args=(work, index), daemon=True, name=f"edgerun-{index}"
@@ -179,14 +177,6 @@ def _lines(count: int, words: int) -> NDArray[np.int64]:
     raw = np.zeros(count * words + CACHE_LINE_WORDS, np.int64)
     start = -raw.ctypes.data // 8 % CACHE_LINE_WORDS
     return raw[start : start + count * words].reshape(count, words)
-
-
-@cache
-def _native(name: str, arguments: int, *, result: bool) -> Callable[..., Any]:
-    """A function of ``runner.py`` as ctypes calls it: without the interpreter's lock."""
-    address = compiled(name).address
-    kind = ctypes.CFUNCTYPE(ctypes.c_int64 if result else None, *[ctypes.c_int64] * arguments)
-    return kind(address)
 
 
 _TEAMS: weakref.WeakSet[ThreadTeam] = weakref.WeakSet()

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from edgerun.backends.base import NO_VALUES, CompileOptions, Executable, Shape, Values
 from edgerun.backends.cpu import CpuBackend
-from edgerun.errors import BackendError
-from edgerun.formats.stack import ExpertStack
+from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.offload.cache import Step
 from edgerun.offload.estimates import Estimates
@@ -60,17 +59,15 @@ class Layer:
         options: CompileOptions,
     ) -> Layer:
         """Compiles the processor's share and finds the weights that it prepared."""
-        top_k, activations = node.attrs["top_k"], str(node.attrs["activations"])
+        top_k, weights = node.attrs["top_k"], cpu.experts.prepare(segment, node)
+        if weights.words is not None:
+            raise UnsupportedError(
+                "the stand-in takes experts from memory: leave the limit to it out"
+            )
         each = replace(node, attrs={**node.attrs, "top_k": 1})
         graph = replace(segment, nodes=[each], inputs=[*node.inputs[:2]], outputs=[*node.outputs])
         places = cpu.compile(graph, Shape.of(shape.rows * top_k), options)
-        stacks = [segment.constants[name] for name in filter(None, node.inputs[2:])]
-        prepared = [
-            cpu.weights.prepare_stack(stack, activations)
-            for stack in stacks
-            if isinstance(stack, ExpertStack)
-        ]
-        experts = list(zip(*prepared, strict=True))
+        experts = [weights.expert(number) for number in range(len(weights.table))]
         arrays = [arrays_of(expert) for expert in experts]
         return cls(number, node, arrays, SlotForm.of(experts[0]), places)
 

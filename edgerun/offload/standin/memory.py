@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.cpu.buffers import ALIGNMENT
+from edgerun.backends.cpu.experts.layout import FloatForm, PackedForm, SlotLayout
 from edgerun.backends.cpu.weights import DenseWeight, Prepared
 from edgerun.errors import UnsupportedError
-from edgerun.kernels.layouts.stream import StreamWeight
+from edgerun.kernels.layouts.stream import StreamForm, StreamWeight
 
 U8: TypeAlias = NDArray[np.uint8]
 
@@ -66,19 +67,13 @@ class MatrixForm(msgspec.Struct, frozen=True):
         each = 1 if self.bits else 4
         return [each * int(np.prod(self.codes)), 4 * int(np.prod(self.scales))]
 
-    def matrix(self, codes: U8, scales: U8) -> Prepared:
-        """The matrix that lies in some memory."""
+    @property
+    def form(self) -> FloatForm | PackedForm:
+        """The same, as the processor's kernels know it."""
         if not self.bits:
-            return DenseWeight(codes.view(np.float32).reshape(self.codes), self.shape)
-        return StreamWeight(
-            codes.reshape(self.codes),
-            scales.view(np.float32).reshape(self.scales),
-            self.shape,
-            self.bits,
-            self.block,
-            self.lanes,
-            self.ternary,
-        )
+            return FloatForm(self.shape)
+        stream = StreamForm(self.shape, self.bits, self.block, self.lanes, self.codes[1])
+        return PackedForm(stream, row_scale=False)
 
 
 class SlotForm(msgspec.Struct, frozen=True):
@@ -105,11 +100,10 @@ class SlotForm(msgspec.Struct, frozen=True):
                 at += _aligned(size)
         return parts
 
-    def prepared(self, slot: U8) -> list[Prepared]:
-        """The matrices that lie in a slot."""
-        parts = self.parts(slot)
-        pairs = zip(parts[::2], parts[1::2], strict=True)
-        return [form.matrix(*pair) for form, pair in zip(self.matrices, pairs, strict=True)]
+    @property
+    def layout(self) -> SlotLayout:
+        """The same, as the processor's kernels know it."""
+        return SlotLayout([form.form for form in self.matrices])
 
 
 def arrays_of(matrices: Sequence[Prepared]) -> list[U8]:

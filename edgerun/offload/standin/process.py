@@ -16,8 +16,7 @@ import numpy as np
 
 from edgerun.backends.base import CompileOptions, Executable, Shape
 from edgerun.backends.cpu import CpuBackend
-from edgerun.backends.cpu.weights import Prepared, WeightStore
-from edgerun.formats.stack import ExpertStack
+from edgerun.backends.cpu.experts.weights import ExpertStore, ExpertWeights
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.kernels.isa import selected_isa
 from edgerun.offload.places import one_hot
@@ -73,18 +72,16 @@ class Answer(msgspec.Struct, frozen=True):
     fault: str = ""
 
 
-class SlotWeights(WeightStore):
-    """Hands out the matrices that lie in slots, by the place of their stack."""
+class SlotExperts(ExpertStore):
+    """Hands out what lies in slots, as if each were an expert."""
 
-    def __init__(self, experts: list[list[Prepared]]) -> None:
-        """Takes the matrices of every slot."""
+    def __init__(self, slots: ExpertWeights) -> None:
+        """Takes the slots."""
         super().__init__(selected_isa())
-        self.stacks = [ExpertStack(()) for _ in STACKS]
-        columns = zip(*experts, strict=True)
-        self._slots = dict(zip(map(id, self.stacks), map(tuple, columns), strict=True))
+        self._slots = slots
 
-    def prepare_stack(self, stack: ExpertStack, activations: str) -> tuple[Prepared, ...]:
-        return self._slots[id(stack)]
+    def prepare(self, graph: Graph, node: Node) -> ExpertWeights:
+        return self._slots
 
 
 class Multiplier:
@@ -96,12 +93,11 @@ class Multiplier:
         self._memory = map_memory(descriptor, regions.nbytes)
         self._x, self._out = regions.transfers(self._memory)
         self._slots = regions.slots
-        slots = (regions.slot(self._memory, slot) for slot in range(regions.slots))
-        weights = SlotWeights([regions.form.prepared(slot) for slot in slots])
+        slots = [regions.slot(self._memory, slot) for slot in range(regions.slots)]
         backend = CpuBackend()
         backend.configure({"threads": 1})
-        backend.use_weights(weights)
-        graph = _graph(weights.stacks, setup.attributes, regions)
+        backend.use_experts(SlotExperts(ExpertWeights.of(regions.form.layout, slots)))
+        graph = _graph(setup.attributes, regions)
         options = CompileOptions(NO_STATE)
         sizes = sorted({min(FEW_PLACES, regions.rows), regions.rows})
         self._programs: list[tuple[int, Executable]] = [
@@ -120,11 +116,10 @@ class Multiplier:
         self._out[there] = outputs["out"]
 
 
-def _graph(stacks: list[ExpertStack], attributes: Mapping[str, Any], regions: Regions) -> Graph:
+def _graph(attributes: Mapping[str, Any], regions: Regions) -> Graph:
     node = Node("experts", "slots", ("x", "routes", *STACKS), ("out",), {**attributes, "top_k": 1})
     shapes = {"x": ValueShape(regions.width), "routes": ValueShape(regions.slots)}
-    constants = dict(zip(STACKS, stacks, strict=True))
-    return Graph([node], ["x", "routes"], ["out"], {**constants}, shapes=shapes)
+    return Graph([node], ["x", "routes"], ["out"], {}, shapes=shapes)
 
 
 def main(descriptor: int) -> None:

@@ -7,17 +7,12 @@ weights (``dispatch.py``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from edgerun.backends.base import Shape, Support
 from edgerun.backends.cpu.binder import Binder, Rounded, Rounding
 from edgerun.backends.cpu.buffers import Buffer
-from edgerun.backends.cpu.dispatch import emit_dispatch
 from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.emit.gemm import IN_BLOCKS, by_gemm, gemm_tokens
 from edgerun.backends.cpu.emit.linear import (
@@ -32,10 +27,12 @@ from edgerun.backends.cpu.emit.linear import (
     rounding_of,
     tiles_of,
 )
+from edgerun.backends.cpu.experts.dispatch import Units, emit_dispatch
+from edgerun.backends.cpu.experts.layout import Projection
+from edgerun.backends.cpu.experts.places import Places, emit_plan, emit_rows, emit_sum
+from edgerun.backends.cpu.experts.waves import Wave, emit_fetch, keep_to, waves_of
+from edgerun.backends.cpu.experts.weights import ExpertWeights, stacks_of
 from edgerun.backends.cpu.families import family_of, weight_bytes
-from edgerun.backends.cpu.places import Places, emit_plan, emit_rows, emit_sum
-from edgerun.backends.cpu.weights import DenseWeight, Prepared
-from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
 
@@ -46,95 +43,63 @@ INSTRUCTIONS = 9  # of a layer
 ROWS_TO_UNPACK = 128
 
 
-@dataclass(frozen=True, slots=True)
-class _Projection:
-    """The same projection of every expert.
-
-    Attributes:
-        weights: their matrices.
-        biases: their biases, or nothing.
-    """
-
-    weights: tuple[Prepared, ...]
-    biases: tuple[NDArray[np.float32], ...]
-
-    @property
-    def first(self) -> Prepared:
-        """The matrix of the first expert, which is like the others."""
-        return self.weights[0]
-
-    def memory(self, prefix: str = "") -> list[dict[str, NDArray[Any]]]:
-        """The kernel's arguments that are an expert's own, of each; called with a prefix."""
-        units = [_memory(weight) for weight in self.weights]
-        for unit, bias in zip(units, self.biases, strict=False):
-            unit["bias"] = bias
-        return [{f"{prefix}{name}": array for name, array in unit.items()} for unit in units]
-
-
 def emit_experts(binder: Binder, node: Node, index: int) -> None:
     """Emits the whole layer."""
-    x_name, routes_name, *stacks = node.inputs
+    x_name, routes_name = node.inputs[:2]
     activations = node.attrs["activations"]
-    pairs = zip(stacks[:3], [*stacks[3:], "", "", ""], strict=False)
-    gate, up, down = (_prepared(binder, name, bias, activations) for name, bias in pairs)
+    weights = binder.experts.prepare(binder.graph, node)
+    gate, up, down = weights.matrices
     counted_by = binder.counted_by[x_name]
     places = emit_plan(binder, node, binder.values[routes_name], counted_by)
-    forms = dict.fromkeys(rounding_of(each.first, activations) for each in (gate, up))
+    waves = waves_of(weights, places)
+    emit_fetch(binder, node, weights, places, waves[0])
+    forms = dict.fromkeys(rounding_of(each.weight, activations) for each in (gate, up))
     taken = {form: _emit_spread(binder, node, x_name, form, places) for form in forms}
-    inner = _emit_inner(binder, node, gate, up, taken, places)
-    form = rounding_of(down.first, activations)
-    gated = inner if form is None else _emit_rounding(binder, node, inner, form, places)
-    made = places.pool.take(down.first.shape[0])
-    _emit_product(binder, f"{node.name}/down", down, gated, form, made, places)
-    emit_sum(binder, node, made, places)
-    places.give(*taken.values(), made, inner, *([] if form is None else [gated]))
+    inner = places.pool.take(gate.weight.shape[0])
+    is_joint = _is_joint(binder, gate, up, taken, activations, places)
+    other = None if is_joint else places.pool.take(up.weight.shape[0])
+    form = rounding_of(down.weight, activations)
+    gated = inner if form is None else rounded_buffers(places.pool, form)
+    results = places.pool.take(down.weight.shape[0])
+    for wave in waves:
+        if wave.number:
+            emit_fetch(binder, node, weights, places, wave)
+        product = partial(_emit_product, binder, weights, places, wave)
+        if other is None:
+            first = rounding_of(gate.weight, activations)
+            joint = {"up": up, "activation": node.attrs["activation"]}
+            product(f"{node.name}/inner", gate, taken[first], first, inner, **joint)
+        else:
+            for name, matrix, out in (("gate", gate, inner), ("up", up, other)):
+                first = rounding_of(matrix.weight, activations)
+                product(f"{node.name}/{name}", matrix, taken[first], first, out)
+            _emit_gate(binder, node, inner, other, places)
+            keep_to(binder, places, wave)
+        if form is not None and isinstance(gated, Rounded):
+            _emit_rounding(binder, node, inner, form, gated, places)
+            keep_to(binder, places, wave)
+        product(f"{node.name}/down", down, gated, form, results)
+    emit_sum(binder, node, results, places)
+    unread = [inner, other, results, *([] if form is None else [gated])]
+    places.give(*taken.values(), *(each for each in unread if each is not None))
 
 
-def _emit_inner(
+def _is_joint(
     binder: Binder,
-    node: Node,
-    gate: _Projection,
-    up: _Projection,
+    gate: Projection,
+    up: Projection,
     taken: Mapping[Rounding | None, Buffer | Rounded],
+    activations: str,
     places: Places,
-) -> Buffer:
-    """Emits the gated inner values: in one kernel, unless their blocks of rows need another."""
-    inner = places.pool.take(gate.first.shape[0])
-    forms = [rounding_of(each.first, node.attrs["activations"]) for each in (gate, up)]
+) -> bool:
+    """Whether one kernel multiplies gate and up; their blocks of rows may need another."""
+    forms = [rounding_of(each.weight, activations) for each in (gate, up)]
     kernels = [
-        kernel_of(binder, each.first, taken[form], form)[:2]
+        kernel_of(binder, each.weight, taken[form], form)[:2]
         for each, form in zip((gate, up), forms, strict=True)
     ]
-    if kernels[0] == kernels[1] and kernels[0][0] in GATED and not _in_blocks(binder, places):
-        _emit_product(
-            binder,
-            f"{node.name}/inner",
-            gate,
-            taken[forms[0]],
-            forms[0],
-            inner,
-            places,
-            up=up,
-            activation=node.attrs["activation"],
-        )
-        return inner
-    other = places.pool.take(gate.first.shape[0])
-    sides = (("gate", gate, inner), ("up", up, other))
-    for form, (name, projection, out) in zip(forms, sides, strict=True):
-        _emit_product(binder, f"{node.name}/{name}", projection, taken[form], form, out, places)
-    _emit_gate(binder, node, inner, other, places)
-    places.give(other)
-    return inner
-
-
-def _prepared(binder: Binder, name: str, bias: str, activations: str) -> _Projection:
-    stack = binder.graph.constants[name]
-    biases = binder.graph.constants[bias] if bias else None
-    assert isinstance(stack, ExpertStack)
-    return _Projection(
-        binder.weights.prepare_stack(stack, activations),
-        tuple(binder.weights.prepare_vectors(biases)) if isinstance(biases, ExpertStack) else (),
-    )
+    is_alike = kernels[0] == kernels[1] and kernels[0][0] in GATED
+    return is_alike and not _in_blocks(binder, places)
 
 
 def _emit_spread(
@@ -155,49 +120,53 @@ def _emit_spread(
 
 def _emit_product(
     binder: Binder,
+    weights: ExpertWeights,
+    places: Places,
+    wave: Wave,
     label: str,
-    projection: _Projection,
+    matrix: Projection,
     source: Buffer | Rounded,
     form: Rounding | None,
     out: Buffer,
-    places: Places,
     *,
-    up: _Projection | None = None,
+    up: Projection | None = None,
     activation: str = "",
 ) -> None:
     """Emits the product of every expert's rows, in blocks of rows where these are many.
 
-    With ``up`` the projection is that of a gate, and both are multiplied and combined.
+    With ``up`` the matrix is that of a gate, and both are multiplied and combined.
     """
-    first, units = projection.first, projection.memory()
-    name, params, extra, reads = kernel_of(binder, first, source, form)
+    weight, arrays, offsets = matrix.weight, {**matrix.arrays}, {**matrix.offsets}
+    name, params, extra, reads = kernel_of(binder, weight, source, form)
     if up is not None:
-        units = [{**a, **b} for a, b in zip(units, up.memory("up_"), strict=True)]
+        arrays |= {f"up_{key}": array for key, array in up.arrays.items()}
+        offsets |= {f"up_{key}": offset for key, offset in up.offsets.items()}
         name, params = GATED[name], params | {"activation": activation}
-        extra |= {"lookup": 0} if up.biases else {"up_bias": None, "lookup": 0}
-    nbytes = sum(array.nbytes for key, array in units[0].items() if key.endswith("codes"))
-    step = panels_a_chunk(panels_of(first), nbytes, binder.threads)
+        extra |= {"lookup": 0} if "up_bias" in arrays else {"lookup": 0, "up_bias": None}
+    nbytes = sum(array.nbytes for key, array in arrays.items() if key.endswith("codes"))
+    panels = panels_of(weight)
+    step = panels_a_chunk(panels, nbytes, binder.threads)
     arguments: dict[str, Any] = {
         "rows": binder.frame[:1],
         "bias": None,
         "out": out,
-        "n": first.shape[0],
-        "panels": panels_of(first),
-        "tiles": tiles_of(first),
+        "n": weight.shape[0],
+        "panels": panels,
+        "tiles": tiles_of(weight),
         "out_stride": out.stride,
         "accumulate": 0,
         "step": step,
-        **units[0],
+        **arrays,
         **extra,
     }
+    control = None if weights.words is None else weights.words.control
     emit = partial(
         emit_dispatch,
         binder,
-        parts=places.parts,
-        units=units,
+        units=Units(places.parts, wave.first, weights.table, control, offsets),
         row_bytes=_row_bytes(source, out),
         rows=places.count,
-        chunks=(min(places.experts, places.count), -(-panels_of(first) // step)),
+        chunks=(wave.parts, -(-panels // step)),
         reads=reads | {places.key},
         writes={out.key},
     )
@@ -215,13 +184,6 @@ def _in_blocks(binder: Binder, places: Places) -> bool:
     # The kernel that uses tiles leaves small parts alone by itself.
     many = binder.isa.prompts == "amx" or places.count >= ROWS_TO_UNPACK * places.experts
     return many and by_gemm(binder)
-
-
-def _memory(weight: Prepared) -> dict[str, NDArray[Any]]:
-    """The arguments that are a weight's own."""
-    if isinstance(weight, DenseWeight):
-        return {"codes": weight.values}
-    return {"codes": weight.codes, "scales": weight.scales}
 
 
 def _row_bytes(source: Buffer | Rounded, out: Buffer) -> dict[str, int]:
@@ -259,28 +221,21 @@ def _emit_gate(binder: Binder, node: Node, gate: Buffer, up: Buffer, places: Pla
 
 
 def _emit_rounding(
-    binder: Binder, node: Node, x: Buffer, form: Rounding, places: Places
-) -> Rounded:
-    rounded = rounded_buffers(places.pool, form)
+    binder: Binder, node: Node, x: Buffer, form: Rounding, rounded: Rounded, places: Places
+) -> None:
     chunks = (places.counted_by, places.top_k, 1)
     round_rows(binder, node, x, form, rounded, chunks, places.count)
-    return rounded
-
-
-def _stacks(graph: Graph, node: Node) -> list[ExpertStack]:
-    constants = (graph.constants[name] for name in node.inputs[2:5])
-    return [constant for constant in constants if isinstance(constant, ExpertStack)]
 
 
 def _supports(graph: Graph, node: Node) -> Support:
-    answers = [can_multiply(stack.matrices[0]) for stack in _stacks(graph, node)]
+    answers = [can_multiply(stack.matrices[0]) for stack in stacks_of(graph, node)]
     return next((answer for answer in answers if not answer), Support(True))
 
 
 def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
     """The times to stream the experts that have rows and to multiply, and to start kernels."""
     work, activations = node_work(graph, node, graph.shapes), str(node.attrs["activations"])
-    stacks, rows = _stacks(graph, node), shape.rows
+    stacks, rows = stacks_of(graph, node), shape.rows
     active = work.active_experts(rows)
     stored = sum(weight_bytes(stack, activations, trits=False) for stack in stacks)
     streamed = speeds.stream_seconds(stored * active / work.experts)

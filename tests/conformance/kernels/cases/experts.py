@@ -14,6 +14,20 @@ from edgerun.kernels.experts.division import (
     WEIGHT_SUM,
 )
 from edgerun.kernels.run.parts import PART_WORDS
+from edgerun.kernels.run.residency import (
+    ABORT,
+    BELL,
+    CONTROL_WORDS,
+    COUNT,
+    DONE,
+    EXPERTS,
+    HITS,
+    LOCK,
+    LOG,
+    MISSES,
+    POSTED,
+    SEQUENCE,
+)
 from edgerun.offload.schedule import bound, divide, makespan
 from edgerun.ops.registry import OPS
 from tests.conformance.kernels.harness import (
@@ -122,6 +136,55 @@ def expert_plan(shape: tuple[int, int, int, float]) -> Call:
     return Call({}, fields, rows, check, 1)
 
 
+@cases_of(
+    "expert_fetch",
+    missing=[(), (1, 4), (0, 1, 2, 3, 4, 5)],
+    wave=[(0, 0), (0, 2), (2, 2), (4, 2)],
+    aborted=[0, 1],
+)
+def expert_fetch(missing: tuple[int, ...], wave: tuple[int, int], aborted: int) -> Call:
+    """Six experts, all but the fourth of which have places; ``wave`` is its first part and size."""
+    counts, (first, parts_a_wave) = [2, 1, 3, 0, 1, 2], wave
+    active = [expert for expert, count in enumerate(counts) if count]
+    starts = np.cumsum([0, *counts])
+    parts = untouched((1 + 6 * PART_WORDS,), np.int64)
+    parts[: 1 + len(active) * PART_WORDS] = [
+        len(active),
+        *(word for e in active for word in (e, starts[e], counts[e])),
+    ]
+    before = parts.copy()
+    table = np.array([0 if expert in missing else 64 for expert in range(6)], np.int64)
+    control, post = np.zeros(CONTROL_WORDS, np.int64), untouched((EXPERTS + 6,), np.int64)
+    post[:EXPERTS], control[ABORT], control[POSTED], control[BELL] = 5, aborted, 41, -1
+    weights, scores, marks = random((9,)), untouched((6,)), untouched((9,), np.int32)
+
+    def check() -> None:
+        posts, shown = not (first or aborted), parts[1:].reshape(-1, PART_WORDS)
+        assert control[LOCK] == 0
+        assert control[POSTED] == 41 + posts
+        if not posts:
+            np.testing.assert_array_equal(parts, before)
+            assert post[SEQUENCE] == 5 and post[DONE] == (5 if aborted else first)
+            return
+        assert control[LOG + 42] == 3 and post[SEQUENCE] == 42 and post[DONE] == 0
+        present = [expert for expert in active if expert not in missing]
+        assert post[HITS] == 5 + len(present) and post[MISSES] == 5 + len(active) - len(present)
+        found = post[EXPERTS : EXPERTS + post[COUNT]].tolist()
+        assert sorted(found[: len(present)]) == present
+        assert found[len(present) :] == [expert for expert in active if expert in missing]
+        for place, expert in enumerate(found):
+            assert shown[place].tolist() == [expert, starts[expert], counts[expert]]
+            own = slice(starts[expert], starts[expert + 1])
+            assert abs(scores[place] - weights[own].sum()) < 1e-5
+            assert not parts_a_wave or (marks[own] == place // parts_a_wave).all()
+        assert parts_a_wave or (marks == UNTOUCHED).all()
+
+    fields = {"parts": parts, "table": table, "weights": weights, "places": 9, "post": post}
+    fields |= {"control": control, "scores": scores, "marks": marks if parts_a_wave else 0}
+    fields |= {"wave": parts_a_wave, "layer": 3, "first": first, "experts": 6}
+    return Call({}, fields, 0, check, 1)
+
+
 def spread(rows: int, top_k: int) -> NDArray[np.int32]:
     """Places of rows in any order; the last row has one place less."""
     order = np.random.default_rng([rows, top_k]).permutation(rows * top_k).astype(np.int32)
@@ -161,8 +224,8 @@ def expert_sum(isa: str, shape: tuple[int, int, int]) -> Call:
         np.testing.assert_array_equal(out[:, :width], expected)
         assert (out[:, width:] == UNTOUCHED).all()
 
-    fields = {"places": places, "weights": weights, "top_k": top_k, "made": x}
-    fields |= {"made_stride": width + 2, "out": out, "out_stride": width + 3, "width": width}
+    fields = {"places": places, "weights": weights, "top_k": top_k, "results": x}
+    fields |= {"results_stride": width + 2, "out": out, "out_stride": width + 3, "width": width}
     return Call({"lanes": float_lanes(isa)}, fields, rows, check)
 
 

@@ -32,6 +32,7 @@ class Places:
         parts: the experts that have rows, int64 ``[1 + experts * PART_WORDS]``.
         weights: of each place, float32.
         places: of each row, int32 ``[rows, top_k]``.
+        marks: number of the wave of each place, int32 (``waves.py``).
         key: stands for what the plan writes.
     """
 
@@ -43,6 +44,7 @@ class Places:
     parts: NDArray[np.int64]
     weights: NDArray[np.float32]
     places: NDArray[np.int32]
+    marks: NDArray[np.int32]
     key: str
 
     @property
@@ -71,6 +73,7 @@ def emit_plan(binder: Binder, node: Node, routes: Buffer, counted_by: int) -> Pl
             parts=np.zeros(1 + experts * PART_WORDS, np.int64),
             weights=np.zeros(rows * top_k, np.float32),
             places=np.zeros((rows, top_k), np.int32),
+            marks=np.zeros(rows * top_k, np.int32),
             key=key,
         )
     places = binder.places[key]
@@ -120,9 +123,9 @@ def emit_rows(binder: Binder, node: Node, x: Buffer, out: Buffer, places: Places
     )
 
 
-def emit_sum(binder: Binder, node: Node, made: Buffer, places: Places) -> None:
+def emit_sum(binder: Binder, node: Node, results: Buffer, places: Places) -> None:
     """Emits the sum of a row's places, in the order of experts, times their weights."""
-    out = binder.new(node.outputs[0], made.width, places.counted_by)
+    out = binder.new(node.outputs[0], results.width, places.counted_by)
     binder.emit(
         "expert_sum",
         {"lanes": binder.isa.float_lanes},
@@ -131,14 +134,14 @@ def emit_sum(binder: Binder, node: Node, made: Buffer, places: Places) -> None:
             "places": places.places,
             "weights": places.weights,
             "top_k": places.top_k,
-            "made": made,
-            "made_stride": made.stride,
+            "results": results,
+            "results_stride": results.stride,
             "out": out,
             "out_stride": out.stride,
-            "width": made.width,
+            "width": results.width,
         },
         chunks=(places.counted_by, 1, 1),
-        reads={made.key, places.key},
+        reads={results.key, places.key},
         writes={out.key},
         label=f"{node.name}/sum",
     )

@@ -1,0 +1,213 @@
+"""How everything that belongs to one expert lies in memory: a slot.
+
+All slots of a layer have the same arrays at the same places, so that kernels need no more than the
+address of a slot (``kernels/run/dispatch.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends.cpu.buffers import ALIGNMENT
+from edgerun.backends.cpu.weights import (
+    FLOAT_LANES,
+    DenseWeight,
+    Prepared,
+    dense_shape,
+    fill_dense,
+    has_row_scales,
+)
+from edgerun.errors import BundleError
+from edgerun.formats.base import PackedWeight
+from edgerun.formats.stack import Matrix
+from edgerun.graph.constants import check_finite
+from edgerun.graph.mapped_file import ArrayReader
+from edgerun.kernels.lang.isa import Isa
+from edgerun.kernels.layouts.stream import StreamForm
+
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]  # by the kernel's argument
+Sizes: TypeAlias = Mapping[str, tuple[tuple[int, ...], str]]  # shapes and types of such
+
+
+class Form(Protocol):
+    """How a matrix or vector of an expert is prepared."""
+
+    @property
+    def sizes(self) -> Sizes:
+        """What it takes."""
+
+    def fill(self, matrix: Matrix, arrays: Arrays, reader: ArrayReader, *, alone: bool) -> None:
+        """Prepares it in memory, whatever was there before.
+
+        Args:
+            matrix: of this form, or a vector.
+            arrays: the memory.
+            reader: brings what lies in a mapped file into memory.
+            alone: no other threads are to help.
+
+        Raises:
+            BackendError: the file has become shorter.
+            BundleError: a scale or an element is infinite or no number, or scales are not equal
+                along each row where they have to be.
+        """
+
+
+class MatrixForm(Form, Protocol):
+    """How a matrix of an expert is prepared."""
+
+    def view(self, arrays: Arrays) -> Prepared:
+        """What kernels see of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedForm:
+    """A low-bit matrix in the stream layout."""
+
+    stream: StreamForm
+    row_scale: bool
+
+    @property
+    def sizes(self) -> Sizes:
+        stream = self.stream
+        return {"codes": (stream.codes_shape, "uint8"), "scales": (stream.scales_shape, "float32")}
+
+    def view(self, arrays: Arrays) -> Prepared:
+        return self.stream.weight(arrays["codes"], arrays["scales"])
+
+    def fill(self, matrix: Matrix, arrays: Arrays, reader: ArrayReader, *, alone: bool) -> None:
+        assert isinstance(matrix, PackedWeight)
+        packed = replace(matrix, scales=reader.read(matrix.scales))
+        name = f"{packed.format} {packed.shape}"
+        check_finite(name, "scales", packed.scales)
+        if self.row_scale and not has_row_scales(packed):
+            raise BundleError(
+                f"weight '{name}' of an expert has several scales in a row where the first "
+                "expert has one: load this model without a limit to the memory of experts"
+            )
+        self.stream.fill(packed, arrays["codes"], arrays["scales"], reader.read, alone=alone)
+
+
+@dataclass(frozen=True, slots=True)
+class FloatForm:
+    """A float32 matrix."""
+
+    shape: tuple[int, int]
+
+    @property
+    def sizes(self) -> Sizes:
+        return {"codes": (dense_shape(self.shape), "float32")}
+
+    def view(self, arrays: Arrays) -> Prepared:
+        return DenseWeight(arrays["codes"], self.shape)
+
+    def fill(self, matrix: Matrix, arrays: Arrays, reader: ArrayReader, *, alone: bool) -> None:
+        assert not isinstance(matrix, PackedWeight)
+        fill_dense(matrix, arrays["codes"])
+
+
+@dataclass(frozen=True, slots=True)
+class BiasForm:
+    """A float32 vector of some length."""
+
+    length: int
+
+    @property
+    def sizes(self) -> Sizes:
+        return {"bias": ((self.length,), "float32")}
+
+    def fill(self, matrix: Matrix, arrays: Arrays, reader: ArrayReader, *, alone: bool) -> None:
+        assert not isinstance(matrix, PackedWeight)
+        arrays["bias"][...] = reader.read(matrix)
+        check_finite(f"float32 {self.length}", "elements", arrays["bias"])
+
+
+def form_of(matrix: Matrix, activations: str, isa: Isa, *, row_scale: bool) -> MatrixForm:
+    """How the kernels for some kind of activations read matrices like this one."""
+    if not isinstance(matrix, PackedWeight):
+        return FloatForm((matrix.shape[0], matrix.shape[1]))
+    lanes = FLOAT_LANES if activations == "float" else isa.vector_bytes
+    return PackedForm(StreamForm.of(matrix, lanes, row_scale=row_scale), row_scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """One matrix of an expert, and its bias if it has one, in a slot.
+
+    Attributes:
+        weight: what kernels see of the matrix.
+        arrays: its memory, by the kernel's argument.
+        offsets: of that in the slot, in bytes.
+    """
+
+    weight: Prepared
+    arrays: Arrays
+    offsets: Mapping[str, int]
+
+
+class SlotLayout:
+    """Where the arrays of an expert lie in a slot.
+
+    Attributes:
+        nbytes: of a slot, a multiple of ``ALIGNMENT``.
+    """
+
+    def __init__(
+        self, matrices: Sequence[MatrixForm], biases: Sequence[BiasForm | None] = ()
+    ) -> None:
+        """Puts arrays one after the other, each on a cache line; biases come last."""
+        self._matrices = tuple(matrices)
+        self._biases = tuple(biases) or (None,) * len(matrices)
+        self._forms: list[Form] = [*matrices, *(bias for bias in biases if bias is not None)]
+        self._offsets: list[dict[str, int]] = []
+        self.nbytes = 0
+        for form in self._forms:
+            places = {}
+            for name, (shape, dtype) in form.sizes.items():
+                places[name] = self.nbytes
+                size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+                self.nbytes += -(-size // ALIGNMENT) * ALIGNMENT
+            self._offsets.append(places)
+
+    def projections(self, slot: NDArray[np.uint8]) -> tuple[Projection, ...]:
+        """The matrices of the expert that lies in a slot, uint8 ``[nbytes]`` or more."""
+        arrays, found = self._arrays(slot), []
+        of_biases = iter(zip(arrays, self._offsets, strict=True))
+        for _ in self._matrices:
+            next(of_biases)
+        for place, (form, bias) in enumerate(zip(self._matrices, self._biases, strict=True)):
+            own, offsets = arrays[place], self._offsets[place]
+            bias_array, bias_offset = ({}, {}) if bias is None else next(of_biases)
+            view = form.view(own)
+            found.append(Projection(view, {**own, **bias_array}, {**offsets, **bias_offset}))
+        return tuple(found)
+
+    def fill(
+        self,
+        slot: NDArray[np.uint8],
+        matrices: Sequence[Matrix],
+        reader: ArrayReader,
+        *,
+        alone: bool = False,
+    ) -> None:
+        """Prepares an expert's matrices, then its biases, in a slot; see ``Form.fill``."""
+        for form, matrix, arrays in zip(self._forms, matrices, self._arrays(slot), strict=True):
+            form.fill(matrix, arrays, reader, alone=alone)
+
+    def _arrays(self, slot: NDArray[np.uint8]) -> list[dict[str, NDArray[Any]]]:
+        return [
+            {
+                name: _view(slot[places[name] :], shape, dtype)
+                for name, (shape, dtype) in form.sizes.items()
+            }
+            for form, places in zip(self._forms, self._offsets, strict=True)
+        ]
+
+
+def _view(memory: NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return memory[:size].view(dtype).reshape(shape)

@@ -1,0 +1,113 @@
+"""Where the weights of experts are read from: of each all at once, where they lie side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.files.direct import DirectFile, span
+from edgerun.files.positioned import memory_apart
+from edgerun.formats.base import PackedWeight
+from edgerun.formats.stack import ExpertStack, Matrix
+from edgerun.graph.mapped_file import MappedFile, find_file
+from edgerun.graph.slabs import Slab, slab
+
+MOST_GAPS = 1.25  # a slab with so many times the bytes of its arrays is read piece by piece
+
+
+class Buffer:
+    """Memory for slabs, each of which takes that of the one before."""
+
+    def __init__(self) -> None:
+        """Makes it without memory; it grows to the largest slab."""
+        self._memory = memoryview(b"")
+
+    def take(self, size: int) -> memoryview:
+        """Memory of so many bytes, or more, that begins at a page."""
+        if size > len(self._memory):
+            self._memory = memoryview(memory_apart(size))
+        return self._memory
+
+
+class OpenFiles:
+    """Files of weights, each opened once for direct reads."""
+
+    def __init__(self) -> None:
+        """None is open yet."""
+        self._files: dict[int, tuple[MappedFile, DirectFile]] = {}
+
+    def direct(self, file: MappedFile) -> DirectFile:
+        """A mapped file for direct reads."""
+        if id(file) not in self._files:
+            self._files[id(file)] = file, DirectFile(file.descriptor, file.check)
+        return self._files[id(file)][1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How an expert is read: the matrices, and the slab that holds them, if there is one."""
+
+    matrices: tuple[Matrix, ...]
+    slab: Slab | None
+
+
+class ExpertSource:
+    """The experts of a layer in their file."""
+
+    def __init__(self, stacks: Sequence[ExpertStack], files: OpenFiles) -> None:
+        """Takes the stacks, and who opens files."""
+        self._stacks, self._files = stacks, files
+        self._plans: dict[int, _Plan] = {}
+
+    def read(self, expert: int, buffer: Buffer) -> tuple[tuple[Matrix, ...], int]:
+        """Reads what belongs to an expert.
+
+        Args:
+            expert: its number.
+            buffer: where to.
+
+        Returns:
+            its matrices and how many bytes were read. The matrices lie in the buffer; where
+            they are spread over their file they are views of that still, and nothing was read.
+
+        Raises:
+            BackendError: the file was changed or cut off, or cannot be read.
+        """
+        plan = self._plans.get(expert)
+        if plan is None:
+            plan = self._plans[expert] = self._plan(expert)
+        piece = plan.slab
+        if piece is None:
+            return plan.matrices, 0
+        room = buffer.take(span(piece.offset, piece.length))
+        content = self._files.direct(piece.file).read_into(piece.offset, piece.length, room)
+        memory = np.frombuffer(content, np.uint8)
+        return tuple(_moved(matrix, memory, piece.offset) for matrix in plan.matrices), len(content)
+
+    def _plan(self, expert: int) -> _Plan:
+        matrices = tuple(stack.matrices[expert] for stack in self._stacks)
+        piece = slab(matrices)
+        if piece and piece.length > MOST_GAPS * sum(matrix.nbytes for matrix in matrices):
+            piece = None
+        return _Plan(matrices, piece)
+
+
+def _moved(matrix: Matrix, memory: NDArray[np.uint8], offset: int) -> Matrix:
+    """A matrix of a mapped file in memory that holds the file's bytes from ``offset`` on."""
+    if not isinstance(matrix, PackedWeight):
+        return _view(matrix, memory, offset)
+    codes, scales = (_view(array, memory, offset) for array in (matrix.codes, matrix.scales))
+    return replace(matrix, codes=codes, scales=scales)
+
+
+def _view(array: NDArray[Any], memory: NDArray[np.uint8], offset: int) -> NDArray[Any]:
+    if not array.flags.c_contiguous:  # a turned matrix
+        return _view(array.T, memory, offset).T
+    place = find_file(array)
+    assert place is not None  # it lies in a slab
+    start = place[1] - offset
+    return memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)

@@ -1,0 +1,224 @@
+"""Experts that do not all fit into memory: threads read those that a program is waiting for.
+
+A program rings a bell, a pipe, when something is missing, and each byte in it wakes one reader.
+Readers decide under a lock what is read next (``pool.py``), read and rearrange it without. What
+goes wrong ends the run under way and nothing else; a read that came too late for its run
+serves the next one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from edgerun.backends.base import ExpertMemory
+from edgerun.backends.cpu.experts.layout import SlotLayout
+from edgerun.backends.cpu.experts.pool import Pool, Read
+from edgerun.backends.cpu.experts.source import Buffer, ExpertSource, OpenFiles
+from edgerun.backends.cpu.experts.words import LayerWords, SharedWords
+from edgerun.errors import BackendError
+from edgerun.formats.stack import ExpertStack
+from edgerun.graph.mapped_file import ArrayReader
+from edgerun.kernels.host.huge_pages import zeroed_memory
+from edgerun.kernels.run.residency import FAILED, LATE
+
+logger = logging.getLogger(__name__)
+
+READERS = 2  # one rearranges what it has read while another reads
+CLOSING_S = 1.0  # that closing waits for a read
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A layer whose experts are read: what it is called, its slots' content, where that is read."""
+
+    name: str
+    layout: SlotLayout
+    source: ExpertSource
+
+
+class ExpertStream:
+    """Slots for experts, and threads that fill them while programs run.
+
+    Attributes:
+        slots: uint8 ``[slots, bytes]``.
+    """
+
+    def __init__(self, memory: ExpertMemory, slots: int, slot_bytes: int) -> None:
+        """Makes the slots; their memory is committed as it is filled."""
+        size = slots * slot_bytes
+        self.slots = zeroed_memory(size)[:size].reshape(slots, slot_bytes)
+        self._patience_s = memory.patience_s
+        self._words = SharedWords(self.slots, memory.patience_s)
+        self._pool = Pool(slots, memory.make_policy(), self._words)
+        self._layers: list[_Layer] = []
+        self._files = OpenFiles()
+        self._read_bytes: Counter[int] = Counter()  # by layer
+        self._fault: Exception | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._bell = _pipe()
+        _STREAMS.add(self)
+
+    def add_layer(self, name: str, layout: SlotLayout, stacks: Sequence[ExpertStack]) -> LayerWords:
+        """Takes a layer, none of whose experts are in memory yet."""
+        with self._lock:
+            self._layers.append(_Layer(name, layout, ExpertSource(stacks, self._files)))
+            return self._words.add_layer(len(stacks[0].matrices))
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """Around a run of a program; nobody else runs one meanwhile.
+
+        Raises:
+            BackendError: experts could not be read, or came too late. What the run computed is of
+                no use, and the next run may go well.
+        """
+        if not self._threads:
+            self._start()
+        self._fault = None
+        self._words.start(self._bell[1])
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._pool.end_run()
+        if self._words.aborted:
+            raise self._failure()
+
+    def close(self) -> None:
+        """Ends the readers; calling it twice is allowed, running a program after it is not."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        threads, self._threads = self._threads, []
+        for _ in threads:
+            self._ring()
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(CLOSING_S)
+        if not any(thread.is_alive() for thread in threads):
+            self._close_bell()
+
+    def _failure(self) -> BackendError:
+        if self._words.aborted == LATE:
+            return BackendError(
+                f"experts that are not in memory did not come within {self._patience_s:g} s: the "
+                "disk of the model answers too slowly or not at all; try again, or load the model "
+                "with more memory for its experts"
+            )
+        assert self._fault is not None
+        error = BackendError(str(self._fault))
+        error.__cause__ = self._fault
+        return error
+
+    def _start(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("the readers of experts are closed")
+        self._threads = [
+            threading.Thread(target=self._work, daemon=True, name=f"edgerun-experts-{index}")
+            for index in range(READERS)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _ring(self) -> None:
+        """Wakes a reader; a pipe that is full wakes all of them anyway."""
+        with suppress(BlockingIOError):
+            os.write(self._bell[1], b"\0")
+
+    def _work(self) -> None:
+        buffer, reader, bell = Buffer(), ArrayReader(), self._bell[0]
+        while os.read(bell, 1) and not self._is_closed:
+            while (read := self._next_read()) is not None:
+                self._bring(read, buffer, reader)
+
+    def _next_read(self) -> Read | None:
+        with self._lock:
+            read = None if self._is_closed else self._pool.next_read()
+            if read is not None and self._pool.has_more:
+                self._ring()
+            return read
+
+    def _bring(self, read: Read, buffer: Buffer, reader: ArrayReader) -> None:
+        """Reads an expert into its slot."""
+        layer, expert = read.entry
+        try:
+            what = self._layers[layer]
+            matrices, nbytes = what.source.read(expert, buffer)
+            what.layout.fill(self.slots[read.slot], matrices, reader, alone=True)
+        except Exception as error:  # belongs to whoever waits
+            self._fail(read, error)
+            return
+        with self._lock:
+            self._read_bytes[layer] += nbytes or sum(matrix.nbytes for matrix in matrices)
+            self._pool.finish(read)
+
+    def _fail(self, read: Read, error: Exception) -> None:
+        layer, expert = read.entry
+        logger.info("expert %d of %s: %s", expert, self._layers[layer].name, error)
+        with self._lock:
+            if self._pool.fail(read):
+                self._fault = error
+                self._words.abort(FAILED)
+
+    def _close_bell(self) -> None:
+        for descriptor in self._bell:
+            os.close(descriptor)
+
+    def _begin_child(self) -> None:
+        """In a forked child: the readers are gone, and their bell is the parent's."""
+        self._close_bell()
+        self._lock, self._threads, self._bell = threading.Lock(), [], _pipe()
+        self._words.unlock()
+        self._pool.end_run()
+        self._pool.forget_reads()
+
+
+def _pipe() -> tuple[int, int]:
+    """Ends to read from and to write to, which never makes a writer wait."""
+    ends = os.pipe()
+    os.set_blocking(ends[1], False)
+    return ends
+
+
+_STREAMS: weakref.WeakSet[ExpertStream] = weakref.WeakSet()
+_HELD: list[ExpertStream] = []
+
+
+def _close_all() -> None:
+    """Ends all readers before the interpreter goes: they must not outlive it."""
+    for stream in list(_STREAMS):
+        stream.close()
+
+
+def _hold() -> None:
+    """Before a fork: nobody is to be in the middle of a decision."""
+    _HELD[:] = list(_STREAMS)
+    for stream in _HELD:
+        stream._lock.acquire()
+
+
+def _let_go() -> None:
+    for stream in _HELD:
+        stream._lock.release()
+    _HELD.clear()
+
+
+def _begin_children() -> None:
+    for stream in _HELD:
+        stream._begin_child()
+    _HELD.clear()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_begin_children)

@@ -1,0 +1,138 @@
+"""The memory that programs and the pool share, and the native calls that change it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends.cpu.experts.pool import Entry, Post
+from edgerun.kernels.jit.service import native_function
+from edgerun.kernels.run.residency import (
+    ABORT,
+    BELL,
+    CONTROL_WORDS,
+    COUNT,
+    DONE,
+    EXPERTS,
+    HITS,
+    LOCK,
+    LOG,
+    LOG_ENTRIES,
+    MISSES,
+    PATIENCE,
+    SEQUENCE,
+    WAITED,
+)
+
+WORD_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWords:
+    """What a layer has of the shared memory.
+
+    Attributes:
+        control: the block that all layers share.
+        number: of the layer, among those of the pool.
+        table: address of each expert's slot, int64 ``[experts]``; 0 while it is not in memory.
+        post: the experts that the layer needs, int64, see ``kernels/run/residency.py``.
+        scores: of those, float32 ``[experts]``.
+    """
+
+    control: NDArray[np.int64]
+    number: int
+    table: NDArray[np.int64]
+    post: NDArray[np.int64]
+    scores: NDArray[np.float32]
+
+    @property
+    def hits(self) -> int:
+        """Experts so far that were in memory when they were needed."""
+        return int(self.post[HITS])
+
+    @property
+    def misses(self) -> int:
+        """Experts so far that were not."""
+        return int(self.post[MISSES])
+
+
+class SharedWords:
+    """See ``pool.Words``.
+
+    Attributes:
+        control: the block that all layers share.
+        layers: by number.
+    """
+
+    def __init__(self, slots: NDArray[np.uint8], patience_s: float) -> None:
+        """Takes the slots, uint8 ``[slots, bytes]``, and how long a program may wait for one."""
+        self.control = np.zeros(CONTROL_WORDS, np.int64)
+        self.control[PATIENCE] = int(patience_s * 1e9)
+        self.layers: list[LayerWords] = []
+        self._slots = slots
+        self._posted = native_function("pool-posted", 1, result=True)
+        self._evict = native_function("pool-evict", 3, result=True)
+        self._publish = native_function("pool-publish", 2, result=False)
+
+    def add_layer(self, experts: int) -> LayerWords:
+        """Makes the memory of one more layer."""
+        layer = LayerWords(
+            self.control,
+            len(self.layers),
+            np.zeros(experts, np.int64),
+            np.zeros(EXPERTS + experts, np.int64),
+            np.zeros(experts, np.float32),
+        )
+        self.layers.append(layer)
+        return layer
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds in which a thread or more waited."""
+        return int(self.control[WAITED]) / 1e9
+
+    def start(self, bell: int) -> None:
+        """Before a run; ``bell`` is the descriptor of a pipe that a program writes to."""
+        self.control[BELL], self.control[ABORT] = bell, 0
+
+    def unlock(self) -> None:
+        """In a forked child, where those who held the lock are gone."""
+        self.control[LOCK] = 0
+
+    def abort(self, reason: int) -> None:
+        """Lets nobody wait any more, in the run under way."""
+        self.control[ABORT] = reason
+
+    @property
+    def aborted(self) -> int:
+        """Why nobody waits any more; 0 while all is well."""
+        return int(self.control[ABORT])
+
+    def posted(self) -> int:
+        return int(self._posted(self.control.ctypes.data))
+
+    def post(self, number: int) -> Post | None:
+        layer = self.layers[int(self.control[LOG + number % LOG_ENTRIES])]
+        words = layer.post
+        if words[SEQUENCE] != number:
+            return None
+        count = int(words[COUNT])
+        experts, scores = words[EXPERTS : EXPERTS + count].tolist(), layer.scores[:count].tolist()
+        if words[SEQUENCE] != number:  # it was overwritten meanwhile
+            return None
+        return Post(layer.number, tuple(experts), tuple(scores))
+
+    def done(self, layer: int) -> int:
+        return int(self.layers[layer].post[DONE])
+
+    def evict(self, entry: Entry, number: int) -> bool:
+        return bool(self._evict(self.control.ctypes.data, self._word(entry), number))
+
+    def publish(self, entry: Entry, slot: int) -> None:
+        self._publish(self._word(entry), self._slots[slot].ctypes.data)
+
+    def _word(self, entry: Entry) -> int:
+        layer, expert = entry
+        return int(self.layers[layer].table.ctypes.data) + WORD_BYTES * expert

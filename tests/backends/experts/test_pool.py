@@ -1,0 +1,178 @@
+"""The pool of experts: what it evicts, and that no order of events breaks its rules."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import pytest
+
+from edgerun.backends.cpu.experts.pool import Entry, Pool, Post, Read
+from edgerun.offload.cache import ExpertCache, Step
+from edgerun.offload.policies.base import Policy
+from edgerun.offload.policies.registry import policies
+from tests.support.pool_model import Broken, Sizes, World
+
+WORLDS = {
+    "tight": Sizes(slots=3),
+    "roomy": Sizes(slots=5, most=4),
+    "one thread": Sizes(slots=3, threads=1, readers=1),
+    "waves": Sizes(slots=2, most=4, wave=1, runs=2),
+    "waves of two": Sizes(slots=3, experts=6, most=6, wave=2, runs=2, readers=3),
+    "no more than a wave": Sizes(slots=2, most=4, wave=2, runs=2),
+    "wishes": Sizes(slots=4, wishes=4),
+    "faults": Sizes(slots=3, faults=0.3),
+    "all of it": Sizes(slots=3, most=4, wave=2, wishes=3, faults=0.2),
+}
+
+
+def explore(name: str, seeds: range, pool: type[Pool] = Pool) -> None:
+    for seed in seeds:
+        try:
+            World(WORLDS[name], seed, pool).explore()
+        except Broken as error:
+            raise Broken(f"{name}, seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_no_order_of_events_breaks_a_rule(name: str) -> None:
+    """Slots have one owner; what is needed or read stays; nothing is read before it is there."""
+    explore(name, range(400))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", WORLDS)
+def test_no_order_of_a_million_breaks_a_rule(name: str) -> None:
+    explore(name, range(1000, 1000 + 1_000_000 // len(WORLDS) + 1))
+
+
+def test_worlds_do_what_they_are_for() -> None:
+    """Everything is computed, but for runs that were given up; and such there are."""
+    worlds = {name: World(sizes, 1) for name, sizes in WORLDS.items()}
+    for world in worlds.values():
+        world.explore()
+    assert all(world.computed for world in worlds.values())
+    aborted = [World(WORLDS["faults"], seed) for seed in range(20)]
+    for world in aborted:
+        world.explore()
+    assert 0 < sum(world.aborts for world in aborted) < 20 * WORLDS["faults"].runs
+
+
+class Alone(World):
+    """Shared words of a program that waits for each step as a whole."""
+
+    def __init__(self, slots: int, policy: Policy) -> None:
+        super().__init__(Sizes(slots), 0, policy=policy)
+
+    def _others(self) -> None:
+        pass
+
+    def step(self, step: Step) -> None:
+        self.number += 1
+        self.log[self.number] = step.layer
+        self.posts[step.layer] = self.number, Post(step.layer, step.experts, step.scores)
+        while read := self.pool.next_read():
+            self.content[read.slot] = read.entry
+            self.pool.finish(read)
+
+
+@pytest.mark.parametrize("name", ["lfu", "lrfu", "lru", "mrs", "static"])
+def test_the_pool_holds_what_a_cache_of_its_size_would(name: str) -> None:
+    """What ``tools.bench.policies`` predicts from a trace is what happens."""
+    chance = random.Random(7)
+    pool, cache = Alone(5, policies()[name]()), ExpertCache(5, policies()[name]())
+    for number in range(400):
+        experts = tuple(chance.sample(range(6), chance.randint(1, 4)))
+        step = Step(number % 2, experts, tuple(chance.random() for _ in experts))
+        pool.step(step)
+        cache.access(step)
+        assert pool.pool.resident.keys() == cache.resident
+        pool.check_slots()
+
+
+class EvictsWhateverWasPosted(Pool):
+    """Does not ask whether the program has posted since."""
+
+    def _make_room(self, slots: int) -> None:
+        words, self._words = self._words, _Forced(self._words)  # type: ignore[arg-type]
+        super()._make_room(slots)
+        self._words = words
+
+
+class _Forced:
+    """Words of which the number of the last post is always right."""
+
+    def __init__(self, words: World) -> None:
+        self._words, self.done = words, words.done
+
+    def evict(self, entry: Entry, number: int) -> bool:
+        return self._words.evict(entry, self._words.number)
+
+
+class EvictsTheNeeded(Pool):
+    def _needed(self) -> set[Entry]:
+        return set()
+
+
+class KeepsWhatIsDoneWith(Pool):
+    """The experts of earlier waves stay."""
+
+    def _needed(self) -> set[Entry]:
+        post = self._live
+        return {(post.layer, expert) for expert in post.experts} if post else set()
+
+
+class PublishesFirst(Pool):
+    """The word is set before the weights are there."""
+
+    def next_read(self) -> Read | None:
+        read = super().next_read()
+        if read is not None:
+            self._words.publish(read.entry, read.slot)
+        return read
+
+
+class ReadsTwice(Pool):
+    def _is_absent(self, entry: Entry) -> bool:
+        return entry not in self._resident
+
+
+class LosesSlots(Pool):
+    def fail(self, read: Read) -> bool:
+        is_waited_for = super().fail(read)
+        self._free.pop()
+        return is_waited_for
+
+
+class KeepsQuiet(Pool):
+    """Nobody learns that a read has failed."""
+
+    def fail(self, read: Read) -> bool:
+        super().fail(read)
+        return False
+
+
+class ForgetsWhatIsMissing(Pool):
+    def _next_missing(self) -> Entry | None:
+        entry = super()._next_missing()
+        self._missing = deque(list(self._missing)[:1])
+        return entry
+
+
+MUTANTS = {
+    EvictsWhateverWasPosted: "wishes",
+    EvictsTheNeeded: "tight",
+    KeepsWhatIsDoneWith: "waves",
+    PublishesFirst: "tight",
+    ReadsTwice: "all of it",
+    LosesSlots: "faults",
+    KeepsQuiet: "faults",
+    ForgetsWhatIsMissing: "waves of two",
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_exploring_finds_every_mistake(mutant: type[Pool]) -> None:
+    with pytest.raises((Broken, KeyError, IndexError)):
+        explore(MUTANTS[mutant], range(2000), mutant)
