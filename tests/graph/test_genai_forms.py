@@ -171,6 +171,16 @@ def weights_of_others(bundle: AlteredBundle) -> None:
     node.input.extend([""] * (14 - len(node.input)) + [node.input[1]])
 
 
+def more_inputs(bundle: AlteredBundle) -> None:
+    node = bundle.node(MOE)
+    node.input.extend([""] * (15 - len(node.input)) + [node.input[0]])
+
+
+def more_inputs_of_attention(bundle: AlteredBundle) -> None:
+    node = bundle.node(GQA)
+    node.input.extend([""] * (12 - len(node.input)) + [node.input[0]])
+
+
 OP = "neither an op nor a form"
 REFUSED: list[tuple[Callable[[AlteredBundle], None], type[Exception], str]] = [
     (one_sine, UnsupportedError, OP),
@@ -199,6 +209,8 @@ REFUSED: list[tuple[Callable[[AlteredBundle], None], type[Exception], str]] = [
     (too_many_chosen, BundleError, "top_k is 5 of no more than experts = 4"),
     (zero_points, UnsupportedError, OP),
     (weights_of_others, UnsupportedError, OP),
+    (more_inputs, UnsupportedError, OP),
+    (more_inputs_of_attention, UnsupportedError, OP),
 ]
 
 

@@ -37,8 +37,8 @@ def _expert(*biases: Const) -> Op:
         Op("linear", _TAKEN, Const(name), *bias)
         for name, bias in zip(STACKS[:2], added[:2], strict=True)
     )
-    made = Op("linear", Op("gate", gate, up), Const("down"), *added[2])
-    return Op("ScatterND", Var("sum"), _PLACES, Op("Mul", made, _WEIGHT), reduction="add")
+    down = Op("linear", Op("gate", gate, up), Const("down"), *added[2])
+    return Op("ScatterND", Var("sum"), _PLACES, Op("Mul", down, _WEIGHT), reduction="add")
 
 
 _EXPERTS = (_expert(), _expert(*map(Const, BIASES)))

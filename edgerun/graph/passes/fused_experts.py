@@ -57,18 +57,11 @@ def fuse_fused_experts(graph: Graph) -> Graph:
 
 def _rewrite(node: Node, matcher: Matcher) -> list[Node]:
     inputs = [*node.inputs, *[""] * (ROUTER_WEIGHTS + 1)][: ROUTER_WEIGHTS + 1]
-    attrs, constants = node.attrs, matcher.graph.constants
+    attrs = node.attrs
     gate = attrs["activation_alpha"], attrs["activation_beta"], attrs.get("swiglu_limit")
-    stored = [inputs[place] for place in (CODES, SCALES, DOWN_CODES, DOWN_SCALES)]
-    stored += filter(None, (inputs[BIAS], inputs[DOWN_BIAS]))
-    known = (
-        gate in _ACTIVATIONS
-        and (attrs["activation_type"], attrs["swiglu_fusion"]) == ("swiglu", 1)
-        and bool(inputs[BIAS]) == bool(inputs[DOWN_BIAS])
-        and all(name in constants for name in stored)
-        and not any(inputs[DOWN_BIAS + 1 : ROUTER_WEIGHTS])
-    )
-    route = _route(node, inputs[LOGITS], inputs[ROUTER_WEIGHTS], matcher) if known else None
+    if gate not in _ACTIVATIONS or not _has_form(node, inputs, matcher.graph):
+        return [node]
+    route = _route(node, inputs[LOGITS], inputs[ROUTER_WEIGHTS], matcher)
     if route is None:
         return [node]
     stacks = _stacks(node, inputs, matcher.graph)
@@ -83,6 +76,19 @@ def _rewrite(node: Node, matcher: Matcher) -> list[Node]:
     }
     layer = (inputs[X], route.outputs[0], *names)
     return [route, Node("experts", node.name, layer, node.outputs, attributes)]
+
+
+def _has_form(node: Node, inputs: list[str], graph: Graph) -> bool:
+    """Whether its gate and up take turns, weights are constants, and biases are there or not."""
+    stored = [inputs[place] for place in (CODES, SCALES, DOWN_CODES, DOWN_SCALES)]
+    stored += filter(None, (inputs[BIAS], inputs[DOWN_BIAS]))
+    return (
+        (node.attrs["activation_type"], node.attrs["swiglu_fusion"]) == ("swiglu", 1)
+        and bool(inputs[BIAS]) == bool(inputs[DOWN_BIAS])
+        and all(name in graph.constants for name in stored)
+        and not any(inputs[DOWN_BIAS + 1 : ROUTER_WEIGHTS])
+        and not any(node.inputs[ROUTER_WEIGHTS + 1 :])
+    )
 
 
 def _route(node: Node, logits: str, weights: str, matcher: Matcher) -> Node | None:
@@ -147,14 +153,14 @@ def _matrices(
             f"{scales.shape} for {bits} bits in blocks of {block}, which do not fit: {ALTERED}"
         )
     name, shape = node.metadata.get(FORMAT_KEY, FORMATS[bits]), (codes.shape[1], blocks, -1)
-    made: list[list[Matrix]] = [[] for _ in range(turns)]
+    stacks: list[list[Matrix]] = [[] for _ in range(turns)]
     for expert in range(len(codes)):
         whole = codes[expert].reshape(shape), scales[expert]
-        for turn, matrices in enumerate(made):
+        for turn, matrices in enumerate(stacks):
             parts = [_rows(array, turn, turns) for array in whole]
             size = (len(parts[0]), blocks * block)
             matrices.append(PackedWeight(name, size, block, parts[0], parts[1]))
-    return [ExpertStack(tuple(matrices)) for matrices in made]
+    return [ExpertStack(tuple(matrices)) for matrices in stacks]
 
 
 def _vectors(

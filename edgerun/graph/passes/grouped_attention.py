@@ -50,28 +50,13 @@ def fuse_grouped_attention(graph: Graph) -> Graph:
 def _rewrite(
     node: Node, matcher: Matcher, tables: dict[tuple[str, str], _Frequencies | None]
 ) -> list[Node]:
-    graph, attrs = matcher.graph, node.attrs
+    attrs = node.attrs
     inputs = [*node.inputs, *[""] * (SINKS + 1)][: SINKS + 1]
     layer = _layer(inputs[PAST_KEY], inputs[PAST_VALUE])
-    counts = matcher.match(inputs[LAST], _LAST), matcher.match(inputs[TOTAL], _TOTAL)
-    known = (
-        layer is not None
-        and "scale" in attrs
-        and attrs["do_rotary"] == 1
-        and len(node.inputs) <= SINKS + 1
-        and not inputs[POSITION_IDS]
-        and not inputs[BIAS]
-        and all(count is not None and count["mask"] == "attention_mask" for count in counts)
-        and all(inputs[place] in graph.constants for place in (COS, SIN))
-        and (not inputs[SINKS] or inputs[SINKS] in graph.constants)
-    )
+    if layer is None or not _has_form(node, inputs, matcher):
+        return [node]
     pair = inputs[COS], inputs[SIN]
-    if known and pair not in tables:
-        tables[pair] = frequencies(graph.array(pair[0]), graph.array(pair[1]))
-        found = tables[pair]
-        if found is not None:
-            graph.add_constant(f"{pair[0]}/frequencies", found[0])
-    table = tables.get(pair) if known else None
+    table = _table(pair, matcher.graph, tables)
     if table is None:
         return [node]
     head_dim = 2 * len(table[0])
@@ -95,6 +80,31 @@ def _rewrite(
     sinks = [inputs[SINKS]] if inputs[SINKS] else []
     operands = (*values, inputs[V], *sinks)
     return [*nodes, Node("attention", node.name, operands, node.outputs[:1], attributes)]
+
+
+def _has_form(node: Node, inputs: list[str], matcher: Matcher) -> bool:
+    """Whether it rotates, and counts positions by the mask, as the exporter's do."""
+    constants = matcher.graph.constants
+    counts = matcher.match(inputs[LAST], _LAST), matcher.match(inputs[TOTAL], _TOTAL)
+    return (
+        "scale" in node.attrs
+        and node.attrs["do_rotary"] == 1
+        and not any((inputs[POSITION_IDS], inputs[BIAS], *node.inputs[SINKS + 1 :]))
+        and all(count is not None and count["mask"] == "attention_mask" for count in counts)
+        and all(inputs[place] in constants for place in (COS, SIN))
+        and (not inputs[SINKS] or inputs[SINKS] in constants)
+    )
+
+
+def _table(
+    pair: tuple[str, str], graph: Graph, tables: dict[tuple[str, str], _Frequencies | None]
+) -> _Frequencies | None:
+    """What a pair of tables was made of; looks at each once, and adds the frequencies."""
+    if pair not in tables:
+        tables[pair] = table = frequencies(graph.array(pair[0]), graph.array(pair[1]))
+        if table is not None:
+            graph.add_constant(f"{pair[0]}/frequencies", table[0])
+    return tables[pair]
 
 
 def _layer(*past: str) -> int | None:

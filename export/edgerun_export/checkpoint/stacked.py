@@ -139,10 +139,10 @@ class StackedExperts:
         scales = self._others.pop(name, None)
         pairs = blocks.dtype, blocks.shape[-1], scales and (scales.dtype, scales.shape)
         if pairs != ("U8", MXFP4_BLOCK // 2, ("U8", blocks.shape[:-1])):
-            found = "none" if scales is None else f"{scales.dtype} {list(scales.shape)}"
+            beside = "none" if scales is None else f"{scales.dtype} {list(scales.shape)}"
             raise CheckpointError(
                 f"tensor '{blocks.name}' is {blocks.dtype} {list(blocks.shape)} and its scales are "
-                f"{found}; expected U8 [experts, N, K / 32, 16] and one scale for each 16 bytes"
+                f"{beside}; expected U8 [experts, N, K / 32, 16] and one scale for each 16 bytes"
             )
 
     def _integers(self, part: _Part, rows: slice | None) -> tuple[I8, F32]:
