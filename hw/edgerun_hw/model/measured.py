@@ -78,10 +78,8 @@ def measured_terms(
         )
         for step, matrix in shape.steps().items()
     ]
-    output, streaming = (
-        (shape.vocabulary, shape.hidden),
-        _streaming(profile["head_gb_per_s"], clock_mhz),
-    )
+    output = shape.vocabulary, shape.hidden
+    streaming = _streaming(profile["head_gb_per_s"], clock_mhz)
     term = fabric_term(f"head ({head})", output, LARGEST[head], HEAD_BLOCK, can, streaming, 1)
     terms.append(_based(term, f"weights at {profile.quote('head_gb_per_s')}"))
     terms.append(_attention(shape, profile, context, storage))

@@ -27,8 +27,8 @@ Records = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Family:
-    """What all parts of a family have.
+class ProcessingSystem:
+    """What the processors of all parts of a family have.
 
     Attributes:
         windows: (base, bytes) of what the processors see of the logic.
@@ -39,10 +39,10 @@ class Family:
     silicon: int | None = None
 
 
-FAMILIES: Mapping[str, Family] = {
-    "zynqmp": Family(((0x8000_0000, 512 * MIB), (0xA000_0000, 512 * MIB))),
+PROCESSING_SYSTEMS: Mapping[str, ProcessingSystem] = {
+    "zynqmp": ProcessingSystem(((0x8000_0000, 512 * MIB), (0xA000_0000, 512 * MIB))),
     # slcr.PSS_IDCODE, UG585 appendix B.28
-    "zynq7": Family(((0x4000_0000, 1024 * MIB), (0x8000_0000, 1024 * MIB)), 0xF8000530),
+    "zynq7": ProcessingSystem(((0x4000_0000, 1024 * MIB), (0x8000_0000, 1024 * MIB)), 0xF8000530),
 }
 
 
@@ -57,7 +57,7 @@ class Board:
         modules: device tree names of its module and processor, which other boards have as well.
         part: as Vivado knows it, with speed and temperature grade.
         idcode: of the logic, without the silicon's revision.
-        family: key of ``FAMILIES``.
+        family: key of ``PROCESSING_SYSTEMS``.
         clock_hz: least and most that a clock of its logic may have.
     """
 
@@ -73,12 +73,12 @@ class Board:
     @property
     def windows(self) -> tuple[tuple[int, int], ...]:
         """(base, bytes) of what the processors see of the logic."""
-        return FAMILIES[self.family].windows
+        return PROCESSING_SYSTEMS[self.family].windows
 
     @property
     def silicon(self) -> int | None:
         """Address of a register with the silicon's IDCODE, where there is one."""
-        return FAMILIES[self.family].silicon
+        return PROCESSING_SYSTEMS[self.family].silicon
 
     @property
     def device(self) -> str:
