@@ -83,7 +83,7 @@ def tokens(name: str, weights: str, device: str | None, event: Event = nothing) 
 
 @pytest.fixture(scope="module")
 def expected() -> dict[tuple[str, str], list[F32]]:
-    forms = [("olmoe", "int4"), ("mixtral", "ternary"), ("qwen3_moe", "fp32")]
+    forms = [("olmoe", "int4"), ("mixtral", "ternary"), ("qwen3_moe", "fp32"), ("gpt_oss", "int4")]
     return {form: tokens(*form, None) for form in forms}
 
 
@@ -102,6 +102,7 @@ SOME = "memory=40K,link=100M"  # room for a few of OLMoE's small experts
         (("olmoe", "int4"), SOME),
         (("mixtral", "ternary"), "memory=64K,link=20M,latency=1ms"),
         (("qwen3_moe", "fp32"), "memory=8M,link=4G,latency=0us"),
+        (("gpt_oss", "int4"), "memory=60K,link=100M"),  # with biases
     ],
 )
 def test_tokens_are_those_of_the_processor_bit_for_bit(
@@ -142,7 +143,7 @@ def kill(session: Session) -> None:
 
 def garble(session: Session) -> None:
     """Other weights than were uploaded."""
-    session._memory[: session.regions.slots * session.form.nbytes] ^= 0x55
+    session._memory[: session.regions.slots * session.regions.slot_bytes] ^= 0x55
 
 
 def confuse(session: Session) -> None:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from edgerun.offload.standin.session import Session
     from edgerun.offload.standin.tally import Tally
 
-INPUTS = 5  # of a layer without biases: rows, routes, gate, up, down
 ASSUMED_MACS_S = 20e9  # of a core; replaced by what is seen
 ASSUMED_READ_BYTES_S = 10e9
 
@@ -80,11 +79,9 @@ class StandinBackend(Backend):
         return Support(True, "a process of this machine; says nothing about any GPU")
 
     def supports(self, graph: Graph, node: Node, shape: Shape) -> Support:
-        """Layers of experts without biases."""
+        """Layers of experts."""
         if node.op != "experts":
             return Support(False, "a stand-in for a GPU shares layers of experts only")
-        if any(node.inputs[INPUTS:]):
-            return Support(False, "the experts have biases")
         return self._cpu.supports(graph, node, shape)
 
     def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
@@ -147,11 +144,11 @@ class StandinBackend(Backend):
         rows, is_first = shape.rows * int(layer.node.attrs["top_k"]), self._session is None
         assert self._device is not None
         if self._session is None:
-            width = layer.form.matrices[0].shape[1]
-            self._session = Session(self._device, layer.form, width, rows, layer.node.attrs)
-            self._estimates = _assumed(layer, self._device)
+            hidden, width = layer.shape
+            self._session = Session(self._device, layer.layout, hidden, rows, layer.node.attrs)
+            self._estimates = _assumed(layer.layout.nbytes, 3 * hidden * width, self._device)
         session = self._session
-        if session.form != layer.form or session.regions.rows < rows:
+        if not session.takes(layer.layout) or session.regions.rows < rows:
             return None
         tally = next((each for each in self._tallies if each.phase is shape.phase), None)
         if tally is None:
@@ -185,15 +182,12 @@ class _Parts(Executable):
             part.close()
 
 
-def _assumed(layer: Layer, device: StandinDevice) -> Estimates:
-    """Costs before anything was seen."""
+def _assumed(nbytes: int, macs: int, device: StandinDevice) -> Estimates:
+    """Costs of an expert before anything was seen."""
     from edgerun.offload.estimates import Estimate, Estimates
 
-    nbytes = sum(layer.sizes)
-    macs = sum(form.shape[0] * form.shape[1] for form in layer.form.matrices)
-    product = nbytes / ASSUMED_READ_BYTES_S, macs / ASSUMED_MACS_S
-    upload = device.latency_s + nbytes / device.link_bytes_s
-    return Estimates(Estimate(*product), Estimate(*product), Estimate(upload))
+    cpu, there = (Estimate(nbytes / ASSUMED_READ_BYTES_S, macs / ASSUMED_MACS_S) for _ in range(2))
+    return Estimates(cpu, there, Estimate(device.latency_s + nbytes / device.link_bytes_s))
 
 
 def _elsewhere(segment: Graph, shape: Shape, options: CompileOptions) -> Executable:

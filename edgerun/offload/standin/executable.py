@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from edgerun.backends.base import NO_VALUES, CompileOptions, Executable, Shape, Values
 from edgerun.backends.cpu import CpuBackend
+from edgerun.backends.cpu.experts.layout import SlotLayout
 from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.offload.cache import Step
 from edgerun.offload.estimates import Estimates
 from edgerun.offload.places import Places, one_hot
 from edgerun.offload.schedule import Schedule, Scheduler
-from edgerun.offload.standin.memory import U8, SlotForm, arrays_of
+from edgerun.offload.standin.memory import U8
 from edgerun.offload.standin.session import Session, StandinError, same_bits
 from edgerun.offload.standin.tally import Tally
 from edgerun.state import Batch, SequenceStore
@@ -37,15 +38,15 @@ class Layer:
     Attributes:
         number: among those of the model.
         node: of the graph.
-        arrays: of each expert, as kernels read them, gate, up and down.
-        form: of these arrays.
+        slots: what belongs to each expert, as kernels read it.
+        layout: of a slot.
         places: multiplies rows of which each goes to one expert.
     """
 
     number: int
     node: Node
-    arrays: Sequence[Sequence[U8]]
-    form: SlotForm
+    slots: Sequence[U8]
+    layout: SlotLayout
     places: Executable
 
     @classmethod
@@ -67,19 +68,18 @@ class Layer:
         each = replace(node, attrs={**node.attrs, "top_k": 1})
         graph = replace(segment, nodes=[each], inputs=[*node.inputs[:2]], outputs=[*node.outputs])
         places = cpu.compile(graph, Shape.of(shape.rows * top_k), options)
-        experts = [weights.expert(number) for number in range(len(weights.table))]
-        arrays = [arrays_of(expert) for expert in experts]
-        return cls(number, node, arrays, SlotForm.of(experts[0]), places)
+        return cls(number, node, list(weights.memory), weights.layout, places)
 
     @property
     def experts(self) -> int:
         """How many there are."""
-        return len(self.arrays)
+        return len(self.slots)
 
     @property
-    def sizes(self) -> list[int]:
-        """Bytes of the arrays of an expert."""
-        return [array.nbytes for array in self.arrays[0]]
+    def shape(self) -> tuple[int, int]:
+        """Width of a row, and of an expert."""
+        width, hidden = self.layout.projections(self.slots[0])[0].weight.shape
+        return hidden, width
 
 
 @dataclass
@@ -162,7 +162,7 @@ class SharedLayer(Executable):
         x = rows.astype(np.float32)[: len(session.x)]
         session.x[: len(x)] = x
         slots = [session.slots[entry]] * len(x)
-        session.upload(entry, self._layer.arrays[0], lambda seconds: session.send(1, 0, slots))
+        session.upload(entry, self._layer.slots[0], lambda seconds: session.send(1, 0, slots))
         session.answer()
         made = session.out[: len(x)]
         cache = SequenceStore(self._options.states, 1)
@@ -223,7 +223,7 @@ class SharedLayer(Executable):
                 continue
             expert = int(command.experts[0])
             arrive = partial(self._arrive, command)
-            session.upload((number, expert), self._layer.arrays[expert], arrive)
+            session.upload((number, expert), self._layer.slots[expert], arrive)
         return commands
 
     def _send(self, command: _Command) -> None:
@@ -311,4 +311,4 @@ class SharedLayer(Executable):
         taken = places.select(here)
         expert = int(places.experts[taken[np.argmax(places.weights[taken])]])
         learn = partial(self._estimates.upload.observe, np.ones(1, np.int64))
-        session.improve((number, expert), self._layer.arrays[expert], learn)
+        session.improve((number, expert), self._layer.slots[expert], learn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,16 +17,16 @@ PIECE_BYTES = 256 << 10
 
 @dataclass(frozen=True)
 class Upload:
-    """Arrays to be copied, and who is to be told when they are there.
+    """An expert to be copied, and who is to be told when it is there.
 
     Attributes:
-        source: in main memory.
-        target: in the stand-in's.
+        source: its slot in main memory.
+        target: that of the stand-in.
         then: called with the seconds that it took, by the link's thread.
     """
 
-    source: Sequence[U8]
-    target: Sequence[U8]
+    source: U8
+    target: U8
     then: Callable[[float], None]
 
 
@@ -66,15 +66,14 @@ class Link:
         while (upload := self._waiting.get()) is not None and not self._stopped:
             begin = time.monotonic()
             due = begin + self._latency_s
-            for source, target in zip(upload.source, upload.target, strict=True):
-                for start in range(0, len(source), PIECE_BYTES):
-                    piece = source[start : start + PIECE_BYTES]
-                    np.copyto(target[start : start + PIECE_BYTES], piece)
-                    due += len(piece) / self._bytes_s
-                    self.nbytes += len(piece)
-                    self._pace(due)
-                    if self._stopped:
-                        return
+            for start in range(0, len(upload.source), PIECE_BYTES):
+                piece = upload.source[start : start + PIECE_BYTES]
+                np.copyto(upload.target[start : start + len(piece)], piece)
+                due += len(piece) / self._bytes_s
+                self.nbytes += len(piece)
+                self._pace(due)
+                if self._stopped:
+                    return
             upload.then(time.monotonic() - begin)
 
     def _pace(self, due: float) -> None:

@@ -6,6 +6,7 @@ It answers each with an ``Answer``. What it cannot do is an answer, too, and the
 
 from __future__ import annotations
 
+import pickle
 import sys
 import time
 from collections.abc import Mapping
@@ -37,10 +38,12 @@ class Setup(msgspec.Struct, frozen=True):
 
     Attributes:
         regions: of its memory.
+        layout: of a slot, pickled.
         attributes: of the layers, see ``ops/experts.py``.
     """
 
     regions: Regions
+    layout: bytes
     attributes: Mapping[str, Any]
 
 
@@ -96,7 +99,7 @@ class Multiplier:
         slots = [regions.slot(self._memory, slot) for slot in range(regions.slots)]
         backend = CpuBackend()
         backend.configure({"threads": 1})
-        backend.use_experts(SlotExperts(ExpertWeights.of(regions.form.layout, slots)))
+        backend.use_experts(SlotExperts(ExpertWeights.of(pickle.loads(setup.layout), slots)))
         graph = _graph(setup.attributes, regions)
         options = CompileOptions(NO_STATE)
         sizes = sorted({min(FEW_PLACES, regions.rows), regions.rows})

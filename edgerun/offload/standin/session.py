@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import logging
 import os
+import pickle
 import select
 import subprocess
 import sys
@@ -24,13 +25,14 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
+from edgerun.backends.cpu.experts.layout import SlotLayout
 from edgerun.errors import BackendError
 from edgerun.offload.cache import Access, ExpertCache, Step
 from edgerun.offload.policies.base import Entry
 from edgerun.offload.policies.registry import policies
 from edgerun.offload.standin.device import StandinDevice
 from edgerun.offload.standin.link import Link, Upload
-from edgerun.offload.standin.memory import U8, Regions, SlotForm, make_memory
+from edgerun.offload.standin.memory import U8, Regions, make_memory
 from edgerun.offload.standin.process import CHILD, Answer, Command, Setup
 
 logger = logging.getLogger(__name__)
@@ -47,10 +49,10 @@ class StandinError(BackendError):
 
 
 class Session:
-    """One process, shared by all layers of a model that have the same form.
+    """One process, shared by all layers of a model whose slots are alike.
 
     Attributes:
-        form: of an expert.
+        layout: of a slot.
         failure: why the stand-in is not used any more, or "".
         resets: how often a new process took the place of one that failed.
         cache: which experts have slots.
@@ -63,7 +65,7 @@ class Session:
     def __init__(
         self,
         device: StandinDevice,
-        form: SlotForm,
+        layout: SlotLayout,
         width: int,
         rows: int,
         attributes: Mapping[str, Any],
@@ -72,7 +74,7 @@ class Session:
 
         Args:
             device: what was asked for.
-            form: of an expert.
+            layout: of a slot.
             width: of a row.
             rows: that go to the device in one command.
             attributes: of the layers.
@@ -80,15 +82,16 @@ class Session:
         Raises:
             StandinError: its memory has not room for one expert.
         """
-        count = device.memory_bytes // form.nbytes
+        count = device.memory_bytes // layout.nbytes
         if count < 1:
+            needed = -(-layout.nbytes // 1024)
             raise StandinError(
                 f"the stand-in has {device.memory_bytes / 1e6:.3f} MB of memory and an expert "
-                f"takes {form.nbytes / 1e6:.3f}: give it memory={-(-form.nbytes // 1024)}K or more"
+                f"takes {layout.nbytes / 1e6:.3f}: give it memory={needed}K or more"
             )
-        self.form, self.device = form, device
+        self.layout, self.device = layout, device
         self.failure, self.resets, self.patience_s = "", 0, ANSWER_S
-        self.regions = Regions(form, count, rows, width)
+        self.regions = Regions(layout.nbytes, count, rows, width)
         self._attributes = attributes
         self._test: Callable[[], None] = lambda: None
         self._process: subprocess.Popen[bytes] | None = None
@@ -118,6 +121,11 @@ class Session:
                 raise
         return None
 
+    def takes(self, layout: SlotLayout) -> bool:
+        """Whether slots are of this layout."""
+        mine = self.layout
+        return (mine.matrices, mine.biases) == (layout.matrices, layout.biases)
+
     @property
     def uploaded_bytes(self) -> int:
         """Bytes that went over the link so far."""
@@ -129,7 +137,7 @@ class Session:
         self._give_slots(access)
         return access
 
-    def upload(self, entry: Entry, arrays: Sequence[U8], then: Callable[[float], None]) -> None:
+    def upload(self, entry: Entry, source: U8, then: Callable[[float], None]) -> None:
         """Queues the upload of an expert into its slot."""
 
         def arrive(seconds: float) -> None:
@@ -137,9 +145,9 @@ class Session:
             then(seconds)
 
         slot = self.regions.slot(self._memory, self.slots[entry])
-        self._link.start(Upload(arrays, self.form.parts(slot), arrive))
+        self._link.start(Upload(source, slot, arrive))
 
-    def improve(self, entry: Entry, arrays: Sequence[U8], then: Callable[[float], None]) -> None:
+    def improve(self, entry: Entry, source: U8, then: Callable[[float], None]) -> None:
         """Uploads an expert that nobody waits for, if it is worth more than one that has a slot."""
         access = self.cache.exchange(entry)
         if access is None:
@@ -151,7 +159,7 @@ class Session:
             self.due_s = 0.0
             then(seconds)
 
-        self.upload(entry, arrays, arrive)
+        self.upload(entry, source, arrive)
 
     def is_uploading(self) -> bool:
         """Whether an upload is under way that nobody waits for.
@@ -216,7 +224,7 @@ class Session:
         finally:
             os.close(descriptor)
         assert self._process.stdin is not None
-        setup = msgspec.json.encode(Setup(regions, self._attributes))
+        setup = msgspec.json.encode(Setup(regions, pickle.dumps(self.layout), self._attributes))
         self._process.stdin.write(setup + b"\n")
         self._process.stdin.flush()
         self._answer(START_S)

@@ -153,6 +153,8 @@ class SlotLayout:
     """Where the arrays of an expert lie in a slot.
 
     Attributes:
+        matrices: what they are.
+        biases: of each matrix, or nothing.
         nbytes: of a slot, a multiple of ``ALIGNMENT``.
     """
 
@@ -160,8 +162,8 @@ class SlotLayout:
         self, matrices: Sequence[MatrixForm], biases: Sequence[BiasForm | None] = ()
     ) -> None:
         """Puts arrays one after the other, each on a cache line; biases come last."""
-        self._matrices = tuple(matrices)
-        self._biases = tuple(biases) or (None,) * len(matrices)
+        self.matrices = tuple(matrices)
+        self.biases = tuple(biases) or (None,) * len(matrices)
         self._forms: list[Form] = [*matrices, *(bias for bias in biases if bias is not None)]
         self._offsets: list[dict[str, int]] = []
         self.nbytes = 0
@@ -177,9 +179,9 @@ class SlotLayout:
         """The matrices of the expert that lies in a slot, uint8 ``[nbytes]`` or more."""
         arrays, found = self._arrays(slot), []
         of_biases = iter(zip(arrays, self._offsets, strict=True))
-        for _ in self._matrices:
+        for _ in self.matrices:
             next(of_biases)
-        for place, (form, bias) in enumerate(zip(self._matrices, self._biases, strict=True)):
+        for place, (form, bias) in enumerate(zip(self.matrices, self.biases, strict=True)):
             own, offsets = arrays[place], self._offsets[place]
             bias_array, bias_offset = ({}, {}) if bias is None else next(of_biases)
             view = form.view(own)
