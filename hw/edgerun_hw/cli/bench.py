@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgerun.cli.screen.messages import say
+from edgerun.errors import InputError
 
 if TYPE_CHECKING:
+    from edgerun_hw.model.profile import Profile
     from edgerun_hw.overlay.geometry import Geometry
 
 # Of BitNet-2B-4T: attention's output, and down; one that no geometry divides evenly.
@@ -34,6 +36,9 @@ _Profile = Annotated[
         help="Rates measured on a board: a profile's name, or a file that ends in .json.",
     ),
 ]
+_Storage = Annotated[
+    str, typer.Option("--kv-cache", help="How keys and values are stored: int8 or fp16.")
+]
 _Simulate = Annotated[
     bool, typer.Option("--simulate/--no-simulate", help="Count cycles in the simulated RTL.")
 ]
@@ -50,60 +55,78 @@ def bench(
     context: _Context = 1024,
     clock: _Clock = None,
     profile: _Profile = "kv260",
+    kv_cache: _Storage = "int8",
     simulate: _Simulate = True,
     as_json: _Json = False,
 ) -> None:
     """Prints cycles that were simulated and tokens per second that are modelled."""
-    from edgerun.cli.screen.tables import print_rows
     from edgerun_hw.build.boards import load_board
     from edgerun_hw.devices.simulated import geometry_named
-    from edgerun_hw.model import measured, tokens
-    from edgerun_hw.model.cycles import Assumptions
+    from edgerun_hw.model.measured import STORAGE
     from edgerun_hw.model.profile import load_profile
 
     chosen, rates = geometry_named(geometry), load_profile(profile)
-    board = load_board(rates.board)
-    mhz = clock or float(board.pl_clock_mhz)
-    assumptions = Assumptions(clock_mhz=mhz)
-    simulated = _measure(chosen) if simulate else []
-    bound = tokens.comparison(chosen, assumptions, context=context)
-    rows = measured.measured_comparison(chosen, rates, mhz)
-    terms = {
-        model: tokens.term_table(
-            measured.measured_terms(shape, chosen, rates, mhz, context=context), measured.LABEL
-        )
-        for model, shape in tokens.SHAPES.items()
+    mhz = clock or float(load_board(rates.board).pl_clock_mhz)
+    if kv_cache not in STORAGE:
+        raise InputError(f"--kv-cache {kv_cache!r} is not modelled: there are {', '.join(STORAGE)}")
+    report = {
+        "geometry": geometry,
+        "context": context,
+        "kv_cache": kv_cache,
+        "simulated": _measure(chosen) if simulate else [],
+        **_modelled(chosen, rates, mhz, context, kv_cache),
     }
     if as_json:
-        report = {
-            "geometry": geometry,
-            "simulated": simulated,
-            "bound": bound,
-            "bound_terms": {
-                model: tokens.term_table(
-                    tokens.token_terms(shape, chosen, assumptions, context=context)
-                )
-                for model, shape in tokens.SHAPES.items()
-            },
-            "modelled": rows,
-            "terms": terms,
-            "profile": asdict(rates),
-            "assumptions": asdict(assumptions),
-            "context": context,
-        }
         print(json.dumps(report, ensure_ascii=False))
-        return
-    if simulated:
+    else:
+        _show(report)
+
+
+def _modelled(
+    geometry: Geometry, rates: Profile, mhz: float, context: int, storage: str
+) -> dict[str, Any]:
+    """Tokens per second and terms, with measured rates and as a bound."""
+    from edgerun_hw.model import measured, tokens
+    from edgerun_hw.model.cycles import Assumptions
+
+    assumptions = Assumptions(clock_mhz=mhz)
+    terms, bound_terms = {}, {}
+    for model, shape in tokens.SHAPES.items():
+        of_token = measured.measured_terms(
+            shape, geometry, rates, mhz, context=context, storage=storage
+        )
+        terms[model] = tokens.term_table(of_token, measured.LABEL)
+        bound_terms[model] = tokens.term_table(
+            tokens.token_terms(shape, geometry, assumptions, context=context)
+        )
+    return {
+        "assumptions": asdict(assumptions),
+        "bound": tokens.comparison(geometry, assumptions, context=context),
+        "bound_basis": f"{tokens.LABEL}: {assumptions}",
+        "bound_terms": bound_terms,
+        "profile": asdict(rates),
+        "modelled": measured.measured_comparison(geometry, rates, mhz, storage=storage),
+        "modelled_basis": measured.LABEL,
+        "terms": terms,
+    }
+
+
+def _show(report: dict[str, Any]) -> None:
+    from edgerun.cli.screen.tables import print_rows
+
+    geometry, context, profile = report["geometry"], report["context"], report["profile"]
+    if report["simulated"]:
         print(f"geometry {geometry}, cycles simulated by Verilator")
-        print_rows(simulated)
+        print_rows(report["simulated"])
+    print(f"geometry {geometry}, {context} tokens of context, a bound; {report['bound_basis']}")
+    print_rows(report["bound"])
     print(
-        f"geometry {geometry}, {context} tokens of context, a bound; {tokens.LABEL}: {assumptions}"
+        f"geometry {geometry}, {report['assumptions']['clock_mhz']:g} MHz, {report['kv_cache']} "
+        f"keys and values, rates of {profile['title']} ({profile['source']})"
     )
-    print_rows(bound)
-    print(f"geometry {geometry}, {mhz:g} MHz, rates of {rates.title} ({rates.source})")
-    print_rows(rows)
-    for model, table in terms.items():
-        print(f"{model}: every term of a token at {context} tokens ({measured.LABEL})")
+    print_rows(report["modelled"])
+    for model, table in report["terms"].items():
+        print(f"{model}: every term of a token at {context} tokens ({report['modelled_basis']})")
         print_rows(table)
 
 

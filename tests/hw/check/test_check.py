@@ -289,6 +289,13 @@ def test_bench_takes_the_clock_that_the_board_asks_for(run):
     assert report["assumptions"]["clock_mhz"] == load_board(report["profile"]["board"]).pl_clock_mhz
 
 
+def test_bench_states_how_keys_and_values_are_stored(run):
+    out = run("bench", "--no-simulate", "--kv-cache", "fp16")[1]
+    assert "250 MHz, fp16 keys and values" in out and "attention (fp16 keys and values)" in out
+    code, out, err = run("bench", "--no-simulate", "--kv-cache", "int3")
+    assert code == 2 and out == "" and "there are int8, fp16" in err
+
+
 def test_bench_refuses_a_profile_that_is_not_there(run):
     code, out, err = run("bench", "--no-simulate", "--profile", "kv261")
     assert code == 2 and out == "" and "no profile 'kv261'" in err
