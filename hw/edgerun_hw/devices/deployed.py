@@ -24,6 +24,7 @@ from edgerun_hw.deploy.broker.transaction import Changer
 from edgerun_hw.deploy.errors import PackageError
 from edgerun_hw.deploy.hardware import read_xsa
 from edgerun_hw.devices import pynq
+from edgerun_hw.overlay import register_map as regs
 from edgerun_hw.overlay.port import Overlay
 
 FORCE = ",force"
@@ -79,6 +80,13 @@ def _checked(system: System, changer: Changer) -> Manifest:
     policy = read_policy(system)
     board, folder = board_of(system, policy), store.folder(active)
     manifest = check_application(system, folder, active.name, active.digest, board, policy)
+    major = regs.VERSION_MAJOR.of(manifest.version)
+    if (manifest.identity, major) != (regs.ID_VALUE, regs.VERSION_MAJOR_VALUE):
+        raise InputError(
+            f"{active.name} has register map {major} of ID {manifest.identity:#010x}, and this "
+            f"edgerun drives map {regs.VERSION_MAJOR_VALUE} of {regs.ID_VALUE:#010x}: build, "
+            "package and deploy it again"
+        )
     check_state(system)
     settings.check_rates(system, manifest.clocks, manifest.board.family)
     if manifest.description not in manifest.files:

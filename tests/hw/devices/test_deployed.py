@@ -15,6 +15,7 @@ from edgerun.env import settings
 from edgerun.errors import InputError
 from edgerun.llm.llm import load
 from edgerun_hw.board_side.devices import name_for_pynq
+from edgerun_hw.deploy.bitstream import parse_bit, to_bin
 from edgerun_hw.deploy.broker.application.store import JOURNAL
 from edgerun_hw.deploy.broker.board.loader import FIRMWARE, MANAGER, OVERLAYS
 from edgerun_hw.deploy.broker.board.settings import rate_file
@@ -24,7 +25,7 @@ from edgerun_hw.deploy.emulate.example_bit import example_bit
 from edgerun_hw.devices import deployed, pynq
 from edgerun_hw.devices.client import WorkerClient
 from edgerun_hw.devices.registry import find_device
-from tests.hw.deploy.harness import KV260, Quick, board, deploy
+from tests.hw.deploy.harness import KV260, Quick, board, deploy, resealed
 
 NAME = "edgerun-tlmm"
 
@@ -147,6 +148,20 @@ def test_package_without_a_description_is_refused(this_board: Path, monkeypatch,
     files["manifest.json"] = json.dumps(manifest).encode()
     assert deploy(this_board, files).is_confirmed
     with pytest.raises(InputError, match="has no hardware description: package it again"):
+        deployed.find_deployed()
+
+
+@pytest.mark.parametrize("changes", [{"version": 0x0002_0000}, {"id": 0x1234_5678}])
+def test_package_of_another_register_map_is_refused(this_board: Path, second, changes) -> None:
+    manifest = json.loads(second["manifest.json"])
+    manifest["registers"] |= changes
+    registers = [manifest["registers"][name] for name in ("id", "version")]
+    bit = example_bit(KV260, 4, identity=registers[0], version=registers[1])
+    files = {**second, f"{NAME}.bit.bin": to_bin(parse_bit(bit).data)}
+    files["manifest.json"] = json.dumps(manifest).encode()
+    changed = resealed(files, {f"{NAME}.bit.bin": files[f"{NAME}.bit.bin"]})
+    assert deploy(this_board, changed).is_confirmed
+    with pytest.raises(InputError, match="register map .* build, package and deploy it again"):
         deployed.find_deployed()
 
 

@@ -16,12 +16,17 @@ MARK = 0x5445_5354
 
 
 def example_bit(
-    board: Board, seed: int = 0, words: int = 600, identity: int = ID_VALUE, part: str | None = None
+    board: Board,
+    seed: int = 0,
+    words: int = 600,
+    identity: int = ID_VALUE,
+    part: str | None = None,
+    version: int = VERSION_VALUE,
 ) -> bytes:
     """A small .bit file for tests: right in form and checksum, without a design in it."""
     generator = np.random.default_rng(seed)
     frames = generator.integers(0, 1 << 32, words, np.uint32)
-    frames[:3] = MARK, identity, VERSION_VALUE
+    frames[:3] = MARK, identity, version
     stream = [0xFFFFFFFF] * 8 + [configuration.BUS_WIDTH, 0x11220044, 0xFFFFFFFF]
     stream += [configuration.SYNC, 0x20000000]
     crc = 0
