@@ -44,7 +44,7 @@ def board(root: Path) -> Iterator[Finding]:
         yield Finding("board", "model", "missing", model, advice)
     else:
         yield Finding("board", "model", "ready", f"{model}: {match.name} ({match.part})")
-        yield from _processors(match)
+        yield from _system(root, match)
     state = text_of(root / MANAGER / "state") or "unknown"
     works = state in ("operating", "unknown", "power up", "power off")
     advice = "" if works else "program it again: `edgerun fpga rollback`"
@@ -56,9 +56,13 @@ def board(root: Path) -> Iterator[Finding]:
     yield Finding("board", "applications", "ready" if applications else "missing", text, advice)
 
 
-def _processors(match: Board) -> Iterator[Finding]:
-    """Whether the board's processors can run edgerun."""
+def _system(root: Path, match: Board) -> Iterator[Finding]:
+    """Which system the board runs, and whether its processors can run edgerun."""
     described = load_board(match.name)
+    lines = text_of(root / "etc/os-release").splitlines()
+    titles = [line.partition("=")[2] for line in lines if line.startswith("PRETTY_NAME=")]
+    advice = f"docs/fpga-bringup.md is about {described.image}"
+    yield Finding("board", "system", "ready", titles[0].strip('"') if titles else "unknown", advice)
     if described.remote_only:
         advice = (
             f"{described.remote_only}: run edgerun on another machine, with "

@@ -85,6 +85,15 @@ def test_doctor_looks_for_what_pynq_allocates_through(tmp_path):
     assert found(root, "XRT").found == "/usr/lib/aarch64-linux-gnu/libxrt_core.so.2"
 
 
+def test_doctor_names_the_image_that_bringing_up_is_about(tmp_path):
+    root = board_root(tmp_path)
+    assert found(root, "system").found == "unknown"
+    (root / "etc").mkdir()
+    (root / "etc/os-release").write_text('NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 22.04.4 LTS"\n')
+    item = found(root, "system")
+    assert item.found == "Ubuntu 22.04.4 LTS" and "Kria-PYNQ 3.0.1" in item.advice
+
+
 def test_doctor_says_whose_processors_cannot_run_edgerun(tmp_path):
     item = found(board_root(tmp_path / "z2", compatible="tul,pynq-z2"), "processors")
     assert "ARMv7" in item.advice and "--device pynq-remote" in item.advice
