@@ -39,6 +39,7 @@ DTYPES: dict[int, type[np.generic]] = {
     10: np.float16,
     11: np.float64,
 }
+ITEM_BYTES = {dtype: np.dtype(dtype).itemsize for dtype in DTYPES.values()}
 MAX_MODEL_BYTES = 2**31 - 1  # a protobuf message cannot be larger
 
 
@@ -112,7 +113,7 @@ def _tensor(tensor: Any, files: ExternalFiles) -> NDArray[Any]:
     shape = tuple(tensor.dims[:])
     if min(shape, default=0) < 0:
         raise BundleError(f"tensor '{tensor.name}' has the impossible shape {shape}")
-    length = math.prod(shape) * np.dtype(dtype).itemsize
+    length = math.prod(shape) * ITEM_BYTES[dtype]
     if tensor.data_location == EXTERNAL:
         raw: Any = read_external(tensor, files, length)
     elif tensor.HasField("raw_data"):

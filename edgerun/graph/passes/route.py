@@ -39,9 +39,11 @@ def fuse_routes(graph: Graph) -> Graph:
     if not any(node.op == "ScatterElements" for node in graph.nodes):
         return graph
     matcher = Matcher(graph)
-    return graph.with_nodes(
+    # Constants are left to the next pass: there are as many as nodes.
+    nodes = [
         _rewrite(node, matcher) if node.op == "ScatterElements" else node for node in graph.nodes
-    )
+    ]
+    return replace(graph, nodes=nodes)
 
 
 def _rewrite(node: Node, matcher: Matcher) -> Node:
