@@ -87,11 +87,15 @@ class ExpertMemory:
         nbytes: that they may take.
         make_policy: makes what says which of them leaves, ``edgerun.offload.policies``.
         patience_s: how long a call may wait for a read.
+        direct: whether they are read past the system's cache, where that is possible.
+        readers: threads that read at a time.
     """
 
     nbytes: int
     make_policy: Callable[[], Any]
     patience_s: float = 10.0
+    direct: bool = True
+    readers: int = 2
 
 
 class Progress(Protocol):
@@ -203,6 +207,37 @@ class Handover:
     overlapped_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertReads:
+    """What became of the experts that calls needed so far, where not all are in memory.
+
+    Attributes:
+        hits: of them were in memory.
+        misses: were not.
+        read_bytes: read from the disk.
+        waited_s: seconds in which a thread or more waited for them.
+    """
+
+    hits: int
+    misses: int
+    read_bytes: int
+    waited_s: float
+
+    def since(self, before: ExpertReads) -> ExpertReads:
+        """What became of those since an earlier moment."""
+        return ExpertReads(
+            self.hits - before.hits,
+            self.misses - before.misses,
+            self.read_bytes - before.read_bytes,
+            self.waited_s - before.waited_s,
+        )
+
+    @property
+    def hit_share(self) -> float:
+        """Of the experts that were needed, how many were in memory."""
+        return self.hits / max(1, self.hits + self.misses)
+
+
 class Backend(ABC):
     """A way to run graph nodes on some device.
 
@@ -310,6 +345,10 @@ class Backend(ABC):
 
     def handover(self) -> Handover | None:
         """What moving keys and values took so far; None where none are moved."""
+        return None
+
+    def expert_reads(self) -> ExpertReads | None:
+        """What became of experts so far; None where all of them are in memory."""
         return None
 
     def report(self) -> Report | None:

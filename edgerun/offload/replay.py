@@ -32,3 +32,19 @@ def count_hits(steps: Iterable[Step], capacity: int, policy: Policy) -> int:
     """
     cache = ExpertCache(capacity, policy)
     return sum(len(step.experts) - len(cache.access(step).missing) for step in steps)
+
+
+def layer_hit_shares(trace: Trace, capacity: int, policy: Policy) -> list[float]:
+    """Hits per use in each layer of a trace, in one cache that is empty at first for all of them.
+
+    Raises:
+        InputError: the cache is too small for a step.
+    """
+    cache = ExpertCache(capacity, policy)
+    layers = [steps_of(trace, place) for place in range(len(trace.layers))]
+    uses, hits = [0] * len(layers), [0] * len(layers)
+    for steps in zip(*layers, strict=True):
+        for place, step in enumerate(steps):
+            uses[place] += len(step.experts)
+            hits[place] += len(step.experts) - len(cache.access(step).missing)
+    return [hit / max(1, use) for hit, use in zip(hits, uses, strict=True)]

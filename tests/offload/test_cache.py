@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import OrderedDict
 from collections.abc import Iterator
 from functools import cache
@@ -20,11 +21,12 @@ from edgerun.offload.policies.lrfu import LeastRecentlyFrequentlyUsed
 from edgerun.offload.policies.lru import LeastRecentlyUsed
 from edgerun.offload.policies.mrs import MinusRecentScore
 from edgerun.offload.policies.registry import policies
+from edgerun.offload.policies.scan_lru import ScanResistant
 from edgerun.offload.policies.static import Static
 from edgerun.offload.replay import count_hits
 
 EXPERTS = 6
-NAMES = ["lfu", "lru", "lrfu", "mrs", "static"]
+NAMES = ["lfu", "lru", "lrfu", "mrs", "scan_lru", "static"]
 
 
 @st.composite
@@ -101,6 +103,32 @@ def most_hits(capacity: int, steps: tuple[Step, ...]) -> int:
         )
 
     return best(0, frozenset())
+
+
+def test_prompts_take_nothing_from_replies() -> None:
+    """Of eight layers half of the experts stay where they are, while a prompt needs all."""
+    layers, missing = range(8), {}
+    prompt = [Step(layer, tuple(range(EXPERTS)), (1.0,) * EXPERTS) for layer in layers]
+    for policy in (LeastRecentlyUsed(), ScanResistant()):
+        rng, experts = random.Random(0), ExpertCache(8 * EXPERTS // 2, policy)
+        for _ in range(20):
+            for layer in layers:
+                experts.access(Step(layer, tuple(rng.sample(range(EXPERTS), 2)), (1.0, 1.0)))
+        before = experts.resident
+        read = sum(len(experts.access(step).missing) for step in prompt)
+        missing[type(policy)] = read, len(before - experts.resident)
+    assert missing[LeastRecentlyUsed][0] >= 8 * EXPERTS * 7 // 8
+    read, left = missing[ScanResistant]
+    assert read <= 8 * EXPERTS // 2 + EXPERTS  # what was missing, and for room in the first layer
+    assert left <= EXPERTS
+
+
+def test_steps_of_tokens_are_those_of_lru() -> None:
+    rng = random.Random(0)
+    steps = [Step(0, tuple(rng.sample(range(8), 3)), (1.0,) * 3) for _ in range(200)]
+    steps.insert(0, Step(0, (7,), (1.0,)))  # how many there are
+    both = [count_hits(steps, 5, policy()) for policy in (LeastRecentlyUsed, ScanResistant)]
+    assert both[0] == both[1]
 
 
 @given(runs())

@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edgerun.backends.base import Backend, CompileOptions, Executable, ExpertMemory, Shape, Support
+from edgerun.backends.base import (
+    Backend,
+    CompileOptions,
+    Executable,
+    ExpertMemory,
+    ExpertReads,
+    Report,
+    Shape,
+    Support,
+)
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import input_shapes
 from edgerun.kernels.host.cores import worker_threads
@@ -113,6 +122,31 @@ class CpuBackend(Backend):
 
         activations = str(node.attrs.get("activations", ""))
         return weight_bytes(graph.constants[name], activations, trits=self._options.trits)
+
+    def expert_bytes(self, graph: Graph, node: Node) -> int:
+        """Bytes that one expert of a layer takes in memory."""
+        from edgerun.backends.cpu.experts.weights import ExpertStore
+        from edgerun.kernels.isa import selected_isa
+
+        return ExpertStore(selected_isa()).slot_bytes(graph, node)
+
+    def expert_reads(self) -> ExpertReads | None:
+        """What became of experts so far; None where all of them are in memory."""
+        stream = self._shared.experts.stream if self._shared else None
+        return None if stream is None else stream.reads()
+
+    def report(self) -> Report | None:
+        """Experts that were needed, and those that had to be read."""
+        reads = self.expert_reads()
+        if reads is None or not reads.hits + reads.misses:
+            return None
+        row = {
+            "needed": reads.hits + reads.misses,
+            "in memory": f"{reads.hit_share:.1%}",
+            "read": f"{reads.read_bytes / 1e9:.3f} GB",
+            "waited": f"{reads.waited_s:.3f} s",
+        }
+        return Report("experts that are read while the model runs, measured", [row])
 
     def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
         """Binds the segment to kernels."""

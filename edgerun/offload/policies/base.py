@@ -17,7 +17,14 @@ Rank: TypeAlias = tuple[float, ...]
 
 
 class Policy(ABC):
-    """Ranks experts by what it saw; the same steps lead to the same ranks."""
+    """Ranks experts by what it saw; the same steps lead to the same ranks.
+
+    Attributes:
+        is_timeless: the rank of an expert changes when it is used, and at no other time; then the
+            lowest is found without looking at all.
+    """
+
+    is_timeless: bool = False
 
     @abstractmethod
     def use(self, layer: int, experts: Sequence[int], scores: Sequence[float]) -> None:

@@ -10,6 +10,8 @@ from edgerun.offload.policies.base import Entry, Policy, Rank
 class LeastRecentlyUsed(Policy):
     """Remembers the order of uses, that within a step included."""
 
+    is_timeless = True
+
     def __init__(self) -> None:
         self._clock = 0
         self._used: dict[Entry, int] = {}

@@ -218,10 +218,13 @@ def test_a_file_that_is_replaced_while_it_is_used_does_not_matter(
     shutil.copytree(folder, own)
     file = data_file(own)
 
+    one_reader = threading.Lock()
+
     def exchange() -> None:
-        if not (tmp_path / "old").exists():
-            file.rename(tmp_path / "old")
-            file.write_bytes(b"something else")
+        with one_reader:
+            if not (tmp_path / "old").exists():
+                file.rename(tmp_path / "old")
+                file.write_bytes(b"something else")
 
     with loaded(own) as llm:
         faults.act, faults.from_read = staticmethod(exchange), 25

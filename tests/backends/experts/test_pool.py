@@ -77,7 +77,7 @@ class Alone(World):
             self.pool.finish(read)
 
 
-@pytest.mark.parametrize("name", ["lfu", "lrfu", "lru", "mrs", "static"])
+@pytest.mark.parametrize("name", sorted(policies()))
 def test_the_pool_holds_what_a_cache_of_its_size_would(name: str) -> None:
     """What ``tools.bench.policies`` predicts from a trace is what happens."""
     chance = random.Random(7)

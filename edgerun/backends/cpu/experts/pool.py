@@ -12,16 +12,25 @@ test can let the other side go on in between, at any place.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from heapq import nsmallest
+from heapq import heapify, heappop, heappush, nsmallest
 from typing import Protocol, TypeAlias
 
 Entry: TypeAlias = tuple[int, int]  # layer, expert
+Worth: TypeAlias = tuple[float, ...]
+
+MOST_NOTES = 8  # of an expert, most of them out of date
 
 
 class Eviction(Protocol):
-    """Says who leaves; ``edgerun.offload.policies`` has such."""
+    """Says who leaves; ``edgerun.offload.policies`` has such.
+
+    Attributes:
+        is_timeless: the rank of an expert changes when it is used, and at no other time.
+    """
+
+    is_timeless: bool
 
     def use(self, layer: int, experts: Sequence[int], scores: Sequence[float]) -> None:
         """A layer needs some experts, each once; a score is the weight of an expert's result."""
@@ -84,6 +93,7 @@ class Pool:
         self._free = list(range(slots))
         self._resident: dict[Entry, int] = {}
         self._reading: dict[Entry, int] = {}
+        self._order: list[tuple[Worth, Entry]] = []  # a heap; what is out of date is noted again
         self._unused: set[Entry] = set()  # that were wished for, and not needed so far
         self._missing: deque[Entry] = deque()
         self._wished: deque[Entry] = deque()
@@ -117,6 +127,7 @@ class Pool:
         """An expert lies in its slot."""
         del self._reading[read.entry]
         self._resident[read.entry] = read.slot
+        self._note([read.entry])
         self._words.publish(read.entry, read.slot)
 
     def fail(self, read: Read) -> bool:
@@ -160,6 +171,7 @@ class Pool:
         self._make_room(len(self._missing))
         self._unused.difference_update(entries)
         self._policy.use(post.layer, post.experts, post.scores)
+        self._note(entry for entry in entries if entry in self._resident)
 
     def _is_absent(self, entry: Entry) -> bool:
         return entry not in self._resident and entry not in self._reading
@@ -185,7 +197,7 @@ class Pool:
         """Lets experts leave until so many slots are free, or nobody else may."""
         excess = slots - len(self._free)
         if excess > 0:
-            for entry in nsmallest(excess, self._evictable(), key=self._worth):
+            for entry in self._lowest(excess):
                 if not self._words.evict(entry, self._seen):
                     return  # there are new posts, which may need it
                 self._free.append(self._resident.pop(entry))
@@ -194,9 +206,33 @@ class Pool:
                 else:
                     self._policy.leave(entry)
 
-    def _evictable(self) -> Collection[Entry]:
-        """Who is in memory, and not needed by the layer that runs."""
-        return self._resident.keys() - self._needed()
+    def _lowest(self, count: int) -> list[Entry]:
+        """Those that are in memory and not needed by the layer that runs, the lowest first.
+
+        To rank them all would take longer than to read one.
+        """
+        needed = self._needed()
+        if not self._policy.is_timeless:
+            return nsmallest(count, self._resident.keys() - needed, key=self._worth)
+        lowest: dict[Entry, None] = {}
+        taken = []
+        while self._order and len(lowest) < count:
+            worth, entry = heappop(self._order)
+            if entry in self._resident and worth == self._worth(entry):
+                taken.append((worth, entry))
+                if entry not in needed:
+                    lowest[entry] = None
+        for each in taken:
+            heappush(self._order, each)
+        return list(lowest)
+
+    def _note(self, entries: Iterable[Entry]) -> None:
+        """Takes note of what experts in memory are worth now."""
+        for entry in entries:
+            heappush(self._order, (self._worth(entry), entry))
+        if len(self._order) > MOST_NOTES * (len(self._resident) + 1):
+            self._order = [(self._worth(entry), entry) for entry in self._resident]
+            heapify(self._order)
 
     def _needed(self) -> set[Entry]:
         """What the layer that runs is not done with."""
@@ -205,6 +241,6 @@ class Pool:
             return set()
         return {(post.layer, expert) for expert in post.experts[self._words.done(post.layer) :]}
 
-    def _worth(self, entry: Entry) -> tuple[float, ...]:
+    def _worth(self, entry: Entry) -> Worth:
         is_used = entry not in self._unused
         return (is_used, *(self._policy.rank(entry) if is_used else ()), *entry)

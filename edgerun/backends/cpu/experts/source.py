@@ -34,16 +34,18 @@ class Buffer:
 
 
 class OpenFiles:
-    """Files of weights, each opened once for direct reads."""
+    """Files of weights, each opened once more."""
 
-    def __init__(self) -> None:
-        """None is open yet."""
+    def __init__(self, *, direct: bool) -> None:
+        """None is open yet; they are to be read past the system's cache if ``direct``."""
+        self._direct = direct
         self._files: dict[int, tuple[MappedFile, DirectFile]] = {}
 
-    def direct(self, file: MappedFile) -> DirectFile:
-        """A mapped file for direct reads."""
+    def open(self, file: MappedFile) -> DirectFile:
+        """A mapped file for reading its pieces."""
         if id(file) not in self._files:
-            self._files[id(file)] = file, DirectFile(file.descriptor, file.check)
+            opened = DirectFile(file.descriptor, file.check, direct=self._direct)
+            self._files[id(file)] = file, opened
         return self._files[id(file)][1]
 
 
@@ -84,7 +86,7 @@ class ExpertSource:
         if piece is None:
             return plan.matrices, 0
         room = buffer.take(span(piece.offset, piece.length))
-        content = self._files.direct(piece.file).read_into(piece.offset, piece.length, room)
+        content = self._files.open(piece.file).read_into(piece.offset, piece.length, room)
         memory = np.frombuffer(content, np.uint8)
         return tuple(_moved(matrix, memory, piece.offset) for matrix in plan.matrices), len(content)
 

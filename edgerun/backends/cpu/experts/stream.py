@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from edgerun.backends.base import ExpertMemory
+from edgerun.backends.base import ExpertMemory, ExpertReads
 from edgerun.backends.cpu.experts.layout import SlotLayout
 from edgerun.backends.cpu.experts.pool import Pool, Read
 from edgerun.backends.cpu.experts.source import Buffer, ExpertSource, OpenFiles
@@ -31,7 +31,6 @@ from edgerun.kernels.run.residency import FAILED, LATE
 
 logger = logging.getLogger(__name__)
 
-READERS = 2  # one rearranges what it has read while another reads
 CLOSING_S = 1.0  # that closing waits for a read
 
 
@@ -59,7 +58,8 @@ class ExpertStream:
         self._words = SharedWords(self.slots, memory.patience_s)
         self._pool = Pool(slots, memory.make_policy(), self._words)
         self._layers: list[_Layer] = []
-        self._files = OpenFiles()
+        self._files = OpenFiles(direct=memory.direct)
+        self._readers = memory.readers
         self._read_bytes: Counter[int] = Counter()  # by layer
         self._fault: Exception | None = None
         self._is_closed = False
@@ -94,11 +94,22 @@ class ExpertStream:
         if self._words.aborted:
             raise self._failure()
 
+    def reads(self) -> ExpertReads:
+        """What became of the experts that were needed so far."""
+        layers = self._words.layers
+        return ExpertReads(
+            hits=sum(layer.hits for layer in layers),
+            misses=sum(layer.misses for layer in layers),
+            read_bytes=self._read_bytes.total(),
+            waited_s=self._words.waited_s,
+        )
+
     def close(self) -> None:
         """Ends the readers; calling it twice is allowed, running a program after it is not."""
         if self._is_closed:
             return
         self._is_closed = True
+        _STREAMS.discard(self)  # its pipe's numbers may soon be another file's
         threads, self._threads = self._threads, []
         for _ in threads:
             self._ring()
@@ -125,7 +136,7 @@ class ExpertStream:
             raise RuntimeError("the readers of experts are closed")
         self._threads = [
             threading.Thread(target=self._work, daemon=True, name=f"edgerun-experts-{index}")
-            for index in range(READERS)
+            for index in range(self._readers)
         ]
         for thread in self._threads:
             thread.start()

@@ -88,6 +88,10 @@ class ExpertStore:
             return self.stream.slots.nbytes
         return sum(slot.nbytes for _, layer in self._layers.values() for slot in layer.memory)
 
+    def slot_bytes(self, graph: Graph, node: Node) -> int:
+        """Bytes that an expert of a layer takes in memory."""
+        return self._layout(_Layer.of(graph, node), sampled=True).nbytes
+
     def admit(self, graph: Graph) -> None:
         """Shares the memory out among the experts of a graph, before they are prepared.
 
