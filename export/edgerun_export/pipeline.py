@@ -121,12 +121,19 @@ def export(
     tokenizer = None if options.tokenizer is None else str(options.tokenizer)
     checkpoint = open_checkpoint(str(source), revision=options.revision, tokenizer=tokenizer)
     try:
-        abandoned = remove_abandoned(out.resolve().parent)
-        with atomic_folder(out, replace=options.force, foreign=foreign_entries) as folder:
-            job = _Job(checkpoint, options, folder, progress)
-            result = job.run()
+        return export_checkpoint(checkpoint, out, options, progress)
     finally:
         checkpoint.close()
+
+
+def export_checkpoint(
+    checkpoint: Checkpoint, out: Path, options: ExportOptions, progress: Progress
+) -> ExportResult:
+    """Exports a checkpoint that is open, and stays so; see ``export``."""
+    abandoned = remove_abandoned(out.resolve().parent)
+    with atomic_folder(out, replace=options.force, foreign=foreign_entries) as folder:
+        job = _Job(checkpoint, options, folder, progress)
+        result = job.run()
     warnings = [
         f"removed '{name}', which an export that was killed had left behind" for name in abandoned
     ]

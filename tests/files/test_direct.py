@@ -20,7 +20,7 @@ from edgerun.files import direct as direct_file
 from edgerun.files.direct import ALIGNMENT, DirectFile, span
 from edgerun.files.positioned import memory_apart, open_again
 from edgerun.graph.mapped_file import MappedFile
-from tests.support.page_cache import cached_share
+from tools.bench.page_cache import cached_share
 
 SIZE = 21 * ALIGNMENT + 123  # the end is aligned to nothing
 CONTENT = np.random.default_rng(0).bytes(SIZE)
