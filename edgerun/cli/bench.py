@@ -13,6 +13,7 @@ from edgerun.cli import options
 from edgerun.cli.screen.visible import folded, visible
 
 if TYPE_CHECKING:
+    from edgerun.backends.base import ExpertReads
     from edgerun.cli.benchmark.report import Run
     from edgerun.engine.stats import Stats
     from edgerun.llm.llm import LLM
@@ -100,6 +101,8 @@ def bench(
         _check_real(llm)
         prompt = prompt_tokens or max(1, min(PROMPT_TOKENS, llm.model.context - new_tokens))
         filled = None if context is None else context - new_tokens
+        if filled is None and llm.expert_reads() is not None:
+            filled = prompt  # what is read of experts is counted call by call
         runs, segments = measured_runs(llm, prompt, new_tokens, filled, repeat)
         figures = summary(llm, runs, load_s) | {"segments": segments}
         if counts is not None:
@@ -129,14 +132,17 @@ def one_run(llm: LLM, prompt: int, new_tokens: int, filled: int | None, index: i
     # Other ids every time, so that no run finds the last one's prompt in the cache.
     ids = _ids(llm, prompt, index)
     if filled is None:
-        stats, native_s = _timed(llm, ids, new_tokens)
+        stats, native_s, _ = _timed(llm, ids, new_tokens)
         return Run(stats, stats, native_s)
-    prefill, of_prompt = _timed(llm, ids, 1)
+    prefill, of_prompt, prompt_reads = _timed(llm, ids, 1)
     # Two calls: what is in the cache already is not computed again, so only the first one fills.
     long = _ids(llm, filled, -1)
     llm.generate(long, **_greedy(1))
-    decode, of_decode = _timed(llm, long, new_tokens)
-    return Run(prefill, decode, {**of_decode, "prefill": of_prompt.get("prefill", 0.0)})
+    decode, of_decode, reads = _timed(llm, long, new_tokens)
+    native_s = {**of_decode, "prefill": of_prompt.get("prefill", 0.0)}
+    if prompt_reads is None or reads is None:
+        return Run(prefill, decode, native_s)
+    return Run(prefill, decode, native_s, {"prefill": prompt_reads, "decode": reads})
 
 
 def _text(figures: dict[str, Any]) -> str:
@@ -150,13 +156,17 @@ def _text(figures: dict[str, Any]) -> str:
     return "\n".join(folded(visible(line), sys.stdout, " " * 8) for line in lines)
 
 
-def _timed(llm: LLM, ids: list[int], new_tokens: int) -> tuple[Stats, dict[str, float]]:
-    """Timings of a generation, and seconds inside native programs by phase."""
-    programs = llm.model.programs
+def _timed(
+    llm: LLM, ids: list[int], new_tokens: int
+) -> tuple[Stats, dict[str, float], ExpertReads | None]:
+    """Timings of a generation, seconds inside native programs by phase, and experts."""
+    programs, reads = llm.model.programs, llm.expert_reads()
     before = {phase: counters.native_s for phase, counters in programs.launches.items()}
     stats = llm.generate(ids, **_greedy(new_tokens)).stats
     after = {phase: counters.native_s for phase, counters in programs.launches.items()}
-    return stats, {phase: after[phase] - seconds for phase, seconds in before.items()}
+    native_s = {phase: after[phase] - seconds for phase, seconds in before.items()}
+    later = llm.expert_reads()
+    return stats, native_s, None if later is None or reads is None else later.since(reads)
 
 
 def _greedy(new_tokens: int) -> dict[str, Any]:

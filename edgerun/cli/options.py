@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
+from edgerun.cli.screen.messages import say
 from edgerun.cli.screen.progress import first_run
 
 if TYPE_CHECKING:
@@ -91,6 +92,15 @@ Pack = Annotated[
         "what the bundle asks for if left out.",
     ),
 ]
+ExpertMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--expert-memory",
+        metavar="SIZE",
+        help="Memory for experts, e.g. 4G, or 25% of what all take; others are read from the disk "
+        "as they are needed. As much as is free, where they do not fit, if left out.",
+    ),
+]
 LOADING: dict[str, Any] = {
     "threads": Threads,
     "backend": BackendName,
@@ -100,6 +110,7 @@ LOADING: dict[str, Any] = {
     "context": Context,
     "kv_cache": KVCacheType,
     "pack": Pack,
+    "expert_memory": ExpertMemory,
 }
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 ShowStats = Annotated[bool, typer.Option("--stats", help="Show speed and memory on stderr.")]
@@ -207,10 +218,19 @@ def _parameter(entry: Option) -> inspect.Parameter:
 
 
 def load(model: Path | None, **options: Any) -> LLM:
-    """Loads a model for a command; slow steps and warnings are announced on stderr."""
+    """Loads a model for a command; slow steps, warnings and forecasts are said on stderr."""
     from edgerun.llm import llm
 
-    return load_by(llm.load, model, **options)
+    loaded = load_by(llm.load, model, **options)
+    say_forecast(loaded)
+    return loaded
+
+
+def say_forecast(llm: LLM, *, corrected: bool = False) -> None:
+    """Says what to expect of a model that reads experts while it runs, or only how that changed."""
+    expected = llm.forecast()
+    if expected and (not corrected or expected.calibrated_bytes_s is not None):
+        say(expected.line())
 
 
 def load_by(loader: Callable[..., T], model: Path | None, **options: Any) -> T:

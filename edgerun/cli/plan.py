@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgerun.cli import options
+from edgerun.cli.screen.tables import print_pairs, print_rows, size
+from edgerun.cli.screen.visible import folded
 
 if TYPE_CHECKING:
+    from edgerun.backends.base import Backend
+    from edgerun.model.bundle import Bundle
+    from edgerun.plan.expert_forecast import ExpertForecast
+    from edgerun.plan.expert_memory import ExpertBudget
     from edgerun.plan.plans import Plan
     from edgerun.plan.requests.breakeven import Split
 
@@ -22,29 +28,43 @@ EXAMPLES = options.examples(
 )
 
 
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot",
+        metavar="FILE.svg",
+        help="Draw what prompts take by their length in each place, and where it pays.",
+    ),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace",
+        metavar="FILE",
+        help="What `edgerun trace` wrote: count how often its experts would have been in memory, "
+        "where they do not all fit.",
+    ),
+]
+
+
 def plan(
     model: options.Model = None,
     named: options.NamedModel = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show what was turned down too, and why.")
     ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE.svg",
-            help="Draw what prompts take by their length in each place, and where it pays.",
-        ),
-    ] = None,
+    plot: Plot = None,
     backend: options.BackendName = None,
     device: options.Device = None,
     place: options.Place = None,
+    expert_memory: options.ExpertMemory = None,
+    trace: Trace = None,
     as_json: options.Json = False,
 ) -> None:
     from edgerun.backends.registry import absent_backends
     from edgerun.kernels.host.memory import available_memory
     from edgerun.llm.compiling import candidates_for, packing_of
-    from edgerun.llm.loading import LoadOptions, resolve
+    from edgerun.llm.loading import LoadOptions, experts_of, resolve
     from edgerun.model.bundle import open_bundle
     from edgerun.plan.routes import plan_for
     from edgerun.plan.streaming import held_bytes
@@ -54,39 +74,81 @@ def plan(
         from edgerun.cli.plan_plot import check_plot
 
         check_plot(plot)
-    chosen = LoadOptions(backend=backend, device=device, place=place)
+    chosen = LoadOptions(backend=backend, device=device, place=place, expert_memory=expert_memory)
     bundle = open_bundle(resolve(options.model_of(model, named)))
-    candidates = candidates_for(bundle, chosen)
+    experts = experts_of(bundle, chosen)
+    candidates = candidates_for(bundle, chosen, experts)
     budget = Budget(call_rows=chosen.chunk_rows, memory_bytes=available_memory())
     planned = plan_for(bundle.graph, candidates, budget, weighs_all=True)
     if plot is not None:
         from edgerun.cli.plan_plot import draw
 
         draw(planned, bundle.path.resolve().name, bundle.manifest.model.context_length, plot)
-    rows, held = planned.explain(), held_bytes(planned, candidates.every())
+    held = held_bytes(planned, candidates.every(), experts.nbytes if experts else None)
+    expected = _forecast(bundle, experts, candidates.every(), trace)
     for candidate in candidates.every():
         candidate.close()
-    placements = [asdict(row) for row in rows if explain or row.chosen]
+    placements = [asdict(row) for row in planned.explain() if explain or row.chosen]
     if as_json:
-        print(json.dumps(_as_json(planned, placements), ensure_ascii=False))
+        print(json.dumps(_as_json(planned, placements, expected), ensure_ascii=False))
         return
-    from edgerun.cli.screen.tables import print_pairs, print_rows
-    from edgerun.cli.screen.visible import folded
+    _print(planned, placements, expected)
+    if explain:
+        _print_more(planned, placements, expected, absent_backends(candidates))
+        print_pairs("weights in memory", _sizes(held, packing_of(bundle, chosen)))
 
+
+def _print(
+    planned: Plan, placements: list[dict[str, Any]], expected: ExpertForecast | None
+) -> None:
+    """What runs where, and what to expect."""
     print_rows([_line(row) for row in _together(placements)])
     if verdict := planned.verdict():
         print(folded(verdict, sys.stdout, ""))
-    if explain:
-        if absent := absent_backends(candidates):
-            print_pairs("not in the plan", absent)
-        _print_bases(planned, placements)
-        print_pairs("weights in memory", _sizes(held, packing_of(bundle, chosen)))
+    if expected is not None:
+        print(folded(expected.line(), sys.stdout, ""))
+
+
+def _print_more(
+    planned: Plan,
+    placements: list[dict[str, Any]],
+    expected: ExpertForecast | None,
+    absent: Mapping[str, str],
+) -> None:
+    """What that stands on."""
+    if expected is not None:
+        from edgerun.cli.screen.experts import layer_rows, term_pairs
+
+        print_rows(list(layer_rows(expected)))
+        print_pairs("experts that are read while the model runs", term_pairs(expected))
+    if absent:
+        print_pairs("not in the plan", absent)
+    _print_bases(planned, placements)
+
+
+def _forecast(
+    bundle: Bundle,
+    experts: ExpertBudget | None,
+    backends: Sequence[Backend],
+    trace: Path | None,
+) -> ExpertForecast | None:
+    """What to expect where experts are read from a disk; None where they are not."""
+    if experts is None:
+        if trace is not None:
+            from edgerun.errors import InputError
+
+            raise InputError(
+                "--trace counts experts that are in memory, and here all are, or there are none: "
+                "leave it out, or give them less with --expert-memory"
+            )
+        return None
+    from edgerun.llm.experts import forecast_for
+
+    return forecast_for(bundle, experts, backends, trace)
 
 
 def _print_bases(planned: Plan, placements: list[dict[str, Any]]) -> None:
     """What estimates stand on, and the terms of what was weighed."""
-    from edgerun.cli.screen.tables import print_pairs
-
     bases = {row["backend"]: row["basis"] for row in placements if row["basis"]}
     print_pairs("estimates stand on", bases)
     for split in planned.splits:
@@ -95,19 +157,20 @@ def _print_bases(planned: Plan, placements: list[dict[str, Any]]) -> None:
 
 def _sizes(held: Mapping[str, int], packing: str) -> dict[str, str]:
     """Weights that back-ends hold, by their names."""
-    from edgerun.cli.screen.tables import size
-
     packed = {"cpu": f", ternary ones as {packing}"}
     return {name: size(nbytes) + packed.get(name, "") for name, nbytes in held.items()}
 
 
-def _as_json(planned: Plan, placements: list[dict[str, Any]]) -> dict[str, Any]:
+def _as_json(
+    planned: Plan, placements: list[dict[str, Any]], expected: ExpertForecast | None
+) -> dict[str, Any]:
     """What ``--json`` prints; the names are a contract."""
     return {
         "placements": placements,
         "from_tokens": planned.prompts.from_rows + 1 if planned.prompts else None,
         "verdict": planned.verdict(),
         "splits": [split.terms() for split in planned.splits],
+        "experts": None if expected is None else expected.terms(),
     }
 
 

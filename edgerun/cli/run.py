@@ -69,6 +69,7 @@ def run(
             print(json.dumps(fields, ensure_ascii=False))
         else:
             _say_why_it_ended(completion, limited=limited)
+        options.say_forecast(llm, corrected=True)
         if stats:
             from edgerun.cli.screen.report import show_stats
 

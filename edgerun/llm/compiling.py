@@ -20,8 +20,7 @@ from edgerun.state import State
 
 if TYPE_CHECKING:
     from edgerun.llm.loading import LoadOptions
-
-EXPERT_POLICY = "lru"
+    from edgerun.plan.expert_memory import ExpertBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +48,7 @@ def compile_bundle(
     states: tuple[State, ...],
     rows: int,
     reused: Sequence[Backend] = (),
+    experts: ExpertBudget | None = None,
 ) -> Compiled:
     """Plans a bundle and compiles it.
 
@@ -61,13 +61,14 @@ def compile_bundle(
         rows: of the largest call.
         reused: back-ends that ran it before; those that hold weights in the processor's memory go
             on doing so.
+        experts: memory that they share, where not all of them have room.
 
     Raises:
         InputError: there is no back-end or device of a name.
         UnsupportedError: no back-end runs it.
         BackendError: a back-end failed to compile it.
     """
-    candidates = candidates_for(bundle, options).reusing(reused)
+    candidates = candidates_for(bundle, options, experts).reusing(reused)
     with ExitStack() as owned, bundle.files.verification() as verification:
         backends = candidates.every()
         for backend in backends:
@@ -93,7 +94,9 @@ def compile_bundle(
     return Compiled(programs, used, backends, closing, streamed_bytes(plan, used))
 
 
-def candidates_for(bundle: Bundle, options: LoadOptions) -> Candidates:
+def candidates_for(
+    bundle: Bundle, options: LoadOptions, experts: ExpertBudget | None = None
+) -> Candidates:
     """The back-ends to plan with, as the options name them.
 
     Raises:
@@ -103,7 +106,7 @@ def candidates_for(bundle: Bundle, options: LoadOptions) -> Candidates:
     given = {
         "threads": options.worker_threads,
         "pack": packing_of(bundle, options),
-        "experts": expert_memory_of(options),
+        "experts": expert_memory_of(experts),
     }
     if options.place is not None:
         from edgerun.plan.places import Places, placed_candidates
@@ -112,13 +115,9 @@ def candidates_for(bundle: Bundle, options: LoadOptions) -> Candidates:
     return find_candidates(options.backend, options.device, given)
 
 
-def expert_memory_of(options: LoadOptions) -> ExpertMemory | None:
-    """Memory for experts, and who leaves it for others; None if all of them are to be there."""
-    if options.expert_memory is None:
-        return None
-    from edgerun.offload.policies.registry import policies  # for few models
-
-    return ExpertMemory(options.expert_memory, policies()[EXPERT_POLICY])
+def expert_memory_of(experts: ExpertBudget | None) -> ExpertMemory | None:
+    """Memory for experts as back-ends take it; None if all of them are to be there."""
+    return None if experts is None else experts.memory()
 
 
 def packing_of(bundle: Bundle, options: LoadOptions) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.backends.base import Report
+from edgerun.backends.base import ExpertReads, Report
 from edgerun.backends.cpu.transfer import NativeTransfer
 from edgerun.engine.chooser.params import STOP, SamplingParams
 from edgerun.engine.engine import Engine
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from edgerun.engine.chooser.keywords import SamplingKeywords
     from edgerun.llm.loading import LoadKeywords
+    from edgerun.plan.expert_forecast import ExpertForecast
 
 
 T = TypeVar("T")
@@ -246,6 +247,21 @@ class LLM:
         reports = [backend.report() for backend in self.model.backends]
         return [report for report in reports if report is not None]
 
+    def expert_reads(self) -> ExpertReads | None:
+        """What became of the experts that were needed so far; None where all are in memory."""
+        counted = (backend.expert_reads() for backend in self.model.backends)
+        return next((reads for reads in counted if reads is not None), None)
+
+    def forecast(self) -> ExpertForecast | None:
+        """What to expect of a model that reads experts while it runs; None of others."""
+        model = self.model
+        if model.experts is None or model.bundle is None:
+            return None
+        from edgerun.llm.experts import forecast_for
+
+        reads = self.expert_reads()
+        return forecast_for(model.bundle, model.experts, model.everyone, reads=reads)
+
     def place(self, places: str) -> None:
         """Computes elsewhere from now on, replies under way too: they go on where they are.
 
@@ -265,7 +281,9 @@ class LLM:
         if model.bundle is None or not self._forgotten.alive:
             raise InputError("this model is closed: load it again")
         rows = model.chunk_rows
-        compiled = compile_bundle(model.bundle, options, model.states, rows, model.everyone)
+        compiled = compile_bundle(
+            model.bundle, options, model.states, rows, model.everyone, model.experts
+        )
         self._engine.replace(compiled.programs)
         for backend in set(model.everyone).difference(compiled.everyone):
             backend.close()

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from edgerun import env
 from edgerun.backends.base import Backend, Progress
 from edgerun.engine.chooser.processor import processor_types
 from edgerun.engine.engine import DEFAULT_CHUNK_ROWS, DEFAULT_PROMPT_ROWS
 from edgerun.errors import BundleError, InputError
+from edgerun.formats.stack import ExpertStack
 from edgerun.kernels.host.cores import worker_threads
 from edgerun.kernels.host.memory import available_memory
 from edgerun.llm.compiling import compile_bundle
@@ -26,27 +27,33 @@ from edgerun.plan.programs import Programs
 from edgerun.plan.states import states_of
 from edgerun.plan.workload import Workload, affordable_rows, workload
 from edgerun.state import State
-from edgerun.state.capacity import affordable_context, check_context, largest_call
+from edgerun.state.capacity import (
+    affordable_context,
+    check_context,
+    largest_call,
+    sequence_bytes,
+)
 from edgerun.state.codecs import codec_named
 from edgerun.state.memory import Memory
 from edgerun.state.policies.registry import policy_named
 from edgerun.values import as_int, shown
+
+if TYPE_CHECKING:
+    from edgerun.plan.expert_memory import ExpertBudget
 
 logger = logging.getLogger(__name__)
 
 MAX_CONTEXT = 1 << 24
 MAX_SESSIONS = 1024
 MIN_CONTEXT = 512
-MAX_MEMORY = 1 << 60
 LIMITS = {
     "threads": env.MAX_THREADS,
     "context": MAX_CONTEXT,
     "max_sessions": MAX_SESSIONS,
     "chunk_rows": MAX_CONTEXT,
     "prompt_rows": MAX_CONTEXT,
-    "expert_memory": MAX_MEMORY,
 }
-MAY_BE_LEFT_OUT = ("threads", "context", "expert_memory")
+STREAMED_CHUNK_ROWS = 1024
 CACHE_SHARE = 0.5  # of the free memory, for one full context
 TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -69,7 +76,7 @@ class LoadKeywords(TypedDict, total=False):
     prompt_rows: int
     verify: bool
     pack: str | None
-    expert_memory: int | None
+    expert_memory: int | str | None
     progress: Progress
 
 
@@ -93,13 +100,14 @@ class LoadOptions:
             unused for longest, or ``"lfu"``, one that was seldom used.
         max_sessions: sequences that can be cached at a time.
         chunk_rows: most tokens of one call; fewer where values are very wide, or layers see a
-            window.
+            window; four times as many, unless another number is chosen, where calls read experts.
         prompt_rows: most prompt tokens of a call that replies under way wait for.
         verify: check the digests of the weight files too.
         pack: how ternary weights lie in memory, ``"two_bits"``, or ``"trits"``, which are
             a fifth smaller and slower; None for what the bundle asks for. Results are the same.
-        expert_memory: bytes that experts may take; those that do not fit are read from the file as
-            they are needed. None for all of them in memory.
+        expert_memory: how much of it experts may take, in bytes or as a text: ``"4G"``, ``"512M"``,
+            ``"25%"`` of all; others are read from the disk as they are needed. None for as much as
+            is free, where they do not all have room.
         progress: called with a line of text before slow work.
 
     Raises:
@@ -119,7 +127,7 @@ class LoadOptions:
     prompt_rows: int = DEFAULT_PROMPT_ROWS
     verify: bool = False
     pack: str | None = None
-    expert_memory: int | None = None
+    expert_memory: int | str | None = None
     progress: Progress = field(default=lambda text: logger.info(text))
 
     def __post_init__(self) -> None:
@@ -141,6 +149,10 @@ class LoadOptions:
                     f"place is {shown(self.place)} and a back-end or device is named for "
                     "everything: leave one out"
                 )
+        if self.expert_memory is not None:
+            from edgerun.plan.expert_memory import MemoryAmount  # for few
+
+            MemoryAmount.read(self.expert_memory)
         for name, high in LIMITS.items():
             value = _whole(name, getattr(self, name), high)
             object.__setattr__(self, name, value)
@@ -179,6 +191,7 @@ class Model:
         owned: closes the back-ends; to be done after the programs are closed.
         bundle: from which it was made.
         options: with which.
+        experts: memory that they share, where not all of them have room.
     """
 
     path: Path
@@ -199,6 +212,7 @@ class Model:
     owned: ExitStack = field(default_factory=ExitStack)
     bundle: Bundle | None = None
     options: LoadOptions = field(default_factory=LoadOptions)
+    experts: ExpertBudget | None = None
 
     @property
     def digest(self) -> str:
@@ -261,10 +275,11 @@ def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:
     )
     states = states_of(bundle.graph, config, options.kv_cache)
     context = _context(options.context, config.context_length, states)
+    experts = experts_of(bundle, options, states, context)
     most_rows = min(affordable_rows(bundle.graph), largest_call(states))
-    rows = min(options.chunk_rows, context, most_rows)
+    rows = min(_chunk_rows(options, experts), context, most_rows)
     end_ids = dict.fromkeys((*config.eos_token_ids, *eos_ids(texts[GENERATION_CONFIG])))
-    compiled = compile_bundle(bundle, options, states, rows)
+    compiled = compile_bundle(bundle, options, states, rows, experts=experts)
     return Model(
         path=bundle.path,
         tokenizer=tokenizer,
@@ -287,7 +302,20 @@ def prepare_bundle(bundle: Bundle, options: LoadOptions) -> Model:
         owned=compiled.owned,
         bundle=bundle,
         options=options,
+        experts=experts,
     )
+
+
+def experts_of(
+    bundle: Bundle, options: LoadOptions, states: tuple[State, ...] = (), context: int = 1
+) -> ExpertBudget | None:
+    """The memory for experts where not all have room; see ``experts.expert_budget``."""
+    stacks = (isinstance(each, ExpertStack) for each in bundle.graph.constants.values())
+    if options.expert_memory is None and not any(stacks):
+        return None
+    from edgerun.llm.experts import expert_budget  # for few, and every start counts
+
+    return expert_budget(bundle, options, sequence_bytes(states, context) if states else 0)
 
 
 def read_tokenizer(bundle: Bundle, config: Mapping[str, Any]) -> Tokenizer:
@@ -313,6 +341,13 @@ def _read_json(bundle: Bundle, name: str) -> dict[str, Any]:
 def _template_source(bundle: Bundle, tokenizer_config: Mapping[str, Any]) -> str | None:
     file = bundle.read_text(CHAT_TEMPLATE) if bundle.has(CHAT_TEMPLATE) else None
     return template_source(tokenizer_config, file)
+
+
+def _chunk_rows(options: LoadOptions, experts: ExpertBudget | None) -> int:
+    """Most tokens of a call; many where each call reads experts, unless the caller chose."""
+    if experts is None or options.chunk_rows != DEFAULT_CHUNK_ROWS:
+        return options.chunk_rows
+    return STREAMED_CHUNK_ROWS
 
 
 def _context(requested: int | None, trained: int, states: tuple[State, ...]) -> int:
@@ -345,7 +380,7 @@ def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def _whole(name: str, value: object, high: int) -> int | None:
-    if value is None and name in MAY_BE_LEFT_OUT:
+    if value is None and name in ("threads", "context"):
         return None
     number = as_int(value)
     if number is None or not 1 <= number <= high:

@@ -32,15 +32,27 @@ def streamed_bytes(plan: Plan, backends: Sequence[Backend]) -> int:
     return round(sum(used.values()))
 
 
-def held_bytes(plan: Plan, backends: Sequence[Backend]) -> dict[str, int]:
-    """Bytes of weights that each back-end holds in memory, by its name; once for all phases."""
+def held_bytes(
+    plan: Plan, backends: Sequence[Backend], expert_bytes: int | None = None
+) -> dict[str, int]:
+    """Bytes of weights that each back-end holds in memory, by its name; once for all phases.
+
+    Args:
+        plan: says what runs where.
+        backends: that it names.
+        expert_bytes: that all experts together may take; None for all that they take.
+    """
     by_name = {backend.name: backend for backend in backends}
     held: dict[str, dict[str, int]] = {}
     placed = [*plan.segments.values(), plan.prompts.segments if plan.prompts else ()]
     for segment in (segment for segments in placed for segment in segments):
         graph, keeps = segment.graph, by_name[segment.backend].weight_bytes
         for node in graph.nodes:
+            parts = held.setdefault(segment.backend, {})
+            if expert_bytes is not None and node.op == "experts":
+                parts["experts"] = expert_bytes
+                continue
             for name in node.inputs:
                 if name in graph.constants:
-                    held.setdefault(segment.backend, {})[name] = keeps(graph, node, name)
+                    parts[name] = keeps(graph, node, name)
     return {name: sum(parts.values()) for name, parts in held.items()}

@@ -18,7 +18,7 @@ def test_commands_and_options_are_completed() -> None:
     assert candidates(["pl"]) == ["plan"]
     assert candidates(["run", "--te"]) == ["--temperature"]
     assert candidates(["run", "-p", "x", "--max"]) == ["--max-tokens"]
-    assert candidates(["plan", "--exp"]) == ["--explain"]
+    assert candidates(["plan", "--expl"]) == ["--explain"]
     assert candidates(["run", "mod"]) == []  # the shell offers files
     assert candidates(["nothing", "--x"]) == []
 

@@ -115,7 +115,10 @@ def test_a_prompt_without_a_command_is_told_where_it_goes(run: Run) -> None:
         (["run", "--modle", "x"], "there is no option --modle: did you mean --model?;"),
         (["run", "--hepl"], "there is no option --hepl: did you mean --help?; see"),
         (["run", "--ctx-siz", "9"], "did you mean --ctx-size?"),
-        (["plan", "--temp", "1"], "there is no option --temperature; see 'edgerun plan --help'"),
+        (
+            ["plan", "--temp", "1"],
+            "there is no option --temperature: did you mean --trace?; see 'edgerun",
+        ),
         (["run", "a", "b", "c"], "a text of several words goes in quotes"),
         (["--modle", "x"], "there is no option --modle before a command"),
     ],

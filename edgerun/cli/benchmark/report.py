@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from edgerun.backends.base import Launches
+from edgerun.backends.base import ExpertReads, Launches
 from edgerun.engine.stats import Stats
 from edgerun.machine.profile import MachineProfile
 from edgerun.state.capacity import token_bytes
@@ -23,11 +23,13 @@ class Run:
         prefill: timings of the prompt.
         decode: timings of the tokens after it, or at the end of the context.
         native_s: seconds inside native programs by phase, where the back-end counts them.
+        reads: what became of experts by phase, where not all are in memory.
     """
 
     prefill: Stats
     decode: Stats
     native_s: dict[str, float]
+    reads: dict[str, ExpertReads] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ def summary(llm: LLM, runs: list[Run], load_s: float) -> dict[str, Any]:
             "decode": phase_figures(llm, "decode", decode_work(llm, runs), profile),
         },
         "memory": memory(llm, runs[0], resident, peak),
+        "experts": expert_figures(llm, runs),
     }
 
 
@@ -166,6 +169,27 @@ def launch(llm: LLM, counted: Launches | None, work: Work, wait_s: float) -> dic
     }
 
 
+def expert_figures(llm: LLM, runs: list[Run]) -> dict[str, Any] | None:
+    """What was really read of experts, beside the forecast; None where all are in memory."""
+    expected = llm.forecast()
+    if expected is None:
+        return None
+    figures: dict[str, Any] = {"forecast_tokens_per_s": round(1 / expected.token_s, 3)}
+    for phase in ("prefill", "decode"):
+        reads = [run.reads[phase] for run in runs]
+        stats = [getattr(run, phase) for run in runs]
+        seconds = max(sum(each.prefill_s + each.decode_s for each in stats), 1e-9)
+        tokens = sum(each.prompt_tokens - each.reused_tokens + each.decode_steps for each in stats)
+        nbytes, hits = sum(each.read_bytes for each in reads), sum(each.hits for each in reads)
+        figures[phase] = {
+            "hit_share": round(hits / max(1, hits + sum(each.misses for each in reads)), 4),
+            "read_bytes_a_token": round(nbytes / max(1, tokens)),
+            "disk_gb_per_s": round(nbytes / 1e9 / seconds, 3),
+            "waited_share": round(sum(each.waited_s for each in reads) / seconds, 4),
+        }
+    return figures
+
+
 def memory(llm: LLM, run: Run, resident: int, peak: int) -> dict[str, int]:
     """Bytes of this process: in RAM, at most, weights that a step reads, keys and values."""
     longest = max(_end(run.decode), run.prefill.prompt_tokens)
@@ -201,6 +225,7 @@ def as_text(figures: dict[str, Any]) -> str:
         _disturbance_line(figures),
         f"memory: {size(used['peak_bytes'])} at most, {size(used['weight_bytes'])} of it weights "
         f"and {size(used['kv_bytes'])} keys and values",
+        _expert_line(figures),
     ]
     return "\n".join(line for line in lines if line is not None)
 
@@ -210,6 +235,22 @@ def _disturbance_line(figures: dict[str, Any]) -> str | None:
     if disturbance is None:
         return None
     return f"        the machine was busy, so they are too low and not stored: {disturbance}"
+
+
+def _expert_line(figures: dict[str, Any]) -> str | None:
+    from edgerun.cli.screen.tables import size
+
+    experts = figures["experts"]
+    if experts is None:
+        return None
+    decode, prefill = experts["decode"], experts["prefill"]
+    return (
+        f"experts: in decoding {decode['hit_share']:.0%} were in memory when they were needed, "
+        f"{size(decode['read_bytes_a_token'])} read for a token at {decode['disk_gb_per_s']:.2f} "
+        f"GB/s, {decode['waited_share']:.0%} of the time waited for; forecast "
+        f"{experts['forecast_tokens_per_s']:.3g} tokens/s; in a prompt "
+        f"{size(prefill['read_bytes_a_token'])} a token at {prefill['disk_gb_per_s']:.2f} GB/s"
+    )
 
 
 def _peaks(figures: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -66,7 +67,7 @@ def disk_profile(folder: Path, file: MappedFile | None, progress: Progress) -> D
         measured = measure_file(file, lambda text: progress(f"measuring the {text}"))
     if meter.busy:
         logger.info("the speed of the disk was not stored: %s", meter.describe())
-        return measured
+        return replace(measured, measured=f"now, while {meter.describe()}")
     return write_disk(folder, measured)
 
 

@@ -1,0 +1,126 @@
+"""Decides how much memory the experts of a model get, and forecasts what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgerun import env
+from edgerun.backends.base import Backend, ExpertReads, Phase, Shape
+from edgerun.backends.cpu import CpuBackend
+from edgerun.errors import InputError
+from edgerun.formats.stack import ExpertStack
+from edgerun.graph.ir import Graph
+from edgerun.graph.slabs import slab
+from edgerun.kernels.host.memory import available_memory
+from edgerun.model.bundle import Bundle
+from edgerun.offload.policies.registry import policies
+from edgerun.offload.replay import layer_hit_shares
+from edgerun.offload.trace_file import read_trace
+from edgerun.plan.calibration.disk import disk_profile
+from edgerun.plan.expert_forecast import PROMPT_TOKENS, Compute, ExpertForecast, forecast
+from edgerun.plan.expert_memory import (
+    POLICY,
+    ExpertBudget,
+    MemoryAmount,
+    budget_for,
+    expert_layers,
+)
+from edgerun.plan.tasks import CACHED, Task
+from edgerun.plan.workload import logit_nodes
+
+if TYPE_CHECKING:
+    from edgerun.llm.loading import LoadOptions
+
+
+def expert_budget(bundle: Bundle, options: LoadOptions, state_bytes: int) -> ExpertBudget | None:
+    """The memory for experts, where not all have room; None where they have, or there are none.
+
+    What the disk can do is measured unless it is known.
+
+    Args:
+        bundle: opened.
+        options: to load it with.
+        state_bytes: of keys and values.
+
+    Raises:
+        InputError: memory for experts is asked for and there are none, or nobody would heed it, or
+            it is too little or more than is free.
+        BackendError: the file of weights cannot be read.
+    """
+    graph, asked = bundle.graph, options.expert_memory
+    stacks = [each for each in graph.constants.values() if isinstance(each, ExpertStack)]
+    backend = options.backend or env.settings().backend
+    problem = "" if stacks else "this model has no experts"
+    if stacks and backend not in (None, CpuBackend.name):
+        problem = f"the back-end '{backend}' has all weights in memory"
+    if problem:
+        if asked is not None:
+            raise InputError(f"expert_memory is {asked}, and {problem}: leave it out")
+        return None
+    cpu = CpuBackend()
+    weights = sum(each.nbytes for each in graph.constants.values()) - sum(
+        each.nbytes for each in stacks
+    )
+    budget = budget_for(
+        expert_layers(graph, cpu.expert_bytes),
+        None if asked is None else MemoryAmount.read(asked),
+        free_bytes=available_memory(),
+        other_bytes=weights + state_bytes,
+    )
+    if budget is None:
+        return None
+    piece = slab(stacks[0].matrices[:1])
+    file = None if piece is None else piece.file
+    return replace(budget, disk=disk_profile(bundle.path, file, options.progress))
+
+
+def forecast_for(
+    bundle: Bundle,
+    budget: ExpertBudget,
+    backends: Sequence[Backend],
+    trace: Path | None = None,
+    reads: ExpertReads | None = None,
+) -> ExpertForecast:
+    """What to expect of a model whose experts are read from a disk.
+
+    Args:
+        bundle: of the model.
+        budget: of memory.
+        backends: that run it.
+        trace: file of what its experts were asked before, by which hits are counted.
+        reads: what was read so far.
+
+    Raises:
+        InputError: the trace cannot be read, or is another model's.
+    """
+    cpu = next(backend for backend in backends if backend.name == CpuBackend.name)
+    shares = None
+    if trace is not None:
+        names = [layer.name for layer in budget.layers]
+        counted = layer_hit_shares(
+            read_trace(trace, bundle.digest), budget.slots, policies()[POLICY]()
+        )
+        shares = dict(zip(names, counted, strict=True))
+    return forecast(
+        budget,
+        decode=_compute(bundle.graph, cpu, Shape(Phase.DECODE, 1, CACHED)),
+        prompt=_compute(bundle.graph, cpu, Shape(Phase.PREFILL, PROMPT_TOKENS, CACHED // 2)),
+        hit_shares=shares,
+        reads=reads,
+    )
+
+
+def _compute(graph: Graph, cpu: Backend, shape: Shape) -> Compute:
+    """Seconds that a call takes on the processor with everything in memory."""
+    task = Task(graph, shape, frozenset(logit_nodes(graph)))
+    experts = others = 0.0
+    for node in graph.nodes:
+        seconds = task.cost(cpu, node)
+        if any(isinstance(graph.constants.get(name), ExpertStack) for name in node.inputs):
+            experts += seconds
+        else:
+            others += seconds
+    return Compute(shape.rows, experts, others + cpu.call_seconds())

@@ -1,0 +1,243 @@
+"""How fast a model will be whose experts do not all fit into memory, before it says a word.
+
+Pure functions of what was measured: the disk, the processor, the sizes of the model, and how often
+an expert will be in memory when it is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from edgerun.backends.base import ExpertReads
+from edgerun.machine.disk import DiskProfile
+from edgerun.plan.expert_memory import ExpertBudget, ExpertLayer
+
+PROMPT_TOKENS = 512
+LEAST_WAITED_S = 0.5  # for experts, before a disk is taken to be slower than it was measured
+FAR_LESS = 3.0  # times slower
+FILL_BYTES_S = 3e9  # of an expert that was read, put in the order of the kernels by one thread
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Seconds that a call takes with everything in memory.
+
+    Attributes:
+        rows: of the call.
+        experts_s: in layers of experts.
+        others_s: in all other layers.
+    """
+
+    rows: int
+    experts_s: float
+    others_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole call."""
+        return self.experts_s + self.others_s
+
+
+@dataclass(frozen=True, slots=True)
+class LayerForecast:
+    """What a token of a reply finds in a layer of experts, on average.
+
+    Attributes:
+        name: of the layer's node.
+        experts: how many it has.
+        resident: how many of them are in memory.
+        hit_share: of those that a token needs, how many are in memory.
+        missed_bytes: read from the disk for a token.
+        read_s: seconds that this takes.
+        seconds: that the layer takes.
+    """
+
+    name: str
+    experts: int
+    resident: float
+    hit_share: float
+    missed_bytes: float
+    read_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertForecast:
+    """What to expect of a reply and of a prompt.
+
+    Attributes:
+        budget: of memory, and the disk.
+        layers: of experts.
+        hits_from: where the shares of hits come from.
+        decode: one token, with everything in memory.
+        prompt: a prompt, likewise.
+        prompt_bytes: read for a prompt.
+        calibrated_bytes_s: what the disk was measured to bring, if it brought far less since.
+    """
+
+    budget: ExpertBudget
+    layers: tuple[LayerForecast, ...]
+    hits_from: str
+    decode: Compute
+    prompt: Compute
+    prompt_bytes: float
+    calibrated_bytes_s: float | None = None
+
+    @property
+    def token_s(self) -> float:
+        """Seconds for a token of a reply."""
+        return self.decode.others_s + sum(layer.seconds for layer in self.layers)
+
+    @property
+    def prompt_s(self) -> float:
+        """Seconds for a prompt: a layer's experts are read while those that came are computed."""
+        read_s = self.prompt_bytes / self.budget.disk.bytes_s
+        return self.prompt.others_s + max(self.prompt.experts_s, read_s)
+
+    @property
+    def missed_bytes(self) -> float:
+        """Read for a token of a reply."""
+        return sum(layer.missed_bytes for layer in self.layers)
+
+    def line(self) -> str:
+        """What to say before the first token."""
+        budget = self.budget
+        resident = budget.stored_bytes * budget.resident_share
+        return (
+            f"of {budget.stored_bytes / 1e9:.1f} GB of experts {resident / 1e9:.1f} stay in "
+            f"memory; disk {budget.disk.bytes_s / 1e9:.2f} GB/s{self._correction()}: about "
+            f"{_rounded(1 / self.token_s)} tokens/s, a prompt of {self.prompt.rows} tokens about "
+            f"{_rounded(self.prompt_s)} s"
+        )
+
+    def _correction(self) -> str:
+        if self.calibrated_bytes_s is None:
+            return ""
+        return f", measured were {self.calibrated_bytes_s / 1e9:.2f}"
+
+    def terms(self) -> dict[str, Any]:
+        """All that the forecast consists of, for ``--json``; the names are a contract."""
+        budget, disk = self.budget, self.budget.disk
+        return {
+            "stored_bytes": budget.stored_bytes,
+            "memory_bytes": budget.nbytes,
+            "slot_bytes": budget.slot_bytes,
+            "slots": budget.slots,
+            "experts": budget.experts,
+            "disk_bytes_s": disk.bytes_s,
+            "disk_is_direct": disk.is_direct,
+            "disk_threads": disk.threads,
+            "disk_measured": disk.measured or None,
+            "disk_calibrated_bytes_s": self.calibrated_bytes_s,
+            "hits_from": self.hits_from,
+            "layers": [asdict(layer) for layer in self.layers],
+            "decode": asdict(self.decode),
+            "missed_bytes": self.missed_bytes,
+            "token_s": self.token_s,
+            "tokens_per_s": 1 / self.token_s,
+            "prompt": asdict(self.prompt),
+            "prompt_bytes": self.prompt_bytes,
+            "prompt_s": self.prompt_s,
+        }
+
+
+def forecast(
+    budget: ExpertBudget,
+    decode: Compute,
+    prompt: Compute,
+    hit_shares: Mapping[str, float] | None = None,
+    reads: ExpertReads | None = None,
+) -> ExpertForecast:
+    """Estimates what a model will take.
+
+    Args:
+        budget: of memory, the layers that share it, and the disk that others are read from.
+        decode: a call of one row.
+        prompt: a call of a prompt's rows.
+        hit_shares: of each layer by its name, as a trace says; where there is none, tokens are
+            taken to go to all experts alike.
+        reads: what was read so far: a disk that brought far less than it was measured to counts as
+            what it brought.
+    """
+    calibrated_bytes_s = budget.disk.bytes_s
+    budget = _corrected(budget, reads)
+    own_s = decode.experts_s / len(budget.layers)
+    layers = tuple(
+        _layer(layer, budget.resident_share, budget.disk, own_s, hit_shares)
+        for layer in budget.layers
+    )
+    return ExpertForecast(
+        budget=budget,
+        layers=layers,
+        hits_from="a trace" if hit_shares else "tokens go to all experts alike",
+        decode=decode,
+        prompt=prompt,
+        prompt_bytes=sum(_prompt_bytes(layer, budget, prompt.rows) for layer in budget.layers),
+        calibrated_bytes_s=None
+        if budget.disk.bytes_s == calibrated_bytes_s
+        else calibrated_bytes_s,
+    )
+
+
+def _corrected(budget: ExpertBudget, reads: ExpertReads | None) -> ExpertBudget:
+    """The budget with another disk, if what was read came too slowly for too long.
+
+    While somebody waits somebody reads, so the disk brought no more than that.
+    """
+    if reads is None or reads.waited_s < LEAST_WAITED_S:
+        return budget
+    brought = max(1.0, reads.read_bytes / reads.waited_s)
+    if brought * FAR_LESS > budget.disk.bytes_s:
+        return budget
+    return replace(budget, disk=DiskProfile(direct={1: brought}, measured="while the model ran"))
+
+
+def _layer(
+    layer: ExpertLayer,
+    resident_share: float,
+    disk: DiskProfile,
+    own_s: float,
+    hit_shares: Mapping[str, float] | None,
+) -> LayerForecast:
+    """A layer at one token: those experts are computed first that are there.
+
+    Of the others each is put in order and computed when it has come, while the next one is read: so
+    what is left when the last one has come is that one.
+    """
+    hit_share = resident_share if hit_shares is None else hit_shares[layer.name]
+    count, read_s, seconds = layer.top_k, 0.0, 0.0
+    fill_s = layer.held_bytes / FILL_BYTES_S
+    for missing in range(count + 1):
+        chance = math.comb(count, missing) * (1 - hit_share) ** missing
+        chance *= hit_share ** (count - missing)
+        reading = disk.read_s(missing, layer.stored_bytes)
+        read_s += chance * reading
+        late_s = reading + fill_s + own_s / count if missing else 0.0
+        seconds += chance * max(own_s, late_s)
+    return LayerForecast(
+        name=layer.name,
+        experts=layer.experts,
+        resident=layer.experts * resident_share,
+        hit_share=hit_share,
+        missed_bytes=count * (1 - hit_share) * layer.stored_bytes,
+        read_s=read_s,
+        seconds=seconds,
+    )
+
+
+def _prompt_bytes(layer: ExpertLayer, budget: ExpertBudget, rows: int) -> float:
+    """What a prompt reads of a layer: every expert that some row goes to, unless it is there."""
+    active = layer.experts * (1 - (1 - layer.top_k / layer.experts) ** rows)
+    return active * (1 - budget.resident_share) * layer.stored_bytes
+
+
+def _rounded(value: float) -> str:
+    """Two digits, which is more than a forecast knows.
+
+    >>> _rounded(5.234), _rounded(0.0312), _rounded(123.4)
+    ('5.2', '0.031', '123')
+    """
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"

@@ -1,0 +1,114 @@
+"""Forecasts of models whose experts are read while they run, against sums made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from edgerun.backends.base import ExpertReads
+from edgerun.machine.disk import DiskProfile
+from edgerun.plan.expert_forecast import FILL_BYTES_S, Compute, forecast
+from edgerun.plan.expert_memory import ExpertBudget, ExpertLayer
+
+DISK = DiskProfile(direct={1: 5e8, 4: 1e9})
+LAYERS = tuple(ExpertLayer(f"m{n}", 8, 2, 1_000_000, 900_000) for n in range(3))
+HALF = ExpertBudget(LAYERS, 12 * 900_000, 900_000, DISK)
+DECODE = Compute(1, experts_s=3e-3, others_s=2e-3)
+PROMPT = Compute(512, experts_s=0.3, others_s=0.1)
+
+
+def simulated_token_s(hit_share: float, tokens: int = 40_000) -> float:
+    """Tokens whose experts are there or not by chance: others first, then one after each read."""
+    rng, layers, own = np.random.default_rng(0), len(LAYERS), DECODE.experts_s / len(LAYERS)
+    seconds = tokens * DECODE.others_s
+    for missing in (rng.random((tokens, layers, 2)) >= hit_share).sum(axis=2).reshape(-1):
+        read = DISK.read_s(missing, 1e6)
+        seconds += max(own, read + (own / 2 + 0.9e6 / FILL_BYTES_S) * (missing > 0))
+    return seconds / tokens
+
+
+@pytest.mark.parametrize("slots", [0, 6, 12, 18, 23])
+def test_a_token_takes_what_its_reads_and_sums_take(slots: int) -> None:
+    expected = forecast(replace(HALF, nbytes=slots * 900_000), DECODE, PROMPT)
+    assert expected.token_s == pytest.approx(simulated_token_s(slots / 24), rel=0.01)
+    assert expected.missed_bytes == pytest.approx(6e6 * (1 - slots / 24))
+
+
+def test_with_everything_in_memory_nothing_is_read() -> None:
+    expected = forecast(replace(HALF, nbytes=24 * 900_000), DECODE, PROMPT)
+    assert expected.token_s == pytest.approx(DECODE.seconds)
+    assert expected.prompt_s == pytest.approx(PROMPT.seconds)
+    assert expected.missed_bytes == expected.prompt_bytes == 0
+
+
+def test_a_trace_says_how_often_experts_are_there() -> None:
+    shares = {"m0": 1.0, "m1": 0.0, "m2": 0.5}
+    expected = forecast(HALF, DECODE, PROMPT, shares)
+    assert [layer.hit_share for layer in expected.layers] == [1.0, 0.0, 0.5]
+    assert [layer.missed_bytes for layer in expected.layers] == pytest.approx([0, 2e6, 1e6])
+    assert expected.layers[0].seconds == pytest.approx(1e-3)
+    assert expected.hits_from == "a trace"
+
+
+def test_a_prompt_reads_every_expert_once_or_computes_longer() -> None:
+    expected = forecast(HALF, DECODE, PROMPT)
+    assert expected.prompt_bytes == pytest.approx(12e6, rel=1e-3)
+    assert expected.prompt_s == pytest.approx(PROMPT.seconds)
+    slow = replace(HALF, disk=DiskProfile(direct={1: 1e7}))
+    assert forecast(slow, DECODE, PROMPT).prompt_s == pytest.approx(1.3, rel=1e-3)
+    few = forecast(slow, DECODE, replace(PROMPT, rows=1))
+    assert few.prompt_bytes == pytest.approx(3 * 2 * 0.5e6)  # two experts, half of them there
+
+
+def test_a_disk_ten_times_slower_makes_tokens_so() -> None:
+    slow = DiskProfile(direct={count: speed / 10 for count, speed in DISK.direct.items()})
+    fast, late = (forecast(replace(HALF, disk=disk), DECODE, PROMPT) for disk in (DISK, slow))
+    reads = [sum(layer.read_s for layer in each.layers) for each in (fast, late)]
+    assert reads[1] == pytest.approx(10 * reads[0])
+
+
+@pytest.mark.parametrize(
+    ("read_bytes", "waited_s", "speed"),
+    [
+        (10**9, 10.0, 1e8),  # a tenth of what was measured
+        (10**9, 2.0, 1e9),
+        (4 * 10**7, 0.4, 1e9),  # for less than half a second
+        (0, 5.0, 1.0),
+    ],
+)
+def test_a_disk_that_brings_far_less_than_it_did_is_believed(
+    read_bytes: int, waited_s: float, speed: float
+) -> None:
+    reads = ExpertReads(100, 100, read_bytes, waited_s)
+    expected = forecast(HALF, DECODE, PROMPT, reads=reads)
+    assert expected.budget.disk.bytes_s == speed
+    if speed == 1e9:
+        assert expected.calibrated_bytes_s is None
+        assert expected.line() == forecast(HALF, DECODE, PROMPT).line()
+    else:
+        assert expected.calibrated_bytes_s == 1e9
+        assert f"disk {speed / 1e9:.2f} GB/s, measured were 1.00: about" in expected.line()
+        assert expected.token_s > forecast(HALF, DECODE, PROMPT).token_s
+
+
+def test_the_line_has_the_figures() -> None:
+    layers = tuple(ExpertLayer(f"m{n}", 128, 8, 1_200_000, 1_200_000) for n in range(48))
+    disk = DiskProfile(direct={4: 0.83e9})
+    budget = ExpertBudget(layers, 4 * 10**9, 1_200_000, disk)
+    line = forecast(budget, Compute(1, 8e-3, 6e-3), Compute(512, 2.0, 1.0)).line()
+    assert line == (
+        "of 7.4 GB of experts 4.0 stay in memory; disk 0.83 GB/s: about 3.6 tokens/s, a prompt of "
+        "512 tokens about 5.1 s"
+    )
+
+
+def test_the_terms_are_plain_numbers() -> None:
+    terms = forecast(HALF, DECODE, PROMPT).terms()
+    again = msgspec.json.decode(msgspec.json.encode(terms))
+    assert again["layers"][1]["name"] == "m1"
+    assert again["slots"] == 12
+    assert again["tokens_per_s"] == pytest.approx(1 / again["token_s"])
+    assert again["disk_measured"] is None
