@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -17,18 +19,21 @@ from numpy.typing import NDArray
 
 import edgerun
 from edgerun.backends import CompileOptions, make_backend
-from edgerun.backends.base import Shape, buckets
+from edgerun.backends.base import Backend, Executable, Shape, buckets
+from edgerun.backends.cpu.experts.layout import SlotLayout
 from edgerun.errors import BackendError, InputError, UnsupportedError
+from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import value_shapes
 from edgerun.model.bundle import open_bundle
 from edgerun.offload.standin import StandinBackend
 from edgerun.offload.standin.device import StandinDevice
+from edgerun.offload.standin.executable import SharedLayer
 from edgerun.offload.standin.link import Link
 from edgerun.offload.standin.session import Session
 from edgerun.plan.planner import make_plan
 from edgerun.plan.programs import compile_plan
 from edgerun.plan.states import states_of
-from edgerun.state import Batch, SequenceStore
+from edgerun.state import Batch, SequenceStore, same_attention
 from tests.support.bundles import bundle_of
 
 F32 = NDArray[np.float32]
@@ -260,6 +265,30 @@ def test_a_stand_in_that_is_required_is_missed() -> None:
 def test_a_slot_is_not_enough_memory_for_an_expert() -> None:
     with pytest.raises(BackendError, match="an expert takes .* give it memory=4K or more"):
         tokens("olmoe", "int4", "memory=1K")
+
+
+def test_layers_unlike_the_first_are_the_processors() -> None:
+    """Its process has the programs of the first."""
+    with model("olmoe", "int4", "memory=8M", 1) as (backend, _, store, plan):
+        session = session_of(backend)
+        like, attributes = session.layout, dict(session._attributes)
+        assert session.takes(like, {**attributes, "top_k": 7})
+        assert not session.takes(like, {**attributes, "activation": "relu2"})
+        assert not session.takes(SlotLayout(like.matrices[:2]), attributes)
+        part = next(part for part in plan.segments[Shape.of(1).phase] if part.backend == "standin")
+        (node,) = part.graph.nodes
+        other = replace(node, name="other", attrs={**node.attrs, "activation": "relu2"})
+        graph = replace(part.graph, nodes=[other])
+        companion = make_backend("cpu", given={"threads": 1})
+        options = CompileOptions(store.states, fallback=partial(compiled_by, companion))
+        assert not isinstance(backend.compile(graph, Shape.of(1), options), SharedLayer)
+        with pytest.raises(BackendError, match="slots for layers like the first one only"):
+            backend.compile(graph, Shape.of(1), CompileOptions(store.states))
+        companion.close()
+
+
+def compiled_by(backend: Backend, graph: Graph, shape: Shape) -> Executable:
+    return backend.compile(graph, shape, CompileOptions(same_attention(1, 1, 16, "fp32")))
 
 
 def test_only_layers_of_experts_are_shared() -> None:

@@ -136,7 +136,7 @@ class StandinBackend(Backend):
     def _share(
         self, layer: Layer, segment: Graph, shape: Shape, options: CompileOptions
     ) -> SharedLayer | None:
-        """A layer on both; None if it is not of the form of the first one."""
+        """A layer on both; None if it is unlike the first one, or calls have more rows."""
         from edgerun.offload.standin.executable import SharedLayer
         from edgerun.offload.standin.session import Session
         from edgerun.offload.standin.tally import Tally
@@ -148,7 +148,8 @@ class StandinBackend(Backend):
             self._session = Session(self._device, layer.layout, hidden, rows, layer.node.attrs)
             self._estimates = _assumed(layer.layout.nbytes, 3 * hidden * width, self._device)
         session = self._session
-        if not session.takes(layer.layout) or session.regions.rows < rows:
+        is_alike = session.takes(layer.layout, layer.node.attrs)
+        if not is_alike or session.regions.rows < rows:
             return None
         tally = next((each for each in self._tallies if each.phase is shape.phase), None)
         if tally is None:

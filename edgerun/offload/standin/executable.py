@@ -59,11 +59,16 @@ class Layer:
         cpu: CpuBackend,
         options: CompileOptions,
     ) -> Layer:
-        """Compiles the processor's share and finds the weights that it prepared."""
+        """Compiles the processor's share and finds the weights that it prepared.
+
+        Raises:
+            UnsupportedError: they are not all in memory.
+        """
         top_k, weights = node.attrs["top_k"], cpu.experts.prepare(segment, node)
         if weights.words is not None:
             raise UnsupportedError(
-                "the stand-in takes experts from memory: leave the limit to it out"
+                "the stand-in uploads experts from memory, which has not room for all of them: "
+                "allow more memory for experts, or leave the limit out"
             )
         each = replace(node, attrs={**node.attrs, "top_k": 1})
         graph = replace(segment, nodes=[each], inputs=[*node.inputs[:2]], outputs=[*node.outputs])

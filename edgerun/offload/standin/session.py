@@ -121,10 +121,11 @@ class Session:
                 raise
         return None
 
-    def takes(self, layout: SlotLayout) -> bool:
-        """Whether slots are of this layout."""
+    def takes(self, layout: SlotLayout, attributes: Mapping[str, Any]) -> bool:
+        """Whether a layer with such slots and attributes is like the first one."""
         mine = self.layout
-        return (mine.matrices, mine.biases) == (layout.matrices, layout.biases)
+        is_alike = (mine.matrices, mine.biases) == (layout.matrices, layout.biases)
+        return is_alike and {**self._attributes, "top_k": 1} == {**attributes, "top_k": 1}
 
     @property
     def uploaded_bytes(self) -> int:
