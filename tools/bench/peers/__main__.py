@@ -7,7 +7,7 @@
 (decoding against the length of the context), ``prompt`` (prompts of many lengths), ``threads``
 (with 1, 2, ... threads) or ``report`` (measures nothing, writes the pages of a results file).
 
-Random models are made in FOLDER, which needs about 12 GB for all presets, and kept there. Every
+Random models are made in FOLDER, which needs about 45 GB for all presets, and kept there. Every
 peer gets a process of its own that loads once; then rounds follow in which each of them takes its
 turn while the others sleep. A peer that is not installed or dies is a result, with its reason.
 ``--only`` leaves out other rivals; with ``--resume`` a comparison can be made in parts, each of

@@ -17,6 +17,8 @@ END = "<!-- end -->"
 TITLES = {
     "bitnet-2b-4t": "Shape of BitNet b1.58 2B4T",
     "llama-3.2-1b": "Shape of Llama 3.2 1B",
+    "olmoe-1b-7b": "Shape of OLMoE 1B-7B",
+    "qwen3-30b-a3b-8": "Eight layers of Qwen3-30B-A3B's shape",
     "default": "The model that comes with edgerun",
     "tiny": "A tiny model",
 }
