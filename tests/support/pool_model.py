@@ -65,10 +65,10 @@ class World:
         self, sizes: Sizes, seed: int, pool: type[Pool] = Pool, policy: Policy | None = None
     ) -> None:
         self.sizes, self.chance = sizes, random.Random(seed)
-        self.pool = pool(sizes.slots, policy or LeastRecentlyUsed(), self)
+        self.pool = pool(sizes.slots, sizes.wave, policy or LeastRecentlyUsed(), self)
         self.posts: list[tuple[int, Post] | None] = [None] * sizes.layers
         self.log: dict[int, int] = {}
-        self.number, self.aborted = 0, False
+        self.number, self.last_over, self.aborted = 0, 0, False
         self.done_of = [0] * sizes.layers
         self.table: dict[Entry, int] = {}
         self.content: list[Entry | str | None] = [None] * sizes.slots
@@ -130,6 +130,10 @@ class World:
         self._others()
         return self.done_of[layer]
 
+    def over(self) -> int:
+        self._others()
+        return self.last_over
+
     def evict(self, entry: Entry, number: int) -> bool:
         self._others()
         if self.number != number:
@@ -157,12 +161,11 @@ class World:
             for layer in range(self.sizes.layers):
                 count = self.chance.randint(0, self.sizes.most)
                 yield from self._layer(layer, self.chance.sample(range(self.sizes.experts), count))
-            yield self._locked
-            self.is_locked = True
-            self.pool.end_run()
-            self.is_locked = False
+            yield ALWAYS
+            self.last_over = self.number
+            yield ALWAYS
+            self.bell += 1
             self.aborts += self.aborted
-            self.check_slots()
         self.is_over = True
 
     def _layer(self, layer: int, experts: list[int]) -> Steps:
@@ -179,11 +182,12 @@ class World:
                 scores = tuple(0.5 for _ in parts)
                 self.posts[layer] = self.number, Post(layer, tuple(parts), scores)
             self.done_of[layer] = first
-            self.needed = {(layer, expert) for expert in parts[first:]}
-            missing = self.needed - self.table.keys()
+            wave = parts[first : first + self.sizes.wave]
+            self.needed = {(layer, expert) for expert in wave}
+            missing = {(layer, expert) for expert in parts[first:]} - self.table.keys()
             yield ALWAYS  # the bell is rung behind the lock
             self.bell += bool(missing)
-            yield from self._products([(layer, e) for e in parts[first : first + self.sizes.wave]])
+            yield from self._products([(layer, expert) for expert in wave])
         self.needed = set()
 
     def _products(self, entries: list[Entry]) -> Steps:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
@@ -178,7 +179,7 @@ def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8], read: Read, alon
     zeros = np.zeros((chunks, 16), np.uint8)
     fields = [0, codes.ctypes.data, *rows.shape, tiles, step, zeros.ctypes.data]
     arguments = np.array(fields, np.int64)
-    function = native("repack", bits=packed.bits, lanes=lanes)
+    function = _repack(packed.bits, lanes)
     at_once = max(1, PIECE_BYTES // (SLAB_ROWS * rows.shape[1]))
     for first in range(0, chunks, at_once):
         slabs = range(first, min(chunks, first + at_once))
@@ -187,6 +188,12 @@ def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8], read: Read, alon
         arguments[0] = piece.ctypes.data - row * rows.shape[1]  # where row 0 would lie
         on_all_cores(function, arguments, slabs, 0 if alone else rows.nbytes)
     return packed.bits == 2 and not zeros.any()
+
+
+@cache
+def _repack(bits: int, lanes: int) -> Callable[[int, int], None]:
+    """The kernel, looked up once: a fork in the middle of that would leave a lock behind."""
+    return native("repack", bits=bits, lanes=lanes)
 
 
 def on_all_cores(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ from edgerun.backends.cpu.experts import source, stream
 from edgerun.backends.cpu.experts.stream import ExpertStream
 from edgerun.errors import BackendError, InputError
 from edgerun.files.direct import DirectFile
-from edgerun.llm import compiling
+from edgerun.kernels.run.residency import PATIENCE
 from edgerun.llm.llm import LLM
 from tests.support.bundles import bundle_of
+from tests.support.interrupts import repeat_until_interrupted
 
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 MODELS = [
@@ -169,31 +170,24 @@ def test_a_defect_in_a_reader_is_an_error_of_the_reply(
         fails_and_recovers(llm, faults, fail, "of all things", expected)
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models that wait for a read no longer than 0.3 s."""
-    usual = compiling.expert_memory_of
-
-    def changed(options: Any) -> Any:
-        memory = usual(options)
-        return memory and replace(memory, patience_s=0.3)
-
-    monkeypatch.setattr(compiling, "expert_memory_of", changed)
+def wait_for_reads(llm: LLM, seconds: float) -> None:
+    """Says how long a call waits for a read."""
+    stream_of(llm)._words.control[PATIENCE] = int(seconds * 1e9)
 
 
 def test_a_read_that_hangs_is_not_waited_for_for_ever(
-    folder: Path, expected: list[int], faults: type[Faulty], impatient: None
+    folder: Path, expected: list[int], faults: type[Faulty]
 ) -> None:
     goes_on = threading.Event()
     with loaded(folder) as llm:
         faults.act, faults.from_read = staticmethod(lambda: goes_on.wait(60)), 25
+        wait_for_reads(llm, 0.3)
         for _ in range(2):
-            with pytest.raises(
-                BackendError, match="experts .* did not come within 0.3 s: the disk"
-            ):
+            with pytest.raises(BackendError, match="experts .* did not come within 10 s: the disk"):
                 ids_of(llm)
         faults.from_read = 1 << 30
         goes_on.set()
+        wait_for_reads(llm, 60)
         assert ids_of(llm) == expected
 
 
@@ -218,10 +212,10 @@ def test_a_file_that_is_replaced_while_it_is_used_does_not_matter(
     shutil.copytree(folder, own)
     file = data_file(own)
 
-    one_reader = threading.Lock()
+    a_time = threading.Lock()
 
     def exchange() -> None:
-        with one_reader:
+        with a_time:
             if not (tmp_path / "old").exists():
                 file.rename(tmp_path / "old")
                 file.write_bytes(b"something else")
@@ -288,16 +282,18 @@ def test_two_models_have_pools_of_their_own(folder: Path, expected: list[int]) -
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_reads_for_itself(
-    folder: Path, expected: list[int], faults: type[Faulty], impatient: None
+    folder: Path, expected: list[int], faults: type[Faulty]
 ) -> None:
     """Also where reads are in flight that the child will never see the end of."""
     goes_on = threading.Event()
     with loaded(folder) as llm:
         assert ids_of(llm) == expected
         faults.act, faults.from_read = staticmethod(lambda: goes_on.wait(60)), faults.reads + 5
+        wait_for_reads(llm, 0.3)
         with pytest.raises(BackendError, match="did not come"):
             ids_of(llm)
         faults.from_read = 1 << 30
+        wait_for_reads(llm, 60)
         child = os.fork()
         if not child:
             with contextlib.suppress(BaseException):
@@ -321,13 +317,25 @@ def exit_code(child: int) -> int:
     raise AssertionError("the child hangs")
 
 
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="threads get no signals")
+def test_ctrl_c_at_any_time_leaves_a_model_that_works(folder: Path, expected: list[int]) -> None:
+    rng = random.Random(5)
+    with loaded(folder) as llm:
+        for _ in range(12):
+            repeat_until_interrupted(lambda: ids_of(llm), rng, 0.15)
+            assert ids_of(llm) == expected
+        experts = stream_of(llm)._pool
+        assert len(experts._free) + len(experts.resident) == len(stream_of(llm).slots)
+
+
 def test_closing_does_not_wait_for_a_read_that_hangs(
-    folder: Path, faults: type[Faulty], monkeypatch: pytest.MonkeyPatch, impatient: None
+    folder: Path, faults: type[Faulty], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "CLOSING_S", 0.1)
     goes_on = threading.Event()
     faults.act, faults.from_read = staticmethod(lambda: goes_on.wait(60)), 25
     llm = loaded(folder)
+    wait_for_reads(llm, 0.3)
     with pytest.raises(BackendError, match="did not come"):
         ids_of(llm)
     readers = stream_of(llm)._threads

@@ -21,6 +21,7 @@ WORLDS = {
     "waves of two": Sizes(slots=3, experts=6, most=6, wave=2, runs=2, readers=3),
     "no more than a wave": Sizes(slots=2, most=4, wave=2, runs=2),
     "wishes": Sizes(slots=4, wishes=4),
+    "wishes in waves": Sizes(slots=3, layers=1, most=4, wave=2, readers=3, wishes=6),
     "faults": Sizes(slots=3, faults=0.3),
     "all of it": Sizes(slots=3, most=4, wave=2, wishes=3, faults=0.2),
 }
@@ -104,7 +105,7 @@ class _Forced:
     """Words of which the number of the last post is always right."""
 
     def __init__(self, words: World) -> None:
-        self._words, self.done = words, words.done
+        self._words, self.done, self.over = words, words.done, words.over
 
     def evict(self, entry: Entry, number: int) -> bool:
         return self._words.evict(entry, self._words.number)
@@ -153,6 +154,13 @@ class KeepsQuiet(Pool):
         return False
 
 
+class KeepsWhatCameTooEarly(Pool):
+    """Experts of later waves leave no slot to those of the first."""
+
+    def _make_room_in_order(self) -> None:
+        pass
+
+
 class ForgetsWhatIsMissing(Pool):
     def _next_missing(self) -> Entry | None:
         entry = super()._next_missing()
@@ -168,6 +176,7 @@ MUTANTS = {
     ReadsTwice: "all of it",
     LosesSlots: "faults",
     KeepsQuiet: "faults",
+    KeepsWhatCameTooEarly: "wishes in waves",
     ForgetsWhatIsMissing: "waves of two",
 }
 

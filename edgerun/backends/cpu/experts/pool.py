@@ -69,6 +69,9 @@ class Words(Protocol):
     def done(self, layer: int) -> int:
         """How many experts of its last post a layer is done with."""
 
+    def over(self) -> int:
+        """The number of the last post of runs that have ended."""
+
     def evict(self, entry: Entry, number: int) -> bool:
         """Takes an expert from the program, unless it has posted since ``number``; whether."""
 
@@ -87,9 +90,16 @@ class Read:
 class Pool:
     """Slots, and the experts in them."""
 
-    def __init__(self, slots: int, policy: Eviction, words: Words) -> None:
-        """All slots are free."""
-        self._policy, self._words = policy, words
+    def __init__(self, slots: int, wave: int, policy: Eviction, words: Words) -> None:
+        """All slots are free.
+
+        Args:
+            slots: how many there are.
+            wave: experts that a program computes together where it needs more than ``slots``.
+            policy: says who leaves.
+            words: shared with programs.
+        """
+        self._slots, self._wave, self._policy, self._words = slots, wave, policy, words
         self._free = list(range(slots))
         self._resident: dict[Entry, int] = {}
         self._reading: dict[Entry, int] = {}
@@ -97,8 +107,8 @@ class Pool:
         self._unused: set[Entry] = set()  # that were wished for, and not needed so far
         self._missing: deque[Entry] = deque()
         self._wished: deque[Entry] = deque()
-        self._live: Post | None = None  # of the run under way
-        self._seen = 0
+        self._live: Post | None = None  # the last one
+        self._seen = 0  # its number
 
     @property
     def resident(self) -> dict[Entry, int]:
@@ -108,6 +118,8 @@ class Pool:
     def next_read(self) -> Read | None:
         """What is to be read now; None if nothing, or no slot may be had for it."""
         self._take_posts()
+        if self._is_over():
+            self._missing.clear()
         self._make_room(len(self._missing))
         entry = self._next_missing()
         if entry is None:
@@ -148,12 +160,6 @@ class Pool:
         They are read while nothing is missing that a program waits for.
         """
         self._wished = deque((layer, expert) for expert in experts)
-
-    def end_run(self) -> None:
-        """No program runs: nothing is needed any more."""
-        self._take_posts()
-        self._live = None
-        self._missing.clear()
 
     def _take_posts(self) -> None:
         """Takes note of what was posted, until nothing new is."""
@@ -198,13 +204,41 @@ class Pool:
         excess = slots - len(self._free)
         if excess > 0:
             for entry in self._lowest(excess):
-                if not self._words.evict(entry, self._seen):
-                    return  # there are new posts, which may need it
-                self._free.append(self._resident.pop(entry))
-                if entry in self._unused:
-                    self._unused.remove(entry)
-                else:
-                    self._policy.leave(entry)
+                if not self._evict(entry):
+                    return
+        if self._missing and not self._free:
+            self._make_room_in_order()
+
+    def _make_room_in_order(self) -> None:
+        """Lets an expert of a later wave leave for one that the program waits for.
+
+        Such came before anybody knew when they would be needed. The program goes on to no later
+        wave meanwhile, for it waits.
+        """
+        post = self._live
+        if post is None or len(post.experts) <= self._slots:
+            return
+        order = [(post.layer, expert) for expert in post.experts]
+        end = self._words.done(post.layer) + self._wave
+        if self._missing[0] not in order[:end]:
+            return
+        for entry in reversed(order[end:]):
+            if entry in self._resident:
+                if self._evict(entry):
+                    waiting = {*self._missing, entry}
+                    self._missing = deque(each for each in order if each in waiting)
+                return
+
+    def _evict(self, entry: Entry) -> bool:
+        """Lets an expert leave; False if there are new posts, which may need it."""
+        if not self._words.evict(entry, self._seen):
+            return False
+        self._free.append(self._resident.pop(entry))
+        if entry in self._unused:
+            self._unused.remove(entry)
+        else:
+            self._policy.leave(entry)
+        return True
 
     def _lowest(self, count: int) -> list[Entry]:
         """Those that are in memory and not needed by the layer that runs, the lowest first.
@@ -237,9 +271,13 @@ class Pool:
     def _needed(self) -> set[Entry]:
         """What the layer that runs is not done with."""
         post = self._live
-        if post is None:
+        if post is None or self._is_over():
             return set()
         return {(post.layer, expert) for expert in post.experts[self._words.done(post.layer) :]}
+
+    def _is_over(self) -> bool:
+        """Whether the last post is that of a run that has ended."""
+        return self._seen <= self._words.over()
 
     def _worth(self, entry: Entry) -> Worth:
         is_used = entry not in self._unused

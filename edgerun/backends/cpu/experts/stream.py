@@ -48,15 +48,17 @@ class ExpertStream:
 
     Attributes:
         slots: uint8 ``[slots, bytes]``.
+        wave: experts that are computed together where a layer needs more than there are slots.
     """
 
-    def __init__(self, memory: ExpertMemory, slots: int, slot_bytes: int) -> None:
-        """Makes the slots; their memory is committed as it is filled."""
+    def __init__(self, memory: ExpertMemory, slots: int, slot_bytes: int, top_k: int) -> None:
+        """Makes the slots, at least ``top_k``; their memory is committed as it is filled."""
+        self.wave = max(top_k, slots // 2)  # so that the next ones can be read meanwhile
         size = slots * slot_bytes
         self.slots = zeroed_memory(size)[:size].reshape(slots, slot_bytes)
         self._patience_s = memory.patience_s
         self._words = SharedWords(self.slots, memory.patience_s)
-        self._pool = Pool(slots, memory.make_policy(), self._words)
+        self._pool = Pool(slots, self.wave, memory.make_policy(), self._words)
         self._layers: list[_Layer] = []
         self._files = OpenFiles(direct=memory.direct)
         self._readers = memory.readers
@@ -88,9 +90,9 @@ class ExpertStream:
         self._words.start(self._bell[1])
         try:
             yield
-        finally:
-            with self._lock:
-                self._pool.end_run()
+        finally:  # what is behind the lock must not be left in the middle by Ctrl-C
+            self._words.end()
+            self._ring()
         if self._words.aborted:
             raise self._failure()
 
@@ -134,12 +136,13 @@ class ExpertStream:
     def _start(self) -> None:
         if self._is_closed:
             raise RuntimeError("the readers of experts are closed")
-        self._threads = [
+        threads = [
             threading.Thread(target=self._work, daemon=True, name=f"edgerun-experts-{index}")
             for index in range(self._readers)
         ]
-        for thread in self._threads:
+        for thread in threads:
             thread.start()
+        self._threads = threads
 
     def _ring(self) -> None:
         """Wakes a reader; a pipe that is full wakes all of them anyway."""
@@ -187,10 +190,13 @@ class ExpertStream:
 
     def _begin_child(self) -> None:
         """In a forked child: the readers are gone, and their bell is the parent's."""
+        self._lock, self._threads = threading.Lock(), []
+        if self._is_closed:
+            return
         self._close_bell()
-        self._lock, self._threads, self._bell = threading.Lock(), [], _pipe()
+        self._bell = _pipe()
         self._words.unlock()
-        self._pool.end_run()
+        self._words.end()
         self._pool.forget_reads()
 
 

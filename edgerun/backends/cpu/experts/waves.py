@@ -40,7 +40,7 @@ def waves_of(weights: ExpertWeights, places: Places) -> list[Wave]:
     most = min(places.experts, places.count)
     size = most
     if weights.words is not None and weights.slots < most:
-        size = max(places.top_k, weights.slots // 2)
+        size = weights.wave
     firsts = range(0, most, size)
     return [Wave(number, first, size, len(firsts) == 1) for number, first in enumerate(firsts)]
 

@@ -40,6 +40,7 @@ class ExpertWeights:
         table: address of the slot of each expert, int64 ``[experts]``; 0 while it has none.
         memory: the slots, those of all layers where experts are read while programs run.
         words: of the layer, in that case.
+        wave: experts that are computed together if a batch needs more than there are slots.
     """
 
     layout: SlotLayout
@@ -47,6 +48,7 @@ class ExpertWeights:
     table: NDArray[np.int64]
     memory: Sequence[NDArray[np.uint8]] | NDArray[np.uint8]
     words: LayerWords | None = None
+    wave: int = 0
 
     @classmethod
     def of(cls, layout: SlotLayout, memory: Sequence[NDArray[np.uint8]]) -> ExpertWeights:
@@ -112,7 +114,7 @@ class ExpertStore:
             )
         from edgerun.backends.cpu.experts.stream import ExpertStream  # for few models
 
-        self.stream = ExpertStream(self._memory, slots, max(sizes))
+        self.stream = ExpertStream(self._memory, slots, max(sizes), most)
 
     def prepare(self, graph: Graph, node: Node) -> ExpertWeights:
         """Returns a layer's stacks in the layouts that their kernels read.
@@ -156,7 +158,7 @@ class ExpertStore:
             )
         words = self.stream.add_layer(layer.name, layout, layer.stacks)
         matrices = layout.projections(slots[0])
-        return ExpertWeights(layout, matrices, words.table, slots, words)
+        return ExpertWeights(layout, matrices, words.table, slots, words, self.stream.wave)
 
     def _layout(self, layer: _Layer, *, sampled: bool = False) -> SlotLayout:
         """The layout that suits all experts, or if ``sampled`` the first of each stack."""

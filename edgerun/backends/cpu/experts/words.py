@@ -66,6 +66,8 @@ class SharedWords:
         layers: by number.
     """
 
+    _over = 0
+
     def __init__(self, slots: NDArray[np.uint8], patience_s: float) -> None:
         """Takes the slots, uint8 ``[slots, bytes]``, and how long a program may wait for one."""
         self.control = np.zeros(CONTROL_WORDS, np.int64)
@@ -96,6 +98,13 @@ class SharedWords:
     def start(self, bell: int) -> None:
         """Before a run; ``bell`` is the descriptor of a pipe that a program writes to."""
         self.control[BELL], self.control[ABORT] = bell, 0
+
+    def end(self) -> None:
+        """After a run. Another thread may look meanwhile, and Ctrl-C come at any time."""
+        self._over = self.posted()
+
+    def over(self) -> int:
+        return self._over
 
     def unlock(self) -> None:
         """In a forked child, where those who held the lock are gone."""
