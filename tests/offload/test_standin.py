@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import threading
@@ -25,6 +26,7 @@ from edgerun.errors import BackendError, InputError, UnsupportedError
 from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import value_shapes
 from edgerun.model.bundle import open_bundle
+from edgerun.offload.places import Places
 from edgerun.offload.standin import StandinBackend
 from edgerun.offload.standin.device import StandinDevice
 from edgerun.offload.standin.executable import SharedLayer
@@ -337,25 +339,42 @@ def test_it_is_announced_and_found_by_its_name(monkeypatch: pytest.MonkeyPatch) 
     assert replies[0] == replies[1]
 
 
-def test_a_call_that_is_cut_off_leaves_nothing_behind(
-    expected: dict[tuple[str, str], list[F32]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_is_cut_off_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """As by Ctrl-C: its answers are still to come, and must not be taken for others."""
-    form, cut = ("olmoe", "int4"), []
-    answer = Session.answer
+    answer, calls = Session.answer, itertools.count()
 
     def interrupted(session: Session, expected_s: float = 0.0) -> object:
-        if not cut:
-            cut.append(session)
+        if next(calls) == 0:
             raise KeyboardInterrupt
         return answer(session, expected_s)
 
-    def strike(backend: StandinBackend, token: int) -> None:
-        if token == 3:
-            monkeypatch.setattr(Session, "answer", interrupted)
-        if token == TOKENS - 1:
-            assert cut and session_of(backend).resets == 0
+    found = []
+    for device in (None, "memory=8M"):
+        with model("olmoe", "int4", device) as (backend, programs, store, _):
+            sequence = store.open()
+            store.reserve(sequence, 40)
+            for start in range(0, 40, 20):
+                batch = Batch.of(np.arange(20, dtype=np.int32) + start, start, sequence)
+                if device and start:
+                    monkeypatch.setattr(Session, "answer", interrupted)
+                    with pytest.raises(KeyboardInterrupt):
+                        programs.run(batch, store)
+                found.append(programs.run(batch, store)["logits"].copy())
+                store.commit(sequence, start + 20)
+            if device:
+                assert session_of(backend).resets == 0 and next(calls) > 1
+    np.testing.assert_array_equal(found[2:], found[:2])
 
-    with pytest.raises(KeyboardInterrupt):
-        tokens(*form, "memory=8M", strike)
-    np.testing.assert_array_equal(tokens(*form, "memory=8M", strike), expected[form])
+
+def test_nothing_is_uploaded_while_something_is() -> None:
+    """Its slot would be free for another expert before its weights are there."""
+    with model("olmoe", "int4", SOME) as (backend, _, store, plan):
+        part = next(part for part in plan.segments[Shape.of(1).phase] if part.backend == "standin")
+        program = backend.compile(part.graph, Shape.of(1), CompileOptions(store.states))
+        session = session_of(backend)
+        backend._estimates.upload.fixed_s = 1e-9
+        places = Places.of(np.float32([[0, 1, 1, 0, 0, 1, 0, 0]]), 3)
+        for due_s in (time.monotonic() + 100, 0.0):
+            session.due_s = due_s
+            _, there, cached = program._plan(places)
+            assert (len(there) > len(cached)) == (due_s == 0)
