@@ -238,6 +238,7 @@ def test_experts_are_exchanged_for_such_that_are_worth_more() -> None:
     assert slots.exchange((0, 3)) is None  # it is there
     slots.admit(Step(0, (4,), (1.0,)), [])
     slots.admit(Step(0, (1, 3), (1.0, 1.0)), [])
+    assert slots.exchange((0, 4)) is None  # which is worth less
     assert slots.resident == {(0, 1), (0, 3)}
     empty = ExpertCache(1, LeastRecentlyUsed())
     empty.admit(Step(0, (7,), (1.0,)), [])
