@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions, Shape, make_backend
 from edgerun.backends.base import Backend, ExpertMemory, Phase
+from edgerun.backends.cpu.emit.experts import ROWS_TO_UNPACK
+from edgerun.errors import BackendError, InputError
 from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
@@ -199,10 +202,58 @@ def test_experts_that_come_and_go_compute_the_same_bits(form: str, weights: str)
     whole.close()
 
 
+@pytest.mark.parametrize(("form", "weights"), [("int8_block", "int4"), ("int8_row", "ternary")])
+def test_long_prompts_go_through_one_slot(form: str, weights: str) -> None:
+    """Waves of one expert each, whose rows are so many that weights are unpacked for them."""
+    rng, rows = np.random.default_rng(8), 3 * ROWS_TO_UNPACK + 8
+    graph = layer(form, weights, 3, 1)
+    x = rng.standard_normal((rows, K)).astype(np.float32)
+    routes = np.eye(3, dtype=np.float32)[rng.integers(0, 3, rows)]
+    whole = make_backend("cpu", given={"threads": 2})
+    expected = run(whole, graph, rows, x=x, routes=routes)
+    nbytes = int(whole._shared.experts.nbytes) // 3  # type: ignore[attr-defined]
+    given = {"threads": 2, "experts": ExpertMemory(nbytes, LeastRecentlyUsed)}
+    single = make_backend("cpu", given=given)
+    for _ in range(2):
+        found = run(single, graph, rows, x=x, routes=routes)
+        np.testing.assert_array_equal(found, expected)
+    whole.close()
+    single.close()
+
+
 def slot_bytes(backend: Backend, graph: Graph) -> int:
     """What an expert takes in memory."""
     run(backend, graph, 1, x=np.zeros((1, K), np.float32), routes=np.zeros((1, 6), np.float32))
     return int(backend._shared.experts.nbytes) // 6  # type: ignore[attr-defined]
+
+
+def test_an_expert_unlike_the_first_is_refused_when_it_is_read() -> None:
+    """The first has a scale a row, which the kernel was chosen for; to look at all takes long."""
+    graph = layer("int8_row", "ternary", 6, 1)
+    stack = graph.constants["up"]
+    assert isinstance(stack, ExpertStack)
+    scales = stack.matrices[5].scales.copy()  # type: ignore[union-attr]
+    scales[:, 0] *= 2
+    unlike = replace(stack.matrices[5], scales=scales)  # type: ignore[type-var]
+    graph.constants["up"] = ExpertStack((*stack.matrices[:5], unlike))
+    given = {"threads": 1, "experts": ExpertMemory(1 << 13, LeastRecentlyUsed)}
+    backend = make_backend("cpu", given=given)
+    x, routes = np.ones((1, K), np.float32), np.eye(6, dtype=np.float32)
+    run(backend, graph, 1, x=x, routes=routes[:1])
+    with pytest.raises(BackendError, match="several scales in a row where the first expert has"):
+        run(backend, graph, 1, x=x, routes=routes[5:])
+    backend.close()
+
+
+def test_slots_are_as_large_as_the_largest_expert_of_their_segment() -> None:
+    """Another segment with larger ones, which only a mixed plan has, is refused."""
+    given = {"threads": 1, "experts": ExpertMemory(1 << 13, LeastRecentlyUsed)}
+    backend = make_backend("cpu", given=given)
+    compile_ = partial(backend.compile, shape=Shape.of(1), options=CompileOptions(SPEC))
+    compile_(layer("int8_block", "ternary", 6, 1))
+    with pytest.raises(InputError, match="of layer have .* bytes and those of layers before"):
+        compile_(layer("int8_block", "int8", 6, 1))
+    backend.close()
 
 
 def test_work_counts_the_experts_that_have_rows() -> None:
