@@ -127,6 +127,7 @@ def measure(folder: Path, share: str, tokens: int, prompt: int) -> Row:
     began = time.perf_counter()
     with edgerun.load(folder, backend="cpu", context=2 * prompt, expert_memory=share) as llm:
         load_s = time.perf_counter() - began
+        forget(folder)  # what was read ahead with other weights
         expected, budget = llm.forecast(), llm.model.experts
         assert expected is not None
         assert budget is not None
