@@ -33,6 +33,7 @@ MODELS = [
     ("qwen3_moe", {"weights": "ternary"}),
     ("qwen3_moe", {"weights": "fp32"}),
     ("mixtral", {"weights": "int4", "activations": "fp32"}),
+    ("gpt_oss", {"weights": "int4"}),
 ]
 
 
