@@ -21,7 +21,7 @@ from edgerun.backends.cpu.experts import source, stream
 from edgerun.backends.cpu.experts.stream import ExpertStream
 from edgerun.errors import BackendError, InputError
 from edgerun.files.direct import DirectFile
-from edgerun.kernels.run.residency import PATIENCE
+from edgerun.kernels.run.residency import LOCK, PATIENCE
 from edgerun.llm.llm import LLM
 from tests.support.bundles import bundle_of
 from tests.support.interrupts import repeat_until_interrupted
@@ -295,12 +295,15 @@ def test_a_forked_child_reads_for_itself(
             ids_of(llm)
         faults.from_read = 1 << 30
         wait_for_reads(llm, 60)
+        control = stream_of(llm)._words.control
+        control[LOCK] = 1  # somebody holds it who will not be in the child
         child = os.fork()
         if not child:
             with contextlib.suppress(BaseException):
                 found = [ids_of(llm) for _ in range(2)]
                 os._exit(found != [expected] * 2)
             os._exit(2)
+        control[LOCK] = 0
         goes_on.set()
         assert exit_code(child) == 0
         assert ids_of(llm) == expected
