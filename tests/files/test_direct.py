@@ -20,6 +20,7 @@ from edgerun.files import direct as direct_file
 from edgerun.files.direct import ALIGNMENT, DirectFile, span
 from edgerun.files.positioned import memory_apart, open_again
 from edgerun.graph.mapped_file import MappedFile
+from tests.support.interrupts import forget_signal_stack
 from tools.bench.page_cache import cached_share
 
 SIZE = 21 * ALIGNMENT + 123  # the end is aligned to nothing
@@ -233,6 +234,7 @@ def test_signals_do_not_disturb(path: Path) -> None:
         while not done.wait(1e-4):
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
+    forget_signal_stack()
     before = signal.signal(signal.SIGUSR1, lambda *_: calls.append(1))
     sender = threading.Thread(target=send, daemon=True)
     try:

@@ -29,7 +29,7 @@ def repeat_until_interrupted(
         while not done.wait(AGAIN_S):
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
-    _forget_signal_stack()
+    forget_signal_stack()
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     sender = threading.Thread(target=send, daemon=True)
     try:
@@ -50,7 +50,7 @@ def obeyed_ctrl_c() -> Iterator[None]:
     A shell starts background jobs with SIGINT ignored, and that is inherited. A library that was
     unloaded since, as OpenVINO is, may have left this thread a stack for signals that is gone.
     """
-    _forget_signal_stack()
+    forget_signal_stack()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -74,7 +74,7 @@ class _Stack(ctypes.Structure):
     _fields_ = (("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
 
 
-def _forget_signal_stack() -> None:
-    """Handlers of this thread run on its own stack from now on."""
+def forget_signal_stack() -> None:
+    """Handlers of this thread run on its own stack from now on, whatever a library left it."""
     disabled = _Stack(None, 2, 0)  # SS_DISABLE
     assert ctypes.CDLL(None).sigaltstack(ctypes.byref(disabled), None) == 0

@@ -49,7 +49,7 @@ def test_the_table_is_markdown_and_says_what_it_comes_to() -> None:
 def test_prompts_are_measured_in_both_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device of this test is the processor, and what is predicted is made up."""
 
-    class Known:
+    class Forecast:
         call_rows = 256
 
         def seconds_here(self, tokens: int) -> float:
@@ -58,7 +58,8 @@ def test_prompts_are_measured_in_both_places(monkeypatch: pytest.MonkeyPatch) ->
         def seconds_there(self, tokens: int) -> float:
             return 2.0 * tokens
 
-    monkeypatch.setattr(placement, "predict", lambda folder, device, tokens: (Known(), "cpu"))
+    monkeypatch.setattr(placement, "predict", lambda folder, device, tokens: (Forecast(), "cpu"))
+    monkeypatch.setattr(placement, "reading_seconds", lambda folder, tokens, call_rows: 0.0)
     folder = Path(bundle_of("llama", weights="int4"))
     rows = list(placement.measure(folder, "reference", [5, 10**6], 0.0, Steady()))
     assert [each.tokens for each in rows][0] == 5
