@@ -18,6 +18,7 @@ from edgerun.errors import InputError
 from edgerun.formats.stack import ExpertStack
 from edgerun.llm import experts
 from edgerun.llm.llm import LLM
+from edgerun.machine.disk import NOMINAL_DISK
 from edgerun.plan.expert_memory import MARGIN_BYTES
 from edgerun.state.capacity import sequence_bytes
 from tests.cli.conftest import Result, limits
@@ -35,9 +36,10 @@ Run: TypeAlias = Callable[..., Result]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Calls main; what measures the machine has tests of its own."""
+    """Calls main on a disk that nothing was measured of; measuring has tests of its own."""
     monkeypatch.setattr("edgerun.machine.profile.machine_bandwidth", lambda threads: 1e10)
     monkeypatch.setattr("edgerun.plan.calibration.processor.limits", limits)
+    monkeypatch.setattr(experts, "disk_profile", lambda folder, file, progress: NOMINAL_DISK)
 
     def call(*arguments: str) -> Result:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(), "utf-8"))
