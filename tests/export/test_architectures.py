@@ -212,6 +212,7 @@ def test_gpt_oss_has_biases_everywhere_unless_it_says_otherwise():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"layer_types": ["full_attention", "linear_attention"] * 2}, "'linear_attention', which"),
         ({"swiglu_limit": 5.0}, "swiglu_limit of 5 are not supported; it must be 7"),
         ({"quantization_config": {"quant_method": "gptq"}}, "'gptq' .*bfloat16 and mxfp4 are"),
     ],

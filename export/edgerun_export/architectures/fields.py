@@ -156,6 +156,7 @@ def layer_windows(config: Config, num_layers: int) -> tuple[int | None, ...]:
 
     Raises:
         CheckpointError: ``layer_types`` has another length than the model has layers.
+        UnsupportedError: it names a type without an implementation.
     """
     if not flag(config, "use_sliding_window") or config.get("sliding_window") is None:
         return (None,) * num_layers
@@ -176,8 +177,15 @@ def typed_windows(config: Config, window: int, usual: Sequence[bool]) -> tuple[i
 
     Raises:
         CheckpointError: ``layer_types`` has another length than the model has layers.
+        UnsupportedError: it names a type without an implementation.
     """
     types = names(config, "layer_types")
+    others = sorted({*types} - {"full_attention", "sliding_attention"})
+    if others:
+        raise UnsupportedError(
+            f"config.json: layer_types names '{others[0]}', which is not supported; "
+            "full_attention and sliding_attention are"
+        )
     slides = [kind == "sliding_attention" for kind in types] if types else usual
     if len(slides) != len(usual):
         raise CheckpointError(
