@@ -131,6 +131,7 @@ def _tq2_0(blocks: U8) -> tuple[I8, F32]:
 
 
 MXFP4_BLOCK = 32
+_MXFP4_TOP = 252  # with the next exponent the largest value, 6, would be no float32; 255 is NaN
 # By code (OCP Microscaling Formats 1.0, table 5), twice the values: 0, 0.5, 1, 1.5, 2, 3, 4, 6.
 _E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 
@@ -142,8 +143,9 @@ def mxfp4_values(codes: U8) -> I8:
 
 
 def mxfp4_scales(exponents: U8) -> F32:
-    """Half of what 8-bit exponents stand for, so that it goes with twice the values."""
+    """Half of what 8-bit exponents stand for, so that it goes with twice the values; or NaN."""
     scales: F32 = np.ldexp(np.float32(1), exponents.astype(np.int32) - 128)
+    scales[exponents > _MXFP4_TOP] = np.nan
     return scales
 
 

@@ -99,7 +99,10 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
     stored: dict[str, Stored] = {}
     for tensor in tensors.values():
         for tensor_data in _stored(tensor, file, kind, head_dim):
-            stored[tensor_data.info.name] = tensor_data
+            name = tensor_data.info.name
+            if name in stored:
+                raise CheckpointError(f"'{file.name}' has two tensors that are '{name}'")
+            stored[name] = tensor_data
             if len(stored) > MAX_TENSORS:
                 raise CheckpointError(f"'{file.name}' has more than {MAX_TENSORS} tensors")
     return stored, config

@@ -17,7 +17,7 @@ import numpy as np
 from edgerun.errors import CheckpointError
 from edgerun_export.checkpoint.base import F32, I8, Array, Checkpoint, Source, TensorInfo
 from edgerun_export.checkpoint.codecs import MXFP4_BLOCK, mxfp4_scales, mxfp4_values
-from edgerun_export.checkpoint.stored import MAX_TENSORS, row_bounds
+from edgerun_export.checkpoint.stored import MAX_TENSORS, check_finite, row_bounds
 
 _STACK = re.compile(r"(model\.layers\.\d+\.\w+\.experts)\.(gate_up_proj|down_proj)(_bias|_blocks)?")
 # Of each stack: what it holds, and every how many outputs.
@@ -55,8 +55,8 @@ class StackedExperts:
         """Looks at the names and shapes of a checkpoint's tensors.
 
         Raises:
-            CheckpointError: a stack has other axes, there are no scales that fit, or it has
-                more experts than there can be.
+            CheckpointError: a stack has other axes, there are no scales that fit, a tensor of an
+                expert is there twice, or there are more than there can be.
         """
         self.config: Mapping[str, object] = checkpoint.config
         self.source: Source = checkpoint.source
@@ -129,9 +129,13 @@ class StackedExperts:
             )
         if kind == "_blocks":
             self._take_scales(info)
-        if info.shape[0] * len(_PARTS[stack]) > MAX_TENSORS:
-            raise CheckpointError(f"tensor '{info.name}' has more than {MAX_TENSORS} experts")
+        if len(self._parts) + info.shape[0] * len(_PARTS[stack]) > MAX_TENSORS:
+            raise CheckpointError(
+                f"the stacks of experts up to '{info.name}' have more than {MAX_TENSORS} tensors"
+            )
         for name, part in _parts(info, module, stack, kind):
+            if name in self._parts or name in self._others:
+                raise CheckpointError(f"tensor '{name}' is there twice, once in '{info.name}'")
             self._parts[name] = part
 
     def _take_scales(self, blocks: TensorInfo) -> None:
@@ -151,12 +155,10 @@ class StackedExperts:
             self._expert(name, part.expert)[part.outputs][first:end]
             for name in (part.stack, part.stack.removesuffix("blocks") + "scales")
         )
-        if scales.size and scales.max() == 255:
-            raise CheckpointError(
-                f"tensor '{part.info.name}' has a scale of 255, which is no number; it is damaged"
-            )
+        decoded = mxfp4_scales(scales)
+        check_finite(decoded, part.info.name, first, end)
         values = mxfp4_values(np.stack([blocks & 15, blocks >> 4], axis=-1))
-        return values.reshape(len(blocks), -1), mxfp4_scales(scales)
+        return values.reshape(len(blocks), -1), decoded
 
     def _bounds(self, part: _Part, rows: slice | None) -> tuple[int, int]:
         name = part.info.name

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgerun.errors import MissingDependencyError
-from edgerun_export.checkpoint.codecs import GGUF, SAFETENSORS
+from edgerun_export.checkpoint.codecs import GGUF, SAFETENSORS, mxfp4_scales
 
 gguf = pytest.importorskip("gguf")
 BLOCK_TYPES = sorted(kind for kind, codec in GGUF.items() if codec.block_weights > 1)
@@ -64,6 +64,13 @@ def test_an_old_gguf_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gguf.quants.dequantize", refuse)
     with pytest.raises(MissingDependencyError, match="NVFP4 need a newer gguf package: pip"):
         decode(np.zeros((1, 36), np.uint8))
+
+
+def test_exponents_of_mxfp4_are_exact_or_none() -> None:
+    exponents = np.array([0, 127, 252, 253, 254, 255], np.uint8)
+    expected = np.array([2.0**-128, 0.5, 2.0**124, np.nan, np.nan, np.nan], np.float32)
+    np.testing.assert_array_equal(mxfp4_scales(exponents), expected)
+    assert np.isfinite(expected[2] * np.float32(12))
 
 
 @pytest.mark.parametrize("kind", CODES)

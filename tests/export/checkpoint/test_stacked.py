@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from edgerun.errors import CheckpointError
-from edgerun_export.checkpoint import open_checkpoint
+from edgerun_export.checkpoint import open_checkpoint, stacked
 from edgerun_export.checkpoint.base import Checkpoint
 from edgerun_export.checkpoint.stacked import StackedExperts
 from edgerun_export.pipeline import ExportOptions, export
@@ -158,10 +158,23 @@ def no_number(tensors: Tensors) -> None:
     tensors[f"{AT}.down_proj_scales"][2, 5] = 255
 
 
+def too_large(tensors: Tensors) -> None:
+    tensors[f"{AT}.down_proj_scales"][2, 5] = 254
+
+
+def also_as_floats(tensors: Tensors) -> None:
+    tensors[f"{AT}.down_proj"] = np.zeros((4, 32, 64), np.float32)
+
+
+def also_alone(tensors: Tensors) -> None:
+    tensors[f"{AT}.3.up_proj.bias"] = np.zeros(32, np.float32)
+
+
 def one_expert_less(tensors: Tensors) -> None:
     tensors[f"{AT}.down_proj_bias"] = tensors[f"{AT}.down_proj_bias"][1:]
 
 
+@pytest.mark.parametrize("weights", ["int8", "int4"])
 @pytest.mark.parametrize(
     ("alter", "message"),
     [
@@ -169,17 +182,30 @@ def one_expert_less(tensors: Tensors) -> None:
         (short_scales, r"its scales are U8 \[4, 63, 1\]"),
         (two_axes, r"down_proj_blocks' has shape \[4, 1024\]; expected 4 axes"),
         (one_output_more, "65 outputs, which gate_proj and up_proj cannot share"),
-        (no_number, r"experts.2.down_proj.weight' has a scale of 255, which is no number"),
+        (no_number, r"experts.2.down_proj.weight' holds NaN or Inf in rows 0 to 63"),
+        (too_large, r"experts.2.down_proj.weight' holds NaN or Inf in rows 0 to 63"),
+        (also_as_floats, r"experts.0.down_proj.weight' is there twice, once in '.*down_proj"),
+        (also_alone, r"experts.3.up_proj.bias' is there twice, once in '.*gate_up_proj_bias'"),
         (one_expert_less, r"no tensor 'model.layers.1.mlp.experts.3.down_proj.bias'"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_stacks_that_do_not_fit_are_refused(
-    alter: Callable[[Tensors], None], message: str, tmp_path: Path
+    alter: Callable[[Tensors], None], message: str, weights: str, tmp_path: Path
 ) -> None:
     folder = altered(tmp_path / "model", alter)
     with pytest.raises(CheckpointError, match=message):
-        export(folder, tmp_path / "bundle", ExportOptions(weights="int8"))
+        export(folder, tmp_path / "bundle", ExportOptions(weights=weights))
+
+
+def test_stacks_together_have_no_more_tensors_than_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 layers of 4 experts, each with weight and bias of three projections."""
+    monkeypatch.setattr(stacked, "MAX_TENSORS", 2 * 4 * 3 * 2)
+    with open_checkpoint(str(SOURCE)):
+        pass
+    monkeypatch.setattr(stacked, "MAX_TENSORS", 2 * 4 * 3 * 2 - 1)
+    with pytest.raises(CheckpointError, match="have more than 47 tensors"):
+        open_checkpoint(str(SOURCE))
 
 
 def test_other_checkpoints_are_left_as_they_are() -> None:

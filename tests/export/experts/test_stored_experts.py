@@ -104,6 +104,37 @@ def test_mxfp4_of_files_is_kept(tmp_path: Path) -> None:
         np.testing.assert_array_equal(weights.matrix(name), expected)
 
 
+def test_scales_of_mxfp4_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    config, tensors = source("gpt_oss")
+    path = write_gguf(tmp_path / "model.gguf", "gpt-oss", config, tensors, "MXFP4")
+    stacks = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    with path.open("r+b") as file:
+        file.seek(stacks["blk.1.ffn_up_exps.weight"].data_offset)
+        file.write(b"\xff")
+    name = "model.layers.1.mlp.experts.0.up_proj.weight"
+    with open_checkpoint(str(path)) as checkpoint:
+        for read in (checkpoint.read, checkpoint.integers):
+            with pytest.raises(CheckpointError, match=f"'{name}' holds NaN or Inf"):
+                read(name)
+
+
+def test_two_names_of_a_tensor_are_not_both_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, tensors = source("gpt_oss")
+
+    def write_other(writer: gguf.GGUFWriter, spec: DecoderSpec) -> None:
+        write_experts(writer, spec)
+        writer.add_tensor("blk.0.ffn_norm.weight", np.ones(64, np.float32))
+
+    monkeypatch.setattr(gguf_model, "write_experts", write_other)
+    path = gguf_model.write_gguf(tmp_path / "model.gguf", "gpt-oss", config, tensors)
+    with pytest.raises(
+        CheckpointError, match="two tensors that are 'model.layers.0.post_attention"
+    ):
+        open_checkpoint(str(path))
+
+
 def test_dense_models_have_no_experts(tmp_path: Path) -> None:
     config, tensors = source("olmoe")
     path = write_gguf(tmp_path / "model.gguf", "qwen3", config, tensors)
