@@ -69,9 +69,9 @@ module tlmm_wrapped #(
   logic [3:0] w_arcache [MOST];
   logic [127:0] w_rdata [MOST];
   logic w_arvalid [MOST], w_arready [MOST], w_rlast [MOST], w_rvalid [MOST], w_rready [MOST];
-  logic [2:0] d_arsize, d_arprot, d_awsize, d_awprot;
-  logic [1:0] d_arburst, d_awburst;
-  logic [3:0] d_arcache, d_awcache;
+  logic [2:0] m_axi_d_arsize, m_axi_d_arprot, m_axi_d_awsize, m_axi_d_awprot;
+  logic [1:0] m_axi_d_arburst, m_axi_d_awburst;
+  logic [3:0] m_axi_d_arcache, m_axi_d_awcache;
 
   for (genvar p = 0; p < MOST; p++) begin : g_port
     if (p < PORTS) begin : g_used
@@ -118,10 +118,10 @@ module tlmm_wrapped #(
       .ready(m_axi_d_arready),
       .addr(m_axi_d_araddr),
       .len(m_axi_d_arlen),
-      .size(d_arsize),
-      .burst(d_arburst),
-      .cache(d_arcache),
-      .prot(d_arprot)
+      .size(m_axi_d_arsize),
+      .burst(m_axi_d_arburst),
+      .cache(m_axi_d_arcache),
+      .prot(m_axi_d_arprot)
   );
 
   axi_address_rules #(
@@ -133,11 +133,27 @@ module tlmm_wrapped #(
       .ready(m_axi_d_awready),
       .addr(m_axi_d_awaddr),
       .len(m_axi_d_awlen),
-      .size(d_awsize),
-      .burst(d_awburst),
-      .cache(d_awcache),
-      .prot(d_awprot)
+      .size(m_axi_d_awsize),
+      .burst(m_axi_d_awburst),
+      .cache(m_axi_d_awcache),
+      .prot(m_axi_d_awprot)
   );
+
+  // A weight port of the wrapper, whose names a generate loop cannot reach.
+`define WEIGHT_PORT(P) \
+      .m_axi_w``P``_araddr(w_araddr[P]), \
+      .m_axi_w``P``_arlen(w_arlen[P]), \
+      .m_axi_w``P``_arsize(w_arsize[P]), \
+      .m_axi_w``P``_arburst(w_arburst[P]), \
+      .m_axi_w``P``_arcache(w_arcache[P]), \
+      .m_axi_w``P``_arprot(w_arprot[P]), \
+      .m_axi_w``P``_arvalid(w_arvalid[P]), \
+      .m_axi_w``P``_arready(w_arready[P]), \
+      .m_axi_w``P``_rdata(w_rdata[P]), \
+      .m_axi_w``P``_rresp(w_rresp[P]), \
+      .m_axi_w``P``_rlast(w_rlast[P]), \
+      .m_axi_w``P``_rvalid(w_rvalid[P]), \
+      .m_axi_w``P``_rready(w_rready[P])
 
   tlmm_wrapper #(
       .PORTS(PORTS),
@@ -147,106 +163,11 @@ module tlmm_wrapped #(
       .QUEUE_DEPTH(QUEUE_DEPTH),
       .ADDR_BITS(ADDR_BITS)
   ) wrapper (
-      .aclk,
-      .aresetn,
-      .irq,
-      .s_axi_control_awaddr,
-      .s_axi_control_awvalid,
-      .s_axi_control_awready,
-      .s_axi_control_wdata,
-      .s_axi_control_wstrb,
-      .s_axi_control_wvalid,
-      .s_axi_control_wready,
-      .s_axi_control_bresp,
-      .s_axi_control_bvalid,
-      .s_axi_control_bready,
-      .s_axi_control_araddr,
-      .s_axi_control_arvalid,
-      .s_axi_control_arready,
-      .s_axi_control_rdata,
-      .s_axi_control_rresp,
-      .s_axi_control_rvalid,
-      .s_axi_control_rready,
-      .m_axi_w0_araddr(w_araddr[0]),
-      .m_axi_w0_arlen(w_arlen[0]),
-      .m_axi_w0_arsize(w_arsize[0]),
-      .m_axi_w0_arburst(w_arburst[0]),
-      .m_axi_w0_arcache(w_arcache[0]),
-      .m_axi_w0_arprot(w_arprot[0]),
-      .m_axi_w0_arvalid(w_arvalid[0]),
-      .m_axi_w0_arready(w_arready[0]),
-      .m_axi_w0_rdata(w_rdata[0]),
-      .m_axi_w0_rresp(w_rresp[0]),
-      .m_axi_w0_rlast(w_rlast[0]),
-      .m_axi_w0_rvalid(w_rvalid[0]),
-      .m_axi_w0_rready(w_rready[0]),
-      .m_axi_w1_araddr(w_araddr[1]),
-      .m_axi_w1_arlen(w_arlen[1]),
-      .m_axi_w1_arsize(w_arsize[1]),
-      .m_axi_w1_arburst(w_arburst[1]),
-      .m_axi_w1_arcache(w_arcache[1]),
-      .m_axi_w1_arprot(w_arprot[1]),
-      .m_axi_w1_arvalid(w_arvalid[1]),
-      .m_axi_w1_arready(w_arready[1]),
-      .m_axi_w1_rdata(w_rdata[1]),
-      .m_axi_w1_rresp(w_rresp[1]),
-      .m_axi_w1_rlast(w_rlast[1]),
-      .m_axi_w1_rvalid(w_rvalid[1]),
-      .m_axi_w1_rready(w_rready[1]),
-      .m_axi_w2_araddr(w_araddr[2]),
-      .m_axi_w2_arlen(w_arlen[2]),
-      .m_axi_w2_arsize(w_arsize[2]),
-      .m_axi_w2_arburst(w_arburst[2]),
-      .m_axi_w2_arcache(w_arcache[2]),
-      .m_axi_w2_arprot(w_arprot[2]),
-      .m_axi_w2_arvalid(w_arvalid[2]),
-      .m_axi_w2_arready(w_arready[2]),
-      .m_axi_w2_rdata(w_rdata[2]),
-      .m_axi_w2_rresp(w_rresp[2]),
-      .m_axi_w2_rlast(w_rlast[2]),
-      .m_axi_w2_rvalid(w_rvalid[2]),
-      .m_axi_w2_rready(w_rready[2]),
-      .m_axi_w3_araddr(w_araddr[3]),
-      .m_axi_w3_arlen(w_arlen[3]),
-      .m_axi_w3_arsize(w_arsize[3]),
-      .m_axi_w3_arburst(w_arburst[3]),
-      .m_axi_w3_arcache(w_arcache[3]),
-      .m_axi_w3_arprot(w_arprot[3]),
-      .m_axi_w3_arvalid(w_arvalid[3]),
-      .m_axi_w3_arready(w_arready[3]),
-      .m_axi_w3_rdata(w_rdata[3]),
-      .m_axi_w3_rresp(w_rresp[3]),
-      .m_axi_w3_rlast(w_rlast[3]),
-      .m_axi_w3_rvalid(w_rvalid[3]),
-      .m_axi_w3_rready(w_rready[3]),
-      .m_axi_d_araddr,
-      .m_axi_d_arlen,
-      .m_axi_d_arsize(d_arsize),
-      .m_axi_d_arburst(d_arburst),
-      .m_axi_d_arcache(d_arcache),
-      .m_axi_d_arprot(d_arprot),
-      .m_axi_d_arvalid,
-      .m_axi_d_arready,
-      .m_axi_d_rdata,
-      .m_axi_d_rresp,
-      .m_axi_d_rlast,
-      .m_axi_d_rvalid,
-      .m_axi_d_rready,
-      .m_axi_d_awaddr,
-      .m_axi_d_awlen,
-      .m_axi_d_awsize(d_awsize),
-      .m_axi_d_awburst(d_awburst),
-      .m_axi_d_awcache(d_awcache),
-      .m_axi_d_awprot(d_awprot),
-      .m_axi_d_awvalid,
-      .m_axi_d_awready,
-      .m_axi_d_wdata,
-      .m_axi_d_wstrb,
-      .m_axi_d_wlast,
-      .m_axi_d_wvalid,
-      .m_axi_d_wready,
-      .m_axi_d_bresp,
-      .m_axi_d_bvalid,
-      .m_axi_d_bready
+      `WEIGHT_PORT(0),
+      `WEIGHT_PORT(1),
+      `WEIGHT_PORT(2),
+      `WEIGHT_PORT(3),
+      .*  // the others have the names that they have here; one that has not is an error
   );
 endmodule
+`undef WEIGHT_PORT
