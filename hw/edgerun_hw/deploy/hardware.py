@@ -113,7 +113,9 @@ def read_hwh(content: bytes, family: str) -> Hardware:
     reader = _zynqmp if family == "zynqmp" else _zynq7
     try:
         return Hardware(_base(processor, names), *reader(parameters))
-    except ValueError as error:
+    except KeyError as error:
+        raise PackageError(f"the .hwh lacks the processing system's {error.args[0]}") from None
+    except (ValueError, OverflowError) as error:
         raise PackageError(f"the .hwh has a value that is no number: {error}") from None
 
 
@@ -131,7 +133,7 @@ def _zynqmp(values: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, int]]:
         prefix = f"PSU__CRL_APB__PL{i}_REF_CTRL__"
         if values.get(f"PSU__FPGA_PL{i}_ENABLE") == "1" and f"{prefix}DIVISOR0" in values:
             divisors = [int(values[f"{prefix}DIVISOR{k}"]) for k in (0, 1)]
-            source, rate = values[f"{prefix}SRCSEL"], values.get(f"{prefix}ACT_FREQMHZ", "")
+            source, rate = values[f"{prefix}SRCSEL"], values[f"{prefix}ACT_FREQMHZ"]
             clocks[f"pl{i}"] = _clock(source, divisors, rate)
     for kind, ports in (("M", settings.MASTERS), ("S", settings.SLAVES)):
         for i, port in enumerate(ports):
@@ -152,7 +154,7 @@ def _zynq7(values: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, int]]:
         if values.get(f"PCW_FPGA_FCLK{i}_ENABLE") == "1" and f"{prefix}DIVISOR0" in values:
             divisors = [int(values[f"{prefix}DIVISOR{k}"]) for k in (0, 1)]
             source = values.get(f"{prefix}CLKSRC", "IO PLL")
-            rate = values.get(f"PCW_ACT_FPGA{i}_PERIPHERAL_FREQMHZ", "")
+            rate = values[f"PCW_ACT_FPGA{i}_PERIPHERAL_FREQMHZ"]
             clocks[f"pl{i}"] = _clock(ZYNQ7_SOURCES.get(source, source), divisors, rate)
     for i in range(4):
         width = values.get(f"C_S_AXI_HP{i}_DATA_WIDTH")

@@ -8,7 +8,6 @@ in the unit that its name ends in, a ``kind`` ("published": somebody measured it
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -19,6 +18,7 @@ from edgerun.errors import InputError
 
 FOLDER = Path(__file__).with_name("profiles")
 DEFAULT = "kv260"
+MOST = 1e6  # in any unit of ``FIGURES``
 KINDS = ("published", "assumed")
 DATE = re.compile(r"(read )?\d{4}-\d{2}-\d{2}")
 FIGURES = (
@@ -105,7 +105,7 @@ def load_profile(name: str = DEFAULT) -> Profile:
             f"there is no profile {name!r}: there are {', '.join(profile_names())}, or name a "
             "file that ends in .json"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"the profile {path} cannot be read: {error}") from None
     return _profile(record, path)
 
@@ -137,7 +137,7 @@ def _figure(path: Path, name: str, entry: Any) -> Figure:
         raise InputError(f"the profile {path}: {name} must have {', '.join(keys)}, no more")
     value = entry["value"]
     right = {
-        "value": type(value) in (int, float) and math.isfinite(value) and value > 0,
+        "value": type(value) in (int, float) and 0 < value <= MOST,
         "kind": entry["kind"] in KINDS,
         "source": isinstance(entry["source"], str) and entry["source"].strip() != "",
         "date": isinstance(entry["date"], str) and bool(DATE.fullmatch(entry["date"])),
@@ -146,7 +146,7 @@ def _figure(path: Path, name: str, entry: Any) -> Figure:
     if wrong:
         raise InputError(
             f"the profile {path}: {name} has no usable {wrong[0]} ({entry[wrong[0]]!r}): a value "
-            f"is above 0, a kind {' or '.join(KINDS)}, a date YYYY-MM-DD, after 'read' if it is "
-            "not the measurement's"
+            f"is above 0 and at most {MOST:g}, a kind {' or '.join(KINDS)}, a date YYYY-MM-DD, "
+            "after 'read' if it is not the measurement's"
         )
     return Figure(float(value), entry["kind"], entry["source"], entry["date"])

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 import shutil
 import zipfile
 from io import BytesIO
@@ -16,7 +17,7 @@ import pytest
 from edgerun_hw.deploy import hardware
 from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.emulate.example_bit import example_bit
-from edgerun_hw.deploy.emulate.sample import sample_overlay
+from edgerun_hw.deploy.emulate.sample import sample_hwh, sample_overlay
 from edgerun_hw.deploy.errors import PackageError
 from edgerun_hw.deploy.package import Sources, make_package, read_package, write_package
 from tests.hw.deploy.harness import resealed
@@ -197,13 +198,13 @@ def test_overlay_of_another_rate_than_the_design_is_refused(sources: Sources) ->
         make_package(sources)
 
 
-@pytest.mark.parametrize("megahertz", ["12.5", "450", ""])
+@pytest.mark.parametrize("megahertz", ["12.5", "450", "", "inf"])
 def test_clock_outside_of_the_boards_bounds_is_refused(sources: Sources, megahertz: str) -> None:
     file = sources.bitstream.with_suffix(".hwh")
     text = file.read_text()
     assert text.count('VALUE="249.9975"') == 1
     file.write_text(text.replace('VALUE="249.9975"', f'VALUE="{megahertz}"'))
-    message = "AMD Kria KV260 takes 25 MHz to 400 MHz" if megahertz else "no number"
+    message = "AMD Kria KV260 takes 25 MHz to 400 MHz" if megahertz[:1].isdigit() else "no number"
     with pytest.raises(PackageError, match=message):
         make_package(sources)
 
@@ -303,17 +304,25 @@ def test_clocks_and_ports_of_a_zynq_7000_design() -> None:
         C_S_AXI_HP0_DATA_WIDTH=64,
         C_S_AXI_HP1_DATA_WIDTH=64,
     )
-    found = hardware.read_hwh(content, "zynq7")
-    assert found.base == 0x43C0_0000
-    assert found.clocks == {"pl0": {"source": "IO", "divisors": [5, 2], "hertz": 99_999_998}}
-    assert found.port_widths == {"S_AXI_HP0": 64}
+    design = hardware.read_hwh(content, "zynq7")
+    assert design.base == 0x43C0_0000
+    assert design.clocks == {"pl0": {"source": "IO", "divisors": [5, 2], "hertz": 99_999_998}}
+    assert design.port_widths == {"S_AXI_HP0": 64}
 
 
 def test_ports_of_a_zynq_ultrascale_design() -> None:
     values = {"C_SAXIGP2_DATA_WIDTH": 128, "PSU__USE__S_AXI_GP2": 1, "C_MAXIGP0_DATA_WIDTH": 32}
     values |= {"PSU__USE__M_AXI_GP0": 1, "C_SAXIGP3_DATA_WIDTH": 128, "PSU__USE__S_AXI_GP3": 0}
-    found = hardware.read_hwh(hwh("zynq_ultra_ps_e", **values), "zynqmp")
-    assert found.port_widths == {"S_AXI_HP0_FPD": 128, "M_AXI_HPM0_FPD": 32}
+    design = hardware.read_hwh(hwh("zynq_ultra_ps_e", **values), "zynqmp")
+    assert design.port_widths == {"S_AXI_HP0_FPD": 128, "M_AXI_HPM0_FPD": 32}
+
+
+@pytest.mark.parametrize("board", BOARDS)
+def test_description_that_lacks_a_parameter_of_its_clock_is_refused(board: str) -> None:
+    content, family = sample_hwh(board), BOARDS[board].family
+    for name in re.findall(rb'NAME="([^"]*(?:DIVISOR1|SRCSEL|FREQMHZ))"', content):
+        with pytest.raises(PackageError, match=f"lacks the processing system's {name.decode()}$"):
+            hardware.read_hwh(content.replace(name, b"X"), family)
 
 
 @pytest.mark.parametrize(

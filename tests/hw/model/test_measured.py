@@ -139,6 +139,7 @@ def test_profile_of_ones_own_is_read_from_its_file(tmp_path):
         {"value": float("nan")},
         {"value": "fast"},
         {"value": True},
+        {"value": 10**400},
         {"kind": "measured"},
         {"source": " "},
         {"date": "last week"},
@@ -154,6 +155,7 @@ def test_figure_without_a_value_a_kind_a_source_or_a_date_is_refused(tmp_path, c
     ("text", "message"),
     [
         ("{", "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
         ("[]", "must have board, title, source and figures"),
         ('{"board": 1, "title": "", "source": "", "figures": {}}', "board must be a text"),
         ('{"board": "", "title": "", "source": "", "figures": {"x": 1}}', "body_gb_per_s"),
