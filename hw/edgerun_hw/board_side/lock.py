@@ -15,6 +15,7 @@ from edgerun_hw.overlay.errors import OverlayError
 
 PATH = "/run/edgerun-fpga.lock"
 MAX_TEXT = 500
+ATTEMPTS, PAUSE_S = 4, 0.05
 
 
 class BoardLock:
@@ -33,17 +34,22 @@ class BoardLock:
                 f"the lock of this board's logic, {PATH}, cannot be opened: {error.strerror}; run "
                 "as root"
             ) from None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self._file, MAX_TEXT, 0).decode("utf-8", "replace") or "somebody"
-            os.close(self._file)
-            raise OverlayError(
-                f"this board's logic is in use ({holder}): wait until that is done"
-            ) from None
+        self._take()
         os.ftruncate(self._file, 0)
         now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         os.pwrite(self._file, f"edgerun run, process {os.getpid()}, since {now}".encode(), 0)
+
+    def _take(self) -> None:
+        for attempt in range(ATTEMPTS):
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:  # `edgerun fpga status` holds it for a moment
+                if attempt < ATTEMPTS - 1:
+                    time.sleep(PAUSE_S)
+        holder = os.pread(self._file, MAX_TEXT, 0).decode("utf-8", "replace") or "somebody"
+        os.close(self._file)
+        raise OverlayError(f"this board's logic is in use ({holder}): wait until that is done")
 
     def release(self) -> None:
         """Gives the lock back; a second call does nothing."""

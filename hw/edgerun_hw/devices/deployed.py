@@ -101,12 +101,22 @@ def open_deployed(argument: str) -> Overlay:
     """Drives the application that is deployed on this board, through pynq.
 
     Raises:
-        InputError: see ``find_deployed``.
+        InputError: see ``find_deployed``; or another was deployed meanwhile.
         OverlayError: what runs is no overlay of ours, or somebody else uses it.
     """
     manifest = find_deployed(argument)
     folder = SYSTEM().path(f"{FIRMWARE}/{manifest.application}")
-    return pynq.open_here("deployed", str(folder / manifest.bitstream))
+    overlay = pynq.open_here("deployed", str(folder / manifest.bitstream))
+    try:
+        # The board's lock is held from here on, and was not when this was looked at.
+        if find_deployed(argument) != manifest:
+            raise InputError(
+                f"{manifest.application} was replaced while it was opened: start again"
+            )
+    except BaseException:
+        overlay.close()
+        raise
+    return overlay
 
 
 def check_bitstream(argument: str) -> Path:

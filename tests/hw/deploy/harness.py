@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from edgerun_hw.deploy.broker.application.manifest import MANIFEST
 from edgerun_hw.deploy.broker.application.store import INCOMING, JOURNAL, KEPT
 from edgerun_hw.deploy.broker.board.boards import BOARDS
@@ -43,6 +45,7 @@ from edgerun_hw.deploy.emulate.sample import sample_package
 from edgerun_hw.deploy.package import DEFAULT_NAME
 
 KV260 = BOARDS["kv260"]
+LOADERS = pytest.mark.parametrize("xmutil", [True, False], ids=["xmutil", "sysfs"])
 Files = Mapping[str, bytes]
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -42,7 +43,12 @@ def this_board(tmp_path: Path, monkeypatch, first) -> Path:
 def opened(monkeypatch) -> list[tuple[str, str]]:
     """What was asked to be opened."""
     asked: list[tuple[str, str]] = []
-    monkeypatch.setattr(pynq, "open_here", lambda *asking: asked.append(asking))
+
+    def open_here(*asking: str) -> Mock:
+        asked.append(asking)
+        return Mock()
+
+    monkeypatch.setattr(pynq, "open_here", open_here)
     return asked
 
 
@@ -63,9 +69,9 @@ def test_pynq_finds_bitstream_and_description_and_no_overlay_to_apply(
     folder = tmp_path / "links"
     folder.mkdir()
     place = this_board / FIRMWARE / NAME
-    found = name_for_pynq(place / f"{NAME}.bit.bin", folder)
-    assert found.suffix == ".bin" and found.read_bytes() == (place / f"{NAME}.bit.bin").read_bytes()
-    assert found.with_suffix(".hwh").read_bytes() == (place / f"{NAME}.hwh").read_bytes()
+    link = name_for_pynq(place / f"{NAME}.bit.bin", folder)
+    assert link.suffix == ".bin" and link.read_bytes() == (place / f"{NAME}.bit.bin").read_bytes()
+    assert link.with_suffix(".hwh").read_bytes() == (place / f"{NAME}.hwh").read_bytes()
     assert sorted(file.suffix for file in folder.iterdir()) == [".bin", ".hwh"]
 
 
@@ -122,6 +128,21 @@ def test_what_may_be_something_else_is_refused(
     with pytest.raises(InputError, match=message):
         find_device("board").open()
     assert opened == []
+
+
+def test_what_was_replaced_while_it_was_opened_is_not_used(
+    this_board: Path, monkeypatch, second
+) -> None:
+    overlay = Mock()
+
+    def open_here(*asking: str) -> Mock:
+        assert deploy(this_board, second).is_confirmed
+        return overlay
+
+    monkeypatch.setattr(pynq, "open_here", open_here)
+    with pytest.raises(InputError, match=f"{NAME} was replaced while it was opened"):
+        find_device("board").open()
+    overlay.close.assert_called_once_with()
 
 
 def test_overlay_of_kria_pynq_is_no_reason(this_board: Path) -> None:

@@ -116,6 +116,12 @@ def test_clock_registers_of_zynq_7000_are_unlocked_and_locked(tmp_path: Path) ->
     ]
 
 
+def test_rates_are_read_where_the_kernel_says_them() -> None:
+    """Names as in Linux' zynqmp and zynq clock drivers; the emulated board has them from us."""
+    assert settings.rate_file("zynqmp", "pl1") == "sys/kernel/debug/clk/pl1_ref/clk_rate"
+    assert settings.rate_file("zynq7", "pl2") == "sys/kernel/debug/clk/fclk2/clk_rate"
+
+
 def test_clock_registers_that_stay_as_they_are_fail_the_deployment(tmp_path: Path, first) -> None:
     root = board(tmp_path / "board", True, first)
     set_faults(root, Faults(logic="stuck"))

@@ -12,6 +12,7 @@ import pytest
 from edgerun_hw.deploy.emulate.board import Faults, power_cycle
 from edgerun_hw.deploy.emulate.dfx_mgr import RELEASES
 from tests.hw.deploy.harness import (
+    LOADERS,
     ROLLBACK,
     Quick,
     ask,
@@ -33,7 +34,6 @@ pytestmark = pytest.mark.filterwarnings(
 SHARE = pytest.mark.parametrize(
     "stride", [pytest.param(6, id="share"), pytest.param(1, id="all", marks=pytest.mark.slow)]
 )
-LOADERS = pytest.mark.parametrize("xmutil", [True, False], ids=["xmutil", "sysfs"])
 
 
 def boot(root: Path) -> str:

@@ -17,6 +17,7 @@ from edgerun_hw.deploy.emulate.example_bit import example_bit
 from edgerun_hw.deploy.emulate.sample import sample_overlay, sample_package
 from tests.hw.deploy.harness import (
     KV260,
+    LOADERS,
     ROLLBACK,
     Files,
     Quick,
@@ -29,7 +30,6 @@ from tests.hw.deploy.harness import (
 )
 
 NAME = "edgerun-tlmm"
-LOADERS = pytest.mark.parametrize("xmutil", [True, False], ids=["xmutil", "sysfs"])
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,8 @@
 """No logic is replaced in the middle of a burst, nor while somebody uses it."""
 
+import fcntl
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from edgerun_hw.deploy.emulate.board import LOGIC, Faults, boot, power_cycle, se
 from edgerun_hw.overlay import register_map as regs
 from edgerun_hw.overlay.errors import OverlayError
 from tests.hw.deploy.harness import (
+    LOADERS,
     ROLLBACK,
     Quick,
     ask,
@@ -27,7 +30,6 @@ from tests.hw.deploy.harness import (
 )
 
 BASE = 0xA000_0000
-LOADERS = pytest.mark.parametrize("xmutil", [True, False], ids=["xmutil", "sysfs"])
 
 
 def make_busy(root: Path) -> None:
@@ -181,6 +183,16 @@ def test_no_model_starts_on_logic_that_is_being_replaced(lock_of_the_board: Path
     ):
         lock.BoardLock()
     lock.BoardLock().release()
+
+
+def test_who_only_asks_for_the_holder_keeps_no_model_from_starting(
+    lock_of_the_board: Path, monkeypatch
+) -> None:
+    asking = os.open(lock_of_the_board / LOCK, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    monkeypatch.setattr(lock.time, "sleep", lambda pause: fcntl.flock(asking, fcntl.LOCK_UN))
+    lock.BoardLock().release()
+    os.close(asking)
 
 
 def test_two_models_do_not_share_the_logic(lock_of_the_board: Path) -> None:
