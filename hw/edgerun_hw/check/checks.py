@@ -148,12 +148,12 @@ def lint(plan: Plan) -> Iterator[Outcome]:
 @check("language")
 def language(plan: Plan) -> Iterator[Outcome]:
     """Slang accepts the RTL, for every geometry: what Vivado refuses and Verilator lets pass."""
-    from edgerun_hw.check.elaboration import complaints
+    from edgerun_hw.check import elaboration
 
     for name, geometry in plan.chosen():
-        found = complaints(geometry)
-        figure = f"{len(found)} complaints: {found[0]}" if found else "no warnings"
-        yield Outcome("", name, verdict(not found), figure, {"complaints": found})
+        complaints = elaboration.complaints(geometry)
+        figure = f"{len(complaints)} complaints: {complaints[0]}" if complaints else "no warnings"
+        yield Outcome("", name, verdict(not complaints), figure, {"complaints": complaints})
 
 
 @check("co-simulation")

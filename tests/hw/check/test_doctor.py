@@ -25,77 +25,77 @@ def board_root(root, *, compatible="xlnx,zynqmp-sk-kv260-rev1", state="operating
     return root
 
 
-def found(root, what):
+def finding(root, what):
     return next(item for item in diagnosis.diagnose(root) if item.what == what)
 
 
 def test_doctor_recognises_a_board(tmp_path):
     root = board_root(tmp_path)
-    assert "kv260 (xck26-sfvc784-2LV-c)" in found(root, "model").found
-    assert found(root, "FPGA manager").state == "ready"
-    assert found(root, "applications").state == "missing"
+    assert "kv260 (xck26-sfvc784-2LV-c)" in finding(root, "model").found
+    assert finding(root, "FPGA manager").state == "ready"
+    assert finding(root, "applications").state == "missing"
     (root / "lib/firmware/xilinx/edgerun-tlmm").mkdir(parents=True)
-    assert found(root, "applications").found == "edgerun-tlmm"
+    assert finding(root, "applications").found == "edgerun-tlmm"
 
 
 def test_doctor_names_what_a_board_lacks(tmp_path):
     root = board_root(tmp_path, compatible="acme,toaster", state="write error", cma=63 * 1024)
-    assert found(root, "model").state == "missing"
-    assert found(root, "FPGA manager").state == "broken"
-    memory = found(root, "contiguous memory")
+    assert finding(root, "model").state == "missing"
+    assert finding(root, "FPGA manager").state == "broken"
+    memory = finding(root, "contiguous memory")
     assert memory.state == "missing" and "boot with cma=64M for" in memory.advice
 
 
 @pytest.mark.parametrize("carrier", ["xlnx,zynqmp-sk-kr260-revB", "xlnx,zynqmp-smk-k26-revB"])
 def test_doctor_takes_no_other_carrier_for_a_board(tmp_path, carrier):
-    item = found(board_root(tmp_path, compatible=carrier), "model")
+    item = finding(board_root(tmp_path, compatible=carrier), "model")
     assert item.state == "missing" and "/etc/edgerun/fpga.json" in item.advice
 
 
 def test_doctor_names_overlays_that_may_hold_the_region(tmp_path):
     root = board_root(tmp_path)
-    assert found(root, "overlays").found == "none"
+    assert finding(root, "overlays").found == "none"
     for name in ("pynq", "edgerun-tlmm_image_0"):
         (root / OVERLAYS / name).mkdir(parents=True)
-    assert found(root, "overlays").state == "ready"
+    assert finding(root, "overlays").state == "ready"
     (root / OVERLAYS / "full").mkdir()
-    item = found(root, "overlays")
+    item = finding(root, "overlays")
     assert item.state == "broken" and item.advice.startswith("full may hold")
     assert "fpgautil -R" in item.advice and "pynq" in item.found
 
 
 def test_doctor_reads_the_clock(tmp_path):
     root = board_root(tmp_path)
-    item = found(root, "clock pl0")
+    item = finding(root, "clock pl0")
     assert item.state == "missing" and "mount debugfs" in item.advice
     file = root / rate_file("zynqmp", "pl0")
     file.parent.mkdir(parents=True)
     file.write_text("99999999\n")
-    assert found(root, "clock pl0").found == "99.999999 MHz"
+    assert finding(root, "clock pl0").found == "99.999999 MHz"
 
 
 def test_doctor_looks_for_what_pynq_allocates_through(tmp_path):
     root = board_root(tmp_path)
-    assert found(root, "zocl").state == found(root, "XRT").state == "missing"
+    assert finding(root, "zocl").state == finding(root, "XRT").state == "missing"
     (root / "sys/module/zocl").mkdir(parents=True)
     library = root / "usr/lib/aarch64-linux-gnu/libxrt_core.so.2"
     library.parent.mkdir(parents=True)
     library.touch()
-    assert found(root, "zocl").state == "ready"
-    assert found(root, "XRT").found == "/usr/lib/aarch64-linux-gnu/libxrt_core.so.2"
+    assert finding(root, "zocl").state == "ready"
+    assert finding(root, "XRT").found == "/usr/lib/aarch64-linux-gnu/libxrt_core.so.2"
 
 
 def test_doctor_names_the_image_that_bringing_up_is_about(tmp_path):
     root = board_root(tmp_path)
-    assert found(root, "system").found == "unknown"
+    assert finding(root, "system").found == "unknown"
     (root / "etc").mkdir()
     (root / "etc/os-release").write_text('NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 22.04.4 LTS"\n')
-    item = found(root, "system")
+    item = finding(root, "system")
     assert item.found == "Ubuntu 22.04.4 LTS" and "Kria-PYNQ 3.0.1" in item.advice
 
 
 def test_doctor_says_whose_processors_cannot_run_edgerun(tmp_path):
-    item = found(board_root(tmp_path / "z2", compatible="tul,pynq-z2"), "processors")
+    item = finding(board_root(tmp_path / "z2", compatible="tul,pynq-z2"), "processors")
     assert "ARMv7" in item.advice and "--device pynq-remote" in item.advice
     whats = {item.what for item in diagnosis.diagnose(board_root(tmp_path / "kv260"))}
     assert "processors" not in whats
@@ -103,7 +103,7 @@ def test_doctor_says_whose_processors_cannot_run_edgerun(tmp_path):
 
 def test_doctor_computes_contiguous_memory_from_the_bundle(tmp_path, run, repo_root):
     bundle = repo_root / "models/default/bundle"
-    enough = found(board_root(tmp_path / "enough", cma=64 * 1024), "contiguous memory")
+    enough = finding(board_root(tmp_path / "enough", cma=64 * 1024), "contiguous memory")
     assert enough.state == "ready" and enough.found == "64 MiB"
     assert "contiguous memory" not in run("doctor")[1]
     out = run("doctor", "--model", bundle)[1]
@@ -113,7 +113,7 @@ def test_doctor_computes_contiguous_memory_from_the_bundle(tmp_path, run, repo_r
 
 
 def test_doctor_without_a_board_says_what_to_use_instead(tmp_path):
-    item = found(tmp_path, "programmable logic")
+    item = finding(tmp_path, "programmable logic")
     assert item.state == "not needed here" and "cosim" in item.advice
 
 
@@ -130,7 +130,7 @@ def test_broken_pynq_environment_is_quoted(tmp_path, monkeypatch):
     python.chmod(0o755)
     settings = type("Settings", (), {"pynq_python": python})
     monkeypatch.setattr(diagnosis.env, "settings", settings)
-    item = found(tmp_path, "environment")
+    item = finding(tmp_path, "environment")
     assert item.state == "broken" and "numpy 2 is too new" in item.advice
 
 

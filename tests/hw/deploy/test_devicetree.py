@@ -57,6 +57,18 @@ def test_port_widths_of_the_design_are_in_the_overlay(first) -> None:
     assert "afi" not in devicetree.write_overlay(dataclasses.replace(manifest, port_widths={}))
 
 
+@pytest.mark.parametrize(
+    ("board", "clock", "resets"),
+    [("kv260", "zynqmp_clk 71", "zynqmp_reset 116"), ("pynq-z2", "clkc 15", "")],
+)
+def test_clocks_and_resets_have_the_kernels_numbers(board: str, clock: str, resets: str) -> None:
+    """dt-bindings/clock/xlnx-zynqmp-clk.h, reset/xlnx-zynqmp-resets.h; zynq-7000.dtsi."""
+    files = sample_package(example_bit(BOARDS[board]), board=board)
+    text = devicetree.write_overlay(read_manifest(files[MANIFEST]))
+    assert f"assigned-clocks = <&{clock}>;" in text
+    assert f"resets = <&{resets}>" in text if resets else "resets" not in text
+
+
 def test_ports_of_a_zynq_7000_have_a_node_each() -> None:
     files = sample_package(example_bit(BOARDS["pynq-z2"]), board="pynq-z2")
     manifest = read_manifest(files[MANIFEST])
