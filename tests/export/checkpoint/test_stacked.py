@@ -108,9 +108,11 @@ def test_what_was_read_is_known_part_by_part() -> None:
         assert checkpoint.read_to_the_end() == {name, "lm_head.weight"}
 
 
-def test_int8_keeps_every_weight(tmp_path: Path) -> None:
+@pytest.mark.parametrize("group_size", [16, 32])
+def test_int8_keeps_every_weight(group_size: int, tmp_path: Path) -> None:
     """Twice the values are whole numbers up to 12."""
-    result = export(SOURCE, tmp_path / "int8", ExportOptions(weights="int8", head_weights="fp32"))
+    options = ExportOptions(weights="int8", head_weights="fp32", group_size=group_size)
+    result = export(SOURCE, tmp_path / "int8", options)
     assert 0 < result.manifest["quality"]["relative_weight_error"] < 0.003  # of attention alone
     from edgerun_export.verify.bundle_weights import BundleWeights
 

@@ -208,26 +208,36 @@ def flat(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @needs_complete_onnxruntime
 @pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize(
+    ("scale", "options"),
+    [(2.5, {"weights": "fp32"}), (1.0, {"weights": "int4", "profile": "genai"})],
+    ids=["written out", "QMoE"],
+)
 def test_scores_may_be_sigmoids_and_have_a_factor(
-    normalise: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scale: float,
+    options: dict[str, Any],
+    normalise: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As in no architecture that is here yet."""
     config, _ = source("olmoe")
     spec = describe(config)
     part = spec.layers[0].feed_forward
     assert isinstance(part, Experts)
-    part = replace(part, scoring="sigmoid", scale=2.5, normalise=normalise)
+    part = replace(part, scoring="sigmoid", scale=scale, normalise=normalise)
     spec = spec.with_feed_forward([part] * spec.num_layers)
     monkeypatch.setitem(registry._architectures(), "olmoe", lambda config: spec)
     out = tmp_path / "bundle"
-    export(GOLDEN / "olmoe", out, ExportOptions(weights="fp32"))
+    result = export(GOLDEN / "olmoe", out, ExportOptions(activations="fp32", **options))
+    assert not result.warnings
     ids = np.arange(20)
     expected = forward(spec, BundleWeights(out, spec), ids)
     assert relative_error(run_onnx(out, spec, ids), expected) <= 1e-4
     with runner(out, "cpu") as model:
         assert error_of(model.run(ids), expected) <= 1e-4
         routes = [node.attrs for node in model.bundle.graph.nodes if node.op == "route"]
-    attributes = {"top_k": 3, "scoring": "sigmoid", "normalise": int(normalise), "scale": 2.5}
+    attributes = {"top_k": 3, "scoring": "sigmoid", "normalise": int(normalise), "scale": scale}
     assert routes == [attributes] * 2
 
 
