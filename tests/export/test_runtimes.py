@@ -15,7 +15,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from tests.support.peers import needs_complete_onnxruntime
+from tests.support.peers import needs_complete_onnxruntime, onnxruntime_genai_tokens
 
 pytestmark = [pytest.mark.peers, needs_complete_onnxruntime]
 
@@ -106,21 +106,6 @@ def openvino_tokens(bundle: Path, ids: list[int]) -> list[int]:
         return {port.any_name: results[port].copy() for port in compiled.outputs}
 
     return greedy(run, bundle, ids)
-
-
-def onnxruntime_genai_tokens(bundle: Path, ids: list[int]) -> list[int]:
-    import onnxruntime_genai as genai
-
-    model = genai.Model(str(bundle))
-    params = genai.GeneratorParams(model)
-    params.set_search_options(max_length=len(ids) + TOKENS, do_sample=False)
-    generator = genai.Generator(model, params)
-    generator.append_tokens(np.array([ids], np.int32))
-    made: list[int] = []
-    while len(made) < TOKENS and not generator.is_done():
-        generator.generate_next_token()
-        made.append(int(generator.get_next_tokens()[0]))
-    return made
 
 
 def openvino_genai_tokens(bundle: Path, ids: list[int]) -> list[int]:

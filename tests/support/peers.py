@@ -1,7 +1,11 @@
-"""What the other runtimes installed here can do."""
+"""What the other runtimes installed here can do, and how one of them is asked."""
+
+from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edgerun.backends.onnxruntime import COMPLETE, release
@@ -15,3 +19,18 @@ needs_complete_onnxruntime = pytest.mark.skipif(
     release(ONNXRUNTIME) < COMPLETE,
     reason=f"onnxruntime {ONNXRUNTIME} has no 2-bit weights and errs in some attention",
 )
+
+
+def onnxruntime_genai_tokens(bundle: Path, ids: list[int], count: int = 32) -> list[int]:
+    """What onnxruntime-genai says greedily, at most so many tokens."""
+    genai = pytest.importorskip("onnxruntime_genai")
+    model = genai.Model(str(bundle))
+    params = genai.GeneratorParams(model)
+    params.set_search_options(max_length=len(ids) + count, do_sample=False)
+    generator = genai.Generator(model, params)
+    generator.append_tokens(np.array([ids], np.int32))
+    tokens: list[int] = []
+    while len(tokens) < count and not generator.is_done():
+        generator.generate_next_token()
+        tokens.append(int(generator.get_next_tokens()[0]))
+    return tokens

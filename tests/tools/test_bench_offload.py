@@ -88,19 +88,21 @@ def test_cutting_experts_saves_four_percent_of_the_best_without(model: str, toke
 
 @pytest.mark.parametrize("rule", sorted(RULES))
 def test_an_outcome_adds_up(rule: str) -> None:
-    made = simulate(speeds(), TRACE, rule, 0.5)
-    assert made.experts == 60 * 3 * 8
-    assert 0 < made.hits < made.experts
-    assert made.bound_s <= made.seconds
-    assert made.seconds < 1.03 * made.bound_s or rule != "edgerun"
-    assert (made.waited == 0) == (made.link_s == 0)
-    assert rule not in ("static", "Fiddler") or made.waited == 0  # uploads pay for many rows only
+    outcome = simulate(speeds(), TRACE, rule, 0.5)
+    assert outcome.experts == 60 * 3 * 8
+    assert 0 < outcome.hits < outcome.experts
+    assert outcome.bound_s <= outcome.seconds
+    assert outcome.seconds < 1.03 * outcome.bound_s or rule != "edgerun"
+    assert (outcome.waited == 0) == (outcome.link_s == 0)
+    assert (
+        rule not in ("static", "Fiddler") or outcome.waited == 0
+    )  # uploads pay for many rows only
 
 
 def test_with_room_for_all_everything_is_on_the_device() -> None:
-    made = {rule: simulate(speeds(), TRACE, rule, 1.0) for rule in RULES}
-    assert made["upload all"].hits > 0.99 * made["upload all"].experts
-    assert made["edgerun"].seconds <= min(each.seconds for each in made.values()) * 1.001
+    outcomes = {rule: simulate(speeds(), TRACE, rule, 1.0) for rule in RULES}
+    assert outcomes["upload all"].hits > 0.99 * outcomes["upload all"].experts
+    assert outcomes["edgerun"].seconds <= min(each.seconds for each in outcomes.values()) * 1.001
 
 
 def test_prefetch_helps_where_the_link_idles_and_stays_away_where_it_does_not() -> None:

@@ -25,16 +25,16 @@ def rates_of(capture: pytest.CaptureFixture[str], *arguments: object) -> list[di
 def test_equal_experts_hit_as_often_as_there_is_room() -> None:
     """Whatever is kept: nothing tells which of them come."""
     trace = Synthetic(tokens=1500, layers=1, experts=32, top_k=2).trace()
-    found = row("", [trace], 0.5).rates
-    best = found.pop("belady")
-    for rate in found.values():
+    shares = row("", [trace], 0.5).rates
+    best = shares.pop("belady")
+    for rate in shares.values():
         assert rate == pytest.approx(0.5, abs=0.03)
         assert rate < best - 0.1
 
 
 def test_tokens_that_never_change_their_experts_miss_once() -> None:
-    found = row("", [replace(SMALL, reuse=1.0).trace()], 0.125).rates
-    assert set(found.values()) == {59 / 60}
+    shares = row("", [replace(SMALL, reuse=1.0).trace()], 0.125).rates
+    assert set(shares.values()) == {59 / 60}
 
 
 def test_popularity_is_that_of_zipf() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -138,6 +139,6 @@ def test_the_gauge_compares_with_the_calibration(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(gauge, "BUFFER_BYTES", 1 << 20)
     products = 2 * gauge.CHUNKS * gauge.PROBES[MULTIPLY](1, gauge.REPEATS).products
     peaks = {MULTIPLY: {2: 8.0 * products}}  # so that it took 1/8 s then
-    known = MachineProfile(bandwidth={2: 2.0 * (1 << 20)}, peaks=peaks, threads=2)
-    with Gauge(known) as then:
+    profile = MachineProfile(bandwidth={2: 2.0 * (1 << 20)}, peaks=peaks, threads=2)
+    with closing(Gauge(profile)) as then:
         assert then.speeds() == {MULTIPLY: 0.5, MEMORY: 2.0}

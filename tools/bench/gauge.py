@@ -8,7 +8,6 @@ be held against what that machine does.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 
 from edgerun.kernels.layouts.stream import Arena
 from edgerun.kernels.run.program import Program, ThreadTeam
@@ -49,15 +48,8 @@ class Gauge:
             for name, (program, expected_s) in self._programs.items()
         }
 
-    def __enter__(self) -> Gauge:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Ends its threads."""
         self._team.close()
 
 

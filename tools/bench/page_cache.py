@@ -10,11 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def cached_share(descriptor: int) -> float:
-    """The share of a file's pages that are in the system's cache."""
-    return float(cached_pages(descriptor).mean())
-
-
 def cached_pages(descriptor: int) -> NDArray[np.uint8]:
     """Of each page of a file 1 if it is in the system's cache, else 0, by ``mincore``."""
     size = os.fstat(descriptor).st_size

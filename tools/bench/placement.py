@@ -20,6 +20,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -265,7 +266,7 @@ def main() -> None:
     given = parser.parse_args()
     logging.basicConfig(format="%(message)s")
     LOG.setLevel(logging.DEBUG if given.runs else logging.WARNING)
-    with Gauge(machine_profile()) as gauge:
+    with closing(Gauge(machine_profile())) as gauge:
         rows = measure_all(given, gauge)
     if rows:
         print("\n".join(table(rows)))

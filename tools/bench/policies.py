@@ -73,18 +73,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Of the command line."""
-    made = argparse.ArgumentParser(
+    command_line = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("traces", type=Path, nargs="*", metavar="FILE")
-    made.add_argument("--share", type=float, nargs="+", default=[0.125, 0.25, 0.5])
-    made.add_argument("--json", action="store_true")
-    made.add_argument("--zipf", type=float, nargs="+", default=[0.0, 1.0])
-    made.add_argument("--reuse", type=float, nargs="+", default=[0.0, 0.5])
+    command_line.add_argument("traces", type=Path, nargs="*", metavar="FILE")
+    command_line.add_argument("--share", type=float, nargs="+", default=[0.125, 0.25, 0.5])
+    command_line.add_argument("--json", action="store_true")
+    command_line.add_argument("--zipf", type=float, nargs="+", default=[0.0, 1.0])
+    command_line.add_argument("--reuse", type=float, nargs="+", default=[0.0, 0.5])
     for name in ("tokens", "layers", "experts", "top_k", "seed"):
         option = f"--{name.replace('_', '-')}"
-        made.add_argument(option, type=int, default=getattr(Synthetic, name))
-    return made
+        command_line.add_argument(option, type=int, default=getattr(Synthetic, name))
+    return command_line
 
 
 def replayed(options: argparse.Namespace) -> Iterator[tuple[str, list[Trace]]]:

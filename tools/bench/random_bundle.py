@@ -9,7 +9,6 @@ pieces of one long random row. Projections are ternary from the beginning, as a 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import zlib
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from edgerun_export.architectures import describe
 from edgerun_export.checkpoint.base import Source, TensorInfo
 from edgerun_export.pipeline import ExportOptions, export_checkpoint
-from tools.bench.random_model import PRESETS
+from tools.bench.random_model import asked, config_of
 from tools.golden.byte_tokenizer import BOS, EOS, write_tokenizer
 
 _VALUES = 1 << 25  # of the random row, of each kind
@@ -105,16 +104,8 @@ class RandomCheckpoint:
 
 def main() -> None:
     """Writes the bundle named on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("preset", choices=list(PRESETS))
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--layers", type=int, help="fewer layers than the model has")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    config = dict(PRESETS[arguments.preset])
-    if arguments.layers:
-        config["num_hidden_layers"] = arguments.layers
-    checkpoint = RandomCheckpoint(arguments.preset, config, arguments.seed)
+    arguments = asked(__doc__)
+    checkpoint = RandomCheckpoint(arguments.preset, config_of(arguments), arguments.seed)
     options = ExportOptions(weights="ternary", force=True)
     export_checkpoint(checkpoint, arguments.out, options, _show)
 

@@ -151,16 +151,26 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     """Writes the model named on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    arguments = asked(__doc__)
+    write(config_of(arguments), arguments.out, arguments.seed)
+
+
+def asked(description: str | None) -> argparse.Namespace:
+    """What the command line says: a preset, where to write it, and how."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("preset", choices=list(PRESETS))
     parser.add_argument("out", type=Path)
     parser.add_argument("--layers", type=int, help="fewer layers than the model has")
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def config_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The configuration of a preset, perhaps with fewer layers."""
     config = {**PRESETS[arguments.preset], "bos_token_id": BOS, "eos_token_id": EOS}
     if arguments.layers:
         config["num_hidden_layers"] = arguments.layers
-    write(config, arguments.out, arguments.seed)
+    return config
 
 
 def write(config: dict[str, Any], folder: Path, seed: int = 0) -> None:

@@ -75,8 +75,8 @@ def layer(options: argparse.Namespace) -> Graph:
     for name, (n, k) in {"gate": sides, "up": sides, "down": sides[::-1]}.items():
         values = rng.standard_normal((options.experts, n, k), np.float32) / np.float32(k**0.5)
         stacks[name] = ExpertStack(tuple(format_named("int4").pack(each, 32) for each in values))
-    kept = {"top_k": options.top_k, "activation": "silu", "activations": "int8_block"}
-    node = Node("experts", "layer", ("x", "routes", *stacks), ("out",), kept)
+    attributes = {"top_k": options.top_k, "activation": "silu", "activations": "int8_block"}
+    node = Node("experts", "layer", ("x", "routes", *stacks), ("out",), attributes)
     shapes = {"x": ValueShape(options.hidden), "routes": ValueShape(options.experts)}
     return Graph([node], ["x", "routes"], ["out"], {**stacks}, shapes=shapes)
 
@@ -119,13 +119,13 @@ def inputs(rows: int, options: argparse.Namespace) -> list[tuple[F32, F32]]:
     """Rows and routes of all calls."""
     sizes = {"experts": options.experts, "top_k": options.top_k, "layers": 1}
     trace = Synthetic(tokens=rows * options.calls, zipf=0.6, reuse=0.3, **sizes).trace()
-    rng, made = np.random.default_rng(1), []
+    rng, pairs = np.random.default_rng(1), []
     for start in range(0, trace.tokens, rows):
         choices = trace.choices[start : start + rows, 0]
         routes = np.zeros((rows, options.experts), np.float32)
         np.put_along_axis(routes, choices["expert"].astype(np.int64), choices["weight"], axis=1)
-        made.append((rng.standard_normal((rows, options.hidden)).astype(np.float32), routes))
-    return made
+        pairs.append((rng.standard_normal((rows, options.hidden)).astype(np.float32), routes))
+    return pairs
 
 
 def cells(rows: int, calls: list[Call]) -> list[str]:

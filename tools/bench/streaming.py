@@ -11,9 +11,9 @@ measured once the slots are filled. Its limit is the slower of the disk, which h
 missed, and of memory, which is read whatever is missed.
 
 The yardstick is to let the system bring experts by page faults, as programs do that map the file:
-as many slabs as a token missed are touched in a mapping, in random order and by as many threads as
-compute, and nothing else; what that takes is added to computing with everything in memory, as the
-forecast has it.
+as many slabs as a token missed are copied out of a mapping, in random order and by as many threads
+as compute, and nothing else; what that takes is added to computing with everything in memory, as
+the forecast has it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from edgerun.machine.profile import machine_bandwidth
 from tools.bench.page_cache import cached_pages
 
 CACHED_SHARE = 0.05
-GREEDY: dict[str, Any] = {"temperature": 1.0, "seed": 0, "ignore_eos": True}
+SAMPLING: dict[str, Any] = {"temperature": 1.0, "seed": 0, "ignore_eos": True}
 FAULT_TOKENS = 3
 COLUMNS = {
     "share": "experts in memory",
@@ -90,7 +90,7 @@ def main() -> int:
         row = measure(options.bundle, options.only, options.tokens, options.prompt)
         sys.stdout.write(json.dumps(asdict(row)) + "\n")
         return 0
-    rows = [one(options, f"{share:g}%") for share in options.share]
+    rows = [measured_apart(options, f"{share:g}%") for share in options.share]
     if options.json:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
     else:
@@ -100,24 +100,24 @@ def main() -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Of the command line."""
-    made = argparse.ArgumentParser(
+    command_line = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("bundle", type=Path)
-    made.add_argument("--share", type=float, nargs="+", default=[25.0, 50.0, 75.0])
-    made.add_argument("--tokens", type=int, default=32)
-    made.add_argument("--prompt", type=int, default=512)
-    made.add_argument("--json", action="store_true")
-    made.add_argument("--only", help=argparse.SUPPRESS)
-    return made
+    command_line.add_argument("bundle", type=Path)
+    command_line.add_argument("--share", type=float, nargs="+", default=[25.0, 50.0, 75.0])
+    command_line.add_argument("--tokens", type=int, default=32)
+    command_line.add_argument("--prompt", type=int, default=512)
+    command_line.add_argument("--json", action="store_true")
+    command_line.add_argument("--only", help=argparse.SUPPRESS)
+    return command_line
 
 
-def one(options: argparse.Namespace, share: str) -> dict[str, Any]:
+def measured_apart(options: argparse.Namespace, share: str) -> dict[str, Any]:
     """The figures of one budget, from a process of its own."""
     command = [sys.executable, "-m", "tools.bench.streaming", str(options.bundle)]
     command += ["--only", share, "--tokens", str(options.tokens), "--prompt", str(options.prompt)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    row: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
     return row
 
 
@@ -172,7 +172,7 @@ def fill(llm: LLM, tokens: int) -> None:
     budget = llm.model.experts
     assert budget is not None
     for turn in range(64):
-        llm.generate(ids(llm, 4, 100 + turn), max_tokens=tokens, **GREEDY)
+        llm.generate(ids(llm, 4, 100 + turn), max_tokens=tokens, **SAMPLING)
         reads = llm.expert_reads()
         if reads is not None and reads.misses >= 1.5 * budget.slots:
             return
@@ -181,20 +181,20 @@ def fill(llm: LLM, tokens: int) -> None:
 def spent(llm: LLM, prompt: list[int], tokens: int) -> tuple[Any, int, float]:
     """Reads, steps and seconds of decoding after a prompt, or of the prompt for no tokens."""
     if tokens:
-        llm.generate(prompt, max_tokens=1, **GREEDY)
+        llm.generate(prompt, max_tokens=1, **SAMPLING)
     before = llm.expert_reads()
     assert before is not None
-    done = llm.generate(prompt, max_tokens=max(1, tokens), **GREEDY)
+    reply = llm.generate(prompt, max_tokens=max(1, tokens), **SAMPLING)
     after = llm.expert_reads()
     assert after is not None
-    seconds = done.stats.decode_s + done.stats.prefill_s if tokens else done.stats.prefill_s
+    seconds = reply.stats.decode_s + reply.stats.prefill_s if tokens else reply.stats.prefill_s
     return after.since(before), max(1, tokens), seconds
 
 
 def ids(llm: LLM, count: int, seed: int) -> list[int]:
     """Random tokens."""
-    made = np.random.default_rng(seed).integers(0, llm.model.vocab_size, count)
-    return [int(each) for each in made]
+    tokens = np.random.default_rng(seed).integers(0, llm.model.vocab_size, count)
+    return [int(token) for token in tokens]
 
 
 def slabs_of(llm: LLM) -> Iterator[Slab]:
@@ -229,7 +229,7 @@ def cached_share(slabs: list[Slab]) -> float:
 
 
 def by_faults(slabs: list[Slab], nbytes: float, threads: int) -> float:
-    """Seconds a token in which so many bytes of experts are touched in a new mapping."""
+    """Seconds a token in which so many bytes of experts are copied out of a new mapping."""
     descriptor = slabs[0].file.descriptor
     count = round(nbytes / slabs[0].length)
     if not count:

@@ -154,6 +154,8 @@ def write(name: str, folder: Path) -> None:
         logits = model.logits(ids)
         if model.margin > MARGIN and model.clear > CLEAR:
             break
+    else:
+        raise SystemExit(f"{name}: no seed keeps all choices apart")
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors")
     np.savez(
@@ -326,8 +328,8 @@ class Model:
             chosen = chosen / chosen.sum()
         out = np.zeros_like(row)
         for weight, expert in zip(chosen, order, strict=False):
-            made = self._network(row, f"{at}.{golden.module}.experts.{expert}", golden.names)
-            out += weight * made
+            at_expert = f"{at}.{golden.module}.experts.{expert}"
+            out += weight * self._network(row, at_expert, golden.names)
         return out
 
     def _network(self, row: F64, at: str, names: tuple[str, str, str], norm: str = "") -> F64:

@@ -117,6 +117,6 @@ class Experts(nn.Module):
         places = order // self.top_k
         taken = round_rows(rows)[places]
         inner = Grouped.apply(taken, self.inner.effective, counts)
-        made = Grouped.apply(self.gated(inner), self.outer.effective, counts)
-        made = made * scores.flatten()[order, None]
-        return torch.zeros_like(rows).index_add(0, places, made).view_as(x)
+        parts = Grouped.apply(self.gated(inner), self.outer.effective, counts)
+        parts = parts * scores.flatten()[order, None]
+        return torch.zeros_like(rows).index_add(0, places, parts).view_as(x)

@@ -105,8 +105,8 @@ class Block(nn.Module):
 
     def feed_forward(self, x: Tensor) -> Tensor:
         if self.experts is not None:
-            made: Tensor = self.experts(x)
-            return made
+            mixture: Tensor = self.experts(x)
+            return mixture
         gate, up = self.ffn_in(x).chunk(2, dim=-1)
         return self.ffn_out(self.ffn_sub_norm(relu(gate).square() * up))
 

@@ -69,8 +69,8 @@ def norm_factors(model: TernaryLM, batches: list[Tensor]) -> list[float]:
             angles = model.cos[part], model.sin[part]
             attended = x + block.attention(block.input_layernorm(x), *angles, None)
             inner = block.post_attention_layernorm(attended)
-            wanted, plain = block.feed_forward(inner), without_norm(block, inner)
-            sums[layer] += torch.stack([(wanted * plain).sum(), (plain * plain).sum()])
+            normed, plain = block.feed_forward(inner), without_norm(block, inner)
+            sums[layer] += torch.stack([(normed * plain).sum(), (plain * plain).sum()])
             x = block(x, *angles)
     return (sums[:, 0] / sums[:, 1]).tolist()
 
@@ -89,10 +89,10 @@ def upcycled(dense: TernaryLM, config: ModelConfig, factors: list[float], seed: 
     """A model of experts that computes nearly what the dense one does."""
     torch.manual_seed(seed)
     model = TernaryLM(config)
-    known = dict(dense.masters())
+    dense_masters = dict(dense.masters())
     for name, parameter in model.masters():
-        if name in known:
-            parameter.copy_(known[name])
+        if name in dense_masters:
+            parameter.copy_(dense_masters[name])
     for layer, block in enumerate(model.layers):
         if block.experts is None:
             continue
@@ -103,7 +103,7 @@ def upcycled(dense: TernaryLM, config: ModelConfig, factors: list[float], seed: 
             ("up_proj", block.experts.inner, 0),
             ("down_proj", block.experts.outer, 1),
         ):
-            halves = known[f"{at}.{name}.weight"].chunk(2, dim)
+            halves = dense_masters[f"{at}.{name}.weight"].chunk(2, dim)
             # The scores of a pair add up to 1, and both halves count whole.
             factor = 2 * factors[layer] if name == "down_proj" else 1.0
             for expert, master in enumerate(stack.masters[name]):

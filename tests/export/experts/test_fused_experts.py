@@ -21,7 +21,7 @@ from edgerun_export.recipe import make_recipe
 from edgerun_export.verify.bundle_weights import BundleWeights
 from edgerun_export.verify.compare import relative_error, run_onnx
 from edgerun_export.verify.numpy_model import forward
-from tests.support.peers import needs_complete_onnxruntime
+from tests.support.peers import needs_complete_onnxruntime, onnxruntime_genai_tokens
 
 FUSED = [
     ("olmoe", {"weights": "int4"}),
@@ -43,13 +43,13 @@ def lowered(folder: Path) -> Graph:
 
 def constants(graph: Graph) -> list[NDArray[Any]]:
     """What the experts of all layers multiply by and add, as float32."""
-    found: list[NDArray[Any]] = []
+    matrices: list[NDArray[Any]] = []
     for node in graph.nodes:
         for name in node.inputs[2:] if node.op == "experts" else ():
             stack = graph.constants[name]
             assert isinstance(stack, ExpertStack)
-            found += (m if isinstance(m, np.ndarray) else dense(m) for m in stack.matrices)
-    return found
+            matrices += (m if isinstance(m, np.ndarray) else dense(m) for m in stack.matrices)
+    return matrices
 
 
 @pytest.mark.parametrize(("name", "options"), FUSED)
@@ -93,7 +93,7 @@ def test_onnxruntime_computes_with_the_dequantised_weights(
 @needs_complete_onnxruntime
 @pytest.mark.parametrize(("name", "options"), FUSED)
 def test_replies_are_the_same_in_onnxruntime_genai_and_edgerun(name, options, golden, exported):
-    genai = pytest.importorskip("onnxruntime_genai")
+    pytest.importorskip("onnxruntime_genai")
     import edgerun
 
     ids = golden(name).ids[:24].tolist()
@@ -101,18 +101,10 @@ def test_replies_are_the_same_in_onnxruntime_genai_and_edgerun(name, options, go
     with edgerun.load(bundle, backend="cpu", threads=1, kv_cache="fp32") as model:
         reply = model.generate(ids, temperature=0, max_tokens=REPLY, ignore_eos=True)
         expected = list(reply.ids)
-    model = genai.Model(str(bundle))
-    params = genai.GeneratorParams(model)
-    params.set_search_options(max_length=len(ids) + REPLY, do_sample=False)
-    generator = genai.Generator(model, params)
-    generator.append_tokens(np.array([ids], np.int32))
-    made: list[int] = []
-    while len(made) < REPLY and not generator.is_done():
-        generator.generate_next_token()
-        made.append(int(generator.get_next_tokens()[0]))
-    assert made == expected[: len(made)]
+    tokens = onnxruntime_genai_tokens(bundle, ids, REPLY)
+    assert tokens == expected[: len(tokens)]
     ends = json.loads((bundle / "manifest.json").read_text())["model"]["eos_token_ids"]
-    assert len(made) == REPLY or made[-1] in ends
+    assert len(tokens) == REPLY or tokens[-1] in ends
 
 
 @pytest.mark.parametrize(

@@ -73,23 +73,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Of the command line."""
-    made = argparse.ArgumentParser(
+    command_line = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
-    made.add_argument("--devices", nargs="+", metavar="NAME or FILE")
-    made.add_argument("--share", type=float, nargs="+", default=[0.25, 0.5, 0.75])
-    made.add_argument("--rows", type=int, default=1)
-    made.add_argument("--steps", type=int, default=64)
-    made.add_argument("--layers", type=int, default=4, help="of made-up traces")
-    made.add_argument("--zipf", type=float, default=0.6)
-    made.add_argument("--reuse", type=float, default=0.3)
-    made.add_argument("--recall", type=float, nargs="+", default=[])
-    made.add_argument("--warm", type=int, default=128)
-    made.add_argument("--seed", type=int, default=0)
-    made.add_argument("--trace", type=Path)
-    made.add_argument("--json", action="store_true")
-    return made
+    command_line.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    command_line.add_argument("--devices", nargs="+", metavar="NAME or FILE")
+    command_line.add_argument("--share", type=float, nargs="+", default=[0.25, 0.5, 0.75])
+    command_line.add_argument("--rows", type=int, default=1)
+    command_line.add_argument("--steps", type=int, default=64)
+    command_line.add_argument("--layers", type=int, default=4, help="of made-up traces")
+    command_line.add_argument("--zipf", type=float, default=0.6)
+    command_line.add_argument("--reuse", type=float, default=0.3)
+    command_line.add_argument("--recall", type=float, nargs="+", default=[])
+    command_line.add_argument("--warm", type=int, default=128)
+    command_line.add_argument("--seed", type=int, default=0)
+    command_line.add_argument("--trace", type=Path)
+    command_line.add_argument("--json", action="store_true")
+    return command_line
 
 
 def simulated(options: argparse.Namespace) -> Iterator[Row]:
@@ -115,7 +115,7 @@ def simulated(options: argparse.Namespace) -> Iterator[Row]:
                     )
                     for rule in RULES
                 }
-                each = {rule: scale * made.seconds / steps for rule, made in outcomes.items()}
+                each = {rule: scale * outcome.seconds / steps for rule, outcome in outcomes.items()}
                 bound = scale * outcomes[OURS].bound_s / steps
                 yield Row(name, device, share, outcomes, each, bound)
 
@@ -173,7 +173,7 @@ def table(rows: list[Row]) -> Iterator[str]:
     yield f"time over ours, geometric mean of {len(rows)}: {means}"
     above = math.prod(row.step_ms[OURS] / row.bound_ms for row in rows) ** (1 / len(rows))
     yield f"ours over its bound: {above:.3f}"
-    if any(made.recall for row in rows for made in row.outcomes.values()):
+    if any(outcome.recall for row in rows for outcome in row.outcomes.values()):
         recalls = [row.outcomes[OURS].recall for row in rows]
         yield f"of what was guessed for ours, wanted in the end: {min(recalls):.2f} or more"
 

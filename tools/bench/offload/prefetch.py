@@ -60,10 +60,10 @@ class Prefetcher:
 
     def guess(self, layer: int, distance: int, truth: Sequence[int], count: int) -> list[int]:
         """What the gate of a later layer would say now, as many experts as it will want."""
-        found = [expert for expert in truth if self.rng.random() < self.recall[distance - 1]]
+        right = [expert for expert in truth if self.rng.random() < self.recall[distance - 1]]
         others = np.setdiff1d(np.arange(count), truth)
-        wrong = self.rng.permutation(others)[: len(truth) - len(found)]
-        return [*found, *wrong.tolist()]
+        wrong = self.rng.permutation(others)[: len(truth) - len(right)]
+        return [*right, *wrong.tolist()]
 
     def want(self, layer: int, experts: Sequence[int], upload_s: float) -> None:
         """Queues what is missing of a guess, as far as there are slots."""

@@ -122,13 +122,13 @@ class Simulation:
         self.outcome.waited += sum(int(costs[index, UPLOAD] > 0) for index, _ in division.device)
         self.outcome.link_s += line.busy_s[UPLOAD]
         if place in self.caches:
-            self.caches[place].admit(batch.step, self._kept(experts, division, there))
+            self.caches[place].admit(batch.step, self._to_stay(experts, division, there))
         if self.prefetcher is not None:
             self._look_ahead(later)
             everything = line.makespan_s + between
             self.prefetcher.idle(everything - line.busy_s[UPLOAD], everything)
 
-    def _kept(
+    def _to_stay(
         self, experts: NDArray[np.int64], division: Division, there: set[int]
     ) -> Sequence[int]:
         """Experts that are on the device as a whole, as many as there are slots."""

@@ -74,7 +74,7 @@ def tensor_shapes(config: Mapping[str, Any], body: Type) -> dict[str, tuple[Type
             **{name: (body, shape) for name, shape in _attention(config).items()},
             **_feed_forward(config, body),
         }
-        shapes |= {f"blk.{layer}.{name}.weight": made for name, made in of_layer.items()}
+        shapes |= {f"blk.{layer}.{name}.weight": each for name, each in of_layer.items()}
     return shapes
 
 
