@@ -89,6 +89,9 @@ class ExpertMemory:
         patience_s: how long a call may wait for a read.
         direct: whether they are read past the system's cache, where that is possible.
         readers: threads that read at a time.
+        slot_bytes: of a slot, which takes any expert of the model, and
+        top_k: most experts of a token in a layer; 0 for what the first program's experts need, if
+            they do not all fit: it may have a part of them only.
     """
 
     nbytes: int
@@ -96,6 +99,8 @@ class ExpertMemory:
     patience_s: float = 10.0
     direct: bool = True
     readers: int = 2
+    slot_bytes: int = 0
+    top_k: int = 0
 
 
 class Progress(Protocol):
@@ -177,6 +182,25 @@ class Executable(ABC):
     @abstractmethod
     def close(self) -> None:
         """Releases threads, memory and devices; calling it twice is allowed."""
+
+
+class Chain(Executable):
+    """Executables of consecutive segments as one."""
+
+    def __init__(self, parts: Sequence[Executable]) -> None:
+        self._parts = list(parts)
+
+    def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
+        """Runs the parts in order, each seeing what the earlier ones produced."""
+        computed = dict(values)
+        for part in self._parts:
+            computed.update(part(batch, cache, computed))
+        return computed
+
+    def close(self) -> None:
+        """Closes the parts."""
+        for part in self._parts:
+            part.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,11 +126,13 @@ def find_candidates(
         if device is None:
             return _all_candidates(given)
         asked, _, device = device.partition(":")
-        if not device or asked not in backend_names():
+        if not device and asked not in backend_names():
             raise InputError(
                 f"the device {asked!r} was named without a back-end: add --backend, or write "
                 "BACKEND:DEVICE"
             )
+        if not device:
+            raise InputError(f"{asked!r} is a back-end and names no device: write {asked}:DEVICE")
     backend, support = _probed(asked, device, given)
     if not support:
         raise UnsupportedError(f"the back-end {backend.name!r} does not run here: {support.reason}")

@@ -35,6 +35,13 @@ NamedModel = Annotated[
     Path | None,
     typer.Option("-m", "--model", metavar="FOLDER", help="The same as MODEL."),
 ]
+System = Annotated[
+    str | None,
+    typer.Option("--system", metavar="TEXT", help="System message for a model with a chat format."),
+]
+Raw = Annotated[
+    bool, typer.Option("--raw", help="Take the prompt as it is, without the chat format.")
+]
 Threads = Annotated[
     int | None,
     typer.Option(

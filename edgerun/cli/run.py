@@ -35,15 +35,8 @@ def run(
     prompt: options.Prompt = None,
     *,
     sampling: dict[str, Any],
-    system: Annotated[
-        str | None,
-        typer.Option(
-            "--system", metavar="TEXT", help="System message for a model with a chat format."
-        ),
-    ] = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat format.")
-    ] = False,
+    system: options.System = None,
+    raw: options.Raw = False,
     loading: dict[str, Any],
     as_json: options.Json = False,
     stats: options.ShowStats = False,

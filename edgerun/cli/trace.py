@@ -38,15 +38,8 @@ def trace(
         ),
     ] = 0,
     sampling: dict[str, Any],
-    system: Annotated[
-        str | None,
-        typer.Option(
-            "--system", metavar="TEXT", help="System message for a model with a chat format."
-        ),
-    ] = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Take the text as it is, without the chat format.")
-    ] = False,
+    system: options.System = None,
+    raw: options.Raw = False,
     threads: options.Threads = None,
     context: options.Context = None,
     kv_cache: options.KVCacheType = None,

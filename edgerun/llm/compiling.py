@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from edgerun.state import State
 if TYPE_CHECKING:
     from edgerun.llm.loading import LoadOptions
     from edgerun.plan.expert_memory import ExpertBudget
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,13 @@ def compile_bundle(
         budget = Budget(call_rows=rows, memory_bytes=available_memory())
         plan = plan_for(bundle.graph, candidates, budget)
         used = tuple(backend for backend in backends if backend.name in plan.backends())
+        if candidates.preferred not in (None, *plan.backends()):
+            logger.warning(
+                "the back-end '%s' computes no part of this model, %s computes all of it: "
+                "`edgerun plan --explain` says why",
+                candidates.preferred,
+                " and ".join(backend.name for backend in used),
+            )
         for backend in set(backends).difference(used, reused):
             backend.close()
         compile_options = CompileOptions(

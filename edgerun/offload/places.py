@@ -1,4 +1,4 @@
-"""Rows of a batch with the experts that they go to, and the sum of what these made of them.
+"""Rows of a batch with the experts that they go to, and the sum of the results.
 
 A place is a row and one of its experts. Each is computed once, by whoever has its expert, and the
 sum goes in the order of experts, as ``ops/experts.py`` defines it: so the result does not depend
@@ -59,14 +59,14 @@ class Places:
         """The places of some experts, ascending."""
         return np.flatnonzero(np.isin(self.experts, experts))
 
-    def sum(self, made: F32) -> F32:
-        """Adds up what was made of the places, float32 ``[places, width]``, row by row."""
-        out = np.zeros((len(self.of_row), made.shape[1]), np.float32)
+    def sum(self, results: F32) -> F32:
+        """Adds up the results of the places, float32 ``[places, width]``, row by row."""
+        out = np.zeros((len(self.of_row), results.shape[1]), np.float32)
         with np.errstate(all="ignore"):  # of what is no number a row is none
             for places in self.of_row.T:
                 there = np.flatnonzero(places != NOWHERE)
                 taken = places[there]
-                out[there] += made[taken] * self.weights[taken, None]
+                out[there] += results[taken] * self.weights[taken, None]
         return out
 
 

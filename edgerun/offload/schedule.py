@@ -202,9 +202,9 @@ def divide(costs: I64, room: int, parts: int) -> tuple[I64, list[int], int]:
     others = [expert for expert in by_gain if costs[expert, UPLOAD] > 0]
     best = None
     for uploaded in range(min(len(others), room) * parts + 1):
-        for kept in range(len(cached) * parts + 1):
+        for retained in range(len(cached) * parts + 1):
             shares = np.zeros(len(costs), np.int64)
-            shares[cached] = _first(kept, len(cached), parts)
+            shares[cached] = _first(retained, len(cached), parts)
             shares[others] = _first(uploaded, len(others), parts)
             for uploads in (others, others[::-1]):
                 order = [expert for expert in [*cached, *uploads] if shares[expert]]

@@ -204,8 +204,9 @@ def _layer(
 ) -> LayerForecast:
     """A layer at one token: those experts are computed first that are there.
 
-    Of the others each is put in order and computed when it has come, while the next one is read: so
-    what is left when the last one has come is that one.
+    Reading the others and putting them in order adds up: the threads that read put in order what
+    they read, and the disk rests meanwhile. So long was waited where it was measured
+    (docs/experts.md). Each is computed while the next one is read, so what is left is the last one.
     """
     hit_share = resident_share if hit_shares is None else hit_shares[layer.name]
     count, read_s, seconds = layer.top_k, 0.0, 0.0
@@ -215,7 +216,7 @@ def _layer(
         chance *= hit_share ** (count - missing)
         reading = disk.read_s(missing, layer.stored_bytes)
         read_s += chance * reading
-        late_s = reading + fill_s + own_s / count if missing else 0.0
+        late_s = reading + missing * fill_s + own_s / count if missing else 0.0
         seconds += chance * max(own_s, late_s)
     return LayerForecast(
         name=layer.name,

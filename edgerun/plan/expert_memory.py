@@ -161,6 +161,8 @@ class ExpertBudget:
             policies()[POLICY],
             direct=self.disk.is_direct,
             readers=self.disk.threads + 1,
+            slot_bytes=self.slot_bytes,
+            top_k=max(layer.top_k for layer in self.layers),
         )
 
 

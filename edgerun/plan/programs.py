@@ -13,6 +13,7 @@ from edgerun import trace
 from edgerun.backends.base import (
     NO_VALUES,
     Backend,
+    Chain,
     CompileOptions,
     Executable,
     Launches,
@@ -101,25 +102,6 @@ class Programs:
             self._prompts.close()
         for program in {id(program): program for _, program in programs}.values():
             program.close()
-
-
-class Chain(Executable):
-    """Executables of consecutive segments as one."""
-
-    def __init__(self, parts: Sequence[Executable]) -> None:
-        self._parts = list(parts)
-
-    def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
-        """Runs the parts in order, each seeing what the earlier ones produced."""
-        computed = dict(values)
-        for part in self._parts:
-            computed.update(part(batch, cache, computed))
-        return computed
-
-    def close(self) -> None:
-        """Closes the parts."""
-        for part in self._parts:
-            part.close()
 
 
 class Deferred(Executable):

@@ -218,8 +218,13 @@ def test_a_device_brings_its_back_end() -> None:
     candidates = find_candidates(device=f"virtual:{FOLDER / 'npu-48-tops.json'}")
     assert [backend.name for backend in candidates.backends] == ["virtual:npu-48-tops", "cpu"]
     assert candidates.preferred is None
-    for device in ("cosim", "virtual", "virtual:", "gpu:0"):
-        with pytest.raises(InputError, match="was named without a back-end"):
+    for device, said in [
+        ("cosim", "'cosim' was named without a back-end"),
+        ("virtual", "'virtual' is a back-end and names no device: write virtual:DEVICE"),
+        ("virtual:", "'virtual' is a back-end and names no device"),
+        ("gpu:0", "no back-end is called 'gpu': there are cpu"),
+    ]:
+        with pytest.raises(InputError, match=said):
             find_candidates(device=device)
     with pytest.raises(UnsupportedError, match="no laptop was named: --device virtual:FILE"):
         find_candidates("virtual")

@@ -12,20 +12,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from edgerun.backends.base import (
-    NO_VALUES,
     Backend,
+    Chain,
     CompileOptions,
     Executable,
     Report,
     Shape,
     Support,
-    Values,
 )
 from edgerun.backends.cpu import CpuBackend
 from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.offload.standin.device import EXAMPLE, StandinDevice
-from edgerun.state import Batch, SequenceStore
 
 if TYPE_CHECKING:
     from edgerun.offload.estimates import Estimates
@@ -112,7 +110,7 @@ class StandinBackend(Backend):
                 layer.places.close()
                 return _elsewhere(segment, shape, options)
             parts.append(part)
-        return parts[0] if len(parts) == 1 else _Parts(parts)
+        return parts[0] if len(parts) == 1 else Chain(parts)
 
     def report(self) -> Report | None:
         """Times by phase, and what became of the stand-in."""
@@ -162,25 +160,6 @@ class StandinBackend(Backend):
             if session.failure and options.required:
                 raise BackendError(f"the stand-in does not run: {session.failure}")
         return part
-
-
-class _Parts(Executable):
-    """Layers one after the other."""
-
-    def __init__(self, parts: list[SharedLayer]) -> None:
-        self._parts = parts
-
-    def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
-        """Runs the layers; see ``Executable``."""
-        computed = dict(values)
-        for part in self._parts:
-            computed.update(part(batch, cache, computed))
-        return computed
-
-    def close(self) -> None:
-        """Closes them."""
-        for part in self._parts:
-            part.close()
 
 
 def _assumed(nbytes: int, macs: int, device: StandinDevice) -> Estimates:

@@ -64,6 +64,7 @@ class Layer:
         Raises:
             UnsupportedError: they are not all in memory.
         """
+        cpu.experts.admit(segment)
         top_k, weights = node.attrs["top_k"], cpu.experts.prepare(segment, node)
         if weights.words is not None:
             raise UnsupportedError(
@@ -169,9 +170,9 @@ class SharedLayer(Executable):
         slots = [session.slots[entry]] * len(x)
         session.upload(entry, self._layer.slots[0], lambda seconds: session.send(1, 0, slots))
         session.answer()
-        made = session.out[: len(x)]
+        results = session.out[: len(x)]
         cache = SequenceStore(self._options.states, 1)
-        if not same_bits(made, self._multiply(x, np.zeros(len(x), np.int64), cache)):
+        if not same_bits(results, self._multiply(x, np.zeros(len(x), np.int64), cache)):
             raise StandinError("it computes other numbers than the processor")
 
     def _share(self, x: F32, routes: F32, cache: SequenceStore) -> F32:
@@ -184,16 +185,16 @@ class SharedLayer(Executable):
         if not len(places.rows):
             return np.zeros_like(x)
         schedule, there, cached = self._plan(places)
-        made = np.empty((len(places.rows), x.shape[1]), np.float32)
+        results = np.empty((len(places.rows), x.shape[1]), np.float32)
         here = np.setdiff1d(places.active, there)
         begin = time.monotonic()
         commands = self._start(x, places, there, cached)
-        self._compute_here(x, places, here, made, cache, begin)
-        end = self._collect(places, commands, made, schedule, time.monotonic())
+        self._compute_here(x, places, here, results, cache, begin)
+        end = self._collect(places, commands, results, schedule, time.monotonic())
         self._count(schedule, end - begin, len(x), here, there, cached)
-        self._check(x, places, there, made, cache)
+        self._check(x, places, there, results, cache)
         self._improve(places, here)
-        return places.sum(made)
+        return places.sum(results)
 
     def _plan(self, places: Places) -> tuple[Schedule, I64, I64]:
         """The schedule, the experts that the stand-in computes, and those that it has."""
@@ -241,11 +242,11 @@ class SharedLayer(Executable):
         self._send(command)
 
     def _compute_here(
-        self, x: F32, places: Places, here: I64, made: F32, cache: SequenceStore, begin: float
+        self, x: F32, places: Places, here: I64, results: F32, cache: SequenceStore, begin: float
     ) -> None:
         taken = places.select(here)
         if len(taken):
-            made[taken] = self._multiply(x[places.rows[taken]], places.experts[taken], cache)
+            results[taken] = self._multiply(x[places.rows[taken]], places.experts[taken], cache)
             counts = places.counts[np.isin(places.active, here)]
             self._estimates.cpu.observe(counts, time.monotonic() - begin)
 
@@ -262,7 +263,7 @@ class SharedLayer(Executable):
         self,
         places: Places,
         commands: Sequence[_Command],
-        made: F32,
+        results: F32,
         schedule: Schedule,
         end: float,
     ) -> float:
@@ -272,7 +273,7 @@ class SharedLayer(Executable):
             answer = self._session.answer(schedule.makespan_s)
             command = commands[answer.number]
             taken, first = command.places, command.first
-            made[taken] = self._session.out[first : first + len(taken)]
+            results[taken] = self._session.out[first : first + len(taken)]
             counts = places.counts[np.isin(places.active, command.experts)]
             seconds = answer.ended_s - max(before, command.sent_s)
             self._estimates.device.observe(counts, seconds)
@@ -292,7 +293,9 @@ class SharedLayer(Executable):
         tally.bound_s += schedule.bound_s
         tally.seconds += seconds
 
-    def _check(self, x: F32, places: Places, there: I64, made: F32, cache: SequenceStore) -> None:
+    def _check(
+        self, x: F32, places: Places, there: I64, results: F32, cache: SequenceStore
+    ) -> None:
         """Computes one result of the stand-in here, too, every now and then.
 
         Raises:
@@ -304,7 +307,7 @@ class SharedLayer(Executable):
             return
         chosen = taken[self._calls // self.check_every % len(taken)][None]
         expected = self._multiply(x[places.rows[chosen]], places.experts[chosen], cache)
-        if not same_bits(made[chosen], expected):
+        if not same_bits(results[chosen], expected):
             raise StandinError("it computes other numbers than the processor")
         self._tally.checked += 1
 

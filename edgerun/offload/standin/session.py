@@ -27,6 +27,7 @@ import numpy as np
 
 from edgerun.backends.cpu.experts.layout import SlotLayout
 from edgerun.errors import BackendError
+from edgerun.kernels.host.memory import available_memory
 from edgerun.offload.cache import Access, ExpertCache, Step
 from edgerun.offload.policies.base import Entry
 from edgerun.offload.policies.registry import policies
@@ -34,6 +35,7 @@ from edgerun.offload.standin.device import StandinDevice
 from edgerun.offload.standin.link import Link, Upload
 from edgerun.offload.standin.memory import U8, Regions, make_memory
 from edgerun.offload.standin.process import CHILD, Answer, Command, Setup
+from edgerun.values import shown
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -42,6 +44,7 @@ MAX_RESETS = 1
 START_S = 120.0  # kernels may have to be compiled
 ANSWER_S = 30.0
 POLICY = "lrfu"
+MAX_SLOTS = 1 << 14  # more experts than any model has
 
 
 class StandinError(BackendError):
@@ -80,9 +83,9 @@ class Session:
             attributes: of the layers.
 
         Raises:
-            StandinError: its memory has not room for one expert.
+            StandinError: its memory has not room for one expert, or there is not so much.
         """
-        count = device.memory_bytes // layout.nbytes
+        count = min(device.memory_bytes // layout.nbytes, MAX_SLOTS)
         if count < 1:
             needed = -(-layout.nbytes // 1024)
             raise StandinError(
@@ -92,6 +95,12 @@ class Session:
         self.layout, self.device = layout, device
         self.failure, self.resets, self.patience_s = "", 0, ANSWER_S
         self.regions = Regions(layout.nbytes, count, rows, width)
+        free = available_memory()
+        if self.regions.nbytes > free:
+            raise StandinError(
+                f"the stand-in would take {self.regions.nbytes / 1e9:.1f} GB of this machine's "
+                f"memory, of which {free / 1e9:.1f} are free: give it memory={free >> 21}M or less"
+            )
         self._attributes = attributes
         self._test: Callable[[], None] = lambda: None
         self._process: subprocess.Popen[bytes] | None = None
@@ -176,11 +185,13 @@ class Session:
     def send(self, number: int, first: int, slots: Sequence[int]) -> None:
         """Tells the process to multiply rows; from any thread."""
         command = msgspec.json.encode(Command(number, first, tuple(slots)))
+        process = self._process
+        if process is None or process.stdin is None:
+            return  # an upload ended while the process did
         with self._sending, contextlib.suppress(BrokenPipeError, ValueError):
             # Who waits for the answer sees that the process has ended.
-            assert self._process is not None and self._process.stdin is not None
-            self._process.stdin.write(command + b"\n")
-            self._process.stdin.flush()
+            process.stdin.write(command + b"\n")
+            process.stdin.flush()
 
     def answer(self, expected_s: float = 0.0) -> Answer:
         """Waits for the next answer.
@@ -211,7 +222,6 @@ class Session:
         self.arrived: set[Entry] = set()
         self.due_s = 0.0
         self._free = list(range(regions.slots))[::-1]
-        self._link = Link(self.device.link_bytes_s, self.device.latency_s)
         self._sending, self._buffer = threading.Lock(), b""
         command = [sys.executable, "-c", CHILD, str(descriptor), *sys.path]
         try:
@@ -224,6 +234,7 @@ class Session:
             )
         finally:
             os.close(descriptor)
+        self._link = Link(self.device.link_bytes_s, self.device.latency_s)
         assert self._process.stdin is not None
         setup = msgspec.json.encode(Setup(regions, pickle.dumps(self.layout), self._attributes))
         self._process.stdin.write(setup + b"\n")
@@ -244,7 +255,10 @@ class Session:
                 raise StandinError(f"its process ended with code {self._process.wait(10)}")
             self._buffer += read
         line, _, self._buffer = self._buffer.partition(b"\n")
-        answer = msgspec.json.decode(line, type=Answer)
+        try:
+            answer = msgspec.json.decode(line, type=Answer)
+        except msgspec.MsgspecError as error:
+            raise StandinError(f"it answered {shown(line.decode(errors='replace'))}") from error
         if answer.fault:
             raise StandinError(answer.fault)
         return answer
@@ -286,6 +300,6 @@ def _close_all() -> None:
         session.close()
 
 
-def same_bits(made: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> bool:
+def same_bits(computed: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> bool:
     """Whether two results are the same, whatever they are."""
-    return made.tobytes() == expected.tobytes()
+    return computed.tobytes() == expected.tobytes()

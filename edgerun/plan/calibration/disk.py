@@ -58,9 +58,9 @@ def disk_profile(folder: Path, file: MappedFile | None, progress: Progress) -> D
     Raises:
         BackendError: the file cannot be read.
     """
-    known = read_disk(folder)
-    if known is not None:
-        return known
+    stored = read_disk(folder)
+    if stored is not None:
+        return stored
     if file is None or len(file) < LEAST_FILE_BYTES:
         return NOMINAL_DISK
     with BusyMeter() as meter:

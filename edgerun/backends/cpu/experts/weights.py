@@ -103,18 +103,21 @@ class ExpertStore:
         layers = [_Layer.of(graph, node) for node in graph.nodes if node.op == "experts"]
         if self._memory is None or self.stream is not None or not layers:
             return
-        sizes = [self._layout(layer, sampled=True).nbytes for layer in layers]
-        if sum(map(mul, sizes, (layer.experts for layer in layers))) <= self._memory.nbytes:
-            return
-        slots, most = self._memory.nbytes // max(sizes), max(layer.top_k for layer in layers)
+        slot_bytes, most = self._memory.slot_bytes, self._memory.top_k
+        if not slot_bytes:
+            sizes = [self._layout(layer, sampled=True).nbytes for layer in layers]
+            if sum(map(mul, sizes, (layer.experts for layer in layers))) <= self._memory.nbytes:
+                return
+            slot_bytes, most = max(sizes), max(layer.top_k for layer in layers)
+        slots = self._memory.nbytes // slot_bytes
         if slots < most:
             raise InputError(
                 f"{self._memory.nbytes} bytes are too few for experts: a token needs {most} of a "
-                f"layer in memory at a time; allow {most * max(sizes)} or more"
+                f"layer in memory at a time; allow {most * slot_bytes} or more"
             )
         from edgerun.backends.cpu.experts.stream import ExpertStream  # for few models
 
-        self.stream = ExpertStream(self._memory, slots, max(sizes), most)
+        self.stream = ExpertStream(self._memory, slots, slot_bytes, most)
 
     def prepare(self, graph: Graph, node: Node) -> ExpertWeights:
         """Returns a layer's stacks in the layouts that their kernels read.
