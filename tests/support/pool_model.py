@@ -73,6 +73,7 @@ class World:
         self.table: dict[Entry, int] = {}
         self.content: list[Entry | str | None] = [None] * sizes.slots
         self.bell, self.is_locked, self.is_over = 0, False, False
+        self.is_posting = False
         self.reads: Counter[Entry] = Counter()
         self.needed: set[Entry] = set()
         self.aborts = self.computed = 0
@@ -136,6 +137,8 @@ class World:
 
     def evict(self, entry: Entry, number: int) -> bool:
         self._others()
+        while self.is_posting:
+            self._step()
         if self.number != number:
             return False
         if entry in self.needed:
@@ -175,20 +178,35 @@ class World:
             yield ALWAYS
             if self.aborted:
                 break
+            self.is_posting = True
             if first == 0:
                 parts = sorted(sorted(experts), key=lambda e: (layer, e) not in self.table)
-                self.number += 1
-                self.log[self.number] = layer
-                scores = tuple(0.5 for _ in parts)
-                self.posts[layer] = self.number, Post(layer, tuple(parts), scores)
-            self.done_of[layer] = first
             wave = parts[first : first + self.sizes.wave]
             self.needed = {(layer, expert) for expert in wave}
+            if first == 0:
+                yield from self._post(layer, tuple(parts))
+            self.done_of[layer] = first
+            self.is_posting = False
             missing = {(layer, expert) for expert in parts[first:]} - self.table.keys()
             yield ALWAYS  # the bell is rung behind the lock
             self.bell += bool(missing)
             yield from self._products([(layer, expert) for expert in wave])
         self.needed = set()
+
+    def _post(self, layer: int, parts: tuple[int, ...]) -> Steps:
+        """Writes a post; nobody evicts meanwhile, but the pool may look at any time."""
+        self.posts[layer] = None
+        yield ALWAYS
+        self.done_of[layer] = 0
+        yield ALWAYS
+        self.publish_post(layer, parts)
+        yield ALWAYS
+
+    def publish_post(self, layer: int, parts: tuple[int, ...]) -> None:
+        """Makes a post the last one."""
+        self.number += 1
+        self.log[self.number] = layer
+        self.posts[layer] = self.number, Post(layer, parts, tuple(0.5 for _ in parts))
 
     def _products(self, entries: list[Entry]) -> Steps:
         """All threads take parts, until all parts are done."""

@@ -62,7 +62,8 @@ def expert_fetch() -> Body:
             _lock(a.control)
             if a.first == 0:
                 _post(a, active, _move_missing_back(a, active))
-            atomic_store(a.post + DONE * 8, a.first)
+            else:
+                atomic_store(a.post + DONE * 8, a.first)
             missing = _missing(a, a.first, active)
             atomic_store(a.control + LOCK * 8, 0)
             if a.first == 0 and a.marks != 0:
@@ -130,8 +131,12 @@ def _mark(a, active):  # type: ignore[no-untyped-def]
 
 @njit
 def _post(a, active, missing):  # type: ignore[no-untyped-def]
-    """Writes a post; its number is 0 meanwhile, for whoever reads without the lock."""
+    """Writes a post; its number is 0 meanwhile, for whoever reads without the lock.
+
+    Nothing of it is done with before anybody learns of it, or what it needs might be evicted.
+    """
     atomic_store(a.post + SEQUENCE * 8, 0)
+    atomic_store(a.post + DONE * 8, 0)
     for index in range(active):
         part, score = _part(a, index), float32(0)
         for place in range(word(part, START), word(part, START) + word(part, PART_COUNT)):

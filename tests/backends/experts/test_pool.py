@@ -11,7 +11,7 @@ from edgerun.backends.cpu.experts.pool import Entry, Pool, Post, Read
 from edgerun.offload.cache import ExpertCache, Step
 from edgerun.offload.policies.base import Policy
 from edgerun.offload.policies.registry import policies
-from tests.support.pool_model import Broken, Sizes, World
+from tests.support.pool_model import ALWAYS, Broken, Sizes, Steps, World
 
 WORLDS = {
     "tight": Sizes(slots=3),
@@ -27,10 +27,10 @@ WORLDS = {
 }
 
 
-def explore(name: str, seeds: range, pool: type[Pool] = Pool) -> None:
+def explore(name: str, seeds: range, pool: type[Pool] = Pool, world: type[World] = World) -> None:
     for seed in seeds:
         try:
-            World(WORLDS[name], seed, pool).explore()
+            world(WORLDS[name], seed, pool).explore()
         except Broken as error:
             raise Broken(f"{name}, seed {seed}: {error}") from error
 
@@ -185,3 +185,17 @@ MUTANTS = {
 def test_exploring_finds_every_mistake(mutant: type[Pool]) -> None:
     with pytest.raises((Broken, KeyError, IndexError)):
         explore(MUTANTS[mutant], range(2000), mutant)
+
+
+class SaysLateWhatIsDone(World):
+    """A layer posts while it still says of its last post how much of it is done with."""
+
+    def _post(self, layer: int, parts: tuple[int, ...]) -> Steps:
+        self.publish_post(layer, parts)
+        yield ALWAYS
+
+
+@pytest.mark.parametrize("name", ["waves", "no more than a wave", "waves of two"])
+def test_exploring_finds_a_post_that_is_done_with_too_early(name: str) -> None:
+    with pytest.raises(Broken, match="evicted while it was needed"):
+        explore(name, range(2000), world=SaysLateWhatIsDone)
