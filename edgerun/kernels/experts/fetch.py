@@ -19,7 +19,7 @@ from edgerun.kernels.lang.intrinsics import (
     write_byte,
     yield_processor,
 )
-from edgerun.kernels.lang.word import float_at, set_float, set_int, set_word, word
+from edgerun.kernels.lang.word import float_at, set_float, set_word, word
 from edgerun.kernels.run.parts import COUNT as PART_COUNT
 from edgerun.kernels.run.parts import PART_WORDS, START, UNIT
 from edgerun.kernels.run.residency import (
@@ -45,15 +45,14 @@ SPINS_BEFORE_YIELD = 1_000
     "expert_fetch",
     f"parts:i64[1 + experts * {PART_WORDS}] table:i64[experts] weights:f32[places] places"
     f" control:i64[{CONTROL_WORDS}] post:i64[{EXPERTS} + experts] scores:f32[experts]"
-    " marks?:i32[places] wave layer first experts",
+    " layer first experts",
 )
 def expert_fetch() -> Body:
-    """Asks for the experts of a wave, which is ``wave`` parts from ``first`` on; one chunk.
+    """Asks for the experts of a wave, which begins with part ``first``; one chunk.
 
     The first wave posts all parts, in the order that they get here: those in memory first, else by
-    expert. ``scores`` gets the sum of the weights of each, in that order, and ``marks`` the number
-    of the wave of each place. Later waves say that the parts before them are done with. Nothing
-    is posted in a run that was given up.
+    expert. ``scores`` gets the sum of the weights of each, in that order. Later waves say that the
+    parts before them are done with. Nothing is posted in a run that was given up.
     """
 
     def body(a: Arguments, chunk: int) -> None:
@@ -66,8 +65,6 @@ def expert_fetch() -> Body:
                 atomic_store(a.post + DONE * 8, a.first)
             missing = _missing(a, a.first, active)
             atomic_store(a.control + LOCK * 8, 0)
-            if a.first == 0 and a.marks != 0:
-                _mark(a, active)
             if missing > 0:
                 write_byte(word(a.control, BELL))
 
@@ -119,14 +116,6 @@ def _missing(a, first, last):  # type: ignore[no-untyped-def]
     for index in range(first, last):
         missing += _slot(a, index) == 0
     return missing
-
-
-@njit
-def _mark(a, active):  # type: ignore[no-untyped-def]
-    for index in range(active):
-        part, wave = _part(a, index), index // a.wave
-        for place in range(word(part, START), word(part, START) + word(part, PART_COUNT)):
-            set_int(a.marks, place, wave)
 
 
 @njit

@@ -26,7 +26,7 @@ from edgerun.kernels.lang.intrinsics import (
     pause,
 )
 from edgerun.kernels.lang.tiles import scratch
-from edgerun.kernels.lang.word import int_at, set_word, word
+from edgerun.kernels.lang.word import set_word, word
 from edgerun.kernels.run.parts import (
     ARGUMENTS,
     CONTROL,
@@ -34,8 +34,6 @@ from edgerun.kernels.run.parts import (
     FIRST,
     FUNCTION,
     HEADER_WORDS,
-    MARK,
-    MARKS,
     MOST_BYTES,
     MOVING,
     PART_WORDS,
@@ -72,13 +70,6 @@ def dispatch(block: int, chunk: int) -> None:
             slot = _arrival(entry, word(block, CONTROL))
         if slot != 0:
             _call(block, part, slot, chunk % pieces)
-
-
-@function("runner-within", returns=False)
-def within(block: int, chunk: int) -> None:
-    """Calls a kernel for a row if that is marked: ``MARKS`` has int32 numbers of all rows."""
-    if int_at(word(block, MARKS), chunk) == word(block, MARK):
-        call_chunk(word(block, FUNCTION), word(block, ARGUMENTS), chunk)
 
 
 @njit

@@ -26,7 +26,5 @@ UNIT, START, COUNT, PART_WORDS = range(4)
     MOVING,
     HEADER_WORDS,
 ) = range(12)
-# Words of what ``within`` is called with, behind FUNCTION and ARGUMENTS.
-MARKS, MARK, WITHIN_WORDS = range(2, 5)
 MOST_WORDS = 32  # of a kernel's arguments
 MOST_BYTES = 8 * MOST_WORDS

@@ -30,7 +30,7 @@ from edgerun.backends.cpu.emit.linear import (
 from edgerun.backends.cpu.experts.dispatch import Units, emit_dispatch
 from edgerun.backends.cpu.experts.layout import Projection
 from edgerun.backends.cpu.experts.places import Places, emit_plan, emit_rows, emit_sum
-from edgerun.backends.cpu.experts.waves import Wave, emit_fetch, keep_to, waves_of
+from edgerun.backends.cpu.experts.waves import Wave, emit_fetch, waves_of
 from edgerun.backends.cpu.experts.weights import ExpertWeights, stacks_of
 from edgerun.backends.cpu.families import family_of, weight_bytes
 from edgerun.graph.ir import Graph, Node
@@ -62,7 +62,7 @@ def emit_experts(binder: Binder, node: Node, index: int) -> None:
     gated = inner if form is None else rounded_buffers(places.pool, form)
     results = places.pool.take(down.weight.shape[0])
     for wave in waves:
-        if wave.number:
+        if wave.first:
             emit_fetch(binder, node, weights, places, wave)
         product = partial(_emit_product, binder, weights, places, wave)
         if other is None:
@@ -74,10 +74,8 @@ def emit_experts(binder: Binder, node: Node, index: int) -> None:
                 first = rounding_of(matrix.weight, activations)
                 product(f"{node.name}/{name}", matrix, taken[first], first, out)
             _emit_gate(binder, node, inner, other, places)
-            keep_to(binder, places, wave)
         if form is not None and isinstance(gated, Rounded):
             _emit_rounding(binder, node, inner, form, gated, places)
-            keep_to(binder, places, wave)
         product(f"{node.name}/down", down, gated, form, results)
     emit_sum(binder, node, results, places)
     unread = [inner, other, results, *([] if form is None else [gated])]

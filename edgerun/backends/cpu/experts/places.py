@@ -32,7 +32,6 @@ class Places:
         parts: the experts that have rows, int64 ``[1 + experts * PART_WORDS]``.
         weights: of each place, float32.
         places: of each row, int32 ``[rows, top_k]``.
-        marks: number of the wave of each place, int32 (``waves.py``).
         key: stands for what the plan writes.
     """
 
@@ -44,7 +43,6 @@ class Places:
     parts: NDArray[np.int64]
     weights: NDArray[np.float32]
     places: NDArray[np.int32]
-    marks: NDArray[np.int32]
     key: str
 
     @property
@@ -73,7 +71,6 @@ def emit_plan(binder: Binder, node: Node, routes: Buffer, counted_by: int) -> Pl
             parts=np.zeros(1 + experts * PART_WORDS, np.int64),
             weights=np.zeros(rows * top_k, np.float32),
             places=np.zeros((rows, top_k), np.int32),
-            marks=np.zeros(rows * top_k, np.int32),
             key=key,
         )
     places = binder.places[key]

@@ -139,12 +139,12 @@ def expert_plan(shape: tuple[int, int, int, float]) -> Call:
 @cases_of(
     "expert_fetch",
     missing=[(), (1, 4), (0, 1, 2, 3, 4, 5)],
-    wave=[(0, 0), (0, 2), (2, 2), (4, 2)],
+    first=[0, 2, 4],
     aborted=[0, 1],
 )
-def expert_fetch(missing: tuple[int, ...], wave: tuple[int, int], aborted: int) -> Call:
-    """Six experts, all but the fourth of which have places; ``wave`` is its first part and size."""
-    counts, (first, parts_a_wave) = [2, 1, 3, 0, 1, 2], wave
+def expert_fetch(missing: tuple[int, ...], first: int, aborted: int) -> Call:
+    """Six experts, all but the fourth of which have places."""
+    counts = [2, 1, 3, 0, 1, 2]
     active = [expert for expert, count in enumerate(counts) if count]
     starts = np.cumsum([0, *counts])
     parts = untouched((1 + 6 * PART_WORDS,), np.int64)
@@ -156,7 +156,7 @@ def expert_fetch(missing: tuple[int, ...], wave: tuple[int, int], aborted: int) 
     table = np.array([0 if expert in missing else 64 for expert in range(6)], np.int64)
     control, post = np.zeros(CONTROL_WORDS, np.int64), untouched((EXPERTS + 6,), np.int64)
     post[:EXPERTS], control[ABORT], control[POSTED], control[BELL] = 5, aborted, 41, -1
-    weights, scores, marks = random((9,)), untouched((6,)), untouched((9,), np.int32)
+    weights, scores = random((9,)), untouched((6,))
 
     def check() -> None:
         posts, shown = not (first or aborted), parts[1:].reshape(-1, PART_WORDS)
@@ -176,12 +176,10 @@ def expert_fetch(missing: tuple[int, ...], wave: tuple[int, int], aborted: int) 
             assert shown[place].tolist() == [expert, starts[expert], counts[expert]]
             own = slice(starts[expert], starts[expert + 1])
             assert abs(scores[place] - weights[own].sum()) < 1e-5
-            assert not parts_a_wave or (marks[own] == place // parts_a_wave).all()
-        assert parts_a_wave or (marks == UNTOUCHED).all()
 
     fields = {"parts": parts, "table": table, "weights": weights, "places": 9, "post": post}
-    fields |= {"control": control, "scores": scores, "marks": marks if parts_a_wave else 0}
-    fields |= {"wave": parts_a_wave, "layer": 3, "first": first, "experts": 6}
+    fields |= {"control": control, "scores": scores}
+    fields |= {"layer": 3, "first": first, "experts": 6}
     return Call({}, fields, 0, check, 1)
 
 
