@@ -15,9 +15,8 @@ from edgerun.kernels.lang.intrinsics import (
     atomic_load,
     atomic_store,
     compare_exchange,
-    pause,
+    rest,
     write_byte,
-    yield_processor,
 )
 from edgerun.kernels.lang.word import float_at, set_float, set_word, word
 from edgerun.kernels.run.parts import COUNT as PART_COUNT
@@ -37,8 +36,6 @@ from edgerun.kernels.run.residency import (
     POSTED,
     SEQUENCE,
 )
-
-SPINS_BEFORE_YIELD = 1_000
 
 
 @kernel(
@@ -77,10 +74,7 @@ def _lock(control):  # type: ignore[no-untyped-def]
     spins = 0
     while not compare_exchange(control + LOCK * 8, 0, 1):
         spins += 1
-        if spins > SPINS_BEFORE_YIELD:
-            yield_processor()
-        else:
-            pause()
+        rest(spins)
 
 
 @njit
@@ -101,11 +95,11 @@ def _move_missing_back(a, active):  # type: ignore[no-untyped-def]
     for index in range(active - 1, -1, -1):
         if _slot(a, index) == 0:
             behind -= 1
-            one, other = _part(a, index), _part(a, behind)
+            missing, present = _part(a, index), _part(a, behind)
             for place in range(PART_WORDS):
-                value = word(one, place)
-                set_word(one, place, word(other, place))
-                set_word(other, place, value)
+                value = word(missing, place)
+                set_word(missing, place, word(present, place))
+                set_word(present, place, value)
     return active - behind
 
 

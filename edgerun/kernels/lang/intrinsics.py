@@ -6,7 +6,7 @@ import platform
 import sys
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.extending import intrinsic
 
 from edgerun.kernels.lang.ir import I32, I64, VOID, declare, load_from, pointer, prefetch_line
@@ -15,6 +15,7 @@ WINDOWS = sys.platform == "win32"
 _YIELD = "SwitchToThread" if WINDOWS else "sched_yield"
 _MONOTONIC = 6 if sys.platform == "darwin" else 1  # CLOCK_MONOTONIC
 _DOZE_US, _DOZE_MS = 20, 1
+SPINS_BEFORE_YIELD = 1_000
 
 
 @intrinsic
@@ -107,6 +108,15 @@ def pause(typingctx):  # type: ignore[no-untyped-def]
         return context.get_dummy_value()
 
     return types.void(), codegen
+
+
+@njit
+def rest(spins: int) -> None:
+    """Between two looks at a word; lets other threads run after many of them."""
+    if spins > SPINS_BEFORE_YIELD:
+        yield_processor()
+    else:
+        pause()
 
 
 @intrinsic

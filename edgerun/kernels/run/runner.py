@@ -13,14 +13,14 @@ from numba import njit
 
 from edgerun.kernels.jit.declare import function
 from edgerun.kernels.lang.intrinsics import (
+    SPINS_BEFORE_YIELD,
     atomic_add,
     atomic_load,
     atomic_store,
     atomic_swap,
     call_chunk,
     compare_exchange,
-    pause,
-    yield_processor,
+    rest,
 )
 from edgerun.kernels.lang.word import word
 from edgerun.kernels.run.table import (
@@ -42,7 +42,6 @@ ROW_BYTES = COLUMNS * 8
 TAG_SHIFT = 24
 NUMBER_MASK = (1 << TAG_SHIFT) - 1
 
-SPINS_BEFORE_YIELD = 1_000
 YIELDS_BEFORE_SLEEP = 400
 
 
@@ -63,10 +62,7 @@ def _wait(counter: int, target: int) -> None:
     spins = 0
     while atomic_load(counter) < target:
         spins += 1
-        if spins > SPINS_BEFORE_YIELD:
-            yield_processor()
-        else:
-            pause()
+        rest(spins)
 
 
 @njit
@@ -132,8 +128,5 @@ def worker(control: int, idle: int, last: int) -> int:
             atomic_store(idle, 1)
         else:
             waits += 1
-            if waits > SPINS_BEFORE_YIELD:
-                yield_processor()
-            else:
-                pause()
+            rest(waits)
     return last
