@@ -12,7 +12,7 @@ from edgerun.kernels.jit.declare import Body, kernel
 from edgerun.kernels.linear.outputs import block_values, gated_store, row_values
 from edgerun.kernels.linear.rows import BLOCK, ROW
 from edgerun.kernels.linear.tiles import PACKED, zero_point
-from edgerun.kernels.linear.turns import GATE_AND_UP, block_multiply, in_turns, row_multiply
+from edgerun.kernels.linear.turns import GATE_AND_UP, block_product, in_turns, row_product
 from edgerun.kernels.pointwise.elementwise import gated
 
 UP = "up_codes:u8[panels, tiles, lanes] up_bias?:f32[n] lookup"
@@ -24,27 +24,12 @@ UP_BLOCK_SCALES = "up_scales:f32[panels, lanes // 4, blocks]"
 def gated_row(activation: str, bits: int, lanes: int, isa: str) -> Body:
     """``linear_row`` of gate and up; ``accumulate`` is not looked at."""
     values, combine = row_values(zero_point(bits, isa)), gated(activation)
-    return in_turns(
-        row_multiply(bits, PACKED, lanes, isa, GATE_AND_UP),
-        lambda vectors: gated_store(values, combine, lanes, vectors),
-        bits,
-        lanes,
-        isa,
-        sides=GATE_AND_UP,
-        blocks=False,
-    )
+    product = row_product(bits, PACKED, lanes, isa, GATE_AND_UP)
+    return in_turns(product, lambda vectors: gated_store(values, combine, lanes, vectors))
 
 
 @kernel("gated_block", f"{BLOCK} {UP} {UP_BLOCK_SCALES}")
 def gated_block(activation: str, bits: int, lanes: int, block: int, isa: str) -> Body:
     """``linear_block`` of gate and up; ``accumulate`` is not looked at."""
-    combine = gated(activation)
-    return in_turns(
-        block_multiply(bits, lanes, block, isa, GATE_AND_UP),
-        lambda vectors: gated_store(block_values, combine, lanes, vectors),
-        bits,
-        lanes,
-        isa,
-        sides=GATE_AND_UP,
-        blocks=True,
-    )
+    product, combine = block_product(bits, lanes, block, isa, GATE_AND_UP), gated(activation)
+    return in_turns(product, lambda vectors: gated_store(block_values, combine, lanes, vectors))

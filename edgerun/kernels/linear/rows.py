@@ -22,7 +22,7 @@ from edgerun.kernels.lang.word import float_at, word
 from edgerun.kernels.linear.float_tiles import float_tile
 from edgerun.kernels.linear.outputs import block_values, finish, linear_store, row_values
 from edgerun.kernels.linear.tiles import K_STEP, PACKED, TRITS, zero_point
-from edgerun.kernels.linear.turns import ALONE, block_multiply, in_turns, row_multiply
+from edgerun.kernels.linear.turns import ALONE, block_product, in_turns, row_product
 
 # Arguments that linear kernels share.
 OUTPUTS = (
@@ -43,15 +43,8 @@ BLOCK = (
 def row_turns(bits: int, form: str, lanes: int, isa: str) -> Body:
     """A kernel over rows with one scale."""
     values = row_values(zero_point(bits, isa, form))
-    return in_turns(
-        row_multiply(bits, form, lanes, isa, ALONE),
-        lambda vectors: linear_store(values, lanes, vectors),
-        bits,
-        lanes,
-        isa,
-        sides=ALONE,
-        blocks=False,
-    )
+    product = row_product(bits, form, lanes, isa, ALONE)
+    return in_turns(product, lambda vectors: linear_store(values, lanes, vectors))
 
 
 @kernel("linear_row", ROW + " lookup")
@@ -86,15 +79,8 @@ def linear_block(bits: int, lanes: int, block: int, isa: str) -> Body:
     ``[rows, blocks]``, the sum of the block's codes; ``scales`` is float32 ``[panels, blocks,
     lanes / 4]``. The first rows are left out if other kernels do them, as in ``linear_row``.
     """
-    return in_turns(
-        block_multiply(bits, lanes, block, isa, ALONE),
-        lambda vectors: linear_store(block_values, lanes, vectors),
-        bits,
-        lanes,
-        isa,
-        sides=ALONE,
-        blocks=True,
-    )
+    product = block_product(bits, lanes, block, isa, ALONE)
+    return in_turns(product, lambda vectors: linear_store(block_values, lanes, vectors))
 
 
 @kernel(

@@ -57,10 +57,29 @@ def _to_up(a):  # type: ignore[no-untyped-def]
 ALONE, GATE_AND_UP = Sides(1, _nowhere), Sides(2, _to_up)
 
 
-def row_multiply(
-    bits: int, form: str, lanes: int, isa: str, sides: Sides
-) -> Callable[[int, int], Any]:
-    """Makes, of numbers of batch rows and vectors, what computes tiles of int32 sums."""
+@dataclass(frozen=True)
+class Product:
+    """What tiles compute, and of which weights.
+
+    Attributes:
+        bits: of a code.
+        lanes: bytes of a vector.
+        isa: instruction set.
+        sides: matrices.
+        has_blocks: whether scales come in blocks.
+        multiply: makes the function that computes a tile, of its batch rows and vectors.
+    """
+
+    bits: int
+    lanes: int
+    isa: str
+    sides: Sides
+    has_blocks: bool
+    multiply: Callable[[int, int], Any]
+
+
+def row_product(bits: int, form: str, lanes: int, isa: str, sides: Sides) -> Product:
+    """Tiles of int32 sums over the whole of K."""
     matrices, distances = sides.matrices, sides.distances
 
     def multiply_of(tokens: int, vectors: int) -> Any:
@@ -93,13 +112,11 @@ def row_multiply(
 
         return multiply
 
-    return multiply_of
+    return Product(bits, lanes, isa, sides, False, multiply_of)
 
 
-def block_multiply(
-    bits: int, lanes: int, block: int, isa: str, sides: Sides
-) -> Callable[[int, int], Any]:
-    """The same for tiles of float32 sums of scaled blocks."""
+def block_product(bits: int, lanes: int, block: int, isa: str, sides: Sides) -> Product:
+    """Tiles of float32 sums of scaled blocks."""
     matrices, distances = sides.matrices, sides.distances
 
     def multiply_of(tokens: int, vectors: int) -> Any:
@@ -141,7 +158,7 @@ def block_multiply(
 
         return multiply
 
-    return multiply_of
+    return Product(bits, lanes, isa, sides, True, multiply_of)
 
 
 @njit(inline="always")
@@ -167,27 +184,18 @@ def _vectors(bits: int, isa: str, tokens: int, matrices: int) -> int:
     return max(matrices, min(_streams(bits, isa, tokens), room // tokens))
 
 
-def in_turns(
-    multiply: Callable[[int, int], Any],
-    store: Callable[[int], Any],
-    bits: int,
-    lanes: int,
-    isa: str,
-    *,
-    sides: Sides,
-    blocks: bool,
-) -> Body:
+def in_turns(product: Product, store: Callable[[int], Any]) -> Body:
     """The loops around tiles: panels, and the batch rows that take turns with them.
 
-    ``multiply`` makes the function that computes a tile, of its batch rows and vectors, ``store``
-    the one that stores it (``outputs.py``); ``blocks`` says whether scales come in blocks. The
-    argument ``lookup`` says which rows other kernels do.
+    ``store`` makes the function that stores a tile, of its vectors (``outputs.py``). The argument
+    ``lookup`` says which rows other kernels do.
     """
-    matrices, ask = sides.matrices, _asking(lanes, sides, blocks=blocks)
+    bits, lanes, isa, matrices = product.bits, product.lanes, product.isa, product.sides.matrices
+    ask = _asking(lanes, product.sides, has_blocks=product.has_blocks)
 
     def turn(tokens: int) -> Any:
         vectors = _vectors(bits, isa, tokens, matrices)
-        return _turn_of(vectors // matrices, multiply(tokens, vectors), store(vectors))
+        return _turn_of(vectors // matrices, product.multiply(tokens, vectors), store(vectors))
 
     four_rows, two_rows, one_row = turn(MOST_TOKENS), turn(2), turn(1)
     streams_of_four, streams_of_two, streams_of_one = (
@@ -227,7 +235,7 @@ def in_turns(
     return body
 
 
-def _asking(lanes: int, sides: Sides, *, blocks: bool) -> Any:
+def _asking(lanes: int, sides: Sides, *, has_blocks: bool) -> Any:
     """The function that asks for the first ``ahead`` bytes of a panel, and for their scales."""
     matrices, distances = sides.matrices, sides.distances
 
@@ -236,7 +244,7 @@ def _asking(lanes: int, sides: Sides, *, blocks: bool) -> Any:
         to_codes, to_scales = distances(a)
         for matrix in range(matrices):
             _prefetch(a.codes + panel * a.tiles * lanes + matrix * to_codes, ahead)
-            if blocks:
+            if has_blocks:
                 scales = a.scales + panel * a.blocks * lanes + matrix * to_scales
                 _prefetch(scales, SCALES_AHEAD_BYTES)
 
