@@ -102,8 +102,8 @@ def _sweep(a, cached):  # type: ignore[no-untyped-def]
             device += _cost(a, expert, DEVICE) * parts
         else:
             cpu += _cost(a, expert, CPU) * parts
-    cpu, device, kept = _give_back(a, cpu, device, cached * parts)
-    best, uploaded, best_kept, turned = max(cpu, device), int64(0), kept, False
+    cpu, device, retained = _give_back(a, cpu, device, cached * parts)
+    best, uploaded, best_retained, turned = max(cpu, device), int64(0), retained, False
     forth, back, link, products = int64(0), int64(0), int64(0), int64(0)
     for place in range(cached, min(a.experts, cached + a.room)):
         expert = word(a.order, place)
@@ -114,16 +114,16 @@ def _sweep(a, cached):  # type: ignore[no-untyped-def]
             first = share * t + max(back, share * g + products)
             if min(last, first) >= best:
                 break
-            cpu, device, kept = _give_back(a, cpu - c, device + g, kept)
+            cpu, device, retained = _give_back(a, cpu - c, device + g, retained)
             end = max(cpu, device, min(last, first))
             if end < best:
-                best, best_kept, turned = end, kept, first < last
+                best, best_retained, turned = end, retained, first < last
                 uploaded = (place - cached) * parts + share
         if min(last, first) >= best:
             break
         forth, back, link, products = last, first, link + parts * t, products + parts * g
     for place in range(a.experts):
-        on_device = best_kept if place < cached else uploaded + cached * parts
+        on_device = best_retained if place < cached else uploaded + cached * parts
         share = min(parts, max(int64(0), on_device - place * parts))
         set_word(a.shares, word(a.order, place), share)
     if turned:
@@ -142,15 +142,15 @@ def _reverse(a, first, end):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _give_back(a, cpu, device, kept):  # type: ignore[no-untyped-def]
+def _give_back(a, cpu, device, retained):  # type: ignore[no-untyped-def]
     """Moves cached parts to the processor as long as nothing ends later for it."""
-    while kept > 0:
-        expert = word(a.order, (kept - 1) // a.parts)
+    while retained > 0:
+        expert = word(a.order, (retained - 1) // a.parts)
         more, less = cpu + _cost(a, expert, CPU), device - _cost(a, expert, DEVICE)
         if max(more, less) > max(cpu, device):
             break
-        cpu, device, kept = more, less, kept - 1
-    return cpu, device, kept
+        cpu, device, retained = more, less, retained - 1
+    return cpu, device, retained
 
 
 @njit
