@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -242,6 +242,36 @@ def test_an_expert_unlike_the_first_is_refused_when_it_is_read() -> None:
     run(backend, graph, 1, x=x, routes=routes[:1])
     with pytest.raises(BackendError, match="several scales in a row where the first expert has"):
         run(backend, graph, 1, x=x, routes=routes[5:])
+    backend.close()
+
+
+class Fails(LeastRecentlyUsed):
+    """A policy of somebody else's, with a mistake in one of its methods."""
+
+    method = ""
+
+    def use(self, layer: int, experts: Sequence[int], scores: Sequence[float]) -> None:
+        assert self.method != "use", "out of its depth"
+        super().use(layer, experts, scores)
+
+    def rank(self, entry: tuple[int, int]) -> tuple[float, ...]:
+        assert self.method != "rank", "out of its depth"
+        return super().rank(entry)
+
+
+@pytest.mark.parametrize("method", ["use", "rank"])
+def test_a_policy_that_fails_ends_the_run_and_no_reader(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = layer("int8_block", "int4", 6, 2)
+    given = {"threads": 1, "experts": ExpertMemory(1 << 15, Fails)}
+    backend = make_backend("cpu", given=given)
+    x, routes = np.ones((2, K), np.float32), np.eye(2, 6, dtype=np.float32)
+    monkeypatch.setattr(Fails, "method", method)
+    with pytest.raises(BackendError, match="brought into memory: AssertionError.*out of its depth"):
+        run(backend, graph, 2, x=x, routes=routes)
+    stream = backend._shared.experts.stream  # type: ignore[attr-defined]
+    assert all(reader.is_alive() for reader in stream._threads)
     backend.close()
 
 

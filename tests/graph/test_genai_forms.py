@@ -141,6 +141,19 @@ def odd_rows(bundle: AlteredBundle) -> None:
         bundle.put(name, bundle.array(name)[:, :-1])
 
 
+def no_outputs(bundle: AlteredBundle) -> None:
+    for part in ("weight.codes", "weight.scales", "bias"):
+        name = f"{STACK}.gate_up_proj.{part}"
+        bundle.put(name, bundle.array(name)[:, :0])
+
+
+def no_experts(bundle: AlteredBundle) -> None:
+    for matrix in ("gate_up_proj", "down_proj"):
+        for part in ("weight.codes", "weight.scales", "bias"):
+            name = f"{STACK}.{matrix}.{part}"
+            bundle.put(name, bundle.array(name)[:0])
+
+
 def fewer_experts(bundle: AlteredBundle) -> None:
     for part in ("codes", "scales"):
         name = f"{STACK}.down_proj.weight.{part}"
@@ -203,6 +216,8 @@ REFUSED: list[tuple[Callable[[AlteredBundle], None], type[Exception], str]] = [
     (no_blocks, BundleError, "4 bits in blocks of 0, which do not fit"),
     (fewer_codes, BundleError, r"codes uint8 \(4, 64, 31\) and scales .* do not fit"),
     (odd_rows, BundleError, r"codes uint8 \(4, 63, 32\) and scales .* do not fit"),
+    (no_outputs, BundleError, r"codes uint8 \(4, 0, 32\) and scales .* do not fit"),
+    (no_experts, BundleError, r"codes uint8 \(0, 64, 32\) and scales .* do not fit"),
     (fewer_experts, BundleError, r"biases float32 \(4, 64\); expected float32 \(3, 64\)"),
     (narrow_bias, BundleError, r"biases float32 \(4, 63\); expected float32 \(4, 64\)"),
     (one_bias, UnsupportedError, OP),

@@ -143,7 +143,7 @@ def _matrices(
         and block > 0
         and codes.dtype == np.uint8
         and scales.dtype == np.float32
-        and blocks > 0
+        and scales.size > 0
         and codes.shape == (*scales.shape[:2], blocks * block * bits // 8)
         and codes.shape[1] % turns == 0
     )

@@ -177,16 +177,18 @@ class SlotLayout:
 
     def projections(self, slot: NDArray[np.uint8]) -> tuple[Projection, ...]:
         """The matrices of the expert that lies in a slot, uint8 ``[nbytes]`` or more."""
-        arrays, found = self._arrays(slot), []
-        of_biases = iter(zip(arrays, self._offsets, strict=True))
-        for _ in self.matrices:
-            next(of_biases)
-        for place, (form, bias) in enumerate(zip(self.matrices, self.biases, strict=True)):
-            own, offsets = arrays[place], self._offsets[place]
-            bias_array, bias_offset = ({}, {}) if bias is None else next(of_biases)
-            view = form.view(own)
-            found.append(Projection(view, {**own, **bias_array}, {**offsets, **bias_offset}))
-        return tuple(found)
+        count = len(self.matrices)
+        pairs = list(zip(self._arrays(slot), self._offsets, strict=True))
+        biases, projections = iter(pairs[count:]), []
+        for form, bias, (arrays, offsets) in zip(
+            self.matrices, self.biases, pairs[:count], strict=True
+        ):
+            of_bias = ({}, {}) if bias is None else next(biases)
+            view = form.view(arrays)
+            projections.append(
+                Projection(view, {**arrays, **of_bias[0]}, {**offsets, **of_bias[1]})
+            )
+        return tuple(projections)
 
     def fill(
         self,

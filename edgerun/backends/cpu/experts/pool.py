@@ -139,8 +139,8 @@ class Pool:
         """An expert lies in its slot."""
         del self._reading[read.entry]
         self._resident[read.entry] = read.slot
-        self._note([read.entry])
         self._words.publish(read.entry, read.slot)
+        self._note([read.entry])
 
     def fail(self, read: Read) -> bool:
         """An expert could not be read; whether a program may be waiting for it."""
@@ -157,7 +157,8 @@ class Pool:
     def wish(self, layer: int, experts: Iterable[int]) -> None:
         """Asks for experts that may soon be needed, in place of those wished for before.
 
-        They are read while nothing is missing that a program waits for.
+        They are read while nothing is missing that a program waits for. Nobody asks yet: this is
+        where prefetching begins, and its rules are explored like all others.
         """
         self._wished = deque((layer, expert) for expert in experts)
 

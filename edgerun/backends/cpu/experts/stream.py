@@ -13,7 +13,6 @@ import logging
 import os
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from edgerun.backends.cpu.experts.layout import SlotLayout
 from edgerun.backends.cpu.experts.pool import Pool, Read
 from edgerun.backends.cpu.experts.source import Buffer, ExpertSource, OpenFiles
 from edgerun.backends.cpu.experts.words import LayerWords, SharedWords
-from edgerun.errors import BackendError
+from edgerun.errors import BackendError, EdgerunError
 from edgerun.formats.stack import ExpertStack
 from edgerun.graph.mapped_file import ArrayReader
 from edgerun.kernels.host.huge_pages import zeroed_memory
@@ -62,7 +61,7 @@ class ExpertStream:
         self._layers: list[_Layer] = []
         self._files = OpenFiles(direct=memory.direct)
         self._readers = memory.readers
-        self._read_bytes: Counter[int] = Counter()  # by layer
+        self._read_bytes = 0
         self._fault: Exception | None = None
         self._is_closed = False
         self._lock = threading.Lock()
@@ -102,7 +101,7 @@ class ExpertStream:
         return ExpertReads(
             hits=sum(layer.hits for layer in layers),
             misses=sum(layer.misses for layer in layers),
-            read_bytes=self._read_bytes.total(),
+            read_bytes=self._read_bytes,
             waited_s=self._words.waited_s,
         )
 
@@ -128,9 +127,10 @@ class ExpertStream:
                 "disk of the model answers too slowly or not at all; try again, or load the model "
                 "with more memory for its experts"
             )
-        assert self._fault is not None
-        error = BackendError(str(self._fault))
-        error.__cause__ = self._fault
+        fault = self._fault
+        told = f"experts could not be brought into memory: {fault!r}"
+        error = BackendError(str(fault) if isinstance(fault, EdgerunError) else told)
+        error.__cause__ = fault
         return error
 
     def _start(self) -> None:
@@ -155,12 +155,26 @@ class ExpertStream:
             while (read := self._next_read()) is not None:
                 self._bring(read, buffer, reader)
 
-    def _next_read(self) -> Read | None:
+    @contextmanager
+    def _deciding(self) -> Iterator[None]:
+        """Holds the lock; a policy that fails ends the run under way, and no reader."""
         with self._lock:
+            try:
+                yield
+            except Exception as error:  # belongs to whoever waits
+                self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._fault = error
+        self._words.abort(FAILED)
+
+    def _next_read(self) -> Read | None:
+        read = None
+        with self._deciding():
             read = None if self._is_closed else self._pool.next_read()
             if read is not None and self._pool.has_more:
                 self._ring()
-            return read
+        return read
 
     def _bring(self, read: Read, buffer: Buffer, reader: ArrayReader) -> None:
         """Reads an expert into its slot."""
@@ -172,8 +186,8 @@ class ExpertStream:
         except Exception as error:  # belongs to whoever waits
             self._fail(read, error)
             return
-        with self._lock:
-            self._read_bytes[layer] += nbytes or sum(matrix.nbytes for matrix in matrices)
+        with self._deciding():
+            self._read_bytes += nbytes or sum(matrix.nbytes for matrix in matrices)
             self._pool.finish(read)
 
     def _fail(self, read: Read, error: Exception) -> None:
@@ -181,8 +195,7 @@ class ExpertStream:
         logger.info("expert %d of %s: %s", expert, self._layers[layer].name, error)
         with self._lock:
             if self._pool.fail(read):
-                self._fault = error
-                self._words.abort(FAILED)
+                self._give_up(error)
 
     def _close_bell(self) -> None:
         for descriptor in self._bell:

@@ -201,9 +201,9 @@ class _Layer:
     def of(cls, graph: Graph, node: Node) -> _Layer:
         """That of a node."""
         constants = [graph.constants.get(name) for name in node.inputs[2:]]
-        found = [each if isinstance(each, ExpertStack) else None for each in constants]
-        matrices = tuple(each for each in found[:3] if each is not None)
-        biases = (*found[3:], None, None, None)[:3]
+        stacks = [each if isinstance(each, ExpertStack) else None for each in constants]
+        matrices = tuple(each for each in stacks[:3] if each is not None)
+        biases = (*stacks[3:], None, None, None)[:3]
         attributes = node.attrs
         return cls(node.name, str(attributes["activations"]), attributes["top_k"], matrices, biases)
 
