@@ -93,6 +93,14 @@ def _format(constant: Constant) -> str:
     return str(constant.dtype)
 
 
+def _stated(recipe: dict[str, Any]) -> dict[str, Any]:
+    """The recipe on one screen: `--tensors` and `--json` say which projections rules changed."""
+    shown = {name: value for name, value in recipe.items() if value not in ([], {})}
+    if "tensors" in shown:
+        shown["tensors"] = f"{len(shown['tensors'])} projections otherwise, by rules"
+    return shown
+
+
 def _print(description: dict[str, Any]) -> None:
     from edgerun.cli.screen.tables import print_pairs, print_rows, size
     from edgerun.cli.screen.visible import visible
@@ -107,7 +115,8 @@ def _print(description: dict[str, Any]) -> None:
     print_pairs("weights", weights)
     print_pairs("ternary weights in memory", description["packing"])
     print_pairs("files", {name: size(count) for name, count in description["files"].items()})
-    for name in ("recipe", "source", "quality", "exporter"):
+    print_pairs("recipe", _stated(description["recipe"]))
+    for name in ("source", "quality", "exporter"):
         if description[name]:
             print_pairs(name, description[name])
     if "tensors" in description:

@@ -59,6 +59,15 @@ _GroupSize = Annotated[
         "Default: 128 for ternary, otherwise 32."
     ),
 ]
+_Rules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rule",
+        metavar="PATTERN=FORMAT[:GROUP[:METHOD]]",
+        help="Another format for some projections, such as '*.down_proj=int8' or "
+        "'layers.0.*=int4:64'; may be given several times, the last that matches one counts.",
+    ),
+]
 _HeadWeights = Annotated[
     str | None,
     typer.Option(
@@ -125,6 +134,7 @@ def export_command(
     weights: _Weights = None,
     group_size: _GroupSize = None,
     method: _Method = None,
+    rule: _Rules = None,
     head_weights: _HeadWeights = None,
     activations: _Activations = None,
     profile: _Profile = "portable",
@@ -145,6 +155,7 @@ def export_command(
         weights=weights,
         group_size=group_size,
         method=method,
+        rules=tuple(rule or ()),
         head_weights=head_weights,
         activations=activations,
         profile=profile,
@@ -200,6 +211,8 @@ def _summary(out: Path, manifest: dict[str, Any]) -> str:
     recipe, quality = manifest["recipe"], manifest["quality"]
     size = sum(entry["size"] for entry in manifest["files"].values())
     groups = "" if recipe["weights"] == "fp32" else f" in groups of {recipe['group_size']}"
+    if recipe["tensors"]:
+        groups += f" ({len(recipe['tensors'])} projections otherwise, by rules)"
     text = (
         f"{out}: {manifest['model']['architecture']}, {recipe['weights']} weights{groups}, "
         f"{recipe['head_weights']} head, {size / 1e6:.1f} MB"

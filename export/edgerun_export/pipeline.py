@@ -37,6 +37,7 @@ from edgerun_export.graph.onnx_graph import OnnxGraph
 from edgerun_export.graph.weight_store import MIN_BLOCK, WeightStore
 from edgerun_export.openvino_ir.install import openvino_version
 from edgerun_export.recipe import Recipe, check_pack, make_recipe
+from edgerun_export.rules import with_rules
 from edgerun_export.source.model import interpret
 from edgerun_export.verify.compare import check_all_read, damage, sample_ids, verify
 
@@ -52,6 +53,8 @@ class ExportOptions:
         weights: weight format of the projections.
         group_size: weights that share a scale.
         method: how projections are quantised.
+        rules: ``PATTERN=FORMAT[:GROUP[:METHOD]]`` for some projections; the last that matches one
+            counts.
         head_weights: weight format of the head.
         activations: ``int8`` or ``fp32``.
         profile: which runtimes the graph is written for.
@@ -65,6 +68,7 @@ class ExportOptions:
     weights: str | None = None
     group_size: int | None = None
     method: str | None = None
+    rules: tuple[str, ...] = ()
     head_weights: str | None = None
     activations: str | None = None
     profile: str = "portable"
@@ -217,7 +221,7 @@ class _Job:
         if head is None and self._spec.hidden_size % MIN_BLOCK:
             head = "fp32"  # the only form that rows of any width have
         check_pack(options.pack, options.weights or default)
-        return make_recipe(
+        recipe = make_recipe(
             options.weights or default,
             options.group_size,
             head,
@@ -225,6 +229,7 @@ class _Job:
             options.profile,
             options.method,
         )
+        return with_rules(recipe, options.rules, self._spec)
 
     def _write_weights(self) -> None:
         self._progress("weights", 0.0)
@@ -295,7 +300,7 @@ class _Job:
 
     def _measure(self) -> None:
         """Compares with the source: when asked to, and when the format surely did damage."""
-        damaging = self._recipe.bits == 2 and not self._weights.natively_ternary()
+        damaging = self._recipe.two_bit_formats and not self._weights.natively_ternary()
         if not (self._options.verify or damaging):
             return
         self._progress("verify", 0.0)
@@ -312,8 +317,9 @@ class _Job:
 
     def _damage_warning(self) -> str:
         error, divergence = self._quality["relative_weight_error"], self._quality["kl_divergence"]
+        formats = " and ".join(self._recipe.two_bit_formats)
         return (
-            f"this model was not trained for {self._recipe.weights} weights: rounding changed them "
+            f"this model was not trained for {formats} weights: rounding changed them "
             f"by {error:.0%} (root mean square) and moved its predictions by {divergence:.2g} nats "
             "a token; expect poor text, and prefer --weights int4"
         )

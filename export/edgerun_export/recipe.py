@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from edgerun.discovery import entry_names
@@ -55,6 +55,28 @@ PROFILES = {
 
 
 @dataclass(frozen=True, slots=True)
+class TensorRecipe:
+    """How one projection is stored.
+
+    Attributes:
+        weights: its format.
+        group_size: weights that share a scale.
+        method: how it is quantised; None for the usual way of its format.
+    """
+
+    weights: str
+    group_size: int
+    method: str | None = None
+
+    @property
+    def bits(self) -> int:
+        """Bits of a stored weight."""
+        from edgerun.formats import format_named  # with NumPy, for which `--help` does not wait
+
+        return 32 if self.weights == "fp32" else format_named(self.weights).bits
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """A validated set of export options; make it with ``make_recipe``.
 
@@ -66,6 +88,9 @@ class Recipe:
             (MatMulNBits accuracy_level 4); ``fp32`` forbids it (level 1).
         profile: which runtimes the bundle is written for, a key of ``PROFILES``.
         method: how projections are quantised; None for the usual way of their format.
+        rules: what was asked for that concerns some projections only.
+        tensors: those that are stored otherwise than the rest, by their module path
+            (``model.layers.0.mlp.down_proj``).
     """
 
     weights: str
@@ -74,6 +99,13 @@ class Recipe:
     activations: str
     profile: str
     method: str | None
+    rules: tuple[str, ...] = ()
+    tensors: Mapping[str, TensorRecipe] = field(default_factory=dict)
+
+    def tensor(self, module: str) -> TensorRecipe:
+        """How the projection at a module path is stored."""
+        usual = TensorRecipe(self.weights, self.group_size, self.method)
+        return self.tensors.get(module, usual)
 
     @property
     def accuracy_level(self) -> int:
@@ -81,11 +113,10 @@ class Recipe:
         return 4 if self.activations == "int8" else 1
 
     @property
-    def bits(self) -> int:
-        """Bits of a stored projection weight."""
-        from edgerun.formats import format_named  # with NumPy, for which `--help` does not wait
-
-        return 32 if self.weights == "fp32" else format_named(self.weights).bits
+    def two_bit_formats(self) -> list[str]:
+        """Formats with 2-bit codes that projections have."""
+        kinds = {self.tensor(""), *self.tensors.values()}
+        return sorted({kind.weights for kind in kinds if kind.bits == 2})
 
     @property
     def target(self) -> Profile:

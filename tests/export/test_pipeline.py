@@ -100,6 +100,8 @@ def test_manifest_says_what_the_bundle_is(exported):
         "activations": "int8",
         "profile": "portable",
         "method": None,
+        "rules": (),
+        "tensors": {},
         "natively_ternary": False,
     }
     assert manifest["source"] == {

@@ -31,6 +31,7 @@ TINY = [
     ("mistral", {"weights": "int8"}),
     ("mistral", {"weights": "int2"}),
     ("qwen2", {"weights": "int4"}),
+    ("qwen2", {"weights": "int4", "rules": ("*.down_proj=int8:16", "layers.1.*=int2")}),
     ("qwen3", {"weights": "int4", "head_weights": "int4"}),
     ("bitnet-packed", {"weights": "ternary"}),
     ("mixtral", {"weights": "int4"}),

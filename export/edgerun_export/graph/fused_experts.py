@@ -15,7 +15,7 @@ from edgerun_export.graph.experts import Projections, router_logits
 from edgerun_export.graph.linear import FORMAT_KEY
 from edgerun_export.graph.onnx_graph import CONTRIB_DOMAIN, OnnxGraph, node_path
 from edgerun_export.graph.weight_store import WeightStore
-from edgerun_export.recipe import Recipe
+from edgerun_export.recipe import Recipe, TensorRecipe
 
 # Gated activations as the operator knows them.
 SWIGLU: Mapping[str, Mapping[str, float]] = {
@@ -36,23 +36,36 @@ EXACT_BITS = 4  # with others the operator rounds activations, whatever it is as
 
 def obstacle(spec: DecoderSpec, recipe: Recipe) -> str:
     """Why the operator cannot compute a decoder's experts as is asked for; empty if it can."""
-    parts = {layer.feed_forward for layer in spec.layers}
-    experts = [part for part in parts if isinstance(part, Experts)]
-    if recipe.weights == "fp32":
+    experts = [part for layer in spec.layers if isinstance(part := layer.feed_forward, Experts)]
+    kinds = [_recipes(spec, recipe, layer) for layer in range(spec.num_layers)]
+    if any(len(kind) > 1 for kind in kinds):
+        return "rules give the experts of a layer several formats"
+    if any(each.weights == "fp32" for kind in kinds for each in kind):
         return "it takes quantised weights only"
     if spec.ternary is not None:
         return "it does not round rows as natively ternary models do"
     if spec.activation not in SWIGLU:
         return f"it does not know the activation {spec.activation}"
-    if recipe.bits != EXACT_BITS:
-        return f"with {recipe.weights} weights in groups it always rounds activations, and coarsely"
+    inexact = [each.weights for kind in kinds for each in kind if each.bits != EXACT_BITS]
+    if inexact:
+        return f"with {inexact[0]} weights in groups it always rounds activations, and coarsely"
     widths = [spec.hidden_size, *(part.width for part in experts)]
-    uneven = [width for width in widths if width % recipe.group_size]
+    groups = sorted({each.group_size for kind in kinds for each in kind})
+    uneven = [(width, group) for group in groups for width in widths if width % group]
     if uneven:
-        return f"rows of {uneven[0]} weights are no whole groups of {recipe.group_size}"
+        return "rows of {} weights are no whole groups of {}".format(*uneven[0])
     if any(part.scale != 1 for part in experts):
         return "it does not scale what experts add"
     return ""
+
+
+def _recipes(spec: DecoderSpec, recipe: Recipe, layer: int) -> set[TensorRecipe]:
+    """How a layer's experts are stored; empty without any."""
+    if not isinstance(spec.layers[layer].feed_forward, Experts):
+        return set()
+    networks = spec.feed_forward(layer)
+    paths = (projection.path for network in networks for projection in network.values())
+    return {recipe.tensor(f"model.layers.{layer}.{path}") for path in paths}
 
 
 class FusedExperts:
@@ -69,7 +82,8 @@ class FusedExperts:
         """Adds a layer of ``[batch, sequence, hidden]``, and returns as much."""
         experts = self._spec.layers[layer].feed_forward
         assert isinstance(experts, Experts)
-        module, graph, recipe = f"model.layers.{layer}", self._graph, self._recipe
+        module, graph = f"model.layers.{layer}", self._graph
+        (recipe,) = _recipes(self._spec, self._recipe, layer)
         at = node_path(f"{module}.{experts.module}")
         logits = router_logits(graph, self._store, hidden, module, router, f"{at}/router")
         shape = graph.integers(-1, experts.count)
@@ -87,7 +101,7 @@ class FusedExperts:
             expert_weight_bits=recipe.bits,
             block_size=recipe.group_size,
             normalize_routing_weights=int(experts.normalise),
-            accuracy_level=4 if recipe.accuracy_level == 4 else 0,
+            accuracy_level=4 if self._recipe.accuracy_level == 4 else 0,
             **dict[str, Any](SWIGLU[self._spec.activation]),
         )
 

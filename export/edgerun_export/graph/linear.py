@@ -35,7 +35,7 @@ class LinearBuilder:
         """
         name = f"{prefix}.{linear.path}"
         at = node_path(name)
-        if self._recipe.weights == "fp32":
+        if self._recipe.tensor(name).weights == "fp32":
             weight = self._store.transposed(f"{name}.weight")
             result = self._graph.node("MatMul", [value, weight], f"{at}/MatMul")
             if not linear.bias:

@@ -14,7 +14,7 @@ from edgerun.formats.base import PackedWeight
 from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.graph.onnx_graph import OnnxGraph
 from edgerun_export.quantize import block_layout, encode_integers, fits, quantise_rows
-from edgerun_export.recipe import Recipe
+from edgerun_export.recipe import Recipe, TensorRecipe
 from edgerun_export.source.weights import SourceWeights
 
 F32 = NDArray[np.float32]
@@ -120,29 +120,25 @@ class WeightStore:
 
     def projection(self, name: str) -> StoredMatrix:
         """Writes a projection in the recipe's weight format."""
-        weights, group = self._recipe.weights, self._recipe.group_size
-        parts = self._parts(name, weights, group, self.damage, self._recipe.method)
-        return self._store(name, name, weights, group, parts)
+        recipe = self._recipe.tensor(name.removesuffix(".weight"))
+        parts = self._parts(name, recipe, self.damage)
+        return self._store(name, name, recipe, parts)
 
     def stack(self, stored_as: str, experts: Sequence[Sequence[str]]) -> StoredMatrix:
         """Writes matrices of all experts, those of one named together, their rows in turns.
 
-        The rows are whole blocks.
+        The rows are whole blocks, and all are stored alike.
 
         Returns:
             codes uint8 ``[experts, rows, K * bits / 8]`` and scales ``[experts, rows, blocks]``.
         """
-        recipe = self._recipe
-        weights, block = recipe.weights, recipe.group_size
+        recipe = self._recipe.tensor(experts[0][0].removesuffix(".weight"))
         rows, columns = self._source.shape(experts[0][0])
         scales: list[F32] = []
 
         def codes() -> Iterator[NDArray[np.uint8]]:
             for names in experts:
-                parts = [
-                    [*self._parts(name, weights, block, self.damage, recipe.method)]
-                    for name in names
-                ]
+                parts = [[*self._parts(name, recipe, self.damage)] for name in names]
                 scales.append(_in_turns([[part.scales for part in each] for each in parts]))
                 self._progress(len(names) * rows * columns)
                 yield _in_turns([[part.codes for part in each] for each in parts])
@@ -150,11 +146,11 @@ class WeightStore:
         height = rows * len(experts[0])
         shape = (len(experts), height, columns * recipe.bits // 8)
         stored_codes = self._data.add(f"{stored_as}.codes", _BYTE, shape, codes())
-        shape = (len(experts), height, columns // block)
+        shape = (len(experts), height, columns // recipe.group_size)
         stored_scales = self._data.add(f"{stored_as}.scales", _FLOAT, shape, scales)
         return StoredMatrix(
-            weights,
-            block,
+            recipe.weights,
+            recipe.group_size,
             self._graph.initializer(stored_codes),
             self._graph.initializer(stored_scales),
         )
@@ -171,8 +167,8 @@ class WeightStore:
             UnsupportedError: the rows cannot be cut into whole blocks.
         """
         block = self._whole_block(self._source.shape(name)[1])
-        parts = self._parts(name, format_name, block, Damage())
-        return self._store(name, stored_as, format_name, block, parts)
+        recipe = TensorRecipe(format_name, block)
+        return self._store(name, stored_as, recipe, self._parts(name, recipe, Damage()))
 
     def _whole_block(self, width: int) -> int:
         limit = min(self._recipe.group_size, _MAX_HEAD_BLOCK)
@@ -184,18 +180,11 @@ class WeightStore:
             )
         return block
 
-    def _parts(
-        self,
-        name: str,
-        format_name: str,
-        block: int,
-        damage: Damage,
-        method: str | None = None,
-    ) -> Iterator[PackedWeight]:
+    def _parts(self, name: str, recipe: TensorRecipe, damage: Damage) -> Iterator[PackedWeight]:
         """Packs a matrix slab by slab, and adds what that does to it to ``damage``."""
-        layout = block_layout(format_name)
+        layout, block = block_layout(recipe.weights), recipe.group_size
         # Ternary values are never fitted anew: a block that is too large for them is refused.
-        exact = format_name == "ternary" and self._source.is_ternary(name)
+        exact = recipe.weights == "ternary" and self._source.is_ternary(name)
         for rows in self._source.slabs(name):
             stored = self._source.integers(name, rows)
             if stored is not None and (exact or fits(*stored, layout, block)):
@@ -203,17 +192,18 @@ class WeightStore:
                 yield encode_integers(*stored, layout, block)
                 continue
             weights = self._source.rows(name, rows)
-            packed = quantise_rows(weights, format_name, block, method)
+            packed = quantise_rows(weights, recipe.weights, block, recipe.method)
             difference = layout.unpack(packed) - weights
             damage.error += float(np.vdot(difference, difference))
             damage.energy += float(np.vdot(weights, weights))
             yield packed
 
     def _store(
-        self, name: str, stored_as: str, format_name: str, block: int, parts: Iterator[PackedWeight]
+        self, name: str, stored_as: str, recipe: TensorRecipe, parts: Iterator[PackedWeight]
     ) -> StoredMatrix:
         """Writes codes as they come; the scales, being few, wait until the codes are out."""
         rows, columns = self._source.shape(name)
+        block = recipe.group_size
         blocks = -(-columns // block)
         scales: list[F32] = []
 
@@ -223,11 +213,11 @@ class WeightStore:
                 self._progress(part.shape[0] * columns)
                 yield part.codes
 
-        shape = (rows, blocks, block * block_layout(format_name).bits // 8)
+        shape = (rows, blocks, block * recipe.bits // 8)
         stored_codes = self._data.add(f"{stored_as}.codes", _BYTE, shape, codes())
         stored_scales = self._data.add(f"{stored_as}.scales", _FLOAT, (rows, blocks), scales)
         return StoredMatrix(
-            format_name,
+            recipe.weights,
             block,
             self._graph.initializer(stored_codes),
             self._graph.initializer(stored_scales),

@@ -1,0 +1,129 @@
+"""Rules that give some projections another format than the rest: ``*.down_proj=int8:64``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from edgerun.errors import UnsupportedError
+from edgerun_export.architectures import DecoderSpec
+from edgerun_export.recipe import GROUP_SIZES, Recipe, TensorRecipe, make_recipe
+
+_SYNTAX = "PATTERN=FORMAT[:GROUP[:METHOD]], such as *.down_proj=int8:64"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a rule says.
+
+    Attributes:
+        pattern: shell pattern of projections, such as ``layers.0.*``; ``*`` stands for any text,
+            dots included. The leading ``model.`` may be left out.
+        weights: their format.
+        group_size: weights that share a scale; None for the recipe's if the format is the same,
+            and otherwise the format's usual number.
+        method: how they are quantised; None for the recipe's if the format is the same, and
+            otherwise the usual one.
+        text: the rule as it was given.
+    """
+
+    pattern: str
+    weights: str
+    group_size: int | None
+    method: str | None
+    text: str
+
+    def matches(self, module: str) -> bool:
+        """Whether the rule concerns a projection, ``model.layers.N.<path>``."""
+        short = module.removeprefix("model.")
+        return fnmatchcase(short, self.pattern) or fnmatchcase(module, self.pattern)
+
+
+def parse_rule(text: str) -> Rule:
+    """Reads ``PATTERN=FORMAT[:GROUP[:METHOD]]``.
+
+    Raises:
+        UnsupportedError: it is written otherwise, or names what is not offered.
+    """
+    pattern, equals, kind = text.strip().rpartition("=")
+    weights, *others = kind.split(":")
+    group, method = [*others, "", ""][:2]
+    if not (pattern and equals and weights) or len(others) > 2 or not (group or "0").isdecimal():
+        raise UnsupportedError(f"--rule '{text[:100]}' is no rule; expected {_SYNTAX}")
+    # Makes nothing but the checks of what is offered.
+    make_recipe(weights, int(group) if group else None, method=method or None)
+    return Rule(pattern, weights, int(group) if group else None, method or None, text.strip())
+
+
+def with_rules(recipe: Recipe, texts: Sequence[str], spec: DecoderSpec) -> Recipe:
+    """Returns a recipe in which the projections of ``spec`` are stored as rules say.
+
+    Where several match a projection, the last one counts.
+
+    Raises:
+        UnsupportedError: a rule is malformed, matches no projection, asks for groups that the rows
+            of one that it matches cannot be cut into, or tells experts of a layer apart.
+    """
+    rules = [parse_rule(text) for text in texts]
+    tensors: dict[str, TensorRecipe] = {}
+    matched: set[Rule] = set()
+    for module, width in _projections(spec):
+        concerning = [rule for rule in rules if rule.matches(module)]
+        matched.update(concerning)
+        if concerning:
+            tensors[module] = _tensor_recipe(concerning[-1], recipe, module, width)
+    for rule in rules:
+        if rule not in matched:
+            raise UnsupportedError(
+                f"--rule '{rule.text}' matches no projection; this {spec.architecture} has "
+                f"layers.0 to layers.{spec.num_layers - 1} with {_paths(spec)}"
+            )
+    _check_experts(tensors, spec)
+    usual = recipe.tensor("")
+    changed = {module: kind for module, kind in tensors.items() if kind != usual}
+    return replace(recipe, rules=tuple(rule.text for rule in rules), tensors=changed)
+
+
+def _projections(spec: DecoderSpec) -> Iterator[tuple[str, int]]:
+    """Module path and row width of every projection."""
+    for layer in range(spec.num_layers):
+        for projection in spec.projections(layer):
+            yield f"model.layers.{layer}.{projection.path}", projection.in_features
+
+
+def _check_experts(tensors: Mapping[str, TensorRecipe], spec: DecoderSpec) -> None:
+    """Checks that the experts of a layer differ in weights alone, as runtimes take for granted."""
+    for layer in range(spec.num_layers):
+        first, *others = spec.feed_forward(layer)
+        for name, projection in first.items():
+            module = f"model.layers.{layer}.{projection.path}"
+            for other in others:
+                same = f"model.layers.{layer}.{other[name].path}"
+                if tensors.get(same) != tensors.get(module):
+                    raise UnsupportedError(
+                        f"--rule: '{module}' and '{same}' would be stored in different ways, and "
+                        "the experts of a layer must not be; write * for the expert's number"
+                    )
+
+
+def _paths(spec: DecoderSpec) -> str:
+    names = [projection.path for projection in spec.projections(0)]
+    return ", ".join(names[:7]) + (", ..." if len(names) > 7 else "")
+
+
+def _tensor_recipe(rule: Rule, recipe: Recipe, module: str, width: int) -> TensorRecipe:
+    if rule.group_size is not None and rule.weights != "fp32" and width % rule.group_size:
+        whole = [size for size in GROUP_SIZES if width % size == 0]
+        raise UnsupportedError(
+            f"--rule '{rule.text}': the rows of '{module}' have {width} weights, which are no "
+            f"whole groups of {rule.group_size}; "
+            + (f"groups of {', '.join(map(str, whole))} fit" if whole else "no group size fits")
+        )
+    same = rule.weights == recipe.weights
+    usual = recipe if same else make_recipe(rule.weights)
+    return TensorRecipe(
+        rule.weights,
+        usual.group_size if rule.group_size is None else rule.group_size,
+        usual.method if rule.method is None else rule.method,
+    )
