@@ -48,8 +48,9 @@ _Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to write the bun
 _Weights = Annotated[
     str | None,
     typer.Option(
-        help=f"Weight format: {', '.join(weight_names())}. Default: ternary if the model was "
-        "trained for it, otherwise int4."
+        help=f"Weight format: {', '.join(weight_names())}, or source, which keeps the integers and "
+        "floats of the checkpoint. Default: ternary if the model was trained for it, otherwise "
+        "int4."
     ),
 ]
 _GroupSize = Annotated[

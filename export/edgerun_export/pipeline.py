@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgerun.errors import InputError
+from edgerun.errors import InputError, UnsupportedError
 from edgerun.files.drafts import remove_abandoned
 from edgerun.files.folder import atomic_folder, check_target
 from edgerun_export.bundle_files import (
@@ -36,8 +37,13 @@ from edgerun_export.graph.fused_experts import obstacle
 from edgerun_export.graph.onnx_graph import OnnxGraph
 from edgerun_export.graph.weight_store import MIN_BLOCK, WeightStore
 from edgerun_export.openvino_ir.install import openvino_version
-from edgerun_export.recipe import Recipe, check_pack, make_recipe
-from edgerun_export.rules import with_rules
+from edgerun_export.recipe import SOURCE, Recipe, check_pack, make_recipe
+from edgerun_export.rules import (
+    commonest_source_recipe,
+    rounded_types,
+    source_recipe,
+    with_rules,
+)
 from edgerun_export.source.model import interpret
 from edgerun_export.verify.compare import check_all_read, damage, sample_ids, verify
 
@@ -50,7 +56,7 @@ class ExportOptions:
     """What to make of a checkpoint; ``None`` stands for the default that suits the model.
 
     Attributes:
-        weights: weight format of the projections.
+        weights: weight format of the projections; ``source`` keeps what the checkpoint has.
         group_size: weights that share a scale.
         method: how projections are quantised.
         rules: ``PATTERN=FORMAT[:GROUP[:METHOD]]`` for some projections; the last that matches one
@@ -220,16 +226,30 @@ class _Job:
         head = options.head_weights
         if head is None and self._spec.hidden_size % MIN_BLOCK:
             head = "fp32"  # the only form that rows of any width have
-        check_pack(options.pack, options.weights or default)
+        weights, group, rules = options.weights or default, options.group_size, options.rules
+        if weights == SOURCE:
+            weights, group = self._source_format()
+            rules = (f"*={SOURCE}", *rules)
+        check_pack(options.pack, weights)
         recipe = make_recipe(
-            options.weights or default,
-            options.group_size,
-            head,
-            options.activations,
-            options.profile,
-            options.method,
+            weights, group, head, options.activations, options.profile, options.method
         )
-        return with_rules(recipe, options.rules, self._spec)
+        return with_rules(recipe, rules, self._spec, partial(source_recipe, self._weights))
+
+    def _source_format(self) -> tuple[str, int]:
+        """What most projections are stored in; the rest follows by a rule."""
+        if self._options.group_size is not None or self._options.method is not None:
+            raise UnsupportedError(
+                f"--weights {SOURCE} keeps what the checkpoint has, so --group-size and --method "
+                "have no effect; leave them out, or give them to a --rule"
+            )
+        self._warnings += [
+            f"{count} projections are stored as {kind}, whose weights are not integers times a "
+            "scale, and are rounded to int8"
+            for kind, count in rounded_types(self._weights).items()
+        ]
+        usual = commonest_source_recipe(self._weights)
+        return usual.weights, usual.group_size
 
     def _write_weights(self) -> None:
         self._progress("weights", 0.0)

@@ -12,6 +12,7 @@ from edgerun.errors import UnsupportedError
 
 HEAD_WEIGHTS = ("int8", "int4", "fp32")
 ACTIVATIONS = ("int8", "fp32")
+SOURCE = "source"  # stands for the format that holds what the checkpoint has
 GROUP_SIZES = (16, 32, 64, 128, 256)
 
 

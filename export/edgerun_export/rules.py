@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from edgerun.errors import UnsupportedError
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.recipe import GROUP_SIZES, Recipe, TensorRecipe, make_recipe
+from edgerun_export.checkpoint.codecs import HIGHEST_INTEGER
+from edgerun_export.quantize import block_layout
+from edgerun_export.recipe import GROUP_SIZES, SOURCE, Recipe, TensorRecipe, make_recipe
+from edgerun_export.source.weights import SourceWeights
 
+_FLOATS = ("F32", "F16", "BF16")
+_BY_BITS = ("ternary", "int2", "int4", "int8")
 _SYNTAX = "PATTERN=FORMAT[:GROUP[:METHOD]], such as *.down_proj=int8:64"
 
 
@@ -20,7 +26,7 @@ class Rule:
     Attributes:
         pattern: shell pattern of projections, such as ``layers.0.*``; ``*`` stands for any text,
             dots included. The leading ``model.`` may be left out.
-        weights: their format.
+        weights: their format, or ``source`` for the one that holds what the checkpoint has.
         group_size: weights that share a scale; None for the recipe's if the format is the same,
             and otherwise the format's usual number.
         method: how they are quantised; None for the recipe's if the format is the same, and
@@ -51,15 +57,63 @@ def parse_rule(text: str) -> Rule:
     group, method = [*others, "", ""][:2]
     if not (pattern and equals and weights) or len(others) > 2 or not (group or "0").isdecimal():
         raise UnsupportedError(f"--rule '{text[:100]}' is no rule; expected {_SYNTAX}")
-    # Makes nothing but the checks of what is offered.
-    make_recipe(weights, int(group) if group else None, method=method or None)
+    if weights == SOURCE and others:
+        raise UnsupportedError(f"--rule '{text[:100]}': {SOURCE} comes with groups of its own")
+    if weights != SOURCE:  # for the checks of what is offered
+        make_recipe(weights, int(group) if group else None, method=method or None)
     return Rule(pattern, weights, int(group) if group else None, method or None, text.strip())
 
 
-def with_rules(recipe: Recipe, texts: Sequence[str], spec: DecoderSpec) -> Recipe:
+def source_recipe(source: SourceWeights, module: str) -> TensorRecipe:
+    """The format that holds a projection as the checkpoint stores it.
+
+    Integers times scales stay as they are, floats stay floats. What is neither (Q4_K, say, whose
+    blocks have minima) is rounded to int8.
+    """
+    name = f"{module}.weight"
+    stored, kind = source.integers(name, slice(0, 1)), source.stored_type(name)
+    if stored is None:
+        return TensorRecipe("fp32" if kind in _FLOATS else "int8", 32)
+    values, scales = stored
+    covered = values.shape[1] // scales.shape[1]
+    high = 1 if source.is_ternary(name) else HIGHEST_INTEGER[kind]
+    weights = next(each for each in _BY_BITS if block_layout(each).high >= high)
+    sizes = GROUP_SIZES if scales.shape[1] > 1 else (make_recipe(weights).group_size,)
+    return TensorRecipe(
+        weights, next(g for g in reversed(sizes) if covered % g == 0 or g == sizes[0])
+    )
+
+
+def commonest_source_recipe(source: SourceWeights) -> TensorRecipe:
+    """How most projections are stored by :func:`source_recipe`."""
+    kinds = [source_recipe(source, module) for module, _ in _projections(source.spec)]
+    return Counter(kinds).most_common(1)[0][0]
+
+
+def rounded_types(source: SourceWeights) -> dict[str, int]:
+    """Types that :func:`source_recipe` rounds, with the number of projections that have them."""
+    names = (f"{module}.weight" for module, _ in _projections(source.spec))
+    kinds = Counter(
+        source.stored_type(name) for name in names if source.integers(name, slice(0, 1)) is None
+    )
+    return {kind: count for kind, count in kinds.items() if kind not in _FLOATS}
+
+
+def with_rules(
+    recipe: Recipe,
+    texts: Sequence[str],
+    spec: DecoderSpec,
+    of_source: Callable[[str], TensorRecipe] | None = None,
+) -> Recipe:
     """Returns a recipe in which the projections of ``spec`` are stored as rules say.
 
     Where several match a projection, the last one counts.
+
+    Args:
+        recipe: for those that no rule matches.
+        texts: the rules.
+        spec: the decoder.
+        of_source: what the format ``source`` is for the projection at a module path.
 
     Raises:
         UnsupportedError: a rule is malformed, matches no projection, asks for groups that the rows
@@ -72,7 +126,12 @@ def with_rules(recipe: Recipe, texts: Sequence[str], spec: DecoderSpec) -> Recip
         concerning = [rule for rule in rules if rule.matches(module)]
         matched.update(concerning)
         if concerning:
-            tensors[module] = _tensor_recipe(concerning[-1], recipe, module, width)
+            rule = concerning[-1]
+            tensors[module] = (
+                of_source(module)
+                if of_source is not None and rule.weights == SOURCE
+                else _tensor_recipe(rule, recipe, module, width)
+            )
     for rule in rules:
         if rule not in matched:
             raise UnsupportedError(

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgerun.errors import UnsupportedError
 from edgerun.formats import format_named
 from edgerun_export.architectures import describe
 from edgerun_export.checkpoint import open_checkpoint
@@ -73,6 +74,72 @@ def test_those_that_it_cannot_are_rounded_and_the_loss_is_told(
     error, change = differences(gguf_file(kind), out, weights=weights, group_size=group)
     assert 0.01 < error < 0.2
     assert change > 0
+
+
+KINDS = {"q_proj": "Q4_0", "k_proj": "Q5_0", "up_proj": "Q8_0", "down_proj": "Q4_1"}
+
+
+def test_source_keeps_every_projection_as_it_is_stored(tmp_path):
+    """Q4_1 has minima, so it is rounded to int8, and that is said; the rest is exact."""
+    config = json.loads((GOLDEN / "qwen3/config.json").read_text())
+    with open_checkpoint(str(GOLDEN / "qwen3")) as source:
+        tensors = {name: source.read(name) for name in source.tensors()}
+    path = write_gguf(tmp_path / "mixed.gguf", "qwen3", config, tensors, KINDS)
+    result = export(path, tmp_path / "out", ExportOptions(weights="source", verify=True))
+    assert result.warnings == [
+        "2 projections are stored as Q4_1, whose weights are not integers times a scale, and are "
+        "rounded to int8"
+    ]
+    expected = {"q_proj": ("int4", 32), "k_proj": ("int8", 32), "up_proj": ("int8", 32)}
+    with open_checkpoint(str(path)) as source:
+        weights = BundleWeights(result.folder, describe(source.config, source.tensors()))
+        for name in source.tensors():
+            if "_proj" not in name:
+                continue
+            kind = result.recipe.tensor(name.removesuffix(".weight"))
+            default = ("int8", 32) if "down_proj" in name else ("fp32", 32)
+            assert (kind.weights, kind.group_size) == expected.get(name.split(".")[-2], default)
+            if "down_proj" not in name:
+                np.testing.assert_array_equal(weights.matrix(name), source.read(name))
+    assert 0 < result.manifest["quality"]["relative_weight_error"] < 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "group"),
+    [("bitnet-packed", "ternary", 128), ("bitnet-master", "ternary", 128), ("llama", "fp32", 32)],
+)
+def test_source_is_ternary_or_floats_where_the_checkpoint_is(name, weights, group, exported):
+    result = exported(name, weights="source")
+    assert (result.recipe.weights, result.recipe.group_size) == (weights, group)
+    assert result.recipe.tensors == {}
+    assert result.recipe.rules == ("*=source",)
+    assert result.manifest["quality"]["relative_weight_error"] == 0
+
+
+def test_large_blocks_keep_their_groups(tmp_path):
+    config = json.loads((GOLDEN / "qwen3/config.json").read_text())
+    config |= {"hidden_size": 512, "intermediate_size": 512, "head_dim": 128}
+    draw = np.random.default_rng(3)
+    tensors = {
+        name: draw.integers(-1, 2, shape).astype(np.float32)
+        for name, shape in describe(config).tensors().items()
+    }
+    path = write_gguf(tmp_path / "large.gguf", "qwen3", config, tensors, "TQ2_0")
+    result = export(path, tmp_path / "out", ExportOptions(weights="source"))
+    assert (result.recipe.weights, result.recipe.group_size) == ("ternary", 256)
+    assert result.manifest["quality"]["relative_weight_error"] == 0
+
+
+@pytest.mark.parametrize("option", [{"group_size": 64}, {"method": "rtn"}])
+def test_source_takes_no_group_and_no_method(option, tmp_path):
+    with pytest.raises(UnsupportedError, match="--weights source keeps what the checkpoint has"):
+        export(GOLDEN / "llama", tmp_path / "out", ExportOptions(weights="source", **option))
+
+
+def test_rules_come_after_source(exported):
+    result = exported("llama", weights="source", rules=("*.up_proj=int8",))
+    assert result.recipe.tensor("model.layers.0.mlp.up_proj").weights == "int8"
+    assert result.recipe.tensor("model.layers.0.mlp.down_proj").weights == "fp32"
 
 
 def test_q4_0_has_scales_of_both_signs(gguf_file):

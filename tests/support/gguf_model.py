@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ def write_gguf(
     architecture: str,
     config: dict[str, Any],
     tensors: dict[str, np.ndarray],
-    quantised: str | None = None,
+    quantised: str | Mapping[str, str] | None = None,
 ) -> Path:
     """Writes a GGUF file as llama.cpp's converter does.
 
@@ -25,7 +26,8 @@ def write_gguf(
         architecture: llama.cpp's name of it.
         config: Hugging Face configuration.
         tensors: float32, in Hugging Face names and layout.
-        quantised: type of the projections; float32 otherwise.
+        quantised: type of the projections, or of those whose name has some part; float32
+            otherwise.
     """
     spec = describe(config)
     writer = gguf.GGUFWriter(path, architecture)
@@ -39,12 +41,7 @@ def write_gguf(
     writer.add_value_length(spec.head_dim)
     writer.add_layer_norm_rms_eps(spec.norm_eps)
     write_positions(writer, config)
-    writer.add_tokenizer_model("llama")
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
-    tokens += ["a", "b", "c", "d", "e"]
-    writer.add_token_list(tokens)
-    writer.add_token_scores([-float(i) for i in range(len(tokens))])
-    writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * 5)
+    write_vocabulary(writer)
     write_experts(writer, spec)
     maps = [
         gguf.get_tensor_name_map(arch, spec.num_layers)
@@ -60,8 +57,10 @@ def write_gguf(
         stem, suffix = (key, "weight") if key.endswith(".sinks") else key.rsplit(".", 1)
         found = next(name for names in maps if (name := names.get_name(stem)))
         name = f"{found}.{suffix}"
-        if quantised and "_proj.weight" in key:
-            kind = gguf.GGMLQuantizationType[quantised]
+        kinds = {"_proj.weight": quantised} if isinstance(quantised, str) else quantised or {}
+        chosen = [kind for part, kind in kinds.items() if part in key]
+        if chosen:
+            kind = gguf.GGMLQuantizationType[chosen[-1]]
             writer.add_tensor(name, gguf.quants.quantize(value, kind), raw_dtype=kind)
         else:
             writer.add_tensor(name, np.ascontiguousarray(value))
@@ -70,6 +69,16 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def write_vocabulary(writer: gguf.GGUFWriter) -> None:
+    """Writes a vocabulary of single bytes."""
+    writer.add_tokenizer_model("llama")
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+    tokens += ["a", "b", "c", "d", "e"]
+    writer.add_token_list(tokens)
+    writer.add_token_scores([-float(i) for i in range(len(tokens))])
+    writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * 5)
 
 
 def write_positions(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:

@@ -227,6 +227,9 @@ GGUF: dict[int, Codec] = {
     40: _by_gguf("NVFP4", 64, 36),
 }
 
+# By the name of a type whose weights are integers times scales.
+HIGHEST_INTEGER = {codec.name: codec.codes.high for codec in GGUF.values() if codec.codes}
+
 # Names for the error message about a type that has no decoder; 36 is I2_S in bitnet.cpp's fork.
 GGUF_UNSUPPORTED: dict[int, str] = {
     **{9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64"},

@@ -119,6 +119,10 @@ class SourceWeights:
         """Name of the tensor that the head multiplies by."""
         return self.spec.head_weight
 
+    def stored_type(self, name: str) -> str:
+        """The type in which a tensor is stored: ``F32``, ``Q4_0``, ..."""
+        return self._infos[self._stored_name(name)].dtype
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor as the model computes with it."""
         return self._shapes[name]
