@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import EntryPoint
@@ -16,35 +17,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import edgerun
 from edgerun.backends import CompileOptions, make_backend
-from edgerun.backends.base import Backend, Executable, Shape, buckets
+from edgerun.backends.base import Backend, Executable, Shape
 from edgerun.backends.cpu.experts.layout import SlotLayout
 from edgerun.errors import BackendError, InputError, UnsupportedError
 from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import value_shapes
 from edgerun.model.bundle import open_bundle
 from edgerun.offload.places import Places
+from edgerun.offload.sharing.executable import SharedLayer
+from edgerun.offload.sharing.session import Session
 from edgerun.offload.standin import StandinBackend
-from edgerun.offload.standin.device import StandinDevice
-from edgerun.offload.standin.executable import SharedLayer
 from edgerun.offload.standin.link import Link
-from edgerun.offload.standin.session import Session
-from edgerun.plan.planner import make_plan
-from edgerun.plan.programs import compile_plan
-from edgerun.plan.states import states_of
-from edgerun.state import Batch, SequenceStore, same_attention
+from edgerun.offload.standin.spec import StandinSpec
+from edgerun.state import Batch, same_attention
 from tests.support.bundles import bundle_of
+from tests.support.sharing import F32, PROMPT, TOKENS, Running, logits_of, nothing, running
 
-F32 = NDArray[np.float32]
-PROMPT, TOKENS = [256, *range(20)], 64
 Event = Callable[[StandinBackend, int], None]
-
-
-def nothing(backend: StandinBackend, token: int) -> None:
-    """No fault."""
 
 
 def standin(device: str) -> StandinBackend:
@@ -54,38 +46,15 @@ def standin(device: str) -> StandinBackend:
     return backend
 
 
-@contextmanager
-def model(name: str, weights: str, device: str | None, rows: int = 24) -> Iterator[tuple]:  # type: ignore[type-arg]
-    """A golden model on the processor, and on a stand-in where one is named."""
-    bundle = open_bundle(bundle_of(name, weights=weights))
-    backends = [make_backend("cpu", given={"threads": 1})]
-    if device is not None:
-        backends.insert(0, standin(device))
-    states = states_of(bundle.graph, bundle.config, "fp32")
-    plan = make_plan(bundle.graph, backends, backends[0].name)
-    programs = compile_plan(plan, backends, buckets(rows), CompileOptions(states))
-    try:
-        yield backends[0], programs, SequenceStore(states, 128, 1), plan
-    finally:
-        programs.close()
-        for backend in backends:
-            backend.close()
-
-
 def tokens(name: str, weights: str, device: str | None, event: Event = nothing) -> list[F32]:
     """The logits of a prompt and of 64 tokens after it."""
-    with model(name, weights, device) as (backend, programs, store, _):
-        sequence, ids, length, found = store.open(), PROMPT, 0, []
-        for token in range(TOKENS):
-            if device is not None:
-                event(backend, token)
-            store.reserve(sequence, length + len(ids))
-            batch = Batch.of(np.asarray(ids, np.int32), length, sequence, logits="last")
-            found.append(programs.run(batch, store)["logits"].copy())
-            length += len(ids)
-            store.commit(sequence, length)
-            ids = [int(found[-1][0].argmax())]
-        return found
+    return logits_of(name, weights, None if device is None else standin(device), event)
+
+
+def model(
+    name: str, weights: str, device: str | None, rows: int = 24
+) -> AbstractContextManager[Running]:
+    return running(name, weights, None if device is None else standin(device), rows)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +88,7 @@ def test_tokens_are_those_of_the_processor_bit_for_bit(
 
     def look(backend: StandinBackend, token: int) -> None:
         session = session_of(backend)
-        assert len(session.slots) <= session.regions.slots
+        assert len(session.slots) <= session.device.sizes.slots
         assert len(set(session.slots.values())) == len(session.slots)
         assert session.arrived <= session.slots.keys()
         if token == TOKENS - 1:
@@ -143,19 +112,19 @@ def fault(at: dict[int, Callable[[Session], object]]) -> Event:
 
 
 def kill(session: Session) -> None:
-    if session._process is not None:
-        session._process.kill()
-        session._process.wait()
+    if session.device._process is not None:
+        session.device._process.kill()
+        session.device._process.wait()
 
 
 def garble(session: Session) -> None:
     """Other weights than were uploaded."""
-    session._memory[: session.regions.slots * session.regions.slot_bytes] ^= 0x55
+    session.device._memory[: session.device.sizes.slots * session.device.sizes.slot_bytes] ^= 0x55
 
 
 def confuse(session: Session) -> None:
     """A command that the process cannot obey; its answer comes before that of the layer."""
-    session.send(0, 0, [session.regions.slots + 1])
+    session.device.send(0, 0, [session.device.sizes.slots + 1])
 
 
 @pytest.mark.parametrize("what", [kill, garble, confuse])
@@ -164,7 +133,7 @@ def test_a_fault_is_answered_by_a_new_process(
     expected: dict[tuple[str, str], list[F32]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("edgerun.offload.standin.executable.CHECK_EVERY", 1)
+    monkeypatch.setattr("edgerun.offload.sharing.executable.CHECK_EVERY", 1)
     form, ends = ("olmoe", "int4"), []
 
     def strike(backend: StandinBackend, token: int) -> None:
@@ -190,8 +159,8 @@ def test_after_the_second_fault_the_processor_goes_on(
     with caplog.at_level(logging.WARNING):
         np.testing.assert_array_equal(tokens(*form, "memory=8M", strike), expected[form])
     assert [record.getMessage() for record in caplog.records] == [
-        "the stand-in failed and a new process did not help, so the CPU takes over: its process "
-        "ended with code -9"
+        "the stand-in failed and starting it again did not help, so the CPU takes over: its "
+        "process ended with code -9"
     ]
     assert "the stand-in is not used any more: its process ended" in ends[0].notes[-1]
 
@@ -305,15 +274,15 @@ def test_only_layers_of_experts_are_shared() -> None:
 )
 def test_a_device_that_is_not_understood_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="is not understood; expected memory, link and latency"):
-        StandinDevice.read(text)
+        StandinSpec.read(text)
     with pytest.raises(InputError, match="without memory or link"):
-        StandinDevice.read("memory=0")
+        StandinSpec.read("memory=0")
 
 
 def test_devices() -> None:
-    assert StandinDevice.read("") == StandinDevice()
-    device = StandinDevice.read("memory=1.5G, link=100M, latency=2ms")
-    assert device == StandinDevice(3 << 29, 100 << 20, 2e-3)
+    assert StandinSpec.read("") == StandinSpec()
+    device = StandinSpec.read("memory=1.5G, link=100M, latency=2ms")
+    assert device == StandinSpec(3 << 29, 100 << 20, 2e-3)
     backend = StandinBackend()
     assert "no device was named: --device standin:memory=" in backend.probe().reason
     with pytest.raises(UnsupportedError, match="no device was named"):
@@ -364,6 +333,41 @@ def test_a_call_that_is_cut_off_leaves_nothing_behind(monkeypatch: pytest.Monkey
             if device:
                 assert session_of(backend).resets == 0 and next(calls) > 1
     np.testing.assert_array_equal(found[2:], found[:2])
+
+
+def test_a_forked_child_has_a_stand_in_of_its_own(
+    expected: dict[tuple[str, str], list[F32]],
+) -> None:
+    """And leaves its parent's alone, even when it ends."""
+    with model("olmoe", "int4", "memory=8M") as (backend, programs, store, _):
+
+        def logits() -> F32:
+            sequence = store.open()
+            store.reserve(sequence, len(PROMPT))
+            batch = Batch.of(np.asarray(PROMPT, np.int32), 0, sequence, logits="last")
+            found = programs.run(batch, store)["logits"].copy()
+            store.close(sequence)
+            return found
+
+        first, process = logits(), session_of(backend).device._process
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                is_same = np.array_equal(logits(), first)
+                own = session_of(backend)
+                is_own = own.device._process.pid != process.pid and not own.failure
+                own.close()
+                os.write(write, bytes([is_same, is_own]))
+            finally:
+                os._exit(0)
+        os.close(write)
+        assert os.read(read, 2) == b"\1\1"
+        os.waitpid(child, 0)
+        os.close(read)
+        assert process.poll() is None
+        np.testing.assert_array_equal(logits(), first)
+        assert session_of(backend).resets == 0
 
 
 def test_nothing_is_uploaded_while_something_is() -> None:

@@ -26,8 +26,8 @@ from edgerun.formats import format_named
 from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.offload.places import F32
+from edgerun.offload.sharing.tally import Tally
 from edgerun.offload.standin import StandinBackend
-from edgerun.offload.standin.tally import Tally
 from edgerun.state import Batch, SequenceStore, same_attention
 from tools.bench.synthetic_trace import Synthetic
 

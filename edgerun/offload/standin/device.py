@@ -1,59 +1,166 @@
-"""What kind of stand-in a user asks for: ``memory=64M,link=2G,latency=20us``."""
+"""The stand-in as a device: a process, and the link to it."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import contextlib
+import os
+import pickle
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from edgerun.errors import InputError
+import msgspec
+
+from edgerun.backends.cpu.experts.layout import SlotLayout
+from edgerun.kernels.host.memory import available_memory
+from edgerun.offload.sharing.device import (
+    MAX_SLOTS,
+    U8,
+    Answer,
+    Device,
+    DeviceError,
+    DeviceSizes,
+)
+from edgerun.offload.standin.link import Link, Upload
+from edgerun.offload.standin.memory import make_memory, slot_of, transfers_of
+from edgerun.offload.standin.process import CHILD, Command, Setup
+from edgerun.offload.standin.spec import StandinSpec
 from edgerun.values import shown
 
-SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-UNITS: Mapping[str, Mapping[str, float]] = {"memory": SIZES, "link": SIZES, "latency": TIMES}
-EXAMPLE = "memory=256M,link=2G,latency=20us"
+START_S = 120.0  # kernels may have to be compiled
 
 
-@dataclass(frozen=True, slots=True)
-class StandinDevice:
-    """A stand-in.
+class StandinDevice(Device):
+    """See ``Device``."""
 
-    Attributes:
-        memory_bytes: that it has for experts.
-        link_bytes_s: that reach it.
-        latency_s: of an upload.
-    """
+    title = "the stand-in"
 
-    memory_bytes: int = 256 << 20
-    link_bytes_s: float = 2 * (1 << 30)
-    latency_s: float = 20e-6
+    def __init__(
+        self,
+        spec: StandinSpec,
+        layout: SlotLayout,
+        width: int,
+        rows: int,
+        attributes: Mapping[str, Any],
+    ) -> None:
+        """Cuts its memory into slots.
 
-    @classmethod
-    def read(cls, text: str) -> StandinDevice:
-        """Reads what a user wrote; what is left out is as in ``EXAMPLE``.
+        Args:
+            spec: what was asked for.
+            layout: of a slot.
+            width: of a row.
+            rows: that go to the device in one command.
+            attributes: of the layers.
 
         Raises:
-            InputError: it is not written like that.
+            DeviceError: its memory has not room for one expert, or there is not so much.
         """
-        fields: dict[str, float] = {}
-        for entry in filter(None, text.split(",")):
-            name, sign, value = entry.partition("=")
-            name, units = name.strip(), UNITS.get(name.strip(), {})
-            match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-zA-Z]*)", value.strip())
-            if not sign or not match or match[2] not in units or name in fields:
-                raise InputError(
-                    f"the stand-in {shown(text)} is not understood; expected memory, link and "
-                    f"latency, or some of them, as in {EXAMPLE}"
-                )
-            fields[name] = float(match[1]) * units[match[2]]
-        memory, link = fields.pop("memory", None), fields.pop("link", None)
-        usual = cls()
-        device = cls(
-            usual.memory_bytes if memory is None else int(memory),
-            usual.link_bytes_s if link is None else link,
-            fields.get("latency", usual.latency_s),
-        )
-        if min(device.memory_bytes, device.link_bytes_s) < 1:
-            raise InputError(f"a stand-in without memory or link: {shown(text)}; try {EXAMPLE}")
-        return device
+        count = min(spec.memory_bytes // layout.nbytes, MAX_SLOTS)
+        if count < 1:
+            needed = -(-layout.nbytes // 1024)
+            raise DeviceError(
+                f"the stand-in has {spec.memory_bytes / 1e6:.3f} MB of memory and an expert "
+                f"takes {layout.nbytes / 1e6:.3f}: give it memory={needed}K or more"
+            )
+        self.sizes = DeviceSizes(layout.nbytes, count, rows, width)
+        free = available_memory()
+        if self.sizes.nbytes > free:
+            raise DeviceError(
+                f"the stand-in would take {self.sizes.nbytes / 1e9:.1f} GB of this machine's "
+                f"memory, of which {free / 1e9:.1f} are free: give it memory={free >> 21}M or less"
+            )
+        self._spec, self._layout, self._attributes = spec, layout, attributes
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: Link | None = None
+        self._uploaded_bytes = 0
+
+    @property
+    def uploaded_bytes(self) -> int:
+        return self._uploaded_bytes + (self._link.nbytes if self._link else 0)
+
+    def start(self) -> None:
+        descriptor, self._memory = make_memory(self.sizes.nbytes)
+        self.x, self.out = transfers_of(self.sizes, self._memory)
+        self._sending, self._buffer = threading.Lock(), b""
+        command = [sys.executable, "-c", CHILD, str(descriptor), *sys.path]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[descriptor],
+                start_new_session=True,  # Ctrl-C is ours to answer
+            )
+        finally:
+            os.close(descriptor)
+        self._link = Link(self._spec.link_bytes_s, self._spec.latency_s)
+        self._write(Setup(self.sizes, pickle.dumps(self._layout), self._attributes))
+        self.answer(START_S)
+
+    def upload(self, slot: int, source: U8, then: Callable[[float], None]) -> None:
+        assert self._link is not None
+        self._link.start(Upload(source, slot_of(self.sizes, self._memory, slot), then))
+
+    def send(self, number: int, first: int, slots: Sequence[int]) -> None:
+        self._write(Command(number, first, tuple(slots)))
+
+    def answer(self, patience_s: float) -> Answer:
+        line = self._line(time.monotonic() + patience_s, patience_s)
+        try:
+            answer = msgspec.json.decode(line, type=Answer)
+        except msgspec.MsgspecError as error:
+            raise DeviceError(f"it answered {shown(line.decode(errors='replace'))}") from error
+        if answer.fault:
+            raise DeviceError(answer.fault)
+        return answer
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if self._link is not None:
+            self._uploaded_bytes += self._link.nbytes
+            self._link.close()
+            self._link = None
+        if process is not None:
+            process.kill()
+            process.wait()
+            _close_pipes(process)
+
+    def forget(self) -> None:
+        process, self._process, self._link = self._process, None, None  # its thread is not here
+        if process is not None:
+            process.returncode = 0  # nobody here is to wait for it
+            _close_pipes(process)
+
+    def _write(self, message: Setup | Command) -> None:
+        process = self._process
+        if process is None or process.stdin is None:
+            return  # an upload ended while the process did
+        with self._sending, contextlib.suppress(BrokenPipeError, ValueError):
+            # Who waits for the answer sees that the process has ended.
+            process.stdin.write(msgspec.json.encode(message) + b"\n")
+            process.stdin.flush()
+
+    def _line(self, end: float, patience_s: float) -> bytes:
+        assert self._process is not None and self._process.stdout is not None
+        output = self._process.stdout.fileno()
+        while b"\n" not in self._buffer:
+            ready, _, _ = select.select([output], [], [], max(0.0, end - time.monotonic()))
+            if not ready:
+                raise DeviceError(f"it did not answer within {patience_s:g} s")
+            read = os.read(output, 1 << 16)
+            if not read:
+                raise DeviceError(f"its process ended with code {self._process.wait(10)}")
+            self._buffer += read
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        with contextlib.suppress(OSError):
+            pipe.close()

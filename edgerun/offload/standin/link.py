@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgerun.offload.standin.memory import U8
+from edgerun.offload.sharing.device import U8
 
 PIECE_BYTES = 256 << 10
 

@@ -1,47 +1,25 @@
-"""The stand-in's memory: slots of equal size, and rows on their way."""
+"""The stand-in's memory: slots of equal size, rows that come in, rows that go out."""
 
 from __future__ import annotations
 
 import mmap
 import os
-from typing import TypeAlias
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-U8: TypeAlias = NDArray[np.uint8]
+from edgerun.offload.sharing.device import F32, U8, DeviceSizes
 
 
-class Regions(msgspec.Struct, frozen=True):
-    """What lies where: slots, then rows that come in, then rows that go out.
+def slot_of(sizes: DeviceSizes, memory: U8, slot: int) -> U8:
+    """The memory of a slot."""
+    return memory[slot * sizes.slot_bytes : (slot + 1) * sizes.slot_bytes]
 
-    Attributes:
-        slot_bytes: of a slot, which has everything that belongs to one expert.
-        slots: how many.
-        rows: that fit in each direction.
-        width: elements of a row, both in and out.
-    """
 
-    slot_bytes: int
-    slots: int
-    rows: int
-    width: int
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all of it."""
-        return self.slots * self.slot_bytes + 2 * self.rows * self.width * 4
-
-    def slot(self, memory: U8, slot: int) -> U8:
-        """The memory of a slot."""
-        return memory[slot * self.slot_bytes : (slot + 1) * self.slot_bytes]
-
-    def transfers(self, memory: U8) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Rows that come in and rows that go out, float32 ``[rows, width]``."""
-        both = memory[self.slots * self.slot_bytes : self.nbytes].view(np.float32)
-        halves = both.reshape(2, self.rows, self.width)
-        return halves[0], halves[1]
+def transfers_of(sizes: DeviceSizes, memory: U8) -> tuple[F32, F32]:
+    """Rows that come in and rows that go out, float32 ``[rows, width]``."""
+    both = memory[sizes.slots * sizes.slot_bytes : sizes.nbytes].view(np.float32)
+    halves = both.reshape(2, sizes.rows, sizes.width)
+    return halves[0], halves[1]
 
 
 def make_memory(nbytes: int) -> tuple[int, U8]:

@@ -21,7 +21,8 @@ from edgerun.backends.cpu.experts.weights import ExpertStore, ExpertWeights
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.kernels.isa import selected_isa
 from edgerun.offload.places import one_hot
-from edgerun.offload.standin.memory import Regions, map_memory
+from edgerun.offload.sharing.device import Answer, DeviceSizes
+from edgerun.offload.standin.memory import map_memory, slot_of, transfers_of
 from edgerun.state import Batch, SequenceStore, same_attention
 
 STACKS = ("gate", "up", "down")
@@ -37,12 +38,12 @@ class Setup(msgspec.Struct, frozen=True):
     """What the process is told first.
 
     Attributes:
-        regions: of its memory.
+        sizes: of its memory.
         layout: of a slot, pickled.
         attributes: of the layers, see ``ops/experts.py``.
     """
 
-    regions: Regions
+    sizes: DeviceSizes
     layout: bytes
     attributes: Mapping[str, Any]
 
@@ -59,20 +60,6 @@ class Command(msgspec.Struct, frozen=True):
     number: int
     first: int
     slots: tuple[int, ...]
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What became of a command, or of the setup, whose number is 0.
-
-    Attributes:
-        number: of the command.
-        ended_s: when, by the clock that all processes of a machine have (``time.monotonic``).
-        fault: why nothing was computed; empty if all is well.
-    """
-
-    number: int
-    ended_s: float = 0.0
-    fault: str = ""
 
 
 class SlotExperts(ExpertStore):
@@ -92,19 +79,19 @@ class Multiplier:
 
     def __init__(self, setup: Setup, descriptor: int) -> None:
         """Compiles a program for few rows and one for many."""
-        regions = setup.regions
-        self._memory = map_memory(descriptor, regions.nbytes)
-        self._x, self._out = regions.transfers(self._memory)
-        self._slots = regions.slots
-        slots = [regions.slot(self._memory, slot) for slot in range(regions.slots)]
+        sizes = setup.sizes
+        self._memory = map_memory(descriptor, sizes.nbytes)
+        self._x, self._out = transfers_of(sizes, self._memory)
+        self._slots = sizes.slots
+        slots = [slot_of(sizes, self._memory, slot) for slot in range(sizes.slots)]
         backend = CpuBackend()
         backend.configure({"threads": 1})
         backend.use_experts(SlotExperts(ExpertWeights.of(pickle.loads(setup.layout), slots)))
-        graph = _graph(setup.attributes, regions)
+        graph = _graph(setup.attributes, sizes)
         options = CompileOptions(NO_STATE)
-        sizes = sorted({min(FEW_PLACES, regions.rows), regions.rows})
+        heights = sorted({min(FEW_PLACES, sizes.rows), sizes.rows})
         self._programs: list[tuple[int, Executable]] = [
-            (rows, backend.compile(graph, Shape.of(rows), options)) for rows in sizes
+            (rows, backend.compile(graph, Shape.of(rows), options)) for rows in heights
         ]
         self._cache = SequenceStore(NO_STATE, 1)
 
@@ -119,9 +106,9 @@ class Multiplier:
         self._out[there] = outputs["out"]
 
 
-def _graph(attributes: Mapping[str, Any], regions: Regions) -> Graph:
+def _graph(attributes: Mapping[str, Any], sizes: DeviceSizes) -> Graph:
     node = Node("experts", "slots", ("x", "routes", *STACKS), ("out",), {**attributes, "top_k": 1})
-    shapes = {"x": ValueShape(regions.width), "routes": ValueShape(regions.slots)}
+    shapes = {"x": ValueShape(sizes.width), "routes": ValueShape(sizes.slots)}
     return Graph([node], ["x", "routes"], ["out"], {}, shapes=shapes)
 
 

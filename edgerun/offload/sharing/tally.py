@@ -1,12 +1,10 @@
-"""What the stand-in did, counted as it goes, and the report of it."""
+"""What a device did, counted as it goes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgerun.backends.base import Phase, Report
-
-TITLE = "layers shared with a stand-in for a GPU: another process of this machine, measured"
+from edgerun.backends.base import Phase
 
 
 @dataclass(slots=True)
@@ -15,7 +13,7 @@ class Tally:
 
     Attributes:
         phase: of the batches.
-        layers: computed with the stand-in.
+        layers: computed with the device.
         rows: in these.
         cached: experts that it had.
         uploaded: experts that it got for them.
@@ -52,9 +50,3 @@ class Tally:
             "planned": round(each * self.planned_s, 3),
             "bound": round(each * self.bound_s, 3),
         }
-
-
-def report(tallies: list[Tally], notes: list[str]) -> Report | None:
-    """A table of all that ran; None if nothing did."""
-    rows = [tally.row() for tally in tallies if tally.layers]
-    return Report(TITLE, rows, notes) if rows else None

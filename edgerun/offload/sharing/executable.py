@@ -1,96 +1,34 @@
-"""A layer of experts, shared by the processor and the stand-in."""
+"""A layer of experts, computed by the processor and a device."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgerun.backends.base import NO_VALUES, CompileOptions, Executable, Shape, Values
-from edgerun.backends.cpu import CpuBackend
-from edgerun.backends.cpu.experts.layout import SlotLayout
-from edgerun.errors import BackendError, UnsupportedError
-from edgerun.graph.ir import Graph, Node
+from edgerun.errors import BackendError
+from edgerun.graph.ir import Graph
 from edgerun.offload.cache import Step
 from edgerun.offload.estimates import Estimates
-from edgerun.offload.places import Places, one_hot
+from edgerun.offload.places import F32, I64, Places, one_hot
 from edgerun.offload.schedule import Schedule, Scheduler
-from edgerun.offload.standin.memory import U8
-from edgerun.offload.standin.session import Session, StandinError, same_bits
-from edgerun.offload.standin.tally import Tally
+from edgerun.offload.sharing.device import DeviceError
+from edgerun.offload.sharing.layer import Layer
+from edgerun.offload.sharing.session import Session
+from edgerun.offload.sharing.tally import Tally
 from edgerun.state import Batch, SequenceStore
 
-F32: TypeAlias = NDArray[np.float32]
-I64: TypeAlias = NDArray[np.int64]
 CHECK_EVERY = 64  # layers; of one of these a result is computed here, too
 TEST_ROWS = 3
 
 
-@dataclass(frozen=True)
-class Layer:
-    """A layer of experts on the processor.
-
-    Attributes:
-        number: among those of the model.
-        node: of the graph.
-        slots: what belongs to each expert, as kernels read it.
-        layout: of a slot.
-        places: multiplies rows of which each goes to one expert.
-    """
-
-    number: int
-    node: Node
-    slots: Sequence[U8]
-    layout: SlotLayout
-    places: Executable
-
-    @classmethod
-    def of(
-        cls,
-        number: int,
-        node: Node,
-        segment: Graph,
-        shape: Shape,
-        cpu: CpuBackend,
-        options: CompileOptions,
-    ) -> Layer:
-        """Compiles the processor's share and finds the weights that it prepared.
-
-        Raises:
-            UnsupportedError: they are not all in memory.
-        """
-        cpu.experts.admit(segment)
-        top_k, weights = node.attrs["top_k"], cpu.experts.prepare(segment, node)
-        if weights.words is not None:
-            raise UnsupportedError(
-                "the stand-in uploads experts from memory, which has not room for all of them: "
-                "allow more memory for experts, or leave the limit out"
-            )
-        each = replace(node, attrs={**node.attrs, "top_k": 1})
-        graph = replace(segment, nodes=[each], inputs=[*node.inputs[:2]], outputs=[*node.outputs])
-        places = cpu.compile(graph, Shape.of(shape.rows * top_k), options)
-        return cls(number, node, list(weights.memory), weights.layout, places)
-
-    @property
-    def experts(self) -> int:
-        """How many there are."""
-        return len(self.slots)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Width of a row, and of an expert."""
-        width, hidden = self.layout.projections(self.slots[0])[0].weight.shape
-        return hidden, width
-
-
 @dataclass
 class _Command:
-    """What the stand-in was told to compute.
+    """What the device was told to compute.
 
     Attributes:
         number: of the command.
@@ -110,7 +48,7 @@ class _Command:
 
 
 class SharedLayer(Executable):
-    """Computes a layer on both; if the stand-in fails, all of it on the companion."""
+    """Computes a layer on both; if the device fails, all of it on the companion."""
 
     def __init__(
         self,
@@ -127,7 +65,7 @@ class SharedLayer(Executable):
         self._layer, self._session = layer, session
         self._estimates, self._tally = estimates, tally
         self._scheduler = Scheduler(layer.experts)
-        self._stand_in: Executable | None = None
+        self._companion: Executable | None = None
         self._calls = 0
         self.check_every = CHECK_EVERY
 
@@ -135,7 +73,7 @@ class SharedLayer(Executable):
         """Runs the layer; see ``Executable``.
 
         Raises:
-            BackendError: the stand-in failed, and nothing may go on in its place.
+            BackendError: the device failed, and nothing may go on in its place.
         """
         node = self._layer.node
         x, routes = (values[name] for name in node.inputs[:2])
@@ -143,43 +81,46 @@ class SharedLayer(Executable):
         if out is not None:
             return {node.outputs[0]: out}
         if self._options.required or self._options.fallback is None:
+            session = self._session
             raise BackendError(
-                f"the stand-in failed and nothing may go on in its place: {self._session.failure}"
+                f"{session.device.title} failed and nothing may go on in its place: "
+                f"{session.failure}"
             )
-        if self._stand_in is None:
-            self._stand_in = self._options.fallback(self._segment, self._shape)
-        return self._stand_in(batch, cache, values)
+        if self._companion is None:
+            self._companion = self._options.fallback(self._segment, self._shape)
+        return self._companion(batch, cache, values)
 
     def close(self) -> None:
         """Closes the programs of the processor."""
         self._layer.places.close()
-        if self._stand_in is not None:
-            self._stand_in.close()
+        if self._companion is not None:
+            self._companion.close()
 
     def test(self) -> None:
-        """Lets the stand-in compute a few rows with the first expert of the layer.
+        """Lets the device compute a few rows with the first expert of the layer.
 
         Raises:
-            StandinError: it fails, or computes something else than the processor.
+            DeviceError: it fails, or computes something else than the processor.
         """
         session, entry = self._session, (self._layer.number, 0)
+        device = session.device
         session.admit(Step(entry[0], (entry[1],), (1.0,)), [entry[1]])
-        rows = np.random.default_rng(0).standard_normal((TEST_ROWS, session.x.shape[1]))
-        x = rows.astype(np.float32)[: len(session.x)]
-        session.x[: len(x)] = x
+        rows = np.random.default_rng(0).standard_normal((TEST_ROWS, device.sizes.width))
+        x = rows.astype(np.float32)[: device.sizes.rows]
+        device.x[: len(x)] = x
         slots = [session.slots[entry]] * len(x)
-        session.upload(entry, self._layer.slots[0], lambda seconds: session.send(1, 0, slots))
+        session.upload(entry, self._layer.slots[0], lambda seconds: device.send(1, 0, slots))
         session.answer()
-        results = session.out[: len(x)]
+        results = device.out[: len(x)]
         cache = SequenceStore(self._options.states, 1)
         if not same_bits(results, self._multiply(x, np.zeros(len(x), np.int64), cache)):
-            raise StandinError("it computes other numbers than the processor")
+            raise DeviceError("it computes other numbers than the processor")
 
     def _share(self, x: F32, routes: F32, cache: SequenceStore) -> F32:
         """The output of all rows.
 
         Raises:
-            StandinError: the stand-in failed.
+            DeviceError: the device failed.
         """
         places = Places.of(routes, int(self._layer.node.attrs["top_k"]))
         if not len(places.rows):
@@ -197,12 +138,12 @@ class SharedLayer(Executable):
         return places.sum(results)
 
     def _plan(self, places: Places) -> tuple[Schedule, I64, I64]:
-        """The schedule, the experts that the stand-in computes, and those that it has."""
+        """The schedule, the experts that the device computes, and those that it has."""
         session, number = self._session, self._layer.number
         entries = [(number, expert) for expert in places.active.tolist()]
         is_cached = np.array([entry in session.arrived for entry in entries])
         costs = self._estimates.costs(places.counts, is_cached)
-        room = session.regions.slots - sum(entry in session.slots for entry in entries)
+        room = session.device.sizes.slots - sum(entry in session.slots for entry in entries)
         schedule = self._scheduler(*costs, 0 if session.is_uploading() else room)
         there = places.active[schedule.order]
         scores = np.zeros(self._layer.experts)
@@ -219,7 +160,7 @@ class SharedLayer(Executable):
         groups += [np.array([expert]) for expert in there[len(cached) :].tolist()]
         for group in groups:
             taken = places.select(group)
-            session.x[first : first + len(taken)] = x[places.rows[taken]]
+            session.device.x[first : first + len(taken)] = x[places.rows[taken]]
             slots = [session.slots[number, expert] for expert in places.experts[taken].tolist()]
             commands.append(_Command(len(commands), group, taken, first, slots))
             first += len(taken)
@@ -234,7 +175,7 @@ class SharedLayer(Executable):
 
     def _send(self, command: _Command) -> None:
         command.sent_s = time.monotonic()
-        self._session.send(command.number, command.first, command.slots)
+        self._session.device.send(command.number, command.first, command.slots)
 
     def _arrive(self, command: _Command, seconds: float) -> None:
         """An upload has ended; called by the link."""
@@ -267,13 +208,13 @@ class SharedLayer(Executable):
         schedule: Schedule,
         end: float,
     ) -> float:
-        """Waits for the stand-in; returns when both were done, of which we were at ``end``."""
+        """Waits for the device; returns when both were done, of which we were at ``end``."""
         before = 0.0
         for _ in commands:
             answer = self._session.answer(schedule.makespan_s)
             command = commands[answer.number]
             taken, first = command.places, command.first
-            results[taken] = self._session.out[first : first + len(taken)]
+            results[taken] = self._session.device.out[first : first + len(taken)]
             counts = places.counts[np.isin(places.active, command.experts)]
             seconds = answer.ended_s - max(before, command.sent_s)
             self._estimates.device.observe(counts, seconds)
@@ -296,10 +237,10 @@ class SharedLayer(Executable):
     def _check(
         self, x: F32, places: Places, there: I64, results: F32, cache: SequenceStore
     ) -> None:
-        """Computes one result of the stand-in here, too, every now and then.
+        """Computes one result of the device here, too, every now and then.
 
         Raises:
-            StandinError: it is another one.
+            DeviceError: it is another one.
         """
         taken = places.select(there)
         self._calls += 1
@@ -308,7 +249,7 @@ class SharedLayer(Executable):
         chosen = taken[self._calls // self.check_every % len(taken)][None]
         expected = self._multiply(x[places.rows[chosen]], places.experts[chosen], cache)
         if not same_bits(results[chosen], expected):
-            raise StandinError("it computes other numbers than the processor")
+            raise DeviceError("it computes other numbers than the processor")
         self._tally.checked += 1
 
     def _improve(self, places: Places, here: I64) -> None:
@@ -320,3 +261,8 @@ class SharedLayer(Executable):
         expert = int(places.experts[taken[np.argmax(places.weights[taken])]])
         learn = partial(self._estimates.upload.observe, np.ones(1, np.int64))
         session.improve((number, expert), self._layer.slots[expert], learn)
+
+
+def same_bits(computed: F32, expected: F32) -> bool:
+    """Whether two results are the same, whatever they are."""
+    return computed.tobytes() == expected.tobytes()

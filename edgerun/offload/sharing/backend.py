@@ -1,0 +1,177 @@
+"""What back-ends that share layers of experts with a device have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from edgerun.backends.base import (
+    Backend,
+    Chain,
+    CompileOptions,
+    Executable,
+    Report,
+    Shape,
+    Support,
+)
+from edgerun.backends.cpu import CpuBackend
+from edgerun.errors import BackendError, UnsupportedError
+from edgerun.graph.ir import Graph, Node
+
+if TYPE_CHECKING:
+    from edgerun.offload.estimates import Estimates
+    from edgerun.offload.sharing.device import Device
+    from edgerun.offload.sharing.executable import SharedLayer
+    from edgerun.offload.sharing.layer import Layer
+    from edgerun.offload.sharing.session import Session
+    from edgerun.offload.sharing.tally import Tally
+
+ASSUMED_MACS_S = 20e9  # of a core; replaced by what is seen
+ASSUMED_READ_BYTES_S = 10e9
+
+
+class SharingBackend(Backend):
+    """Shares layers of experts with a device; see ``edgerun.backends.base.Backend``.
+
+    Attributes:
+        title: how messages call the device, "the stand-in".
+        report_title: of its report.
+        companions: run the other ops, and everything if the device fails.
+    """
+
+    title: str
+    report_title: str
+    companions = ("cpu",)
+
+    def __init__(self) -> None:
+        """Has no device yet."""
+        self._cpu = CpuBackend()
+        self._session: Session | None = None
+        self._estimates: Estimates | None = None
+        self._tallies: list[Tally] = []
+        self._numbers: dict[str, int] = {}
+
+    @abstractmethod
+    def make_device(self, layer: Layer, rows: int) -> Device:
+        """Makes the device, which is not started yet.
+
+        Args:
+            layer: the first one; slots are as it needs them.
+            rows: that go to the device in one command, at most.
+
+        Raises:
+            BackendError: it has no room for an expert.
+        """
+
+    @abstractmethod
+    def assumed_costs(self, layer: Layer) -> Estimates:
+        """Costs of an expert before anything was seen."""
+
+    def obstacle(self, graph: Graph, node: Node) -> str:
+        """Why the device cannot compute the experts of a node that the processor can; or ""."""
+        del graph, node
+        return ""
+
+    def configure(self, given: Mapping[str, Any]) -> None:
+        """Takes what the processor's share is configured with."""
+        self._cpu.configure(given)
+
+    def supports(self, graph: Graph, node: Node, shape: Shape) -> Support:
+        """Layers of experts."""
+        if node.op != "experts":
+            return Support(False, f"{self.title} shares layers of experts only")
+        if problem := self.obstacle(graph, node):
+            return Support(False, problem)
+        return self._cpu.supports(graph, node, shape)
+
+    def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
+        """What the processor alone would need: nothing is claimed before it was seen."""
+        return self._cpu.cost(graph, node, shape)
+
+    def cost_basis(self) -> str:
+        """Says what the estimates of ``cost`` stand on."""
+        return "assumed as slow as the processor alone; costs of experts are measured as it runs"
+
+    def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
+        """Prepares the weights, and starts the device with the first layer.
+
+        Raises:
+            UnsupportedError: there is no device.
+            BackendError: the device fails, and is required.
+        """
+        from edgerun.offload.sharing.layer import Layer
+
+        if not (support := self.probe()):
+            raise UnsupportedError(support.reason)
+        parts: list[SharedLayer] = []
+        for node in segment.nodes:
+            number = self._numbers.setdefault(node.name, len(self._numbers))
+            layer = Layer.of(number, node, segment, shape, self._cpu, options)
+            part = self._share(layer, segment, shape, options)
+            if part is None:
+                layer.places.close()
+                return self._elsewhere(segment, shape, options)
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else Chain(parts)
+
+    def report(self) -> Report | None:
+        """Times by phase, and what became of the device."""
+        session = self._session
+        rows = [tally.row() for tally in self._tallies if tally.layers]
+        if session is None or not rows:
+            return None
+        notes = [f"{session.device.uploaded_bytes / 1e6:.1f} MB uploaded, {session.resets} resets"]
+        if session.failure:
+            notes.append(f"{self.title} is not used any more: {session.failure}")
+        return Report(self.report_title, rows, notes)
+
+    def close(self) -> None:
+        """Ends the device and its threads; the executables must not be called after it."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+        self._cpu.close()
+
+    def _share(
+        self, layer: Layer, segment: Graph, shape: Shape, options: CompileOptions
+    ) -> SharedLayer | None:
+        """A layer on both; None if it is unlike the first one, or calls have more rows."""
+        from edgerun.offload.sharing.executable import SharedLayer
+        from edgerun.offload.sharing.session import Session
+
+        attributes, is_first = layer.node.attrs, self._session is None
+        rows = shape.rows * int(attributes["top_k"])
+        if self._session is None:
+            self._session = Session(self.make_device(layer, rows), layer.layout, attributes)
+            self._estimates = self.assumed_costs(layer)
+        session = self._session
+        if not session.takes(layer.layout, attributes) or session.device.sizes.rows < rows:
+            return None
+        assert self._estimates is not None
+        tally = self._tally(shape)
+        part = SharedLayer(segment, shape, layer, session, self._estimates, tally, options)
+        if is_first:
+            session.open(part.test)
+            if session.failure and options.required:
+                raise BackendError(f"{self.title} does not run: {session.failure}")
+        return part
+
+    def _tally(self, shape: Shape) -> Tally:
+        from edgerun.offload.sharing.tally import Tally
+
+        for tally in self._tallies:
+            if tally.phase is shape.phase:
+                return tally
+        self._tallies.append(Tally(shape.phase))
+        return self._tallies[-1]
+
+    def _elsewhere(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
+        """The companion's program for a layer that is unlike the others.
+
+        Raises:
+            BackendError: the device is required, or there is no companion.
+        """
+        if options.required or options.fallback is None:
+            raise BackendError(f"{self.title} has slots for layers like the first one only")
+        return options.fallback(segment, shape)

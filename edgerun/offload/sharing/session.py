@@ -1,0 +1,206 @@
+"""A device while a model is loaded: what its slots hold, and what becomes of it.
+
+It is tested before it is used, its first failure is answered by a new life with empty slots, and
+after the second it is given up: one line says so, and the processor goes on from the layer that
+was under way. Failures are a device that says so or ends, an answer or an upload that does not come
+in time, and numbers that are not those of the processor.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from edgerun.backends.cpu.experts.layout import SlotLayout
+from edgerun.offload.cache import Access, ExpertCache, Step
+from edgerun.offload.policies.base import Entry
+from edgerun.offload.policies.registry import policies
+from edgerun.offload.sharing.device import U8, Answer, Device, DeviceError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+MAX_RESETS = 1
+ANSWER_S = 30.0
+POLICY = "lrfu"
+
+
+class Session:
+    """One device, shared by all layers of a model whose slots are alike.
+
+    Attributes:
+        device: what it is.
+        layout: of a slot.
+        failure: why the device is not used any more, or "".
+        resets: how often it began anew after a failure.
+        cache: which experts have slots.
+        slots: which.
+        arrived: those of them whose weights are there.
+        due_s: when an upload that nobody waits for must have ended, 0 if there is none.
+        patience_s: for an answer, beside ten times what it should take.
+    """
+
+    def __init__(self, device: Device, layout: SlotLayout, attributes: Mapping[str, Any]) -> None:
+        """Takes a device, which ``open`` starts.
+
+        Args:
+            device: with slots of this layout.
+            layout: of a slot.
+            attributes: of the layers.
+        """
+        self.device, self.layout = device, layout
+        self.failure, self.resets, self.patience_s = "", 0, ANSWER_S
+        self._attributes = attributes
+        self._test: Callable[[], None] = lambda: None
+        self._is_started = False
+        _SESSIONS.add(self)
+
+    def open(self, test: Callable[[], None]) -> None:
+        """Starts the device and tests it; a failure is remembered, not raised.
+
+        Args:
+            test: uses the device, and raises ``DeviceError`` if it computes something else.
+        """
+        self._test = test
+        self.attempt(lambda: None)
+
+    def attempt(self, work: Callable[[], T]) -> T | None:
+        """Returns what ``work`` returns; None if the device failed for good, now or before."""
+        while not self.failure:
+            try:
+                if not self._is_started:
+                    self._start()
+                return work()
+            except (DeviceError, OSError) as error:
+                self._recover(error)
+            except BaseException:  # cut off, as by Ctrl-C: answers are still to come
+                self._stop()
+                raise
+        return None
+
+    def takes(self, layout: SlotLayout, attributes: Mapping[str, Any]) -> bool:
+        """Whether a layer with such slots and attributes is like the first one."""
+        mine = self.layout
+        is_alike = (mine.matrices, mine.biases) == (layout.matrices, layout.biases)
+        return is_alike and {**self._attributes, "top_k": 1} == {**attributes, "top_k": 1}
+
+    def admit(self, step: Step, experts: Sequence[int]) -> Access:
+        """Makes experts of a step resident, and gives those that are new a slot each."""
+        access = self.cache.admit(step, experts)
+        self._give_slots(access)
+        return access
+
+    def upload(self, entry: Entry, source: U8, then: Callable[[float], None]) -> None:
+        """Queues the upload of an expert into its slot."""
+        arrived = self.arrived  # of this life
+
+        def arrive(seconds: float) -> None:
+            arrived.add(entry)
+            then(seconds)
+
+        self.device.upload(self.slots[entry], source, arrive)
+
+    def improve(self, entry: Entry, source: U8, then: Callable[[float], None]) -> None:
+        """Uploads an expert that nobody waits for, if it is worth more than one that has a slot."""
+        access = self.cache.exchange(entry)
+        if access is None:
+            return
+        self._give_slots(access)
+        self.due_s = time.monotonic() + self.patience_s
+
+        def arrive(seconds: float) -> None:
+            self.due_s = 0.0
+            then(seconds)
+
+        self.upload(entry, source, arrive)
+
+    def is_uploading(self) -> bool:
+        """Whether an upload is under way that nobody waits for.
+
+        Raises:
+            DeviceError: it should have ended.
+        """
+        due_s = self.due_s
+        if due_s and time.monotonic() > due_s:
+            raise DeviceError(f"an upload did not end within {self.patience_s:g} s")
+        return due_s > 0
+
+    def answer(self, expected_s: float = 0.0) -> Answer:
+        """Waits for the next answer.
+
+        Raises:
+            DeviceError: it does not come, or is a fault.
+        """
+        return self.device.answer(self.patience_s + 10 * expected_s)
+
+    def close(self) -> None:
+        """Ends the device; calling it twice is allowed."""
+        self._stop()
+        self._test = lambda: None
+
+    def begin_child(self) -> None:
+        """In a forked child: the device is the parent's, and one of its own begins when needed."""
+        self.device.forget()
+        self._is_started = False
+
+    def _give_slots(self, access: Access) -> None:
+        for entry in access.evicted:
+            self.arrived.discard(entry)
+            self._free.append(self.slots.pop(entry))
+        for entry in access.missing:
+            self.slots[entry] = self._free.pop()
+
+    def _start(self) -> None:
+        count = self.device.sizes.slots
+        self.cache = ExpertCache(count, policies()[POLICY]())
+        self.slots: dict[Entry, int] = {}
+        self.arrived: set[Entry] = set()
+        self.due_s = 0.0
+        self._free = list(range(count))[::-1]
+        self._is_started = True  # whatever of it has begun is to be stopped
+        self.device.start()
+        self._test()
+
+    def _recover(self, error: Exception) -> None:
+        """Makes room for a new life, or gives the device up when that has been tried."""
+        self._stop()
+        title = self.device.title
+        if self.resets < MAX_RESETS:
+            self.resets += 1
+            logger.info("%s is started again: %s", title, error)
+            return
+        self.failure = str(error) or type(error).__name__
+        logger.warning(
+            "%s failed and starting it again did not help, so the CPU takes over: %s",
+            title,
+            self.failure,
+        )
+
+    def _stop(self) -> None:
+        if self._is_started:
+            self._is_started = False
+            self.device.stop()
+
+
+_SESSIONS: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Ends devices before the interpreter goes, whose threads must not outlive it."""
+    for session in list(_SESSIONS):
+        session.close()
+
+
+def _begin_children() -> None:
+    for session in list(_SESSIONS):
+        session.begin_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_children)

@@ -1,0 +1,77 @@
+"""A golden mixture of experts, on the processor alone or shared with a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends import CompileOptions, make_backend
+from edgerun.backends.base import Backend, buckets
+from edgerun.model.bundle import open_bundle
+from edgerun.plan.planner import make_plan
+from edgerun.plan.plans import Plan
+from edgerun.plan.programs import Programs, compile_plan
+from edgerun.plan.states import states_of
+from edgerun.state import Batch, SequenceStore
+from tests.support.bundles import bundle_of
+
+F32 = NDArray[np.float32]
+PROMPT, TOKENS = [256, *range(20)], 64
+
+
+class Running(NamedTuple):
+    """What runs a model: the first back-end, programs, caches, and where everything is."""
+
+    backend: Any
+    programs: Programs
+    store: SequenceStore
+    plan: Plan
+
+
+def nothing(backend: Any, token: int) -> None:
+    """No fault."""
+
+
+@contextmanager
+def running(name: str, weights: str, backend: Backend | None, rows: int = 24) -> Iterator[Running]:
+    """A model on the processor, and on a back-end beside it if there is one."""
+    bundle = open_bundle(bundle_of(name, weights=weights))
+    backends = [make_backend("cpu", given={"threads": 1})]
+    if backend is not None:
+        backends.insert(0, backend)
+    states = states_of(bundle.graph, bundle.config, "fp32")
+    plan = make_plan(bundle.graph, backends, backends[0].name)
+    programs = compile_plan(plan, backends, buckets(rows), CompileOptions(states))
+    try:
+        yield Running(backends[0], programs, SequenceStore(states, 128, 1), plan)
+    finally:
+        programs.close()
+        for each in backends:
+            each.close()
+
+
+def logits_of(
+    name: str,
+    weights: str,
+    backend: Backend | None,
+    event: Callable[[Any, int], None] = nothing,
+    prompt: list[int] = PROMPT,
+    tokens: int = TOKENS,
+) -> list[F32]:
+    """The logits of a prompt and of some tokens after it; ``event`` sees the back-end each time."""
+    with running(name, weights, backend) as (_, programs, store, _):
+        sequence, ids, length, found = store.open(), prompt, 0, []
+        for token in range(tokens):
+            if backend is not None:
+                event(backend, token)
+            store.reserve(sequence, length + len(ids))
+            batch = Batch.of(np.asarray(ids, np.int32), length, sequence, logits="last")
+            found.append(programs.run(batch, store)["logits"].copy())
+            length += len(ids)
+            store.commit(sequence, length)
+            ids = [int(found[-1][0].argmax())]
+        return found
