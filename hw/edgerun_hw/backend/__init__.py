@@ -59,7 +59,7 @@ class FpgaBackend(Backend):
         """Whether a device was named and what it needs is here; opens nothing."""
         if self._device is None:
             return Support(False, f"no device was named: --device {', '.join(DEVICES)}")
-        obstacle = self._device.kind.obstacle()
+        obstacle = self._device.obstacle()
         return Support(not obstacle, obstacle or self._device.kind.summary)
 
     def supports(self, graph: Graph, node: Node, shape: Shape) -> Support:

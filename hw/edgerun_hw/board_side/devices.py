@@ -7,8 +7,9 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from edgerun_hw.board_side.lock import BoardLock
+from edgerun_hw.board_side.lock import BoardLock, remote_path
 from edgerun_hw.overlay.driver import Tlmm
 
 SEPARATOR = "|"
@@ -16,13 +17,14 @@ SEPARATOR = "|"
 
 def _pynq(bitfile: str) -> Tlmm:
     """A bitstream that is loaded onto this board."""
-    return _locked(bitfile, download=True)
+    return _locked(BoardLock(), bitfile, download=True)
 
 
 def _deployed(bitstream: str) -> Tlmm:
     """A ``NAME.bit.bin`` that is loaded already, with ``NAME.hwh`` beside it."""
     with tempfile.TemporaryDirectory(prefix="edgerun-") as folder:
-        return _locked(str(name_for_pynq(Path(bitstream), Path(folder))), download=False)
+        named = name_for_pynq(Path(bitstream), Path(folder))
+        return _locked(BoardLock(), str(named), download=False)
 
 
 def name_for_pynq(bitstream: Path, folder: Path) -> Path:
@@ -36,12 +38,12 @@ def name_for_pynq(bitstream: Path, folder: Path) -> Path:
     return folder / f"{name}.bin"
 
 
-def _locked(bitfile: str, download: bool) -> Tlmm:
-    from edgerun_hw.board_side.pynq_driver import load_overlay
-
-    lock = BoardLock()
+def _locked(lock: BoardLock, bitfile: str, **options: Any) -> Tlmm:
+    """Loads an overlay and holds the lock until it is closed."""
     try:
-        return load_overlay(bitfile, download=download, on_close=lock.release)
+        from edgerun_hw.board_side.pynq_driver import load_overlay
+
+        return load_overlay(bitfile, on_close=lock.release, **options)
     except BaseException:
         lock.release()
         raise
@@ -51,12 +53,11 @@ def _remote(argument: str) -> Tlmm:
     """``HOST|BITFILE``: a board that PYNQ.remote serves at another host."""
     from pynq.pl_server.remote_device import RemoteDevice
 
-    from edgerun_hw.board_side.pynq_driver import load_overlay
-
     host, _, bitfile = argument.partition(SEPARATOR)
+    device, lock = RemoteDevice(ip_addr=host), BoardLock(remote_path(host))
     with tempfile.TemporaryDirectory(prefix="edgerun-") as folder:
         named = name_by_digest(Path(bitfile), Path(folder))
-        return load_overlay(str(named), device=RemoteDevice(ip_addr=host))
+        return _locked(lock, str(named), device=device)
 
 
 def name_by_digest(bitfile: Path, folder: Path) -> Path:

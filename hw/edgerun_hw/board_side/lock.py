@@ -8,7 +8,9 @@ kernel gives it back when the process ends, however it ends.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+import tempfile
 import time
 
 from edgerun_hw.overlay.errors import OverlayError
@@ -18,20 +20,33 @@ MAX_TEXT = 500
 ATTEMPTS, PAUSE_S = 4, 0.05
 
 
+def remote_path(host: str) -> str:
+    """The lock for a board at another host, which keeps this user's processes here apart.
+
+    Nothing on the board takes it: PYNQ.remote has no lock, and serves whoever asks.
+    """
+    name = hashlib.sha256(host.encode()).hexdigest()[:16]
+    return f"{tempfile.gettempdir()}/edgerun-fpga-{os.geteuid()}-{name}.lock"
+
+
 class BoardLock:
     """Holds the lock from its making until ``release``, or the end of the process.
+
+    Args:
+        path: of the lock.
 
     Raises:
         OverlayError: somebody else holds it, or this user may not open it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, path: str = "") -> None:
+        path = path or PATH
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            self._file = os.open(PATH, flags, 0o600)
+            self._file = os.open(path, flags, 0o600)
         except OSError as error:
             raise OverlayError(
-                f"the lock of this board's logic, {PATH}, cannot be opened: {error.strerror}; run "
+                f"the lock of this board's logic, {path}, cannot be opened: {error.strerror}; run "
                 "as root"
             ) from None
         self._take()

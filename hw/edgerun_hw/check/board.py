@@ -15,12 +15,14 @@ from edgerun_hw.deploy.broker.board.loader import MANAGER, OVERLAYS, foreign_ove
 from edgerun_hw.deploy.broker.board.policy import SETTINGS, read_policy
 from edgerun_hw.deploy.broker.board.system import System
 from edgerun_hw.deploy.broker.errors import FailureError
+from edgerun_hw.devices.native import memory
+from edgerun_hw.devices.native.kernel import attribute
 
 # Where XRT's library is on Ubuntu and on PYNQ's images (their `xrt` packages), and AMD's own.
 XRT_LIBRARIES = ("usr/lib/libxrt_core.so.2", "opt/xilinx/xrt/lib/libxrt_core.so.2")
 XRT_PATTERN = "usr/lib/*/libxrt_core.so.2"
 ZOCL = ("sys/module/zocl", "sys/bus/platform/drivers/zocl-drm")
-KIB_OF_MIB = 1024
+KIB_OF_MIB, MIB = 1024, 1 << 20
 
 
 def board(root: Path) -> Iterator[Finding]:
@@ -118,12 +120,29 @@ def drivers(root: Path) -> Iterator[Finding]:
     yield Finding("board", "XRT", "ready" if libraries else "missing", text, advice)
 
 
+def native_host(root: Path) -> Iterator[Finding]:
+    """What ``--device board:host=native`` allocates memory through."""
+    if not on_board(root):
+        return
+    names = memory.devices(root)
+    if not names:
+        advice = f"for host=native: {memory.NO_MODULE}"
+        yield Finding("board", "u-dma-buf", "missing", "", advice)
+    for name in names:
+        folder = root / memory.CLASS / name
+        mebibytes = (attribute(folder / "size") or 0) // MIB
+        coherent = attribute(folder / "dma_coherent")
+        advice = "its device sees caches and the overlay does not: make it without dma-coherent"
+        state: State = "broken" if coherent else "ready"
+        yield Finding("board", name, state, f"{mebibytes} MiB", advice if coherent else "")
+
+
 def permissions(root: Path) -> Iterator[Finding]:
     """Whether this user may reach the overlay's registers."""
     if not on_board(root):
         return
     for name, needed_for in {
-        "dev/mem": "pynq maps registers through it",
+        "dev/mem": "registers are mapped through it",
         f"{MANAGER}/firmware": "programs the logic",
     }.items():
         path = root / name

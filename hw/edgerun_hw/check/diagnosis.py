@@ -86,7 +86,7 @@ def devices(root: Path) -> Iterator[Finding]:
     from edgerun_hw.devices.registry import DEVICES
 
     for name, kind in DEVICES.items():
-        obstacle = kind.obstacle()
+        obstacle = kind.obstacle("")
         state: State = "missing" if obstacle else "ready"
         yield Finding("devices", name, state, kind.summary, obstacle)
 
@@ -97,6 +97,7 @@ SEARCHES: tuple[Callable[[Path], Iterator[Finding]], ...] = (
     board.board,
     board.logic,
     board.drivers,
+    board.native_host,
     board.permissions,
     pynq,
     devices,

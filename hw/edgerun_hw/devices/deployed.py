@@ -1,16 +1,20 @@
 """``--device board``: the application that `edgerun fpga deploy` has put on this board.
 
-Nothing is loaded: what runs is compared with what was confirmed, byte for byte and clock for clock,
-and pynq is given the package's own hardware description.
+Nothing is loaded: what runs is compared with what was confirmed, byte for byte and clock for clock.
+Then either pynq is given the package's own hardware description, or edgerun maps registers and
+memory itself (``native/``).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from edgerun.errors import InputError
+from edgerun_hw.board_side.lock import BoardLock
 from edgerun_hw.deploy.bitstream import parse_bit, to_bin
 from edgerun_hw.deploy.broker.application.check import check_application
 from edgerun_hw.deploy.broker.application.manifest import Manifest
@@ -24,12 +28,77 @@ from edgerun_hw.deploy.broker.transaction import Changer
 from edgerun_hw.deploy.errors import PackageError
 from edgerun_hw.deploy.hardware import read_xsa
 from edgerun_hw.devices import pynq
+from edgerun_hw.devices.native.kernel import Kernel, LinuxKernel
+from edgerun_hw.devices.native.memory import DEFAULT_NAME
+from edgerun_hw.devices.native.port import NativePort
 from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.overlay.driver import Tlmm
 from edgerun_hw.overlay.port import Overlay
 
 FORCE = ",force"
+PYNQ, NATIVE = "pynq", "native"
+HOSTS = (PYNQ, NATIVE)
 # What this machine is; another one in tests.
 SYSTEM: Callable[[], System] = System
+KERNEL: Callable[[], Kernel] = LinuxKernel
+
+
+@dataclass(frozen=True)
+class Request:
+    """What follows ``board:``, as in ``board:NAME,host=native,memory=udmabuf1``.
+
+    Attributes:
+        name: of the application; "" for any.
+        host: what reaches the logic, of ``HOSTS``.
+        memory: name of the u-dma-buf device, for the native host.
+    """
+
+    name: str = ""
+    host: str = PYNQ
+    memory: str = DEFAULT_NAME
+
+
+def parse_request(argument: str) -> Request:
+    """Reads what follows ``board:``.
+
+    Raises:
+        InputError: an option is unknown, or has a value that it does not take.
+    """
+    name, *options = argument.split(",")
+    if "=" in name:
+        name, options = "", [name, *options]
+    given: dict[str, str] = {}
+    for option in options:
+        key, _, value = option.partition("=")
+        if key not in ("host", "memory") or not value or key in given:
+            raise InputError(
+                f"the device 'board' does not take {option!r}: write "
+                "board[:NAME][,host=pynq|native][,memory=UDMABUF]"
+            )
+        given[key] = value
+    request = Request(name, **given)
+    if request.host not in HOSTS:
+        raise InputError(f"no host is called {request.host!r}: there are {' and '.join(HOSTS)}")
+    if "memory" in given and request.host != NATIVE:
+        raise InputError("pynq allocates its own memory: memory= goes with host=native")
+    return request
+
+
+def obstacle(argument: str) -> str:
+    """Why ``board:argument`` cannot be used here, or ""."""
+    if parse_request(argument).host == NATIVE:
+        return ""
+    missing = pynq.obstacle("")
+    return missing and f"{missing}; or choose board:host=native, which needs u-dma-buf"
+
+
+def prepare_deployed(argument: str) -> None:
+    """Checks what is deployed, and that this user can reach it; see ``find_deployed``.
+
+    Raises:
+        InputError: it cannot be used, or an option is unknown.
+    """
+    find_deployed(parse_request(argument).name)
 
 
 def find_deployed(name: str = "") -> Manifest:
@@ -98,18 +167,19 @@ def _checked(system: System, changer: Changer) -> Manifest:
 
 
 def open_deployed(argument: str) -> Overlay:
-    """Drives the application that is deployed on this board, through pynq.
+    """Drives the application that is deployed on this board.
 
     Raises:
-        InputError: see ``find_deployed``; or another was deployed meanwhile.
+        InputError: see ``find_deployed``; another was deployed meanwhile; or the native host cannot
+            reach registers or memory.
         OverlayError: what runs is no overlay of ours, or somebody else uses it.
     """
-    manifest = find_deployed(argument)
-    folder = SYSTEM().path(f"{FIRMWARE}/{manifest.application}")
-    overlay = pynq.open_here("deployed", str(folder / manifest.bitstream))
+    request = parse_request(argument)
+    manifest = find_deployed(request.name)
+    overlay = _OPEN[request.host](request, manifest)
     try:
         # The board's lock is held from here on, and was not when this was looked at.
-        if find_deployed(argument) != manifest:
+        if find_deployed(request.name) != manifest:
             raise InputError(
                 f"{manifest.application} was replaced while it was opened: start again"
             )
@@ -117,6 +187,34 @@ def open_deployed(argument: str) -> Overlay:
         overlay.close()
         raise
     return overlay
+
+
+def _through_pynq(request: Request, manifest: Manifest) -> Overlay:
+    folder = SYSTEM().path(f"{FIRMWARE}/{manifest.application}")
+    return pynq.open_here("deployed", str(folder / manifest.bitstream))
+
+
+def _natively(request: Request, manifest: Manifest) -> Overlay:
+    lock = BoardLock()
+    try:
+        clock = manifest.clocks.get(settings.CLOCKS[0])
+        clock_hz = clock.hertz if clock else manifest.board.clock_hz[0]
+        port = NativePort(KERNEL(), manifest.base, clock_hz, request.memory, lock.release)
+    except BaseException:
+        lock.release()
+        raise
+    try:
+        overlay = Tlmm(port)
+        port.check_addresses(overlay.capabilities.addr_bits)
+    except BaseException:
+        port.close()
+        raise
+    return overlay
+
+
+_OPEN: Mapping[str, Callable[[Request, Manifest], Overlay]] = MappingProxyType(
+    {PYNQ: _through_pynq, NATIVE: _natively}
+)
 
 
 def check_bitstream(argument: str) -> Path:

