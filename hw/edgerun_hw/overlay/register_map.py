@@ -27,7 +27,7 @@ VLNV: Final = "edgerun:ip:tlmm:1.0"
 WINDOW_BYTES: Final = 4096
 ID_VALUE: Final = 0x544C4D4D
 VERSION_MAJOR_VALUE: Final = 1
-VERSION_VALUE: Final = 0x00010000
+VERSION_VALUE: Final = 0x00010100
 
 CODE_BITS: Final = 5
 MAX_MAGNITUDE: Final = 13
@@ -40,12 +40,18 @@ RESULT_BITS: Final = 32
 BEAT_BYTES: Final = 16
 MAX_PORTS: Final = 4
 SPLIT_RADIX: Final = 27
+KV_TOKENS: Final = 16
+KV_LEAD: Final = 2
+KV_SCALE_BEATS: Final = 4
+MAX_KV_HEADS: Final = 32
+MAX_HEAD_UNITS: Final = 16
+MAX_KV_UNITS: Final = 128
 
 ID: Final = 0x000
 ID_RESET: Final = 0x544C4D4D
 
 VERSION: Final = 0x004
-VERSION_RESET: Final = 0x00010000
+VERSION_RESET: Final = 0x00010100
 VERSION_PATCH: Final = Field(0x004, 0, 8)
 VERSION_MINOR: Final = Field(0x004, 8, 8)
 VERSION_MAJOR: Final = Field(0x004, 16, 16)
@@ -63,6 +69,7 @@ LIMITS_MAX_ROW_BEATS: Final = Field(0x00C, 0, 16)
 LIMITS_ROW_SCALE: Final = Field(0x00C, 16, 1)
 LIMITS_TERNARY: Final = Field(0x00C, 17, 1)
 LIMITS_MULTIPLES: Final = Field(0x00C, 18, 1)
+LIMITS_QUERIES: Final = Field(0x00C, 20, 4)
 LIMITS_ADDR_BITS: Final = Field(0x00C, 24, 8)
 
 CONTROL: Final = 0x010
@@ -103,6 +110,9 @@ IRQ_ERROR: Final = Field(0x02C, 1, 1)
 CMD_MODE: Final = 0x040
 CMD_MODE_MULTIPLES: Final = Field(0x040, 0, 1)
 CMD_MODE_SCALE: Final = Field(0x040, 1, 1)
+CMD_MODE_HEAD_UNITS: Final = Field(0x040, 20, 5)
+CMD_MODE_KV_HEADS: Final = Field(0x040, 25, 6)
+CMD_MODE_ATTENTION: Final = Field(0x040, 31, 1)
 
 CMD_ROW_BEATS: Final = 0x044
 

@@ -24,6 +24,18 @@ package tlmm_pkg;
   localparam int MAX_PORTS = 4;
   // an int8 weight is SPLIT_RADIX * high digit + low digit
   localparam int SPLIT_RADIX = 27;
+  // tokens of a port in a block of keys or values
+  localparam int KV_TOKENS = 16;
+  // blocks of keys that come before the first block of values
+  localparam int KV_LEAD = 2;
+  // beats of scales before a block of keys: two of keys, two of values
+  localparam int KV_SCALE_BEATS = 4;
+  // most heads of keys and values in an attention command
+  localparam int MAX_KV_HEADS = 32;
+  // most elements of a head, in units of 16
+  localparam int MAX_HEAD_UNITS = 16;
+  // most elements of all heads of keys, in units of 16
+  localparam int MAX_KV_UNITS = 128;
   localparam int REG_ADDR_BITS = 12;
 
   // ro: Says that this is the overlay: `TLMM`, its first letter in the top byte.
@@ -32,7 +44,7 @@ package tlmm_pkg;
 
   // ro: Version of this register map. The driver accepts its own major number.
   localparam logic [11:0] REG_VERSION = 12'h004;
-  localparam logic [31:0] RESET_VERSION = 32'h00010000;
+  localparam logic [31:0] RESET_VERSION = 32'h00010100;
   localparam int VERSION_PATCH_LSB = 0;  // patch number
   localparam int VERSION_PATCH_WIDTH = 8;
   localparam int VERSION_MINOR_LSB = 8;  // minor number: registers were added
@@ -62,6 +74,8 @@ package tlmm_pkg;
   localparam int LIMITS_ROW_SCALE_BIT = 16;  // 1: results can be scaled to float32
   localparam int LIMITS_TERNARY_BIT = 17;  // 1: ternary mode is there
   localparam int LIMITS_MULTIPLES_BIT = 18;  // 1: multiples mode is there
+  localparam int LIMITS_QUERIES_LSB = 20;  // queries that share a read of keys and values; 0: no attention
+  localparam int LIMITS_QUERIES_WIDTH = 4;
   localparam int LIMITS_ADDR_BITS_LSB = 24;  // bits of an address on the memory ports
   localparam int LIMITS_ADDR_BITS_WIDTH = 8;
 
@@ -113,20 +127,25 @@ package tlmm_pkg;
   localparam logic [11:0] REG_CMD_MODE = 12'h040;
   localparam int CMD_MODE_MULTIPLES_BIT = 0;  // 0: ternary mode, 1: multiples mode
   localparam int CMD_MODE_SCALE_BIT = 1;  // 1: results are float32, times the row's scale; 0: int32
+  localparam int CMD_MODE_HEAD_UNITS_LSB = 20;  // attention: elements of a head over 16
+  localparam int CMD_MODE_HEAD_UNITS_WIDTH = 5;
+  localparam int CMD_MODE_KV_HEADS_LSB = 25;  // attention: heads of keys and values
+  localparam int CMD_MODE_KV_HEADS_WIDTH = 6;
+  localparam int CMD_MODE_ATTENTION_BIT = 31;  // 1: attention to keys and values, in place of a matrix
 
-  // rw: Beats per tile: matrix rows over rows per beat, rounded up.
+  // rw: Beats per tile: matrix rows over rows per beat, rounded up. Attention: beats of a block of keys and one of values, 32 * HEAD_UNITS + 4.
   localparam logic [11:0] REG_CMD_ROW_BEATS = 12'h044;
 
-  // rw: Tiles: activations over 15 (ternary) or 5 (multiples), rounded up.
+  // rw: Tiles: activations over 15 (ternary) or 5 (multiples), rounded up. Attention: KV_HEADS times blocks of tokens, and two.
   localparam logic [11:0] REG_CMD_TILES = 12'h048;
 
-  // rw: Activation columns of this command, 1 to GEOMETRY.COLUMNS.
+  // rw: Activation columns of this command, 1 to GEOMETRY.COLUMNS; queries, 1 to LIMITS.QUERIES.
   localparam logic [11:0] REG_CMD_COLUMNS = 12'h04c;
 
   // rw: A number of the driver's own, shown in ERROR_TAG.
   localparam logic [11:0] REG_CMD_TAG = 12'h050;
 
-  // rw: Address of the activations.
+  // rw: Address of the activations, or of the queries.
   localparam logic [11:0] REG_CMD_X_LO = 12'h054;
   localparam logic [11:0] REG_CMD_X_HI = 12'h058;
 
@@ -138,7 +157,7 @@ package tlmm_pkg;
   localparam logic [11:0] REG_CMD_Y_LO = 12'h064;
   localparam logic [11:0] REG_CMD_Y_HI = 12'h068;
 
-  // rw: Address of the weights of one port.
+  // rw: Address of the weights of one port, or of its keys and values.
   localparam logic [11:0] REG_CMD_W0_LO = 12'h070;
   localparam logic [11:0] REG_CMD_W0_HI = 12'h074;
   localparam logic [11:0] REG_CMD_W1_LO = 12'h078;

@@ -23,7 +23,7 @@ GEOMETRY = 1 | 1 << 4 | 5 << 12 | 5 << 16 | 3 << 20 | 2 << 24  # queue depth 2
 LIMITS = 64 | 0 << 16 | 1 << 17 | 1 << 18 | 40 << 24
 IDENTIFY = [
     (R, regs.ID, 0x544C4D4D),
-    (R, regs.VERSION, 0x00010000),
+    (R, regs.VERSION, regs.VERSION_VALUE),
     (R, regs.GEOMETRY, GEOMETRY),
     (R, regs.LIMITS, LIMITS),
 ]
