@@ -54,8 +54,9 @@ def read_attributes(graph: Graph, table: Mapping[str, Rules]) -> Graph:
         kind = kinds.get(key)
         if kind is None:
             kind = kinds[key] = _read(node, table.get(node.op, {}))
-        is_same = kind.attrs is node.attrs
-        nodes.append(node if is_same else replace(node, op=kind.op, attrs=kind.attrs))
+        if kind.attrs is not node.attrs:
+            node = node.replace(op=kind.op, attrs=kind.attrs)
+        nodes.append(node)
     return replace(graph, nodes=nodes, constants={**graph.constants})
 
 
@@ -88,7 +89,7 @@ def _read(node: Node, rules: Rules) -> Node:
     if not unread and given.keys() >= defaults.keys() and len(given) == len(node.attrs):
         return node  # as most nodes of a large model are
     op = node.op + (WITH + ", ".join(unread) if unread else "")
-    return replace(node, op=op, attrs=defaults | given)
+    return node.replace(op=op, attrs=defaults | given)
 
 
 def _typed(node: Node, name: str, value: Any, kind: type) -> Any:

@@ -39,24 +39,37 @@ def check_constant(name: str, constant: Constant, operand: Operand) -> None:
     if operand.kind is not Kind.STACK:
         raise BundleError(f"constant '{name}' is a stack of matrices; expected a {operand.kind}")
     kind = Kind.MATRIX if len(operand.sizes) > 2 else Kind.VECTOR
-    alone, first = replace(operand, kind=kind), _layout(constant.matrices[0])
-    count = len(constant.matrices)
+    alone, first = replace(operand, kind=kind), constant.matrices[0]
+    layout, count = _layout(first), len(constant.matrices)
+    contents = not _are_many(_read_bytes(first), count)
     for expert, matrix in enumerate(constant.matrices):
-        _check_array(f"{name}[{expert}]", matrix, alone, count)
-        if _layout(matrix) != first:
+        is_alike = _layout(matrix) == layout
+        if not is_alike or contents or matrix is first:
+            _check_array(f"{name}[{expert}]", matrix, alone, count)
+        if not is_alike:
             raise BundleError(
-                f"'{name}' is {_layout(matrix)} of expert {expert} and {first} of expert 0; "
-                f"expected the same of all: {ALTERED}"
+                f"'{name}' is {_description(matrix)} of expert {expert} and {_description(first)} "
+                f"of expert 0; expected the same of all: {ALTERED}"
             )
 
 
-def _layout(matrix: Matrix) -> str:
-    """What the matrices of a stack have in common, in words."""
+def _layout(matrix: Matrix) -> tuple[Any, ...]:
+    """What the matrices of a stack have in common: all that is checked of them but contents."""
     if not isinstance(matrix, PackedWeight):
-        return "float32 " + " x ".join(map(str, matrix.shape))
-    n, k = matrix.shape
+        return matrix.dtype, matrix.shape
+    arrays: list[NDArray[Any]] = [matrix.codes, matrix.scales]
+    arrays += [] if matrix.zeros is None else [matrix.zeros]
+    stored = [(array.dtype, array.shape, array.flags.c_contiguous) for array in arrays]
+    return matrix.format, matrix.shape, matrix.block, *stored
+
+
+def _description(matrix: Matrix) -> str:
+    """Size and format in words."""
+    size = " x ".join(map(str, matrix.shape))
+    if not isinstance(matrix, PackedWeight):
+        return f"float32 {size}"
     zeros = " with zero points" if matrix.zeros is not None else ""
-    return f"{matrix.format} {n} x {k} in blocks of {matrix.block}{zeros}"
+    return f"{matrix.format} {size} in blocks of {matrix.block}{zeros}"
 
 
 def _check_array(name: str, constant: Matrix, operand: Operand, count: int = 1) -> None:
@@ -102,6 +115,11 @@ def check_many_scales(weight: PackedWeight, count: int = 1) -> None:
     """
     if _are_many(weight.scales.nbytes, count):
         check_finite(f"{weight.format} {weight.shape}", "scales", weight.scales)
+
+
+def _read_bytes(matrix: Matrix) -> int:
+    """Bytes that are read to check the contents of a matrix or vector."""
+    return matrix.scales.nbytes if isinstance(matrix, PackedWeight) else matrix.nbytes
 
 
 def _are_many(nbytes: int, count: int) -> bool:

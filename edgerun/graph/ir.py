@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from msgspec import Struct, field, structs
 from numpy.typing import NDArray
 
 from edgerun.errors import BundleError
@@ -17,9 +19,8 @@ from edgerun.formats.stack import ExpertStack, Matrix
 Constant: TypeAlias = NDArray[Any] | PackedWeight | ExpertStack
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One operation.
+class Node(Struct, frozen=True):
+    """One operation; a ``Struct``, for files have up to 90,000 and dataclasses are slow to make.
 
     Attributes:
         op: name in ``ops/`` or, before the passes ran, the ONNX op type
@@ -37,6 +38,10 @@ class Node:
     outputs: tuple[str, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def replace(self, **changes: Any) -> Node:
+        """A copy with other values of some fields."""
+        return structs.replace(self, **changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ class Graph:
     outputs: list[str]
     constants: dict[str, Constant]
     source: Path | None = None
-    shapes: Mapping[str, ValueShape] = field(default_factory=dict)
+    shapes: Mapping[str, ValueShape] = dataclasses.field(default_factory=dict)
     refusal: str = ""
 
     def producers(self) -> dict[str, Node]:

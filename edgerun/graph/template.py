@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import NamedTuple
 
 from edgerun.graph.ir import Node
 from edgerun.graph.match import Matcher
@@ -34,9 +35,8 @@ def part_of(last: Node, producers: Mapping[str, Node], outside: Collection[str])
     return Part(nodes, list(dict.fromkeys([*outputs, *(x for node in nodes for x in node.inputs)])))
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """What is looked at when a node is compared.
+class _Step(NamedTuple):
+    """What is looked at when a node is compared; taken apart more quickly than a dataclass.
 
     Attributes:
         place: of the node among the nodes of its part.
@@ -44,14 +44,14 @@ class _Step:
         computed: its inputs, each with its place among the values, that other nodes compute and
             that no step before this has met.
         free: the same of its free constants.
-        inputs: the names of all its inputs, given the values.
+        read: the names of all its inputs, given the values.
     """
 
     place: int
     node: Node
     computed: list[tuple[int, int]]
     free: list[tuple[int, int]]
-    inputs: Callable[[list[str]], tuple[str, ...]]
+    read: Callable[[list[str]], tuple[str, ...]]
 
 
 class Template:
@@ -99,28 +99,24 @@ class Template:
             values[self._places[name]] = other
         nodes = [last] * len(self._steps)
         values[len(nodes) - 1] = last.outputs[0]
-        for step in self._steps:
-            node = nodes[step.place]
-            if not (_is_alike(node, step.node) and self._read(node, step, nodes, values)):
+        for place, model, computed, free, read in self._steps:
+            node = nodes[place]
+            inputs = node.inputs
+            if len(inputs) != len(model.inputs) or not _is_alike(node, model):
+                return node
+            for index, slot in computed:
+                name = values[slot] = inputs[index]
+                producer = self._producers.get(name)
+                if producer is None or producer.outputs[0] != name:
+                    return node
+                nodes[slot] = producer
+            for index, slot in free:
+                name = values[slot] = inputs[index]
+                if name not in self._constants:
+                    return node
+            if inputs != read(values):
                 return node
         return Part(nodes, values) if len({*values}) == len(values) else last
-
-    def _read(self, node: Node, step: _Step, nodes: list[Node], values: list[str]) -> bool:
-        """Notes what a node is the first to read; returns whether it reads what it should."""
-        inputs = node.inputs
-        if len(inputs) != len(step.node.inputs):
-            return False
-        for index, slot in step.computed:
-            name = values[slot] = inputs[index]
-            producer = self._producers.get(name)
-            if producer is None or producer.outputs[0] != name:
-                return False
-            nodes[slot] = producer
-        for index, slot in step.free:
-            name = values[slot] = inputs[index]
-            if name not in self._constants:
-                return False
-        return inputs == step.inputs(values)
 
 
 def _names_of(slots: list[int]) -> Callable[[list[str]], tuple[str, ...]]:

@@ -115,7 +115,7 @@ def open_bundle(path: Path | str, *, verify: bool = False) -> Bundle:
         raise BundleError(f"the manifest of {folder} lists no {MODEL}")
     files = BundleFiles(folder, manifest.files)
     files.check(verify=verify)
-    _, graph = _graphs(
+    graph, _ = _read_model(
         folder / MODEL, files.read(MODEL), files.opened, folder / MANIFEST, manifest.model
     )
     files.release()
@@ -127,8 +127,10 @@ def _open_foreign(folder: Path) -> Bundle:
     foreign = read_foreign(folder)
     manifest, description = foreign.manifest, folder / GENAI_CONFIG
     _check_model(description, manifest.model)
-    as_read, graph = _graphs(folder / foreign.name, foreign.data, None, description, manifest.model)
-    files, weights = BundleFiles(folder, manifest.files), files_of(as_read.constants.values())
+    graph, weights = _read_model(
+        folder / foreign.name, foreign.data, None, description, manifest.model
+    )
+    files = BundleFiles(folder, manifest.files)
     return Bundle(folder, manifest, graph, files, is_foreign=True, weight_files=tuple(weights))
 
 
@@ -168,30 +170,32 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _graphs(
+def _read_model(
     path: Path,
     data: bytes,
     listed: Mapping[str, OpenFile] | None,
     description: Path,
     model: ModelConfig,
-) -> tuple[Graph, Graph]:
+) -> tuple[Graph, list[MappedFile]]:
     """Reads and lowers a model file, and compares it with what a description states.
 
     What a hostile file can get wrong has no end (names that are no text, attributes of another
     type), so anything that reading trips over means that the file is broken.
 
     Returns:
-        the graph as it was read, and the lowered one.
+        the lowered graph, and the files that the model's weights lie in if none are listed.
     """
     try:
         with _collector_paused():
             as_read = read_graph(path, data, listed)
             graph = _lowered(as_read)
+            weights = files_of(as_read.constants.values()) if listed is None else []
+            del as_read  # before the collector looks at all of its nodes
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         raise BundleError(f"the graph in {path} is inconsistent: {error!r}") from error
     if not graph.refusal:
         confirm(geometry(graph), msgspec.structs.asdict(model), str(description))
-    return as_read, graph
+    return graph, weights
 
 
 @contextmanager

@@ -204,7 +204,7 @@ def layers_with_windows(windows):
         node = attention([state], 2)
         states.append(state)
         attrs = {**node.attrs, "layer": layer}
-        nodes.append(replace(node, name=f"layer{layer}", outputs=(f"out{layer}",), attrs=attrs))
+        nodes.append(node.replace(name=f"layer{layer}", outputs=(f"out{layer}",), attrs=attrs))
     outputs = [node.outputs[0] for node in nodes]
     return Graph(nodes, ["q", "k", "v"], outputs, {}), tuple(states)
 

@@ -108,7 +108,7 @@ def test_queries_that_do_not_fit_the_stack_are_not_supported(heads, size):
     backend = make_backend("cpu")
     assert backend.supports(graph, node, Shape.of(1))
     sizes = {"num_heads": heads[0], "num_kv_heads": heads[1], "head_dim": size}
-    large = replace(node, attrs={**node.attrs, **sizes})
+    large = node.replace(attrs={**node.attrs, **sizes})
     for rows in ROWS:
         assert (
             f"query heads of {size} elements"

@@ -23,7 +23,7 @@ FIRST = [next(case for case in CASES if case.op == op) for op in OPS]
 
 def with_attributes(case: Case, attributes: dict[str, Any]) -> Graph:
     graph = case.graph()
-    return replace(graph, nodes=[replace(graph.nodes[0], attrs=attributes)])
+    return replace(graph, nodes=[graph.nodes[0].replace(attrs=attributes)])
 
 
 @pytest.mark.parametrize("case", FIRST, ids=str)
@@ -47,7 +47,7 @@ def test_a_node_has_the_inputs_of_its_op(case: Case) -> None:
     (node,) = graph.nodes
     for inputs in ((), (*node.inputs, *["x"] * len(OPS[case.op].inputs))):
         with pytest.raises(BundleError, match=f"'example' .*has {len(inputs)} inputs; expected"):
-            check(replace(graph, nodes=[replace(node, inputs=inputs)]))
+            check(replace(graph, nodes=[node.replace(inputs=inputs)]))
 
 
 def test_an_op_that_nobody_knows_is_refused_by_name() -> None:
@@ -108,6 +108,6 @@ def test_outputs_are_told_apart(
     table = Node("embedding", "table", ("ids", "t"), ("x",))
     constants = {**two_outputs.constants, "t": np.ones((4, 8), np.float32)}
     nodes = list(two_outputs.nodes)
-    nodes[index] = replace(nodes[index], **changes)
+    nodes[index] = nodes[index].replace(**changes)
     with pytest.raises(BundleError, match=message):
         check(Graph([table, *nodes], [], ["logits"], constants))

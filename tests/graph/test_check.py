@@ -172,7 +172,7 @@ def with_node(graph: Graph, op: str, **changes) -> Graph:
     place = next(index for index, node in enumerate(graph.nodes) if node.op == op)
     changed = copy.copy(graph)
     changed.nodes = list(graph.nodes)
-    changed.nodes[place] = replace(graph.nodes[place], **changes)
+    changed.nodes[place] = graph.nodes[place].replace(**changes)
     return changed
 
 
@@ -243,8 +243,8 @@ def test_selected_rows_and_rows_of_all_tokens_do_not_mix(lowered):
     select = next(node for node in lowered.nodes if node.op == "select_rows")
     early = copy.copy(lowered)
     first = lowered.nodes[0].outputs[0]
-    chosen = replace(select, inputs=(first,), outputs=("chosen",))
-    norm = replace(lowered.nodes[1], inputs=("chosen", *lowered.nodes[1].inputs[1:]))
+    chosen = select.replace(inputs=(first,), outputs=("chosen",))
+    norm = lowered.nodes[1].replace(inputs=("chosen", *lowered.nodes[1].inputs[1:]))
     early.nodes = [lowered.nodes[0], chosen, norm, *lowered.nodes[2:]]
     with pytest.raises(BundleError, match="mixes rows"):
         check(early)
@@ -258,7 +258,7 @@ def test_logits_must_be_what_comes_out(lowered):
         check(replace(lowered, inputs=["past"]))
     without = [node for node in lowered.nodes if node.op != "select_rows"]
     source = next(node.inputs[0] for node in lowered.nodes if node.op == "select_rows")
-    norm = replace(without[-2], inputs=(source, *without[-2].inputs[1:]))
+    norm = without[-2].replace(inputs=(source, *without[-2].inputs[1:]))
     with pytest.raises(BundleError, match="expected logits"):
         check(replace(lowered, nodes=[*without[:-2], norm, without[-1]]))
 
@@ -267,8 +267,8 @@ def test_layers_without_attention_are_refused(lowered):
     """A graph that remembers nothing has no cache to be given."""
     ends = [node for node in lowered.nodes if node.op in ("embedding", "select_rows")]
     head = [node for node in lowered.nodes if node.outputs == ("logits",)]
-    select = replace(ends[1], inputs=ends[0].outputs)
-    linear = replace(head[0], inputs=(select.outputs[0], *head[0].inputs[1:]))
+    select = ends[1].replace(inputs=ends[0].outputs)
+    linear = head[0].replace(inputs=(select.outputs[0], *head[0].inputs[1:]))
     graph = replace(lowered, nodes=[ends[0], select, linear])
     with pytest.raises(BundleError, match="0 layers that keep a state"):
         geometry(replace(graph, shapes=check(graph)))
@@ -280,7 +280,7 @@ def test_layers_may_differ_in_their_heads(lowered):
     place = next(index for index, node in enumerate(nodes) if node.op == "attention")
     attrs = nodes[place].attrs
     heads = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 2 * attrs["head_dim"]}
-    nodes[place] = replace(nodes[place], attrs={**attrs, **heads})
+    nodes[place] = nodes[place].replace(attrs={**attrs, **heads})
     unlike = geometry(replace(lowered, nodes=nodes))
     assert {name: unlike[name] for name in heads} == {
         name: (size, attrs[name]) for name, size in heads.items()

@@ -248,7 +248,7 @@ def test_layers_unlike_the_first_are_the_processors() -> None:
         assert not session.takes(SlotLayout(like.matrices[:2]), attributes)
         part = next(part for part in plan.segments[Shape.of(1).phase] if part.backend == "standin")
         (node,) = part.graph.nodes
-        other = replace(node, name="other", attrs={**node.attrs, "activation": "relu2"})
+        other = node.replace(name="other", attrs={**node.attrs, "activation": "relu2"})
         graph = replace(part.graph, nodes=[other])
         companion = make_backend("cpu", given={"threads": 1})
         options = CompileOptions(store.states, fallback=partial(compiled_by, companion))

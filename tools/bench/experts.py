@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -166,7 +166,7 @@ def edgerun_sides(folder: Path, threads: int, rows: list[int]) -> Iterator[list[
 def experts_alone(graph: Graph) -> Graph:
     """The layers of experts of a model, each of which takes the same rows and routes."""
     nodes = [
-        replace(node, inputs=("x", "routes", *node.inputs[2:]), outputs=(f"{node.name}/out",))
+        node.replace(inputs=("x", "routes", *node.inputs[2:]), outputs=(f"{node.name}/out",))
         for node in graph.nodes
         if node.op == "experts"
     ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from edgerun.errors import BundleError
 from edgerun.graph.attributes import Read, Rules
@@ -222,7 +222,7 @@ def _on_rows(flat: str, nodes: list[Node]) -> tuple[str, list[Node]]:
     for node in nodes:
         output = f"{node.outputs[0]}/rows"
         inputs = (flat, *node.inputs[1:])
-        renamed.append(replace(node, name=f"{node.name}/rows", inputs=inputs, outputs=(output,)))
+        renamed.append(node.replace(name=f"{node.name}/rows", inputs=inputs, outputs=(output,)))
         flat = output
     return flat, renamed
 

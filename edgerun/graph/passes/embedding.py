@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -40,14 +39,14 @@ def fuse_embedding(graph: Graph) -> Graph:
                 continue
             name = f"{int8['codes']}/table"
             graph.add_constant(name, table)
-            nodes[index] = replace(node, op="embedding", inputs=(IDS, name), attrs={})
+            nodes[index] = node.replace(op="embedding", inputs=(IDS, name), attrs={})
             return graph.with_nodes(nodes)
     for index, node in enumerate(nodes):
         dense = matcher.match(node.outputs[0], _DENSE)
         if dense is not None and dense["ids"] == "input_ids":
             if graph.array(dense["table"]).ndim != 2:
                 continue
-            nodes[index] = replace(node, op="embedding", inputs=(IDS, dense["table"]), attrs={})
+            nodes[index] = node.replace(op="embedding", inputs=(IDS, dense["table"]), attrs={})
             return graph.with_nodes(nodes)
     return graph
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Matcher, PatternWriter, Var
@@ -28,7 +26,7 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
         match = matcher.match(node.outputs[0], form)
         if match is not None:
             inputs = (match["gate"], match["up"])
-            return replace(node, op="gate", inputs=inputs, attrs={"activation": activation})
+            return node.replace(op="gate", inputs=inputs, attrs={"activation": activation})
     return node
 
 

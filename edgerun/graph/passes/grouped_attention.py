@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -129,7 +128,7 @@ def _rows(value: str, heads: int, head_dim: int, matcher: Matcher) -> tuple[str,
         return value, []
     rows = f"{norm.outputs[0]}/rows"
     operands = (split["flat"], *norm.inputs[1:])
-    return rows, [replace(norm, name=f"{norm.name}/rows", inputs=operands, outputs=(rows,))]
+    return rows, [norm.replace(name=f"{norm.name}/rows", inputs=operands, outputs=(rows,))]
 
 
 def frequencies(cos: NDArray[Any], sin: NDArray[Any]) -> _Frequencies | None:

@@ -6,7 +6,6 @@ BitNet's activation rounding, written out before the product, becomes an attribu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -76,7 +75,7 @@ def _quantised(node: Node, matcher: Matcher, derived: Derived) -> Node | None:
         derived[name] = origin
     x, activations = _activations(inputs[0], node, matcher)
     bias = (inputs[5],) if inputs[5] else ()
-    return replace(node, op="linear", inputs=(x, name, *bias), attrs={"activations": activations})
+    return node.replace(op="linear", inputs=(x, name, *bias), attrs={"activations": activations})
 
 
 def _activations(value: str, node: Node, matcher: Matcher) -> tuple[str, Activations]:
@@ -142,7 +141,7 @@ def _biased(node: Node, matcher: Matcher, derived: Derived) -> Node | None:
 def _float_linear(node: Node, x: str, weight: str, matcher: Matcher, *bias: str) -> Node:
     x, activations = _activations(x, node, matcher)
     inputs = (x, weight, *bias)
-    return replace(node, op="linear", inputs=inputs, attrs={"activations": activations})
+    return node.replace(op="linear", inputs=inputs, attrs={"activations": activations})
 
 
 def _turned(graph: Graph, weight: str, derived: Derived) -> str:

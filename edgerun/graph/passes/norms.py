@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from edgerun.graph.attributes import Read, Rules
 from edgerun.graph.ir import Graph, Node
@@ -20,7 +19,7 @@ def _rewrite(node: Node, graph: Graph) -> Node:
         return node
     if len(node.inputs) != 2 or node.inputs[1] not in graph.constants:
         return node
-    return replace(node, op="rms_norm", attrs={"epsilon": node.attrs["epsilon"]})
+    return node.replace(op="rms_norm", attrs={"epsilon": node.attrs["epsilon"]})
 
 
 # From the operator specifications of ONNX (opset 23).

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.passes.base import Pass
 
@@ -24,10 +22,10 @@ def fuse_residuals(graph: Graph) -> Graph:
         source = producers.get(value)
         alone = len(consumers.get(value, [])) == 1 and value not in graph.outputs
         if source is None or source.op != "linear" or not alone or len(source.inputs) > 3:
-            rewritten[node.name] = replace(node, op="add", attrs={})
+            rewritten[node.name] = node.replace(op="add", attrs={})
             continue
         inputs = (*source.inputs, *("",) * (3 - len(source.inputs)), residual)
-        rewritten[node.name] = replace(source, inputs=inputs, outputs=node.outputs)
+        rewritten[node.name] = source.replace(inputs=inputs, outputs=node.outputs)
         absorbed.add(source.name)
     return graph.with_nodes(
         rewritten.get(node.name, node) for node in graph.nodes if node.name not in absorbed

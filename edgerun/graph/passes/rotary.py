@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -64,8 +63,7 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
         factor = matcher.number(match["factor"]) if "factor" in match.values else 1.0
         if factor is None:
             continue
-        return replace(
-            node,
+        return node.replace(
             op="rotary",
             inputs=(match["x"], POSITIONS, match["inv_freq"]),
             attrs={

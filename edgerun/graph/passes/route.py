@@ -61,7 +61,7 @@ def _rewrite(node: Node, matcher: Matcher) -> Node:
             "normalise": int(normalised),
             "scale": float(np.float32(scale)),
         }
-        return replace(node, op="route", inputs=(match["logits"],), attrs=attributes)
+        return node.replace(op="route", inputs=(match["logits"],), attrs=attributes)
     return node
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.passes.base import Pass
 from edgerun.ops.base import LOGITS
@@ -24,7 +22,7 @@ def select_logit_rows(graph: Graph) -> Graph:
         first = before
     source = first.inputs[0]
     chosen = Node("select_rows", "select_rows", (source,), (f"{source}/selected",))
-    changed = replace(first, inputs=(chosen.outputs[0], *first.inputs[1:]))
+    changed = first.replace(inputs=(chosen.outputs[0], *first.inputs[1:]))
     nodes: list[Node] = []
     for node in graph.nodes:
         nodes.extend([chosen, changed] if node is first else [node])

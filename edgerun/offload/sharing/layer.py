@@ -53,7 +53,7 @@ class Layer:
                 "a device gets experts from memory, which has not room for all of them: "
                 "allow more memory for experts, or leave the limit out"
             )
-        each = replace(node, attrs={**node.attrs, "top_k": 1})
+        each = node.replace(attrs={**node.attrs, "top_k": 1})
         graph = replace(segment, nodes=[each], inputs=[*node.inputs[:2]], outputs=[*node.outputs])
         places = cpu.compile(graph, Shape.of(shape.rows * top_k), options)
         return cls(number, node, list(weights.memory), weights.layout, places)

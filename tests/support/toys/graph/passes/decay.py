@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from edgerun.graph.attributes import Read
 from edgerun.graph.ir import Graph, Node
@@ -22,7 +21,7 @@ def _rewrite(node: Node) -> Node:
     if past is None:
         return node
     attrs = {"layer": int(past[1]), **node.attrs}
-    return replace(node, op="decay", inputs=node.inputs[:1], outputs=node.outputs[:1], attrs=attrs)
+    return node.replace(op="decay", inputs=node.inputs[:1], outputs=node.outputs[:1], attrs=attrs)
 
 
 READS = {"toys.Decay": {"width": Read(int, needed=True), "rate": Read(float, needed=True)}}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.match import Matcher, Num, Op, Var
 from edgerun.graph.passes.base import Pass
@@ -17,7 +15,7 @@ def fuse_double(graph: Graph) -> Graph:
 
     def rewrite(node: Node) -> Node:
         found = matcher.match(node.outputs[0], _FORM)
-        return replace(node, op="double", inputs=(found["x"],)) if found is not None else node
+        return node.replace(op="double", inputs=(found["x"],)) if found is not None else node
 
     return graph.with_nodes(rewrite(node) for node in graph.nodes)
 
