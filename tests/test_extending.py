@@ -81,8 +81,8 @@ def test_a_weight_format_and_a_quantisation_method(used: dict[str, Any]) -> None
     assert found["equal"]
     assert found["matrices"] == 14
     assert found["range"] == [-7, 7]
-    assert "int4, int8, ternary, int4s, fp32." in " ".join(found["help"].split())
-    assert "rtn, ternary, absmax." in " ".join(found["help"].split())
+    assert "int4, int8, ternary, int4s, fp32, or source" in " ".join(found["help"].split())
+    assert "residual, rtn, ternary, absmax." in " ".join(found["help"].split())
 
 
 def test_a_back_end(used: dict[str, Any]) -> None:

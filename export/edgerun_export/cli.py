@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SUMMARY = "Make a bundle of a checkpoint."
 _TITLES = {
     "read": "reading the checkpoint",
+    "calibrate": "fitting weights",
     "weights": "writing weights",
     "files": "writing configuration",
     "verify": "comparing with the source",
@@ -80,8 +81,27 @@ _Method = Annotated[
     str | None,
     typer.Option(
         help=f"How weights are quantised: {', '.join(method_names())}. Default: what suits the "
-        "format best."
+        "format best, or residual with --calibrate."
     ),
+]
+_Calibrate = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--calibrate",
+        metavar="FILE",
+        help="UTF-8 text that weights are fitted to; may be given several times, and should be "
+        "of the kinds that the model is for.",
+    ),
+]
+_Windows = Annotated[
+    int,
+    typer.Option(
+        "--calibration-windows", min=1, help="Pieces of text to fit to, of all files together."
+    ),
+]
+_WindowTokens = Annotated[
+    int,
+    typer.Option("--calibration-tokens", min=16, help="Length of each, at most the context."),
 ]
 _Activations = Annotated[
     str | None,
@@ -136,6 +156,9 @@ def export_command(
     group_size: _GroupSize = None,
     method: _Method = None,
     rule: _Rules = None,
+    calibrate: _Calibrate = None,
+    calibration_windows: _Windows = 64,
+    calibration_tokens: _WindowTokens = 512,
     head_weights: _HeadWeights = None,
     activations: _Activations = None,
     profile: _Profile = "portable",
@@ -150,6 +173,7 @@ def export_command(
     # The exporter's modules need onnx and others, which `edgerun --help` should not wait for.
     from rich.console import Console
 
+    from edgerun_export.calibrate.step import CalibrationOptions
     from edgerun_export.pipeline import ExportOptions
 
     options = ExportOptions(
@@ -165,6 +189,9 @@ def export_command(
         revision=revision,
         verify=verify,
         force=force,
+        calibration=CalibrationOptions(
+            tuple(calibrate or ()), calibration_windows, calibration_tokens
+        ),
     )
     console = Console(stderr=True)
     result = _export(source, out, options, console)
@@ -223,5 +250,11 @@ def _summary(out: Path, manifest: dict[str, Any]) -> str:
             f"; verified: all {quality['source_tensors']} tensors read, onnxruntime within "
             f"{quality['max_error']:g} of the logit range of NumPy on the same weights, same next "
             f"token as with the source's at {quality['top1_agreement']:.0%} of positions"
+        )
+    held_out = quality.get("calibration", {}).get("held_out")
+    if held_out:
+        text += (
+            f"; text that was held out costs {held_out['bits_per_byte']:.4f} bits per byte, with "
+            f"the source's weights {held_out['source_bits_per_byte']:.4f}"
         )
     return text

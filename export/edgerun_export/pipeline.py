@@ -9,18 +9,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgerun.errors import InputError, UnsupportedError
+from edgerun.errors import UnsupportedError
 from edgerun.files.drafts import remove_abandoned
 from edgerun.files.folder import atomic_folder, check_target
+from edgerun.formats.base import PackedWeight
+from edgerun.model.text.tokenizer import Tokenizer
 from edgerun_export.bundle_files import (
-    BUNDLE_FILES,
     MANIFEST_FILE,
     MODEL_FILE,
     check_vocabulary,
     file_entry,
     foreign_entries,
     genai_config,
-    listed_files,
     manifest,
     padding_id,
     parse_object,
@@ -29,6 +29,8 @@ from edgerun_export.bundle_files import (
     special_tokens,
     to_json,
 )
+from edgerun_export.calibrate.fitted import FittedLayers
+from edgerun_export.calibrate.step import CalibrationOptions, calibrate, with_methods
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.base import Checkpoint
 from edgerun_export.graph.builder import build_model
@@ -45,9 +47,10 @@ from edgerun_export.rules import (
     with_rules,
 )
 from edgerun_export.source.model import interpret
+from edgerun_export.target import protect, resumable
 from edgerun_export.verify.compare import check_all_read, damage, sample_ids, verify
 
-STEPS = ("read", "weights", "files", "verify", "finish")
+STEPS = ("read", "calibrate", "weights", "files", "verify", "finish")
 Progress = Callable[[str, float], None]
 
 
@@ -69,6 +72,7 @@ class ExportOptions:
         revision: commit of a hub checkpoint.
         verify: compare the bundle with the source before it appears.
         force: replace an existing bundle; other files in its folder stay.
+        calibration: text that weights are fitted to.
     """
 
     weights: str | None = None
@@ -83,6 +87,7 @@ class ExportOptions:
     revision: str | None = None
     verify: bool = False
     force: bool = False
+    calibration: CalibrationOptions = CalibrationOptions()
 
 
 @dataclass(slots=True)
@@ -126,7 +131,7 @@ def export(
     """
     options = options or ExportOptions()
     check_target(out, replace=options.force)
-    _protect(out, source)
+    protect(out, source)
     progress("read", 0.0)
     tokenizer = None if options.tokenizer is None else str(options.tokenizer)
     checkpoint = open_checkpoint(str(source), revision=options.revision, tokenizer=tokenizer)
@@ -142,43 +147,26 @@ def export_checkpoint(
     """Exports a checkpoint that is open, and stays so; see ``export``."""
     abandoned = remove_abandoned(out.resolve().parent)
     with atomic_folder(out, replace=options.force, foreign=foreign_entries) as folder:
-        job = _Job(checkpoint, options, folder, progress)
+        job = _Job(checkpoint, options, folder, progress, resumable(out))
         result = job.run()
+    if job.fitted is not None:
+        job.fitted.remove()
     warnings = [
         f"removed '{name}', which an export that was killed had left behind" for name in abandoned
     ]
     return ExportResult(out, result.recipe, result.manifest, warnings + result.warnings)
 
 
-def _protect(out: Path, source: str | Path) -> None:
-    """Refuses to replace what no export wrote: ``--force`` with a wrong folder would delete it.
-
-    Raises:
-        InputError: ``out`` holds the source, files without a manifest, or files of the user's with
-            names that a bundle needs.
-    """
-    if not out.is_dir() or not any(out.iterdir()):
-        return
-    if out.resolve() in (Path(source).resolve(), *Path(source).resolve().parents):
-        raise InputError(f"'{out}' holds the checkpoint '{source}'; choose another output")
-    if listed_files(out) is None:
-        raise InputError(
-            f"'{out}' is no bundle, so --force does not replace it; choose another output, "
-            "or delete it yourself"
-        )
-    clashes = sorted(BUNDLE_FILES.intersection(foreign_entries(out)))
-    if clashes:
-        raise InputError(
-            f"'{out}' holds '{clashes[0]}', which its manifest does not list and a bundle may need "
-            "the name of; move it away, or choose another output"
-        )
-
-
 class _Job:
     """One export; each step is a method, and leaves its result for the next."""
 
     def __init__(
-        self, checkpoint: Checkpoint, options: ExportOptions, folder: Path, progress: Progress
+        self,
+        checkpoint: Checkpoint,
+        options: ExportOptions,
+        folder: Path,
+        progress: Progress,
+        resumable: Path,
     ) -> None:
         self._checkpoint = checkpoint
         self._options = options
@@ -188,10 +176,13 @@ class _Job:
         self._tools: dict[str, str] = {}
         self._quality: dict[str, Any] = {}
         self._warnings: list[str] = []
+        self._resumable = resumable
+        self.fitted: FittedLayers | None = None
 
     def run(self) -> ExportResult:
         """Runs all steps in order."""
         self._read()
+        self._calibrate()
         self._write_weights()
         self._write_files()
         self._measure()
@@ -234,7 +225,8 @@ class _Job:
         recipe = make_recipe(
             weights, group, head, options.activations, options.profile, options.method
         )
-        return with_rules(recipe, rules, self._spec, partial(source_recipe, self._weights))
+        recipe = with_rules(recipe, rules, self._spec, partial(source_recipe, self._weights))
+        return with_methods(recipe, self._weights, calibrates=bool(options.calibration.texts))
 
     def _source_format(self) -> tuple[str, int]:
         """What most projections are stored in; the rest follows by a rule."""
@@ -251,6 +243,25 @@ class _Job:
         usual = commonest_source_recipe(self._weights)
         return usual.weights, usual.group_size
 
+    def _calibrate(self) -> None:
+        if not self._options.calibration.texts:
+            return
+        self._progress("calibrate", 0.0)
+        tokenizer = Tokenizer.from_json(
+            self._texts["tokenizer.json"].decode(), self._text_object("tokenizer_config.json")
+        )
+        done = calibrate(
+            self._weights,
+            self._recipe,
+            tokenizer,
+            self._options.calibration,
+            self._resumable,
+            partial(self._progress, "calibrate"),
+        )
+        self.fitted = done.fitted
+        self._quality["calibration"] = done.quality
+        self._warnings += done.warnings
+
     def _write_weights(self) -> None:
         self._progress("weights", 0.0)
         total = sum(map(math.prod, self._spec.tensors().values()))
@@ -263,7 +274,7 @@ class _Job:
 
         graph, target = OnnxGraph(), self._recipe.target
         with DataWriter(self._folder / target.data_file) as data:
-            store = WeightStore(self._weights, self._recipe, data, graph, count)
+            store = WeightStore(self._weights, self._recipe, data, graph, count, self._packed)
             model = build_model(self._spec, self._recipe, graph, store)
             path = self._folder / MODEL_FILE
             path.write_bytes(model.SerializeToString(deterministic=True))
@@ -274,6 +285,10 @@ class _Job:
             self._files[target.data_file] = {"size": data.size, "sha256": data.sha256}
         check_all_read(self._weights)
         self._quality["relative_weight_error"] = float(f"{store.damage.relative:.4g}")
+
+    def _packed(self, name: str) -> PackedWeight | None:
+        """A projection that was fitted to text."""
+        return None if self.fitted is None else self.fitted.packed(name)
 
     def _write_files(self) -> None:
         self._progress("files", 0.0)

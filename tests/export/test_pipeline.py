@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 import edgerun_export.pipeline as pipeline
 from edgerun.errors import CheckpointError, InputError, StorageError, UnsupportedError
 from edgerun_export.architectures import describe
+from edgerun_export.calibrate.step import CalibrationOptions
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 
@@ -264,7 +265,10 @@ def test_unpacked_weights_in_a_packed_checkpoint_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "gptq"}, "--method gptq is not supported; choose one of: rtn, ternary"),
+        (
+            {"method": "gptx"},
+            "--method gptx is not supported; choose one of: descent, gptaq",
+        ),
         ({"weights": "int3"}, "--weights int3 is not supported; choose one of: int2, int4"),
         ({"group_size": 48}, "--group-size 48"),
         ({"head_weights": "int2"}, "--head-weights int2"),
@@ -307,10 +311,12 @@ def test_natively_ternary_models_give_no_warning(exported):
 
 def test_progress_goes_through_all_steps_in_order(tmp_path):
     seen = []
+    text = tmp_path / "text.txt"
+    text.write_text("Once upon a time. " * 20, encoding="utf-8")
     export(
         GOLDEN / "llama",
         tmp_path / "out",
-        ExportOptions(verify=True),
+        ExportOptions(verify=True, calibration=CalibrationOptions((text,), 2, 16)),
         lambda step, fraction: seen.append((step, fraction)),
     )
     steps = list(dict.fromkeys(step for step, _ in seen))

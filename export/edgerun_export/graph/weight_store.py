@@ -14,6 +14,7 @@ from edgerun.formats.base import PackedWeight
 from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.graph.onnx_graph import OnnxGraph
 from edgerun_export.quantize import block_layout, encode_integers, fits, quantise_rows
+from edgerun_export.quantize.blocks import slab
 from edgerun_export.recipe import Recipe, TensorRecipe
 from edgerun_export.source.weights import SourceWeights
 
@@ -78,6 +79,7 @@ class WeightStore:
         data: DataWriter,
         graph: OnnxGraph,
         progress: Callable[[int], None] = lambda weights: None,
+        fitted: Callable[[str], PackedWeight | None] = lambda name: None,
     ) -> None:
         self.damage = Damage()
         self._source = source
@@ -85,6 +87,7 @@ class WeightStore:
         self._data = data
         self._graph = graph
         self._progress = progress
+        self._fitted = fitted
 
     def vector(self, name: str) -> str:
         """Writes a bias or a norm's weight as float32."""
@@ -185,6 +188,7 @@ class WeightStore:
         layout, block = block_layout(recipe.weights), recipe.group_size
         # Ternary values are never fitted anew: a block that is too large for them is refused.
         exact = recipe.weights == "ternary" and self._source.is_ternary(name)
+        fitted = self._fitted(name)
         for rows in self._source.slabs(name):
             stored = self._source.integers(name, rows)
             if stored is not None and (exact or fits(*stored, layout, block)):
@@ -192,7 +196,10 @@ class WeightStore:
                 yield encode_integers(*stored, layout, block)
                 continue
             weights = self._source.rows(name, rows)
-            packed = quantise_rows(weights, recipe.weights, block, recipe.method)
+            if fitted is None:
+                packed = quantise_rows(weights, recipe.weights, block, recipe.method)
+            else:
+                packed = slab(fitted, rows)
             difference = layout.unpack(packed) - weights
             damage.error += float(np.vdot(difference, difference))
             damage.energy += float(np.vdot(weights, weights))

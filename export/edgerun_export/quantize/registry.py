@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.discovery import entries
+from edgerun.errors import UnsupportedError
 from edgerun.formats import format_named
 from edgerun.formats.base import BlockFormat, PackedWeight
-from edgerun_export.quantize.method import Method
+from edgerun_export.quantize.method import Inputs, Method
 
 F32 = NDArray[np.float32]
-USUAL = "rtn"
+USUAL = "mse"
 
 
 @cache
@@ -21,8 +22,33 @@ def _methods() -> dict[str, Method]:
     return entries("edgerun_export.quantize", "METHOD")
 
 
+def usual_method(format_name: str) -> str:
+    """Name of the method that makes a format unless another is asked for."""
+    usual = (name for name, each in _methods().items() if format_name in each.usual_for)
+    return next(usual, USUAL)
+
+
+def method_for(format_name: str, name: str | None = None) -> Method:
+    """Returns a method, or the usual one of a format.
+
+    Raises:
+        UnsupportedError: it cannot make that format.
+    """
+    name = name or usual_method(format_name)
+    method = _methods()[name]
+    if method.formats and format_name not in method.formats:
+        raise UnsupportedError(
+            f"--method {name} makes {', '.join(method.formats)}, and not {format_name}"
+        )
+    return method
+
+
 def quantise_rows(
-    rows: F32, format_name: str, block: int, method: str | None = None
+    rows: F32,
+    format_name: str,
+    block: int,
+    method: str | None = None,
+    inputs: Inputs | None = None,
 ) -> PackedWeight:
     """Quantises float32 ``[n, K]`` to a block-wise format; K need not be a multiple of ``block``.
 
@@ -31,13 +57,13 @@ def quantise_rows(
         format_name: a format.
         block: weights that share a scale.
         method: name of a method; None for the usual one.
+        inputs: what is known of the matrix's inputs, if the method needs it.
 
     Raises:
-        UnsupportedError: no such format.
+        UnsupportedError: no such format, or none that the method makes.
     """
-    usual = (name for name, each in _methods().items() if format_name in each.usual_for)
-    chosen = _methods()[method or next(usual, USUAL)]
-    return chosen.quantise(rows, block_layout(format_name), block)
+    layout = block_layout(format_name)
+    return method_for(format_name, method).fit(rows, layout, block, inputs)
 
 
 def block_layout(format_name: str) -> BlockFormat:

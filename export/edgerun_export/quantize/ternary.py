@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 from edgerun.formats.base import BlockFormat, PackedWeight
 from edgerun_export.quantize.blocks import encode, padded
-from edgerun_export.quantize.method import Method
+from edgerun_export.quantize.method import Inputs, Method
 
 F32 = NDArray[np.float32]
 
 
-def fit(rows: F32, layout: BlockFormat, block: int) -> PackedWeight:
+def fit(rows: F32, layout: BlockFormat, block: int, inputs: Inputs | None) -> PackedWeight:
     """Finds the ternary values and scales with the least squared error in every group.
 
     With the t largest magnitudes of a group kept, the best scale is their mean and the error falls

@@ -46,11 +46,21 @@ def forward(spec: DecoderSpec, weights: Weights, ids: NDArray[np.int64]) -> F32:
         weights: its tensors.
         ids: token ids ``[tokens]``.
     """
-    hidden = np.concatenate(
+    hidden = embedded(spec, weights, ids)
+    for layer in range(spec.num_layers):
+        hidden = Layer(spec, weights, layer).run(hidden)
+    return predicted(spec, weights, hidden)
+
+
+def embedded(spec: DecoderSpec, weights: Weights, ids: NDArray[np.int64]) -> F32:
+    """What the first layer gets, ``[tokens, hidden_size]``."""
+    return np.concatenate(
         [weights.rows(spec.embedding_weight, slice(i, i + 1)) for i in map(int, ids)]
     )
-    for layer in range(spec.num_layers):
-        hidden = _Layer(spec, weights, layer).run(hidden)
+
+
+def predicted(spec: DecoderSpec, weights: Weights, hidden: F32) -> F32:
+    """Logits ``[tokens, vocab]`` of what the last layer gives."""
     hidden = _norm(hidden, weights.vector(spec.final_norm_weight), spec.norm_eps)
     starts = range(0, spec.vocab_size, _HEAD_ROWS)
     parts = [slice(at, min(at + _HEAD_ROWS, spec.vocab_size)) for at in starts]
@@ -58,17 +68,32 @@ def forward(spec: DecoderSpec, weights: Weights, ids: NDArray[np.int64]) -> F32:
     return np.concatenate([hidden @ weights.rows(head, part).T for part in parts], axis=1)
 
 
-class _Layer:
+class Observer:
+    """Is told what comes by in a layer; this one takes no notice."""
+
+    def residual(self, hidden: F32 | None) -> None:
+        """What the next part's last projection is added to; None if it is not, as it is."""
+
+    def projection(self, projection: Projection, value: F32) -> None:
+        """The input ``[tokens, K]`` of a projection."""
+
+
+class Layer:
     """The parts of a decoder layer."""
 
-    def __init__(self, spec: DecoderSpec, weights: Weights, layer: int) -> None:
+    def __init__(
+        self, spec: DecoderSpec, weights: Weights, layer: int, observer: Observer | None = None
+    ) -> None:
         self._spec, self._weights, self._layer = spec, weights, layer
+        self._observer = observer or Observer()
         self._prefix = f"model.layers.{layer}"
 
     def run(self, hidden: F32) -> F32:
         """Adds attention and feed-forward part to ``[tokens, hidden_size]``."""
         spec = self._spec
+        self._observer.residual(hidden)
         hidden = hidden + self._attention(self._norm(hidden, spec.input_norm))
+        self._observer.residual(hidden if spec.router(self._layer) is None else None)
         return hidden + self._feed_forward(self._norm(hidden, spec.post_attention_norm))
 
     def _attention(self, hidden: F32) -> F32:
@@ -108,6 +133,7 @@ class _Layer:
         return self._linear(gated, projections["down_proj"])
 
     def _linear(self, value: F32, projection: Projection) -> F32:
+        self._observer.projection(projection, value)
         name = f"{self._prefix}.{projection.path}"
         result = value @ self._weights.matrix(f"{name}.weight").T
         return result + self._weights.vector(f"{name}.bias") if projection.bias else result

@@ -7,10 +7,12 @@ from numpy.typing import NDArray
 
 from edgerun.formats.base import BlockFormat, PackedWeight
 from edgerun_export.quantize.blocks import encode, padded
-from edgerun_export.quantize.method import Method
+from edgerun_export.quantize.method import Inputs, Method
 
 
-def quantise(rows: NDArray[np.float32], layout: BlockFormat, block: int) -> PackedWeight:
+def quantise(
+    rows: NDArray[np.float32], layout: BlockFormat, block: int, inputs: Inputs | None
+) -> PackedWeight:
     blocks = padded(rows, block).reshape(len(rows), -1, block)
     return encode(rows, np.abs(blocks).max(axis=-1) / np.float32(layout.high), layout, block)
 

@@ -1,0 +1,123 @@
+"""Fitted projections on disk, a file a layer, so that an export that was stopped can go on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgerun.errors import StorageError
+from edgerun.formats.base import PackedWeight
+
+_KEY, _ABOUT = "key.json", "about"
+
+
+class FittedLayers:
+    """What calibration made, by the names of tensors.
+
+    Args:
+        folder: where the files lie; made if need be, emptied if it is of something else.
+        key: what the work depends on, but for the weights.
+    """
+
+    def __init__(self, folder: Path, key: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self._text = json.dumps(key, sort_keys=True)
+        self._layers: dict[str, int] = {}
+        self._latest: tuple[int, dict[str, PackedWeight]] | None = None
+        self.resumed = 0
+        try:
+            self._prepare()
+        except OSError as error:
+            raise StorageError(f"cannot write '{folder}': {error.strerror}") from error
+
+    def _prepare(self) -> None:
+        key = self._folder / _KEY
+        if self._folder.exists() and (
+            not key.is_file() or key.read_text(encoding="utf-8") != self._text
+        ):
+            shutil.rmtree(self._folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        key.write_text(self._text, encoding="utf-8")
+
+    def load(self, layer: int, digest: str) -> dict[str, PackedWeight] | None:
+        """What was made of a layer, if it is there and was made of the same weights."""
+        made = self._read(layer, digest)
+        if made is not None:
+            self.resumed += 1
+            self._remember(layer, made)
+        return made
+
+    def save(self, layer: int, digest: str, made: Mapping[str, PackedWeight]) -> None:
+        """Stores what was made of a layer whose weights have a digest.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        about: dict[str, Any] = {"digest": digest, "tensors": {}}
+        for name, packed in made.items():
+            about["tensors"][name] = [packed.format, *packed.shape, packed.block]
+            arrays[f"{name}.codes"], arrays[f"{name}.scales"] = packed.codes, packed.scales
+        arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        draft = self._file(layer).with_suffix(".part")
+        try:
+            with draft.open("wb") as file:
+                np.savez(file, allow_pickle=False, **arrays)
+            os.replace(draft, self._file(layer))
+        except OSError as error:
+            raise StorageError(f"cannot write '{draft}': {error.strerror}") from error
+        self._remember(layer, dict(made))
+
+    def packed(self, name: str) -> PackedWeight | None:
+        """A fitted projection; None for one that is made of its weights alone."""
+        layer = self._layers.get(name)
+        if layer is None:
+            return None
+        if self._latest is None or self._latest[0] != layer:
+            made = self._read(layer, None)
+            assert made is not None, "it was written or read before"
+            self._latest = layer, made
+        return self._latest[1][name]
+
+    def remove(self) -> None:
+        """Removes the files, when the bundle is complete."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _remember(self, layer: int, made: dict[str, PackedWeight]) -> None:
+        self._layers |= dict.fromkeys(made, layer)
+        self._latest = layer, made
+
+    def _file(self, layer: int) -> Path:
+        return self._folder / f"layer-{layer:04d}.npz"
+
+    def _read(self, layer: int, digest: str | None) -> dict[str, PackedWeight] | None:
+        """None if there is no such file, if it is broken, or made of other weights."""
+        try:
+            with np.load(self._file(layer), allow_pickle=False) as file:
+                about = json.loads(file[_ABOUT].tobytes())
+                if digest is not None and about["digest"] != digest:
+                    return None
+                return {
+                    name: PackedWeight(
+                        kind, (n, k), block, file[f"{name}.codes"], file[f"{name}.scales"]
+                    )
+                    for name, (kind, n, k, block) in about["tensors"].items()
+                }
+        except (OSError, ValueError, KeyError, EOFError):
+            return None
+
+
+def digest(arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
+    """SHA-256 of arrays with their names."""
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        total.update(name.encode())
+        total.update(np.ascontiguousarray(arrays[name]).data)
+    return total.hexdigest()

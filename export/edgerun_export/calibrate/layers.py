@@ -1,0 +1,310 @@
+"""Fits the projections of a decoder, layer by layer, to the inputs that they will get."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.errors import CheckpointError
+from edgerun.formats.base import PackedWeight
+from edgerun_export.architectures import Projection
+from edgerun_export.calibrate.fitted import FittedLayers, digest
+from edgerun_export.calibrate.moments import Moments
+from edgerun_export.calibrate.taps import Group, LayerWeights, observe, stages
+from edgerun_export.calibrate.text import CalibrationText
+from edgerun_export.quantize import block_layout, fits, method_for, quantise_rows
+from edgerun_export.quantize.method import Inputs, Needs
+from edgerun_export.recipe import Recipe
+from edgerun_export.source.weights import SourceWeights
+from edgerun_export.verify.numpy_model import Layer, embedded, predicted
+
+F32 = NDArray[np.float32]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_CHUNKS = 8  # of windows, whatever the number of threads, so that sums are the same
+_FEW_TOKENS = 64  # an expert that saw fewer is mentioned
+_MOMENTS_BYTES = 1 << 29  # of sums that are made in one pass over the windows
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """How well text is predicted that weights were not fitted to.
+
+    Attributes:
+        tokens: that were predicted.
+        source_bits_per_byte: by the source's weights.
+        bits_per_byte: by quantised ones, with the source's embedding and head.
+    """
+
+    tokens: int
+    source_bits_per_byte: float
+    bits_per_byte: float
+
+
+class LayerFitter:
+    """Quantises projections with the methods of a recipe.
+
+    Activations go through the layers that are quantised already, and beside them through those of
+    the source where a method needs that. One layer's weights are in memory.
+
+    Args:
+        source: the weights.
+        recipe: formats and methods.
+        text: what calibrates.
+        store: where fitted layers go to.
+        threads: how many work; results do not depend on it.
+        progress: called with the fraction done.
+    """
+
+    def __init__(
+        self,
+        source: SourceWeights,
+        recipe: Recipe,
+        text: CalibrationText,
+        store: FittedLayers,
+        threads: int,
+        progress: Callable[[float], None] = lambda fraction: None,
+    ) -> None:
+        self._source, self._recipe, self._text, self._store = source, recipe, text, store
+        self._spec = source.spec
+        self._threads = threads
+        self._progress = progress
+        self._shapes = self._spec.tensors()
+        self.starved: list[str] = []
+
+    def run(self) -> HeldOut | None:
+        """Fits all layers; results are in the store.
+
+        Returns:
+            what it cost, if any text was held out.
+
+        Raises:
+            CheckpointError: a layer computes what is no number.
+            StorageError: the store cannot be written.
+        """
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(self._threads) as pool:
+            self._pool = pool
+            self._begin()
+            for layer in range(self._spec.num_layers):
+                self._layer(layer)
+                self._progress((layer + 1) / self._spec.num_layers)
+            return self._held_out()
+
+    def _begin(self) -> None:
+        windows = [*self._text.windows, *self._text.held_out]
+        self._fitted_windows = len(self._text.windows)
+        used, places = np.unique(np.array(windows), return_inverse=True)
+        rows = embedded(self._spec, self._source, used)
+        self._hidden = [rows[place] for place in places.reshape(len(windows), -1)]
+        needs = [
+            self._needs(layer, projection)
+            for layer in range(self._spec.num_layers)
+            for projection in self._spec.projections(layer)
+        ]
+        first = 0 if max(needs) >= Needs.SOURCE else self._fitted_windows
+        self._source_hidden = dict(enumerate(self._hidden[first:], first))
+
+    def _needs(self, layer: int, projection: Projection) -> Needs:
+        kind = self._recipe.tensor(f"model.layers.{layer}.{projection.path}")
+        if kind.weights == "fp32":
+            return Needs.ROWS
+        return method_for(kind.weights, kind.method).needs
+
+    def _layer(self, layer: int) -> None:
+        prefix = f"model.layers.{layer}."
+        tensors = {
+            name: self._source.matrix(name) if len(shape) == 2 else self._source.vector(name)
+            for name, shape in self._shapes.items()
+            if name.startswith(prefix)
+        }
+        own = digest(tensors)
+        source = LayerWeights(tensors)
+        del tensors
+        quantised = source.copy()
+        made = self._store.load(layer, own)
+        if made is None:
+            made = {}
+            for stage in stages(self._spec, layer):
+                for groups in self._batches(layer, stage):
+                    made |= self._fit(layer, groups, source, quantised)
+            self._store.save(layer, own, made)
+        else:
+            for name, packed in made.items():
+                quantised.replace(name, block_layout(packed.format).unpack(packed))
+        self._advance(layer, source, quantised)
+
+    def _batches(self, layer: int, stage: Sequence[Group]) -> Iterator[list[Group]]:
+        """Groups whose sums fit into memory together."""
+        batch: list[Group] = []
+        used = 0
+        for group in stage:
+            size = 8 * group[0].in_features ** 2 * (_CHUNKS if len(stage) == 1 else 2)
+            if batch and used + size > _MOMENTS_BYTES:
+                yield batch
+                batch, used = [], 0
+            batch.append(group)
+            used += size
+        yield batch
+
+    def _fit(
+        self, layer: int, groups: Sequence[Group], source: LayerWeights, quantised: LayerWeights
+    ) -> dict[str, PackedWeight]:
+        names = {
+            projection: f"model.layers.{layer}.{projection.path}.weight"
+            for group in groups
+            for projection in group
+        }
+        fitted = [projection for projection, name in names.items() if self._is_fitted(name)]
+        groups = [group for group in groups if any(each in fitted for each in group)]
+        if not groups:
+            return {}
+        moments = self._moments(layer, groups, source, quantised)
+        inputs = {
+            projection: (moments[group[0].path], names[projection])
+            for group in groups
+            for projection in group
+            if projection in fitted
+        }
+        packed = self._in_order(lambda item: self._quantised(*item, source), list(inputs.values()))
+        made = {names[projection]: each for projection, each in zip(inputs, packed, strict=True)}
+        for name, each in made.items():
+            quantised.replace(name, block_layout(each.format).unpack(each))
+        return made
+
+    def _is_fitted(self, name: str) -> bool:
+        """Whether a projection has a block format, and integers of the source do not fit it."""
+        kind = self._recipe.tensor(name.removesuffix(".weight"))
+        if kind.weights == "fp32":
+            return False
+        stored = self._source.integers(name, slice(None))
+        layout = block_layout(kind.weights)
+        return stored is None or not fits(*stored, layout, kind.group_size)
+
+    def _quantised(self, inputs: Inputs, name: str, source: LayerWeights) -> PackedWeight:
+        kind = self._recipe.tensor(name.removesuffix(".weight"))
+        rows = source.matrix(name)
+        return quantise_rows(rows, kind.weights, kind.group_size, kind.method, inputs)
+
+    def _moments(
+        self, layer: int, groups: Sequence[Group], source: LayerWeights, quantised: LayerWeights
+    ) -> dict[str, Inputs]:
+        """What comes to groups, by the path of the first projection of each."""
+        needs = {group[0].path: max(self._needs(layer, each) for each in group) for group in groups}
+
+        def over(windows: Iterable[int]) -> dict[str, Moments]:
+            sums = {path: Moments(need) for path, need in needs.items()}
+            for window in windows:
+                self._observe(layer, window, groups, sums, (source, quantised))
+            return sums
+
+        total = {path: Moments(need) for path, need in needs.items()}
+        chunks = np.array_split(np.arange(self._fitted_windows), _CHUNKS)
+        for sums in self._in_order(over, [chunk.tolist() for chunk in chunks if len(chunk)]):
+            for path, moments in sums.items():
+                total[path].merge(moments)
+        for path, moments in total.items():
+            if moments.tokens < _FEW_TOKENS:
+                self.starved.append(f"layers.{layer}.{path}")
+        return {group[0].path: total[group[0].path].means(group[0].in_features) for group in groups}
+
+    def _observe(
+        self,
+        layer: int,
+        window: int,
+        groups: Sequence[Group],
+        sums: dict[str, Moments],
+        weights: tuple[LayerWeights, LayerWeights],
+    ) -> None:
+        source, quantised = weights
+        seen = observe(self._spec, quantised, layer, self._hidden[window], groups)
+        needs = max(self._needs(layer, each) for group in groups for each in group)
+        beside = None
+        if needs >= Needs.SOURCE and not self._is_expert(layer, groups[0][0]):
+            beside = observe(self._spec, source, layer, self._source_hidden[window], groups)
+        for path, value in seen.inputs.items():
+            _check_finite(value, layer, f"before {path}", window)
+            if beside is None:
+                sums[path].add(value)
+                continue
+            strayed = None
+            if path in seen.residuals:
+                strayed = beside.residuals[path] - seen.residuals[path]
+            sums[path].add(value, beside.inputs[path], strayed)
+
+    def _is_expert(self, layer: int, projection: Projection) -> bool:
+        """Whether other tokens may come to a projection than in the source."""
+        attention = {each.path for each in self._spec.attention().values()}
+        return self._spec.router(layer) is not None and projection.path not in attention
+
+    def _advance(self, layer: int, source: LayerWeights, quantised: LayerWeights) -> None:
+        """Takes all windows through a layer."""
+
+        def through(weights: LayerWeights, what: str) -> Callable[[tuple[int, F32]], F32]:
+            def run(item: tuple[int, F32]) -> F32:
+                window, hidden = item
+                after = Layer(self._spec, weights, layer).run(hidden)
+                _check_finite(after, layer, what, window)
+                return after
+
+            return run
+
+        run = through(source, "of the source")
+        after = self._in_order(run, list(self._source_hidden.items()))
+        self._source_hidden = dict(zip(self._source_hidden, after, strict=True))
+        run = through(quantised, "with quantised weights")
+        self._hidden = list(self._in_order(run, list(enumerate(self._hidden))))
+
+    def _held_out(self) -> HeldOut | None:
+        text, count = self._text, len(self._text.held_out)
+        if not count:
+            return None
+        nats = [0.0, 0.0]
+        for at, ids in enumerate(text.held_out, self._fitted_windows):
+            for place, hidden in enumerate((self._source_hidden[at], self._hidden[at])):
+                nats[place] += surprise(predicted(self._spec, self._source, hidden), ids)
+        bits = [total / math.log(2) / text.held_out_bytes for total in nats]
+        return HeldOut(count * (text.held_out.shape[1] - 1), *bits)
+
+    def _in_order(
+        self, function: Callable[[Item], Result], items: Sequence[Item]
+    ) -> Iterator[Result]:
+        """Results in the order of the items, as many at work as there are threads."""
+        waiting: deque[Future[Result]] = deque()
+        for item in items:
+            if len(waiting) == self._threads:
+                yield waiting.popleft().result()
+            waiting.append(self._pool.submit(_quietly, function, item))
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _quietly(function: Callable[[Item], Result], item: Item) -> Result:
+    """Calls without NumPy's warnings; what is no number is looked for."""
+    with np.errstate(all="ignore"):
+        return function(item)
+
+
+def _check_finite(values: F32, layer: int, where: str, window: int) -> None:
+    if not np.isfinite(values).all():
+        raise CheckpointError(
+            f"layer {layer} {where} computes NaN or infinity on window {window} of the "
+            "calibration text; check the checkpoint, or calibrate with other text"
+        )
+
+
+def surprise(logits: F32, ids: NDArray[np.int64]) -> float:
+    """Sum of ``-ln p`` of ids ``[tokens]`` but the first, from logits ``[tokens, vocab]``."""
+    rows = logits[:-1]
+    highest = rows.max(axis=-1)
+    totals = np.log(np.exp(rows - highest[:, None]).sum(axis=-1, dtype=np.float64))
+    chosen = rows[np.arange(len(rows)), ids[1:]]
+    return float((totals + highest - chosen).sum())

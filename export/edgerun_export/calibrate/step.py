@@ -1,0 +1,154 @@
+"""The step of an export in which weights are fitted to a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from edgerun._version import __version__
+from edgerun.errors import UnsupportedError
+from edgerun.kernels.host.cores import worker_threads
+from edgerun.model.text.tokenizer import Tokenizer
+from edgerun_export.architectures import DecoderSpec
+from edgerun_export.calibrate.fitted import FittedLayers
+from edgerun_export.calibrate.layers import LayerFitter
+from edgerun_export.calibrate.text import WINDOW_TOKENS, WINDOWS, read_calibration
+from edgerun_export.quantize import method_for
+from edgerun_export.quantize.method import Needs
+from edgerun_export.recipe import Recipe, TensorRecipe
+from edgerun_export.source.weights import SourceWeights
+
+USUAL_METHOD = "residual"
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationOptions:
+    """What weights are fitted to.
+
+    Attributes:
+        texts: UTF-8 files; none for an export without calibration.
+        windows: pieces of text, of all files together.
+        tokens: length of each.
+        threads: how many work; None for one a core.
+    """
+
+    texts: tuple[Path, ...] = ()
+    windows: int = WINDOWS
+    tokens: int = WINDOW_TOKENS
+    threads: int | None = None
+
+
+@dataclass(slots=True)
+class Calibrated:
+    """What came of it.
+
+    Attributes:
+        fitted: the projections.
+        quality: for the manifest.
+        warnings: what a user should know.
+    """
+
+    fitted: FittedLayers
+    quality: dict[str, Any]
+    warnings: list[str] = field(default_factory=list)
+
+
+def with_methods(recipe: Recipe, source: SourceWeights, *, calibrates: bool) -> Recipe:
+    """The recipe with the methods that it is made by, and checks of them.
+
+    Raises:
+        UnsupportedError: a method needs a text and there is none, cannot make its format, or
+            would round what needs no rounding.
+    """
+    kinds = list(_kinds(recipe, source.spec))
+    for kind in kinds:
+        _check_method(kind, source, calibrates=calibrates)
+    if not calibrates:
+        return recipe
+    if all(kind.weights == "fp32" for kind in kinds):
+        raise UnsupportedError("--calibrate: nothing is rounded with --weights fp32; leave it out")
+    _check_rounds(source, "--calibrate")
+
+    def filled(kind: TensorRecipe) -> TensorRecipe:
+        named = kind.method or kind.weights == "fp32"
+        return kind if named else replace(kind, method=USUAL_METHOD)
+
+    tensors = {module: filled(kind) for module, kind in recipe.tensors.items()}
+    method = recipe.method or (None if recipe.weights == "fp32" else USUAL_METHOD)
+    return replace(recipe, method=method, tensors=tensors)
+
+
+def calibrate(
+    source: SourceWeights,
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    options: CalibrationOptions,
+    folder: Path,
+    progress: Callable[[float], None],
+) -> Calibrated:
+    """Fits all projections to a text; what a stopped export left in ``folder`` is used.
+
+    Raises:
+        InputError: a text cannot be used.
+        CheckpointError: the model computes what is no number.
+        StorageError: the folder cannot be written.
+    """
+    tokens = min(options.tokens, source.spec.context_length)
+    text = read_calibration(options.texts, tokenizer, options.windows, tokens)
+    key = {"version": __version__, "recipe": recipe.as_dict(), "text": text.as_dict()}
+    fitted = FittedLayers(folder, key)
+    fitter = LayerFitter(source, recipe, text, fitted, worker_threads(options.threads), progress)
+    held_out = fitter.run()
+    quality: dict[str, Any] = text.as_dict()
+    if held_out is not None:
+        figures = asdict(held_out)
+        quality["held_out"] = {
+            name: float(f"{value:.5g}") if isinstance(value, float) else value
+            for name, value in figures.items()
+        }
+    return Calibrated(fitted, quality, _warnings(fitter, options, len(text.windows)))
+
+
+def _warnings(fitter: LayerFitter, options: CalibrationOptions, windows: int) -> list[str]:
+    warnings = []
+    if windows < options.windows:
+        warnings.append(
+            f"the calibration text has {windows} of the {options.windows} windows of text that "
+            "were asked for; more text makes better weights"
+        )
+    if fitter.starved:
+        warnings.append(
+            f"hardly any token of the calibration text came to {len(fitter.starved)} projections, "
+            f"first {fitter.starved[0]}; these are rounded much as without calibration"
+        )
+    return warnings
+
+
+def _kinds(recipe: Recipe, spec: DecoderSpec) -> Iterator[TensorRecipe]:
+    """How the projections are stored."""
+    for layer in range(spec.num_layers):
+        for projection in spec.projections(layer):
+            yield recipe.tensor(f"model.layers.{layer}.{projection.path}")
+
+
+def _check_method(kind: TensorRecipe, source: SourceWeights, *, calibrates: bool) -> None:
+    if kind.weights == "fp32":
+        return
+    method = method_for(kind.weights, kind.method)
+    if method.needs > Needs.ROWS:
+        _check_rounds(source, f"--method {kind.method}")
+        if not calibrates:
+            raise UnsupportedError(
+                f"--method {kind.method} fits weights to the inputs that they get in a text; give "
+                "one with --calibrate FILE"
+            )
+
+
+def _check_rounds(source: SourceWeights, option: str) -> None:
+    if source.natively_ternary():
+        raise UnsupportedError(
+            f"{option}: the projections of this model are ternary already, and kept as they are; "
+            "there is nothing to fit, so leave it out"
+        )

@@ -1,0 +1,109 @@
+"""Runs a layer as far as some projections, to see what comes to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun_export.architectures import DecoderSpec, Projection
+from edgerun_export.verify.numpy_model import Layer, Observer
+
+F32 = NDArray[np.float32]
+# Projections that read the same values.
+Group: TypeAlias = tuple[Projection, ...]
+_TO_RESIDUAL = ("o_proj", "down_proj")
+
+
+class LayerWeights:
+    """The tensors of one layer in memory, by Hugging Face name."""
+
+    def __init__(self, tensors: Mapping[str, F32]) -> None:
+        self._tensors = dict(tensors)
+
+    def vector(self, name: str) -> F32:
+        return self._tensors[name]
+
+    def matrix(self, name: str) -> F32:
+        return self._tensors[name]
+
+    def head_name(self) -> str:
+        raise KeyError("a layer has no head")
+
+    def rows(self, name: str, rows: slice) -> F32:
+        return self._tensors[name][rows]
+
+    def replace(self, name: str, value: F32) -> None:
+        """Gives a tensor other values."""
+        self._tensors[name] = value
+
+    def copy(self) -> LayerWeights:
+        """Another of the same tensors, in which others can be put."""
+        return LayerWeights(self._tensors)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What came to projections.
+
+    Attributes:
+        inputs: float32 ``[tokens, K]`` by the path of the projection.
+        residuals: what the output of a projection is added to, ``[tokens, N]``, where it is.
+    """
+
+    inputs: dict[str, F32] = field(default_factory=dict)
+    residuals: dict[str, F32] = field(default_factory=dict)
+
+
+def stages(spec: DecoderSpec, layer: int) -> list[list[Group]]:
+    """Projections of a layer in the order in which each depends on those before only."""
+    attention = spec.attention()
+    query = tuple(attention[name] for name in ("q_proj", "k_proj", "v_proj"))
+    networks = spec.feed_forward(layer)
+    return [
+        [query],
+        [(attention["o_proj"],)],
+        [(network["gate_proj"], network["up_proj"]) for network in networks],
+        [(network["down_proj"],) for network in networks],
+    ]
+
+
+def observe(
+    spec: DecoderSpec, weights: LayerWeights, layer: int, hidden: F32, groups: Sequence[Group]
+) -> Seen:
+    """Runs a layer on one sequence ``[tokens, hidden_size]`` until all groups had their input.
+
+    Experts that no token goes to see nothing.
+    """
+    tap = _Tap([group[0].path for group in groups])
+    with suppress(_AllSeen):
+        Layer(spec, weights, layer, tap).run(hidden)
+    return tap.seen
+
+
+class _AllSeen(Exception):  # noqa: N818 - what ends a run, and not a defect
+    """Everything that was waited for came by."""
+
+
+class _Tap(Observer):
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.seen = Seen()
+        self._awaited = set(paths)
+        self._residual: F32 | None = None
+
+    def residual(self, hidden: F32 | None) -> None:
+        self._residual = hidden
+
+    def projection(self, projection: Projection, value: F32) -> None:
+        if projection.path not in self._awaited:
+            return
+        self._awaited.remove(projection.path)
+        self.seen.inputs[projection.path] = value
+        if projection.name in _TO_RESIDUAL and self._residual is not None:
+            self.seen.residuals[projection.path] = self._residual
+        if not self._awaited:
+            raise _AllSeen

@@ -1,0 +1,32 @@
+"""GPTAQ: GPTQ towards what the source's layer gives from the source's inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.formats.base import BlockFormat, PackedWeight
+from edgerun_export.quantize.blocks import pack
+from edgerun_export.quantize.hessian import corrected, damped, importance, rounded_in_turn
+from edgerun_export.quantize.method import Inputs, Method, Needs
+from edgerun_export.quantize.mse import searched_scales
+
+F32 = NDArray[np.float32]
+
+
+def fit(rows: F32, layout: BlockFormat, block: int, inputs: Inputs | None) -> PackedWeight:
+    """Quantises float32 ``[n, K]`` (Li et al. 2025).
+
+    Their term of ``X_source - X`` is put into the weights before the first column is rounded,
+    which minimises the same error: given the columns that are rounded, the others are the least
+    squares solution of the whole problem.
+    """
+    assert inputs is not None
+    hessian = damped(inputs, block)
+    target = corrected(rows, inputs, hessian, block, residual=False)
+    scales = searched_scales(target, layout, block, importance(hessian))
+    codes = rounded_in_turn(target, hessian, scales, layout)
+    return pack(codes, scales, layout, block, rows.shape[1])
+
+
+METHOD = Method(fit, Needs.SOURCE)

@@ -1,0 +1,38 @@
+"""The folder that a bundle goes to, and what must not be lost there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgerun.errors import InputError
+from edgerun_export.bundle_files import BUNDLE_FILES, foreign_entries, listed_files
+
+
+def resumable(out: Path) -> Path:
+    """Where calibration keeps layers that are done, until the bundle is."""
+    out = out.resolve()
+    return out.parent / f".{out.name}.edgerun-calibration"
+
+
+def protect(out: Path, source: str | Path) -> None:
+    """Refuses to replace what no export wrote: ``--force`` with a wrong folder would delete it.
+
+    Raises:
+        InputError: ``out`` holds the source, files without a manifest, or files of the user's with
+            names that a bundle needs.
+    """
+    if not out.is_dir() or not any(out.iterdir()):
+        return
+    if out.resolve() in (Path(source).resolve(), *Path(source).resolve().parents):
+        raise InputError(f"'{out}' holds the checkpoint '{source}'; choose another output")
+    if listed_files(out) is None:
+        raise InputError(
+            f"'{out}' is no bundle, so --force does not replace it; choose another output, "
+            "or delete it yourself"
+        )
+    clashes = sorted(BUNDLE_FILES.intersection(foreign_entries(out)))
+    if clashes:
+        raise InputError(
+            f"'{out}' holds '{clashes[0]}', which its manifest does not list and a bundle may need "
+            "the name of; move it away, or choose another output"
+        )

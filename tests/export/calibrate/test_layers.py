@@ -1,0 +1,255 @@
+"""Weights fitted layer by layer."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.calibrate.fitted import FittedLayers
+from edgerun_export.calibrate.layers import LayerFitter
+from edgerun_export.calibrate.moments import Moments
+from edgerun_export.calibrate.step import CalibrationOptions, with_methods
+from edgerun_export.calibrate.taps import LayerWeights, observe, stages
+from edgerun_export.calibrate.text import CalibrationText
+from edgerun_export.pipeline import ExportOptions, export
+from edgerun_export.quantize import block_layout
+from edgerun_export.quantize.method import Needs
+from edgerun_export.recipe import make_recipe
+from edgerun_export.rules import with_rules
+from edgerun_export.verify.bundle_weights import BundleWeights
+from edgerun_export.verify.numpy_model import forward
+
+KEY = {"of": "tests"}
+
+
+def text_of(spec, windows=6, tokens=24, held_out=1, seed=0):
+    ids = np.random.default_rng(seed).integers(0, spec.vocab_size, (windows + held_out, tokens))
+    return CalibrationText(("text",), ids[:windows], ids[windows:], 100)
+
+
+def fitted(source, folder, recipe, threads=1, **options):
+    store = FittedLayers(folder, KEY)
+    fitter = LayerFitter(source, recipe, text_of(source.spec), store, threads, **options)
+    fitter.run()
+    return store, fitter
+
+
+def contents(store, spec):
+    names = [
+        f"model.layers.{layer}.{projection.path}.weight"
+        for layer in range(spec.num_layers)
+        for projection in spec.projections(layer)
+    ]
+    found = {name: store.packed(name) for name in names}
+    return {
+        name: (packed.codes.tobytes(), packed.scales.tobytes())
+        for name, packed in found.items()
+        if packed is not None
+    }
+
+
+def logits(source, store, ids):
+    """What the model computes with the weights that were fitted."""
+
+    class Replaced:
+        def __getattr__(self, name):
+            return getattr(source, name)
+
+        def matrix(self, name):
+            packed = store.packed(name)
+            return (
+                source.matrix(name)
+                if packed is None
+                else block_layout(packed.format).unpack(packed)
+            )
+
+    return forward(source.spec, Replaced(), ids)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt_oss"])
+def test_projections_see_what_a_pass_over_the_model_gives_them(name, golden, source_weights):
+    """The last stage's inputs times its weights are what the layer adds in the end."""
+    source = source_weights(golden(name))
+    spec = source.spec
+    names = [each for each in spec.tensors() if each.startswith("model.layers.0.")]
+    shapes = spec.tensors()
+    weights = LayerWeights(
+        {
+            each: source.matrix(each) if len(shapes[each]) == 2 else source.vector(each)
+            for each in names
+        }
+    )
+    hidden = np.random.default_rng(0).standard_normal((9, spec.hidden_size)).astype(np.float32)
+    seen = [observe(spec, weights, 0, hidden, groups) for groups in stages(spec, 0)]
+    paths = {projection.path for groups in stages(spec, 0) for (projection, *_) in groups}
+    assert {path for each in seen for path in each.inputs} <= paths
+    assert all(each.inputs for each in seen)
+    query, output = seen[0].inputs["self_attn.q_proj"], seen[1].inputs["self_attn.o_proj"]
+    assert query.shape == (9, spec.hidden_size)
+    assert output.shape == (9, spec.num_heads * spec.head_dim)
+    np.testing.assert_array_equal(seen[1].residuals["self_attn.o_proj"], hidden)
+    is_dense = spec.router(0) is None
+    assert bool(seen[3].residuals) is is_dense  # what experts add is weighed first
+
+
+def test_moments_are_means_over_all_tokens():
+    random = np.random.default_rng(0)
+    x, source = (random.standard_normal((30, 4)).astype(np.float32) for _ in range(2))
+    strayed = random.standard_normal((30, 3)).astype(np.float32)
+    whole, part, other = (Moments(Needs.SOURCE) for _ in range(3))
+    whole.add(x, source, strayed)
+    part.add(x[:10], source[:10], strayed[:10])
+    other.add(x[10:], source[10:], strayed[10:])
+    part.merge(other)
+    expected = {
+        "importance": np.square(x).mean(axis=0),
+        "hessian": x.T @ x / 30,
+        "drift": (source - x).T @ x / 30,
+        "residual": strayed.T @ x / 30,
+    }
+    for name, value in expected.items():
+        for moments in (whole, part):
+            np.testing.assert_allclose(getattr(moments.means(4), name), value, rtol=1e-5, atol=1e-6)
+    silent = Moments(Needs.HESSIAN).means(4)
+    assert not silent.hessian.any() and not silent.importance.any()
+
+
+@pytest.mark.parametrize("name", ["llama", "mixtral"])
+def test_threads_make_no_difference(name, golden, source_weights, tmp_path):
+    source = source_weights(golden(name))
+    recipe = make_recipe("int2", method="residual")
+    first, _ = fitted(source, tmp_path / "a", recipe, threads=1)
+    second, _ = fitted(source, tmp_path / "b", recipe, threads=2)
+    assert contents(first, source.spec) == contents(second, source.spec) != {}
+
+
+def test_methods_come_closer_to_the_source_in_the_order_of_what_they_know(
+    golden, source_weights, tmp_path
+):
+    source = source_weights(golden("llama"))
+    text = text_of(source.spec)
+    errors = {}
+    for method in ("rtn", "mse", "gptq", "gptaq", "residual"):
+        store, _ = fitted(source, tmp_path / method, make_recipe("int4", method=method))
+        errors[method] = sum(
+            float(np.square(logits(source, store, ids) - forward(source.spec, source, ids)).mean())
+            for ids in text.windows
+        )
+    assert errors["mse"] < errors["rtn"]
+    assert errors["gptq"] < 0.9 * errors["mse"]
+    assert errors["residual"] < errors["gptaq"] < errors["gptq"]
+
+
+def test_what_was_stopped_goes_on_where_it_was(golden, source_weights, tmp_path):
+    source = source_weights(golden("llama"))
+    recipe = make_recipe("int4", method="gptaq")
+    whole, _ = fitted(source, tmp_path / "whole", recipe)
+
+    def stop(fraction):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fitted(source, tmp_path / "parts", recipe, progress=stop)
+    rest, _ = fitted(source, tmp_path / "parts", recipe)
+    assert rest.resumed == 1
+    assert contents(rest, source.spec) == contents(whole, source.spec)
+
+
+def test_what_was_made_of_something_else_is_not_gone_on_with(golden, source_weights, tmp_path):
+    source = source_weights(golden("llama"))
+    recipe = make_recipe("int4", method="gptq")
+    fitted(source, tmp_path / "a", recipe)
+    again, _ = fitted(source, tmp_path / "a", recipe)
+    assert again.resumed == source.spec.num_layers
+    other, _ = fitted(source_weights(golden("llama-linear")), tmp_path / "a", recipe)
+    assert other.resumed == 0  # other weights
+    assert FittedLayers(tmp_path / "a", {"of": "others"}).load(0, "") is None
+    (tmp_path / "a" / "layer-0000.npz").write_bytes(b"broken")
+    mended, _ = fitted(source, tmp_path / "a", recipe)
+    assert mended.resumed == 0
+
+
+def test_a_layer_that_computes_no_numbers_is_named(golden, source_weights, tmp_path, monkeypatch):
+    source = source_weights(golden("llama"))
+    read = source.vector
+    name = "model.layers.1.input_layernorm.weight"
+    monkeypatch.setattr(
+        source, "vector", lambda each: read(each) * np.float32(1e38 if each == name else 1)
+    )
+    with pytest.raises(CheckpointError, match="layer 1 before self_attn.q_proj .* window 0"):
+        fitted(source, tmp_path, make_recipe("int4", method="gptq"))
+
+
+def test_experts_that_no_token_comes_to_are_mentioned(golden, source_weights, tmp_path):
+    source = source_weights(golden("mixtral"))
+    _, fitter = fitted(source, tmp_path, make_recipe("int4", method="gptq"))
+    assert fitter.starved
+    assert all("experts" in path for path in fitter.starved)
+
+
+def test_rules_have_their_own_methods(golden, source_weights, tmp_path):
+    source = source_weights(golden("llama"))
+    rules = ["*.down_proj=int8", "layers.0.*=fp32", "layers.1.self_attn.*=int4:16:rtn"]
+    recipe = with_rules(make_recipe("int2"), rules, source.spec)
+    recipe = with_methods(recipe, source, calibrates=True)
+    assert recipe.method == "residual"
+    assert recipe.tensor("model.layers.1.self_attn.q_proj").method == "rtn"
+    store, _ = fitted(source, tmp_path, recipe)
+    assert store.packed("model.layers.0.mlp.up_proj.weight") is None
+    assert store.packed("model.layers.1.mlp.down_proj.weight").format == "int8"
+    assert store.packed("model.layers.1.mlp.up_proj.weight").format == "int2"
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe", "calibrates", "message"),
+    [
+        ("llama", {"weights": "int4", "method": "gptq"}, False, "--method gptq fits .*--calibrate"),
+        ("llama", {"weights": "fp32"}, True, "nothing is rounded with --weights fp32"),
+        ("bitnet-packed", {"weights": "ternary", "method": "gptq"}, True, "ternary already"),
+        ("bitnet-packed", {"weights": "ternary"}, True, "--calibrate: .* ternary already"),
+    ],
+)
+def test_methods_that_cannot_be_are_refused(
+    name, recipe, calibrates, message, golden, source_weights
+):
+    with pytest.raises(UnsupportedError, match=message):
+        with_methods(make_recipe(**recipe), source_weights(golden(name)), calibrates=calibrates)
+
+
+def test_an_export_is_fitted_to_a_text_and_says_so(golden, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("Once upon a time there was a house. " * 400, encoding="utf-8")
+    options = ExportOptions(
+        weights="int4", calibration=CalibrationOptions((text,), windows=16, tokens=32, threads=1)
+    )
+    result = export(golden("llama").folder, tmp_path / "out", options)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["recipe"]["method"] == "residual"
+    calibration = manifest["quality"]["calibration"]
+    assert calibration["texts"] == ["text.txt"] and calibration["windows"] == 16
+    assert calibration["held_out"]["bits_per_byte"] > 0
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert result.warnings == []
+    # The files hold what was fitted, and not what rounding makes.
+    plain = export(golden("llama").folder, tmp_path / "plain", ExportOptions(weights="int4"))
+    name = "model.layers.1.mlp.down_proj.weight"
+    spec = golden("llama").spec
+    ours, rounded = (BundleWeights(each.folder, spec).matrix(name) for each in (result, plain))
+    assert not np.array_equal(ours, rounded)
+    assert np.abs(ours - rounded).max() < np.abs(rounded).max()
+
+
+def test_too_little_text_is_used_and_mentioned(golden, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("Once upon a time there was a house. " * 30, encoding="utf-8")
+    options = ExportOptions(calibration=CalibrationOptions((text,), windows=500, tokens=32))
+    (warning,) = export(golden("llama").folder, tmp_path / "out", options).warnings
+    assert "of the 500 windows" in warning
+
+
+def test_the_recipe_that_calibration_leaves_alone_is_the_one_it_was(golden, source_weights):
+    recipe = make_recipe("int4")
+    same = with_methods(recipe, source_weights(golden("llama")), calibrates=False)
+    assert same == replace(recipe)

@@ -1,0 +1,85 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgerun.errors import InputError
+from edgerun.model.text.tokenizer import Tokenizer
+from edgerun_export.calibrate.text import read_calibration
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    folder = GOLDEN / "llama"
+    return Tokenizer.from_json((folder / "tokenizer.json").read_text(encoding="utf-8"))
+
+
+def written(folder, name, text):
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_windows_come_evenly_from_all_texts_and_one_in_sixteen_is_held_out(tmp_path, tokenizer):
+    files = [written(tmp_path, f"{c}.txt", f"{c}bc de. " * 2000) for c in "xy"]
+    text = read_calibration(files, tokenizer, 32, 64)
+    assert text.names == ("x.txt", "y.txt")
+    assert text.windows.shape == (32, 64) and text.held_out.shape == (2, 64)
+    start = list(tokenizer.bos_ids)
+    assert all(window[: len(start)].tolist() == start for window in text.windows)
+    spelled = [tokenizer.decode(window.tolist()) for window in text.windows]
+    assert [sum(letter in each for each in spelled) for letter in "xy"] == [16, 16]
+    assert text.held_out_bytes == sum(
+        len(tokenizer.token_bytes(token)) for window in text.held_out for token in window[1:]
+    )
+
+
+def test_the_same_text_has_the_same_digest_and_another_has_another(tmp_path, tokenizer):
+    first, second = (
+        written(tmp_path, n, "Some words. " * count)
+        for n, count in (("a.txt", 500), ("b.txt", 501))
+    )
+    assert read_calibration([first], tokenizer, 4, 64).digest == (
+        read_calibration([first], tokenizer, 4, 64).digest
+    )
+    assert read_calibration([second], tokenizer, 5, 64).digest != (
+        read_calibration([first], tokenizer, 4, 64).digest
+    )
+
+
+def test_documents_end_at_their_separator(tmp_path, tokenizer):
+    document = "Once upon a time there was a cat. " * 3
+    both = written(tmp_path, "both.txt", f"{document}\n<|endoftext|>\n{document}")
+    ids = tokenizer.encode(document.strip(), bos=False)
+    text = read_calibration([both], tokenizer, 1, 2 * (len(ids) + len(tokenizer.bos_ids)))
+    start = list(tokenizer.bos_ids)
+    np.testing.assert_array_equal(
+        text.windows[0], (start + start + ids + start + ids)[: text.windows.shape[1]]
+    )
+
+
+def test_all_of_a_short_text_is_used(tmp_path, tokenizer):
+    text = read_calibration([written(tmp_path, "t.txt", "word " * 300)], tokenizer, 64, 64)
+    assert 0 < len(text.windows) < 64
+
+
+def test_bad_texts_are_refused_by_name(tmp_path, tokenizer):
+    short = written(tmp_path, "short.txt", "a few words")
+    with pytest.raises(InputError, match=r"short.txt has \d+ tokens, less than one calibration"):
+        read_calibration([short], tokenizer, 4, 64)
+    with pytest.raises(InputError, match=r"cannot read .*none.txt: No such file"):
+        read_calibration([tmp_path / "none.txt"], tokenizer, 4, 64)
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9 " * 100)
+    with pytest.raises(InputError, match=r"latin.txt is not UTF-8 text \(byte 3\)"):
+        read_calibration([tmp_path / "latin.txt"], tokenizer, 4, 64)
+
+
+def test_characters_without_tokens_are_refused(tmp_path, monkeypatch, tokenizer):
+    odd = written(tmp_path, "odd.txt", "some \u4e16 " * 100)
+    known = tokenizer.encode("some", bos=False)[0]
+    monkeypatch.setattr(tokenizer, "special_token", lambda role: "unk" if role == "unk" else "")
+    monkeypatch.setattr(tokenizer, "token_id", lambda text: known if text == "unk" else None)
+    with pytest.raises(InputError, match=r"has no tokens for some characters of .*odd.txt"):
+        read_calibration([odd], tokenizer, 4, 16)

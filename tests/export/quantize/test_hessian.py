@@ -1,0 +1,192 @@
+"""Methods that know how inputs hang together, against direct computations."""
+
+import numpy as np
+import pytest
+
+from edgerun_export.quantize import block_layout, quantise_rows
+from edgerun_export.quantize.hessian import (
+    corrected,
+    damped,
+    descended,
+    refitted,
+    rounded_in_turn,
+    weights,
+)
+from edgerun_export.quantize.method import Inputs
+from edgerun_export.quantize.mse import searched_scales
+
+FORMATS = ["ternary", "int2", "int4", "int8"]
+ROWS, COLUMNS, BLOCK = 8, 32, 16
+
+
+def problem(seed=0, columns=COLUMNS, tokens=200):
+    """Weights, and inputs that hang together."""
+    random = np.random.default_rng(seed)
+    mixed = random.standard_normal((tokens, columns)) @ random.standard_normal((columns, columns))
+    mixed *= random.uniform(0.2, 3, columns)
+    rows = random.standard_normal((ROWS, columns)).astype(np.float32)
+    return rows, mixed
+
+
+def inputs(x, source=None, residual=None):
+    count = len(x)
+    drift = None if source is None else (source - x).T @ x / count
+    strayed = None if residual is None else residual.T @ x / count
+    return Inputs((x * x).mean(axis=0), x.T @ x / count, drift, strayed)
+
+
+def loss(rows, packed, hessian):
+    error = block_layout(packed.format).unpack(packed) - rows
+    return float(np.einsum("nk,kl,nl->", error, hessian, error))
+
+
+def one_by_one(target, hessian, scales, layout, block):
+    """OBQ's update with an inverse of what is left after every column; O(K^4) in all."""
+    left = list(np.argsort(-np.diag(hessian), kind="stable"))
+    now, codes = target.copy(), np.zeros_like(target)
+    while left:
+        inverse = np.linalg.inv(hessian[np.ix_(left, left)])
+        column, others = left[0], left[1:]
+        scale = scales[:, column // block]
+        codes[:, column] = np.clip(np.rint(now[:, column] / scale), layout.low, layout.high)
+        error = (now[:, column] - codes[:, column] * scale) / inverse[0, 0]
+        now[:, others] -= error[:, None] * inverse[0, 1:]
+        left = others
+    return codes
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("seed", range(3))
+def test_gptq_finds_the_codes_of_the_direct_computation(name, seed):
+    rows, x = problem(seed)
+    layout, hessian = block_layout(name), damped(inputs(x), BLOCK)
+    target = weights(rows, BLOCK)
+    scales = searched_scales(target, layout, BLOCK)
+    expected = one_by_one(target, hessian, scales, layout, BLOCK)
+    np.testing.assert_array_equal(rounded_in_turn(target, hessian, scales, layout), expected)
+
+
+def test_columns_behind_the_first_panel_are_made_up_for_as_well():
+    rows, x = problem(columns=160, tokens=600)
+    layout, hessian = block_layout("int4"), damped(inputs(x), 32)
+    target = weights(rows, 32)
+    scales = searched_scales(target, layout, 32)
+    expected = one_by_one(target, hessian, scales, layout, 32)
+    np.testing.assert_array_equal(rounded_in_turn(target, hessian, scales, layout), expected)
+
+
+@pytest.mark.parametrize("name", ["ternary", "int2", "int4"])
+def test_each_method_loses_less_than_the_one_before(name):
+    rows, x = problem(columns=100)
+    known = inputs(x)
+    losses = [
+        loss(rows, quantise_rows(rows, name, BLOCK, method, known), known.hessian)
+        for method in ("rtn", "mse", "gptq", "descent")
+    ]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[3] < 0.95 * losses[2] < 0.7 * losses[1]
+
+
+def test_no_sweep_makes_the_error_larger_and_none_after_the_last_changes_anything():
+    rows, x = problem()
+    layout, hessian = block_layout("int2"), damped(inputs(x), BLOCK)
+    target = weights(rows, BLOCK)
+    scales = searched_scales(target, layout, BLOCK)
+    codes = np.zeros_like(target)
+    errors = []
+    for _ in range(12):
+        codes = descended(codes, target, hessian, scales, layout, 1)
+        difference = codes * np.repeat(scales, BLOCK, axis=1) - target
+        errors.append(np.einsum("nk,kl,nl->", difference, hessian, difference))
+    assert errors == sorted(errors, reverse=True)
+    np.testing.assert_array_equal(descended(codes, target, hessian, scales, layout, 9), codes)
+    for column in range(COLUMNS):  # no other code alone is better
+        for code in range(layout.low, layout.high + 1):
+            other = codes.copy()
+            other[:, column] = code
+            difference = other * np.repeat(scales, BLOCK, axis=1) - target
+            each = np.einsum("nk,kl,nl->n", difference, hessian, difference)
+            best = codes * np.repeat(scales, BLOCK, axis=1) - target
+            assert (each >= np.einsum("nk,kl,nl->n", best, hessian, best) * (1 - 1e-9)).all()
+
+
+def test_refitted_scales_are_the_least_squares_solution():
+    rows, x = problem()
+    layout, hessian = block_layout("int2"), damped(inputs(x), BLOCK)
+    target = weights(rows, BLOCK)
+    scales = searched_scales(target, layout, BLOCK)
+    codes = rounded_in_turn(target, hessian, scales, layout)
+    codes[0, :BLOCK] = 0  # a block of zeros keeps its scale
+    fitted = refitted(codes, target, hessian, scales)
+    assert fitted[0, 0] == scales[0, 0]
+    root = np.linalg.cholesky(hessian).T
+    for row in range(1, ROWS):
+        blocks = np.zeros((COLUMNS, 2))
+        blocks[:BLOCK, 0], blocks[BLOCK:, 1] = codes[row, :BLOCK], codes[row, BLOCK:]
+        expected = np.linalg.lstsq(root @ blocks, root @ target[row], rcond=None)[0]
+        np.testing.assert_allclose(fitted[row], expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_corrected_weights_give_what_the_source_gives(residual):
+    """They solve least squares with a term that holds them to the weights."""
+    rows, source = problem()
+    random = np.random.default_rng(5)
+    x = source + 0.3 * random.standard_normal(source.shape)
+    strayed = random.standard_normal((len(x), ROWS)) + x[:, :ROWS]
+    known = inputs(x, source, strayed)
+    hessian = damped(known, BLOCK)
+    hold = np.sqrt(len(x) * (hessian[0, 0] - known.hessian[0, 0]))
+    goal = source @ rows.T + (strayed if residual else 0)
+    left = np.concatenate([x, hold * np.eye(COLUMNS)])
+    right = np.concatenate([goal, hold * rows.T.astype(np.float64)])
+    expected = np.linalg.lstsq(left, right, rcond=None)[0].T
+    found = corrected(rows, known, hessian, BLOCK, residual=residual)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_methods_that_know_the_source_come_closer_to_its_outputs():
+    rows, source = problem(columns=64, tokens=400)
+    x = source + 0.5 * np.random.default_rng(1).standard_normal(source.shape)
+    strayed = x[:, :ROWS] * 0.5
+    errors, with_residual = {}, {}
+    for method in ("gptq", "gptaq", "residual"):
+        packed = quantise_rows(rows, "int8", BLOCK, method, inputs(x, source, strayed))
+        made = x @ block_layout("int8").unpack(packed).T
+        errors[method] = float(np.square(source @ rows.T - made).sum())
+        with_residual[method] = float(np.square(source @ rows.T + strayed - made).sum())
+    assert errors["gptaq"] < errors["gptq"]
+    assert with_residual["residual"] < with_residual["gptaq"]
+
+
+@pytest.mark.parametrize("method", ["gptq", "descent", "gptaq", "residual"])
+def test_silent_inputs_and_few_tokens_leave_weights_that_are_rounded(method):
+    rows, x = problem(tokens=3)  # a Hessian of rank 3
+    x[:, 5] = 0
+    packed = quantise_rows(rows, "int4", BLOCK, method, inputs(x))
+    layout = block_layout("int4")
+    assert np.isfinite(packed.scales).all()
+    # Nothing hangs together with a silent input, so its weights are rounded for themselves.
+    scales = packed.scales[:, 0].astype(np.float64)
+    nearest = np.clip(np.rint(rows[:, 5] / scales), layout.low, layout.high)
+    np.testing.assert_array_equal(layout.integers(packed)[:, 5], nearest)
+    nothing = quantise_rows(rows, "int4", BLOCK, method, inputs(np.zeros_like(x)))
+    difference = block_layout("int4").unpack(nothing) - rows
+    assert np.square(difference).mean() < 0.02
+
+
+def test_importances_decide_what_is_rounded_well():
+    rows, x = problem()
+    x[:, ::2] *= 10
+    known = inputs(x)
+    plain, weighted = (quantise_rows(rows, "int2", BLOCK, "mse", k) for k in (None, known))
+    importance = np.diag(np.diag(known.hessian))
+    assert loss(rows, weighted, importance) < 0.9 * loss(rows, plain, importance)
+
+
+def test_zero_weights_stay_zero():
+    _, x = problem()
+    rows = np.zeros((ROWS, COLUMNS), np.float32)
+    for method in ("gptq", "descent"):
+        packed = quantise_rows(rows, "int2", BLOCK, method, inputs(x))
+        assert not block_layout("int2").unpack(packed).any()
