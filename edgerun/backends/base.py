@@ -276,6 +276,9 @@ class Backend(ABC):
         mirrors: it keeps what it read of keys and values, so a call reads what is new.
         is_simulated: its times are those of another machine, so even asked for by name it takes
             only what it does faster there, and nothing is measured of it.
+        chooses_device: it has a device of its own choice, so that its name alone names one.
+        takes_gpu_memory: it holds experts in a device's memory, of which ``gpu_memory`` says how
+            much.
     """
 
     name: str
@@ -283,6 +286,8 @@ class Backend(ABC):
     companions: tuple[str, ...] = ()
     mirrors: bool = False
     is_simulated: bool = False
+    chooses_device: bool = False
+    takes_gpu_memory: bool = False
 
     def companion_choices(self) -> Mapping[str, Any]:
         """What its companions learn besides, see ``configure``."""
@@ -293,8 +298,9 @@ class Backend(ABC):
 
         Args:
             given: options of ``edgerun.load`` that concern back-ends: ``threads`` to work with,
-                ``pack``, how ternary weights lie in memory, ``experts``, the ``ExpertMemory``, and
-                the profile of another ``machine``, whose costs are to be estimated.
+                ``pack``, how ternary weights lie in memory, ``experts``, the ``ExpertMemory``,
+                ``gpu_memory``, bytes of a GPU for experts, and the profile of another ``machine``,
+                whose costs are to be estimated.
         """
         del given
 

@@ -131,9 +131,9 @@ def find_candidates(
                 f"the device {asked!r} was named without a back-end: add --backend, or write "
                 "BACKEND:DEVICE"
             )
-        if not device:
+        if not device and not _make(asked).chooses_device:
             raise InputError(f"{asked!r} is a back-end and names no device: write {asked}:DEVICE")
-    backend, support = _probed(asked, device, given)
+    backend, support = _probed(asked, device or None, given)
     if not support:
         raise UnsupportedError(f"the back-end {backend.name!r} does not run here: {support.reason}")
     if not backend.companions:

@@ -108,6 +108,15 @@ ExpertMemory = Annotated[
         "as they are needed. As much as is free, where they do not fit, if left out.",
     ),
 ]
+GpuMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu-memory",
+        metavar="SIZE",
+        help="Memory of the GPU for experts, e.g. 6G, with --device cuda:0; what is free there, "
+        "less a margin, if left out.",
+    ),
+]
 LOADING: dict[str, Any] = {
     "threads": Threads,
     "backend": BackendName,
@@ -118,6 +127,7 @@ LOADING: dict[str, Any] = {
     "kv_cache": KVCacheType,
     "pack": Pack,
     "expert_memory": ExpertMemory,
+    "gpu_memory": GpuMemory,
 }
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 ShowStats = Annotated[bool, typer.Option("--stats", help="Show speed and memory on stderr.")]

@@ -58,6 +58,7 @@ def plan(
     device: options.Device = None,
     place: options.Place = None,
     expert_memory: options.ExpertMemory = None,
+    gpu_memory: options.GpuMemory = None,
     trace: Trace = None,
     as_json: options.Json = False,
 ) -> None:
@@ -74,7 +75,13 @@ def plan(
         from edgerun.cli.plan_plot import check_plot
 
         check_plot(plot)
-    chosen = LoadOptions(backend=backend, device=device, place=place, expert_memory=expert_memory)
+    chosen = LoadOptions(
+        backend=backend,
+        device=device,
+        place=place,
+        expert_memory=expert_memory,
+        gpu_memory=gpu_memory,
+    )
     bundle = open_bundle(resolve(options.model_of(model, named)))
     experts = experts_of(bundle, chosen)
     candidates = candidates_for(bundle, chosen, experts)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from edgerun import env
 from edgerun.backends.base import Backend, CompileOptions, ExpertMemory, buckets
 from edgerun.backends.registry import Candidates, find_candidates
+from edgerun.errors import InputError
 from edgerun.kernels.host.memory import available_memory
 from edgerun.model.bundle import Bundle
 from edgerun.plan.programs import Programs, compile_plan
@@ -110,19 +111,29 @@ def candidates_for(
     """The back-ends to plan with, as the options name them.
 
     Raises:
-        InputError: there is no back-end or device of a name.
+        InputError: there is no back-end or device of a name, or memory of a GPU was asked for and
+            no GPU.
         UnsupportedError: one that is named does not run here.
     """
     given = {
         "threads": options.worker_threads,
         "pack": packing_of(bundle, options),
         "experts": expert_memory_of(experts),
+        "gpu_memory": options.gpu_memory,
     }
     if options.place is not None:
         from edgerun.plan.places import Places, placed_candidates
 
-        return placed_candidates(Places.read(options.place), given)
-    return find_candidates(options.backend, options.device, given)
+        candidates = placed_candidates(Places.read(options.place), given)
+    else:
+        candidates = find_candidates(options.backend, options.device, given)
+    takes_memory = any(backend.takes_gpu_memory for backend in candidates.every())
+    if options.gpu_memory is not None and not takes_memory:
+        raise InputError(
+            f"gpu_memory is {options.gpu_memory} bytes, and no GPU was named that holds experts: "
+            "name one, as with --device cuda:0, or leave it out"
+        )
+    return candidates
 
 
 def expert_memory_of(experts: ExpertBudget | None) -> ExpertMemory | None:

@@ -77,6 +77,7 @@ class LoadKeywords(TypedDict, total=False):
     verify: bool
     pack: str | None
     expert_memory: int | str | None
+    gpu_memory: int | str | None
     progress: Progress
 
 
@@ -108,6 +109,8 @@ class LoadOptions:
         expert_memory: how much of it experts may take, in bytes or as a text: ``"4G"``, ``"512M"``,
             ``"25%"`` of all; others are read from the disk as they are needed. None for as much as
             is free, where they do not all have room.
+        gpu_memory: how much of a GPU's memory experts may take, ``"6G"``; None for what is free
+            there, less a margin. Only for devices that share layers of experts.
         progress: called with a line of text before slow work.
 
     Raises:
@@ -128,6 +131,7 @@ class LoadOptions:
     verify: bool = False
     pack: str | None = None
     expert_memory: int | str | None = None
+    gpu_memory: int | str | None = None
     progress: Progress = field(default=lambda text: logger.info(text))
 
     def __post_init__(self) -> None:
@@ -149,10 +153,8 @@ class LoadOptions:
                     f"place is {shown(self.place)} and a back-end or device is named for "
                     "everything: leave one out"
                 )
-        if self.expert_memory is not None:
-            from edgerun.plan.expert_memory import MemoryAmount  # for few
-
-            MemoryAmount.read(self.expert_memory)
+        if (self.expert_memory, self.gpu_memory) != (None, None):
+            self._check_memory()
         for name, high in LIMITS.items():
             value = _whole(name, getattr(self, name), high)
             object.__setattr__(self, name, value)
@@ -161,6 +163,14 @@ class LoadOptions:
             raise InputError(f"verify is {shown(self.verify)}; expected True or False")
         if not callable(self.progress):
             raise InputError(f"progress is {shown(self.progress)}; expected a function of a text")
+
+    def _check_memory(self) -> None:
+        from edgerun.plan.expert_memory import MemoryAmount, gpu_memory_bytes  # for few
+
+        if self.expert_memory is not None:
+            MemoryAmount.read(self.expert_memory)
+        if self.gpu_memory is not None:
+            object.__setattr__(self, "gpu_memory", gpu_memory_bytes(self.gpu_memory))
 
     @property
     def worker_threads(self) -> int:

@@ -63,13 +63,10 @@ class MemoryAmount:
         Raises:
             InputError: it is something else, nothing, or more than all.
         """
-        number = as_int(value)
         match = AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
         if match and match[2] and 0 < float(match[1]) <= 100:
             return cls(share=float(match[1]) / 100)
-        if match and not match[2]:
-            base = 1024 if match[4] else 1000
-            number = int(float(match[1]) * base ** UNITS.index(match[3].lower()))
+        number = _bytes_of(value, match)
         if number is None or number < 1:
             raise InputError(
                 f"expert_memory is {shown(value)}; expected an amount such as 4G, 512M, or 25% of "
@@ -82,6 +79,29 @@ class MemoryAmount:
         if self.nbytes is not None:
             return self.nbytes
         return math.ceil(total_bytes * (self.share or 0.0))
+
+
+def _bytes_of(value: object, match: re.Match[str] | None) -> int | None:
+    if match is None or match[2]:
+        return as_int(value)
+    base = 1024 if match[4] else 1000
+    return int(float(match[1]) * base ** UNITS.index(match[3].lower()))
+
+
+def gpu_memory_bytes(value: object) -> int:
+    """Reads how much of a GPU's memory experts may take.
+
+    Args:
+        value: a number of bytes, or a text as ``MemoryAmount.read`` takes it, but no share.
+
+    Raises:
+        InputError: it is something else, or nothing.
+    """
+    match = AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
+    number = _bytes_of(value, match)
+    if number is None or number < 1:
+        raise InputError(f"gpu_memory is {shown(value)}; expected an amount such as 6G or 512M")
+    return number
 
 
 def expert_layers(graph: Graph, held: Callable[[Graph, Node], int]) -> tuple[ExpertLayer, ...]:

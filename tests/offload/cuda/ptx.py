@@ -5,29 +5,56 @@ python -m tests.offload.cuda.ptx 7.5 8.0 12.0        # needs the extra `cuda`
 
 from __future__ import annotations
 
-import itertools
 import json
+import re
 import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
+from numba import float32, int32, int64
 from numba.cuda import compile_ptx
 
-from edgerun.offload.cuda.dots import instruction, portable
-from edgerun.offload.cuda.kernels import make_kernels
-from edgerun.offload.cuda.network import SIGNATURES
+from edgerun.offload.cuda.forms import Form
+from edgerun.offload.cuda.kernels import make_gated, make_product
+from edgerun.offload.cuda.rounding import quantise
+
+F32, I32, VECTOR, WORDS = float32[:, ::1], int32[:, ::1], float32[::1], int32[::1]
+ROUNDED = I32, F32, I32
+MATRIX = int64[::1]
+SLOTS = WORDS, VECTOR, int64
+
+
+def kernels() -> Iterator[tuple[str, Callable[..., None], tuple[Any, ...]]]:
+    """Name, function and types of the arguments of every kind of kernel."""
+    yield "quantise", quantise, (F32, int64, *ROUNDED, int64, int64, int64)
+    for bits, row_scale, activation in (
+        (2, True, "silu"),
+        (4, False, "clamped_swiglu"),
+        (8, False, "relu2"),
+    ):
+        form = Form(bits, row_scale, 16)
+        yield "product", make_product(form), (*SLOTS, MATRIX, I32, *ROUNDED, F32)
+        yield "gated", make_gated(form, activation), (*SLOTS, MATRIX, MATRIX, I32, *ROUNDED, F32)
+
+
+def fusible(text: str) -> int:
+    """Operations that an assembler may make one of: products whose sum is taken; and fused ones."""
+    operation = r"\b%s(?:\.ftz|\.full|\.approx)?\.f32\s+(%%f\d+), (%%f\d+), ([^;]*)"
+    products = {target for target, _, _ in re.findall(operation % "mul", text)}
+    sums = [terms for _, *terms in re.findall(operation % "(?:add|sub)", text)]
+    fused = len(re.findall(r"\b(?:fma|mad)(?:\.ftz)?\.f32", text))
+    return fused + sum(not products.isdisjoint(terms) for terms in sums)
 
 
 def main(capabilities: list[str]) -> None:
     told = []
     for capability in capabilities:
         major, minor = map(int, capability.split("."))
-        for bits, dot4 in itertools.product((2, 4), (instruction(), portable())):
-            kernels = make_kernels(bits, dot4)
-            for name, arguments in SIGNATURES.items():
-                function = getattr(kernels, name)
-                text, _ = compile_ptx(function, arguments, cc=(major, minor))
-                target = next(line for line in text.splitlines() if ".target" in line)
-                counts = [text.count(code) for code in ("dp4a.s32.s32", ".f64")]
-                told.append([capability, name, target, *counts])
+        for name, function, arguments in kernels():
+            text, _ = compile_ptx(function, arguments, cc=(major, minor))
+            target = next(line for line in text.splitlines() if ".target" in line)
+            counts = [text.count(code) for code in ("dp4a.s32.s32", ".f64", ".ftz")]
+            told.append([capability, name, target, *counts, fusible(text)])
     sys.stdout.write(json.dumps(told) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""GPU kernels without a GPU: right in Numba's simulator, and they compile to PTX.
+"""GPU kernels without a GPU: the processor's bits in Numba's simulator, and they compile to PTX.
 
 Both in processes of their own: the simulator is chosen when Numba is imported.
 """
@@ -6,55 +6,21 @@ Both in processes of their own: the simulator is chosen when Numba is imported.
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
-from typing import Any
 
 import pytest
+
+from tests.offload.cuda.simulator import simulated, told_by
 
 CAPABILITIES = ["7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0"]
 
 
-def told_by(module: str, *arguments: str, **environment: str) -> Any:
-    """The last line that a module prints, as JSON."""
-    command = [sys.executable, "-m", f"tests.offload.cuda.{module}", *arguments]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.fixture(scope="module")
-def told() -> dict[str, Any]:
-    result: dict[str, Any] = told_by("simulated", NUMBA_ENABLE_CUDASIM="1")
-    assert result["simulator"]
-    return result
-
-
-def test_products_are_those_of_the_op(told: dict[str, Any]) -> None:
-    assert len(told["products"]) == 5
-    assert max(told["products"]) <= 5e-7
-
-
-def test_whole_experts_are_those_of_the_op(told: dict[str, Any]) -> None:
-    """An activation on a tie may be rounded the other way; none is here."""
-    assert max(told["experts"]) <= 2e-6
-
-
-def test_the_portable_dot_product_is_exact(told: dict[str, Any]) -> None:
-    assert told["dot"] == 0
-
-
-def test_weights_that_kernels_cannot_read_are_refused(told: dict[str, Any]) -> None:
-    assert told["refusals"] == 2
+def test_results_have_the_bits_of_the_processor() -> None:
+    """And the twins of instructions, by which the simulator computes, are exact."""
+    told = simulated("kernels")
+    assert told["simulator"]
+    assert told["differing"] == [0] * 6
+    assert told["refused"] == 2
+    assert told["fma"] == told["dot"] == 0
 
 
 @pytest.mark.skipif(
@@ -62,11 +28,10 @@ def test_weights_that_kernels_cannot_read_are_refused(told: dict[str, Any]) -> N
 )
 def test_kernels_compile_for_gpus_of_seven_generations() -> None:
     compiled = told_by("ptx", *CAPABILITIES)
-    assert len(compiled) == len(CAPABILITIES) * 4 * 3
-    for capability, name, target, dots, doubles in compiled:
+    assert len(compiled) == len(CAPABILITIES) * 7
+    for capability, name, target, dots, doubles, flushed, fusible in compiled:
         assert target == f".target sm_{capability.replace('.', '')}"
+        assert dots > 0, name
         assert doubles == 0, name  # which such GPUs compute slowly
-        assert name == "product" or dots == 0
-    products = [dots for _, name, _, dots, _ in compiled if name == "product"]
-    assert min(products[::2]) > 0  # the instruction
-    assert max(products[1::2]) == 0  # its twin
+        assert flushed == 0, name  # small numbers stay what they are
+        assert fusible == 0, name  # else a sum could be rounded once where it should be twice

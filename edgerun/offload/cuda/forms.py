@@ -1,0 +1,35 @@
+"""How weights lie in a slot, and how many of what a thread block takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TILE = 8  # rows of activations for which codes are read once
+STAGE = 16  # blocks whose integer sums wait for their turn in float32
+MOST_GROUPS = STAGE  # threads that share a row of a panel
+THREADS = 128  # at most, that round a row
+# Words of a matrix: where its codes, scales and bias begin in a slot, in words of 32 bits (-1: no
+# bias), rows, words of a row, and blocks of a row, as activations are rounded.
+CODES, SCALES, BIAS, ROWS, WORDS, BLOCKS = range(6)
+# Words of a tile: its slot, its first row of activations, and how many.
+SLOT, FIRST, COUNT = range(3)
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a matrix is stored.
+
+    Attributes:
+        bits: of a code, 2, 4 or 8.
+        row_scale: whether a row has one scale, and activations are rounded so.
+        height: rows of a panel.
+    """
+
+    bits: int
+    row_scale: bool
+    height: int
+
+    @property
+    def word_codes(self) -> int:
+        """Codes in a word."""
+        return 32 // self.bits

@@ -1,0 +1,123 @@
+"""Sums of products of a panel of weights and a tile of rows, scaled to float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, int32
+
+from edgerun.offload.cuda.arithmetic import dot4, fma, multiply
+from edgerun.offload.cuda.forms import BLOCKS, CODES, SCALES, STAGE, TILE, WORDS, Form
+
+
+def scaled_sums(form: Form) -> Any:
+    """The function that makes the sums.
+
+    A thread gets those of its row of the panel and of every n-th row of the tile, in ``results``;
+    ``totals`` and ``factors`` are shared memory.
+    """
+    return _by_row(form) if form.row_scale else _by_block(form)
+
+
+def _by_block(form: Form) -> Any:
+    """Blocks with scales, added up in their order."""
+    add_words, height, zero = _add_words(form), form.height, _zero_point(form)
+
+    @cuda.jit(device=True, inline="always")
+    def by_block(  # type: ignore[no-untyped-def]
+        words, floats, base, matrix, rounded, first, count, totals, factors, results
+    ):
+        r, group, groups = cuda.threadIdx.x, cuda.threadIdx.y, cuda.blockDim.y
+        codes, scales, sums = rounded
+        blocks, panel = matrix[BLOCKS], cuda.blockIdx.x
+        in_block = matrix[WORDS] // blocks
+        at = base + matrix[CODES] + panel * matrix[WORDS] * height + r
+        scale_at = base + matrix[SCALES] + panel * blocks * height + r
+        local = cuda.local.array(TILE, int32)
+        for row in range(TILE):
+            results[row] = float32(0)
+        for start in range(0, blocks, STAGE):
+            end = min(start + STAGE, blocks)
+            for block in range(start + group, end, groups):
+                for row in range(count):
+                    local[row] = int32(-zero * sums[first + row, block])
+                begin = block * in_block
+                add_words(words, at, codes, begin, begin + in_block, 1, first, count, local)
+                scale = floats[scale_at + block * height]
+                for row in range(count):
+                    totals[row, block - start, r] = local[row]
+                    factors[row, block - start, r] = multiply(scale, scales[first + row, block])
+            cuda.syncthreads()
+            for row in range(group, count, groups):
+                total = results[row]
+                for block in range(end - start):
+                    value = float32(totals[row, block, r])
+                    total = fma(value, factors[row, block, r], total)
+                results[row] = total
+            cuda.syncthreads()
+
+    return by_block
+
+
+def _by_row(form: Form) -> Any:
+    """Rows with one scale: one integer sum."""
+    add_words, height, zero = _add_words(form), form.height, _zero_point(form)
+
+    @cuda.jit(device=True, inline="always")
+    def by_row(  # type: ignore[no-untyped-def]
+        words, floats, base, matrix, rounded, first, count, totals, factors, results
+    ):
+        r, group, groups = cuda.threadIdx.x, cuda.threadIdx.y, cuda.blockDim.y
+        codes, scales, sums = rounded
+        panel = cuda.blockIdx.x
+        at = base + matrix[CODES] + panel * matrix[WORDS] * height + r
+        local = cuda.local.array(TILE, int32)
+        for row in range(count):
+            codes_sum = int32(0)
+            for block in range(group, matrix[BLOCKS], groups):
+                codes_sum += sums[first + row, block]
+            local[row] = int32(-zero * codes_sum)
+        add_words(words, at, codes, group, matrix[WORDS], groups, first, count, local)
+        for row in range(count):
+            totals[row, group, r] = local[row]
+        cuda.syncthreads()
+        scale = floats[base + matrix[SCALES] + panel * height + r]
+        for row in range(group, count, groups):
+            total = int32(0)
+            for other in range(groups):
+                total += totals[row, other, r]
+            results[row] = multiply(multiply(float32(total), scales[first + row, 0]), scale)
+        cuda.syncthreads()
+
+    return by_row
+
+
+def _zero_point(form: Form) -> int:
+    """What codes as they are multiplied are above the weights they stand for."""
+    return 0 if form.bits == 8 else 1 << (form.bits - 1)
+
+
+def _add_words(form: Form) -> Any:
+    """The function that adds products of some words of a row to integer sums of a tile."""
+    height, planes = form.height, 8 // form.bits
+    shift, mask = (
+        np.int32(form.bits % 8),
+        np.uint32(0x01010101 * ((1 << form.bits) - 1)).view(np.int32),
+    )
+    # Codes of 8 bits are multiplied as signed bytes.
+    signs = np.uint32(0x80808080 if form.bits == 8 else 0).view(np.int32)
+
+    @cuda.jit(device=True, inline="always")
+    def add_words(  # type: ignore[no-untyped-def]
+        words, at, codes, begin, end, step, first, count, sums
+    ):
+        for word in range(begin, end, step):
+            stored = words[at + word * height] ^ signs
+            for place in range(word * planes, (word + 1) * planes):
+                four = stored & mask
+                for row in range(count):
+                    sums[row] = dot4(four, codes[first + row, place], sums[row])
+                stored = stored >> shift
+
+    return add_words

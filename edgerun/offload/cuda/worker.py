@@ -1,0 +1,48 @@
+"""A thread that does one thing after the other on a GPU."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+CLOSING_S = 1.0  # that closing waits for what is under way
+
+
+class Worker:
+    """Does what it is given, in order, until it is closed or something fails."""
+
+    def __init__(self, name: str, gpu: Any, fail: Callable[[str], None]) -> None:
+        """Starts the thread.
+
+        Args:
+            name: of the thread.
+            gpu: context manager that makes a GPU the thread's.
+            fail: is told what went wrong, once; nothing is done after that.
+        """
+        self._gpu, self._fail = gpu, fail
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.is_closed = False
+        self._thread = threading.Thread(target=self._work, daemon=True, name=name)
+        self._thread.start()
+
+    def do(self, job: Callable[[], None]) -> None:
+        """Queues a job."""
+        self._jobs.put(job)
+
+    def close(self) -> bool:
+        """Ends the thread after the job under way; False if that one does not end in time."""
+        self.is_closed = True
+        self._jobs.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CLOSING_S)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        try:
+            with self._gpu:
+                while (job := self._jobs.get()) is not None and not self.is_closed:
+                    job()
+        except Exception as error:  # belongs to whoever waits for an answer
+            self._fail(f"{type(error).__name__}: {error}")

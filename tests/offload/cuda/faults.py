@@ -1,0 +1,156 @@
+"""What goes wrong with a simulated GPU, and what comes of it: the tokens are the processor's.
+
+Runs in a process of its own, prints a line of JSON: NUMBA_ENABLE_CUDASIM=1 python -m
+tests.offload.cuda.faults
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from numba import cuda
+
+from edgerun.offload.cuda import CudaBackend, device
+from edgerun.offload.cuda.life import Life
+from edgerun.offload.cuda.programs import ExpertPrograms
+from edgerun.offload.sharing import session as sessions
+from tests.offload.cuda.placed import FORM, PROMPT, Placed, on_gpu
+from tests.offload.cuda.simulator import hurry
+from tests.support.sharing import F32, logits_of, running
+
+TOKENS = 4
+Outcome = list[Any]  # tokens that are the processor's, how often it began anew, why it ended
+
+
+def outcome(expected: list[F32], placed: Placed, event: Callable[..., None]) -> Outcome:
+    seen: Outcome = []
+
+    def look(backend: CudaBackend, token: int) -> None:
+        event(backend, token)
+        if token == TOKENS - 1:
+            session = backend._session
+            assert session is not None
+            seen[:] = session.resets, session.failure
+
+    found = logits_of(*FORM, placed, look, prompt=PROMPT, tokens=TOKENS)
+    same = sum(bool(np.array_equal(a, b)) for a, b in zip(found, expected, strict=True))
+    return [same, *seen]
+
+
+def nothing(backend: CudaBackend, token: int) -> None:
+    """No fault."""
+
+
+def errors(expected: list[F32], calls: set[int]) -> Outcome:
+    """An error of CUDA's in the middle of a layer, at some calls of the kernels."""
+    run, count = ExpertPrograms.run, iter(range(1000))
+
+    def failing(self: ExpertPrograms, *arguments: Any) -> None:
+        if next(count) in calls:
+            raise RuntimeError("[700] Call to cuMemcpyDtoHAsync: CUDA_ERROR_ILLEGAL_ADDRESS")
+        run(self, *arguments)
+
+    with patch.object(ExpertPrograms, "run", failing):
+        return outcome(expected, on_gpu(), nothing)
+
+
+def stalls(expected: list[F32]) -> Outcome:
+    """A link that stops in the middle of an upload."""
+    upload, is_stalled, let_go = Life._upload, threading.Event(), threading.Event()
+
+    def stuck(self: Life, *arguments: Any) -> None:
+        if is_stalled.is_set():
+            let_go.wait(20)
+        upload(self, *arguments)
+
+    def event(backend: CudaBackend, token: int) -> None:
+        session = backend._session
+        assert session is not None
+        if token == 2:
+            is_stalled.set()
+            session.patience_s = 0.2
+            session.arrived.clear()  # the next layer needs an upload
+        if token == 3:
+            let_go.set()
+
+    with patch.object(Life, "_upload", stuck):
+        return outcome(expected, on_gpu(), event)
+
+
+def taken(expected: list[F32]) -> Outcome:
+    """Memory that another process has taken meanwhile."""
+    context = SimpleNamespace(get_memory_info=lambda: (1000, 1 << 30))
+    fake = SimpleNamespace(gpus=cuda.gpus, current_context=lambda: context)
+    with patch.object(device, "cuda", fake):
+        return outcome(expected, on_gpu(), nothing)
+
+
+def full(expected: list[F32]) -> Outcome:
+    """Memory that CUDA refuses although it seemed to be free."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
+
+    with patch.object(device, "ExpertPrograms", refuse):
+        return outcome(expected, on_gpu(), nothing)
+
+
+def forks() -> list[Any]:
+    """A child whose driver refuses, as CUDA's does after a fork; and its parent after that."""
+    with running(*FORM, on_gpu()) as (backend, programs, store, _):
+        from edgerun.state import Batch
+
+        def logits() -> F32:
+            sequence = store.open()
+            store.reserve(sequence, len(PROMPT))
+            batch = Batch.of(np.asarray(PROMPT, np.int32), 0, sequence, logits="last")
+            found = programs.run(batch, store)["logits"].copy()
+            store.close(sequence)
+            return np.asarray(found)
+
+        first, (read, write) = logits(), os.pipe()
+        child = os.fork()
+        if child == 0:
+            told = b"nothing"
+            try:
+                with patch.object(device, "Life", side_effect=RuntimeError("before forking")):
+                    is_same = np.array_equal(logits(), first)
+                told = f"{is_same} {backend._session.failure}".encode()
+            finally:
+                os.write(write, told)
+                os._exit(0)
+        os.close(write)
+        told = os.read(read, 1000).decode()
+        os.waitpid(child, 0)
+        os.close(read)
+        again, session = np.array_equal(logits(), first), backend._session
+        backend.close()
+        backend.close()
+        return [told, bool(again), session.resets]
+
+
+def main() -> None:
+    hurry()
+    sessions.ANSWER_S = 60.0
+    expected = logits_of(*FORM, None, prompt=PROMPT, tokens=TOKENS)
+    told = {
+        "once": errors(expected, {6}),
+        "twice": errors(expected, {6, 10}),
+        "stall": stalls(expected),
+        "taken": taken(expected),
+        "full": full(expected),
+        "fork": forks(),
+    }
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main()

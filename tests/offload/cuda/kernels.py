@@ -1,0 +1,179 @@
+"""Runs in a process of its own under Numba's CUDA simulator; prints a line of JSON.
+
+NUMBA_ENABLE_CUDASIM=1 python -m tests.offload.cuda.kernels
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from edgerun.backends.base import CompileOptions, Shape
+from edgerun.backends.cpu import CpuBackend
+from edgerun.formats import format_named
+from edgerun.formats.stack import ExpertStack
+from edgerun.graph.ir import Graph, Node, ValueShape
+from edgerun.offload.cuda import CudaBackend, twins
+from edgerun.offload.cuda.programs import ExpertPrograms
+from edgerun.offload.cuda.slots import matrices_of
+from edgerun.offload.places import one_hot
+from edgerun.offload.sharing.device import DeviceSizes
+from edgerun.offload.sharing.layer import Layer
+from edgerun.state import Batch, SequenceStore, same_attention
+from tests.offload.cuda.simulator import hurry
+
+STATES = same_attention(1, 1, 16, "fp32")
+EXPERTS = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """An expert: how it is stored, its sizes, and how many threads share a row."""
+
+    weights: str
+    activations: str
+    hidden: int
+    width: int
+    block: int = 32
+    rows: int = 1
+    activation: str = "silu"
+    biased: bool = False
+    groups: int = 1
+    weights_up: str = ""
+
+
+CASES = [
+    Case("int4", "int8_block", 64, 64, rows=3, groups=2),
+    Case("int4", "int8_block", 40, 24, activation="clamped_swiglu", biased=True),
+    Case("int4", "int8_row", 64, 32, rows=2),  # scales of blocks, rows rounded as a whole
+    Case("int8", "int8_block", 48, 32, block=16, activation="relu2"),
+    Case("int2", "int8_block", 544, 16, block=32, groups=3),  # more blocks than wait at a time
+    Case("ternary", "int8_row", 160, 48, rows=9, groups=2),  # more rows than a tile
+]
+
+
+def normal(shape: tuple[int, ...], seed: int) -> Any:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+def graph_of(case: Case) -> Graph:
+    """A layer of the experts of a case."""
+    shapes = {"gate": (case.width, case.hidden), "up": (case.width, case.hidden)}
+    shapes["down"] = case.hidden, case.width
+    stacks: dict[str, Any] = {}
+    for seed, (name, (n, k)) in enumerate(shapes.items()):
+        padded = np.zeros((EXPERTS, n, -(-k // case.block) * case.block), np.float32)
+        padded[:, :, :k] = normal((EXPERTS, n, k), seed) / np.float32(k**0.5)
+        stacks[name] = ExpertStack(tuple(stored(case, name, each, k) for each in padded))
+    if case.biased:
+        for seed, (name, (n, _)) in enumerate(shapes.items()):
+            stacks[f"{name}_bias"] = ExpertStack(tuple(3 * normal((EXPERTS, n), 9 + seed)))
+    attributes = {"top_k": 1, "activation": case.activation, "activations": case.activations}
+    node = Node("experts", "layer", ("x", "routes", *stacks), ("out",), attributes)
+    shape = {"x": ValueShape(case.hidden), "routes": ValueShape(EXPERTS)}
+    return Graph([node], ["x", "routes"], ["out"], stacks, shapes=shape)
+
+
+def layer_of(case: Case) -> tuple[Layer, CpuBackend]:
+    """The experts of a case on the processor."""
+    graph, cpu = graph_of(case), CpuBackend()
+    cpu.configure({"threads": 1})
+    (node,) = graph.nodes
+    return Layer.of(0, node, graph, Shape.of(case.rows), cpu, CompileOptions(STATES)), cpu
+
+
+def stored(case: Case, name: str, values: Any, k: int) -> Any:
+    weights = (name == "up" and case.weights_up) or case.weights
+    packed = replace(format_named(weights).pack(values, case.block), shape=(len(values), k))
+    if case.weights == "ternary":
+        scales = np.repeat(packed.scales[:, :1], packed.blocks, axis=1)
+        packed = replace(packed, scales=scales)
+    return packed
+
+
+def differing_bits(case: Case) -> int:
+    """Results of the GPU's kernels that are not those of the processor, to the bit."""
+    layer, cpu = layer_of(case)
+    x = 3 * normal((case.rows, case.hidden), 5)
+    x[0, : case.block] = 0  # a block without a scale
+    experts = np.sort(np.arange(case.rows) % EXPERTS)
+    routes = one_hot(experts, EXPERTS)
+    batch = Batch.of([0] * case.rows, 0, 0, logits="none")
+    store = SequenceStore(STATES, 1)
+    expected = layer.places(batch, store, {"x": x, "routes": routes})["out"].copy()
+    sizes = DeviceSizes(layer.layout.nbytes, EXPERTS, case.rows, case.hidden)
+    programs = ExpertPrograms(
+        sizes, matrices_of(layer.layout, case.activations), case.activation, case.groups
+    )
+    for number, slot in enumerate(layer.slots):
+        start = number * sizes.slot_bytes
+        programs.memory[start : start + sizes.slot_bytes].copy_to_device(slot)
+    out = np.zeros_like(x)
+    programs.run(x, experts.tolist(), out, cuda.stream())
+    layer.places.close()
+    cpu.close()
+    assert np.abs(out).max() > 0
+    return int(np.count_nonzero(out.view(np.int32) != expected.view(np.int32)))
+
+
+def refused() -> int:
+    """How many of two kinds of experts the back-end leaves to the processor."""
+    count = 0
+    for case, reason in (
+        (Case("int4", "float", 64, 32), "in float32"),
+        (Case("int4", "int8_block", 64, 32, weights_up="int8"), "their formats differ"),
+    ):
+        graph = graph_of(case)
+        support = CudaBackend().supports(graph, graph.nodes[0], Shape.of(1))
+        count += not support and reason in support.reason
+    return count
+
+
+def fma_errors() -> int:
+    """How often the twin of ``fma`` is not what rounding the exact value once gives."""
+    rng = np.random.default_rng(4)
+    numbers = rng.standard_normal((3, 3000)).astype(np.float32)
+    numbers[2] *= np.float32(2.0) ** rng.integers(-60, 8, 3000).astype(np.float32)
+    # Halfway between two float32, but for a little.
+    numbers[:, 0] = 1 + 2.0**-12, 1 + 2.0**-12, 2.0**-80
+    numbers[:, 1] = 1 + 2.0**-12, 1 + 2.0**-12, -(2.0**-80)
+    wrong = 0
+    for a, b, c in numbers.T:
+        exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+        found = twins.fma(a, b, c)
+        error = abs(Fraction(float(found)) - exact)
+        for way in (-np.inf, np.inf):
+            near = Fraction(float(np.nextafter(found, np.float32(way))))
+            wrong += int(abs(near - exact) < error)
+    return int(wrong)
+
+
+def dot_errors() -> int:
+    """How often the twin of the dot product is wrong; bytes of all signs."""
+    values = np.random.default_rng(3).integers(-128, 128, (2, 64, 4)).astype(np.int8)
+    values[:, 0], values[:, 1] = -128, 127
+    a, b = (np.ascontiguousarray(side).view(np.int32)[:, 0] for side in values)
+    expected = 7 + (values[0].astype(np.int64) * values[1]).sum(axis=1)
+    return sum(int(int(twins.dot4(x, y, 7)) != z) for x, y, z in zip(a, b, expected, strict=True))
+
+
+def main() -> None:
+    hurry()
+    told = {
+        "simulator": "simulator" in cuda.jit.__module__,
+        "differing": [differing_bits(case) for case in CASES],
+        "refused": refused(),
+        "fma": fma_errors(),
+        "dot": dot_errors(),
+    }
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""A golden model shared with a simulated GPU, whose experts go where they are told to."""
+
+from __future__ import annotations
+
+from edgerun.offload.cuda import CudaBackend
+from edgerun.offload.estimates import Estimate, Estimates
+from edgerun.offload.sharing.device import Device
+from edgerun.offload.sharing.layer import Layer
+
+FORM = "olmoe", "int4"
+PROMPT = [256, 1]
+
+
+class Fixed(Estimate):
+    """A cost that stays what it is: in the simulator the GPU would soon get nothing to do."""
+
+    def observe(self, rows: object, seconds: float) -> None:
+        pass
+
+
+class Placed(CudaBackend):
+    """Experts go where they are told to, by costs."""
+
+    def __init__(self, cpu_s: float, gpu_s: float, slots: int) -> None:
+        super().__init__()
+        self.costs, self.slot_count = (cpu_s, gpu_s), slots
+        self.configure({"threads": 1})
+
+    def make_device(self, layer: Layer, rows: int) -> Device:
+        self._memory_bytes = self.slot_count * layer.layout.nbytes
+        return super().make_device(layer, rows)
+
+    def assumed_costs(self, layer: Layer) -> Estimates:
+        cpu_s, gpu_s = self.costs
+        return Estimates(Fixed(cpu_s), Fixed(gpu_s), Fixed(gpu_s))
+
+
+def on_gpu() -> Placed:
+    """All experts on the GPU."""
+    return Placed(1.0, 1e-6, 16)
