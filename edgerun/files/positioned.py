@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+from contextlib import suppress
 
 _position = threading.Lock()
 
@@ -50,7 +51,7 @@ def open_again(descriptor: int, *, direct: bool) -> int | None:
 
 
 def advise(descriptor: int, offset: int, length: int, advice: str) -> None:
-    """Tells the system how a piece of a file will be used, where it listens.
+    """Tells the system how a piece of a file will be used, where it and the file system listen.
 
     Args:
         descriptor: of the file.
@@ -60,7 +61,8 @@ def advise(descriptor: int, offset: int, length: int, advice: str) -> None:
             system's cache.
     """
     if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(descriptor, offset, length, getattr(os, f"POSIX_FADV_{advice}"))
+        with suppress(OSError):
+            os.posix_fadvise(descriptor, offset, length, getattr(os, f"POSIX_FADV_{advice}"))
 
 
 def memory_apart(size: int) -> mmap.mmap:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from edgerun.backends.cpu.experts.pool import Entry, Pool, Post, Read
 from edgerun.offload.policies.base import Policy
-from edgerun.offload.policies.lru import LeastRecentlyUsed
+from edgerun.offload.policies.scan_lru import ScanResistant
 
 Ready: TypeAlias = Callable[[], bool]
 Steps: TypeAlias = Generator[Ready, None, None]
@@ -65,7 +65,7 @@ class World:
         self, sizes: Sizes, seed: int, pool: type[Pool] = Pool, policy: Policy | None = None
     ) -> None:
         self.sizes, self.chance = sizes, random.Random(seed)
-        self.pool = pool(sizes.slots, sizes.wave, policy or LeastRecentlyUsed(), self)
+        self.pool = pool(sizes.slots, sizes.wave, policy or ScanResistant(), self)
         self.posts: list[tuple[int, Post] | None] = [None] * sizes.layers
         self.log: dict[int, int] = {}
         self.number, self.last_over, self.aborted = 0, 0, False

@@ -11,6 +11,7 @@ from edgerun.backends.cpu.experts.pool import Entry, Pool, Post, Read
 from edgerun.offload.cache import ExpertCache, Step
 from edgerun.offload.policies.base import Policy
 from edgerun.offload.policies.registry import policies
+from edgerun.offload.policies.scan_lru import ScanResistant
 from tests.support.pool_model import ALWAYS, Broken, Sizes, Steps, World
 
 WORLDS = {
@@ -90,6 +91,22 @@ def test_the_pool_holds_what_a_cache_of_its_size_would(name: str) -> None:
         cache.access(step)
         assert pool.pool.resident.keys() == cache.resident
         pool.check_slots()
+
+
+def test_a_read_of_a_run_that_has_ended_is_tried_again_and_ends_no_other() -> None:
+    world = Alone(3, ScanResistant())
+    world.number, world.log = 1, {1: 0, 2: 0}
+    world.posts[0] = 1, Post(0, (4,), (1.0,))
+    read = world.pool.next_read()
+    assert read is not None
+    world.last_over, world.number = 1, 2
+    world.posts[0] = 2, Post(0, (4, 5), (1.0, 0.5))
+    other = world.pool.next_read()
+    assert other is not None and other.entry == (0, 5)
+    assert not world.pool.fail(read)
+    again = world.pool.next_read()
+    assert again is not None and again.entry == (0, 4)
+    assert world.pool.fail(again)
 
 
 class EvictsWhateverWasPosted(Pool):

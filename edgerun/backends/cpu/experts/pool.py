@@ -81,10 +81,17 @@ class Words(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What is to be read next, and where to."""
+    """What is to be read next, and where to.
+
+    Attributes:
+        entry: layer and expert.
+        slot: its number.
+        begun: the number of the last post when it was decided.
+    """
 
     entry: Entry
     slot: int
+    begun: int = 0
 
 
 class Pool:
@@ -128,7 +135,7 @@ class Pool:
             return None
         slot = self._free.pop()
         self._reading[entry] = slot
-        return Read(entry, slot)
+        return Read(entry, slot, self._seen)
 
     @property
     def has_more(self) -> bool:
@@ -143,11 +150,20 @@ class Pool:
         self._note([read.entry])
 
     def fail(self, read: Read) -> bool:
-        """An expert could not be read; whether a program may be waiting for it."""
+        """An expert could not be read; whether that is why a program waits in vain.
+
+        A read that was begun in a run that has ended says nothing of this one: where it is needed
+        it is tried again.
+        """
         del self._reading[read.entry]
         self._unused.discard(read.entry)
         self._free.append(read.slot)
-        return read.entry in self._needed()
+        if read.entry not in self._needed():
+            return False
+        if read.begun > self._words.over():
+            return True
+        self._missing.appendleft(read.entry)
+        return False
 
     def forget_reads(self) -> None:
         """Nobody reads any more what was being read: a process has no threads of its parent."""
@@ -175,9 +191,13 @@ class Pool:
         self._live = post
         entries = [(post.layer, expert) for expert in post.experts]
         self._missing = deque(entry for entry in entries if self._is_absent(entry))
-        self._make_room(len(self._missing))
+        try:
+            self._make_room(len(self._missing))
+            self._policy.use(post.layer, post.experts, post.scores)
+        except Exception:
+            self._unused.update(entries)  # the policy may not know them
+            raise
         self._unused.difference_update(entries)
-        self._policy.use(post.layer, post.experts, post.scores)
         self._note(entry for entry in entries if entry in self._resident)
 
     def _is_absent(self, entry: Entry) -> bool:
@@ -226,6 +246,7 @@ class Pool:
         for entry in reversed(order[end:]):
             if entry in self._resident:
                 if self._evict(entry):
+                    self._unused.add(entry)  # it comes again before its policy hears of it
                     waiting = {*self._missing, entry}
                     self._missing = deque(each for each in order if each in waiting)
                 return

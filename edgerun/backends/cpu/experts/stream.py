@@ -136,12 +136,20 @@ class ExpertStream:
     def _start(self) -> None:
         if self._is_closed:
             raise RuntimeError("the readers of experts are closed")
-        threads = [
-            threading.Thread(target=self._work, daemon=True, name=f"edgerun-experts-{index}")
-            for index in range(self._readers)
-        ]
-        for thread in threads:
-            thread.start()
+        threads: list[threading.Thread] = []
+        try:
+            for index in range(self._readers):
+                name = f"edgerun-experts-{index}"
+                thread = threading.Thread(target=self._work, daemon=True, name=name)
+                thread.start()
+                threads.append(thread)
+        except RuntimeError as error:  # the system has no more; fewer will do
+            logger.info("%d threads read experts, not %d", len(threads), self._readers)
+            if not threads:
+                raise BackendError(
+                    "the system starts no more threads, and experts are read by one: end other "
+                    "programs, or load the model without a limit to the memory of experts"
+                ) from error
         self._threads = threads
 
     def _ring(self) -> None:
