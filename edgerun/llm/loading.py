@@ -153,7 +153,7 @@ class LoadOptions:
                     f"place is {shown(self.place)} and a back-end or device is named for "
                     "everything: leave one out"
                 )
-        if (self.expert_memory, self.gpu_memory) != (None, None):
+        if self.expert_memory is not None or self.gpu_memory is not None:
             self._check_memory()
         for name, high in LIMITS.items():
             value = _whole(name, getattr(self, name), high)
