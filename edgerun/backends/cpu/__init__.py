@@ -23,6 +23,7 @@ from edgerun.machine.profile import CALIBRATE, MachineProfile, absence, machine_
 
 if TYPE_CHECKING:
     from edgerun.backends.cpu.binder import Binder
+    from edgerun.backends.cpu.emit.emitter import Emitter
     from edgerun.backends.cpu.experts.weights import ExpertStore
 
 
@@ -150,11 +151,21 @@ class CpuBackend(Backend):
 
     def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
         """Binds the segment to kernels."""
+        return self.compile_with(segment, shape, options, {})
+
+    def compile_with(
+        self,
+        segment: Graph,
+        shape: Shape,
+        options: CompileOptions,
+        emitters: Mapping[str, Emitter],
+    ) -> Executable:
+        """Binds the segment to kernels, but ops that ``emitters`` names to what those emit."""
         from edgerun.backends.cpu.executable import CpuExecutable
 
         shared = self._opened()
         shared.experts.admit(segment)
-        binder = _bind(segment, shape, options, shared)
+        binder = _bind(segment, shape, options, shared, emitters)
         shared.weights.rest()
         shared.experts.rest()
         return CpuExecutable(binder, shared.team)
@@ -205,17 +216,24 @@ def basis(profile: MachineProfile, threads: int) -> str:
     return f"{speed}; multiplication measured, up to {peak / 1e9:.0f} G multiply-adds/s"
 
 
-def _bind(segment: Graph, shape: Shape, options: CompileOptions, shared: _Shared) -> Binder:
+def _bind(
+    segment: Graph,
+    shape: Shape,
+    options: CompileOptions,
+    shared: _Shared,
+    others: Mapping[str, Emitter],
+) -> Binder:
     """Binds every node of a segment."""
     from edgerun.backends.cpu.binder import LOGIT_ROWS, ROWS, Binder
     from edgerun.backends.cpu.emit.registry import EMITTERS
 
     weights, experts, isa, threads = shared.weights, shared.experts, shared.isa, shared.threads
-    binder = Binder(segment, shape, options, weights, experts, isa, threads, EMITTERS)
+    emitters = {**EMITTERS, **others}
+    binder = Binder(segment, shape, options, weights, experts, isa, threads, emitters)
     for name, value in input_shapes(segment).items():
         binder.new(name, value.width, LOGIT_ROWS if value.selected else ROWS, value.dtype)
     for index, node in enumerate(segment.nodes):
-        EMITTERS[node.op].emit(binder, node, index)
+        emitters[node.op].emit(binder, node, index)
         binder.release(index)
     return binder
 

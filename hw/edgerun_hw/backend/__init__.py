@@ -1,13 +1,23 @@
-"""The FPGA back-end: linear layers on the table-lookup overlay, everything else on the CPU."""
+"""The FPGA back-end: linear layers on the table-lookup overlay, everything else on the CPU.
+
+Through the native host the rest is in the same native program (``native/``), so that the back-end
+takes all of a model; else its companion, the CPU's back-end, runs what is between linear layers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from edgerun.backends.base import Backend, CompileOptions, Executable, Report, Shape, Support
+from edgerun.backends.cpu import CpuBackend
+from edgerun.backends.cpu import make as make_cpu
 from edgerun.errors import UnsupportedError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun_hw.backend.executable import FabricExecutable
 from edgerun_hw.backend.matrix import has_row_scales
+from edgerun_hw.backend.native.placement import is_packed
 from edgerun_hw.backend.session import Session
 from edgerun_hw.backend.tally import Tally, cycles_report, part_of
 from edgerun_hw.devices.registry import DEVICES, Device, find_device
@@ -46,6 +56,8 @@ class FpgaBackend(Backend):
         self._session: Session | None = None
         self._tallies: list[Tally] = []
         self._assumptions = Assumptions(host_us=PYTHON_HOST_US)
+        self._cpu: CpuBackend | None = None
+        self._given: Mapping[str, Any] = {}
 
     def use_device(self, name: str) -> None:
         """Chooses a device by its name in ``devices.py``.
@@ -62,8 +74,14 @@ class FpgaBackend(Backend):
         obstacle = self._device.obstacle()
         return Support(not obstacle, obstacle or self._device.kind.summary)
 
+    def configure(self, given: Mapping[str, Any]) -> None:
+        """Takes what the CPU's kernels are told, for the native host."""
+        self._given = given
+
     def supports(self, graph: Graph, node: Node, shape: Shape) -> Support:
-        """Linear layers of packed weights and quantised activations."""
+        """Linear layers of packed weights and quantised activations; natively, any node."""
+        if not is_packed(graph, node) and self._opened().native:
+            return self._processor().supports(graph, node, shape)
         if node.op != "linear":
             return Support(False, "the fabric runs linear layers only")
         weight = graph.constants[node.inputs[1]]
@@ -82,6 +100,8 @@ class FpgaBackend(Backend):
 
     def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
         """Cycles at an assumed clock, from what the device says it can do."""
+        if not is_packed(graph, node):
+            return self._processor().cost(graph, node, shape)
         weight = graph.constants[node.inputs[1]]
         assert isinstance(weight, PackedWeight)
         capabilities = self._opened().capabilities or NOMINAL
@@ -103,14 +123,28 @@ class FpgaBackend(Backend):
         session = self._opened()
         tally = Tally(shape.phase, part_of(segment))
         self._tallies.append(tally)
-        return FabricExecutable(segment, shape, session, tally, options)
+        if session.native is None:
+            return FabricExecutable(segment, shape, session, tally, options)
+        from edgerun_hw.backend.native.program import ProgramExecutable
+
+        return ProgramExecutable(segment, shape, session, tally, options, self._processor())
+
+    def _processor(self) -> CpuBackend:
+        """What compiles programs that the overlay's instructions are put into."""
+        if self._cpu is None:
+            self._cpu = make_cpu()
+            self._cpu.configure(self._given)
+        return self._cpu
 
     def report(self) -> Report | None:
         """Cycles per token by part, and what became of the device."""
         if self._session is None:
             return None
         session = self._session
-        notes = [f"{session.commands} commands, {session.resets} resets"]
+        notes = [
+            f"{session.commands} commands in {session.round_trips} round trips of the host, "
+            f"{session.resets} resets"
+        ]
         if session.failure:
             notes.append(f"the device is not used any more: {session.failure}")
         cycles = cycles_report(session.device.name, session.device.kind.counted, self._tallies)
@@ -123,6 +157,9 @@ class FpgaBackend(Backend):
         if self._session is not None:
             self._session.close()
             self._session = None
+        if self._cpu is not None:
+            self._cpu.close()
+            self._cpu = None
 
     def _opened(self) -> Session:
         """The session, opened when it is first needed.

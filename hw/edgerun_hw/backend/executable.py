@@ -1,7 +1,8 @@
-"""A segment of linear layers on the fabric, and its stand-in when the fabric fails."""
+"""A segment on the device, and its stand-in when the device fails."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -22,34 +23,28 @@ from edgerun_hw.backend.tally import Tally
 F32: TypeAlias = NDArray[np.float32]
 
 
-class FabricExecutable(Executable):
-    """Runs linear layers on the device; if that fails, on the back-end that stands in for it."""
+class DeviceExecutable(Executable):
+    """Runs a segment on the device; if that fails, on the back-end that stands in for it."""
 
     def __init__(
         self, segment: Graph, shape: Shape, session: Session, tally: Tally, options: CompileOptions
     ) -> None:
-        """Packs the weights and writes them to the device, unless another phase has done it."""
+        """Uses the session until it is closed."""
         self._segment, self._shape = segment, shape
         self._session, self._tally = session, tally
         self._fallback = None if options.required else options.fallback
         self._stand_in: Executable | None = None
         self._open = True
-        self._waves = [list(_groups(segment, wave)) for wave in _waves(segment)]
-        self._fits = True
         session.acquire()
-        for wave in self._waves:
-            for group in wave:
-                group.matrix = session.matrix(group.weights)
-                self._fits &= group.matrix is not None
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
-        """Runs the layers; see ``Executable``.
+        """Runs the segment; see ``Executable``.
 
         Raises:
             BackendError: the device failed and no back-end stands in for it.
         """
         self._tally.tokens += batch.rows
-        outputs = self._on_device(values) if self._fits else None
+        outputs = self._on_device(batch, cache, values)
         if outputs is not None:
             return outputs
         if self._stand_in is None:
@@ -70,8 +65,29 @@ class FabricExecutable(Executable):
             self._stand_in.close()
         self._session.release()
 
-    def _on_device(self, values: Values) -> Values | None:
+    @abstractmethod
+    def _on_device(self, batch: Batch, cache: SequenceStore, values: Values) -> Values | None:
         """The segment's outputs, or None if the device cannot be used."""
+
+
+class FabricExecutable(DeviceExecutable):
+    """Runs linear layers on the device, and what they need on the host, in NumPy."""
+
+    def __init__(
+        self, segment: Graph, shape: Shape, session: Session, tally: Tally, options: CompileOptions
+    ) -> None:
+        """Packs the weights and writes them to the device, unless another phase has done it."""
+        super().__init__(segment, shape, session, tally, options)
+        self._waves = [list(_groups(segment, wave)) for wave in _waves(segment)]
+        self._fits = True
+        for wave in self._waves:
+            for group in wave:
+                group.matrix = session.matrix(group.weights)
+                self._fits &= group.matrix is not None
+
+    def _on_device(self, batch: Batch, cache: SequenceStore, values: Values) -> Values | None:
+        if not self._fits:
+            return None
         try:
             return self._session.attempt(lambda: self._run(values))
         except MemoryError:

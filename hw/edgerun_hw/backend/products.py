@@ -116,6 +116,7 @@ class Multiplier:
 
     Attributes:
         commands: how many were submitted so far.
+        round_trips: how often it was called.
     """
 
     def __init__(self, overlay: Overlay) -> None:
@@ -127,7 +128,7 @@ class Multiplier:
         self._x: dict[int, Buffer] = {}
         self._y: list[Buffer] = []
         self._y_bytes = 0
-        self.commands = 0
+        self.commands = self.round_trips = 0
 
     def multiply(self, products: Sequence[Product]) -> None:
         """Computes every product's ``out``.
@@ -137,6 +138,7 @@ class Multiplier:
             OverlayError: the device failed; what ``out`` holds then is not to be used.
             MemoryError: the device has no room for activations and results.
         """
+        self.round_trips += 1
         inputs = _inputs(products, self._columns)
         self._write(inputs)
         jobs = [job for product in products for job in self._jobs(product, inputs)]

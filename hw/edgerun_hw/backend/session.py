@@ -20,8 +20,10 @@ from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
 from edgerun_hw.backend.matrix import DeviceMatrix, integers_of, stack
 from edgerun_hw.backend.products import Multiplier, Product, WrongResultError, quantise_activations
+from edgerun_hw.devices.native.port import NativePort
 from edgerun_hw.devices.registry import Device
 from edgerun_hw.overlay.command import Capabilities
+from edgerun_hw.overlay.driver import Tlmm
 from edgerun_hw.overlay.errors import OverlayError
 from edgerun_hw.overlay.port import Counters, Overlay
 
@@ -60,7 +62,7 @@ class Session:
         self._matrices: dict[tuple[int, ...], tuple[list[PackedWeight], DeviceMatrix]] = {}
         self._users = 0
         self._counted: Counters | None = None
-        self._commands = 0
+        self._commands = self._round_trips = 0
         self._full = False
         self._cut_off = False  # work has begun and not come to its end
         self._open()
@@ -83,9 +85,27 @@ class Session:
         return self._multiplier
 
     @property
+    def native(self) -> tuple[Tlmm, NativePort] | None:
+        """Driver and port, where native code can reach registers and memory; None elsewhere."""
+        driver = self._overlay
+        if isinstance(driver, Tlmm) and isinstance(driver.port, NativePort):
+            return driver, driver.port
+        return None
+
+    @property
     def commands(self) -> int:
         """Commands submitted so far."""
         return self._commands + (self._multiplier.commands if self._multiplier else 0)
+
+    @property
+    def round_trips(self) -> int:
+        """How often the host has handed work to the device and waited for the results."""
+        return self._round_trips + (self._multiplier.round_trips if self._multiplier else 0)
+
+    def count(self, commands: int) -> None:
+        """Counts a round trip that was none of ``multiplier``, and its commands."""
+        self._commands += commands
+        self._round_trips += 1
 
     def attempt(self, work: Callable[[], T]) -> T | None:
         """Returns what ``work`` returns; None if the device failed for good, now or before."""
@@ -155,7 +175,7 @@ class Session:
 
     def close(self) -> None:
         """Gives the device back; calling it twice is allowed."""
-        self._commands = self.commands
+        self._commands, self._round_trips = self.commands, self.round_trips
         overlay, self._overlay = self._overlay, None
         multiplier, self._multiplier = self._multiplier, None
         matrices = [matrix for _, matrix in self._matrices.values()]

@@ -46,8 +46,10 @@ def part_of(segment: Graph) -> str:
     """What a segment's layers are called, from the names of its nodes.
 
     Example: nodes ``/model/layers.0/mlp/gate_proj/MatMulNBits`` and ``.../up_proj/...`` make
-    ``"gate/up"``.
+    ``"gate/up"``; a segment that has more than linear layers is ``"program"``.
     """
+    if any(node.op != "linear" for node in segment.nodes):
+        return "program"
     names = [node.name.strip("/").split("/") for node in segment.nodes]
     stems = [(parts[-2] if len(parts) > 1 else parts[0]) for parts in names]
     return "/".join(re.sub(r"_proj$", "", stem) for stem in stems)

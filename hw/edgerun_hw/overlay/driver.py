@@ -246,6 +246,32 @@ class Tlmm:
         if self._watchdog is not None:
             self.port.write(regs.WATCHDOG, self._watchdog)
 
+    def hand_out(self) -> int:
+        """Lets others submit commands past the driver; returns the number of the next one.
+
+        Raises:
+            OverlayError: an earlier command failed, or there is no progress.
+        """
+        self._raise_failure()
+        if self._pending:
+            self.wait(Ticket(self._epoch, self._pending[-1].number))
+        self._staged = {}
+        return self._submitted
+
+    def take_back(self, submitted: int, flags: int = 0) -> None:
+        """Goes on after others have submitted commands, all of which are complete.
+
+        Args:
+            submitted: number of the next command.
+            flags: of the error register, if one of them failed.
+
+        Raises:
+            CommandError: one failed.
+        """
+        self._submitted = self._completed = submitted
+        if flags:
+            self._fail(self._command_error(flags))
+
     def counters(self) -> Counters:
         """Reads the counters."""
         offsets = {field.name: getattr(regs, field.name.upper()) for field in fields(Counters)}

