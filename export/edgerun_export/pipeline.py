@@ -37,9 +37,9 @@ from edgerun_export.graph.builder import build_model
 from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.graph.fused_experts import obstacle
 from edgerun_export.graph.onnx_graph import OnnxGraph
-from edgerun_export.graph.weight_store import MIN_BLOCK, WeightStore
+from edgerun_export.graph.weight_store import WeightStore
 from edgerun_export.openvino_ir.install import openvino_version
-from edgerun_export.recipe import SOURCE, Recipe, check_pack, make_recipe
+from edgerun_export.recipe import MIN_BLOCK, SOURCE, Recipe, check_pack, make_recipe
 from edgerun_export.rules import (
     commonest_source_recipe,
     rounded_types,

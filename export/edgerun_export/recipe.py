@@ -14,6 +14,7 @@ HEAD_WEIGHTS = ("int8", "int4", "fp32")
 ACTIVATIONS = ("int8", "fp32")
 SOURCE = "source"  # stands for the format that holds what the checkpoint has
 GROUP_SIZES = (16, 32, 64, 128, 256)
+MIN_BLOCK, _MAX_HEAD_BLOCK = 16, 128
 
 
 def weight_names() -> list[str]:
@@ -162,6 +163,21 @@ def make_recipe(
     _check("activations", recipe.activations, ACTIVATIONS)
     _check("profile", recipe.profile, tuple(PROFILES))
     return recipe
+
+
+def vocabulary_block(width: int, group_size: int) -> int:
+    """Weights of an embedding's row that share a scale: whole blocks, at most ``group_size``.
+
+    Raises:
+        UnsupportedError: the rows cannot be cut into whole blocks.
+    """
+    block = min(width & -width, group_size, _MAX_HEAD_BLOCK)
+    if block < MIN_BLOCK:
+        raise UnsupportedError(
+            f"a quantised embedding needs a hidden_size that is a multiple of {MIN_BLOCK}, "
+            f"not {width}; use --head-weights fp32"
+        )
+    return block
 
 
 def check_pack(pack: str, weights: str) -> None:

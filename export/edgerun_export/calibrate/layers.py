@@ -34,18 +34,32 @@ _MOMENTS_BYTES = 1 << 29  # of sums that are made in one pass over the windows
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
-    """How well text is predicted that weights were not fitted to.
+class Cost:
+    """How well a text is predicted that weights were not fitted to.
 
     Attributes:
+        name: of the text.
         tokens: that were predicted.
-        source_bits_per_byte: by the source's weights.
-        bits_per_byte: by quantised ones, with the source's embedding and head.
+        bytes: UTF-8 bytes that they spell.
+        source_nats: sum of ``-ln p`` by the source's weights.
+        nats: by quantised ones, with the source's embedding and head.
     """
 
+    name: str
     tokens: int
-    source_bits_per_byte: float
-    bits_per_byte: float
+    bytes: int
+    source_nats: float
+    nats: float
+
+    @property
+    def source_bits_per_byte(self) -> float:
+        """Bits per byte with the source's weights."""
+        return self.source_nats / math.log(2) / self.bytes
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits per byte with quantised weights."""
+        return self.nats / math.log(2) / self.bytes
 
 
 class LayerFitter:
@@ -79,11 +93,11 @@ class LayerFitter:
         self._shapes = self._spec.tensors()
         self.starved: list[str] = []
 
-    def run(self) -> HeldOut | None:
+    def run(self) -> list[Cost]:
         """Fits all layers; results are in the store.
 
         Returns:
-            what it cost, if any text was held out.
+            what that cost, for each sample of the text.
 
         Raises:
             CheckpointError: a layer computes what is no number.
@@ -97,14 +111,16 @@ class LayerFitter:
             for layer in range(self._spec.num_layers):
                 self._layer(layer)
                 self._progress((layer + 1) / self._spec.num_layers)
-            return self._held_out()
+            return self._costs()
 
     def _begin(self) -> None:
-        windows = [*self._text.windows, *self._text.held_out]
+        windows = [*self._text.windows]
+        for sample in self._text.samples:
+            windows += [*sample.windows]
         self._fitted_windows = len(self._text.windows)
-        used, places = np.unique(np.array(windows), return_inverse=True)
+        used = np.unique(np.concatenate(windows))
         rows = embedded(self._spec, self._source, used)
-        self._hidden = [rows[place] for place in places.reshape(len(windows), -1)]
+        self._hidden = [rows[np.searchsorted(used, window)] for window in windows]
         needs = [
             self._needs(layer, projection)
             for layer in range(self._spec.num_layers)
@@ -263,16 +279,26 @@ class LayerFitter:
         run = through(quantised, "with quantised weights")
         self._hidden = list(self._in_order(run, list(enumerate(self._hidden))))
 
-    def _held_out(self) -> HeldOut | None:
-        text, count = self._text, len(self._text.held_out)
-        if not count:
-            return None
-        nats = [0.0, 0.0]
-        for at, ids in enumerate(text.held_out, self._fitted_windows):
-            for place, hidden in enumerate((self._source_hidden[at], self._hidden[at])):
-                nats[place] += surprise(predicted(self._spec, self._source, hidden), ids)
-        bits = [total / math.log(2) / text.held_out_bytes for total in nats]
-        return HeldOut(count * (text.held_out.shape[1] - 1), *bits)
+    def _costs(self) -> list[Cost]:
+        costs = []
+        at = self._fitted_windows
+        for sample in self._text.samples:
+            count = len(sample.windows)
+            nats = [
+                sum(self._in_order(self._surprise, list(zip(hidden, sample.windows, strict=True))))
+                for hidden in (
+                    [self._source_hidden[window] for window in range(at, at + count)],
+                    self._hidden[at : at + count],
+                )
+            ]
+            tokens = count * (sample.windows.shape[1] - 1)
+            costs.append(Cost(sample.name, tokens, sample.bytes, nats[0], nats[1]))
+            at += count
+        return costs
+
+    def _surprise(self, item: tuple[F32, NDArray[np.int64]]) -> float:
+        hidden, ids = item
+        return surprise(predicted(self._spec, self._source, hidden), ids)
 
     def _in_order(
         self, function: Callable[[Item], Result], items: Sequence[Item]

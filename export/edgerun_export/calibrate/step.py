@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from edgerun.kernels.host.cores import worker_threads
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.calibrate.fitted import FittedLayers
-from edgerun_export.calibrate.layers import LayerFitter
+from edgerun_export.calibrate.layers import Cost, LayerFitter
 from edgerun_export.calibrate.text import WINDOW_TOKENS, WINDOWS, read_calibration
 from edgerun_export.quantize import method_for
 from edgerun_export.quantize.method import Needs
@@ -100,15 +101,21 @@ def calibrate(
     key = {"version": __version__, "recipe": recipe.as_dict(), "text": text.as_dict()}
     fitted = FittedLayers(folder, key)
     fitter = LayerFitter(source, recipe, text, fitted, worker_threads(options.threads), progress)
-    held_out = fitter.run()
+    costs = fitter.run()
     quality: dict[str, Any] = text.as_dict()
-    if held_out is not None:
-        figures = asdict(held_out)
-        quality["held_out"] = {
-            name: float(f"{value:.5g}") if isinstance(value, float) else value
-            for name, value in figures.items()
-        }
+    if costs:
+        quality["held_out"] = _rounded(costs)
     return Calibrated(fitted, quality, _warnings(fitter, options, len(text.windows)))
+
+
+def _rounded(costs: Sequence[Cost]) -> dict[str, Any]:
+    """What the manifest says of all held-out text together."""
+    bits = math.log(2) * sum(cost.bytes for cost in costs)
+    return {
+        "tokens": sum(cost.tokens for cost in costs),
+        "bits_per_byte": round(sum(cost.nats for cost in costs) / bits, 4),
+        "source_bits_per_byte": round(sum(cost.source_nats for cost in costs) / bits, 4),
+    }
 
 
 def _warnings(fitter: LayerFitter, options: CalibrationOptions, windows: int) -> list[str]:

@@ -16,26 +16,38 @@ from edgerun.model.text.tokenizer import Tokenizer
 WINDOWS, WINDOW_TOKENS = 64, 512
 HELD_OUT_EVERY = 16  # of how many windows one is not fitted to, but measured on
 _SEPARATOR = "<|endoftext|>"
-_CHARACTERS_PER_TOKEN = 8  # more than texts have on the average
-_PIECE = 8192
+_CHARACTERS_PER_TOKEN = 4  # about as many as texts have
 _MAX_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
+class Sample:
+    """Text that is measured on.
+
+    Attributes:
+        name: of its file, without folders.
+        windows: token ids int64 ``[windows, tokens]``.
+        bytes: UTF-8 bytes that these spell, but for the first of each window.
+    """
+
+    name: str
+    windows: NDArray[np.int64]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class CalibrationText:
-    """Windows of text, and what of it is kept apart.
+    """Windows of text.
 
     Attributes:
         names: names of the files, without folders.
-        windows: token ids int64 ``[windows, tokens]`` that weights are fitted to.
-        held_out: ids ``[windows, tokens]`` of which weights see nothing; none if the text is short.
-        held_out_bytes: UTF-8 bytes that these spell, but for the first of each window.
+        windows: token ids int64 ``[windows, tokens]`` that weights are fitted to; may be none.
+        samples: text of which weights see nothing.
     """
 
     names: tuple[str, ...]
     windows: NDArray[np.int64]
-    held_out: NDArray[np.int64]
-    held_out_bytes: int
+    samples: tuple[Sample, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -61,7 +73,8 @@ def read_calibration(
     """Cuts as many windows as are asked for from files, equally many from each, evenly spread.
 
     Documents, which lines ``<|endoftext|>`` divide, follow each other, every one after the ids
-    that a text begins with, as does every window. One window more in sixteen is held out.
+    that a text begins with. Windows begin with a document, or with a part of a long one after the
+    same ids. One window more in sixteen is held out, if that leaves any.
 
     Args:
         files: UTF-8 texts.
@@ -73,25 +86,59 @@ def read_calibration(
         InputError: a file cannot be read, is not UTF-8, holds less than a window, or has
             characters that the tokenizer cannot spell.
     """
-    wanted = windows + windows // HELD_OUT_EVERY
-    shares = [(wanted + at) // len(files) for at in range(len(files))]
-    start = _start(tokenizer)
-    parts = [
-        _spread(_ids(file, tokenizer, start, share * tokens), max(1, share), tokens, start, file)
-        for file, share in zip(files, shares, strict=True)
-    ]
-    # In turns, so that what is held out is of all texts.
-    longest = max(map(len, parts))
-    every = np.array([part[at] for at in range(longest) for part in parts if at < len(part)])
-    out = np.arange(len(every)) % (HELD_OUT_EVERY + 1) == HELD_OUT_EVERY
-    held_out = every[out]
-    spelled = {token: _spelled(tokenizer, token) for token in np.unique(held_out).tolist()}
-    return CalibrationText(
-        tuple(file.name for file in files),
-        every[~out],
-        held_out,
-        sum(spelled[token] for token in held_out[:, 1:].ravel().tolist()),
+    more = -(-windows // HELD_OUT_EVERY)
+    shares = [(windows + more + at) // len(files) for at in range(len(files))]
+    fitted: list[NDArray[np.int64]] = []
+    samples: list[Sample] = []
+    for file, share in zip(files, shares, strict=True):
+        cut = _windows(file, tokenizer, max(1, share), tokens)
+        out = np.arange(len(cut)) % (HELD_OUT_EVERY + 1) == HELD_OUT_EVERY // 2
+        if out.any() and not out.all():
+            samples.append(_sample(file, cut[out], tokenizer))
+            cut = cut[~out]
+        fitted.append(cut)
+    names = tuple(file.name for file in files)
+    return CalibrationText(names, np.concatenate(fitted), tuple(samples))
+
+
+def read_sample(file: Path, tokenizer: Tokenizer, windows: int, tokens: int) -> Sample:
+    """Cuts windows from all over a file, to measure on.
+
+    Raises:
+        InputError: as for ``read_calibration``.
+    """
+    return _sample(file, _windows(file, tokenizer, windows, tokens), tokenizer)
+
+
+def _sample(file: Path, windows: NDArray[np.int64], tokenizer: Tokenizer) -> Sample:
+    spelled = {token: _spelled(tokenizer, token) for token in np.unique(windows).tolist()}
+    return Sample(
+        file.name, windows, sum(spelled[token] for token in windows[:, 1:].ravel().tolist())
     )
+
+
+def _windows(file: Path, tokenizer: Tokenizer, count: int, tokens: int) -> NDArray[np.int64]:
+    """Ids ``[windows, tokens]``: each begins with a document or a part of one, from all over."""
+    start = _start(tokenizer)
+    pieces = _pieces(_read(file), _CHARACTERS_PER_TOKEN * tokens)
+    windows: list[list[int]] = []
+    at, ids = 0, list[int]()
+    for window in range(count):
+        at = max(at, window * len(pieces) // count)
+        ids = []
+        while len(ids) < tokens and at < len(pieces):
+            begins, piece = pieces[at]
+            ids += (start if begins or not ids else []) + _encoded(piece, tokenizer, file)
+            at += 1
+        if len(ids) < tokens:
+            break
+        windows.append(ids[:tokens])
+    if not windows:
+        raise InputError(
+            f"{file} has {len(ids)} tokens, less than one window of {tokens}; give more text, or "
+            "smaller windows"
+        )
+    return np.array(windows, np.int64)
 
 
 def _start(tokenizer: Tokenizer) -> list[int]:
@@ -102,20 +149,6 @@ def _start(tokenizer: Tokenizer) -> list[int]:
 
 def _spelled(tokenizer: Tokenizer, token: int) -> int:
     return 0 if token in tokenizer.hidden_ids else len(tokenizer.token_bytes(token))
-
-
-def _ids(file: Path, tokenizer: Tokenizer, start: list[int], enough: int) -> list[int]:
-    """Ids of a text, or of every so many of its pieces if that is certainly enough."""
-    text = _read(file)
-    pieces = _pieces(text)
-    step = max(1, len(text) // (_CHARACTERS_PER_TOKEN * enough))
-    ids: list[int] = []
-    for first in range(step):
-        for piece in pieces[first::step]:
-            ids += start + _encoded(piece, tokenizer, file)
-        if len(ids) >= enough:
-            break
-    return ids
 
 
 def _encoded(piece: str, tokenizer: Tokenizer, file: Path) -> list[int]:
@@ -129,33 +162,18 @@ def _encoded(piece: str, tokenizer: Tokenizer, file: Path) -> list[int]:
     return ids
 
 
-def _pieces(text: str) -> list[str]:
-    """Documents without outer space, long ones cut between lines where that is possible."""
-    pieces: list[str] = []
+def _pieces(text: str, longest: int) -> list[tuple[bool, str]]:
+    """Documents without outer space, long ones in parts; and whether a document begins there."""
+    pieces: list[tuple[bool, str]] = []
     for document in text.split(_SEPARATOR):
-        rest = document.strip()
-        while len(rest) > _PIECE:
-            cut = rest.rfind("\n", _PIECE // 2, _PIECE) + 1 or _PIECE
-            pieces.append(rest[:cut])
-            rest = rest[cut:]
-        if rest:
-            pieces.append(rest)
+        rest, begins = document.strip(), True
+        while rest:
+            cut = len(rest)
+            if cut > longest:
+                cut = rest.rfind("\n", longest // 2, longest) + 1 or longest
+            pieces.append((begins, rest[:cut]))
+            rest, begins = rest[cut:], False
     return pieces
-
-
-def _spread(
-    ids: list[int], count: int, tokens: int, start: list[int], file: Path
-) -> list[NDArray[np.int64]]:
-    """Windows from all over the ids, each after those that a text begins with."""
-    step = tokens - len(start)
-    whole = len(ids) // step
-    if whole == 0:
-        raise InputError(
-            f"{file} has {len(ids)} tokens, less than one calibration window of {tokens}; give "
-            "more text, or smaller windows with --calibration-tokens"
-        )
-    firsts = [at * whole // min(count, whole) * step for at in range(min(count, whole))]
-    return [np.array(start + ids[first : first + step], np.int64) for first in firsts]
 
 
 def _read(file: Path) -> str:

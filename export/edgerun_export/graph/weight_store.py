@@ -9,20 +9,18 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.errors import UnsupportedError
 from edgerun.formats.base import PackedWeight
 from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.graph.onnx_graph import OnnxGraph
 from edgerun_export.quantize import block_layout, encode_integers, fits, quantise_rows
 from edgerun_export.quantize.blocks import slab
-from edgerun_export.recipe import Recipe, TensorRecipe
+from edgerun_export.recipe import Recipe, TensorRecipe, vocabulary_block
 from edgerun_export.source.weights import SourceWeights
 
 F32 = NDArray[np.float32]
 Number = TypeVar("Number", np.float32, np.uint8)
 _FLOAT = np.dtype(np.float32)
 _BYTE = np.dtype(np.uint8)
-MIN_BLOCK, _MAX_HEAD_BLOCK = 16, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,19 +167,9 @@ class WeightStore:
         Raises:
             UnsupportedError: the rows cannot be cut into whole blocks.
         """
-        block = self._whole_block(self._source.shape(name)[1])
+        block = vocabulary_block(self._source.shape(name)[1], self._recipe.group_size)
         recipe = TensorRecipe(format_name, block)
         return self._store(name, stored_as, recipe, self._parts(name, recipe, Damage()))
-
-    def _whole_block(self, width: int) -> int:
-        limit = min(self._recipe.group_size, _MAX_HEAD_BLOCK)
-        block = min(width & -width, limit)
-        if block < MIN_BLOCK:
-            raise UnsupportedError(
-                f"a quantised embedding needs a hidden_size that is a multiple of {MIN_BLOCK}, "
-                f"not {width}; use --head-weights fp32"
-            )
-        return block
 
     def _parts(self, name: str, recipe: TensorRecipe, damage: Damage) -> Iterator[PackedWeight]:
         """Packs a matrix slab by slab, and adds what that does to it to ``damage``."""

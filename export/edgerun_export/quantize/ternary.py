@@ -28,4 +28,4 @@ def fit(rows: F32, layout: BlockFormat, block: int, inputs: Inputs | None) -> Pa
     return encode(rows, scales.astype(np.float32), layout, block)
 
 
-METHOD = Method(fit, usual_for=("ternary",))
+METHOD = Method(fit, formats=("ternary",), usual_for=("ternary",))

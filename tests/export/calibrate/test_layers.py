@@ -12,7 +12,7 @@ from edgerun_export.calibrate.layers import LayerFitter
 from edgerun_export.calibrate.moments import Moments
 from edgerun_export.calibrate.step import CalibrationOptions, with_methods
 from edgerun_export.calibrate.taps import LayerWeights, observe, stages
-from edgerun_export.calibrate.text import CalibrationText
+from edgerun_export.calibrate.text import CalibrationText, Sample
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout
 from edgerun_export.quantize.method import Needs
@@ -26,7 +26,7 @@ KEY = {"of": "tests"}
 
 def text_of(spec, windows=6, tokens=24, held_out=1, seed=0):
     ids = np.random.default_rng(seed).integers(0, spec.vocab_size, (windows + held_out, tokens))
-    return CalibrationText(("text",), ids[:windows], ids[windows:], 100)
+    return CalibrationText(("text",), ids[:windows], (Sample("text", ids[windows:], 100),))
 
 
 def fitted(source, folder, recipe, threads=1, **options):

@@ -23,17 +23,19 @@ def written(folder, name, text):
 
 
 def test_windows_come_evenly_from_all_texts_and_one_in_sixteen_is_held_out(tmp_path, tokenizer):
-    files = [written(tmp_path, f"{c}.txt", f"{c}bc de. " * 2000) for c in "xy"]
+    files = [written(tmp_path, f"{c}.txt", " ".join(f"{c}{n}" for n in range(3000))) for c in "xy"]
     text = read_calibration(files, tokenizer, 32, 64)
     assert text.names == ("x.txt", "y.txt")
-    assert text.windows.shape == (32, 64) and text.held_out.shape == (2, 64)
+    assert text.windows.shape == (32, 64)
+    assert [sample.windows.shape for sample in text.samples] == [(1, 64), (1, 64)]
     start = list(tokenizer.bos_ids)
     assert all(window[: len(start)].tolist() == start for window in text.windows)
     spelled = [tokenizer.decode(window.tolist()) for window in text.windows]
     assert [sum(letter in each for each in spelled) for letter in "xy"] == [16, 16]
-    assert text.held_out_bytes == sum(
-        len(tokenizer.token_bytes(token)) for window in text.held_out for token in window[1:]
-    )
+    for sample in text.samples:
+        (window,) = sample.windows
+        assert sample.bytes == sum(len(tokenizer.token_bytes(token)) for token in window[1:])
+        assert window.tolist() not in text.windows.tolist()
 
 
 def test_the_same_text_has_the_same_digest_and_another_has_another(tmp_path, tokenizer):
@@ -67,7 +69,7 @@ def test_all_of_a_short_text_is_used(tmp_path, tokenizer):
 
 def test_bad_texts_are_refused_by_name(tmp_path, tokenizer):
     short = written(tmp_path, "short.txt", "a few words")
-    with pytest.raises(InputError, match=r"short.txt has \d+ tokens, less than one calibration"):
+    with pytest.raises(InputError, match=r"short.txt has \d+ tokens, less than one window"):
         read_calibration([short], tokenizer, 4, 64)
     with pytest.raises(InputError, match=r"cannot read .*none.txt: No such file"):
         read_calibration([tmp_path / "none.txt"], tokenizer, 4, 64)

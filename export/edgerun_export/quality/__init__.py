@@ -1,0 +1,1 @@
+"""What formats and methods cost on one's own model, measured."""

@@ -1,0 +1,85 @@
+"""Which formats and methods are compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgerun.errors import UnsupportedError
+from edgerun_export.quantize import method_for
+from edgerun_export.quantize.method import Needs
+from edgerun_export.recipe import make_recipe, method_names
+
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A way to store projections.
+
+    Attributes:
+        weights: their format.
+        group_size: weights that share a scale.
+        method: how they are quantised.
+    """
+
+    weights: str
+    group_size: int
+    method: str
+
+    @property
+    def name(self) -> str:
+        """As a rule has it: ``int4:32:gptq``."""
+        return f"{self.weights}:{self.group_size}:{self.method}"
+
+
+def settings(formats: str, methods: str, *, calibrates: bool) -> list[Setting]:
+    """All formats with all methods that can make them.
+
+    Args:
+        formats: ``int4,int2:64``, the number being weights that share a scale.
+        methods: ``mse,gptq``, or ``all``.
+        calibrates: whether there is text to fit to.
+
+    Raises:
+        UnsupportedError: one is not offered, needs text and there is none, or none can be made.
+    """
+    names = _split(methods)
+    chosen = method_names() if names == [ALL] else names
+    found: list[Setting] = []
+    for text in _split(formats):
+        weights, _, group = text.partition(":")
+        if not (group or "0").isdecimal() or weights == "fp32":
+            raise UnsupportedError(
+                f"--formats {text}: expected FORMAT or FORMAT:GROUP, such as int4:32, and no fp32, "
+                "which is always measured"
+            )
+        for method in chosen:
+            recipe = make_recipe(weights, int(group) if group else None, method=method)
+            if _is_possible(recipe.weights, method, names == [ALL], calibrates):
+                found.append(Setting(weights, recipe.group_size, method))
+    return list(dict.fromkeys(found))
+
+
+def _is_possible(weights: str, name: str, is_any: bool, calibrates: bool) -> bool:
+    """Whether a method can make a format; refused if it was asked for by name."""
+    try:
+        method = method_for(weights, name)
+    except UnsupportedError:
+        if is_any:
+            return False
+        raise
+    if method.needs > Needs.ROWS and not calibrates:
+        if is_any:
+            return False
+        raise UnsupportedError(
+            f"--methods {name} fits weights to the inputs that they get in a text; give one with "
+            "--calibrate FILE"
+        )
+    return True
+
+
+def _split(text: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise UnsupportedError("--formats and --methods name at least one each")
+    return parts

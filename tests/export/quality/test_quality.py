@@ -1,0 +1,167 @@
+"""Formats and methods side by side."""
+
+import json
+
+import onnx
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from edgerun.errors import InputError, UnsupportedError
+from edgerun_export.bundle_files import MODEL_FILE
+from edgerun_export.graph.external_data import find_data
+from edgerun_export.quality import measure as measuring
+from edgerun_export.quality.command import register
+from edgerun_export.quality.settings import Setting, settings
+from edgerun_export.sizes import weight_bytes
+
+TEXT = "Once upon a time there was a small house near the sea, and a dog lived in it. "
+
+
+def run(*arguments):
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    register(app)
+    done = CliRunner().invoke(app, ["quality", *map(str, arguments)])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    for name, count in (("train.txt", 100), ("test.txt", 40)):
+        (folder / name).write_text(TEXT * count, encoding="utf-8")
+    return folder
+
+
+def test_settings_are_all_formats_with_all_methods_that_make_them():
+    assert settings("int4, int2:64", "mse,gptq", calibrates=True) == [
+        Setting("int4", 32, "mse"),
+        Setting("int4", 32, "gptq"),
+        Setting("int2", 64, "mse"),
+        Setting("int2", 64, "gptq"),
+    ]
+    everything = {each.method for each in settings("int2", "all", calibrates=True)}
+    assert {"rtn", "mse", "gptq", "gptaq", "descent", "residual"} <= everything
+    assert "ternary" not in everything
+    without = {each.method for each in settings("int2", "all", calibrates=False)}
+    assert without == {"rtn", "mse"}
+
+
+@pytest.mark.parametrize(
+    ("formats", "methods", "message"),
+    [
+        ("int3", "mse", "--weights int3 is not supported"),
+        ("int4:33", "mse", "--group-size 33 is not supported"),
+        ("int4:x", "mse", "--formats int4:x: expected FORMAT or FORMAT:GROUP"),
+        ("fp32", "mse", "no fp32"),
+        ("int4", "magic", "--method magic is not supported"),
+        ("int4", "gptq", "--methods gptq fits weights .* --calibrate FILE"),
+        ("int4", "ternary", "--method ternary makes ternary, and not int4"),
+        (",", "mse", "name at least one"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(formats, methods, message):
+    with pytest.raises(UnsupportedError, match=message):
+        settings(formats, methods, calibrates=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("llama", {"weights": "int4"}),
+        ("llama", {"weights": "int2", "group_size": 64, "head_weights": "int4"}),
+        ("qwen3", {"weights": "fp32"}),
+        ("mixtral", {"weights": "ternary"}),
+    ],
+)
+def test_bytes_are_those_of_the_bundle(name, options, exported, golden):
+    result = exported(name, **options)
+    model = onnx.load(str(result.folder / MODEL_FILE), load_external_data=False)
+    stored = sum(where.length for where in find_data(model.graph.initializer))
+    assert weight_bytes(golden(name).spec, result.recipe) == stored
+
+
+def test_a_table_of_settings_is_printed_kept_and_gone_on_with(golden, texts, tmp_path, monkeypatch):
+    saved = tmp_path / "table.json"
+    common = (golden("llama").folder, "--text", texts / "test.txt", "--calibrate",
+              texts / "train.txt", "--tokens", 32, "--windows", 4, "--calibration-windows", 8,
+              "--save", saved)  # fmt: skip
+    rows = json.loads(run(*common, "--formats", "int4", "--methods", "mse,gptq", "--json"))
+    assert [row["setting"] for row in rows] == ["source", "int4:32:mse", "int4:32:gptq"]
+    assert rows[0]["bytes"] > rows[1]["bytes"] == rows[2]["bytes"]
+    assert all(row["texts"]["test.txt"]["bits_per_byte"] > 0 for row in rows)
+    assert json.loads(saved.read_text())["rows"] == rows
+
+    class Unexpected:
+        def __init__(self, *_):
+            raise AssertionError("this is known already")
+
+    monkeypatch.setattr(measuring, "LayerFitter", Unexpected)
+    table = run(*common, "--formats", "int4", "--methods", "gptq").splitlines()
+    assert table[0].split("\t") == [
+        "weights", "MB", "test.txt: bits/byte", "test.txt: perplexity", "test.txt: change"
+    ]  # fmt: skip
+    assert [line.split("\t")[0] for line in table[1:]] == ["source", "int4:32:gptq"]
+
+
+def test_a_table_of_something_else_is_not_gone_on_with(golden, texts, tmp_path):
+    saved = tmp_path / "table.json"
+    common = ("--text", texts / "test.txt", "--tokens", 32, "--windows", 2, "--methods", "rtn",
+              "--formats", "int8", "--save", saved)  # fmt: skip
+    run(golden("llama").folder, *common)
+    with pytest.raises(InputError, match="measured with another model, text or version"):
+        run(golden("qwen3").folder, *common)
+    saved.write_text("[]")
+    with pytest.raises(InputError, match="is no table of this command"):
+        run(golden("llama").folder, *common)
+
+
+def test_bad_input_is_refused_before_anything_is_measured(golden, texts, tmp_path):
+    llama = golden("llama").folder
+    with pytest.raises(InputError, match="two files are called 'test.txt'"):
+        run(llama, "--text", texts / "test.txt", "--text", tmp_path / "test.txt")
+    with pytest.raises(InputError, match=r"--plot .*table.gif: a plot is written as \.svg"):
+        run(llama, "--text", texts / "test.txt", "--plot", tmp_path / "table.gif")
+    with pytest.raises(UnsupportedError, match="ternary already"):
+        run(golden("bitnet-packed").folder, "--text", texts / "test.txt", "--methods", "mse")
+
+
+def test_a_plot_is_drawn(golden, texts, tmp_path):
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "table.svg"
+    run(golden("llama").folder, "--text", texts / "test.txt", "--tokens", 32, "--windows", 2,
+        "--formats", "int8,int4", "--methods", "rtn,mse", "--plot", plot)  # fmt: skip
+    drawn = plot.read_text(encoding="utf-8")
+    assert "<svg" in drawn and drawn.count("<!-- rtn -->") == 1 and "test.txt" in drawn
+
+
+def test_methods_of_a_trained_model_come_in_the_order_of_what_they_know(shared_data, tmp_path):
+    stories = shared_data / "corpora" / "tinystories"
+    rows = json.loads(
+        run(
+            shared_data / "models" / "stories260K" / "stories260K.bin",
+            "--text",
+            stories / "valid.txt",
+            "--calibrate",
+            stories / "train.txt",
+            "--tokens",
+            128,
+            "--windows",
+            8,
+            "--calibration-windows",
+            24,
+            "--formats",
+            "int2",
+            "--methods",
+            "mse,gptq,residual",
+            "--json",
+        )  # fmt: skip
+    )
+    source, mse, gptq, residual = (row["texts"]["valid.txt"]["perplexity"] for row in rows)
+    assert source < 4.5
+    assert residual < 0.65 * gptq < 0.4 * mse
+    assert residual < 6 * source
