@@ -32,7 +32,17 @@ def test_chunks_and_single_tokens_equal_one_prefill(name, backend):
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "llama-yarn", "mistral", "qwen3", "bitnet-packed", "gpt_oss"]
+    "name",
+    [
+        "llama",
+        "llama-yarn",
+        "mistral",
+        "qwen3",
+        "bitnet-packed",
+        "gpt_oss",
+        "smollm3",
+        "gemma3_text",
+    ],
 )
 def test_the_genai_profile_computes_the_same(name):
     ids, _ = golden(name)
@@ -59,7 +69,9 @@ def test_replies_equal_transformers(backend):
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4", "int2", "ternary"])
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "gpt_oss"])
+@pytest.mark.parametrize(
+    "name", ["llama", "qwen2", "qwen3", "gpt_oss", "smollm3", "granite", "phi3", "gemma3_text"]
+)
 def test_quantised_logits_equal_the_dequantised_reference(name, weights):
     ids, _ = golden(name)
     folder = bundle_of(name, weights=weights, activations="fp32")

@@ -17,6 +17,12 @@ CONFIG = {
     "num_attention_heads": 4,
     "vocab_size": 128,
 }
+LONG = {
+    "rope_type": "longrope",
+    "short_factor": [1.0] * 8,
+    "long_factor": [2.0] * 8,
+    "original_max_position_embeddings": 1024,
+}
 
 
 def test_unknown_architecture_names_the_supported_ones():
@@ -26,8 +32,9 @@ def test_unknown_architecture_names_the_supported_ones():
 
 def test_architectures_are_those_of_the_documentation():
     assert architecture_names() == [
-        *["bitnet", "bitnet_moe", "gpt_oss", "llama", "mistral", "mixtral", "olmoe"],
-        *["qwen2", "qwen3", "qwen3_moe"],
+        *["bitnet", "bitnet_moe", "gemma3_text", "gpt_oss", "granite", "granitemoehybrid"],
+        *["llama", "ministral3", "mistral", "mixtral", "olmo2", "olmoe", "phi3"],
+        *["qwen2", "qwen3", "qwen3_moe", "smollm3"],
     ]
 
 
@@ -72,7 +79,8 @@ def test_bad_sizes_are_named(changes, message):
             },
             "o_proj",
         ),
-        ({"rope_scaling": {"rope_type": "longrope"}}, "'longrope' is not supported"),
+        ({"rope_scaling": {"rope_type": "spiral"}}, "'spiral' is not supported"),
+        ({"rope_scaling": LONG}, "differ for long texts"),
         ({"partial_rotary_factor": 0.5}, "partial rotary"),
         ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "differ between"),
     ],
@@ -91,7 +99,7 @@ def test_both_spellings_of_rope_scaling_mean_the_same(name):
     old["rope_theta"] = parameters.pop("rope_theta")
     parameters["type"] = parameters.pop("rope_type")
     old["rope_scaling"] = parameters
-    first, second = describe(new).rope, describe(old).rope
+    first, second = describe(new).ropes[0], describe(old).ropes[0]
     np.testing.assert_array_equal(first.inv_freq, second.inv_freq)
     assert first.attention_factor == second.attention_factor
 
@@ -99,9 +107,9 @@ def test_both_spellings_of_rope_scaling_mean_the_same(name):
 def test_yarn_temperature_follows_the_factor():
     scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
     config = {**CONFIG, "rope_scaling": scaling}
-    assert describe(config).rope.attention_factor == pytest.approx(0.1 * np.log(4) + 1)
+    assert describe(config).ropes[0].attention_factor == pytest.approx(0.1 * np.log(4) + 1)
     scaling["attention_factor"] = 1.25
-    assert describe(config).rope.attention_factor == 1.25
+    assert describe(config).ropes[0].attention_factor == 1.25
 
 
 @pytest.mark.parametrize(
@@ -120,7 +128,7 @@ def test_silence_about_theta_and_epsilon_means_what_transformers_takes(name, the
         spec = describe({**CONFIG, "model_type": name, "head_dim": 16, **missing})
         assert spec.norm_eps == epsilon
         expected = [theta ** (-2 * index / 16) for index in range(8)]
-        np.testing.assert_allclose(spec.rope.inv_freq, expected, rtol=1e-6)
+        np.testing.assert_allclose(spec.ropes[0].inv_freq, expected, rtol=1e-6)
 
 
 def windows(config):
@@ -264,5 +272,5 @@ def test_any_config_is_described_or_refused(config, data):
         spec = describe(config)
     except InputError:
         return
-    assert np.isfinite(spec.rope.inv_freq).all()
+    assert np.isfinite(spec.ropes[0].inv_freq).all()
     assert spec.num_layers == len(spec.layers) > 0

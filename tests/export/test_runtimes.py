@@ -38,6 +38,13 @@ TINY = [
     ("olmoe", {"weights": "ternary"}),
     ("qwen3_moe", {"weights": "int8"}),
     ("gpt_oss", {"weights": "int4"}),
+    ("smollm3", {"weights": "int4"}),
+    ("olmo2", {"weights": "int8"}),
+    ("granite", {"weights": "int4"}),
+    ("granitemoehybrid", {"weights": "int8"}),
+    ("phi3", {"weights": "int4"}),
+    ("ministral3", {"weights": "int8"}),
+    ("gemma3_text", {"weights": "int4"}),
 ]
 # Every mixture in every format takes minutes: those above stand for them as a rule.
 MIXTURES = [
@@ -186,7 +193,9 @@ def test_blocks_of_few_bits_have_scales_of_both_signs(name, options, exported, g
         assert (scales < 0).any() and (scales > 0).any()
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3", "bitnet-packed", "olmoe"])
+@pytest.mark.parametrize(
+    "name", ["llama", "mistral", "qwen3", "bitnet-packed", "olmoe", "smollm3", "gemma3_text"]
+)
 def test_genai_profile_continues_like_the_portable_one(name, exported, golden):
     pytest.importorskip("onnxruntime_genai")
     ids = golden(name).ids[:8].tolist()

@@ -82,8 +82,8 @@ def softcapped(bundle: AlteredBundle) -> None:
     bundle.set(GQA, softcap=30.0)
 
 
-def not_rotated(bundle: AlteredBundle) -> None:
-    bundle.set(GQA, do_rotary=0)
+def rotated_otherwise(bundle: AlteredBundle) -> None:
+    bundle.set(GQA, do_rotary=2)
 
 
 def other_cache(bundle: AlteredBundle) -> None:
@@ -202,7 +202,7 @@ REFUSED: list[tuple[Callable[[AlteredBundle], None], type[Exception], str]] = [
     (other_sizes, UnsupportedError, OP),
     (interleaved, UnsupportedError, "GroupQueryAttention with rotary_interleaved=1"),
     (softcapped, UnsupportedError, "GroupQueryAttention with softcap=30"),
-    (not_rotated, UnsupportedError, OP),
+    (rotated_otherwise, UnsupportedError, OP),
     (other_cache, UnsupportedError, OP),
     (other_lengths, UnsupportedError, OP),
     (more_heads, BundleError, "num_heads"),

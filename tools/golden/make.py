@@ -58,12 +58,21 @@ class Golden:
         changes: configuration beyond the common one.
         tokens: length of the prompt.
         quantization: arguments of BitNetQuantConfig.
+        norm_offset: what the model adds to the weights of norms.
+        model: prefix of the model's class where it is another than that of the configuration.
     """
 
     family: str
     changes: dict[str, Any] = field(default_factory=dict)
     tokens: int = 24
     quantization: dict[str, str] = field(default_factory=dict)
+    norm_offset: float = 0.0
+    model: str | None = None
+
+    @property
+    def class_name(self) -> str:
+        """The model's class in transformers."""
+        return f"{self.model or self.family}ForCausalLM"
 
 
 _ONLINE = {"linear_class": "autobitlinear", "quantization_mode": "online"}
@@ -74,6 +83,27 @@ _ONE_LAYER = {"num_hidden_layers": 1}
 _LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 _YARN = {"rope_type": "yarn", "factor": 8.0}
 _LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_LLAMA4 = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 2.0,
+    "original_max_position_embeddings": 64,
+    "llama_4_scaling_beta": 0.1,
+}
+_LONG = {"max_position_embeddings": 128, "original_max_position_embeddings": 64}
+_LONG_ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.75,
+    "short_factor": [1.0, 1.1, 1.2, 1.5, 1.7, 2.0],
+    "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0],
+}
+_MULTIPLIERS = {
+    "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.1,
+    "logits_scaling": 8.0,
+}
 
 GOLDEN: dict[str, Golden] = {
     "llama": Golden("Llama", {"tie_word_embeddings": False, "attention_bias": True}),
@@ -85,6 +115,38 @@ GOLDEN: dict[str, Golden] = {
         "Qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
     ),
     "qwen3": Golden("Qwen3", {"head_dim": 32}),
+    "smollm3": Golden("SmolLM3", {"no_rope_layers": [1, 0], "pad_token_id": None}),
+    "olmo2": Golden("Olmo2", {"tie_word_embeddings": False}),
+    "granite": Golden("Granite", _MULTIPLIERS),
+    "granitemoehybrid": Golden(
+        "GraniteMoeHybrid",
+        {
+            **_MULTIPLIERS,
+            "tie_word_embeddings": False,
+            "shared_intermediate_size": 96,
+            "num_local_experts": 0,
+            "position_embedding_type": "rope",
+            "layer_types": ["attention", "attention"],
+            "mamba_n_heads": 4,
+        },
+    ),
+    "phi3": Golden("Phi3", {"rope_parameters": _LONG_ROPE, **_LONG, "pad_token_id": None}),
+    "ministral3": Golden("Ministral3", {"head_dim": 32, "rope_parameters": _LLAMA4, **_ONE_LAYER}),
+    "gemma3_text": Golden(
+        "Gemma3Text",
+        {
+            "head_dim": 16,
+            "query_pre_attn_scalar": 20,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": {**_LINEAR, "rope_theta": 1000000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+        norm_offset=1.0,
+        model="Gemma3",
+    ),
     "bitnet-master": Golden("BitNet", _BITNET, 16, quantization=_ONLINE),
     "bitnet-packed": Golden("BitNet", _BITNET, 16, quantization=_BITLINEAR),
     "bitnet-offline": Golden("BitNet", _BITNET, 16, quantization=_OFFLINE),
@@ -116,10 +178,16 @@ def write(golden: Golden, folder: Path) -> None:
         folder / "golden.npz",
         ids=ids[0].numpy(),
         logits=logits.numpy(),
-        inv_freq=model.model.rotary_emb.inv_freq.numpy(),
+        inv_freq=frequencies(model).numpy(),
     )
     write_json(folder / "config.json", public_config(model.config, golden))
     write_tokenizer(folder, _BASE["max_position_embeddings"])
+
+
+def frequencies(model: Any) -> torch.Tensor:
+    """Radians a position, of the layers that attend to everything."""
+    rotary = model.model.rotary_emb
+    return rotary.full_attention_inv_freq if "gemma" in model.config.model_type else rotary.inv_freq
 
 
 def settle(golden: Golden, ids: torch.Tensor) -> tuple[Any, dict[str, torch.Tensor], torch.Tensor]:
@@ -145,8 +213,8 @@ def make_model(golden: Golden) -> Any:
     settings = {**_BASE, **golden.changes}
     config_class = getattr(transformers, f"{golden.family}Config")
     config = config_class(**settings, attn_implementation="eager")
-    model = getattr(transformers, f"{golden.family}ForCausalLM")(config).float().eval()
-    randomise(model)
+    model = getattr(transformers, golden.class_name)(config).float().eval()
+    randomise(model, golden.norm_offset)
     return model
 
 
@@ -165,12 +233,12 @@ def watch_rounding(model: Any) -> Callable[[], float]:
     return lambda: min(distances)
 
 
-def randomise(model: torch.nn.Module) -> None:
+def randomise(model: torch.nn.Module, norm_offset: float) -> None:
     """Fills parameters so that attention is peaked and logits differ; rounds them to bfloat16."""
     for name, parameter in model.named_parameters():
         values = torch.randn(parameter.shape)
         if name.endswith("norm.weight"):
-            values = 1 + 0.2 * values
+            values = 1 - norm_offset + 0.2 * values
         elif parameter.dim() == 2:
             values = values * (0.4 if "embed" in name else 1.5 * parameter.shape[1] ** -0.5)
         else:
@@ -218,10 +286,10 @@ def ternarise(
 def public_config(config: Any, golden: Golden) -> dict[str, Any]:
     """Returns config.json without what depends on the version of transformers."""
     values = config.to_diff_dict()
-    for key in ("transformers_version", "_name_or_path", "attn_implementation"):
+    for key in ("transformers_version", "_name_or_path", "attn_implementation", "time_step_limit"):
         values.pop(key, None)
     values |= {key: getattr(config, key) for key in _BASE}
-    values["architectures"] = [f"{golden.family}ForCausalLM"]
+    values["architectures"] = [golden.class_name]
     if golden.quantization:
         values["quantization_config"] = {"quant_method": "bitnet", **golden.quantization}
     return values

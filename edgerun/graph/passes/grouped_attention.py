@@ -1,6 +1,7 @@
 """GroupQueryAttention, which rotates and counts positions by itself, becomes ``attention``.
 
 Its tables of cosines and sines are those of some frequencies, which ``rotary`` is given instead.
+Nodes that do not rotate have tables, too, which tell the size of a head.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _Frequencies = tuple[NDArray[np.float32], float]
 
 
 def fuse_grouped_attention(graph: Graph) -> Graph:
-    """Rewrites every GroupQueryAttention over a whole cache, with rotary embedding."""
+    """Rewrites every GroupQueryAttention over a whole cache."""
     if not any(node.op == GROUPED for node in graph.nodes):
         return graph
     matcher = Matcher(graph)
@@ -63,10 +64,13 @@ def _rewrite(
     nodes, values = [], []
     for place, heads in ((Q, attrs["num_heads"]), (K, attrs["kv_num_heads"])):
         rows, norms = _rows(inputs[place], heads, head_dim, matcher)
-        turned = f"{node.name}/{'qk'[place]}"
-        angles = (rows, POSITIONS, f"{pair[0]}/frequencies")
-        nodes += [*norms, Node("rotary", turned, angles, (turned,), rotation)]
-        values.append(turned)
+        nodes += norms
+        if attrs["do_rotary"]:
+            turned = f"{node.name}/{'qk'[place]}"
+            angles = (rows, POSITIONS, f"{pair[0]}/frequencies")
+            nodes.append(Node("rotary", turned, angles, (turned,), rotation))
+            rows = turned
+        values.append(rows)
     window = attrs["local_window_size"]
     attributes = {
         "layer": layer,
@@ -87,7 +91,7 @@ def _has_form(node: Node, inputs: list[str], matcher: Matcher) -> bool:
     counts = matcher.match(inputs[LAST], _LAST), matcher.match(inputs[TOTAL], _TOTAL)
     return (
         "scale" in node.attrs
-        and node.attrs["do_rotary"] == 1
+        and node.attrs["do_rotary"] in (0, 1)
         and not any((inputs[POSITION_IDS], inputs[BIAS], *node.inputs[SINKS + 1 :]))
         and all(count is not None and count["mask"] == "attention_mask" for count in counts)
         and all(inputs[place] in constants for place in (COS, SIN))

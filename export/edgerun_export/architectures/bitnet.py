@@ -30,7 +30,7 @@ def describe(config: Config) -> DecoderSpec:
         **sizes,
         norm_eps=number(config, "rms_norm_eps", 1e-5),
         activation=activation(config, "relu2"),
-        rope=rope(config, sizes["head_dim"], default_theta=500000.0),
+        ropes=(rope(config, sizes["head_dim"], default_theta=500000.0),),
         tied=flag(config, "tie_word_embeddings"),
         biases=declared_biases(config, ("attention_bias",)),
         attention_sub_norm="self_attn.attn_sub_norm",

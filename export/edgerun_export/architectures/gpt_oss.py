@@ -61,7 +61,7 @@ def describe(config: Config) -> DecoderSpec:
         ),
         architecture="gpt_oss",
         norm_eps=number(config, "rms_norm_eps", 1e-5),
-        rope=rope(config, spec.head_dim, default_theta=150000.0),
+        ropes=(rope(config, spec.head_dim, default_theta=150000.0),),
         activation="clamped_swiglu",
         biases=frozenset({"q_proj", "k_proj", "v_proj", "o_proj"} if biased else ()),
         sinks="self_attn.sinks",

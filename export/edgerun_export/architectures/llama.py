@@ -27,7 +27,7 @@ def describe(config: Config) -> DecoderSpec:
         **sizes,
         norm_eps=number(config, "rms_norm_eps", 1e-6),
         activation=activation(config),
-        rope=rope(config, sizes["head_dim"]),
+        ropes=(rope(config, sizes["head_dim"]),),
         tied=flag(config, "tie_word_embeddings"),
         biases=declared_biases(config),
         ternary=ternary_origin(config),

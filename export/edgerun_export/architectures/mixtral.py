@@ -34,7 +34,7 @@ def describe(config: Config) -> DecoderSpec:
         spec.with_feed_forward([experts] * spec.num_layers),
         architecture="mixtral",
         norm_eps=number(config, "rms_norm_eps", 1e-5),
-        rope=rope(config, spec.head_dim, default_theta=1e6),
+        ropes=(rope(config, spec.head_dim, default_theta=1e6),),
         biases=frozenset(),
     )
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures.fields import number, positive, section
 from edgerun_export.architectures.spec import Config, Rope
+from edgerun_export.architectures.storage import HeadRows
 
 _F32 = np.float32
 _Parameters = Mapping[str, Any]
@@ -30,17 +31,92 @@ def rope(config: Config, head_dim: int, default_theta: float = 10000.0) -> Rope:
         CheckpointError: a parameter is missing or out of range.
     """
     parameters = _parameters(config, default_theta)
+    if parameters.get("partial_rotary_factor", 1.0) != 1.0:
+        raise UnsupportedError("partial rotary embeddings are not supported")
+    if len(_long_contexts(parameters)) > 1:
+        raise UnsupportedError("rotary embeddings that differ for long texts are not supported")
+    return _variant(parameters, head_dim)
+
+
+def rope_of_type(config: Config, kind: str, head_dim: int, default_theta: float) -> Rope:
+    """Returns the rotary embedding of the layers of one type.
+
+    Reads ``rope_parameters`` by type (transformers 5), or the keys before: those that all models
+    have for ``full_attention``, and ``rope_local_base_freq`` for ``sliding_attention``.
+
+    Raises:
+        UnsupportedError: a scaling variant without an implementation, or partial rotary.
+        CheckpointError: a parameter is missing or out of range.
+    """
+    by_type = section(config, "rope_parameters")
+    own = {**config, "rope_parameters": None}
+    if any(isinstance(value, Mapping) for value in by_type.values()):
+        own |= {"rope_scaling": section(by_type, kind), "rope_theta": None}
+    elif kind == "sliding_attention":
+        own |= {"rope_scaling": None, "rope_theta": config.get("rope_local_base_freq")}
+    return rope(own, head_dim, default_theta)
+
+
+def long_rope(config: Config, head_dim: int) -> tuple[Rope, int]:
+    """Returns the rotary embedding of texts within the original context, and that context.
+
+    Reads what Phi-3 and its successors have (transformers, ``_compute_longrope_parameters``).
+    Frequencies are fewer than ``head_dim / 2`` where only a part of a head is turned.
+
+    Raises:
+        UnsupportedError: a scaling variant without an implementation.
+        CheckpointError: a parameter is missing or out of range.
+    """
+    parameters = _parameters(config, 10000.0)
+    if parameters["rope_type"] in ("su", "yarn"):  # old names of longrope in these models
+        parameters["rope_type"] = "longrope"
+    turned = int(head_dim * number(parameters, "partial_rotary_factor", 1.0))
+    if turned > head_dim or turned % 2 or not turned:
+        raise CheckpointError(
+            f"config.json: of heads of {head_dim} elements {turned} would be turned; expected an "
+            "even number, and no more"
+        )
+    return _variant(parameters, turned), min(_long_contexts(parameters))
+
+
+def partial(rope: Rope, head_dim: int) -> tuple[Rope, HeadRows | None]:
+    """Writes a rotation of the first elements of a head as one of all of them.
+
+    Elements i and i + head_dim / 2 are a pair. Rows of query and key heads are put in an order in
+    which those that are turned together are pairs, and the other pairs are turned by nothing. What
+    the rotation multiplies cosine and sine by goes into the rows that it concerns.
+    """
+    half, turned = head_dim // 2, len(rope.inv_freq)
+    if turned == half:
+        return rope, None
+    rest = np.arange(2 * turned, head_dim)
+    first, second = np.split(rest, 2)
+    order = np.concatenate([np.arange(turned), first, np.arange(turned, 2 * turned), second])
+    factors = np.where(order < 2 * turned, _F32(rope.attention_factor), _F32(1)).astype(_F32)
+    still = np.zeros(half - turned, _F32)
+    return Rope(np.concatenate([rope.inv_freq, still])), HeadRows(order, factors)
+
+
+def _variant(parameters: _Parameters, turned: int) -> Rope:
     kind = str(parameters["rope_type"])
     if kind not in _VARIANTS:
         raise UnsupportedError(
             f"rope type '{kind}' is not supported; supported are: {', '.join(_VARIANTS)}"
         )
-    if parameters.get("partial_rotary_factor", 1.0) != 1.0:
-        raise UnsupportedError("partial rotary embeddings are not supported")
     theta = number(parameters, "rope_theta")
     if theta <= 1:
         raise CheckpointError(f"config.json: 'rope_theta' is {theta:g} and must exceed 1")
-    return _VARIANTS[kind](parameters, theta, head_dim)
+    return _VARIANTS[kind](parameters, theta, turned)
+
+
+def _long_contexts(parameters: _Parameters) -> set[int]:
+    """Contexts for which a model has rotary embeddings of their own."""
+    whole = positive(parameters, "max_position_embeddings", 2048)
+    if parameters["rope_type"] != "longrope":
+        return {whole}
+    original = positive(parameters, "original_max_position_embeddings", whole)
+    same = parameters.get("short_factor") == parameters.get("long_factor")
+    return {whole} if same or original >= whole else {whole, original}
 
 
 def _parameters(config: Config, default_theta: float) -> dict[str, Any]:
@@ -99,6 +175,28 @@ def _llama3(parameters: _Parameters, theta: float, head_dim: int) -> Rope:
     return Rope(np.where(long_waves | short_waves, scaled, blended).astype(_F32))
 
 
+def _longrope(parameters: _Parameters, theta: float, head_dim: int) -> Rope:
+    """With the divisors of texts within the original context (Ding et al. 2024)."""
+    divisors = parameters.get("short_factor")
+    if not isinstance(divisors, list) or not _are_divisors(divisors, head_dim // 2):
+        raise CheckpointError(
+            f"config.json: 'short_factor' must be a list of {head_dim // 2} positive numbers"
+        )
+    scaled = np.array(divisors, _F32) * _position_frequencies(theta, head_dim)
+    context = positive(parameters, "original_max_position_embeddings")
+    usual = positive(parameters, "max_position_embeddings", context) / context
+    factor = number(parameters, "factor", usual)
+    if parameters.get("attention_factor") is not None:
+        return Rope(_F32(1) / scaled, number(parameters, "attention_factor"))
+    growth = math.log(factor) / math.log(context) if factor > 1 and context > 1 else 0.0
+    return Rope(_F32(1) / scaled, math.sqrt(1 + growth))
+
+
+def _are_divisors(values: list[Any], count: int) -> bool:
+    numbers = [value for value in values if type(value) in (int, float) and 0 < value < 1e12]
+    return len(numbers) == len(values) == count
+
+
 def _yarn(parameters: _Parameters, theta: float, head_dim: int) -> Rope:
     context = positive(parameters, "original_max_position_embeddings")
     factor = _yarn_factor(parameters, context)
@@ -152,5 +250,6 @@ _VARIANTS: dict[str, Callable[[_Parameters, float, int], Rope]] = {
     "default": _default,
     "linear": _linear,
     "llama3": _llama3,
+    "longrope": _longrope,
     "yarn": _yarn,
 }

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun_export.architectures.storage import PLAIN, Storage
+
 Config = Mapping[str, Any]
 TernaryOrigin = Literal["packed", "master"]
 HEAD_WEIGHT = "lm_head.weight"
@@ -19,7 +21,7 @@ class Rope:
     """Rotary position embedding (Su et al. 2021) in the half-split form.
 
     Attributes:
-        inv_freq: float32 ``[head_dim / 2]``, radians a position.
+        inv_freq: float32 ``[head_dim / 2]``, radians a position; 0 for pairs that are not turned.
         attention_factor: multiplies cosine and sine (1 except for yarn).
     """
 
@@ -96,10 +98,12 @@ class LayerSpec:
     Attributes:
         feed_forward: the part after attention.
         window: number of latest positions that it attends to, or ``None`` for all.
+        rope: which of the decoder's ropes its queries and keys go through; ``None`` for none.
     """
 
     feed_forward: FeedForward
     window: int | None = None
+    rope: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +124,14 @@ class DecoderSpec:
         context_length: positions the model was made for, in tokens.
         norm_eps: epsilon of every norm.
         activation: of the feed-forward gate, the name of a file in ``edgerun/activations``.
-        rope: rotary position embedding.
+        ropes: rotary position embeddings, of which layers name theirs.
         tied: the head reads the embedding's weights.
         biases: short names of the projections that have a bias, the same in every layer; those of
             experts say themselves what they have.
+        input_norm: norm before attention.
+        attention_out_norm: norm of what attention adds.
+        feed_forward_norm: norm before the feed-forward part.
+        feed_forward_out_norm: norm of what that adds.
         sinks: of attention, one more score for each head, whose weight goes to nothing.
         q_row_norm: norm of all queries of a token together.
         k_row_norm: norm of all its keys together.
@@ -131,6 +139,9 @@ class DecoderSpec:
         k_norm: norm of each key head.
         attention_sub_norm: norm before the output projection.
         mlp_sub_norm: norm before the down projection; experts have none.
+        score_scale: factor of the attention scores; ``None`` for ``head_dim ** -0.5``.
+        storage: how the checkpoint stores the weights, where it is not as they are named here.
+        notes: what a user should know of the model, one sentence each.
         ternary: ``None``, or how a natively ternary checkpoint stores its projections; then each
             projection quantises its input to int8 (BitNet b1.58).
     """
@@ -145,9 +156,13 @@ class DecoderSpec:
     context_length: int
     norm_eps: float
     activation: str
-    rope: Rope
+    ropes: tuple[Rope, ...]
     tied: bool
     biases: frozenset[str] = frozenset()
+    input_norm: str | None = "input_layernorm"
+    attention_out_norm: str | None = None
+    feed_forward_norm: str | None = "post_attention_layernorm"
+    feed_forward_out_norm: str | None = None
     sinks: str | None = None
     q_row_norm: str | None = None
     k_row_norm: str | None = None
@@ -155,10 +170,11 @@ class DecoderSpec:
     k_norm: str | None = None
     attention_sub_norm: str | None = None
     mlp_sub_norm: str | None = None
+    score_scale: float | None = None
+    storage: Storage = PLAIN
+    notes: tuple[str, ...] = ()
     ternary: TernaryOrigin | None = None
 
-    input_norm: ClassVar[str] = "input_layernorm"
-    post_attention_norm: ClassVar[str] = "post_attention_layernorm"
     embedding_weight: ClassVar[str] = "model.embed_tokens.weight"
     final_norm_weight: ClassVar[str] = "model.norm.weight"
 
@@ -170,7 +186,7 @@ class DecoderSpec:
     @property
     def attention_scale(self) -> float:
         """Factor of the attention scores."""
-        return float(self.head_dim**-0.5)
+        return float(self.head_dim**-0.5) if self.score_scale is None else self.score_scale
 
     @property
     def num_layers(self) -> int:
@@ -192,6 +208,16 @@ class DecoderSpec:
             if isinstance(part := layer.feed_forward, Experts)
         }
         return parts.pop() if len(parts) == 1 else (0, 0)
+
+    def rope_of(self, layer: int) -> Rope | None:
+        """What a layer's queries and keys are turned by; None if they are not."""
+        which = self.layers[layer].rope
+        return None if which is None else self.ropes[which]
+
+    def with_ropes(self, which: Sequence[int | None]) -> DecoderSpec:
+        """The same decoder with other ropes, one for each layer."""
+        pairs = zip(self.layers, which, strict=True)
+        return replace(self, layers=tuple(replace(layer, rope=rope) for layer, rope in pairs))
 
     def with_windows(self, windows: Sequence[int | None]) -> DecoderSpec:
         """The same decoder with other windows, one for each layer."""
@@ -267,7 +293,9 @@ class DecoderSpec:
         """Paths of a layer's norms with their widths."""
         widths = {
             self.input_norm: self.hidden_size,
-            self.post_attention_norm: self.hidden_size,
+            self.attention_out_norm: self.hidden_size,
+            self.feed_forward_norm: self.hidden_size,
+            self.feed_forward_out_norm: self.hidden_size,
             self.q_row_norm: self.num_heads * self.head_dim,
             self.k_row_norm: self.num_kv_heads * self.head_dim,
             self.q_norm: self.head_dim,

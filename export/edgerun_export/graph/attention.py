@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.graph.blocks import AttentionMask, Rotary
-from edgerun_export.graph.onnx_graph import CONTRIB_DOMAIN, OnnxGraph, node_path
+from edgerun_export.graph.blocks import AttentionMask, RotaryTables
+from edgerun_export.graph.onnx_graph import CONTRIB_DOMAIN, OnnxGraph, node_path, numbered
 from edgerun_export.graph.weight_store import WeightStore
 
 # Adds the norm at a path below ``model.layers.N``, or nothing if there is no path.
@@ -44,7 +44,7 @@ class StandardAttention:
         self._store = store
         self._spec = spec
         self._mask = AttentionMask(graph)
-        self._rotary = Rotary(graph, spec.rope)
+        self._rotary = RotaryTables(graph, spec.ropes)
 
     def attend(self, layer: int, query: str, key: str, value: str, norm: Norm) -> str:
         spec, add = self._spec, self._graph.node
@@ -53,17 +53,15 @@ class StandardAttention:
         key = self._heads(key, f"{at}/k_proj", spec.num_kv_heads, lambda v: norm(v, spec.k_norm))
         value = self._heads(value, f"{at}/v_proj", spec.num_kv_heads, lambda v: v)
         mask, scores = self._mask.get(spec.layers[layer].window), f"{at}/Attention/output_3"
+        rope = spec.layers[layer].rope
+        if rope is not None:
+            query = self._rotary.apply(rope, query, f"{at}/q_rotary")
+            key = self._rotary.apply(rope, key, f"{at}/k_rotary")
+        past = [f"past_key_values.{layer}.{kind}" for kind in ("key", "value")]
         outputs = [f"{at}/Attention/output_0", f"present.{layer}.key", f"present.{layer}.value"]
         attended = add(
             "Attention",
-            [
-                self._rotary.apply(query, f"{at}/q_rotary"),
-                self._rotary.apply(key, f"{at}/k_rotary"),
-                value,
-                mask,
-                f"past_key_values.{layer}.key",
-                f"past_key_values.{layer}.value",
-            ],
+            [query, key, value, mask, *past],
             f"{at}/Attention",
             outputs=outputs if spec.sinks is None else [*outputs, scores],
             is_causal=0,
@@ -116,14 +114,19 @@ class FusedAttention:
         total = add("Shape", ["attention_mask"], f"{at}/shape", start=1, end=2)
         total = add("Squeeze", [total, graph.integers(0)], f"{at}/total_scalar")
         self._total = add("Cast", [total], f"{at}/total_sequence_length", to=int32)
-        positions = np.arange(spec.context_length, dtype=np.float32)
-        angles = positions[:, None] * spec.rope.inv_freq[None, :]
-        factor = np.float32(spec.rope.attention_factor)
-        self._cos = store.derived("model.rotary.cos_cache", np.cos(angles) * factor)
-        self._sin = store.derived("model.rotary.sin_cache", np.sin(angles) * factor)
+        self._tables = [self._table(number) for number in range(len(spec.ropes))]
+
+    def _table(self, number: int) -> tuple[str, str]:
+        """Cosines and sines of all positions by one of the decoder's ropes."""
+        rope, derived = self._spec.ropes[number], self._store.derived
+        positions = np.arange(self._spec.context_length, dtype=np.float32)
+        angles = positions[:, None] * rope.inv_freq[None, :]
+        factor, at = np.float32(rope.attention_factor), numbered("model.rotary", number)
+        cos = derived(f"{at}.cos_cache", np.cos(angles) * factor)
+        return cos, derived(f"{at}.sin_cache", np.sin(angles) * factor)
 
     def attend(self, layer: int, query: str, key: str, value: str, norm: Norm) -> str:
-        spec = self._spec
+        spec, rope = self._spec, self._spec.layers[layer].rope
         at = node_path(f"model.layers.{layer}.self_attn")
         sinks = []
         if spec.sinks is not None:  # after the positions and the mask, which it counts by itself
@@ -138,8 +141,7 @@ class FusedAttention:
                 f"past_key_values.{layer}.value",
                 self._last,
                 self._total,
-                self._cos,
-                self._sin,
+                *self._tables[rope or 0],
                 *sinks,
             ],
             f"{at}/GroupQueryAttention",
@@ -152,7 +154,7 @@ class FusedAttention:
             num_heads=spec.num_heads,
             kv_num_heads=spec.num_kv_heads,
             scale=spec.attention_scale,
-            do_rotary=1,
+            do_rotary=int(rope is not None),
             rotary_interleaved=0,
             local_window_size=spec.layers[layer].window or -1,
         )

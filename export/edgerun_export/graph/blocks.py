@@ -7,13 +7,14 @@ format.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
 
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun_export.architectures import Rope
-from edgerun_export.graph.onnx_graph import OnnxGraph
+from edgerun_export.graph.onnx_graph import OnnxGraph, numbered
 
 BOOL, FLOAT = onnx.TensorProto.BOOL, onnx.TensorProto.FLOAT
 _INT64_MAX = 2**63 - 1
@@ -62,41 +63,54 @@ class AttentionMask:
         return add("And", [visible, self._padding], f"{at}/mask")
 
 
-class Rotary:
-    """Rotary position embedding in elementary ops.
+class RotaryTables:
+    """Rotary position embeddings in elementary ops; each has its tables once.
 
     The fused RotaryEmbedding op comes back broken from OpenVINO's blob cache.
     """
 
-    def __init__(self, graph: OnnxGraph, rope: Rope) -> None:
+    def __init__(self, graph: OnnxGraph, ropes: Sequence[Rope]) -> None:
         self._graph = graph
-        self._half = len(rope.inv_freq)
         add, at = graph.node, "/model/rotary"
-        inv_freq = graph.constant(rope.inv_freq.astype(np.float32), "model.rotary.inv_freq")
+        frequencies = [
+            graph.constant(
+                rope.inv_freq.astype(np.float32), f"{numbered('model.rotary', number)}.inv_freq"
+            )
+            for number, rope in enumerate(ropes)
+        ]
         position = add("Cast", ["position_ids"], f"{at}/position", to=FLOAT)
-        column = add("Unsqueeze", [position, graph.integers(-1)], f"{at}/position_column")
-        angles = add("Mul", [column, inv_freq], f"{at}/angles")
-        both = add("Concat", [angles, angles], f"{at}/embedding", axis=-1)
-        self._cos = self._table("Cos", both, rope.attention_factor)
-        self._sin = self._table("Sin", both, rope.attention_factor)
+        self._column = add("Unsqueeze", [position, graph.integers(-1)], f"{at}/position_column")
+        self._tables = [
+            self._pair(inv_freq, rope.attention_factor, numbered("/model/rotary", number))
+            for number, (inv_freq, rope) in enumerate(zip(frequencies, ropes, strict=True))
+        ]
+        self._half = len(ropes[0].inv_freq)
 
-    def _table(self, op: str, angles: str, factor: float) -> str:
-        add, at = self._graph.node, f"/model/rotary/{op.lower()}"
+    def _pair(self, inv_freq: str, factor: float, at: str) -> tuple[str, str]:
+        """Cosines and sines of positions."""
+        add = self._graph.node
+        angles = add("Mul", [self._column, inv_freq], f"{at}/angles")
+        both = add("Concat", [angles, angles], f"{at}/embedding", axis=-1)
+        return self._table("Cos", both, factor, at), self._table("Sin", both, factor, at)
+
+    def _table(self, op: str, angles: str, factor: float, at: str) -> str:
+        add, at = self._graph.node, f"{at}/{op.lower()}"
         value = add(op, [angles], f"{at}/{op}")
         if factor != 1:
             value = add("Mul", [value, self._graph.scalar(factor)], f"{at}/Mul")
         return add("Unsqueeze", [value, self._graph.integers(1)], f"{at}/Unsqueeze")
 
-    def apply(self, heads: str, at: str) -> str:
-        """Rotates ``[batch, heads, sequence, head_dim]``."""
+    def apply(self, rope: int, heads: str, at: str) -> str:
+        """Rotates ``[batch, heads, sequence, head_dim]`` by one of the ropes."""
+        cos, sin = self._tables[rope]
         add, integers = self._graph.node, self._graph.integers
         axis, middle = integers(-1), integers(self._half)
         upper = add("Slice", [heads, middle, integers(_INT64_MAX), axis], f"{at}/upper")
         lower = add("Slice", [heads, integers(0), middle, axis], f"{at}/lower")
         negated = add("Neg", [upper], f"{at}/Neg")
         turned = add("Concat", [negated, lower], f"{at}/Concat", axis=-1)
-        straight = add("Mul", [heads, self._cos], f"{at}/cos")
-        crossed = add("Mul", [turned, self._sin], f"{at}/sin")
+        straight = add("Mul", [heads, cos], f"{at}/cos")
+        crossed = add("Mul", [turned, sin], f"{at}/sin")
         return add("Add", [straight, crossed], f"{at}/Add")
 
 

@@ -63,13 +63,13 @@ class _DecoderBuilder:
         self._linear.head(hidden)
 
     def _layer(self, hidden: str, layer: int) -> str:
-        module = f"model.layers.{layer}"
+        module, spec = f"model.layers.{layer}", self._spec
         add, at = self._graph.node, node_path(module)
-        normed = self._norm(hidden, f"{module}.{self._spec.input_norm}")
-        attended = self._attention(normed, layer)
+        attended = self._attention(self._optional_norm(hidden, module, spec.input_norm), layer)
+        attended = self._optional_norm(attended, module, spec.attention_out_norm)
         hidden = add("Add", [hidden, attended], f"{at}/attention_residual")
-        normed = self._norm(hidden, f"{module}.{self._spec.post_attention_norm}")
-        fed = self._feed_forward(normed, layer)
+        fed = self._feed_forward(self._optional_norm(hidden, module, spec.feed_forward_norm), layer)
+        fed = self._optional_norm(fed, module, spec.feed_forward_out_norm)
         return add("Add", [hidden, fed], f"{at}/mlp_residual")
 
     def _attention(self, hidden: str, layer: int) -> str:

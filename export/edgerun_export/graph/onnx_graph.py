@@ -22,6 +22,11 @@ def node_path(module: str) -> str:
     return "/" + re.sub(r"\.(?!\d)", "/", module)
 
 
+def numbered(name: str, number: int) -> str:
+    """The name of a part of which there may be several: ``name``, ``name_1``, ``name_2``."""
+    return f"{name}_{number}" if number else name
+
+
 class OnnxGraph:
     """A graph under construction.
 

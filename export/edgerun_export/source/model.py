@@ -28,7 +28,7 @@ def interpret(checkpoint: Checkpoint) -> tuple[SourceWeights, list[str]]:
     stored = checkpoint.tensors()
     spec = describe(checkpoint.config, stored)
     aliases: dict[str, str] = {}
-    warnings: list[str] = []
+    warnings = [*spec.notes]
     if spec.tied and HEAD_WEIGHT in stored:
         if spec.embedding_weight not in stored:
             aliases[spec.embedding_weight] = HEAD_WEIGHT

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from types import MappingProxyType
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,24 @@ _DERIVED = re.compile(
     r"|model\.layers\.\d+\.self_attn\.masked_bias"
 )
 _PACKED_ROWS = 4  # logical rows in a stored row of transformers' packed ternary tensors
+
+
+_HEADS = re.compile(r"\.[qk]_proj\.(weight|bias)$")
+Parts = TypeVar("Parts", bound=tuple[NDArray[Any], ...])
+_Read = Callable[[str, slice], Parts | None]
+
+
+def joined_rows(spec: DecoderSpec) -> Iterator[tuple[str, tuple[str, int]]]:
+    """By the name of a tensor whose rows are stored among those of others: where they begin."""
+    for layer in range(spec.num_layers):
+        projections = {each.name: each for each in spec.projections(layer)}
+        for path, names in spec.storage.joined.items():
+            first = 0
+            for name in names:
+                for kind in ("weight", "bias") if projections[name].bias else ("weight",):
+                    own = f"model.layers.{layer}.{projections[name].path}.{kind}"
+                    yield own, (f"model.layers.{layer}.{path}.{kind}", first)
+                first += projections[name].out_features
 
 
 class SourceWeights:
@@ -50,6 +69,12 @@ class SourceWeights:
         self._aliases = aliases
         self._infos = checkpoint.tensors()
         self._shapes = spec.tensors()
+        self._places = dict(joined_rows(spec))
+        self._norms = frozenset(
+            f"model.layers.{layer}.{path}.weight"
+            for layer in range(spec.num_layers)
+            for path in spec.norms(layer)
+        ) | {spec.final_norm_weight}
         self._ternary = self._ternary_names()
         self._master_scales: dict[str, np.float32] = {}
 
@@ -59,8 +84,8 @@ class SourceWeights:
         Raises:
             CheckpointError: one is missing, has another shape, or would be left out.
         """
-        for name, expected in self._shapes.items():
-            info = self._infos.get(self._stored_name(name))
+        for name, expected in self._stored_shapes().items():
+            info = self._infos.get(name)
             if info is None:
                 raise CheckpointError(
                     f"the checkpoint has no tensor '{name}', which {self.spec.architecture} needs"
@@ -91,14 +116,27 @@ class SourceWeights:
             name for name in self._infos if name not in names and _DERIVED.fullmatch(name) is None
         )
 
+    def _stored_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the tensors that the checkpoint should have."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name, shape in self._shapes.items():
+            stored, first = self._place(name)
+            shapes[stored] = (first + shape[0], *shape[1:])
+        return shapes
+
     def _needed(self) -> set[str]:
         needed = {self._stored_name(name) for name in self._shapes}
-        scales = {f"{name}_scale" for name in self._ternary if self._infos[name].dtype == "U8"}
+        ternary = {self._stored_name(name) for name in self._ternary}
+        scales = {f"{name}_scale" for name in ternary if self._infos[name].dtype == "U8"}
         # A tied head that is stored as well has been compared with the embedding.
         return needed | scales | ({HEAD_WEIGHT} if self.spec.tied else set())
 
     def _stored_name(self, name: str) -> str:
-        return self._aliases.get(name, name)
+        return self._place(name)[0]
+
+    def _place(self, name: str) -> tuple[str, int]:
+        """The tensor of the checkpoint that has the rows of a name, and the first of them."""
+        return self._places.get(name, (self._aliases.get(name, name), 0))
 
     def natively_ternary(self) -> bool:
         """Whether every projection has ternary values of its own."""
@@ -107,7 +145,7 @@ class SourceWeights:
     def stores_ternary(self) -> bool:
         """Whether the file itself holds every projection as ternary values."""
         return all(
-            self._checkpoint.ternary(name, slice(0, 1)) is not None
+            self._checkpoint.ternary(self._stored_name(name), slice(0, 1)) is not None
             for name in self._projection_names()
         )
 
@@ -129,7 +167,11 @@ class SourceWeights:
 
     def vector(self, name: str) -> F32:
         """Reads a bias or a norm's weight, float32 ``[n]``."""
-        return self._checkpoint.read(self._stored_name(name)).astype(np.float32, copy=False)
+        values = self._floats(name, slice(None))
+        if name in self._norms and self.spec.storage.norm_offset:
+            values = values + np.float32(self.spec.storage.norm_offset)
+        factor = self.spec.storage.factors.get(name)
+        return values if factor is None else values * np.float32(factor)
 
     def slabs(self, name: str) -> Iterator[slice]:
         """Yields the row ranges in which to read a matrix."""
@@ -144,7 +186,8 @@ class SourceWeights:
             values, scales = self.ternary(name, rows)
             wide = np.repeat(scales, values.shape[1] // scales.shape[1], axis=1)
             return values.astype(np.float32) * wide
-        return self._checkpoint.read(self._stored_name(name), rows).astype(np.float32, copy=False)
+        plain, factors = self._floats(name, rows), self._row_factors(name, rows)
+        return plain if factors is None else plain * factors
 
     def matrix(self, name: str) -> F32:
         """Reads a whole matrix, float32 ``[rows, columns]``, with no second copy of it."""
@@ -160,16 +203,25 @@ class SourceWeights:
             values -1, 0, 1 ``[rows, columns]`` and scales float32 ``[rows, g]``, one for each
             ``columns / g`` values.
         """
-        stored = self._checkpoint.ternary(name, rows)
+        return self._scaled(name, rows, self._stored_ternary(name, rows))
+
+    def _stored_ternary(self, name: str, rows: slice) -> tuple[I8, F32]:
+        stored = self._in_order(name, rows, self._checkpoint_ternary)
         if stored is not None:
-            values, scales = stored
-            return values, np.broadcast_to(scales.reshape(-1, scales.shape[-1]), _grid(stored))
+            return stored
         if self.spec.ternary == "packed":
             raise CheckpointError(
                 f"config.json says that ternary weights are stored packed, but tensor '{name}' "
-                f"has type {self._infos[name].dtype}"
+                f"has type {self.stored_type(name)}"
             )
         return self._quantise_master(name, rows)
+
+    def _checkpoint_ternary(self, stored_name: str, rows: slice) -> tuple[I8, F32] | None:
+        stored = self._checkpoint.ternary(stored_name, rows)
+        if stored is None:
+            return None
+        values, scales = stored
+        return values, np.broadcast_to(scales.reshape(-1, scales.shape[-1]), _grid(stored))
 
     def integers(self, name: str, rows: slice) -> tuple[I8, F32] | None:
         """Reads rows of a matrix that the source stores, or computes with, as integers and scales.
@@ -180,20 +232,60 @@ class SourceWeights:
         """
         if self.is_ternary(name):
             return self.ternary(name, rows)
-        return self._checkpoint.integers(self._stored_name(name), rows)
+        stored = self._in_order(name, rows, self._checkpoint.integers)
+        return None if stored is None else self._scaled(name, rows, stored)
+
+    def _scaled(self, name: str, rows: slice, stored: tuple[I8, F32]) -> tuple[I8, F32]:
+        values, scales = stored
+        factors = self._row_factors(name, rows)
+        return values, scales if factors is None else scales * factors
+
+    def _row_factors(self, name: str, rows: slice) -> F32 | None:
+        """What rows of a matrix are multiplied by, ``[rows, 1]`` or one; None for nothing."""
+        storage = self.spec.storage
+        if name in storage.factors:
+            return np.full((1, 1), storage.factors[name], np.float32)
+        if storage.head_rows is None or not _HEADS.search(name):
+            return None
+        numbers = np.arange(*rows.indices(self.shape(name)[0]))
+        return storage.head_rows.factors[numbers % self.spec.head_dim][:, None]
+
+    def _floats(self, name: str, rows: slice) -> F32:
+        def read(stored: str, part: slice) -> tuple[F32]:
+            return (self._checkpoint.read(stored, part).astype(np.float32, copy=False),)
+
+        values = self._in_order(name, rows, read)
+        assert values is not None
+        return values[0]
+
+    def _in_order(self, name: str, rows: slice, read: _Read[Parts]) -> Parts | None:
+        """Reads rows of a tensor in the order in which the model computes with them."""
+        stored, offset = self._place(name)
+        first, end, _ = rows.indices(self.shape(name)[0])
+        turned = self.spec.storage.head_rows if _HEADS.search(name) else None
+        if turned is None:
+            return read(stored, slice(offset + first, offset + end))
+        size = self.spec.head_dim
+        start, stop = first // size * size, -(-end // size) * size
+        parts = read(stored, slice(offset + start, offset + stop))
+        if parts is None:
+            return None
+        numbers = np.arange(first, end)
+        order = numbers // size * size + turned.order[numbers % size] - start
+        return cast(Parts, tuple(part[order] for part in parts))
 
     def _quantise_master(self, name: str, rows: slice) -> tuple[I8, F32]:
         """Applies absmean (Ma et al. 2024, equations 1 to 3), as transformers' ``WeightQuant``."""
         if name not in self._master_scales:
             total = sum(
-                float(np.abs(self._checkpoint.read(name, part)).sum(dtype=np.float64))
+                float(np.abs(self._floats(name, part)).sum(dtype=np.float64))
                 for part in self.slabs(name)
             )
             shape = self.shape(name)
             mean = np.float32(total / (shape[0] * shape[1]))
             self._master_scales[name] = np.float32(1) / np.maximum(mean, np.float32(1e-5))
         inverse = self._master_scales[name]
-        weights = self._checkpoint.read(name, rows).astype(np.float32, copy=False)
+        weights = self._floats(name, rows)
         values = np.clip(np.rint(weights * inverse), -1, 1).astype(np.int8)
         return values, np.full((len(values), 1), np.float32(1) / inverse, np.float32)
 
@@ -205,11 +297,13 @@ class SourceWeights:
         ]
 
     def _ternary_names(self) -> frozenset[str]:
-        names = [name for name in self._projection_names() if name in self._infos]
+        names = [n for n in self._projection_names() if self._stored_name(n) in self._infos]
         if self.spec.ternary is not None:
             return frozenset(names)
         return frozenset(
-            name for name in names if self._checkpoint.ternary(name, slice(0, 1)) is not None
+            name
+            for name in names
+            if self._checkpoint.ternary(self._stored_name(name), slice(0, 1)) is not None
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.activations.registry import ACTIVATIONS
-from edgerun_export.architectures import DecoderSpec, Experts, Projection
+from edgerun_export.architectures import DecoderSpec, Experts, Projection, Rope
 from edgerun_export.architectures.spec import FeedForward
 
 F32 = NDArray[np.float32]
@@ -91,18 +91,22 @@ class Layer:
     def run(self, hidden: F32) -> F32:
         """Adds attention and feed-forward part to ``[tokens, hidden_size]``."""
         spec = self._spec
-        self._observer.residual(hidden)
-        hidden = hidden + self._attention(self._norm(hidden, spec.input_norm))
-        self._observer.residual(hidden if spec.router(self._layer) is None else None)
-        return hidden + self._feed_forward(self._norm(hidden, spec.post_attention_norm))
+        self._observer.residual(hidden if spec.attention_out_norm is None else None)
+        attended = self._attention(self._norm(hidden, spec.input_norm))
+        hidden = hidden + self._norm(attended, spec.attention_out_norm)
+        added_plainly = spec.router(self._layer) is None and spec.feed_forward_out_norm is None
+        self._observer.residual(hidden if added_plainly else None)
+        fed = self._feed_forward(self._norm(hidden, spec.feed_forward_norm))
+        return hidden + self._norm(fed, spec.feed_forward_out_norm)
 
     def _attention(self, hidden: F32) -> F32:
         spec, projections = self._spec, self._spec.attention()
         inner = self._rounded(hidden)
         query = self._norm(self._linear(inner, projections["q_proj"]), spec.q_row_norm)
         key = self._norm(self._linear(inner, projections["k_proj"]), spec.k_row_norm)
-        query = _rotate(spec, self._heads(query, spec.q_norm))
-        key = _rotate(spec, self._heads(key, spec.k_norm))
+        rope = spec.rope_of(self._layer)
+        query = _rotate(rope, self._heads(query, spec.q_norm))
+        key = _rotate(rope, self._heads(key, spec.k_norm))
         value = self._heads(self._linear(inner, projections["v_proj"]), None)
         sinks = None
         if spec.sinks is not None:
@@ -182,10 +186,12 @@ def _round_rows(value: F32) -> F32:
     return clipped / scale
 
 
-def _rotate(spec: DecoderSpec, heads: F32) -> F32:
+def _rotate(rope: Rope | None, heads: F32) -> F32:
+    if rope is None:
+        return heads
     positions = np.arange(heads.shape[1], dtype=np.float32)
-    angles = positions[:, None] * spec.rope.inv_freq[None, :]
-    factor = np.float32(spec.rope.attention_factor)
+    angles = positions[:, None] * rope.inv_freq[None, :]
+    factor = np.float32(rope.attention_factor)
     cos, sin = np.cos(angles) * factor, np.sin(angles) * factor
     first, second = np.split(heads, 2, axis=-1)
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

@@ -1,0 +1,59 @@
+"""Ministral 3: Mistral with YaRN, and scores that grow with positions beyond the original context.
+
+A bundle has the original context, within which those scores are the usual ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edgerun_export.architectures import llama
+from edgerun_export.architectures.fields import number, positive, section
+from edgerun_export.architectures.rope import rope
+from edgerun_export.architectures.spec import Config, DecoderSpec
+
+_DEFAULT = {
+    "rope_type": "yarn",
+    "rope_theta": 1000000.0,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16384,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale_all_dim": 1.0,
+    "mscale": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+
+
+def describe(config: Config) -> DecoderSpec:
+    """Describes a checkpoint of model_type ``ministral3``.
+
+    Raises:
+        CheckpointError: a key of config.json is missing or out of range.
+        UnsupportedError: it asks for a variant without an implementation.
+    """
+    parameters = section(config, "rope_parameters") or _DEFAULT
+    config = {**config, "rope_parameters": parameters}
+    spec = llama.describe(config)
+    if config.get("sliding_window") is not None:
+        spec = spec.with_windows([positive(config, "sliding_window")] * spec.num_layers)
+    context, notes = spec.context_length, tuple[str, ...]()
+    original = positive(parameters, "original_max_position_embeddings", context)
+    if parameters.get("llama_4_scaling_beta") and original < context:
+        notes = (
+            f"the context is {original} tokens: for longer ones, up to {context}, this model "
+            "scales its attention by position, which has no operator",
+        )
+        context = original
+    return replace(
+        spec,
+        architecture="ministral3",
+        context_length=context,
+        norm_eps=number(config, "rms_norm_eps", 1e-5),
+        ropes=(rope(config, spec.head_dim, default_theta=1000000.0),),
+        biases=frozenset(),
+        notes=notes,
+    )
+
+
+ARCHITECTURE = describe

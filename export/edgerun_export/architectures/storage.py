@@ -1,0 +1,47 @@
+"""How checkpoints store what a decoder computes with, where that is not as it is.
+
+Factors on the residual stream need no operator: they are put into the embedding and the last norm.
+Rows of a projection in another order, and norms whose weights are stored less one, are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRows:
+    """Which rows of a stored query or key head are whose.
+
+    Attributes:
+        order: int64 ``[head_dim]``, the stored row of each row.
+        factors: float32 ``[head_dim]``, what each row is multiplied by.
+    """
+
+    order: NDArray[np.int64]
+    factors: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Differences between the tensors of a checkpoint and those of a decoder.
+
+    Attributes:
+        joined: by the path of a stored tensor below ``model.layers.N`` the short names of the
+            projections whose rows it has, one after the other.
+        factors: by the name of a tensor what its values are multiplied by.
+        norm_offset: what is added to the stored weights of norms.
+        head_rows: how query and key heads are stored; ``None`` for as they are.
+    """
+
+    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    factors: Mapping[str, float] = field(default_factory=dict)
+    norm_offset: float = 0.0
+    head_rows: HeadRows | None = None
+
+
+PLAIN = Storage()

@@ -1,0 +1,211 @@
+"""What families have that Llama has not: how it is read, and what of it is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.architectures import Rope, describe
+from edgerun_export.architectures.rope import partial
+from edgerun_export.checkpoint import open_checkpoint
+from edgerun_export.pipeline import ExportOptions, export
+from edgerun_export.source.model import interpret
+from edgerun_export.verify.numpy_model import forward
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+
+
+def config_of(name, **changes):
+    config = json.loads((GOLDEN / name / "config.json").read_text())
+    return {**config, **changes}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "error", "message"),
+    [
+        ("smollm3", {"no_rope_layers": [1]}, CheckpointError, "1 entries for 2 layers"),
+        ("smollm3", {"no_rope_layers": [1, 2]}, CheckpointError, "expected 0 or 1"),
+        ("smollm3", {"no_rope_layers": "all"}, CheckpointError, "must be a list of 0 and 1"),
+        ("granite", {"residual_multiplier": 0}, CheckpointError, "'residual_multiplier' is 0"),
+        ("granite", {"logits_scaling": "8"}, CheckpointError, "'logits_scaling' is '8'"),
+        ("granitemoehybrid", {"num_local_experts": 8}, UnsupportedError, "with experts are not"),
+        ("granitemoehybrid", {"layer_types": None}, UnsupportedError, "layers of 'mamba'"),
+        (
+            "granitemoehybrid",
+            {"layer_types": ["attention", "mamba"]},
+            UnsupportedError,
+            "layers of 'mamba' are not supported",
+        ),
+        ("granitemoehybrid", {"layer_types": ["attention"]}, CheckpointError, "names 1 layers"),
+        ("phi3", {"rope_parameters": {"rope_type": "llama3"}}, CheckpointError, "factor"),
+        (
+            "phi3",
+            {"rope_parameters": {"rope_type": "longrope", "short_factor": [1, -1]}},
+            CheckpointError,
+            "'short_factor' must be a list of 8 positive numbers",
+        ),
+        (
+            "phi3",
+            {"rope_parameters": {"partial_rotary_factor": 0.2}},
+            CheckpointError,
+            "3 would be turned; expected an even number",
+        ),
+        ("gemma3_text", {"final_logit_softcapping": 30.0}, UnsupportedError, "final_logit"),
+        ("gemma3_text", {"use_bidirectional_attention": True}, UnsupportedError, "bidirectional"),
+        ("gemma3_text", {"layer_types": ["full_attention"]}, CheckpointError, "names 1 layers"),
+        (
+            "gemma3_text",
+            {"rope_parameters": {"full_attention": {"rope_type": "spiral"}}},
+            UnsupportedError,
+            "'spiral' is not supported",
+        ),
+    ],
+)
+def test_variants_without_an_implementation_are_refused(name, changes, error, message):
+    with pytest.raises(error, match=message):
+        describe(config_of(name, **changes))
+
+
+@pytest.mark.parametrize(
+    ("config", "rotated"),
+    [
+        ({"no_rope_layers": None, "num_hidden_layers": 5}, [0, 0, 0, None, 0]),
+        ({"no_rope_layers": None, "no_rope_layer_interval": 2}, [0, None]),
+        ({"no_rope_layers": [0, 1, 1]}, [None, 0]),
+    ],
+)
+def test_smollm3_says_by_layer_whether_it_has_a_rope(config, rotated):
+    spec = describe(config_of("smollm3", **config))
+    assert [layer.rope for layer in spec.layers] == rotated
+
+
+def test_old_and_new_spellings_of_gemmas_ropes_mean_the_same():
+    new = describe(config_of("gemma3_text"))
+    old = config_of("gemma3_text", rope_parameters=None, rope_theta=1000000.0)
+    old |= {"rope_scaling": {"rope_type": "linear", "factor": 4.0}, "rope_local_base_freq": 10000.0}
+    for first, second in zip(new.ropes, describe(old).ropes, strict=True):
+        np.testing.assert_array_equal(first.inv_freq, second.inv_freq)
+    assert [layer.window for layer in new.layers] == [8, None]
+    usual = describe({**old, "layer_types": None, "num_hidden_layers": 7})
+    assert [layer.window for layer in usual.layers] == [8, 8, 8, 8, 8, None, 8]
+
+
+def test_half_turned_heads_are_written_as_whole_ones():
+    """Scores of random queries and keys, rotated by the definition and by the written form."""
+    draw = np.random.default_rng(5)
+    heads, positions = draw.normal(size=(2, 9, 16)), np.arange(9)
+    small = Rope((10.0 ** -np.arange(6)).astype(np.float32), 1.25)
+
+    def turn(values, frequencies):
+        angles = positions[:, None] * frequencies.astype(np.float64)
+        first, second = np.split(values, 2, axis=-1)
+        cos, sin = np.cos(angles), np.sin(angles)
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+    expected = np.concatenate([1.25 * turn(heads[..., :12], small.inv_freq), heads[..., 12:]], -1)
+    whole, rows = partial(small, 16)
+    assert whole.attention_factor == 1 and sorted(rows.order) == list(range(16))
+    found = turn((heads[..., rows.order] * rows.factors), whole.inv_freq)
+    scores = [values[0] @ values[1].T for values in (expected, found)]
+    np.testing.assert_allclose(scores[1], scores[0], atol=1e-6)
+    assert partial(Rope(np.ones(8, np.float32)), 16)[1] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "context"), [("phi3", 64), ("ministral3", 64), ("smollm3", 128), ("gemma3_text", 128)]
+)
+def test_contexts_with_other_rules_beyond_are_cut_and_that_is_said(name, context, exported):
+    result = exported(name, weights="fp32")
+    assert result.manifest["model"]["context_length"] == context
+    assert any("the context is 64 tokens" in each for each in result.warnings) == (context == 64)
+
+
+def test_long_and_short_divisors_that_agree_leave_the_context_as_it_is():
+    parameters = config_of("phi3")["rope_parameters"]
+    parameters["long_factor"] = parameters["short_factor"]
+    spec = describe(config_of("phi3", rope_parameters=parameters))
+    assert spec.context_length == 128 and not spec.notes
+
+
+@pytest.mark.parametrize("first", [0, 5, 24, 63])
+def test_rows_come_in_any_pieces(first):
+    """Rows of joined tensors, in an order of their own, read from anywhere."""
+    with open_checkpoint(str(GOLDEN / "phi3")) as checkpoint:
+        source, _ = interpret(checkpoint)
+        for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.up_proj"):
+            full = f"model.layers.1.{name}.weight"
+            whole = source.matrix(full)
+            part = slice(min(first, len(whole) - 1), first + 7)
+            np.testing.assert_array_equal(source.rows(full, part), whole[part])
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """Copies a golden checkpoint, with tensors changed."""
+
+    def make(name, change):
+        folder = Path(shutil.copytree(GOLDEN / name, tmp_path / name))
+        tensors = load_file(folder / "model.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "model.safetensors")
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("smollm3", "model.layers.1.self_attn.rotary.weight"),
+        ("olmo2", "model.layers.0.input_layernorm.weight"),
+        ("granite", "model.layers.0.mlp.gate.weight"),
+        ("granitemoehybrid", "model.layers.0.mamba.A_log"),
+        ("phi3", "model.layers.0.self_attn.q_proj.weight"),
+        ("ministral3", "vision_tower.patch_conv.weight"),
+        ("gemma3_text", "multi_modal_projector.mm_soft_emb_norm.weight"),
+    ],
+)
+def test_tensors_without_a_place_are_refused(name, tensor, copied, tmp_path):
+    def add(tensors):
+        tensors[tensor] = np.zeros(64, next(iter(tensors.values())).dtype)
+
+    with pytest.raises(CheckpointError, match=f"'{tensor}' has no place in the {name}"):
+        export(copied(name, add), tmp_path / "out", ExportOptions())
+
+
+def test_joined_tensors_of_another_height_are_refused(copied, tmp_path):
+    def cut(tensors):
+        name = "model.layers.1.self_attn.qkv_proj.weight"
+        tensors[name] = tensors[name][:-1]
+
+    with pytest.raises(CheckpointError, match=r"qkv_proj.*has shape \[127, 64\].*\[128, 64\]"):
+        export(copied("phi3", cut), tmp_path / "out", ExportOptions())
+
+
+def test_factors_are_what_they_are_said_to_be(golden):
+    """Granite without factors is Llama; and each factor alone changes what is predicted."""
+    ids = golden("granite").ids
+    neutral = {
+        "embedding_multiplier": 1.0,
+        "residual_multiplier": 1.0,
+        "attention_multiplier": 0.25,
+        "logits_scaling": 1.0,
+    }
+    results = {}
+    with open_checkpoint(str(GOLDEN / "granite")) as checkpoint:
+        own = dict(checkpoint.config)
+        for name in (None, *neutral):
+            changed = {**own, **neutral} | ({name: own[name]} if name else {})
+            checkpoint.config = changed
+            results[name] = forward(describe(changed), interpret(checkpoint)[0], ids)
+        checkpoint.config = {**own, "model_type": "llama"}
+        plain = forward(describe(checkpoint.config), interpret(checkpoint)[0], ids)
+    np.testing.assert_array_equal(results[None], plain)
+    for name in neutral:
+        assert np.abs(results[name] - plain).max() > 0.01 * np.ptp(plain), name
