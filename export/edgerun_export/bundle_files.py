@@ -11,7 +11,7 @@ from typing import Any
 from edgerun._version import __version__
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.architectures.biases import bias_keys
+from edgerun_export.architectures.decoder.biases import bias_keys
 from edgerun_export.checkpoint.base import Source
 from edgerun_export.checkpoint.files import read_small
 from edgerun_export.recipe import PROFILES, Recipe

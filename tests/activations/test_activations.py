@@ -11,7 +11,7 @@ from edgerun.activations.registry import ACTIVATIONS
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.passes.gates import fuse_gates
-from edgerun_export.architectures.fields import activation
+from edgerun_export.architectures.decoder.fields import activation
 from edgerun_export.graph.blocks import gated
 from edgerun_export.graph.onnx_graph import OnnxGraph
 

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures import Rope, describe
-from edgerun_export.architectures.rope import partial
+from edgerun_export.architectures.decoder.rope import partial
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.source.model import interpret

@@ -6,11 +6,17 @@ from dataclasses import replace
 
 from edgerun.errors import UnsupportedError
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.biases import declared_biases
-from edgerun_export.architectures.fields import activation, flag, number, positive, typed_windows
-from edgerun_export.architectures.rope import rope_of_type
-from edgerun_export.architectures.spec import Config, DecoderSpec
-from edgerun_export.architectures.storage import Storage
+from edgerun_export.architectures.decoder.biases import declared_biases
+from edgerun_export.architectures.decoder.fields import (
+    activation,
+    flag,
+    number,
+    positive,
+    typed_windows,
+)
+from edgerun_export.architectures.decoder.rope import rope_of_type
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
+from edgerun_export.architectures.decoder.storage import Storage
 
 _GLOBAL_THETA, _LOCAL_THETA = 1000000.0, 10000.0
 

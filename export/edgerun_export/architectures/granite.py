@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.fields import number
-from edgerun_export.architectures.spec import Config, DecoderSpec
-from edgerun_export.architectures.storage import Storage
+from edgerun_export.architectures.decoder.fields import number
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
+from edgerun_export.architectures.decoder.storage import Storage
 
 
 def describe(config: Config) -> DecoderSpec:

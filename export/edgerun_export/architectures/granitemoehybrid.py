@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures import granite
-from edgerun_export.architectures.biases import declared_biases
-from edgerun_export.architectures.fields import names, positive
-from edgerun_export.architectures.spec import Config, DecoderSpec, Dense
+from edgerun_export.architectures.decoder.biases import declared_biases
+from edgerun_export.architectures.decoder.fields import names, positive
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec, Dense
 
 _MODULE = "shared_mlp"
 

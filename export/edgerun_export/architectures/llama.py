@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from edgerun_export.architectures.biases import declared_biases
-from edgerun_export.architectures.fields import (
+from edgerun_export.architectures.decoder.biases import declared_biases
+from edgerun_export.architectures.decoder.fields import (
     activation,
     dimensions,
     flag,
     number,
     ternary_origin,
 )
-from edgerun_export.architectures.rope import rope
-from edgerun_export.architectures.spec import Config, DecoderSpec
+from edgerun_export.architectures.decoder.rope import rope
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 
 def describe(config: Config) -> DecoderSpec:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.fields import number, positive, section
-from edgerun_export.architectures.rope import rope
-from edgerun_export.architectures.spec import Config, DecoderSpec
+from edgerun_export.architectures.decoder.fields import number, positive, section
+from edgerun_export.architectures.decoder.rope import rope
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 _DEFAULT = {
     "rope_type": "yarn",

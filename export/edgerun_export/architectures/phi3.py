@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.fields import number, positive
-from edgerun_export.architectures.rope import long_rope, partial
-from edgerun_export.architectures.spec import Config, DecoderSpec
-from edgerun_export.architectures.storage import Storage
+from edgerun_export.architectures.decoder.fields import number, positive
+from edgerun_export.architectures.decoder.rope import long_rope, partial
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
+from edgerun_export.architectures.decoder.storage import Storage
 
 _JOINED = {
     "self_attn.qkv_proj": ("q_proj", "k_proj", "v_proj"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.fields import layer_windows
-from edgerun_export.architectures.spec import Config, DecoderSpec
+from edgerun_export.architectures.decoder.fields import layer_windows
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 
 def describe(config: Config) -> DecoderSpec:

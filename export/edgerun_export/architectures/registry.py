@@ -7,13 +7,15 @@ from functools import cache
 
 from edgerun.discovery import entries
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.architectures.biases import with_stored_biases
-from edgerun_export.architectures.spec import Config, DecoderSpec
+from edgerun_export.architectures.decoder.biases import with_stored_biases
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 
 @cache
 def _architectures() -> dict[str, Callable[[Config], DecoderSpec]]:
-    return entries("edgerun_export.architectures", "ARCHITECTURE")
+    rooms = ("edgerun_export.architectures", "edgerun_export.architectures.experts")
+    found = [item for room in rooms for item in entries(room, "ARCHITECTURE").items()]
+    return dict(sorted(found))
 
 
 def architecture_names() -> list[str]:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.fields import flag, positive, typed_windows
-from edgerun_export.architectures.rope import rope
-from edgerun_export.architectures.spec import Config, DecoderSpec
+from edgerun_export.architectures.decoder.fields import flag, positive, typed_windows
+from edgerun_export.architectures.decoder.rope import rope
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 
 def describe(config: Config) -> DecoderSpec:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from edgerun_export.architectures import DecoderSpec, describe
-from edgerun_export.architectures.spec import HEAD_WEIGHT
+from edgerun_export.architectures.decoder.spec import HEAD_WEIGHT
 from edgerun_export.checkpoint.base import Checkpoint
 from edgerun_export.source.weights import SourceWeights
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.architectures.spec import HEAD_WEIGHT
+from edgerun_export.architectures.decoder.spec import HEAD_WEIGHT
 from edgerun_export.checkpoint.base import Checkpoint, TensorInfo
 
 F32 = NDArray[np.float32]

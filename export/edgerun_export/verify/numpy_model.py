@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun_export.architectures import DecoderSpec, Experts, Projection, Rope
-from edgerun_export.architectures.spec import FeedForward
+from edgerun_export.architectures.decoder.spec import FeedForward
 
 F32 = NDArray[np.float32]
 _HEAD_ROWS = 8192

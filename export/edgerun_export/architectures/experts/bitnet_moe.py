@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgerun_export.architectures import bitnet
-from edgerun_export.architectures.qwen3_moe import feed_forward
-from edgerun_export.architectures.spec import Config, DecoderSpec
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
+from edgerun_export.architectures.experts.qwen3_moe import feed_forward
 
 
 def describe(config: Config) -> DecoderSpec:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from edgerun.errors import UnsupportedError
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.biases import declared_biases
-from edgerun_export.architectures.fields import experts_chosen, flag, number, positive
-from edgerun_export.architectures.spec import Config, DecoderSpec, Experts
+from edgerun_export.architectures.decoder.biases import declared_biases
+from edgerun_export.architectures.decoder.fields import experts_chosen, flag, number, positive
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec, Experts
 
 
 def describe(config: Config) -> DecoderSpec:

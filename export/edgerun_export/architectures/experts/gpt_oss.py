@@ -7,7 +7,7 @@ from dataclasses import replace
 from edgerun.activations.clamped_swiglu import LIMIT
 from edgerun.errors import UnsupportedError
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.fields import (
+from edgerun_export.architectures.decoder.fields import (
     experts_chosen,
     flag,
     number,
@@ -15,8 +15,8 @@ from edgerun_export.architectures.fields import (
     section,
     typed_windows,
 )
-from edgerun_export.architectures.rope import rope
-from edgerun_export.architectures.spec import Config, DecoderSpec, Experts
+from edgerun_export.architectures.decoder.rope import rope
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec, Experts
 
 STORED = (None, "mxfp4")  # what may be said of how the experts are stored
 

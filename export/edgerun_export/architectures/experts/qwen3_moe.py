@@ -6,9 +6,15 @@ from dataclasses import replace
 
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.biases import declared_biases
-from edgerun_export.architectures.fields import experts_chosen, flag, positive
-from edgerun_export.architectures.spec import Config, DecoderSpec, Dense, Experts, FeedForward
+from edgerun_export.architectures.decoder.biases import declared_biases
+from edgerun_export.architectures.decoder.fields import experts_chosen, flag, positive
+from edgerun_export.architectures.decoder.spec import (
+    Config,
+    DecoderSpec,
+    Dense,
+    Experts,
+    FeedForward,
+)
 
 
 def describe(config: Config) -> DecoderSpec:

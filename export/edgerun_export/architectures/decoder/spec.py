@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun_export.architectures.storage import PLAIN, Storage
+from edgerun_export.architectures.decoder.storage import PLAIN, Storage
 
 Config = Mapping[str, Any]
 TernaryOrigin = Literal["packed", "master"]

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.architectures.fields import number, positive, section
-from edgerun_export.architectures.spec import Config, Rope
-from edgerun_export.architectures.storage import HeadRows
+from edgerun_export.architectures.decoder.fields import number, positive, section
+from edgerun_export.architectures.decoder.spec import Config, Rope
+from edgerun_export.architectures.decoder.storage import HeadRows
 
 _F32 = np.float32
 _Parameters = Mapping[str, Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 
-from edgerun_export.architectures.fields import flag
-from edgerun_export.architectures.spec import Config, DecoderSpec
+from edgerun_export.architectures.decoder.fields import flag
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 _PROJECTIONS = {
     "attention_bias": ("q_proj", "k_proj", "v_proj", "o_proj"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgerun_export.architectures import llama
-from edgerun_export.architectures.fields import experts_chosen, number, positive
-from edgerun_export.architectures.rope import rope
-from edgerun_export.architectures.spec import Config, DecoderSpec, Experts
+from edgerun_export.architectures.decoder.fields import experts_chosen, number, positive
+from edgerun_export.architectures.decoder.rope import rope
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec, Experts
 
 
 def describe(config: Config) -> DecoderSpec:

@@ -1,0 +1,1 @@
+"""What a decoder consists of, and how config.json says it."""

@@ -1,0 +1,1 @@
+"""Architectures with experts: likewise one file per ``model_type``."""
