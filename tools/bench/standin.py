@@ -26,6 +26,7 @@ from edgerun.formats import format_named
 from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.offload.places import F32
+from edgerun.offload.sharing.backend import SharingBackend
 from edgerun.offload.sharing.tally import Tally
 from edgerun.offload.standin import StandinBackend
 from edgerun.state import Batch, SequenceStore, same_attention
@@ -63,7 +64,10 @@ def main() -> None:
     graph = layer(options)
     sys.stdout.write(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n")
     for rows in options.rows:
-        calls = measure(graph, rows, options)
+        shared = StandinBackend()
+        shared.configure({"threads": 1})
+        shared.use_device(options.device)
+        calls = measure(graph, rows, inputs(rows, options), shared)
         sys.stdout.write(f"| {' | '.join(cells(rows, calls[len(calls) // 2 :]))} |\n")
         sys.stdout.flush()
 
@@ -81,22 +85,22 @@ def layer(options: argparse.Namespace) -> Graph:
     return Graph([node], ["x", "routes"], ["out"], {**stacks}, shapes=shapes)
 
 
-def measure(graph: Graph, rows: int, options: argparse.Namespace) -> list[Call]:
-    """Calls of the stand-in and of the processor, in turns."""
-    shared, alone = StandinBackend(), make_backend("cpu", given={"threads": 1})
-    shared.configure({"threads": 1})
-    shared.use_device(options.device)
+def measure(
+    graph: Graph, rows: int, pairs: list[tuple[F32, F32]], shared: SharingBackend, threads: int = 1
+) -> list[Call]:
+    """Calls of a device that shares the layer and of the processor alone, in turns."""
+    alone = make_backend("cpu", given={"threads": threads})
     backends: list[Backend] = [shared, alone]
     programs = [each.compile(graph, Shape.of(rows), CompileOptions(STATE)) for each in backends]
     store, calls = SequenceStore(STATE, 1), []
-    for x, routes in inputs(rows, options):
+    for x, routes in pairs:
         (tally,) = shared._tallies
         before = [getattr(tally, name) for name in Tally.__slots__]
         first, shared_s = timed(programs[0], store, x, routes)
         after = [getattr(tally, name) for name in Tally.__slots__]
         second, alone_s = timed(programs[1], store, x, routes)
         if not np.array_equal(first, second):
-            raise SystemExit("the stand-in computes other numbers than the processor")
+            raise SystemExit(f"{shared.title} computes other numbers than the processor")
         changes = [
             b if isinstance(b, type(tally.phase)) else b - a
             for a, b in zip(before, after, strict=True)

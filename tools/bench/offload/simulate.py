@@ -115,7 +115,7 @@ class Simulation:
                     costs[index, UPLOAD] = left
             there |= self.prefetcher.take(place, batch.step.experts)
         hits = int(np.count_nonzero(costs[:, UPLOAD] == 0))
-        division = RULES[self.rule](costs, len(costs))
+        division = self.divide(costs)
         line = play(costs, division)
         between = self.speeds.between_s(tokens)
         self._count(costs, line.makespan_s + between, hits, between)
@@ -127,6 +127,10 @@ class Simulation:
             self._look_ahead(later)
             everything = line.makespan_s + between
             self.prefetcher.idle(everything - line.busy_s[UPLOAD], everything)
+
+    def divide(self, costs: F64) -> Division:
+        """What each resource is to do."""
+        return RULES[self.rule](costs, len(costs))
 
     def _to_stay(
         self, experts: NDArray[np.int64], division: Division, there: set[int]

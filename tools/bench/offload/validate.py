@@ -1,0 +1,214 @@
+"""The simulator against the stand-in: the same layers, simulated and measured.
+
+    python -m tools.bench.offload.validate [--rows 1 4 16] [--calls 120] [--devices SPEC ...]
+
+A layer of random experts is shared with the stand-in for a GPU (``tools/bench/standin.py``), call
+by call, as a made-up trace says. The second half of the calls is simulated: which experts are
+where, what is uploaded, and how long each layer takes. The simulator knows which experts are on the
+device before it, and of each call what experts were seen to cost in the calls before that one:
+other programs of the machine make costs change. Figures are medians over the second half, in ms; we
+want ``simulated / measured`` within 10% of 1. Two cores must be free. No figure is about any GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.backends import CompileOptions
+from edgerun.backends.base import Shape
+from edgerun.offload.cache import ExpertCache, Step
+from edgerun.offload.places import Places
+from edgerun.offload.policies.base import Entry
+from edgerun.offload.policies.registry import policies
+from edgerun.offload.schedule import Scheduler
+from edgerun.offload.sharing.session import POLICY
+from edgerun.offload.standin import StandinBackend
+from edgerun.state import SequenceStore
+from tools.bench.offload.machine import CPU, DEVICE, UPLOAD, Division
+from tools.bench.offload.profile import F64
+from tools.bench.offload.rules import whole
+from tools.bench.offload.simulate import Batch, Simulation
+from tools.bench.standin import STATE, inputs, layer, timed
+
+COLUMNS = ["device", "rows", "simulated", "measured", "simulated / measured"]
+COLUMNS += ["on the device, simulated", "measured"]
+DEVICES = ["memory=48M,link=2G,latency=20us", "memory=24M,link=8G,latency=20us"]
+
+
+@dataclass
+class Costs:
+    """What experts with so many rows were seen to cost before a call, by call, rows and resource.
+
+    Attributes:
+        by_rows: float64 ``[calls, rows + 1, 3]``.
+        call: that is simulated.
+    """
+
+    by_rows: F64
+    call: int = 0
+
+    def costs(self, rows: NDArray[np.int64], is_cached: NDArray[np.bool_]) -> F64:
+        """As ``Speeds.costs`` says."""
+        costs = self.by_rows[self.call, rows].copy()
+        costs[is_cached, UPLOAD] = 0
+        return costs
+
+    def between_s(self, tokens: int) -> float:
+        """Layers follow one another at once."""
+        return 0.0
+
+
+@dataclass
+class Shared(Simulation):
+    """A simulation of what the executor does: whole experts, and one uploaded while it is idle.
+
+    Attributes:
+        scheduler: of whole experts.
+        there: experts that the device computed, counted by layer.
+        is_here: of the layer under way, whether the processor computes each.
+    """
+
+    scheduler: Scheduler = field(default_factory=lambda: Scheduler(1024))
+    there: int = 0
+    is_here: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+
+    def divide(self, costs: F64) -> Division:
+        """As ``SharedLayer`` does."""
+        schedule = self.scheduler(
+            *costs.T, self.slots - int(np.count_nonzero(costs[:, UPLOAD] == 0))
+        )
+        self.is_here = schedule.shares == 0
+        self.there += len(schedule.order)
+        return whole(np.flatnonzero(self.is_here), schedule.order)
+
+    def improve(self, places: Places) -> None:
+        """Uploads what the processor computed and is worth more than what is there."""
+        here = places.active[self.is_here]
+        if len(here):
+            taken = places.select(here)
+            expert = int(places.experts[taken[np.argmax(places.weights[taken])]])
+            self.caches[0].exchange((0, expert))
+
+
+@dataclass
+class Measured:
+    """The second half of the calls, and what was known before it.
+
+    Attributes:
+        seconds: of each call's experts.
+        there: experts that the device computed, of all.
+        experts: of all calls.
+        costs: that were seen.
+        resident: experts on the device before it.
+        slots: that the device has.
+    """
+
+    seconds: list[float]
+    there: int
+    experts: int
+    costs: Costs
+    resident: frozenset[Entry]
+    slots: int
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compares what the command line names and prints a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--calls", type=int, default=120)
+    parser.add_argument("--devices", nargs="+", default=DEVICES)
+    for name, value in (("experts", 24), ("top-k", 8), ("hidden", 2048), ("width", 1024)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    options = parser.parse_args(arguments)
+    sys.stdout.write(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n")
+    for device in options.devices:
+        for rows in options.rows:
+            sys.stdout.write(f"| {' | '.join(compared(device, rows, options))} |\n")
+            sys.stdout.flush()
+    return 0
+
+
+def compared(device: str, rows: int, options: argparse.Namespace) -> list[str]:
+    """A row of the table."""
+    calls = inputs(rows, options)
+    measured = measure(device, rows, calls, options)
+    simulation, simulated = simulate(measured, calls, options.top_k)
+    shares = [simulation.there / simulation.outcome.experts, measured.there / measured.experts]
+    seconds = [float(np.median(each)) for each in (simulated, measured.seconds)]
+    figures = [*(f"{1e3 * each:.3f}" for each in seconds), f"{seconds[0] / seconds[1]:.2f}"]
+    return [device, str(rows), *figures, *(f"{share:.0%}" for share in shares)]
+
+
+def measure(
+    device: str, rows: int, calls: list[tuple[F64, F64]], options: argparse.Namespace
+) -> Measured:
+    """Calls of the stand-in."""
+    backend = StandinBackend()
+    backend.configure({"threads": 1})
+    backend.use_device(device)
+    program = backend.compile(layer(options), Shape.of(rows), CompileOptions(STATE))
+    store, half, known = SequenceStore(STATE, 1), len(calls) // 2, []
+    session, estimates, (tally,) = backend._session, backend._estimates, backend._tallies
+    assert session is not None and estimates is not None
+    seconds, before = [], (0, 0, 0)
+    resident: frozenset[Entry] = frozenset()
+    for number, (x, routes) in enumerate(calls):
+        while session.is_uploading():
+            time.sleep(1e-4)
+        counts = np.arange(rows + 1)
+        known.append(np.stack(estimates.costs(counts, counts < 0), axis=1))
+        if number == half:
+            resident = session.cache.resident
+            before = tally.cached, tally.uploaded, tally.here
+        start = tally.seconds
+        timed(program, store, x, routes)
+        seconds.append(tally.seconds - start)
+    cached, uploaded, here = np.subtract((tally.cached, tally.uploaded, tally.here), before)
+    slots = session.device.sizes.slots
+    backend.close()
+    costs = Costs(np.array(known[half:]))
+    there = int(cached + uploaded)
+    return Measured(seconds[half:], there, there + int(here), costs, resident, slots)
+
+
+def simulate(
+    measured: Measured, calls: list[tuple[F64, F64]], top_k: int
+) -> tuple[Shared, list[float]]:
+    """The second half of the calls, from what was known after the first, and seconds of each."""
+    simulation = Shared(measured.costs, "edgerun", measured.slots)  # type: ignore[arg-type]
+    cache = simulation.caches[0] = ExpertCache(measured.slots, policies()[POLICY]())
+    half = len(calls) - len(measured.seconds)
+    placed = [Places.of(routes, top_k) for _, routes in calls]
+    for places in placed[:half]:
+        cache.admit(step_of(places), ())
+    for entry in sorted(measured.resident):
+        cache.exchange(entry)
+    seconds = []
+    for call, places in enumerate(placed[half:]):
+        measured.costs.call = call
+        before = simulation.outcome.seconds
+        simulation.layer(Batch(step_of(places), places.counts), (), len(places.of_row))
+        seconds.append(simulation.outcome.seconds - before)
+        simulation.improve(places)
+    return simulation, seconds
+
+
+def step_of(places: Places) -> Step:
+    """What a call needs, as the executor tells its cache."""
+    scores = np.zeros(int(places.experts.max()) + 1)
+    np.maximum.at(scores, places.experts, np.abs(places.weights))
+    return Step(0, tuple(places.active.tolist()), tuple(scores[places.active].tolist()))
+
+
+if __name__ == "__main__":
+    assert (CPU, DEVICE, UPLOAD) == (0, 1, 2)  # in the order of ``Estimates.costs``
+    raise SystemExit(main())
