@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.architectures.spec import HEAD_WEIGHT
+from edgerun_export.architectures.decoder.spec import HEAD_WEIGHT
 from edgerun_export.quantize import block_layout
 from edgerun_export.recipe import Recipe, TensorRecipe, vocabulary_block
 
