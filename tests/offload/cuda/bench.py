@@ -17,7 +17,7 @@ from edgerun.backends import registry
 from tests.offload.cuda.placed import FORM
 from tests.offload.cuda.simulator import hurry
 from tests.support.bundles import bundle_of
-from tools.bench.cuda import main
+from tools.bench.cuda.__main__ import main
 from tools.bench.offload.profile import Profile
 
 SIZES = "--experts 4 --top-k 2 --hidden 32 --width 32 --rows 1 2 --calls 2 --repeats 1"

@@ -31,7 +31,7 @@ def test_all_steps_run_in_the_simulator_and_are_called_simulated() -> None:
     importlib.util.find_spec("numba_cuda") is not None, reason="the extra `cuda` is installed"
 )
 def test_without_a_gpu_nothing_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    from tools.bench.cuda import main
+    from tools.bench.cuda.__main__ import main
 
     assert main([]) == 2
     captured = capsys.readouterr()

@@ -1,0 +1,1 @@
+"""Measures a GPU of NVIDIA's."""
