@@ -53,10 +53,13 @@ def output_shapes(graph: Graph, node: Node, shapes: Shapes) -> dict[str, ValueSh
     if op is None:
         return {}
     sizes = node_sizes(graph, node, shapes)
-    inputs = zip(op.inputs, node.inputs, strict=False)
-    values = [name for operand, name in inputs if operand.kind is Kind.ROWS and name in shapes]
-    selected = {shapes[name].selected for name in values}
-    if len(selected) > 1 or (op.every_row and True in selected):
+    values = [
+        (operand.every_row, shapes[name].selected)
+        for operand, name in zip(op.inputs, node.inputs, strict=False)
+        if operand.kind is Kind.ROWS and name in shapes
+    ]
+    selected = {is_selected for every_row, is_selected in values if not every_row}
+    if len(selected) > 1 or (True, True) in values:
         raise BundleError(
             f"node '{node.name}' ({node.op}) mixes rows of all tokens with those whose logits are "
             f"wanted: {ALTERED}"

@@ -28,8 +28,7 @@ from edgerun.plan.expert_memory import (
     budget_for,
     expert_layers,
 )
-from edgerun.plan.tasks import CACHED, Task
-from edgerun.plan.workload import logit_nodes
+from edgerun.plan.tasks import CACHED, task_of
 
 if TYPE_CHECKING:
     from edgerun.llm.loading import LoadOptions
@@ -115,11 +114,11 @@ def forecast_for(
 
 def _compute(graph: Graph, cpu: Backend, shape: Shape) -> Compute:
     """Seconds that a call takes on the processor with everything in memory."""
-    task = Task(graph, shape, frozenset(logit_nodes(graph)))
+    task = task_of(graph, shape)
     experts = others = 0.0
-    for node in graph.nodes:
+    for node in task.graph.nodes:
         seconds = task.cost(cpu, node)
-        if any(isinstance(graph.constants.get(name), ExpertStack) for name in node.inputs):
+        if any(isinstance(task.graph.constants.get(name), ExpertStack) for name in node.inputs):
             experts += seconds
         else:
             others += seconds

@@ -19,6 +19,7 @@ from edgerun.ops.base import (
     Work,
     normal,
     rows,
+    rows_of,
     vector,
 )
 from edgerun.state import Batch, SequenceStore
@@ -46,6 +47,7 @@ def attention(
     p when ``window`` is 0), read back from the cache in its storage type. Query heads share
     key/value heads in consecutive groups (Ainslie et al. 2023). A head with a sink has one more
     score, which takes its share of the weights and adds nothing (gpt-oss; Xiao et al. 2024).
+    Where queries are there for wanted logits only, so are results.
     """
     name = attention_name(layer)
     keys, values = (part.reshape(-1, num_kv_heads, head_dim) for part in (k, v))
@@ -54,8 +56,9 @@ def attention(
         block = keys[row : row + 1], values[row : row + 1]
         cache.write_block(name, sequence, position, block)
     out = np.empty((len(q), num_heads, head_dim), np.float32)
-    for row, heads in enumerate(q.reshape(-1, num_kv_heads, num_heads // num_kv_heads, head_dim)):
-        position = int(batch.positions[row])
+    queries = q.reshape(-1, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    for place, row in enumerate(rows_of(q, batch)):
+        heads, position = queries[place], int(batch.positions[row])
         first = max(0, position - window + 1) if window else 0
         slot = int(batch.sequences[row])
         past_k, past_v = cache.read_block(name, slot, first, position + 1)
@@ -65,8 +68,8 @@ def attention(
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
         weights = weights[..., : len(past_v)]
-        out[row] = np.einsum("hgt,thd->hgd", weights, past_v).reshape(num_heads, head_dim)
-    return out.reshape(len(q), -1)
+        out[place] = np.einsum("hgt,thd->hgd", weights, past_v).reshape(num_heads, head_dim)
+    return out.reshape(q.shape)
 
 
 def _state(attributes: Mapping[str, Any]) -> AttentionState:
@@ -96,6 +99,8 @@ def _examples() -> list[Example]:
         sizes = {"num_heads": heads, "num_kv_heads": kv_heads, "head_dim": head_dim}
         attributes = {"layer": 0, **sizes, "scale": head_dim**-0.5, "window": window}
         examples.append(Example(values, attributes, parts))
+        asked = {**values, "q": values["q"][: len(parts)]}
+        examples.append(Example(asked, attributes, parts, selected=("q",)))
         # Sinks below all scores, among them and above them, so that nearly nothing is left.
         sinks = np.linspace(-30, 30, heads).astype(np.float32)
         examples.append(Example({**values, "sinks": sinks}, attributes, parts))
@@ -105,8 +110,8 @@ def _examples() -> list[Example]:
 OP = Op(
     inputs=(
         rows("q", "num_heads*head_dim"),
-        rows("k", "num_kv_heads*head_dim"),
-        rows("v", "num_kv_heads*head_dim"),
+        rows("k", "num_kv_heads*head_dim", every_row=True),
+        rows("v", "num_kv_heads*head_dim", every_row=True),
         vector("sinks", "num_heads", optional=True),
     ),
     outputs=(rows("out", "num_heads*head_dim"),),
@@ -120,7 +125,6 @@ OP = Op(
         "window": Attribute(int, 0, MAX_SIZE),
     },
     divides=(("num_kv_heads", "num_heads"),),
-    every_row=True,
     state=_state,
     context=("batch", "cache"),
     model_sizes={name: name for name in ("num_heads", "num_kv_heads", "head_dim")},

@@ -52,6 +52,8 @@ class Operand:
         limit: largest magnitude of an element of a vector.
         of_heads: it is as long as a row, or else as the heads that all readers of the node's
             output divide rows into.
+        every_row: of a value, that it must have a row for every token; others may have those alone
+            whose logits are wanted, and then the outputs have these, too.
     """
 
     name: str
@@ -61,11 +63,19 @@ class Operand:
     dtype: str = "float32"
     limit: float = LARGEST_FLOAT32
     of_heads: bool = False
+    every_row: bool = False
 
 
-def rows(name: str, width: str, *, optional: bool = False, dtype: str = "float32") -> Operand:
+def rows(
+    name: str,
+    width: str,
+    *,
+    optional: bool = False,
+    dtype: str = "float32",
+    every_row: bool = False,
+) -> Operand:
     """A value ``[rows, width]``."""
-    return Operand(name, Kind.ROWS, (width,), optional, dtype)
+    return Operand(name, Kind.ROWS, (width,), optional, dtype, every_row=every_row)
 
 
 def vector(name: str, size: str, *, optional: bool = False) -> Operand:
@@ -170,11 +180,19 @@ class Example:
         attributes: of the node.
         parts: of every sequence of the batch how many tokens are cached, and how many rows follow
             them; none is one sequence of all rows.
+        selected: the inputs that have a row for every wanted logit alone: those of the last row of
+            each sequence.
     """
 
     inputs: Mapping[str, Any]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[tuple[int, int], ...] = ()
+    selected: tuple[str, ...] = ()
+
+
+def rows_of(value: NDArray[Any], batch: Batch) -> NDArray[np.int64]:
+    """Which rows of a batch a value has: all of them, or those whose logits are wanted."""
+    return np.arange(batch.rows) if len(value) == batch.rows else batch.logit_rows.astype(np.int64)
 
 
 def normal(shape: tuple[int, ...], seed: int) -> F32:
@@ -196,7 +214,6 @@ class Op:
         equal: pairs of sizes that must be equal.
         divides: pairs of sizes of which the first must divide the second.
         at_most: pairs of sizes of which the first must not exceed the second.
-        every_row: whether it must see a row for every token, not the selected ones.
         selects: whether its outputs have rows for the wanted logits only.
         state: what a node remembers, from its attributes; None for an op that remembers nothing.
         context: what else ``define`` takes: ``"batch"``, ``"cache"``.
@@ -213,7 +230,6 @@ class Op:
     equal: tuple[tuple[str, str], ...] = ()
     divides: tuple[tuple[str, str], ...] = ()
     at_most: tuple[tuple[str, str], ...] = ()
-    every_row: bool = False
     selects: bool = False
     state: Callable[[Mapping[str, Any]], State] | None = None
     context: tuple[str, ...] = ()

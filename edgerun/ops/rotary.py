@@ -16,7 +16,9 @@ from edgerun.ops.base import (
     Operand,
     normal,
     rows,
+    rows_of,
 )
+from edgerun.state import Batch
 
 # Angles are position times frequency: what float32 cannot hold there becomes NaN. Real models
 # begin at 1 radian a token.
@@ -24,15 +26,22 @@ MAX_FREQUENCY = float(1 << 16)
 
 
 def rotary(
-    x: F32, positions: NDArray[np.int32], inv_freq: F32, *, head_dim: int, factor: float
+    x: F32,
+    positions: NDArray[np.int32],
+    inv_freq: F32,
+    *,
+    batch: Batch,
+    head_dim: int,
+    factor: float,
 ) -> F32:
     """Rotates pairs ``(i, i + head_dim / 2)`` of every head by ``position * inv_freq[i]``.
 
     Source: Su et al. 2021, section 3.2.2, in the half-split order of Hugging Face.
     """
-    angles = positions[:, None, None].astype(np.float32) * inv_freq.astype(np.float32)
+    turns = positions[rows_of(x, batch)].astype(np.float32)
+    angles = turns[:, None, None] * inv_freq.astype(np.float32)
     cos, sin = np.cos(angles) * np.float32(factor), np.sin(angles) * np.float32(factor)
-    heads = x.reshape(len(x), -1, head_dim)
+    heads = x.reshape(len(x), x.shape[1] // head_dim, head_dim)
     first, second = heads[..., : head_dim // 2], heads[..., head_dim // 2 :]
     turned = [first * cos - second * sin, second * cos + first * sin]
     return np.concatenate(turned, axis=-1).reshape(x.shape).astype(np.float32)
@@ -49,7 +58,10 @@ def _examples() -> list[Example]:
         frequencies = (10000.0 ** -(np.arange(half) / half)).astype(np.float32)
         x = normal((height, heads * head_dim), 1)
         attributes = {"head_dim": head_dim, "factor": 1.5}
-        examples.append(Example({"x": x, "inv_freq": frequencies}, attributes, parts))
+        inputs = {"x": x, "inv_freq": frequencies}
+        examples.append(Example(inputs, attributes, parts))
+        inputs = {"x": x[-len(parts) :], "inv_freq": frequencies}
+        examples.append(Example(inputs, attributes, parts, selected=("x",)))
     return examples
 
 
@@ -64,7 +76,7 @@ OP = Op(
     attributes={"head_dim": COUNT, "factor": Attribute(float)},
     equal=(("head_dim", "2*half"),),
     divides=(("head_dim", "width"),),
-    every_row=True,
+    context=("batch",),
     tolerance=1e-6,
     examples=_examples,
 )

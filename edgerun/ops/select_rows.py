@@ -16,10 +16,9 @@ def _examples() -> list[Example]:
 
 
 OP = Op(
-    inputs=(rows("x", "width"),),
+    inputs=(rows("x", "width", every_row=True),),
     outputs=(rows("out", "width"),),
     define=select_rows,
-    every_row=True,
     selects=True,
     context=("batch",),
     examples=_examples,

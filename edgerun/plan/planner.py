@@ -15,8 +15,7 @@ from edgerun.backends.base import Backend
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph
 from edgerun.plan.plans import Plan, Refusal, Route, Segment
-from edgerun.plan.tasks import TYPICAL, Placed, Task, segments_of
-from edgerun.plan.workload import logit_nodes
+from edgerun.plan.tasks import TYPICAL, Placed, Task, segments_of, task_of
 
 
 def plan_prompts(graph: Graph, backends: Sequence[Backend], preferred: str | None = None) -> Route:
@@ -46,9 +45,8 @@ def make_plan(graph: Graph, backends: Sequence[Backend], preferred: str | None =
         UnsupportedError: some node runs on none of them.
     """
     segments, refusals = {}, {}
-    late = frozenset(logit_nodes(graph))
     for shape in TYPICAL:
-        task = Task(graph, shape, late)
+        task = task_of(graph, shape)
         segments[shape.phase], refusals[shape.phase] = _place(task, backends, preferred)
     return Plan(segments, refusals, cost_bases(backends))
 

@@ -10,7 +10,9 @@ from edgerun.backends.base import FEW_ROWS, Backend, Phase, Shape, Support
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.graph.shapes import value_shapes
 from edgerun.ops.base import IDS, POSITIONS
+from edgerun.plan.early_rows import select_early
 from edgerun.plan.plans import Segment
+from edgerun.plan.workload import logit_nodes
 
 SWITCH_SECONDS = 5e-5  # to leave one back-end and enter another
 SWITCH_BYTES_A_SECOND = 4e9  # of the values that cross: out of one memory, into another
@@ -105,6 +107,12 @@ class Task:
                 rows = min(self.shape.rows, LOGIT_ROWS) if shape.selected else self.shape.rows
                 alive[name] = FLOAT_BYTES * shape.width * rows
         return crossing
+
+
+def task_of(graph: Graph, shape: Shape) -> Task:
+    """What batches of a shape compute of a graph: of prompts few logits are wanted."""
+    computed = select_early(graph) if shape.phase is Phase.PREFILL else graph
+    return Task(computed, shape, frozenset(logit_nodes(computed)))
 
 
 def segments_of(graph: Graph, placed: Placed) -> tuple[Segment, ...]:

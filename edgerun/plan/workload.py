@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import node_work, value_shapes
 from edgerun.ops.registry import OPS
+from edgerun.plan.early_rows import select_early
 
 MAX_VALUE_BYTES = 64 << 20
 
@@ -37,7 +38,8 @@ class Workload:
 
 
 def workload(graph: Graph) -> Workload:
-    """Counts the multiply-adds of a lowered graph."""
+    """Counts the multiply-adds of a lowered graph, as prompts need them."""
+    graph = select_early(graph)
     late, shapes = logit_nodes(graph), value_shapes(graph)
     row = logit = attention = layers = 0
     for node in () if graph.refusal else graph.nodes:

@@ -43,7 +43,10 @@ class Case:
         node = Node(self.op, "example", tuple(names), outputs, self.example.attributes)
         values = [each for each in op.inputs if each.kind is Kind.ROWS and each.name in inputs]
         shapes = {
-            each.name: ValueShape(inputs[each.name].shape[1], dtype=each.dtype) for each in values
+            each.name: ValueShape(
+                inputs[each.name].shape[1], each.name in self.example.selected, each.dtype
+            )
+            for each in values
         }
         constants = {
             each.name: inputs[each.name]

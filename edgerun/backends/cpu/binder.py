@@ -116,6 +116,7 @@ class Binder:
     readers: dict[str, list[Node]] = field(init=False)
     producers: dict[str, Node] = field(init=False)
     last_use: dict[str, int] = field(init=False)
+    _asked: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
 
     def __post_init__(self) -> None:
         rows = self.shape.rows
@@ -176,6 +177,22 @@ class Binder:
         self.instructions.append(step)
         self.kernels.add(name)
         return step
+
+    def rows_of(self, counted_by: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Positions and sequences of the rows of a value, filled in before each run."""
+        if counted_by == ROWS:
+            return self.positions, self.sequences
+        if self._asked is None:
+            self._asked = np.zeros_like(self.positions), np.zeros_like(self.sequences)
+            self.before_run.insert(0, self._find_asked)
+        return self._asked
+
+    def _find_asked(self) -> None:
+        assert self._asked is not None
+        count = int(self.frame[LOGIT_ROWS])
+        rows = self.logit_rows[:count]
+        for selected, every in zip(self._asked, (self.positions, self.sequences), strict=True):
+            selected[:count] = every[rows]
 
     def prepared(self, node: Node) -> Prepared:
         """The weight of a linear node in the layout of its kernel."""

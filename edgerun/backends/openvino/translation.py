@@ -17,6 +17,7 @@ from edgerun.backends.openvino.matrices import Stored, make_matrix
 from edgerun.graph.ir import Constant, Graph, Node, ValueShape
 from edgerun.graph.mapped_file import read_array
 from edgerun.graph.shapes import value_shapes
+from edgerun.ops.registry import OPS
 from edgerun.state import AttentionState, State
 
 OPSET = "openvino.opset13"
@@ -69,6 +70,10 @@ class Piece:
     def positions(self) -> NDArray[np.int32]:
         """Of all rows."""
         return np.arange(self.start, self.start + self.rows, dtype=np.int32)
+
+    def positions_of(self, selected: bool) -> NDArray[np.int32]:
+        """Of all rows, or of those whose logits are computed."""
+        return self.positions[self.logit_rows] if selected else self.positions
 
 
 Fill: TypeAlias = Callable[[Piece], NDArray[Any]]
@@ -138,7 +143,7 @@ class Translation:
         for name in segment.inputs:
             self._values[name] = self._segment_input(name)
         for node in segment.nodes:
-            is_computed = self._is_computed(node.inputs)
+            is_computed = OPS[node.op].state is not None or self._is_computed(node.inputs)
             output = translators[node.op](self, node) if is_computed else None
             self._values[node.outputs[0]] = output
 
@@ -161,6 +166,10 @@ class Translation:
         """A value, its rows and its width."""
         shape = self._shapes[name]
         return self.value(name), self.rows_of(shape), shape.width
+
+    def is_selected(self, name: str) -> bool:
+        """Whether a value has a row for each wanted logit alone."""
+        return self._shapes[name].selected
 
     def rows_of(self, shape: ValueShape) -> int:
         """Rows that a value has here."""

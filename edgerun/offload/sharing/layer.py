@@ -10,6 +10,7 @@ from edgerun.backends.cpu import CpuBackend
 from edgerun.backends.cpu.experts.layout import SlotLayout
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
+from edgerun.graph.shapes import input_shapes
 from edgerun.offload.sharing.device import U8
 
 
@@ -54,7 +55,11 @@ class Layer:
                 "allow more memory for experts, or leave the limit out"
             )
         each = node.replace(attrs={**node.attrs, "top_k": 1})
-        graph = replace(segment, nodes=[each], inputs=[*node.inputs[:2]], outputs=[*node.outputs])
+        # It gets rows of its own, whichever of the batch's the layer sees.
+        shapes = {
+            name: replace(value, selected=False) for name, value in input_shapes(segment).items()
+        }
+        graph = Graph([each], [*node.inputs[:2]], [*node.outputs], segment.constants, shapes=shapes)
         places = cpu.compile(graph, Shape.of(shape.rows * top_k), options)
         return cls(number, node, list(weights.memory), weights.layout, places)
 

@@ -15,7 +15,7 @@ from edgerun.plan.planner import cheapest_path, cost_bases, make_plan, refusals_
 from edgerun.plan.plans import NEVER, Plan, Refusal, Route, Segment
 from edgerun.plan.requests.pairs import Pair, Tasks, place_alone, place_together
 from edgerun.plan.routes import prompt_graph
-from edgerun.plan.tasks import TYPICAL, USUAL, Budget, Task, segments_of
+from edgerun.plan.tasks import TYPICAL, USUAL, Budget, segments_of, task_of
 
 if TYPE_CHECKING:
     from edgerun.plan.requests.breakeven import Split
@@ -59,14 +59,14 @@ def plan_together(
     segments: dict[Phase, tuple[Segment, ...]] = {}
     refusals: dict[Phase, tuple[Refusal, ...]] = {}
     for shape in TYPICAL:
-        task = Task(graph, shape, tasks.replies.late)
+        task = task_of(graph, shape)
         if shape.phase is Phase.DECODE:
             segments[shape.phase] = segments_of(graph, pair.replies)
             refused = refusals_of(task, mixing, pair.replies) if weighs_all else ()
             refusals[shape.phase] = (*refused, *large)
         else:
             _, placed = cheapest_path(task, others)
-            segments[shape.phase] = segments_of(graph, placed)
+            segments[shape.phase] = segments_of(task.graph, placed)
             elsewhere = [each.name for each in mixing if each not in others]
             follow = (Refusal(name, FOLLOWS) for name in elsewhere)
             refusals[shape.phase] = (*follow, *large)

@@ -30,20 +30,21 @@ STACK_ROWS = 8  # rows that attend to a page at a time, of one prompt or with sh
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """Units of layers that are equal in what they keep, see and compute."""
+    """Units of layers that are equal in what they keep, see and compute, and for which rows."""
 
-    kind: tuple[AttentionState, int]
+    kind: tuple[AttentionState, int, int]
     units: AttentionUnits
 
 
 def emit_attention(binder: Binder, node: Node, index: int) -> None:
     """Writes keys and values into the cache, attends to it, and combines partial results."""
     attrs = node.attrs
+    counted_by = binder.counted_by[node.inputs[0]]
     partial_floats = attrs["num_heads"] * (attrs["head_dim"] + 2)
-    units, counts = _units(binder, _state(binder, node), partial_floats)
+    units, counts = _units(binder, _state(binder, node), partial_floats, counted_by)
     cached = f"cache{attrs['layer']}"
     _emit_write(binder, node, cached)
-    out = binder.new(node.outputs[0], attrs["num_heads"] * attrs["head_dim"], ROWS)
+    out = binder.new(node.outputs[0], attrs["num_heads"] * attrs["head_dim"], counted_by)
     shape = {
         "head_dim": attrs["head_dim"],
         "group": attrs["num_heads"] // attrs["num_kv_heads"],
@@ -84,11 +85,15 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
     )
 
 
-def _cache_arguments(binder: Binder, node: Node) -> dict[str, Argument]:
-    """What kernels that use the cache have in common; ``_patch`` fills in the addresses."""
+def _cache_arguments(binder: Binder, node: Node, value: str) -> dict[str, Argument]:
+    """What kernels that use the cache have in common; ``_patch`` fills in the addresses.
+
+    ``value`` is the one whose rows they take.
+    """
+    positions, sequences = binder.rows_of(binder.counted_by[value])
     return {
-        "positions": binder.positions,
-        "sequences": binder.sequences,
+        "positions": positions,
+        "sequences": sequences,
         **dict.fromkeys(CACHE, WITH_CACHE),
         "kv_heads": node.attrs["num_kv_heads"],
     }
@@ -105,7 +110,7 @@ def _emit_write(binder: Binder, node: Node, cached: str) -> None:
             "head_dim": head_dim,
             "lanes": binder.lanes_of(head_dim),
         },
-        _cache_arguments(binder, node)
+        _cache_arguments(binder, node, node.inputs[1])
         | {"rows": binder.count(ROWS), "k": k, "k_stride": k.stride}
         | {"v": v, "v_stride": v.stride},
         chunks=(ROWS, 1, 1),
@@ -132,7 +137,7 @@ def _emit_reading(
     attend = binder.emit(
         name,
         params | {"dtype": state.codec},
-        _cache_arguments(binder, node)
+        _cache_arguments(binder, node, node.inputs[0])
         | arguments
         | {"q": q, "q_stride": q.stride}
         | {"scale": np.array([attrs["scale"]], np.float32), "window": attrs["window"]},
@@ -174,14 +179,14 @@ def _state(binder: Binder, node: Node) -> AttentionState:
 
 
 def _units(
-    binder: Binder, state: AttentionState, partial_floats: int
+    binder: Binder, state: AttentionState, partial_floats: int, counted_by: int
 ) -> tuple[AttentionUnits, int]:
     """The units of layers of a geometry, and the word of the frame where their counts begin.
 
     Raises:
         UnsupportedError: the layers have more geometries than the frame has words for.
     """
-    kind = (replace(state, name=""), partial_floats)
+    kind = (replace(state, name=""), partial_floats, counted_by)
     planned = [entry for entry in binder.keep if isinstance(entry, _Planned)]
     for place, entry in enumerate(planned):
         if entry.kind == kind:
@@ -192,10 +197,11 @@ def _units(
             f"the attention layers of this model have more than {len(planned)} different windows "
             "and shapes, for which the back-end 'cpu' has no room: use the back-end 'reference'"
         )
+    positions, sequences = binder.rows_of(counted_by)
     batch: dict[str, NDArray[Any]] = {
-        "rows": binder.count(ROWS),
-        "positions": binder.positions,
-        "sequences": binder.sequences,
+        "rows": binder.count(counted_by),
+        "positions": positions,
+        "sequences": sequences,
         "counts": binder.count(counts),
     }
     fields = {name: array.ctypes.data for name, array in batch.items()}

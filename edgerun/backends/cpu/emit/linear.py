@@ -154,8 +154,10 @@ def _emit_product(
     step = panels_a_chunk(common["panels"], codes.nbytes, binder.threads)
     looked_up = name in ("linear_row", "linear_trits") and by_lookup(binder, weight)
     in_blocks = name in IN_BLOCKS or name == "linear_trits"
-    # Of the logits one row is wanted, as a rule: not worth compiling a kernel for many.
-    many = counted_by != LOGIT_ROWS and by_gemm(binder)
+    # Of the logits one row is wanted, as a rule: not worth compiling a kernel for many. Other
+    # layers have that kernel anyway.
+    is_head = counted_by == LOGIT_ROWS and node.outputs[0] in binder.graph.outputs
+    many = by_gemm(binder) and not is_head
     multiplied = in_blocks and not looked_up and many
     if in_blocks:
         extra["lookup"] = TOKENS * looked_up + gemm_tokens(binder.isa) * multiplied

@@ -32,10 +32,10 @@ def emit_rotary(binder: Binder, node: Node, index: int) -> None:
         binder.keep.append(tables)
         reach = tables.reach
         binder.before_run.append(lambda: reach(binder.positions[: binder.frame[ROWS]]))
-    shared = tables
+    shared, counted_by = tables, binder.counted_by[output]
     arguments: dict[str, Argument] = {
-        "rows": binder.count(ROWS),
-        "positions": binder.positions,
+        "rows": binder.count(counted_by),
+        "positions": binder.rows_of(counted_by)[0],
         "table": WITH_CACHE,
         "x": x,
         "x_stride": x.stride,
@@ -45,7 +45,7 @@ def emit_rotary(binder: Binder, node: Node, index: int) -> None:
         "rotary",
         {"head_dim": head_dim, "lanes": binder.lanes_of(head_dim // 2)},
         arguments,
-        chunks=(ROWS, 1, 1),
+        chunks=(counted_by, 1, 1),
         reads={x.key},
         writes={x.key},
         label=node.name,

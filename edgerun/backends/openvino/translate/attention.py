@@ -28,7 +28,7 @@ def _translate(translation: Translation, node: Node) -> Any:
         raise BackendError(f"{node.name} keeps keys and values that the store does not know")
     q, k, v = (translation.value(name) for name in node.inputs[:3])
     past = translation.extend_cache(state, k, v)
-    if not translation.is_read(node.outputs[0]):
+    if q is None or not translation.is_read(node.outputs[0]):
         return None
     return _attend(translation, node, q, past, (k, v))
 
@@ -37,7 +37,9 @@ def _attend(
     translation: Translation, node: Node, q: Any, past: tuple[Any, Any], new: tuple[Any, Any]
 ) -> Any:
     ops, reshape, attrs = translation.ops, translation.reshape, node.attrs
-    rows, tokens = translation.extent.rows, translation.extent.past + translation.extent.rows
+    _, rows, _ = translation.sized(node.inputs[0])
+    tokens = translation.extent.past + translation.extent.rows
+    is_selected = translation.is_selected(node.inputs[0])
     heads, head_dim = attrs["num_kv_heads"], attrs["head_dim"]
     group = attrs["num_heads"] // heads
     keys, values = (
@@ -56,9 +58,9 @@ def _attend(
     )
     scores = reshape(ops.matmul(queries, keys, False, True), (heads, group, rows, tokens))
     mask = translation.feed(
-        f"mask {attrs['window']}",
+        f"mask {attrs['window']}{' of wanted rows' * is_selected}",
         (1, 1, rows, tokens),
-        lambda piece: _mask(piece, translation.extent.past, attrs["window"]),
+        lambda piece: _mask(piece, translation.extent.past, attrs["window"], is_selected),
     )
     weights = reshape(
         _softmax(translation, ops.add(scores, mask), node, (heads, group, rows, tokens)),
@@ -85,14 +87,14 @@ def _softmax(
     return ops.variadic_split(weights, translation.integers(3), lengths).output(0)
 
 
-def _mask(piece: Piece, past: int, window: int) -> NDArray[np.float32]:
-    """What every row may attend to, float32 ``[1, 1, rows, past + rows]``: 0, or ``HIDDEN``.
+def _mask(piece: Piece, past: int, window: int, is_selected: bool) -> NDArray[np.float32]:
+    """What queries may attend to, float32 ``[1, 1, queries, past + rows]``: 0, or ``HIDDEN``.
 
     A row of no token attends to itself at least, since nothing has no weights that add up to one.
     """
     rows = piece.rows
     tokens = np.concatenate([np.arange(past), piece.start + np.arange(rows)])
-    row = (piece.start + np.arange(rows))[:, None]
+    row = piece.positions_of(is_selected)[:, None]
     seen = (tokens <= row) & (
         (np.arange(past + rows) < piece.start) | (np.arange(past + rows) >= past)
     )

@@ -21,12 +21,13 @@ def _translate(translation: Translation, node: Node) -> Any:
     ops, head_dim = translation.ops, node.attrs["head_dim"]
     x, rows, width = translation.sized(node.inputs[0])
     frequencies = np.array(translation.segment.array(node.inputs[2]), np.float32)
-    name = f"{node.inputs[2]} times {node.attrs['factor']}"
+    is_selected = translation.is_selected(node.inputs[0])
+    name = f"{node.inputs[2]} times {node.attrs['factor']}{' of wanted rows' * is_selected}"
     cos, sin = (
         translation.feed(
             f"{function.__name__} {name}",
             (rows, 1, head_dim // 2),
-            _table(function, frequencies, node.attrs["factor"]),
+            _table(function, frequencies, node.attrs["factor"], is_selected),
         )
         for function in (np.cos, np.sin)
     )
@@ -40,10 +41,13 @@ def _translate(translation: Translation, node: Node) -> Any:
 
 
 def _table(
-    function: Callable[[Any], Any], frequencies: NDArray[np.float32], factor: float
+    function: Callable[[Any], Any],
+    frequencies: NDArray[np.float32],
+    factor: float,
+    is_selected: bool,
 ) -> Callable[[Piece], NDArray[np.float32]]:
     def fill(piece: Piece) -> NDArray[np.float32]:
-        angles = piece.positions[:, None, None].astype(np.float32) * frequencies
+        angles = piece.positions_of(is_selected)[:, None, None].astype(np.float32) * frequencies
         table: NDArray[np.float32] = function(angles) * np.float32(factor)
         return table
 

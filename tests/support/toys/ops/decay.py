@@ -43,7 +43,7 @@ def _examples() -> list[Example]:
 
 
 OP = Op(
-    inputs=(rows("x", "width"),),
+    inputs=(rows("x", "width", every_row=True),),
     outputs=(rows("out", "width"),),
     define=decay,
     attributes={
@@ -51,7 +51,6 @@ OP = Op(
         "width": COUNT,
         "rate": Attribute(float, 0, 1),
     },
-    every_row=True,
     state=_state,
     context=("batch", "cache"),
     examples=_examples,
