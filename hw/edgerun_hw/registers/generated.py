@@ -1,7 +1,7 @@
 """Keeps what is generated from the register description up to date.
 
 From ``registers.toml`` come the SystemVerilog package, the driver's constants, the hardware
-description that pynq reads and the documentation::
+description that pynq reads and the documentation; from the definition of attention its table::
 
     python -m edgerun_hw.registers --check     # 1 when a generated file differs
     python -m edgerun_hw.registers --write
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edgerun_hw.registers.description import Description, read_description
+from edgerun_hw.registers.exp2 import write_exp2
 from edgerun_hw.registers.hwh import write_hwh
 from edgerun_hw.registers.markdown import write_markdown
 from edgerun_hw.registers.python import write_python
@@ -32,9 +33,10 @@ def generated_files() -> dict[Path, Callable[[Description], str]]:
         PACKAGE / "simulate" / "board" / "tlmm.hwh": write_hwh,
     }
     checkout = PACKAGE.parents[1]
-    rtl = checkout / "hw" / "rtl" / "common"
+    rtl = checkout / "hw" / "rtl"
     if rtl.is_dir():
-        files[rtl / "tlmm_pkg.sv"] = write_systemverilog
+        files[rtl / "common" / "tlmm_pkg.sv"] = write_systemverilog
+        files[rtl / "attention" / "tlmm_attention_exp2.sv"] = write_exp2
         files[checkout / "docs" / "fpga-registers.md"] = write_markdown
     return files
 

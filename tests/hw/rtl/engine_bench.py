@@ -1,4 +1,4 @@
-"""Runs commands on the engine alone (``hw/tb/engine.cpp``), without memory and registers."""
+"""Runs commands on the engine alone (``hw/tb/units/engine.cpp``), without memory and registers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun_hw.build.sources import digest, hardware_folder
 from edgerun_hw.overlay.definition import run_command
 from edgerun_hw.overlay.geometry import Geometry
 from edgerun_hw.overlay.packing import (
@@ -20,8 +19,7 @@ from edgerun_hw.overlay.packing import (
     pack_scales,
     pack_ternary,
 )
-from edgerun_hw.simulate.toolchain import find_compiler, find_verilator
-from edgerun_hw.synthesis.hierarchy import needed_files
+from tests.hw.rtl.unit_bench import build_bench
 
 ALWAYS = 256  # of 256
 
@@ -121,7 +119,15 @@ class EngineBench:
     def __init__(self, geometry: Geometry, cache: Path) -> None:
         self.geometry = geometry
         self._cache = cache
-        self._binary = self._build()
+        parameters = geometry.parameters()
+        names = ("PORTS", "COLUMNS", "NB_MAX", "ROW_SCALE")
+        self._binary = build_bench(
+            "tlmm_engine",
+            "engine.cpp",
+            {name: parameters[name] for name in names},
+            cache,
+            defines={"PORTS": geometry.ports},
+        )
 
     def run(self, cases: list[Case]) -> list[Report]:
         """Runs the cases; compares every word of the results with the definition.
@@ -140,33 +146,6 @@ class EngineBench:
             reports.append(report)
         assert not found.size
         return reports
-
-    def _build(self) -> Path:
-        verilator, compiler = find_verilator(), find_compiler()
-        rtl = needed_files("tlmm_engine")
-        bench = hardware_folder("tb") / "engine.cpp"
-        parameters = self.geometry.parameters()
-        folder = self._cache / digest([*rtl, bench], sorted(parameters.items()))
-        binary = folder / "engine"
-        if binary.exists():
-            return binary
-        folder.mkdir(parents=True, exist_ok=True)
-        names = ("PORTS", "COLUMNS", "NB_MAX", "ROW_SCALE")
-        arguments = [f"-G{name}={parameters[name]}" for name in names]
-        arguments += ["--top-module", "tlmm_engine", "--Mdir", str(folder)]
-        # Unset values are random, so that none of them may matter.
-        arguments += ["--x-initial", "unique", "--x-assign", "unique"]
-        command = verilator.command("--cc", "-Wall", "-O3", "--quiet", *arguments, *map(str, rtl))
-        subprocess.run(command, check=True)
-        sources = [*sorted(folder.glob("*.cpp")), bench]
-        sources += [verilator.include / f"verilated{part}.cpp" for part in ("", "_threads")]
-        whole = folder / "whole.cc"
-        whole.write_text("".join(f'#include "{source}"\n' for source in sources))
-        includes = [f"-I{path}" for path in (folder, verilator.include)]
-        options = ["-std=c++17", "-O1", f"-DPORTS={self.geometry.ports}", "-w", "-pthread"]
-        command = [compiler.path, *options, *includes, str(whole), "-o", str(binary)]
-        subprocess.run(command, check=True)
-        return binary
 
 
 def _words(case: Case) -> NDArray[np.uint32]:
