@@ -133,6 +133,20 @@ def test_long_and_short_divisors_that_agree_leave_the_context_as_it_is():
     assert spec.context_length == 128 and not spec.notes
 
 
+def test_phis_keys_of_old_mean_the_same():
+    new = config_of("phi3")
+    parameters = dict(new.pop("rope_parameters"))
+    old = {**new, "rope_theta": parameters["rope_theta"], "partial_rotary_factor": 0.75}
+    lists = {key: parameters[key] for key in ("short_factor", "long_factor")}
+    first = describe(config_of("phi3"))
+    for name in ("longrope", "su", "yarn"):
+        second = describe({**old, "rope_scaling": {"type": name, **lists}})
+        np.testing.assert_array_equal(first.ropes[0].inv_freq, second.ropes[0].inv_freq)
+        rows = [spec.storage.head_rows for spec in (first, second)]
+        np.testing.assert_array_equal(rows[0].factors, rows[1].factors)
+        assert second.context_length == 64
+
+
 @pytest.mark.parametrize("first", [0, 5, 24, 63])
 def test_rows_come_in_any_pieces(first):
     """Rows of joined tensors, in an order of their own, read from anywhere."""

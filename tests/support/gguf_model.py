@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,10 @@ import numpy as np
 
 from edgerun_export.architectures import DecoderSpec, Experts, describe
 
+# Whose converters put rows of queries and keys in pairs.
+INTERLEAVED = ("llama", "smollm3", "granite", "mistral3")
+Extra = Callable[[gguf.GGUFWriter], None]
+
 
 def write_gguf(
     path: Path,
@@ -18,6 +22,7 @@ def write_gguf(
     config: dict[str, Any],
     tensors: dict[str, np.ndarray],
     quantised: str | Mapping[str, str] | None = None,
+    extra: Extra = lambda writer: None,
 ) -> Path:
     """Writes a GGUF file as llama.cpp's converter does.
 
@@ -28,10 +33,11 @@ def write_gguf(
         tensors: float32, in Hugging Face names and layout.
         quantised: type of the projections, or of those whose name has some part; float32
             otherwise.
+        extra: writes more metadata.
     """
     spec = describe(config)
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_context_length(spec.context_length)
+    writer.add_context_length(config.get("max_position_embeddings", spec.context_length))
     writer.add_embedding_length(spec.hidden_size)
     writer.add_block_count(spec.num_layers)
     writer.add_feed_forward_length(config["intermediate_size"])
@@ -39,18 +45,16 @@ def write_gguf(
     writer.add_head_count_kv(spec.num_kv_heads)
     writer.add_key_length(spec.head_dim)
     writer.add_value_length(spec.head_dim)
-    writer.add_layer_norm_rms_eps(spec.norm_eps)
+    writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", spec.norm_eps))
     write_positions(writer, config)
     write_vocabulary(writer)
     write_experts(writer, spec)
-    maps = [
-        gguf.get_tensor_name_map(arch, spec.num_layers)
-        for arch in (gguf.MODEL_ARCH.QWEN3, gguf.MODEL_ARCH.QWEN3MOE, gguf.MODEL_ARCH.GPT_OSS)
-    ]
-    if architecture == "gpt-oss":
-        maps.reverse()
+    extra(writer)
+    own = [arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture]
+    others = (gguf.MODEL_ARCH.QWEN3, gguf.MODEL_ARCH.QWEN3MOE, gguf.MODEL_ARCH.GPT_OSS)
+    maps = [gguf.get_tensor_name_map(arch, spec.num_layers) for arch in (*own, *others)]
     for key, value in stacked(tensors).items():
-        if architecture == "llama" and ("q_proj" in key or "k_proj" in key):
+        if architecture in INTERLEAVED and (".q_proj" in key or ".k_proj" in key):
             heads = value.shape[0] // spec.head_dim
             shape = (heads, 2, spec.head_dim // 2, *value.shape[1:])
             value = value.reshape(shape).swapaxes(1, 2).reshape(value.shape)

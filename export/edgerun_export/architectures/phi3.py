@@ -19,6 +19,8 @@ _JOINED = {
     "mlp.gate_up_proj": ("gate_proj", "up_proj"),
 }
 
+_ROPE = ("rope_parameters", "rope_scaling", "partial_rotary_factor")
+
 
 def describe(config: Config) -> DecoderSpec:
     """Describes a checkpoint of model_type ``phi3``.
@@ -27,7 +29,7 @@ def describe(config: Config) -> DecoderSpec:
         CheckpointError: a key of config.json is missing or out of range.
         UnsupportedError: it asks for a variant without an implementation.
     """
-    spec = llama.describe({**config, "rope_parameters": None, "rope_scaling": None})
+    spec = llama.describe({**config, **dict.fromkeys(_ROPE)})
     if config.get("sliding_window") is not None:
         spec = spec.with_windows([positive(config, "sliding_window")] * spec.num_layers)
     turned, context = long_rope(config, spec.head_dim)

@@ -14,8 +14,7 @@ from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 @cache
 def _architectures() -> dict[str, Callable[[Config], DecoderSpec]]:
     rooms = ("edgerun_export.architectures", "edgerun_export.architectures.experts")
-    found = [item for room in rooms for item in entries(room, "ARCHITECTURE").items()]
-    return dict(sorted(found))
+    return dict(sorted(item for room in rooms for item in entries(room, "ARCHITECTURE").items()))
 
 
 def architecture_names() -> list[str]:

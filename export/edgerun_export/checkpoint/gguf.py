@@ -12,6 +12,7 @@ from edgerun_export.checkpoint.base import F32, Source, TensorInfo
 from edgerun_export.checkpoint.files import ByteFile
 from edgerun_export.checkpoint.gguf_architectures import Architecture
 from edgerun_export.checkpoint.gguf_config import architecture, make_config
+from edgerun_export.checkpoint.gguf_families import LONG_FACTORS, SHORT_FACTORS
 from edgerun_export.checkpoint.gguf_header import MAGIC, GgufHeader, GgufTensor, read_header
 from edgerun_export.checkpoint.registry import head
 from edgerun_export.checkpoint.stored import (
@@ -25,7 +26,7 @@ from edgerun_export.tokenizers import from_gguf
 # No leading zeros: two spellings of a layer would be one tensor.
 _BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,5})\.(\w+)\.(weight|bias)")
 _EXPERTS = re.compile(r"blk\.(0|[1-9]\d{0,5})\.ffn_(gate_inp|(?:gate|up|down)_exps)\.(weight|bias)")
-_ROPE_FACTORS = "rope_freqs.weight"
+_ROPE_FACTORS = ("rope_freqs.weight", LONG_FACTORS, SHORT_FACTORS)
 
 _WHOLE_MODEL = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -88,12 +89,12 @@ def _interpret(header: GgufHeader, file: ByteFile) -> tuple[dict[str, Stored], d
     embedding = tensors.get("token_embd.weight")
     if embedding is None:
         raise CheckpointError(f"'{file.name}' has no 'token_embd.weight': it holds no model")
-    factors = tensors.pop(_ROPE_FACTORS, None)
+    factors = [tensors.pop(name) for name in _ROPE_FACTORS if name in tensors]
     config = make_config(
         metadata,
         vocab_size=embedding.shape[0],
         tied="output.weight" not in tensors,
-        rope_factors=_read_factors(factors, file),
+        rope_factors={tensor.name: _read_factors(tensor, file) for tensor in factors},
     )
     head_dim = config["head_dim"] if kind.pairs_interleaved else None
     stored: dict[str, Stored] = {}
@@ -148,7 +149,8 @@ def _stored_alone(
             f"tensor '{tensor.name}' has {tensor.shape[0]} rows; expected whole heads of {paired}"
         )
     info = TensorInfo(name, tensor.shape, tensor.codec.name)
-    return Stored(info, file, tensor.offset, tensor.codec, paired)
+    added = kind.norm_offset if name.endswith("norm.weight") else 0.0
+    return Stored(info, file, tensor.offset, tensor.codec, paired, added)
 
 
 def _rename(name: str, others: Mapping[str, str]) -> tuple[str, bool]:
@@ -167,9 +169,7 @@ def _rename(name: str, others: Mapping[str, str]) -> tuple[str, bool]:
     return renamed, match[2] in _ROTATED
 
 
-def _read_factors(tensor: GgufTensor | None, file: ByteFile) -> F32 | None:
-    if tensor is None:
-        return None
+def _read_factors(tensor: GgufTensor, file: ByteFile) -> F32:
     info = TensorInfo(tensor.name, tensor.shape, tensor.codec.name)
     stored: Mapping[str, Stored] = {info.name: Stored(info, file, tensor.offset, tensor.codec)}
     checkpoint = StoredCheckpoint({}, Source("gguf", file.name), stored, dict)

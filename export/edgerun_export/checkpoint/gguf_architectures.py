@@ -45,6 +45,9 @@ class Architecture:
             Hugging Face's.
         rope: parameters of YaRN that GGUF leaves to the architecture.
         windows: whether some layers have a sliding window.
+        factors: metadata keys of factors, and those of the configuration; 0 stands for none.
+        partial: whether a part of each head may be turned.
+        norm_offset: what the converter adds to the weights of norms.
     """
 
     model_type: str
@@ -55,8 +58,15 @@ class Architecture:
     tensors: Mapping[str, str] = field(default_factory=dict)
     rope: Mapping[str, Any] = field(default_factory=dict)
     windows: bool = False
+    factors: Mapping[str, str] = field(default_factory=dict)
+    partial: bool = False
+    norm_offset: float = 0.0
 
 
+_NORMS_AFTER = {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
 ARCHITECTURES = {
     "llama": Architecture("llama", "LlamaForCausalLM", True, {"hidden_act": "silu"}),
     "qwen2": Architecture("qwen2", "Qwen2ForCausalLM", False, {"hidden_act": "silu"}),
@@ -64,6 +74,51 @@ ARCHITECTURES = {
     # Upstream's graph uses SiLU (the 1bitLLM reproductions), bitnet.cpp's b1.58 squared ReLU.
     "bitnet": Architecture("bitnet", "BitNetForCausalLM", False, {"hidden_act": "silu"}),
     "bitnet-b1.58": Architecture("bitnet", "BitNetForCausalLM", False, {"hidden_act": "relu2"}),
+    # Every fourth layer has no rope, which is the configuration's default.
+    "smollm3": Architecture("smollm3", "SmolLM3ForCausalLM", True, {"hidden_act": "silu"}),
+    "olmo2": Architecture(
+        "olmo2", "Olmo2ForCausalLM", False, {"hidden_act": "silu"}, tensors=_NORMS_AFTER
+    ),
+    # Granite 4 without experts and Mamba layers is written as Granite 3 is.
+    "granite": Architecture(
+        "granite",
+        "GraniteForCausalLM",
+        True,
+        {"hidden_act": "silu"},
+        factors={
+            "embedding_scale": "embedding_multiplier",
+            "residual_scale": "residual_multiplier",
+            "attention.scale": "attention_multiplier",
+            "logit_scale": "logits_scaling",
+        },
+    ),
+    "phi3": Architecture(
+        "phi3",
+        "Phi3ForCausalLM",
+        False,
+        {"hidden_act": "silu"},
+        tensors={"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+        partial=True,
+    ),
+    "mistral3": Architecture(
+        "ministral3",
+        "Ministral3ForCausalLM",
+        True,
+        {"hidden_act": "silu"},
+        factors={
+            "attention.temperature_scale": "llama_4_scaling_beta",
+            "rope.scaling.yarn_log_multiplier": "mscale",
+        },
+    ),
+    "gemma3": Architecture(
+        "gemma3_text",
+        "Gemma3ForCausalLM",
+        False,
+        {"hidden_activation": "gelu_pytorch_tanh", "rope_local_base_freq": 10000.0},
+        tensors={**_NORMS_AFTER, "ffn_norm": "pre_feedforward_layernorm"},
+        windows=True,
+        norm_offset=1.0,
+    ),
     "olmoe": Architecture(
         "olmoe", "OlmoeForCausalLM", False, {"hidden_act": "silu"}, Experts(normalises=False)
     ),

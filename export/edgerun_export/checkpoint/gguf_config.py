@@ -15,9 +15,8 @@ import numpy as np
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import F32
 from edgerun_export.checkpoint.gguf_architectures import ARCHITECTURES, MIXTRAL, Architecture
-
-_MAX_SIZE = 1 << 31
-
+from edgerun_export.checkpoint.gguf_families import of_family
+from edgerun_export.checkpoint.gguf_keys import Keys, short_float
 
 # (GGUF key after the architecture's prefix, configuration key, default; None = required)
 _SIZES: tuple[tuple[str, str, int | None], ...] = (
@@ -54,53 +53,6 @@ _TOKEN_IDS = (
 )
 
 
-class _Keys:
-    """Typed access to the metadata of one architecture."""
-
-    def __init__(self, metadata: Mapping[str, Any], architecture: str) -> None:
-        self._metadata = metadata
-        self._prefix = architecture
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UnsupportedError(
-                f"metadata '{self._prefix}.{key}' is {str(value)[:60]}; expected one number "
-                "(values that differ by layer are not supported)"
-            )
-        if not math.isfinite(value):
-            raise CheckpointError(f"metadata '{self._prefix}.{key}' is {value}")
-        return value
-
-    def positive(self, key: str, default: float | None = None) -> float:
-        value = self.number(key, default)
-        if value <= 0:
-            raise CheckpointError(
-                f"metadata '{self._prefix}.{key}' is {value}; expected more than 0"
-            )
-        return value
-
-    def size(self, key: str, default: int | None = None) -> int:
-        value = self.number(key, default)
-        if value != int(value) or not 0 < value < _MAX_SIZE:
-            raise CheckpointError(
-                f"metadata '{self._prefix}.{key}' is {value}; expected 1 to {_MAX_SIZE - 1}"
-            )
-        return int(value)
-
-    def text(self, key: str, default: str) -> str:
-        return str(self._get(key, default))
-
-    def has(self, key: str) -> bool:
-        return f"{self._prefix}.{key}" in self._metadata
-
-    def _get(self, key: str, default: Any) -> Any:
-        value = self._metadata.get(f"{self._prefix}.{key}", default)
-        if value is None:
-            raise CheckpointError(f"metadata lacks '{self._prefix}.{key}'")
-        return value
-
-
 def architecture(metadata: Mapping[str, Any]) -> Architecture:
     """Look up ``general.architecture``.
 
@@ -109,7 +61,7 @@ def architecture(metadata: Mapping[str, Any]) -> Architecture:
     """
     name = metadata.get("general.architecture")
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
-    if name == "llama" and _Keys(metadata, "llama").number("expert_count", 0) > 0:
+    if name == "llama" and Keys(metadata, "llama").number("expert_count", 0) > 0:
         return MIXTRAL
     if architecture is None:
         raise UnsupportedError(
@@ -120,7 +72,7 @@ def architecture(metadata: Mapping[str, Any]) -> Architecture:
 
 
 def make_config(
-    metadata: Mapping[str, Any], vocab_size: int, tied: bool, rope_factors: F32 | None
+    metadata: Mapping[str, Any], vocab_size: int, tied: bool, rope_factors: Mapping[str, F32]
 ) -> dict[str, Any]:
     """Write the Hugging Face configuration that the metadata describes.
 
@@ -128,7 +80,8 @@ def make_config(
         metadata: of the GGUF file.
         vocab_size: rows of the token embedding.
         tied: whether the file has no output matrix of its own.
-        rope_factors: contents of ``rope_freqs.weight``, ``[head_dim/2]``, if present.
+        rope_factors: divisors of rotary frequencies by the name of their tensor, those of
+            ``rope_freqs.weight``, ``[head_dim/2]``, among them if present.
 
     Raises:
         CheckpointError: a key is missing or out of range.
@@ -136,16 +89,23 @@ def make_config(
             rotary scaling.
     """
     kind = architecture(metadata)
-    keys = _Keys(metadata, metadata["general.architecture"])
-    _refuse_other_computations(keys)
+    keys = Keys(metadata, metadata["general.architecture"])
+    _refuse_other_computations(keys, kind)
     config: dict[str, Any] = {"architectures": [kind.class_name], "model_type": kind.model_type}
     config.update({name: keys.size(key, default) for key, name, default in _SIZES})
     heads = config["num_attention_heads"]
     config["num_key_value_heads"] = keys.size("attention.head_count_kv", heads)
-    config["head_dim"] = _head_dim(keys, config["hidden_size"], heads)
-    config["rms_norm_eps"] = _short_float(keys.positive("attention.layer_norm_rms_epsilon"))
-    config["rope_theta"] = _short_float(keys.positive("rope.freq_base", 10000.0))
-    scaling = _rope_scaling(keys, config, rope_factors)
+    config["head_dim"], turned = _head_dim(keys, config["hidden_size"], heads)
+    if turned != config["head_dim"]:
+        if not kind.partial:
+            raise UnsupportedError(
+                f"heads of {config['head_dim']} with {turned} rotated are not supported in "
+                f"{kind.model_type}; all must be"
+            )
+        config["partial_rotary_factor"] = turned / config["head_dim"]
+    config["rms_norm_eps"] = short_float(keys.positive("attention.layer_norm_rms_epsilon"))
+    config["rope_theta"] = short_float(keys.positive("rope.freq_base", 10000.0))
+    scaling = _rope_scaling(keys, config, rope_factors.get("rope_freqs.weight"))
     config["rope_scaling"] = scaling and scaling | dict(kind.rope)
     if kind.windows:
         config["sliding_window"] = keys.size("attention.sliding_window")
@@ -155,10 +115,11 @@ def make_config(
         value = metadata.get(f"tokenizer.ggml.{key}")
         if type(value) is int:
             config[name] = value
-    return config | _experts(keys, kind) | dict(kind.extra)
+    config |= _experts(keys, kind) | dict(kind.extra)
+    return config | of_family(keys, kind, config, rope_factors)
 
 
-def _experts(keys: _Keys, kind: Architecture) -> dict[str, Any]:
+def _experts(keys: Keys, kind: Architecture) -> dict[str, Any]:
     """What the configuration says of experts, if there are any."""
     experts = kind.experts
     if experts is None:
@@ -181,39 +142,33 @@ def _experts(keys: _Keys, kind: Architecture) -> dict[str, Any]:
     }
 
 
-def _refuse_other_computations(keys: _Keys) -> None:
+def _refuse_other_computations(keys: Keys, kind: Architecture) -> None:
     for key, neutral in _WITHOUT_EFFECT.items():
-        if keys.has(key) and keys.number(key) not in neutral:
+        if key not in kind.factors and keys.has(key) and keys.number(key) not in neutral:
             raise UnsupportedError(
                 f"metadata '{key}' is {keys.number(key):g}, which this architecture is not "
                 "supported with; leaving it out would change the model"
             )
 
 
-def _short_float(value: float) -> float:
-    """The shortest decimal with the same float32 value: 9.99999974e-06 was written as 1e-05."""
-    return float(str(np.float32(value)))
-
-
-def _head_dim(keys: _Keys, hidden_size: int, heads: int) -> int:
+def _head_dim(keys: Keys, hidden_size: int, heads: int) -> tuple[int, int]:
+    """Elements of a head, and how many of them are turned."""
     if not keys.has("attention.key_length") and hidden_size % heads:
         raise CheckpointError(f"hidden size {hidden_size} is not a multiple of {heads} heads")
     head_dim = keys.size("attention.key_length", hidden_size // heads or 1)
     rotated = keys.size("rope.dimension_count", head_dim)
-    if (
-        rotated != head_dim
-        or head_dim % 2
-        or keys.size("attention.value_length", head_dim) != head_dim
-    ):
+    values = keys.size("attention.value_length", head_dim)
+    if rotated > head_dim or head_dim % 2 or rotated % 2 or values != head_dim:
         raise UnsupportedError(
-            f"heads of {head_dim} with {rotated} rotated are not supported; all of an even number "
-            "must be rotated, and values must be as long as keys"
+            f"heads of {head_dim} with {rotated} rotated and values of {values} are not "
+            "supported; both must be even, no more rotated than there are, and values as long as "
+            "keys"
         )
-    return head_dim
+    return head_dim, rotated
 
 
 def _rope_scaling(
-    keys: _Keys, config: Mapping[str, Any], factors: F32 | None
+    keys: Keys, config: Mapping[str, Any], factors: F32 | None
 ) -> dict[str, Any] | None:
     # A factor without a type means linear: llama.cpp, llama-model.cpp, load_hparams.
     kind = keys.text("rope.scaling.type", "linear")
@@ -232,7 +187,7 @@ def _rope_scaling(
     return _from_factors(factors, config)
 
 
-def _linear(keys: _Keys, config: Mapping[str, Any]) -> dict[str, Any] | None:
+def _linear(keys: Keys, config: Mapping[str, Any]) -> dict[str, Any] | None:
     # Older files have the second key; 0 stands for no scaling.
     factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 0.0)) or 1.0
     if factor < 0:
@@ -240,7 +195,7 @@ def _linear(keys: _Keys, config: Mapping[str, Any]) -> dict[str, Any] | None:
     return None if factor == 1.0 else {"rope_type": "linear", "factor": factor}
 
 
-def _yarn(keys: _Keys, config: Mapping[str, Any]) -> dict[str, Any]:
+def _yarn(keys: Keys, config: Mapping[str, Any]) -> dict[str, Any]:
     factor = keys.positive("rope.scaling.factor")
     original = keys.size("rope.scaling.original_context_length", config["max_position_embeddings"])
     scaling = {
@@ -258,7 +213,7 @@ def _yarn(keys: _Keys, config: Mapping[str, Any]) -> dict[str, Any]:
     return scaling
 
 
-_SCALINGS: dict[str, Callable[[_Keys, Mapping[str, Any]], dict[str, Any] | None]] = {
+_SCALINGS: dict[str, Callable[[Keys, Mapping[str, Any]], dict[str, Any] | None]] = {
     "none": lambda keys, config: None,
     "linear": _linear,
     "yarn": _yarn,

@@ -33,6 +33,7 @@ class Stored:
         codec: its storage type.
         paired_head_dim: where the file interleaves rotary pairs (llama.cpp's ``llama``, llama2.c):
             rows per head, to be put back to half-split; otherwise ``None``.
+        added: what the file's values are more than Hugging Face's.
     """
 
     info: TensorInfo
@@ -40,6 +41,7 @@ class Stored:
     offset: int
     codec: Codec
     paired_head_dim: int | None = None
+    added: float = 0.0
 
     @property
     def row_count(self) -> int:
@@ -250,6 +252,8 @@ def _decode(stored: Stored, first: int, end: int) -> Array:
         # A huge float16 scale times a quant may overflow: reported below, not by a warning.
         with np.errstate(over="ignore", invalid="ignore"):
             piece[...] = codec.decode(blocks).reshape(piece.shape)
+        if stored.added:
+            piece -= stored.added
         check_finite(piece, name, start, stop)
     return out.reshape(end - first, *stored.info.shape[1:])
 

@@ -1,0 +1,108 @@
+"""What single families have in their GGUF metadata beyond what all have.
+
+Meaning of the keys: llama.cpp's ``llama-model.cpp``, ``load_hparams``, and its converter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.checkpoint.base import F32
+from edgerun_export.checkpoint.gguf_architectures import Architecture
+from edgerun_export.checkpoint.gguf_keys import Keys, short_float
+
+# Divisors of Phi's rotary frequencies, which stand beside those that any model may have.
+LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
+_GEMMA_27B_LAYERS = 62
+
+_Config = Mapping[str, Any]
+_Factors = Mapping[str, F32]
+
+
+def of_family(
+    keys: Keys, kind: Architecture, config: _Config, rope_factors: _Factors
+) -> dict[str, Any]:
+    """Keys of the configuration that only models of this kind have.
+
+    Raises:
+        CheckpointError: a key is missing or out of range.
+        UnsupportedError: it asks for a variant without an implementation.
+    """
+    values = {name: short_float(keys.number(key, 0.0)) for key, name in kind.factors.items()}
+    more = _FAMILIES.get(kind.model_type)
+    return {} if more is None else more(keys, {**config, **values}, rope_factors)
+
+
+def _granite(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    if keys.text("rope.scaling.finetuned", "True") != "True":
+        raise UnsupportedError("GGUF files of granite without rotary embedding are not supported")
+    neutral = {
+        "embedding_multiplier": 1.0,
+        "residual_multiplier": 1.0,
+        "attention_multiplier": config["head_dim"] ** -0.5,
+        "logits_scaling": 1.0,
+    }
+    return {name: config[name] or value for name, value in neutral.items()}
+
+
+def _olmo2(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    if keys.number("attention.sliding_window", 0.0) > 0:
+        raise UnsupportedError(
+            "GGUF files of olmo2 with a sliding window (OLMo 3) are not supported"
+        )
+    return {}
+
+
+def _phi3(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    window = int(keys.number("attention.sliding_window", 0.0))
+    result: dict[str, Any] = {"sliding_window": window if window > 0 else None}
+    divisors = [rope_factors.get(name) for name in (SHORT_FACTORS, LONG_FACTORS)]
+    short, long = (None if each is None else each.reshape(-1).tolist() for each in divisors)
+    if short is None and long is None:
+        return result
+    if short is None or long is None:
+        raise CheckpointError(f"expected both '{SHORT_FACTORS}' and '{LONG_FACTORS}', or neither")
+    scaling: dict[str, Any] = {
+        "rope_type": "longrope",
+        "short_factor": short,
+        "long_factor": long,
+    }
+    if keys.has("rope.scaling.attn_factor"):
+        scaling["attention_factor"] = short_float(keys.positive("rope.scaling.attn_factor"))
+    original = "rope.scaling.original_context_length"
+    result["original_max_position_embeddings"] = keys.size(
+        original, config["max_position_embeddings"]
+    )
+    return {**result, "rope_scaling": scaling}
+
+
+def _ministral3(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    parameters = dict(config["rope_scaling"] or {"rope_type": "default"})
+    parameters |= {
+        "rope_theta": config["rope_theta"],
+        "llama_4_scaling_beta": config["llama_4_scaling_beta"],
+    }
+    if config["mscale"]:  # of which the converter writes one for both
+        parameters |= {"mscale": config["mscale"], "mscale_all_dim": config["mscale"]}
+    return {"rope_parameters": parameters, "rope_scaling": None}
+
+
+def _gemma3(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    scalar = config["head_dim"]
+    if config["num_hidden_layers"] == _GEMMA_27B_LAYERS:
+        scalar = config["hidden_size"] // config["num_attention_heads"]
+    return {
+        "query_pre_attn_scalar": scalar,
+        "sliding_window_pattern": keys.size("attention.sliding_window_pattern", 6),
+    }
+
+
+_FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
+    "granite": _granite,
+    "olmo2": _olmo2,
+    "phi3": _phi3,
+    "ministral3": _ministral3,
+    "gemma3_text": _gemma3,
+}

@@ -1,0 +1,74 @@
+"""Typed access to the metadata of a GGUF file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from edgerun.errors import CheckpointError, UnsupportedError
+
+_MAX_SIZE = 1 << 31
+
+
+class Keys:
+    """The metadata of one architecture.
+
+    Every reader raises CheckpointError for what is missing or out of range, and UnsupportedError
+    for what is no single value.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any], architecture: str) -> None:
+        self._metadata = metadata
+        self._prefix = architecture
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number."""
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UnsupportedError(
+                f"metadata '{self._prefix}.{key}' is {str(value)[:60]}; expected one number "
+                "(values that differ by layer are not supported)"
+            )
+        if not math.isfinite(value):
+            raise CheckpointError(f"metadata '{self._prefix}.{key}' is {value}")
+        return value
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        """A number above 0."""
+        value = self.number(key, default)
+        if value <= 0:
+            raise CheckpointError(
+                f"metadata '{self._prefix}.{key}' is {value}; expected more than 0"
+            )
+        return value
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A whole number from 1 on."""
+        value = self.number(key, default)
+        if value != int(value) or not 0 < value < _MAX_SIZE:
+            raise CheckpointError(
+                f"metadata '{self._prefix}.{key}' is {value}; expected 1 to {_MAX_SIZE - 1}"
+            )
+        return int(value)
+
+    def text(self, key: str, default: str) -> str:
+        """Any value, as a text."""
+        return str(self._get(key, default))
+
+    def has(self, key: str) -> bool:
+        """Whether there is such a key."""
+        return f"{self._prefix}.{key}" in self._metadata
+
+    def _get(self, key: str, default: Any) -> Any:
+        value = self._metadata.get(f"{self._prefix}.{key}", default)
+        if value is None:
+            raise CheckpointError(f"metadata lacks '{self._prefix}.{key}'")
+        return value
+
+
+def short_float(value: float) -> float:
+    """The shortest decimal with the same float32 value: 9.99999974e-06 was written as 1e-05."""
+    return float(str(np.float32(value)))

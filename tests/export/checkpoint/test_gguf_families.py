@@ -1,0 +1,225 @@
+"""GGUF files of families that have keys and tensors of their own: what is read is what was written.
+
+Each file is compared by its logits with the checkpoint that it was made of, whose own are held
+against transformers elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgerun.errors import CheckpointError, EdgerunError, UnsupportedError
+from edgerun_export.architectures import describe
+from edgerun_export.checkpoint import open_checkpoint
+from edgerun_export.pipeline import ExportOptions, export
+from edgerun_export.source.model import interpret
+from edgerun_export.verify.compare import relative_error
+from edgerun_export.verify.numpy_model import forward
+from tests.support.gguf_model import write_gguf
+
+gguf = pytest.importorskip("gguf")
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
+IDS = np.array([1, *(7 * place % 250 for place in range(20))])
+SMOLLM = {"no_rope_layers": None, "rope_parameters": None, "rope_theta": 5e6}
+SHORT, LONG = "rope_factors_short.weight", "rope_factors_long.weight"
+
+
+def source_of(name: str, **changes: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Configuration and tensors of a golden checkpoint."""
+    with open_checkpoint(str(GOLDEN / name)) as checkpoint:
+        tensors = {each: checkpoint.read(each) for each in checkpoint.tensors()}
+    return {**json.loads((GOLDEN / name / "config.json").read_text()), **changes}, tensors
+
+
+def smollm3() -> Any:
+    return ("smollm3", *source_of("smollm3", **SMOLLM), lambda _: None)
+
+
+def olmo2() -> Any:
+    return ("olmo2", *source_of("olmo2"), lambda _: None)
+
+
+def granite() -> Any:
+    config, tensors = source_of("granite")
+
+    def extra(writer: Any) -> None:
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+        writer.add_bool("granite.rope.scaling.finetuned", True)
+
+    return "granite", config, tensors, extra
+
+
+def granite4() -> Any:
+    """As the converter writes Granite 4 without Mamba layers: like Granite 3."""
+    config, stored = source_of("granitemoehybrid")
+    config = {**config, "model_type": "granite", "intermediate_size": 96}
+    tensors = {}
+    for name, value in stored.items():
+        if name.endswith("shared_mlp.input_linear.weight"):
+            at = name.removesuffix("shared_mlp.input_linear.weight") + "mlp."
+            tensors[f"{at}gate_proj.weight"], tensors[f"{at}up_proj.weight"] = np.split(value, 2)
+        else:
+            tensors[name.replace("shared_mlp.output_linear", "mlp.down_proj")] = value
+    return "granite", config, tensors, granite()[3]
+
+
+def phi3() -> Any:
+    config, tensors = source_of("phi3")
+    factors = config["rope_parameters"]
+
+    def extra(writer: Any) -> None:
+        writer.add_rope_dimension_count(12)
+        writer.add_rope_scaling_orig_ctx_len(64)
+        writer.add_rope_scaling_attn_factors(float(np.sqrt(1 + np.log(2) / np.log(64))))
+        writer.add_tensor(LONG, np.array(factors["long_factor"], np.float32))
+        writer.add_tensor(SHORT, np.array(factors["short_factor"], np.float32))
+
+    return "phi3", config, tensors, extra
+
+
+def mistral3() -> Any:
+    config, tensors = source_of("ministral3")
+    config["rope_parameters"] |= {"mscale": 1.0, "mscale_all_dim": 1.0}
+
+    def extra(writer: Any) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(2.0)
+        writer.add_rope_scaling_orig_ctx_len(64)
+        writer.add_rope_scaling_yarn_log_mul(1.0)
+        writer.add_float32("mistral3.attention.temperature_scale", 0.1)
+
+    return "mistral3", config, tensors, extra
+
+
+def gemma3() -> Any:
+    """Whose converter adds 1 to norms; scale of scores and theta follow from the sizes."""
+    config, tensors = source_of("gemma3_text", query_pre_attn_scalar=16, rope_theta=1e6)
+    written = {
+        name: value + 1 if name.endswith("norm.weight") else value
+        for name, value in tensors.items()
+    }
+
+    def extra(writer: Any) -> None:
+        writer.add_sliding_window(8)
+        writer.add_uint32("gemma3.attention.sliding_window_pattern", 2)
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(4.0)
+
+    return "gemma3", config, written, extra
+
+
+CASES = [smollm3, olmo2, granite, granite4, phi3, mistral3, gemma3]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_files_of_llama_cpp_compute_what_the_checkpoint_computes(case: Any, tmp_path: Path) -> None:
+    architecture, config, tensors, extra = case()
+    path = write_gguf(tmp_path / "model.gguf", architecture, config, tensors, extra=extra)
+    name = case.__name__.replace("granite4", "granitemoehybrid").replace("mistral3", "ministral3")
+    name = name.replace("gemma3", "gemma3_text")
+    own = json.loads((GOLDEN / name / "config.json").read_text())
+    config = {**own, **config, "model_type": own["model_type"]}
+    with open_checkpoint(str(GOLDEN / name)) as checkpoint:
+        checkpoint.config = config
+        expected = forward(describe(config), interpret(checkpoint)[0], IDS)
+    with open_checkpoint(str(path)) as checkpoint:
+        source, _ = interpret(checkpoint)
+        found = forward(source.spec, source, IDS)
+        assert source.spec.context_length == describe(config).context_length
+    assert relative_error(found, expected) < 2e-6
+
+
+@pytest.mark.parametrize("case", [granite4, phi3, gemma3])
+def test_integers_of_such_files_are_kept(case: Any, tmp_path: Path) -> None:
+    """Q8_0 goes through joined rows, pairs, and factors without being rounded again."""
+    architecture, config, tensors, extra = case()
+    kinds = {"_proj.weight": "Q8_0", "embed_tokens": "Q8_0", "lm_head": "Q8_0"}
+    path = write_gguf(tmp_path / "model.gguf", architecture, config, tensors, kinds, extra)
+    options = ExportOptions(weights="source", verify=True, activations="fp32")
+    result = export(path, tmp_path / "out", options)
+    assert result.recipe.weights == "int8" and result.recipe.tensors == {}
+    assert result.manifest["quality"]["relative_weight_error"] == 0
+    assert result.manifest["quality"]["kl_divergence"] < 1e-9
+
+
+def change(case: Any, tmp_path: Path, key: str, value: Any) -> None:
+    """Writes a case with one key more, and opens it."""
+    architecture, config, tensors, extra = case()
+
+    def more(writer: Any) -> None:
+        extra(writer)
+        add = writer.add_bool if isinstance(value, bool) else writer.add_float32
+        add(f"{architecture}.{key}", value)
+
+    path = write_gguf(tmp_path / "model.gguf", architecture, config, tensors, extra=more)
+    open_checkpoint(str(path)).close()
+
+
+@pytest.mark.parametrize(
+    ("case", "key", "value", "message"),
+    [
+        (olmo2, "attention.sliding_window", 4096.0, r"sliding window \(OLMo 3\)"),
+        (smollm3, "rope.dimension_count", 8.0, "heads of 16 with 8 rotated .* in smollm3"),
+        (gemma3, "final_logit_softcapping", 30.0, "'final_logit_softcapping' is 30"),
+        (smollm3, "logit_scale", 8.0, "'logit_scale' is 8"),
+        (olmo2, "rope.dimension_count", 3.0, "both must be even"),
+        (phi3, "rope.scaling.attn_factor", -1.0, r"attn_factor' is -1"),
+    ],
+)
+def test_what_such_a_file_cannot_have_is_refused(
+    case: Any, key: str, value: Any, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(EdgerunError, match=message):
+        change(case, tmp_path, key, value)
+
+
+def test_granite_without_rope_is_refused(tmp_path: Path) -> None:
+    _, config, tensors, _ = granite()
+
+    def extra(writer: Any) -> None:
+        writer.add_bool("granite.rope.scaling.finetuned", False)
+
+    path = write_gguf(tmp_path / "model.gguf", "granite", config, tensors, extra=extra)
+    with pytest.raises(UnsupportedError, match="granite without rotary"):
+        open_checkpoint(str(path))
+
+
+def test_granite_without_factors_has_neutral_ones(tmp_path: Path) -> None:
+    _, config, tensors, _ = granite()
+    path = write_gguf(tmp_path / "model.gguf", "granite", config, tensors)
+    with open_checkpoint(str(path)) as checkpoint:
+        spec = describe(checkpoint.config)
+    assert spec.attention_scale == 0.25 and not spec.storage.factors
+
+
+def test_half_of_long_rope_is_refused(tmp_path: Path) -> None:
+    _, config, tensors, _ = phi3()
+
+    def extra(writer: Any) -> None:
+        writer.add_rope_dimension_count(12)
+        writer.add_tensor(SHORT, np.ones(6, np.float32))
+
+    path = write_gguf(tmp_path / "model.gguf", "phi3", config, tensors, extra=extra)
+    with pytest.raises(CheckpointError, match="expected both"):
+        open_checkpoint(str(path))
+
+
+def test_gemma_27b_scales_scores_by_another_size() -> None:
+    from edgerun_export.checkpoint.gguf_architectures import ARCHITECTURES
+    from edgerun_export.checkpoint.gguf_families import of_family
+    from edgerun_export.checkpoint.gguf_keys import Keys
+
+    sizes = {"hidden_size": 5376, "num_attention_heads": 32, "head_dim": 128}
+    for layers, scalar in ((62, 168), (48, 128)):
+        config = {**sizes, "num_hidden_layers": layers}
+        found = of_family(Keys({}, "gemma3"), ARCHITECTURES["gemma3"], config, {})
+        assert found == {"query_pre_attn_scalar": scalar, "sliding_window_pattern": 6}
