@@ -97,7 +97,7 @@ def _stated(recipe: dict[str, Any]) -> dict[str, Any]:
     """The recipe on one screen: `--tensors` and `--json` say which projections rules changed."""
     shown = {name: value for name, value in recipe.items() if value not in ([], {})}
     if "tensors" in shown:
-        shown["tensors"] = f"{len(shown['tensors'])} projections otherwise, by rules"
+        shown["tensors"] = f"{len(shown['tensors'])} projections otherwise"
     return shown
 
 

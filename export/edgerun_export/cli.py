@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,7 +82,7 @@ _Method = Annotated[
     str | None,
     typer.Option(
         help=f"How weights are quantised: {', '.join(method_names())}. Default: what suits the "
-        "format best, or residual with --calibrate."
+        "format best, or residual with --calibrate. auto chooses formats for a --budget."
     ),
 ]
 _Calibrate = Annotated[
@@ -91,6 +92,15 @@ _Calibrate = Annotated[
         metavar="FILE",
         help="UTF-8 text that weights are fitted to; may be given several times, and should be "
         "of the kinds that the model is for.",
+    ),
+]
+_Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        metavar="SIZE",
+        help="Largest size of the bundle, e.g. 60MB: every projection gets the format, of those no "
+        "smaller than --weights, in which its bytes do most for the calibration text.",
     ),
 ]
 _Windows = Annotated[
@@ -157,6 +167,7 @@ def export_command(
     method: _Method = None,
     rule: _Rules = None,
     calibrate: _Calibrate = None,
+    budget: _Budget = None,
     calibration_windows: _Windows = 64,
     calibration_tokens: _WindowTokens = 512,
     head_weights: _HeadWeights = None,
@@ -175,6 +186,7 @@ def export_command(
 
     from edgerun_export.calibrate.step import CalibrationOptions
     from edgerun_export.pipeline import ExportOptions
+    from edgerun_export.sizes import parse_size
 
     options = ExportOptions(
         weights=weights,
@@ -190,7 +202,10 @@ def export_command(
         verify=verify,
         force=force,
         calibration=CalibrationOptions(
-            tuple(calibrate or ()), calibration_windows, calibration_tokens
+            tuple(calibrate or ()),
+            calibration_windows,
+            calibration_tokens,
+            budget=None if budget is None else parse_size("--budget", budget),
         ),
     )
     console = Console(stderr=True)
@@ -200,7 +215,7 @@ def export_command(
     if as_json:
         typer.echo(json.dumps({"path": str(out), "warnings": result.warnings, **result.manifest}))
     else:
-        summary = _summary(out, result.manifest)
+        summary = "\n".join([_summary(out, result.manifest), *_choices(result.manifest)])
         console.print(visible(summary), soft_wrap=True, markup=False, highlight=False)
 
 
@@ -240,7 +255,7 @@ def _summary(out: Path, manifest: dict[str, Any]) -> str:
     size = sum(entry["size"] for entry in manifest["files"].values())
     groups = "" if recipe["weights"] == "fp32" else f" in groups of {recipe['group_size']}"
     if recipe["tensors"]:
-        groups += f" ({len(recipe['tensors'])} projections otherwise, by rules)"
+        groups += f" ({len(recipe['tensors'])} projections otherwise)"
     text = (
         f"{out}: {manifest['model']['architecture']}, {recipe['weights']} weights{groups}, "
         f"{recipe['head_weights']} head, {size / 1e6:.1f} MB"
@@ -258,3 +273,23 @@ def _summary(out: Path, manifest: dict[str, Any]) -> str:
             f"the source's weights {held_out['source_bits_per_byte']:.4f}"
         )
     return text
+
+
+def _choices(manifest: dict[str, Any]) -> list[str]:
+    """What a budget came to, a line for each kind of projection."""
+    budget = manifest["quality"].get("budget")
+    if budget is None:
+        return []
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for module, choice in budget["tensors"].items():
+        kinds.setdefault(module.rpartition(".")[2], []).append(choice)
+    lines = [
+        f"  estimated to cost {budget['estimated_bits_per_byte']:.4f} bits per byte; of each "
+        "projection manifest.json says why:"
+    ]
+    for name, choices in kinds.items():
+        stored = Counter(choice["stored"] for choice in choices)
+        cost = sum(choice["bits_per_byte"] for choice in choices)
+        formats = ", ".join(f"{count} {kind}" for kind, count in sorted(stored.items()))
+        lines.append(f"  {name}: {formats}; {cost:.4f} bits per byte")
+    return lines

@@ -30,7 +30,12 @@ from edgerun_export.bundle_files import (
     to_json,
 )
 from edgerun_export.calibrate.fitted import FittedLayers
-from edgerun_export.calibrate.step import CalibrationOptions, calibrate, with_methods
+from edgerun_export.calibrate.step import (
+    CalibrationOptions,
+    calibrate,
+    checked_budget,
+    with_methods,
+)
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.base import Checkpoint
 from edgerun_export.graph.builder import build_model
@@ -222,9 +227,8 @@ class _Job:
             weights, group = self._source_format()
             rules = (f"*={SOURCE}", *rules)
         check_pack(options.pack, weights)
-        recipe = make_recipe(
-            weights, group, head, options.activations, options.profile, options.method
-        )
+        method = checked_budget(options.method, options.calibration, options.profile)
+        recipe = make_recipe(weights, group, head, options.activations, options.profile, method)
         recipe = with_rules(recipe, rules, self._spec, partial(source_recipe, self._weights))
         return with_methods(recipe, self._weights, calibrates=bool(options.calibration.texts))
 
@@ -257,9 +261,10 @@ class _Job:
             self._options.calibration,
             self._resumable,
             partial(self._progress, "calibrate"),
+            sum(map(len, self._texts.values())),
         )
-        self.fitted = done.fitted
-        self._quality["calibration"] = done.quality
+        self._recipe, self.fitted = done.recipe, done.fitted
+        self._quality |= done.quality
         self._warnings += done.warnings
 
     def _write_weights(self) -> None:

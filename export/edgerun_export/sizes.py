@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 
+from edgerun.errors import InputError
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.architectures.decoder.spec import HEAD_WEIGHT
 from edgerun_export.quantize import block_layout
 from edgerun_export.recipe import Recipe, TensorRecipe, vocabulary_block
 
 _FLOAT_BYTES = 4
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_SIZE = re.compile(r"(\d+(?:\.\d*)?) ?(|KB|MB|GB)", re.IGNORECASE)
+# More than what the graph and manifest.json say of a projection, and of all that is not one.
+_GRAPH_BYTES, _GRAPH_BYTES_EACH = 16 << 10, 2560
+_PAGE_BYTES, _LINE_BYTES = 4096, 64
+_LARGE = 1 << 18  # weights, of which the codes or scales may be large tensors
 
 
 def matrix_bytes(shape: tuple[int, ...], kind: TensorRecipe) -> int:
@@ -51,3 +59,28 @@ def _vocabulary_bytes(spec: DecoderSpec, recipe: Recipe) -> int:
     if spec.tied and head == "int8":
         return table
     return table + matrix_bytes(shape, TensorRecipe(head, block))
+
+
+def parse_size(option: str, text: str) -> int:
+    """Reads a number of bytes, such as ``60MB``; a MB is a million bytes.
+
+    Raises:
+        InputError: it is none.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"{option} {text[:40]!r} is no size; expected one such as 60MB or 1.5GB")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def overhead_bytes(spec: DecoderSpec) -> int:
+    """More than what graph, manifest and gaps between tensors take in the portable profile."""
+    total = _GRAPH_BYTES
+    for layer in range(spec.num_layers):
+        has_experts = spec.router(layer) is not None
+        for projection in spec.projections(layer):
+            size = projection.out_features * projection.in_features
+            # A large tensor begins on a page, as does every expert.
+            gaps = 2 * _PAGE_BYTES if size >= _LARGE else 2 * _LINE_BYTES
+            total += _GRAPH_BYTES_EACH + gaps + (_PAGE_BYTES // 2 if has_experts else 0)
+    return total

@@ -6,8 +6,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,9 +104,7 @@ class LayerFitter:
             CheckpointError: a layer computes what is no number.
             StorageError: the store cannot be written.
         """
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-        with threadpool_limits(1, "blas"), ThreadPoolExecutor(self._threads) as pool:
+        with single_threaded(), ThreadPoolExecutor(self._threads) as pool:
             self._pool = pool
             self._begin()
             for layer in range(self._spec.num_layers):
@@ -311,6 +310,14 @@ class LayerFitter:
             waiting.append(self._pool.submit(_quietly, function, item))
         while waiting:
             yield waiting.popleft().result()
+
+
+def single_threaded() -> AbstractContextManager[Any]:
+    """While it lasts, matrix products of NumPy are the same on any number of cores."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    limits: AbstractContextManager[Any] = threadpool_limits(1, "blas")
+    return limits
 
 
 def _quietly(function: Callable[[Item], Result], item: Item) -> Result:

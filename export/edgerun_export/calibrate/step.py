@@ -14,14 +14,18 @@ from edgerun.kernels.host.cores import worker_threads
 from edgerun.model.text.tokenizer import Tokenizer
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.calibrate.fitted import FittedLayers
-from edgerun_export.calibrate.layers import Cost, LayerFitter
+from edgerun_export.calibrate.layers import Cost, LayerFitter, single_threaded
+from edgerun_export.calibrate.mixed import mixed_recipe
 from edgerun_export.calibrate.text import WINDOW_TOKENS, WINDOWS, read_calibration
 from edgerun_export.quantize import method_for
 from edgerun_export.quantize.method import Needs
 from edgerun_export.recipe import Recipe, TensorRecipe
+from edgerun_export.sizes import overhead_bytes
 from edgerun_export.source.weights import SourceWeights
 
 USUAL_METHOD = "residual"
+AUTO = "auto"
+_CHOICE_SHARE = 0.3  # of the time, that goes by before formats are chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +37,15 @@ class CalibrationOptions:
         windows: pieces of text, of all files together.
         tokens: length of each.
         threads: how many work; None for one a core.
+        budget: bytes of the whole bundle, for which formats are chosen; None to take the
+            recipe's.
     """
 
     texts: tuple[Path, ...] = ()
     windows: int = WINDOWS
     tokens: int = WINDOW_TOKENS
     threads: int | None = None
+    budget: int | None = None
 
 
 @dataclass(slots=True)
@@ -46,11 +53,13 @@ class Calibrated:
     """What came of it.
 
     Attributes:
+        recipe: formats and methods.
         fitted: the projections.
         quality: for the manifest.
         warnings: what a user should know.
     """
 
+    recipe: Recipe
     fitted: FittedLayers
     quality: dict[str, Any]
     warnings: list[str] = field(default_factory=list)
@@ -81,6 +90,28 @@ def with_methods(recipe: Recipe, source: SourceWeights, *, calibrates: bool) -> 
     return replace(recipe, method=method, tensors=tensors)
 
 
+def checked_budget(method: str | None, options: CalibrationOptions, profile: str) -> str | None:
+    """The method that weights are fitted by; ``auto`` chooses formats for a budget.
+
+    Raises:
+        UnsupportedError: there is no budget for ``auto``, no text for a budget, or a profile that
+            adds files of sizes that cannot be foreseen.
+    """
+    if method == AUTO and options.budget is None:
+        raise UnsupportedError(
+            f"--method {AUTO} chooses formats that fit a size; give one, such as --budget 60MB"
+        )
+    if options.budget is not None and not options.texts:
+        raise UnsupportedError(
+            "--budget weighs formats by what they do to text; give some with --calibrate FILE"
+        )
+    if options.budget is not None and profile != "portable":
+        raise UnsupportedError(
+            f"--budget is for --profile portable; what {profile} adds has no size yet"
+        )
+    return None if method == AUTO else method
+
+
 def calibrate(
     source: SourceWeights,
     recipe: Recipe,
@@ -88,8 +119,18 @@ def calibrate(
     options: CalibrationOptions,
     folder: Path,
     progress: Callable[[float], None],
+    other_bytes: int = 0,
 ) -> Calibrated:
     """Fits all projections to a text; what a stopped export left in ``folder`` is used.
+
+    Args:
+        source: the weights.
+        recipe: formats and methods.
+        tokenizer: the model's.
+        options: text and budget.
+        folder: where layers that are done are kept.
+        progress: called with the fraction done.
+        other_bytes: of the bundle's files besides graph and weights.
 
     Raises:
         InputError: a text cannot be used.
@@ -98,14 +139,33 @@ def calibrate(
     """
     tokens = min(options.tokens, source.spec.context_length)
     text = read_calibration(options.texts, tokenizer, options.windows, tokens)
+    chosen: dict[str, Any] = {}
+    done = 0.0
+    if options.budget is not None:
+        others = other_bytes + overhead_bytes(source.spec)
+
+        def show(part: float) -> None:
+            progress(part * _CHOICE_SHARE)
+
+        with single_threaded():
+            recipe, report = mixed_recipe(source, recipe, text, options.budget, others, show)
+        chosen, done = {"budget": {"bytes": options.budget, **report}}, _CHOICE_SHARE
     key = {"version": __version__, "recipe": recipe.as_dict(), "text": text.as_dict()}
     fitted = FittedLayers(folder, key)
-    fitter = LayerFitter(source, recipe, text, fitted, worker_threads(options.threads), progress)
+    threads = worker_threads(options.threads)
+    fitter = LayerFitter(
+        source, recipe, text, fitted, threads, lambda part: progress(done + part * (1 - done))
+    )
     costs = fitter.run()
     quality: dict[str, Any] = text.as_dict()
     if costs:
         quality["held_out"] = _rounded(costs)
-    return Calibrated(fitted, quality, _warnings(fitter, options, len(text.windows)))
+    return Calibrated(
+        recipe,
+        fitted,
+        {"calibration": quality, **chosen},
+        _warnings(fitter, options, len(text.windows)),
+    )
 
 
 def _rounded(costs: Sequence[Cost]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from edgerun_export.quantize.mse import searched_scales
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 DAMPING = 0.01  # of the mean of the diagonal, as GPTQ has it
-_PANEL = 128
+_PANEL = 32  # columns between which changes are made good at once, before all others
 
 
 def damped(inputs: Inputs, block: int) -> F64:
@@ -131,7 +131,7 @@ def descended(
                 best = now[at] * steps[at] - local[at - start] / turned[at, at]
                 new = _nearest(best, steps[at], layout)
                 changes[at - start] = (new - now[at]) * steps[at]
-                local += turned[start:stop, at, None] * changes[at - start]
+                local[at - start + 1 :] += turned[at + 1 : stop, at, None] * changes[at - start]
                 now[at] = new
             slope += turned[:, start:stop] @ changes
         if np.array_equal(now, before):
@@ -163,7 +163,7 @@ def refitted(codes: F64, target: F64, hessian: F64, scales: F64) -> F64:
 
 
 def settled(
-    target: F64, hessian: F64, layout: BlockFormat, block: int, rounds: int = 3, sweeps: int = 4
+    target: F64, hessian: F64, layout: BlockFormat, block: int, rounds: int = 2, sweeps: int = 2
 ) -> tuple[F64, F64]:
     """Codes ``[n, K]`` and scales ``[n, blocks]`` of which neither alone can be improved much.
 

@@ -67,7 +67,7 @@ def test_gptq_finds_the_codes_of_the_direct_computation(name, seed):
 
 
 def test_columns_behind_the_first_panel_are_made_up_for_as_well():
-    rows, x = problem(columns=160, tokens=600)
+    rows, x = problem(columns=80, tokens=400)
     layout, hessian = block_layout("int4"), damped(inputs(x), 32)
     target = weights(rows, 32)
     scales = searched_scales(target, layout, 32)

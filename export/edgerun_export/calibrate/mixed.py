@@ -1,0 +1,160 @@
+"""A recipe that fits a budget: formats per tensor, by what they cost in text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from edgerun.errors import InputError, UnsupportedError
+from edgerun_export.calibrate.budget import Choice, allocate
+from edgerun_export.calibrate.sensitivity import SensitivityMeter
+from edgerun_export.calibrate.text import CalibrationText
+from edgerun_export.recipe import Recipe, TensorRecipe
+from edgerun_export.sizes import matrix_bytes, weight_bytes
+from edgerun_export.source.weights import SourceWeights
+
+# From the smallest on; a format is offered if it has no fewer bits than the one asked for.
+_KINDS = (("int2", 64), ("int2", 32), ("int4", 128), ("int4", 64), ("int4", 32), ("int8", 64))
+_HESSIAN_WINDOWS, _PROBE_WINDOWS = 8, 3
+
+
+def mixed_recipe(
+    source: SourceWeights,
+    recipe: Recipe,
+    text: CalibrationText,
+    budget: int,
+    other_bytes: int,
+    progress: Callable[[float], None],
+) -> tuple[Recipe, dict[str, Any]]:
+    """Chooses a format for every projection, so that all weights fit.
+
+    Args:
+        source: the model.
+        recipe: its format is the smallest that is chosen from; tensors that rules concern stay.
+        text: calibration text with a sample.
+        budget: bytes of the bundle.
+        other_bytes: of it that are no weights.
+        progress: called with the fraction done.
+
+    Returns:
+        the recipe, and what the manifest says of it: of every projection what it was estimated
+        to cost in bits per byte, and what the next larger choice would have saved.
+
+    Raises:
+        InputError: the budget is below the smallest recipe or above the largest, or the text is
+            too short to leave a sample.
+    """
+    if not text.samples:
+        raise InputError(
+            "--budget weighs formats on text that is held out, and the calibration text is too "
+            "short to leave any; give more"
+        )
+    free = _free(source, recipe)
+    fixed = _fixed_bytes(source, recipe, free) + other_bytes
+    _check_budget(source, recipe, free, fixed, budget)
+    sensitivity = _meter(source, text, progress).run(_kinds(recipe))
+    to_bits = _tokens_per_byte(text) / math.log(2)
+    choices = {
+        first: [
+            Choice(kind, _bytes(source, sensitivity.members[first], kind), nats * to_bits)
+            for kind, nats in costs.items()
+        ]
+        for first, costs in sensitivity.nats.items()
+        if first not in recipe.tensors
+    }
+    chosen = allocate(choices, budget - fixed)
+    tensors = dict(recipe.tensors)
+    report: dict[str, Any] = {}
+    for first, choice in chosen.items():
+        tensors |= dict.fromkeys(sensitivity.members[first], choice.kind)
+        report[first] = _reason(choice, choices[first])
+    usual = recipe.tensor("")
+    changed = {module: kind for module, kind in tensors.items() if kind != usual}
+    mixed = replace(recipe, tensors=changed)
+    return mixed, {
+        "weight_bytes": weight_bytes(source.spec, mixed),
+        "estimated_bits_per_byte": round(sum(each.cost for each in chosen.values()), 5),
+        "tensors": report,
+    }
+
+
+def _meter(
+    source: SourceWeights, text: CalibrationText, progress: Callable[[float], None]
+) -> SensitivityMeter:
+    """Measures on a few windows from all over the text."""
+    fitted = text.windows[:: -(-len(text.windows) // _HESSIAN_WINDOWS)]
+    probed = np.stack([sample.windows[0] for sample in text.samples[:_PROBE_WINDOWS]])
+    return SensitivityMeter(source, fitted, probed, progress)
+
+
+def _tokens_per_byte(text: CalibrationText) -> float:
+    tokens = sum(sample.windows[:, 1:].size for sample in text.samples)
+    return tokens / sum(sample.bytes for sample in text.samples)
+
+
+def _reason(choice: Choice, choices: list[Choice]) -> dict[str, Any]:
+    """What a tensor got, what that costs, and what it would have taken to save some of it."""
+    reason: dict[str, Any] = {
+        "stored": f"{choice.kind.weights}:{choice.kind.group_size}",
+        "bytes": choice.bytes,
+        "bits_per_byte": float(f"{choice.cost:.3g}"),
+    }
+    better = [each for each in choices if each.cost < choice.cost and each.bytes > choice.bytes]
+    if better:
+        step = max(better, key=lambda each: (choice.cost - each.cost) / (each.bytes - choice.bytes))
+        reason["next"] = {
+            "stored": f"{step.kind.weights}:{step.kind.group_size}",
+            "bytes": step.bytes - choice.bytes,
+            "bits_per_byte": float(f"{step.cost - choice.cost:.3g}"),
+        }
+    return reason
+
+
+def _kinds(recipe: Recipe) -> list[TensorRecipe]:
+    """What projections may be stored as: the smallest format or a larger one."""
+    least = recipe.tensor("").bits
+    kinds = [TensorRecipe(weights, group, recipe.method) for weights, group in _KINDS]
+    return [kind for kind in kinds if kind.bits >= least]
+
+
+def _free(source: SourceWeights, recipe: Recipe) -> list[str]:
+    """Module paths of projections that no rule concerns."""
+    paths = [
+        f"model.layers.{layer}.{projection.path}"
+        for layer in range(source.spec.num_layers)
+        for projection in source.spec.projections(layer)
+    ]
+    return [path for path in paths if path not in recipe.tensors]
+
+
+def _bytes(source: SourceWeights, members: Sequence[str], kind: TensorRecipe) -> int:
+    return sum(matrix_bytes(source.shape(f"{module}.weight"), kind) for module in members)
+
+
+def _fixed_bytes(source: SourceWeights, recipe: Recipe, free: Sequence[str]) -> int:
+    """Bytes of all weights whose format is not chosen."""
+    usual = recipe.tensor("")
+    return weight_bytes(source.spec, recipe) - _bytes(source, free, usual)
+
+
+def _check_budget(
+    source: SourceWeights, recipe: Recipe, free: Sequence[str], fixed: int, budget: int
+) -> None:
+    if not free:
+        raise UnsupportedError("--budget: rules leave no projection to choose a format for")
+    sizes = [[_bytes(source, [module], kind) for kind in _kinds(recipe)] for module in free]
+    least, most = fixed + sum(map(min, sizes)), fixed + sum(map(max, sizes))
+    if budget < least:
+        raise InputError(
+            f"--budget is {budget / 1e6:.2f} MB, and the smallest bundle would take "
+            f"{least / 1e6:.2f} MB; give more, or choose smaller --weights or --head-weights"
+        )
+    if budget > most:
+        raise InputError(
+            f"--budget is {budget / 1e6:.2f} MB, more than the {most / 1e6:.2f} MB of the largest "
+            "bundle; leave it out and use --weights int8 or fp32"
+        )

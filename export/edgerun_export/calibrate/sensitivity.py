@@ -1,0 +1,184 @@
+"""What rounding a tensor does to the text, estimated from one pass over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun_export.architectures import Projection
+from edgerun_export.calibrate.moments import Moments
+from edgerun_export.calibrate.taps import LayerWeights, observe, stages
+from edgerun_export.quantize import block_layout, quantise_rows
+from edgerun_export.quantize.method import Inputs, Needs
+from edgerun_export.recipe import TensorRecipe
+from edgerun_export.source.weights import SourceWeights
+from edgerun_export.verify.compare import divergence
+from edgerun_export.verify.numpy_model import Layer, embedded, predicted
+
+F32 = NDArray[np.float32]
+_PROBE = TensorRecipe("int4", 32, "mse")
+_ROWS = 64  # of a matrix, evenly spread, that are rounded in every way to see what that costs
+_METHOD = "gptq"
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """Estimated costs.
+
+    Attributes:
+        nats: a token, by module path (of any of those that are stored alike) and kind.
+        members: module paths of what is stored alike with it.
+    """
+
+    nats: Mapping[str, Mapping[TensorRecipe, float]]
+    members: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(slots=True)
+class _Layer:
+    """What is known of a layer until the last one is reached.
+
+    Attributes:
+        errors: squared error of the layer's output, by tensor and kind.
+        squares: squared change of the output when all was rounded as ``_PROBE`` says.
+        changed: the stream after that, a window each.
+    """
+
+    errors: dict[str, dict[TensorRecipe, float]]
+    squares: float
+    changed: list[F32]
+
+
+class SensitivityMeter:
+    """Measures, layer by layer, what formats do to the logits.
+
+    A tensor's error is ``tr(E H ET)`` of what GPTQ makes of some of its rows. How much of that
+    comes out of its layer, and what comes of that in the end, is measured once for each tensor
+    and once for each layer with 4-bit rounding, and taken to be proportional.
+
+    Args:
+        source: the model.
+        fitted: ids ``[windows, tokens]`` that give the Hessians.
+        probed: ids ``[windows, tokens]`` on which changes are measured.
+        progress: called with the fraction done.
+    """
+
+    def __init__(
+        self,
+        source: SourceWeights,
+        fitted: NDArray[np.int64],
+        probed: NDArray[np.int64],
+        progress: Callable[[float], None],
+    ) -> None:
+        self._source, self._spec = source, source.spec
+        self._fitted, self._probed = (
+            [embedded(self._spec, source, window) for window in windows]
+            for windows in (fitted, probed)
+        )
+        self._progress = progress
+        self._members: dict[str, tuple[str, ...]] = {}
+
+    def run(self, kinds: Sequence[TensorRecipe]) -> Sensitivity:
+        """Estimates costs of all kinds, for every projection."""
+        layers: list[_Layer] = []
+        for layer in range(self._spec.num_layers):
+            weights = self._weights(layer)
+            for earlier in layers:
+                earlier.changed = self._through(layer, weights, earlier.changed)
+            layers.append(self._layer(layer, weights, kinds))
+            self._fitted = self._through(layer, weights, self._fitted)
+            self._probed = self._through(layer, weights, self._probed)
+            self._progress((layer + 1) / self._spec.num_layers)
+        return Sensitivity(self._costs(layers), self._members)
+
+    def _weights(self, layer: int) -> LayerWeights:
+        shapes = self._spec.tensors()
+        names = [name for name in shapes if name.startswith(f"model.layers.{layer}.")]
+        read = {2: self._source.matrix, 1: self._source.vector}
+        return LayerWeights({name: read[len(shapes[name])](name) for name in names})
+
+    def _through(self, layer: int, weights: LayerWeights, stream: Sequence[F32]) -> list[F32]:
+        return [Layer(self._spec, weights, layer).run(hidden) for hidden in stream]
+
+    def _layer(self, layer: int, weights: LayerWeights, kinds: Sequence[TensorRecipe]) -> _Layer:
+        before = self._through(layer, weights, self._probed)
+        everything = weights.copy()
+        errors: dict[str, dict[TensorRecipe, float]] = {}
+        for projections, inputs in self._alike(layer, weights):
+            paths = tuple(f"model.layers.{layer}.{each.path}" for each in projections)
+            self._members[paths[0]] = paths
+            alone = weights.copy()
+            probe_error = 0.0
+            for path, seen in zip(paths, inputs, strict=True):
+                rows = weights.matrix(f"{path}.weight")
+                rounded = _rounded(rows, _PROBE, None)
+                alone.replace(f"{path}.weight", rounded)
+                everything.replace(f"{path}.weight", rounded)
+                probe_error += _error(rounded - rows, seen)
+            out = _squares(self._through(layer, alone, self._probed), before)
+            passed = out / probe_error if probe_error else 0.0
+            errors[paths[0]] = {
+                kind: passed
+                * sum(
+                    _sampled_error(weights.matrix(f"{path}.weight"), kind, seen)
+                    for path, seen in zip(paths, inputs, strict=True)
+                )
+                for kind in kinds
+            }
+        changed = self._through(layer, everything, self._probed)
+        return _Layer(errors, _squares(changed, before), changed)
+
+    def _alike(
+        self, layer: int, weights: LayerWeights
+    ) -> list[tuple[list[Projection], list[Inputs]]]:
+        """Projections that must be stored alike, the experts of a layer, with what they see."""
+        groups = [group for stage in stages(self._spec, layer) for group in stage]
+        sums = {group[0].path: Moments(Needs.HESSIAN) for group in groups}
+        for hidden in self._fitted:
+            for path, value in observe(self._spec, weights, layer, hidden, groups).inputs.items():
+                sums[path].add(value)
+        found: dict[str, tuple[list[Projection], list[Inputs]]] = {}
+        for group in groups:
+            seen = sums[group[0].path].means(group[0].in_features)
+            for projection in group:
+                projections, inputs = found.setdefault(projection.name, ([], []))
+                projections.append(projection)
+                inputs.append(seen)
+        return list(found.values())
+
+    def _costs(self, layers: Sequence[_Layer]) -> dict[str, dict[TensorRecipe, float]]:
+        expected = [predicted(self._spec, self._source, hidden) for hidden in self._probed]
+        costs: dict[str, dict[TensorRecipe, float]] = {}
+        for layer in layers:
+            nats = sum(
+                divergence(logits, predicted(self._spec, self._source, hidden))
+                for logits, hidden in zip(expected, layer.changed, strict=True)
+            ) / len(expected)
+            factor = nats / layer.squares if layer.squares else 0.0
+            for name, errors in layer.errors.items():
+                costs[name] = {kind: factor * error for kind, error in errors.items()}
+        return costs
+
+
+def _rounded(rows: F32, kind: TensorRecipe, inputs: Inputs | None) -> F32:
+    packed = quantise_rows(rows, kind.weights, kind.group_size, kind.method or _METHOD, inputs)
+    return block_layout(kind.weights).unpack(packed)
+
+
+def _error(difference: F32, inputs: Inputs) -> float:
+    """Mean squared error of the outputs."""
+    assert inputs.hessian is not None
+    return float(np.einsum("nk,nk->", difference @ inputs.hessian, difference))
+
+
+def _sampled_error(rows: F32, kind: TensorRecipe, inputs: Inputs) -> float:
+    """The same of a kind, from some rows."""
+    some = rows[:: max(1, len(rows) // _ROWS)]
+    return _error(_rounded(some, kind, inputs) - some, inputs) * len(rows) / len(some)
+
+
+def _squares(stream: Sequence[F32], before: Sequence[F32]) -> float:
+    return float(sum(np.square(one - two).sum() for one, two in zip(stream, before, strict=True)))

@@ -1,0 +1,186 @@
+"""Bytes shared among tensors."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from edgerun.errors import InputError, UnsupportedError
+from edgerun_export.calibrate.budget import Choice, allocate, hull
+from edgerun_export.calibrate.layers import single_threaded
+from edgerun_export.calibrate.sensitivity import SensitivityMeter
+from edgerun_export.calibrate.step import CalibrationOptions, checked_budget
+from edgerun_export.cli import _choices
+from edgerun_export.pipeline import ExportOptions, export
+from edgerun_export.quantize import block_layout, quantise_rows
+from edgerun_export.recipe import TensorRecipe
+from edgerun_export.sizes import parse_size
+from edgerun_export.verify.compare import divergence
+from edgerun_export.verify.numpy_model import forward
+
+KINDS = [TensorRecipe("int2", 32), TensorRecipe("int4", 32), TensorRecipe("int8", 32)]
+
+
+def tensors(seed, count=6):
+    """Sizes and costs of tensors, in which larger formats cost less."""
+    random = np.random.default_rng(seed)
+    return {
+        f"t{at}": [
+            Choice(kind, int(size), float(cost))
+            for kind, size, cost in zip(
+                KINDS, np.sort(random.integers(1, 60, 3)), -np.sort(-random.exponential(1, 3)),
+                strict=True,
+            )
+        ]
+        for at in range(count)
+    }  # fmt: skip
+
+
+def best(choices, budget):
+    """The least cost of all combinations that fit."""
+    return min(
+        sum(choice.cost for choice in combination)
+        for combination in itertools.product(*choices.values())
+        if sum(choice.bytes for choice in combination) <= budget
+    )
+
+
+def total(chosen):
+    return sum(each.bytes for each in chosen.values()), sum(each.cost for each in chosen.values())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_search_is_as_good_as_all_combinations(seed):
+    """At every budget within what its last step may waste, and exact where nothing is wasted."""
+    choices = tensors(seed)
+    least = sum(each[0].bytes for each in choices.values())
+    most = sum(each[-1].bytes for each in choices.values())
+    step = max(each[-1].bytes - each[0].bytes for each in choices.values())
+    excess = []
+    for budget in range(least, most + 1, 7):
+        used, cost = total(allocate(choices, budget))
+        assert used <= budget
+        assert cost <= best(choices, max(least, budget - step)) + 1e-12
+        excess.append(cost / best(choices, budget) - 1)
+    assert np.mean(excess) < 0.05
+    assert total(allocate(choices, most))[1] == pytest.approx(best(choices, most))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_at_the_corners_of_the_hulls_the_search_is_exact(seed):
+    choices = tensors(seed)
+    hulls = [hull(each) for each in choices.values()]
+    gains = sorted(
+        ((a.cost - b.cost) / (b.bytes - a.bytes), b.bytes - a.bytes)
+        for each in hulls
+        for a, b in itertools.pairwise(each)
+    )
+    budget = sum(each[0].bytes for each in hulls)
+    for _, price in reversed(gains):
+        budget += price
+        assert total(allocate(choices, budget))[1] == pytest.approx(best(choices, budget))
+
+
+def test_a_hull_holds_what_some_price_makes_the_best():
+    sizes_and_costs = [(10, 8.0), (20, 7.5), (30, 2.0), (30, 3.0), (40, 2.5), (50, 1.0)]
+    choices = [Choice(KINDS[0], size, cost) for size, cost in sizes_and_costs]
+    assert [(each.bytes, each.cost) for each in hull(choices)] == [(10, 8), (30, 2), (50, 1)]
+
+
+def test_estimates_come_near_to_what_rounding_a_tensor_does(golden, source_weights):
+    source = source_weights(golden("llama"))
+    ids = np.random.default_rng(0).integers(0, source.spec.vocab_size, (5, 32))
+    with single_threaded():
+        meter = SensitivityMeter(source, ids[:4], ids[4:], lambda done: None)
+        estimates = meter.run([TensorRecipe("int4", 32, "mse"), TensorRecipe("int2", 32, "mse")])
+    ratios = []
+    for module, costs in estimates.nats.items():
+        assert costs[TensorRecipe("int2", 32, "mse")] > 3 * costs[TensorRecipe("int4", 32, "mse")]
+        name = f"{module}.weight"
+        packed = quantise_rows(source.matrix(name), "int4", 32, "mse")
+
+        class Replaced:
+            def __getattr__(self, each):
+                return getattr(source, each)
+
+            def matrix(self, each, name=name, packed=packed):
+                is_it = each == name
+                return block_layout("int4").unpack(packed) if is_it else source.matrix(each)
+
+        actual = divergence(
+            forward(source.spec, source, ids[4]), forward(source.spec, Replaced(), ids[4])
+        )
+        ratios.append(costs[TensorRecipe("int4", 32, "mse")] / actual)
+    assert len(ratios) == 7 * source.spec.num_layers
+    assert 0.5 < np.exp(np.mean(np.log(ratios))) < 2
+    assert np.std(np.log(ratios)) < 0.7
+
+
+def options(tmp_path, **changes):
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"Once upon a time {n} cats. " for n in range(900)), encoding="utf-8")
+    calibration = CalibrationOptions((text,), 16, 32, 1, changes.pop("budget"))
+    return ExportOptions(
+        **{"weights": "int2", "method": "auto", **changes}, calibration=calibration
+    )
+
+
+@pytest.mark.parametrize(("name", "budget"), [("llama", 135_000), ("mixtral", 300_000)])
+def test_a_bundle_is_no_larger_than_its_budget(name, budget, golden, tmp_path):
+    given = options(tmp_path, budget=budget)
+    result = export(golden(name).folder, tmp_path / "out", given)
+    size = sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
+    assert 0.6 * budget < size <= budget
+    report = result.manifest["quality"]["budget"]
+    formats = {choice["stored"] for choice in report["tensors"].values()}
+    assert len(formats) > 1
+    assert report["estimated_bits_per_byte"] == pytest.approx(
+        sum(choice["bits_per_byte"] for choice in report["tensors"].values()), rel=0.05
+    )
+    for choice in report["tensors"].values():
+        assert choice.get("next", {"bits_per_byte": -1})["bits_per_byte"] < 0
+    assert result.manifest["recipe"]["tensors"]
+    said = _choices(result.manifest)
+    assert len(said) == 8 and all("bits per byte" in line for line in said)
+
+
+def test_projections_that_rules_concern_keep_their_format(golden, tmp_path):
+    given = options(tmp_path, budget=135_000, rules=("*.v_proj=int8:64:rtn",))
+    manifest = export(golden("llama").folder, tmp_path / "out", given).manifest
+    kind = manifest["recipe"]["tensors"]["model.layers.0.self_attn.v_proj"]
+    assert kind == {"weights": "int8", "group_size": 64, "method": "rtn"}
+    assert not any("v_proj" in module for module in manifest["quality"]["budget"]["tensors"])
+
+
+def test_budgets_that_no_bundle_has_are_refused_with_both_sizes(golden, tmp_path):
+    llama = golden("llama").folder
+    with pytest.raises(InputError, match=r"0.02 MB, and the smallest bundle would take 0.\d\d MB"):
+        export(llama, tmp_path / "out", options(tmp_path, budget=20_000))
+    with pytest.raises(InputError, match=r"90.00 MB, more than the 0.\d\d MB of the largest"):
+        export(llama, tmp_path / "out", options(tmp_path, budget=90_000_000))
+    with pytest.raises(UnsupportedError, match="rules leave no projection"):
+        given = options(tmp_path, budget=135_000, rules=("*=int8:64",))
+        export(llama, tmp_path / "out", given)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_budget_needs_is_said(tmp_path):
+    text = (tmp_path / "text.txt",)
+    assert checked_budget("auto", CalibrationOptions(text, budget=1), "portable") is None
+    assert checked_budget("gptq", CalibrationOptions(text), "genai") == "gptq"
+    for method, given, profile, message in (
+        ("auto", CalibrationOptions(text), "portable", "such as --budget 60MB"),
+        (None, CalibrationOptions(budget=1), "portable", "--calibrate FILE"),
+        (None, CalibrationOptions(text, budget=1), "genai", "--budget is for --profile portable"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            checked_budget(method, given, profile)
+
+
+def test_sizes_are_read_with_their_units():
+    assert [parse_size("--budget", text) for text in ("60MB", "1.5 gb", "800KB", "123")] == [
+        60_000_000, 1_500_000_000, 800_000, 123
+    ]  # fmt: skip
+    for text in ("", "MB", "-3MB", "60 apples", "1e3"):
+        with pytest.raises(InputError, match="expected one such as 60MB"):
+            parse_size("--budget", text)
