@@ -31,6 +31,11 @@ class ExpertStack:
         """``(experts, N, K)``, of vectors ``(experts, N)``."""
         return len(self.matrices), *map(int, self.matrices[0].shape)
 
+    @property
+    def has_choice(self) -> bool:
+        """Whether there are several experts; one alone is every token's."""
+        return len(self.matrices) > 1
+
     def vector(self, expert: int) -> NDArray[Any]:
         """One of a stack of vectors."""
         vector = self.matrices[expert]

@@ -50,7 +50,8 @@ def expert_budget(bundle: Bundle, options: LoadOptions, state_bytes: int) -> Exp
         BackendError: the file of weights cannot be read.
     """
     graph, asked = bundle.graph, options.expert_memory
-    stacks = [each for each in graph.constants.values() if isinstance(each, ExpertStack)]
+    constants = graph.constants.values()
+    stacks = [each for each in constants if isinstance(each, ExpertStack) and each.has_choice]
     backend = options.backend or env.settings().backend
     problem = "" if stacks else "this model has no experts"
     if stacks and backend not in (None, CpuBackend.name):
@@ -60,9 +61,7 @@ def expert_budget(bundle: Bundle, options: LoadOptions, state_bytes: int) -> Exp
             raise InputError(f"expert_memory is {asked}, and {problem}: leave it out")
         return None
     cpu = CpuBackend()
-    weights = sum(each.nbytes for each in graph.constants.values()) - sum(
-        each.nbytes for each in stacks
-    )
+    weights = sum(each.nbytes for each in constants) - sum(each.nbytes for each in stacks)
     budget = budget_for(
         expert_layers(graph, cpu.expert_bytes),
         None if asked is None else MemoryAmount.read(asked),

@@ -167,8 +167,9 @@ def choices_of(routes: NDArray[np.float32], top_k: int) -> NDArray[np.void]:
 
 
 def route_nodes(graph: Graph) -> list[Node]:
-    """The routers of a model, in the order of its layers."""
-    return [node for node in graph.nodes if node.op == "route"]
+    """The routers of a model that have a choice, in the order of its layers."""
+    nodes = [node for node in graph.nodes if node.op == "route"]
+    return [node for node in nodes if graph.shapes[node.outputs[0]].width > 1]
 
 
 def layer_numbers(nodes: Sequence[Node]) -> tuple[int, ...]:

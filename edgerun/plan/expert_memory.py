@@ -105,7 +105,7 @@ def gpu_memory_bytes(value: object) -> int:
 
 
 def expert_layers(graph: Graph, held: Callable[[Graph, Node], int]) -> tuple[ExpertLayer, ...]:
-    """The layers of experts of a graph, in its order.
+    """The layers of a graph in which tokens go to different experts, in its order.
 
     Args:
         graph: lowered.
@@ -115,7 +115,7 @@ def expert_layers(graph: Graph, held: Callable[[Graph, Node], int]) -> tuple[Exp
     for node in graph.nodes:
         constants = (graph.constants.get(name) for name in node.inputs)
         stacks = [each for each in constants if isinstance(each, ExpertStack)]
-        if stacks:
+        if stacks and stacks[0].has_choice:
             first = [stack.matrices[0] for stack in stacks]
             layers.append(
                 ExpertLayer(

@@ -31,13 +31,14 @@ NAMES = [
     "bitnet-offline",
     "mixtral",
     "olmoe",
+    "qwen2_moe",
     "qwen3_moe",
     "bitnet_moe",
     "gpt_oss",
     *FAMILIES,
 ]
 BITNET = [name for name in NAMES if name.startswith("bitnet")]
-EXPERTS = ["mixtral", "olmoe", "qwen3_moe", "gpt_oss"]
+EXPERTS = ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss"]
 EXACT = 1e-4
 
 

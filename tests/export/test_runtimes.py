@@ -36,6 +36,7 @@ TINY = [
     ("bitnet-packed", {"weights": "ternary"}),
     ("mixtral", {"weights": "int4"}),
     ("olmoe", {"weights": "ternary"}),
+    ("qwen2_moe", {"weights": "int4"}),
     ("qwen3_moe", {"weights": "int8"}),
     ("gpt_oss", {"weights": "int4"}),
     ("smollm3", {"weights": "int4"}),
@@ -49,7 +50,7 @@ TINY = [
 # Every mixture in every format takes minutes: those above stand for them as a rule.
 MIXTURES = [
     pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
-    for name in ("mixtral", "olmoe", "qwen3_moe", "gpt_oss")
+    for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss")
     for weights in ("ternary", "int4", "int8")
     if (name, {"weights": weights}) not in TINY
 ]

@@ -104,6 +104,8 @@ def write_experts(writer: gguf.GGUFWriter, spec: DecoderSpec) -> None:
             writer.add_expert_count(part.count)
             writer.add_expert_used_count(part.top_k)
             writer.add_expert_feed_forward_length(part.width)
+            if part.shared is not None:
+                writer.add_expert_shared_feed_forward_length(part.shared.width)
 
 
 def stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -113,7 +115,7 @@ def stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     for key, value in tensors.items():
         at, expert, rest = key.replace("block_sparse_moe", "mlp").partition(".experts.")
         if not expert:
-            result[at] = value
+            result[at] = value[0] if at.endswith("shared_expert_gate.weight") else value
             continue
         number, name, suffix = rest.split(".")
         whole = result.setdefault(f"{at}.experts.{names.get(name, name)}.{suffix}", {})

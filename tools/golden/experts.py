@@ -3,8 +3,9 @@
     python -m tools.golden.experts [--out tests/golden] [NAME ...]
 
 Where ``make.py`` asks transformers, this computes the logits itself, in float64 and from the
-definitions that were published: MixtralForCausalLM, OlmoeForCausalLM and Qwen3MoeForCausalLM of
-transformers, one token and one expert at a time. It shares no code with the exporter.
+definitions that were published: MixtralForCausalLM, OlmoeForCausalLM, Qwen2MoeForCausalLM and
+Qwen3MoeForCausalLM of transformers, one token and one expert at a time. It shares no code with
+the exporter.
 ``bitnet_moe`` is BitNetForCausalLM with experts that have no norm of their own, which
 ``tools/train_default`` makes.
 """
@@ -58,6 +59,7 @@ class Golden:
         norms: what a norm of queries and keys covers: nothing, each head, or all of them.
         dense: layers without experts.
         is_ternary: BitNet b1.58's projections, sub-norms and squared ReLU (equations 1 to 4).
+        is_shared: queries, keys and values have biases, and one expert is every token's.
     """
 
     config: dict[str, Any]
@@ -68,6 +70,7 @@ class Golden:
     norms: str = ""
     dense: tuple[int, ...] = ()
     is_ternary: bool = False
+    is_shared: bool = False
 
 
 _NAMES = ("gate_proj", "up_proj", "down_proj")
@@ -104,6 +107,23 @@ GOLDEN = {
         normalises=True,
         norms="head",
         dense=(0,),
+    ),
+    "qwen2_moe": Golden(
+        {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 72,
+            "moe_intermediate_size": 40,
+            "shared_expert_intermediate_size": 104,
+            "mlp_only_layers": [0],
+            "norm_topk_prob": False,
+        },
+        "mlp",
+        _NAMES,
+        experts=6,
+        normalises=False,
+        dense=(0,),
+        is_shared=True,
     ),
     "bitnet_moe": Golden(
         {
@@ -168,31 +188,45 @@ def write(name: str, folder: Path) -> None:
     write_tokenizer(folder, config["max_position_embeddings"])
 
 
+class RandomTensors:
+    """Weights with which attention is peaked and logits differ, as float16.
+
+    Attributes:
+        tensors: those made so far, by name.
+    """
+
+    def __init__(self, hidden: int, seed: int) -> None:
+        self._hidden, self._generator = hidden, np.random.default_rng(seed)
+        self.tensors: Tensors = {}
+
+    def matrix(self, name: str, rows: int, columns: int, size: float = 1.5) -> None:
+        values = self._generator.standard_normal((rows, columns)) * size * columns**-0.5
+        self.tensors[f"{name}.weight"] = values.astype(np.float16)
+
+    def norm(self, name: str, width: int) -> None:
+        values = 1 + 0.2 * self._generator.standard_normal(width)
+        self.tensors[f"{name}.weight"] = values.astype(np.float16)
+
+    def bias(self, name: str, width: int) -> None:
+        values = self._generator.standard_normal(width)
+        self.tensors[f"{name}.bias"] = values.astype(np.float16)
+
+    def network(self, prefix: str, names: tuple[str, str, str], width: int) -> None:
+        self.matrix(f"{prefix}.{names[0]}", width, self._hidden)
+        self.matrix(f"{prefix}.{names[1]}", width, self._hidden)
+        self.matrix(f"{prefix}.{names[2]}", self._hidden, width)
+
+
 def random_tensors(golden: Golden, config: dict[str, Any], seed: int) -> Tensors:
-    """Weights with which attention is peaked and logits differ, as float16."""
-    generator = np.random.default_rng(seed)
+    """All weights of a checkpoint."""
     hidden, head_dim = config["hidden_size"], config["head_dim"]
     queries, keys = (
         config[key] * head_dim for key in ("num_attention_heads", "num_key_value_heads")
     )
-    tensors: Tensors = {}
-
-    def matrix(name: str, rows: int, columns: int, size: float = 1.5) -> None:
-        values = generator.standard_normal((rows, columns)) * size * columns**-0.5
-        tensors[f"{name}.weight"] = values.astype(np.float16)
-
-    def norm(name: str, width: int) -> None:
-        values = 1 + 0.2 * generator.standard_normal(width)
-        tensors[f"{name}.weight"] = values.astype(np.float16)
-
-    def network(prefix: str, names: tuple[str, str, str], width: int) -> None:
-        matrix(f"{prefix}.{names[0]}", width, hidden)
-        matrix(f"{prefix}.{names[1]}", width, hidden)
-        matrix(f"{prefix}.{names[2]}", hidden, width)
-
-    matrix("model.embed_tokens", config["vocab_size"], hidden, 0.4 * hidden**0.5)
-    matrix("lm_head", config["vocab_size"], hidden)
-    norm("model.norm", hidden)
+    made = RandomTensors(hidden, seed)
+    made.matrix("model.embed_tokens", config["vocab_size"], hidden, 0.4 * hidden**0.5)
+    made.matrix("lm_head", config["vocab_size"], hidden)
+    made.norm("model.norm", hidden)
     for layer in range(config["num_hidden_layers"]):
         at = f"model.layers.{layer}"
         for name, rows, columns in (
@@ -201,17 +235,29 @@ def random_tensors(golden: Golden, config: dict[str, Any], seed: int) -> Tensors
             ("v_proj", keys, hidden),
             ("o_proj", hidden, queries),
         ):
-            matrix(f"{at}.self_attn.{name}", rows, columns)
+            made.matrix(f"{at}.self_attn.{name}", rows, columns)
         for name, width in norms_of(golden, config, layer).items():
-            norm(f"{at}.{name}", width)
+            made.norm(f"{at}.{name}", width)
+        if golden.is_shared:
+            for name, width in (("q", queries), ("k", keys), ("v", keys)):
+                made.bias(f"{at}.self_attn.{name}_proj", width)
         if layer in golden.dense:
-            network(f"{at}.mlp", _NAMES, config["intermediate_size"])
-            continue
-        matrix(f"{at}.{golden.module}.gate", golden.experts, hidden)
-        width = config.get("moe_intermediate_size", config["intermediate_size"])
-        for expert in range(golden.experts):
-            network(f"{at}.{golden.module}.experts.{expert}", golden.names, width)
-    return tensors
+            made.network(f"{at}.mlp", _NAMES, config["intermediate_size"])
+        else:
+            random_experts(golden, config, f"{at}.{golden.module}", made)
+    return made.tensors
+
+
+def random_experts(golden: Golden, config: dict[str, Any], at: str, made: RandomTensors) -> None:
+    """The weights of a layer of experts and of its routers."""
+    made.matrix(f"{at}.gate", golden.experts, config["hidden_size"])
+    width = config.get("moe_intermediate_size", config["intermediate_size"])
+    for expert in range(golden.experts):
+        made.network(f"{at}.experts.{expert}", golden.names, width)
+    if golden.is_shared:
+        width = config["shared_expert_intermediate_size"]
+        made.network(f"{at}.shared_expert", golden.names, width)
+        made.matrix(f"{at}.shared_expert_gate", 1, config["hidden_size"])
 
 
 def norms_of(golden: Golden, config: dict[str, Any], layer: int) -> dict[str, int]:
@@ -262,9 +308,9 @@ class Model:
         return self._tensors[f"{name}.weight"].astype(np.float64)
 
     def _product(self, values: F64, name: str) -> F64:
-        weight = self._get(name)
+        weight, bias = self._get(name), self._tensors.get(f"{name}.bias", np.zeros(()))
         if not self._golden.is_ternary:
-            return values @ weight.T
+            return values @ weight.T + bias.astype(np.float64)
         scale = np.abs(weight).mean()
         largest = np.maximum(np.abs(values).max(axis=-1, keepdims=True), 1e-5) / 127
         signs = np.clip(self._rounded(weight / scale), -1, 1)
@@ -330,6 +376,10 @@ class Model:
         for weight, expert in zip(chosen, order, strict=False):
             at_expert = f"{at}.{golden.module}.experts.{expert}"
             out += weight * self._network(row, at_expert, golden.names)
+        if golden.is_shared:
+            logit = self._get(f"{at}.{golden.module}.shared_expert_gate")[0] @ row
+            shared = self._network(row, f"{at}.{golden.module}.shared_expert", golden.names)
+            out += shared / (1 + np.exp(-logit))
         return out
 
     def _network(self, row: F64, at: str, names: tuple[str, str, str], norm: str = "") -> F64:

@@ -10,7 +10,7 @@ from typing import Any
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import F32, Source, TensorInfo
 from edgerun_export.checkpoint.files import ByteFile
-from edgerun_export.checkpoint.gguf_architectures import Architecture
+from edgerun_export.checkpoint.gguf_architectures import SHARED_GATE, Architecture
 from edgerun_export.checkpoint.gguf_config import architecture, make_config
 from edgerun_export.checkpoint.gguf_families import LONG_FACTORS, SHORT_FACTORS
 from edgerun_export.checkpoint.gguf_header import MAGIC, GgufHeader, GgufTensor, read_header
@@ -148,7 +148,9 @@ def _stored_alone(
         raise CheckpointError(
             f"tensor '{tensor.name}' has {tensor.shape[0]} rows; expected whole heads of {paired}"
         )
-    info = TensorInfo(name, tensor.shape, tensor.codec.name)
+    is_row = name.endswith(f"{SHARED_GATE}.weight") and len(tensor.shape) == 1
+    shape = (1, *tensor.shape) if is_row else tensor.shape
+    info = TensorInfo(name, shape, tensor.codec.name)
     added = kind.norm_offset if name.endswith("norm.weight") else 0.0
     return Stored(info, file, tensor.offset, tensor.codec, paired, added)
 

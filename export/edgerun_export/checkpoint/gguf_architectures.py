@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+SHARED_GATE = "mlp.shared_expert_gate"  # a vector in GGUF, a matrix of one row to Hugging Face
+
 
 @dataclass(frozen=True, slots=True)
 class Experts:
@@ -21,6 +23,7 @@ class Experts:
         count_key: configuration key of their number.
         width_key: configuration key of their width, and the one of GGUF.
         normalises: whether the scores of those that are chosen add up to 1.
+        has_shared: whether there is one that all tokens go through.
     """
 
     module: str = "mlp"
@@ -29,6 +32,7 @@ class Experts:
     width_key: tuple[str, str] = ("intermediate_size", "feed_forward_length")
     normalises: bool = True
     router: str = "gate"
+    has_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,23 @@ ARCHITECTURES = {
     ),
     "olmoe": Architecture(
         "olmoe", "OlmoeForCausalLM", False, {"hidden_act": "silu"}, Experts(normalises=False)
+    ),
+    "qwen2moe": Architecture(
+        "qwen2_moe",
+        "Qwen2MoeForCausalLM",
+        False,
+        {"hidden_act": "silu"},
+        Experts(
+            width_key=("moe_intermediate_size", "expert_feed_forward_length"),
+            normalises=False,
+            has_shared=True,
+        ),
+        {
+            "ffn_gate_inp_shexp": SHARED_GATE,
+            "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+            "ffn_up_shexp": "mlp.shared_expert.up_proj",
+            "ffn_down_shexp": "mlp.shared_expert.down_proj",
+        },
     ),
     "qwen3moe": Architecture(
         "qwen3_moe",

@@ -134,7 +134,9 @@ def _experts(keys: Keys, kind: Architecture) -> dict[str, Any]:
             f"metadata 'expert_weights_norm' is {normalises}, which {kind.model_type} is not "
             "supported with; leaving it out would change the model"
         )
-    return {
+    width = "shared_expert_intermediate_size", "expert_shared_feed_forward_length"
+    shared = {width[0]: keys.size(width[1])} if experts.has_shared else {}
+    return shared | {
         experts.count_key: keys.size("expert_count"),
         "num_experts_per_tok": keys.size("expert_used_count"),
         experts.width_key[0]: keys.size(experts.width_key[1]),

@@ -48,10 +48,11 @@ class _DecoderBuilder:
         self._graph = graph
         self._store = store
         self._linear = LinearBuilder(graph, store, spec, recipe)
+        self._single_experts = ExpertsBuilder(graph, store, spec, self._network)
         self._experts: ExpertsBuilder | FusedExperts = (
             FusedExperts(graph, store, spec, recipe)
             if recipe.target.fuses_experts and not obstacle(spec, recipe)
-            else ExpertsBuilder(graph, store, spec, self._network)
+            else self._single_experts
         )
         self._attention_op = ATTENTION[recipe.target.attention](graph, store, spec)
 
@@ -94,7 +95,12 @@ class _DecoderBuilder:
         networks, router = self._spec.feed_forward(layer), self._spec.router(layer)
         if router is None:
             return self._network(hidden, layer, node_path(f"model.layers.{layer}.mlp"), networks[0])
-        return self._experts.add(hidden, layer, router, networks)
+        fed = self._experts.add(hidden, layer, router, networks)
+        if self._spec.shared_expert(layer) is None:
+            return fed
+        shared = self._single_experts.add_shared(hidden, layer)
+        at = node_path(f"model.layers.{layer}.mlp")
+        return self._graph.node("Add", [fed, shared], f"{at}/shared_residual")
 
     def _network(self, hidden: str, layer: int, at: str, projections: Projections) -> str:
         """Adds a gated network, at a path of nodes."""

@@ -45,6 +45,23 @@ class ExpertsBuilder:
         """Adds a layer of ``[batch, sequence, hidden]``, and returns as much."""
         experts = self._spec.layers[layer].feed_forward
         assert isinstance(experts, Experts)
+        return self._add(hidden, layer, experts, router, networks)
+
+    def add_shared(self, hidden: str, layer: int) -> str:
+        """Adds the expert of a layer that all tokens go through: a layer of one."""
+        shared, gate = self._spec.shared_expert(layer), self._spec.shared_gate(layer)
+        assert shared is not None and gate is not None
+        networks = [self._spec.shared_projections(layer)]
+        return self._add(hidden, layer, shared.as_experts(), gate, networks)
+
+    def _add(
+        self,
+        hidden: str,
+        layer: int,
+        experts: Experts,
+        router: Projection,
+        networks: Sequence[Projections],
+    ) -> str:
         module = f"model.layers.{layer}"
         at, add = node_path(f"{module}.{experts.module}"), self._graph.node
         logits = router_logits(self._graph, self._store, hidden, module, router, f"{at}/router")

@@ -34,6 +34,7 @@ MODELS = [
     ("qwen3_moe", {"weights": "fp32"}),
     ("mixtral", {"weights": "int4", "activations": "fp32"}),
     ("gpt_oss", {"weights": "int4"}),
+    ("qwen2_moe", {"weights": "int4"}),
 ]
 
 

@@ -29,6 +29,7 @@ from tests.support.peers import needs_complete_onnxruntime
 ARCHITECTURES = {
     "mixtral": "llama",
     "olmoe": "olmoe",
+    "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
     "gpt_oss": "gpt-oss",
 }

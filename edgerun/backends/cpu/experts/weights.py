@@ -86,9 +86,9 @@ class ExpertStore:
     @property
     def nbytes(self) -> int:
         """Bytes of all slots."""
-        if self.stream is not None:
-            return self.stream.slots.nbytes
-        return sum(slot.nbytes for _, layer in self._layers.values() for slot in layer.memory)
+        layers = [layer for _, layer in self._layers.values() if layer.words is None]
+        resident = sum(slot.nbytes for layer in layers for slot in layer.memory)
+        return resident + (0 if self.stream is None else self.stream.slots.nbytes)
 
     def slot_bytes(self, graph: Graph, node: Node) -> int:
         """Bytes that an expert of a layer takes in memory."""
@@ -101,6 +101,7 @@ class ExpertStore:
             InputError: it does not suffice for one row.
         """
         layers = [_Layer.of(graph, node) for node in graph.nodes if node.op == "experts"]
+        layers = [layer for layer in layers if layer.has_choice]
         if self._memory is None or self.stream is not None or not layers:
             return
         slot_bytes, most = self._memory.slot_bytes, self._memory.top_k
@@ -129,7 +130,8 @@ class ExpertStore:
         layer = _Layer.of(graph, node)
         key = (*map(id, layer.stacks), layer.activations)
         if key not in self._layers:
-            prepare = self._resident if self.stream is None else self._streamed
+            is_streamed = self.stream is not None and layer.has_choice
+            prepare = self._streamed if is_streamed else self._resident
             self._layers[key] = layer.stacks, prepare(layer)
         return self._layers[key][1]
 
@@ -216,3 +218,8 @@ class _Layer:
     def experts(self) -> int:
         """How many there are."""
         return len(self.matrices[0].matrices)
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether there are several; one alone is every token's, and stays in memory."""
+        return self.matrices[0].has_choice

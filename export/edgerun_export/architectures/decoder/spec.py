@@ -60,6 +60,29 @@ class Dense:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedExpert:
+    """A gated network that every token goes through beside the experts that are chosen for it.
+
+    What it makes counts as much as the sigmoid of one more logit says.
+
+    Attributes:
+        width: of what is between its projections.
+        module: its path below ``model.layers.N``.
+        gate: path of what makes the logit.
+    """
+
+    width: int
+    module: str = "mlp.shared_expert"
+    gate: str = "mlp.shared_expert_gate"
+
+    def as_experts(self) -> Experts:
+        """The same as a layer of one expert, whose router says how much it counts."""
+        return Experts(
+            1, 1, self.width, normalise=False, scoring="sigmoid", module=self.module, router=""
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Experts:
     """Many gated networks, of which a router chooses a few for each token.
 
@@ -74,6 +97,7 @@ class Experts:
         names: what its ``gate_proj``, ``up_proj`` and ``down_proj`` are called.
         router: what its router is called.
         biases: whether the router and all projections have a bias.
+        shared: one more, that all tokens go through.
     """
 
     count: int
@@ -86,6 +110,7 @@ class Experts:
     names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
     router: str = "gate"
     biases: bool = False
+    shared: SharedExpert | None = None
 
 
 FeedForward: TypeAlias = Dense | Experts
@@ -196,17 +221,19 @@ class DecoderSpec:
     @property
     def intermediate_size(self) -> int:
         """Width of every layer's feed-forward part; 0 where layers differ."""
-        widths = {layer.feed_forward.width for layer in self.layers}
+        shared = [part for layer in range(self.num_layers) if (part := self.shared_expert(layer))]
+        widths = {part.width for part in (*(layer.feed_forward for layer in self.layers), *shared)}
         return widths.pop() if len(widths) == 1 else 0
 
     @property
     def experts(self) -> tuple[int, int]:
-        """Experts of a layer and how many a token goes to; 0 if layers differ or have none."""
-        parts = {
-            (part.count, part.top_k)
-            for layer in self.layers
-            if isinstance(part := layer.feed_forward, Experts)
-        }
+        """Experts of a layer and how many a token goes to; 0 if layers differ or have none.
+
+        A shared expert is a layer of one.
+        """
+        layers = [part for layer in self.layers if isinstance(part := layer.feed_forward, Experts)]
+        shared = [part.shared.as_experts() for part in layers if part.shared]
+        parts = {(part.count, part.top_k) for part in (*layers, *shared)}
         return parts.pop() if len(parts) == 1 else (0, 0)
 
     def rope_of(self, layer: int) -> Rope | None:
@@ -280,13 +307,38 @@ class DecoderSpec:
         path = f"{part.module}.{part.router}"
         return Projection("router", path, part.count, self.hidden_size, part.biases)
 
+    def shared_expert(self, layer: int) -> SharedExpert | None:
+        """The expert of a layer that all tokens go through; None without one."""
+        part = self.layers[layer].feed_forward
+        return part.shared if isinstance(part, Experts) else None
+
+    def shared_projections(self, layer: int) -> dict[str, Projection]:
+        """Gate, up and down projection of the shared expert of a layer; none without one."""
+        part, hidden = self.shared_expert(layer), self.hidden_size
+        if part is None:
+            return {}
+        shapes = {
+            "gate_proj": (part.width, hidden),
+            "up_proj": (part.width, hidden),
+            "down_proj": (hidden, part.width),
+        }
+        return {
+            name: Projection(name, f"{part.module}.{name}", *shape)
+            for name, shape in shapes.items()
+        }
+
+    def shared_gate(self, layer: int) -> Projection | None:
+        """What says how much the shared expert of a layer counts, never quantised."""
+        part = self.shared_expert(layer)
+        return Projection("shared_gate", part.gate, 1, self.hidden_size) if part else None
+
     def sub_norm(self, layer: int) -> str | None:
         """Path of the norm before a layer's down projection; None without one."""
         return self.mlp_sub_norm if isinstance(self.layers[layer].feed_forward, Dense) else None
 
     def projections(self, layer: int) -> list[Projection]:
-        """All projections of a layer but the router's."""
-        parts = [self.attention(), *self.feed_forward(layer)]
+        """All projections of a layer but those of routers."""
+        parts = [self.attention(), *self.feed_forward(layer), self.shared_projections(layer)]
         return [projection for part in parts for projection in part.values()]
 
     def norms(self, layer: int) -> dict[str, int]:
@@ -323,8 +375,8 @@ class DecoderSpec:
         }
         if self.sinks is not None:
             shapes[f"{prefix}.{self.sinks}"] = (self.num_heads,)
-        router = self.router(layer)
-        for linear in [*self.projections(layer), *([router] if router else [])]:
+        routers = filter(None, (self.router(layer), self.shared_gate(layer)))
+        for linear in [*self.projections(layer), *routers]:
             name = f"{prefix}.{linear.path}"
             shapes[f"{name}.weight"] = (linear.out_features, linear.in_features)
             if linear.bias:
