@@ -14,6 +14,7 @@ from edgerun.files.drafts import remove_abandoned
 from edgerun.files.folder import atomic_folder, check_target
 from edgerun.formats.base import PackedWeight
 from edgerun.model.text.tokenizer import Tokenizer
+from edgerun_export.architectures import Experts
 from edgerun_export.bundle_files import (
     MANIFEST_FILE,
     MODEL_FILE,
@@ -55,6 +56,7 @@ from edgerun_export.source.model import interpret
 from edgerun_export.target import protect, resumable
 from edgerun_export.verify.compare import check_all_read, damage, sample_ids, verify
 
+MANY_EXPERTS = 1024  # what other runtimes open a graph of in seconds
 STEPS = ("read", "calibrate", "weights", "files", "verify", "finish")
 Progress = Callable[[str, float], None]
 
@@ -207,10 +209,17 @@ class _Job:
         check_vocabulary(self._spec, self._tokenizer)
 
     def _warn_of_experts(self) -> None:
-        """Says so where the profile's operator for experts cannot do what is asked for."""
-        has_experts = any(self._spec.router(layer) for layer in range(self._spec.num_layers))
-        reason = obstacle(self._spec, self._recipe)
-        if has_experts and self._recipe.target.fuses_experts and reason:
+        """Says so where experts are written out that the profile would fuse, or very many."""
+        parts = (layer.feed_forward for layer in self._spec.layers)
+        count = sum(part.count for part in parts if isinstance(part, Experts))
+        fuses, reason = self._recipe.target.fuses_experts, obstacle(self._spec, self._recipe)
+        if count > MANY_EXPERTS and (reason or not fuses):
+            self._warnings.append(
+                f"{count} experts are written out one by one: edgerun opens such a graph in a "
+                "second, but onnxruntime takes most of a minute and OpenVINO many; run it in "
+                "edgerun, or for onnxruntime export int4 weights with --profile genai"
+            )
+        if count and fuses and reason:
             self._warnings.append(
                 "experts are written out one by one, as in the portable profile, since QMoE, "
                 f"onnxruntime's operator for all of a layer, cannot be used: {reason}"

@@ -16,11 +16,14 @@ from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
+from edgerun_export import pipeline
 from edgerun_export.graph.fused_experts import obstacle
+from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.recipe import make_recipe
 from edgerun_export.verify.bundle_weights import BundleWeights
 from edgerun_export.verify.compare import relative_error, run_onnx
 from edgerun_export.verify.numpy_model import forward
+from tests.support.bundles import GOLDEN
 from tests.support.peers import needs_complete_onnxruntime, onnxruntime_genai_tokens
 
 FUSED = [
@@ -121,6 +124,18 @@ def test_what_the_operator_cannot_compute_is_written_out_and_said(name, options,
     assert "QMoE" in warning and reason in warning
     assert "QMoE" not in operators(result.folder)
     assert "ScatterND" in operators(result.folder)
+
+
+@pytest.mark.parametrize(("profile", "warns"), [("portable", True), ("genai", False)])
+def test_very_many_experts_written_out_are_warned_of(profile, warns, monkeypatch, tmp_path):
+    options = ExportOptions(weights="int4", profile=profile)
+    monkeypatch.setattr(pipeline, "MANY_EXPERTS", 15)  # the model has 16
+    warnings = export(GOLDEN / "olmoe", tmp_path / "many", options).warnings
+    assert [each.split(":")[0] for each in warnings] == ["16 experts are written out one by one"][
+        : int(warns)
+    ]
+    monkeypatch.setattr(pipeline, "MANY_EXPERTS", 16)
+    assert not export(GOLDEN / "olmoe", tmp_path / "few", options).warnings
 
 
 def test_dense_models_are_not_warned_of(exported):
