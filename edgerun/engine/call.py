@@ -28,4 +28,6 @@ def batch_of(parts: list[Part]) -> tuple[Batch, list[int]]:
         positions += range(start, stop)
         slots += [sequence.lease.slot] * rows
     table = np.array((ids, positions, slots), np.int32)  # one array takes less time than three
-    return Batch(table[0], table[1], table[2], np.array(logit_rows, np.int32)), bounds
+    largest_only = all(sequence.takes_largest for sequence, _ in parts)
+    rows_ = np.array(logit_rows, np.int32)
+    return Batch(table[0], table[1], table[2], rows_, largest_only), bounds

@@ -120,6 +120,11 @@ class Sequence:
         return len(self.ids) - 1
 
     @property
+    def takes_largest(self) -> bool:
+        """Whether of a row's logits nothing but the largest is looked at."""
+        return self._chooser is not None and self._chooser.takes_largest
+
+    @property
     def finish_reason(self) -> FinishReason | None:
         """Why no id follows; None if one does, or if it was cancelled or failed."""
         return "memory" if self.is_starved else self._reason(len(self.ids))

@@ -22,12 +22,15 @@ class Batch:
             sequence are consecutive in the batch and in position.
         sequences: the cache sequence each row belongs to, int32 ``[rows]``.
         logit_rows: indices of the rows whose logits are wanted, int32 ``[n]``, increasing.
+        largest_only: of each row's logits nothing but the largest is looked at, the first of
+            several: the others may be anything below it.
     """
 
     ids: NDArray[np.int32]
     positions: NDArray[np.int32]
     sequences: NDArray[np.int32]
     logit_rows: NDArray[np.int32]
+    largest_only: bool = False
 
     @property
     def rows(self) -> int:
@@ -48,6 +51,7 @@ class Batch:
             self.positions[start:stop],
             self.sequences[start:stop],
             self.logit_rows[inside] - np.int32(start),
+            self.largest_only,
         )
 
     @classmethod
@@ -88,4 +92,5 @@ class Batch:
             logit_rows=np.concatenate(
                 [part.logit_rows + offset for part, offset in zip(parts, offsets, strict=True)]
             ).astype(np.int32),
+            largest_only=all(part.largest_only for part in parts),
         )

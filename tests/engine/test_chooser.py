@@ -304,3 +304,18 @@ def test_an_error_behind_a_draft_leaves_the_chooser_as_it_was() -> None:
     with pytest.raises(ChooserError, match="nan"):
         chooser.verify(rows, [chooser.draw(rows[0])])
     assert_same_state(chooser, Chooser(params, [1], VOCAB))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"temperature": 0}, True),
+        ({"temperature": 0, "top_k": 5, "top_p": 0.5}, True),
+        ({"temperature": 0, "repetition_penalty": 1.2}, False),
+        ({"temperature": 0, "logit_bias": {3: 1.0}}, False),
+        ({"temperature": 1.0}, False),
+    ],
+)
+def test_who_looks_at_nothing_but_the_largest_logit(options, expected):
+    chooser = Chooser(SamplingParams(**options), prompt=[1, 2], vocab_size=8)
+    assert chooser.takes_largest == expected

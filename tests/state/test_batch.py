@@ -1,5 +1,7 @@
 """The ragged batch."""
 
+from dataclasses import replace
+
 from edgerun.state import (
     Batch,
 )
@@ -13,3 +15,12 @@ def test_batches_join_with_their_logit_rows():
     assert joined.sequences.tolist() == [0, 0, 0, 2, 1, 1]
     assert joined.logit_rows.tolist() == [2, 3, 4, 5]
     assert Batch.of([1, 2], 0, 0, logits="none").logit_rows.size == 0
+
+
+def test_only_batches_that_all_ask_for_the_largest_logit_do_so_together():
+    plain = Batch.of([1, 2, 3], 0, 0)
+    largest = replace(plain, largest_only=True)
+    assert not plain.largest_only and largest.part(1, 3).largest_only
+    assert not plain.part(1, 3).largest_only
+    assert Batch.join([largest, largest]).largest_only
+    assert not Batch.join([largest, plain]).largest_only

@@ -80,6 +80,11 @@ class Chooser:
         """Of the next token: how many ids are before it."""
         return self._prompt_tokens + len(self._accepted)
 
+    @property
+    def takes_largest(self) -> bool:
+        """Whether it looks at nothing but the largest logit."""
+        return self._greedy and not self._filters
+
     def distribution(self, logits: NDArray[np.float32]) -> Distribution:
         """Returns the distribution from which ``draw`` draws."""
         if self._greedy:

@@ -145,6 +145,13 @@ class FpgaBackend(Backend):
             f"{session.commands} commands in {session.round_trips} round trips of the host, "
             f"{session.resets} resets"
         ]
+        tokens, rows = (int(count) for count in session.screened)
+        if tokens:
+            notes.insert(
+                0,
+                f"of the output head {rows / tokens:.1f} rows a token were multiplied exactly: "
+                "its screen excluded the others",
+            )
         if session.failure:
             notes.append(f"the device is not used any more: {session.failure}")
         cycles = cycles_report(session.device.name, session.device.kind.counted, self._tallies)

@@ -72,8 +72,13 @@ class DeviceMatrix:
         nbytes: of weights on the device.
     """
 
-    def __init__(self, weight: PackedWeight, overlay: Overlay) -> None:
+    def __init__(self, weight: PackedWeight, overlay: Overlay, largest: int = 0) -> None:
         """Packs the weight and writes it to the device.
+
+        Args:
+            weight: to multiply by.
+            overlay: the device.
+            largest: magnitude of its largest integer, if it is less than its format's.
 
         Raises:
             MemoryError: the device has no room for it.
@@ -83,7 +88,7 @@ class DeviceMatrix:
         one_scale = has_row_scales(weight)
         self.scales: F32 = weight.scales[:, :1] if one_scale else weight.scales
         self._ports = overlay.capabilities.ports
-        largest = largest_integer(weight)
+        largest = largest or largest_integer(weight)
         self.cut = cut_matrix(
             weight.shape, largest, k if one_scale else weight.block, overlay.capabilities
         )

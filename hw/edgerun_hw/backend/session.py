@@ -14,12 +14,14 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgerun.errors import BackendError
 from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
 from edgerun_hw.backend.matrix import DeviceMatrix, integers_of, stack
 from edgerun_hw.backend.products import Multiplier, Product, WrongResultError, quantise_activations
+from edgerun_hw.backend.screen import Screen, make_screen
 from edgerun_hw.devices.native.port import NativePort
 from edgerun_hw.devices.registry import Device
 from edgerun_hw.overlay.command import Capabilities
@@ -44,6 +46,8 @@ class Session:
         failure: why it is not used any more, or "".
         resets: how often it was reset after a failure.
         multiplier: runs products; for use inside ``attempt`` only.
+        screened: int64 ``[2]``, token rows whose output head was screened, and rows of it that were
+            multiplied exactly for them.
     """
 
     def __init__(self, device: Device) -> None:
@@ -60,6 +64,8 @@ class Session:
         self._overlay: Overlay | None = None
         self._multiplier: Multiplier | None = None
         self._matrices: dict[tuple[int, ...], tuple[list[PackedWeight], DeviceMatrix]] = {}
+        self._screens: dict[int, tuple[Screen, DeviceMatrix]] = {}
+        self.screened: NDArray[np.int64] = np.zeros(2, np.int64)
         self._users = 0
         self._counted: Counters | None = None
         self._commands = self._round_trips = 0
@@ -140,6 +146,25 @@ class Session:
             self._matrices[key] = list(weights), matrix
         return self._matrices[key][1]
 
+    def screen(self, weight: PackedWeight) -> tuple[Screen, DeviceMatrix] | None:
+        """A screen of a head, and its matrix on the device.
+
+        None if the device failed or has no room for it: the head is then multiplied whole.
+        """
+        if id(weight) not in self._screens:
+            screen = make_screen(weight)
+            try:
+                matrix = self.attempt(
+                    lambda: DeviceMatrix(screen.weight, self.overlay, screen.levels)
+                )
+            except MemoryError:
+                logger.info("the FPGA device '%s' has no room for a screen", self.device.name)
+                return None
+            if matrix is None:
+                return None
+            self._screens[id(weight)] = screen, matrix
+        return self._screens[id(weight)]
+
     def say_full(self) -> None:
         """Says once that the device has no room for more weights, or for activations."""
         if self._full:
@@ -178,8 +203,10 @@ class Session:
         self._commands, self._round_trips = self.commands, self.round_trips
         overlay, self._overlay = self._overlay, None
         multiplier, self._multiplier = self._multiplier, None
-        matrices = [matrix for _, matrix in self._matrices.values()]
+        placed = [*self._matrices.values(), *self._screens.values()]
+        matrices = [matrix for _, matrix in placed]
         self._matrices.clear()
+        self._screens.clear()
         if overlay is None:
             return
         try:

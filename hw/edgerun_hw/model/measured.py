@@ -14,13 +14,13 @@ from edgerun_hw.model.cycles import PYTHON_HOST_US, Assumptions, capabilities_of
 from edgerun_hw.model.profile import Profile
 from edgerun_hw.model.tokens import (
     ATTENTIONS,
-    HEAD_BLOCK,
     HEADS,
-    LARGEST,
+    SCREENED,
     SHAPES,
     ModelShape,
     Term,
     fabric_term,
+    head_term,
     token_terms,
     tokens_per_second,
 )
@@ -31,6 +31,8 @@ CONTEXTS = (128, 1024, 4096)
 # Bytes an element, and of the scale that each head and token has (edgerun/state/codecs).
 STORAGE = {"int8": (1, 4), "fp16": (2, 0)}
 HOSTS = ("native", "python")
+# A screened product, an error and a norm; rows that 99 of 100 states of the default model need.
+BOUND_BYTES, RESCORED_ROWS = 3 * 4, 64
 
 
 def kv_bytes(shape: ModelShape, context: int, storage: str) -> int:
@@ -66,9 +68,12 @@ def measured_terms(
         context: tokens attended to.
         head: weights of the output head, in ``HEADS``.
         storage: of keys and values, in ``STORAGE``.
-        host: in ``HOSTS``: native code, which edgerun has not yet, or today's Python.
+        host: in ``HOSTS``: native code (``--device board:host=native``), or Python through pynq,
+            which multiplies heads whole.
     """
     can = capabilities_of(geometry)
+    if host == "python" and head == SCREENED:
+        head = "int8"  # only native code screens
     body = _streaming(profile["body_gb_per_s"], clock_mhz)
     late = f"{profile['late_ports_least']:.0%} to {profile['late_ports_most']:.0%}"
     terms = [
@@ -78,10 +83,11 @@ def measured_terms(
         )
         for step, matrix in shape.steps().items()
     ]
-    output = shape.vocabulary, shape.hidden
     streaming = _streaming(profile["head_gb_per_s"], clock_mhz)
-    term = fabric_term(f"head ({head})", output, LARGEST[head], HEAD_BLOCK, can, streaming, 1)
+    term = head_term(shape, head, can, streaming)
     terms.append(_based(term, f"weights at {profile.quote('head_gb_per_s')}"))
+    if head == SCREENED:
+        terms.append(_rescoring(shape, profile))
     terms.append(_attention(shape, profile, context, storage))
     steps = shape.layers * len(shape.steps()) + 1
     terms.append(_each("launches", steps, profile, "launch_us"))
@@ -105,6 +111,23 @@ def _attention(shape: ModelShape, profile: Profile, context: int, storage: str) 
         0,
         nbytes,
         f"{macs / 1e6:.1f} M multiply-adds on the processor at {profile.quote(figure)}",
+    )
+
+
+def _rescoring(shape: ModelShape, profile: Profile) -> Term:
+    """What the processor does about a screen: a pass over all bounds, and some rows exactly.
+
+    Bounds are three numbers a row, read as fast as attention reads keys and values.
+    """
+    figure = "attention_int8_gmac_per_s"
+    nbytes = shape.vocabulary * BOUND_BYTES + RESCORED_ROWS * shape.hidden
+    return Term(
+        "bounds, exact rows",
+        nbytes / (profile[figure] * 1e9),
+        0,
+        nbytes,
+        f"{shape.vocabulary} times {BOUND_BYTES} bytes and {RESCORED_ROWS} rows, an assumption, at "
+        f"{profile.quote(figure)}",
     )
 
 

@@ -92,7 +92,9 @@ SHAPES: Mapping[str, ModelShape] = MappingProxyType(
     }
 )
 
-LARGEST = {"int8": 128, "int4": 8}  # magnitudes of a head's weights
+# Magnitudes of a head's weights; of a screened one, those of the screen (backend/screen.py).
+SCREENED = "int8, screened"
+LARGEST = {"int8": 128, "int4": 8, SCREENED: 13}
 HEADS = tuple(LARGEST)
 HEAD_BLOCK = 128
 ATTENTIONS = ("processor", "hidden")
@@ -143,8 +145,7 @@ def token_terms(
         fabric_term(step, matrix, 1, matrix[1], can, assumptions, shape.layers)
         for step, matrix in shape.steps().items()
     ]
-    output, largest = (shape.vocabulary, shape.hidden), LARGEST[head]
-    terms.append(fabric_term(f"head ({head})", output, largest, HEAD_BLOCK, can, assumptions, 1))
+    terms.append(head_term(shape, head, can, assumptions))
     cached = 2 * shape.layers * shape.kv_width * context
     rate = assumptions.attention_gb_per_s * 1e9
     basis = f"int8 keys and values of {context} tokens at {rate / 1e9:g} GB/s, assumed"
@@ -161,6 +162,13 @@ def token_terms(
     )
     terms.append(Term("processor", launches * assumptions.host_us * 1e-6, basis=host))
     return terms
+
+
+def head_term(shape: ModelShape, head: str, can: Capabilities, assumptions: Assumptions) -> Term:
+    """The output head, one of ``HEADS``: a command a block of scales; a screen has one scale."""
+    matrix = shape.vocabulary, shape.hidden
+    block = shape.hidden if head == SCREENED else HEAD_BLOCK
+    return fabric_term(f"head ({head})", matrix, LARGEST[head], block, can, assumptions, 1)
 
 
 def fabric_term(
@@ -289,12 +297,14 @@ __all__ = [
     "HEADS",
     "LABEL",
     "PYTHON_HOST_US",
+    "SCREENED",
     "SHAPES",
     "Assumptions",
     "ModelShape",
     "Term",
     "comparison",
     "fabric_term",
+    "head_term",
     "prefill_rates",
     "term_table",
     "token_terms",

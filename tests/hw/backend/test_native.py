@@ -239,6 +239,7 @@ def test_native_code_gives_up_a_device_that_does_nothing(native, monkeypatch):
     with pytest.raises(OverlayTimeoutError, match="no progress for [0-9]+ cycles"):
         executable._run(
             executable._workspace,
+            Batch.of([1], 0, 0),
             lambda: executable._program(
                 Batch.of([1], 0, 0), SequenceStore(SPEC, 64), {"x": np.ones((1, 32), np.float32)}
             ),

@@ -1,9 +1,13 @@
-"""Emits linear layers as instructions that multiply on the overlay."""
+"""Emits linear layers as instructions that multiply on the overlay.
+
+An output head with a screen is emitted twice: whole, and as its screen with what multiplies exactly
+what that cannot exclude. Words of the frame say which of them does something in a run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +17,11 @@ from edgerun.backends.cpu.buffers import Buffer as ProgramBuffer
 from edgerun.backends.cpu.emit.emitter import Emitter
 from edgerun.backends.cpu.emit.linear import EMITTER, emit_rounding
 from edgerun.graph.ir import Node
-from edgerun.kernels.run.instructions import Instruction, Loaded
+from edgerun.kernels.run.instructions import Code, Instruction, Loaded
+from edgerun.kernels.run.program import FRAME_WORDS
 from edgerun_hw.backend.native import multiply as code
-from edgerun_hw.backend.native.placement import Placed
+from edgerun_hw.backend.native import rescore
+from edgerun_hw.backend.native.placement import Placed, packed_weight
 from edgerun_hw.devices.native.exchange import Exchange
 from edgerun_hw.overlay.command import Capabilities, expected_cycles
 from edgerun_hw.overlay.driver import TIMEOUT_CYCLES
@@ -23,6 +29,24 @@ from edgerun_hw.overlay.packing import LookupMode
 from edgerun_hw.overlay.port import Buffer
 
 NO_OUTPUT = 0
+# Words of the frame: 1 if a head is to be multiplied whole, or by its screen.
+WHOLE_HEAD, SCREENED_HEAD = FRAME_WORDS - 1, FRAME_WORDS - 2
+
+
+@dataclass(frozen=True)
+class ScreenedHead:
+    """An output head that is emitted whole and as a screen.
+
+    Attributes:
+        frame: of the program.
+    """
+
+    frame: NDArray[np.int64]
+
+    def choose(self, any_logits: bool, largest_only: bool) -> None:
+        """Says for the next run which of the two is wanted, if any."""
+        self.frame[WHOLE_HEAD] = any_logits and not largest_only
+        self.frame[SCREENED_HEAD] = any_logits and largest_only
 
 
 @dataclass(frozen=True)
@@ -34,12 +58,16 @@ class Workspace:
         results: of as many commands as may be under way.
         state: int64 ``[STATE_WORDS]``: a request, and how the program went.
         exchange: how native code reaches the overlay; its buffers are ``x`` and ``results``.
+        screened: int64 ``[COUNT_WORDS]`` of ``rescore.py``.
+        heads: output heads of the program that have a screen.
     """
 
     x: Buffer
     results: tuple[Buffer, ...]
     state: NDArray[np.int64]
     exchange: Exchange
+    screened: NDArray[np.int64]
+    heads: list[ScreenedHead] = field(default_factory=list)
 
     def free(self) -> None:
         """Gives the device's memory back."""
@@ -62,12 +90,16 @@ def fabric_emitter(
         group = placed.get(node.outputs[0])
         if group is None:
             EMITTER.emit(binder, node, index)
-        elif group.nodes[0] is node:
+        elif group.nodes[0] is node and group.screen is None:
             _Emission(binder, group, workspace, capabilities).emit(index)
+        elif group.nodes[0] is node:
+            _emit_head(binder, group, workspace, capabilities)
 
     def rounding(binder: Binder, node: Node) -> Rounding | None:
         group = placed.get(node.outputs[0])
-        return EMITTER.rounding(binder, node) if group is None else _rounding(group)
+        if group is None:
+            return EMITTER.rounding(binder, node)
+        return None if group.screen else _rounding(group)  # a screened head reads two forms
 
     return Emitter(emit, EMITTER.supports, EMITTER.cost, rounding)
 
@@ -78,6 +110,88 @@ def _rounding(group: Placed) -> Rounding:
     if block:
         return Rounding("quantize_block", block, -(-K // block) * block)
     return Rounding("quantize_row", 0, K)
+
+
+def _emit_head(
+    binder: Binder, group: Placed, workspace: Workspace, capabilities: Capabilities
+) -> None:
+    """Emits a head whole and as a screen, both into the same logits."""
+    assert group.screen is not None
+    screen, matrix = group.screen
+    node = group.nodes[0]
+    out = binder.new(node.outputs[0], screen.weight.shape[0], binder.counted_by[node.inputs[0]])
+    whole = _Emission(binder, group, workspace, capabilities)
+    exact = whole.product(_words(out), {out.key}, WHOLE_HEAD)
+    products = binder.pool.take(out.width)
+    by_screen = _Emission(binder, Placed(group.nodes, matrix, 0), workspace, capabilities)
+    rounded = by_screen.product(_words(products), {products.key}, SCREENED_HEAD)
+    weight = packed_weight(binder.graph, node)
+    workspace.heads.append(ScreenedHead(binder.frame))
+    w_codes, w_scales = (np.ascontiguousarray(part) for part in (weight.codes, weight.scales))
+    count = binder.count(binder.counted_by[node.inputs[0]])
+    words = {
+        rescore.STATE: workspace.state.ctypes.data,
+        rescore.ROWS: count.ctypes.data,
+        rescore.N: out.width,
+        rescore.K: weight.shape[1],
+        rescore.BLOCK: weight.block,
+        rescore.CODES: exact.codes.array.ctypes.data,
+        rescore.CODES_STRIDE: exact.codes.stride,
+        rescore.X_SCALES: _scales(exact).array.ctypes.data,
+        rescore.X_BLOCKS: exact.blocks,
+        rescore.SCREEN_CODES: rounded.codes.array.ctypes.data,
+        rescore.SCREEN_STRIDE: rounded.codes.stride,
+        rescore.SCREEN_SCALES: _scales(rounded).array.ctypes.data,
+        rescore.SCREENED: products.array.ctypes.data,
+        rescore.SCREENED_STRIDE: products.stride,
+        rescore.WEIGHTS: w_codes.ctypes.data,
+        rescore.WEIGHTS_STRIDE: w_codes[0].nbytes,
+        rescore.W_SCALES: w_scales.ctypes.data,
+        rescore.W_BLOCKS: w_scales.shape[1],
+        rescore.ERRORS: screen.errors.ctypes.data,
+        rescore.NORMS: screen.norms.ctypes.data,
+        rescore.OUT: out.array.ctypes.data,
+        rescore.OUT_STRIDE: out.stride,
+        rescore.COUNTS: workspace.screened.ctypes.data,
+    }
+    arguments = np.array([words[place] for place in range(rescore.ARGUMENT_WORDS)], np.int64)
+    binder.keep += [screen, w_codes, w_scales]
+    reads = exact.keys() | rounded.keys() | {products.key}
+    _append(binder, rescore.rescore, arguments, SCREENED_HEAD, reads, {out.key}, node.name)
+    binder.pool.give(products)
+
+
+def _words(out: ProgramBuffer) -> NDArray[np.int64]:
+    """An output that is all of a matrix, with nothing added."""
+    words = np.zeros((1, code.OUTPUT_WORDS), np.int64)
+    words[0, code.O_ROWS] = out.width
+    words[0, code.O_OUT], words[0, code.O_STRIDE] = out.array.ctypes.data, out.stride
+    return words
+
+
+def _append(
+    binder: Binder,
+    function: Code,
+    arguments: NDArray[np.int64],
+    size: int,
+    reads: set[str],
+    writes: set[str],
+    label: str,
+) -> None:
+    """Appends an instruction for one thread, which does nothing if a word of the frame is 0."""
+    binder.instructions.append(
+        Instruction(
+            code=Loaded(function.address),
+            arguments=arguments,
+            fields=tuple(map(str, range(len(arguments)))),
+            size=size,
+            times=1,
+            divide=1,
+            reads=frozenset(reads),
+            writes=frozenset(writes),
+            label=label,
+        )
+    )
 
 
 class _Emission:
@@ -93,30 +207,31 @@ class _Emission:
 
     def emit(self, index: int) -> None:
         """Emits the rounding, unless it is there already, and the product."""
-        binder, group = self._binder, self._group
-        first = group.nodes[0]
+        first = self._group.nodes[0]
+        counted_by = self._binder.counted_by[first.inputs[0]]
+        emit_rounding(self._binder, first.inputs[0], _rounding(self._group), first)
+        outputs = np.array([self._output(node, index) for node in self._group.nodes], np.int64)
+        outputs[:, code.O_FIRST] = np.cumsum([0, *outputs[:-1, code.O_ROWS]])
+        self.product(outputs, self._writes, ANY_LOGITS if counted_by == LOGIT_ROWS else ONE)
+
+    def product(self, outputs: NDArray[np.int64], writes: set[str], size: int) -> Rounded:
+        """Emits the rounding, unless it is there already, and the product into given outputs.
+
+        Args:
+            outputs: int64 ``[count, OUTPUT_WORDS]``.
+            writes: keys of their buffers.
+            size: word of the frame that is 0 if nothing is to be multiplied.
+
+        Returns:
+            The activations as the overlay reads them.
+        """
+        binder, first = self._binder, self._group.nodes[0]
         source = first.inputs[0]
-        counted_by = binder.counted_by[source]
-        rounded = emit_rounding(binder, source, _rounding(group), first)
-        self._reads |= rounded.keys()
-        outputs = np.array([self._output(node, index) for node in group.nodes], np.int64)
-        starts = np.cumsum([0, *outputs[:-1, code.O_ROWS]])
-        outputs[:, code.O_FIRST] = starts
-        arguments = self._arguments(rounded, outputs, binder.count(counted_by))
-        size = ANY_LOGITS if counted_by == LOGIT_ROWS else ONE
-        binder.instructions.append(
-            Instruction(
-                code=Loaded(code.multiply.address),
-                arguments=arguments,
-                fields=tuple(map(str, range(len(arguments)))),
-                size=size,
-                times=1,
-                divide=1,
-                reads=frozenset(self._reads),
-                writes=frozenset({*self._writes, "overlay"}),
-                label=first.name,
-            )
-        )
+        rounded = emit_rounding(binder, source, _rounding(self._group), first)
+        arguments = self._arguments(rounded, outputs, binder.count(binder.counted_by[source]))
+        reads = self._reads | rounded.keys()
+        _append(binder, code.multiply, arguments, size, reads, {*writes, "overlay"}, first.name)
+        return rounded
 
     def _output(self, node: Node, index: int) -> list[int]:
         """Words of an output; a residual that ends here is added to in place."""

@@ -8,10 +8,13 @@ from typing import Any
 
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
-from edgerun_hw.backend.matrix import DeviceMatrix, stack_key
+from edgerun_hw.backend.matrix import DeviceMatrix, has_row_scales, stack_key
+from edgerun_hw.backend.screen import Screen
 from edgerun_hw.backend.session import Session
 
 ROUNDED = ("int8_row", "int8_block")
+# A head worth a screen: with half of the codes a weight, and more rows than a command has.
+HEAD_BITS, HEAD_ROWS = 8, 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,11 +25,13 @@ class Placed:
         nodes: in the order of the matrix's rows.
         matrix: on the device.
         block: weights of a row that share a scale of the activations; 0 for all of them.
+        screen: of an output head, and its matrix, where there is one.
     """
 
     nodes: tuple[Node, ...]
     matrix: DeviceMatrix
     block: int
+    screen: tuple[Screen, DeviceMatrix] | None = None
 
 
 def place(segment: Graph, session: Session) -> dict[str, Placed]:
@@ -42,7 +47,8 @@ def place(segment: Graph, session: Session) -> dict[str, Placed]:
         if matrix is None:
             continue
         by_block = nodes[0].attrs["activations"] == "int8_block"
-        group = Placed(tuple(nodes), matrix, weights[0].block if by_block else 0)
+        screen = session.screen(weights[0]) if _is_head(segment, nodes) else None
+        group = Placed(tuple(nodes), matrix, weights[0].block if by_block else 0, screen)
         placed.update({node.outputs[0]: group for node in nodes})
     return placed
 
@@ -57,6 +63,20 @@ def _groups(segment: Graph) -> Iterator[list[Node]]:
         kind = (node.inputs[0], node.attrs["activations"], stack_key(packed_weight(segment, node)))
         together.setdefault((kind, node.outputs[0] if residual else ""), []).append(node)
     yield from together.values()
+
+
+def _is_head(segment: Graph, nodes: list[Node]) -> bool:
+    """Whether layers are a head of many int8 rows with a scale a block, and nothing added."""
+    node, weight = nodes[0], packed_weight(segment, nodes[0])
+    return (
+        len(nodes) == 1
+        and node.outputs[0] in segment.outputs
+        and not any(node.inputs[2:])
+        and node.attrs["activations"] == "int8_block"
+        and weight.bits == HEAD_BITS
+        and weight.shape[0] >= HEAD_ROWS
+        and not has_row_scales(weight)
+    )
 
 
 def is_packed(segment: Graph, node: Node) -> bool:

@@ -67,10 +67,10 @@ class ProgramExecutable(DeviceExecutable):
         if program is None or workspace is None:
             return None
         return self._session.attempt(
-            lambda: self._run(workspace, lambda: program(batch, cache, values))
+            lambda: self._run(workspace, batch, lambda: program(batch, cache, values))
         )
 
-    def _run(self, workspace: Workspace, program: Callable[[], Values]) -> Values:
+    def _run(self, workspace: Workspace, batch: Batch, program: Callable[[], Values]) -> Values:
         """Runs the program once.
 
         Raises:
@@ -81,6 +81,8 @@ class ProgramExecutable(DeviceExecutable):
         driver, state = native[0], workspace.state
         state[:] = 0
         state[code.S_SUBMITTED] = driver.hand_out()
+        for head in workspace.heads:
+            head.choose(len(batch.logit_rows) > 0, batch.largest_only)
         outputs = program()
         _raise_failure(driver, workspace)
         self._session.count(int(state[code.S_COMMANDS]))
@@ -135,4 +137,5 @@ def _workspace(session: Session, segment: Graph) -> Workspace:
             buffer.free()
         raise
     state = np.zeros(code.STATE_WORDS, np.int64)
-    return Workspace(buffers[0], tuple(buffers[1:]), state, port.exchange(buffers))
+    exchange = port.exchange(buffers)
+    return Workspace(buffers[0], tuple(buffers[1:]), state, exchange, session.screened)
