@@ -40,11 +40,7 @@ TINY = [
     ("qwen3_moe", {"weights": "int8"}),
     ("gpt_oss", {"weights": "int4"}),
     ("smollm3", {"weights": "int4"}),
-    ("olmo2", {"weights": "int8"}),
-    ("granite", {"weights": "int4"}),
-    ("granitemoehybrid", {"weights": "int8"}),
     ("phi3", {"weights": "int4"}),
-    ("ministral3", {"weights": "int8"}),
     ("gemma3_text", {"weights": "int4"}),
 ]
 # Every mixture in every format takes minutes: those above stand for them as a rule.
@@ -54,7 +50,15 @@ MIXTURES = [
     for weights in ("ternary", "int4", "int8")
     if (name, {"weights": weights}) not in TINY
 ]
-CASES = [*TINY, *MIXTURES]
+# Of families whose graph has no form of its own, those above stand for the others.
+FAMILIES = [
+    pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
+    for name in ("smollm3", "olmo2", "granite", "granitemoehybrid", "phi3", "ministral3")
+    + ("gemma3_text",)
+    for weights in ("ternary", "int4", "int8")
+    if (name, {"weights": weights}) not in TINY
+]
+CASES = [*TINY, *MIXTURES, *FAMILIES]
 FEW_BITS = [case for case in TINY if case[1]["weights"] in ("int2", "int4")]
 # What OpenVINO computes in by default is bfloat16 with rounded activations.
 EXACT_OPENVINO = {
