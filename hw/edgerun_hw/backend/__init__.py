@@ -105,7 +105,8 @@ class FpgaBackend(Backend):
         weight = graph.constants[node.inputs[1]]
         assert isinstance(weight, PackedWeight)
         capabilities = self._opened().capabilities or NOMINAL
-        block = weight.shape[1] if has_row_scales(weight) else weight.block
+        by_row = node.attrs["activations"] == "int8_row" and has_row_scales(weight)
+        block = weight.shape[1] if by_row else weight.block
         largest = 1 << (weight.bits - 1) if weight.bits > 2 else 1
         cut = cut_matrix(weight.shape, largest, block, capabilities)
         return matrix_seconds(cut, capabilities, shape.rows, self._assumptions)

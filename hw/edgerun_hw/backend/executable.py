@@ -82,7 +82,8 @@ class FabricExecutable(DeviceExecutable):
         self._fits = True
         for wave in self._waves:
             for group in wave:
-                group.matrix = session.matrix(group.weights)
+                by_block = group.quantisation[1] == "int8_block"
+                group.matrix = session.matrix(group.weights, by_block)
                 self._fits &= group.matrix is not None
 
     def _on_device(self, batch: Batch, cache: SequenceStore, values: Values) -> Values | None:

@@ -72,12 +72,15 @@ class DeviceMatrix:
         nbytes: of weights on the device.
     """
 
-    def __init__(self, weight: PackedWeight, overlay: Overlay, largest: int = 0) -> None:
+    def __init__(
+        self, weight: PackedWeight, overlay: Overlay, *, by_block: bool = False, largest: int = 0
+    ) -> None:
         """Packs the weight and writes it to the device.
 
         Args:
             weight: to multiply by.
             overlay: the device.
+            by_block: the activations have a scale for each of its blocks.
             largest: magnitude of its largest integer, if it is less than its format's.
 
         Raises:
@@ -85,7 +88,7 @@ class DeviceMatrix:
             OverlayError: the device failed.
         """
         n, k = weight.shape
-        one_scale = has_row_scales(weight)
+        one_scale = has_row_scales(weight) and not by_block
         self.scales: F32 = weight.scales[:, :1] if one_scale else weight.scales
         self._ports = overlay.capabilities.ports
         largest = largest or largest_integer(weight)
@@ -172,12 +175,11 @@ class DeviceMatrix:
         return pieces
 
 
-def device_bytes(weight: PackedWeight, can: Capabilities) -> int:
+def device_bytes(weight: PackedWeight, can: Capabilities, by_block: bool = False) -> int:
     """Bytes that ``DeviceMatrix`` would take of the device's memory, without writing any."""
     n, k = weight.shape
-    cut = cut_matrix(
-        (n, k), largest_integer(weight), k if has_row_scales(weight) else weight.block, can
-    )
+    one_scale = has_row_scales(weight) and not by_block
+    cut = cut_matrix((n, k), largest_integer(weight), k if one_scale else weight.block, can)
     spans = [cut.columns(block) for block in range(cut.blocks)]
     tiles = [cut.mode.tiles(stop - start) for start, stop in spans]
     total = 0

@@ -16,12 +16,12 @@ STEP_MIB = 64
 def contiguous_bytes(graph: Graph, can: Capabilities) -> int:
     """Bytes that the packed weights of a graph's linear layers take on the device; each once."""
     weights = {
-        id(weight): weight
+        id(weight): (weight, node.attrs["activations"] == "int8_block")
         for node in graph.nodes
         if node.op == "linear"
         and isinstance(weight := graph.constants.get(node.inputs[1]), PackedWeight)
     }
-    return sum(device_bytes(weight, can) for weight in weights.values())
+    return sum(device_bytes(weight, can, by_block) for weight, by_block in weights.values())
 
 
 def cma_mib(graph: Graph, can: Capabilities) -> int:

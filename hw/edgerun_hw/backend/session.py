@@ -129,15 +129,21 @@ class Session:
                 self._cut_off = False
         return None
 
-    def matrix(self, weights: Sequence[PackedWeight]) -> DeviceMatrix | None:
+    def matrix(self, weights: Sequence[PackedWeight], by_block: bool) -> DeviceMatrix | None:
         """Weights on the device, as one matrix of all their rows.
 
         None if the device failed or has no room for them.
+
+        Args:
+            weights: with what must be alike in common, see ``stack_key``.
+            by_block: their activations have a scale for each block.
         """
-        key = tuple(id(weight) for weight in weights)
+        key = by_block, *(id(weight) for weight in weights)
         if key not in self._matrices:
             try:
-                matrix = self.attempt(lambda: DeviceMatrix(stack(weights), self.overlay))
+                matrix = self.attempt(
+                    lambda: DeviceMatrix(stack(weights), self.overlay, by_block=by_block)
+                )
             except MemoryError:
                 self.say_full()
                 return None
@@ -155,7 +161,7 @@ class Session:
             screen = make_screen(weight)
             try:
                 matrix = self.attempt(
-                    lambda: DeviceMatrix(screen.weight, self.overlay, screen.levels)
+                    lambda: DeviceMatrix(screen.weight, self.overlay, largest=screen.levels)
                 )
             except MemoryError:
                 logger.info("the FPGA device '%s' has no room for a screen", self.device.name)

@@ -129,6 +129,23 @@ def test_a_layer_with_bias_and_residual_agrees_with_its_definition(name, activat
     cpu.close()
 
 
+@pytest.mark.parametrize("rows", [1, 5])
+def test_blocks_of_activations_are_scaled_each_by_its_own(rows):
+    """Even where all blocks of a weight's rows have the same scale."""
+    rng = np.random.default_rng(6)
+    weight = random_weight(rng, "ternary", (40, 96), 32, row_scales=True)
+    graph, _ = linear(weight, "int8_block")
+    values = {"x": normal(rng, rows, 96) * np.repeat(np.float32([1, 20, 400]), 32)}
+    batch, cache = Batch.of(list(range(rows)), 0, 0), SequenceStore(SPEC, 64)
+    found = []
+    for backend in (fpga("fake:tiny-prefill"), make_backend("cpu")):
+        executable = backend.compile(graph, Shape.of(rows), CompileOptions(SPEC))
+        found.append(executable(batch, cache, values)["y"].copy())
+        executable.close()
+        backend.close()
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-3)
+
+
 def test_layers_that_read_one_another_run_in_turn():
     rng = np.random.default_rng(4)
     weights = {f"w{i}": random_weight(rng, "ternary", (64, 64), 64) for i in range(3)}

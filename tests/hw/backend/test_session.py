@@ -50,7 +50,7 @@ def test_a_device_without_memory_leaves_everything_to_the_cpu(nbytes, monkeypatc
     device = FakeDevice(PRESETS["decode-300"], memory_bytes=nbytes)
     session = opened(monkeypatch, device)
     weight = random_weight(np.random.default_rng(1), "ternary", (4000, 640), 640)
-    assert session.matrix([weight]) is None
+    assert session.matrix([weight], False) is None
     assert ["is full after 0.0 MB" in record.message for record in caplog.records] == [True]
     session._multiplier.free()
     assert device.allocated_bytes == 0
@@ -59,7 +59,7 @@ def test_a_device_without_memory_leaves_everything_to_the_cpu(nbytes, monkeypatc
 def test_what_was_cut_off_is_dropped_before_the_next_work(monkeypatch):
     device = FakeDevice(PRESETS["tiny"])
     session = opened(monkeypatch, device)
-    wanted = product(session.matrix([WEIGHT]))
+    wanted = product(session.matrix([WEIGHT], False))
     session.attempt(lambda: session.multiplier.multiply([wanted]))
     overlay, again = session.overlay, product(wanted.matrix)
     for name in ("wait", "submit"):
@@ -77,7 +77,7 @@ def test_what_was_cut_off_is_dropped_before_the_next_work(monkeypatch):
 def test_counters_are_right_after_a_reset_that_leaves_no_room_for_the_test(monkeypatch):
     device = FakeDevice(PRESETS["tiny"])
     session = opened(monkeypatch, device)
-    wanted = product(session.matrix([WEIGHT]))
+    wanted = product(session.matrix([WEIGHT], False))
     session.attempt(lambda: session.multiplier.multiply([wanted]))
     monkeypatch.setattr(device, "_free", [])
     device.faults.wedged = [device._accepted]
@@ -92,7 +92,9 @@ def test_a_matrix_that_the_device_fails_to_take_is_not_left_there_in_part(monkey
     session = opened(monkeypatch, device)
     before = device.allocated_bytes
     monkeypatch.setattr(device, "allocate", failing(device.allocate, OverlayError))
-    matrix = session.matrix([random_weight(np.random.default_rng(7), "ternary", (1600, 64), 64)])
+    matrix = session.matrix(
+        [random_weight(np.random.default_rng(7), "ternary", (1600, 64), 64)], False
+    )
     assert session.resets == 1
     assert device.allocated_bytes == before + sum(
         -(-buffer.array.nbytes // 4096) * 4096 for buffer in matrix._buffers
@@ -102,7 +104,7 @@ def test_a_matrix_that_the_device_fails_to_take_is_not_left_there_in_part(monkey
 def test_closing_drops_what_is_under_way_and_frees_memory_that_programs_hold(monkeypatch):
     device = FakeDevice(PRESETS["tiny"])
     session = opened(monkeypatch, device)
-    wanted = product(session.matrix([WEIGHT]))
+    wanted = product(session.matrix([WEIGHT], False))
     monkeypatch.setattr(session.overlay, "wait", failing(session.overlay.wait, KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         session.attempt(lambda: session.multiplier.multiply([wanted]))

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
-from edgerun_hw.backend.matrix import DeviceMatrix, has_row_scales, stack_key
+from edgerun_hw.backend.matrix import DeviceMatrix, stack_key
 from edgerun_hw.backend.screen import Screen
 from edgerun_hw.backend.session import Session
 
@@ -43,10 +43,10 @@ def place(segment: Graph, session: Session) -> dict[str, Placed]:
     placed: dict[str, Placed] = {}
     for nodes in _groups(segment):
         weights = [packed_weight(segment, node) for node in nodes]
-        matrix = session.matrix(weights)
+        by_block = nodes[0].attrs["activations"] == "int8_block"
+        matrix = session.matrix(weights, by_block)
         if matrix is None:
             continue
-        by_block = nodes[0].attrs["activations"] == "int8_block"
         screen = session.screen(weights[0]) if _is_head(segment, nodes) else None
         group = Placed(tuple(nodes), matrix, weights[0].block if by_block else 0, screen)
         placed.update({node.outputs[0]: group for node in nodes})
@@ -75,7 +75,6 @@ def _is_head(segment: Graph, nodes: list[Node]) -> bool:
         and node.attrs["activations"] == "int8_block"
         and weight.bits == HEAD_BITS
         and weight.shape[0] >= HEAD_ROWS
-        and not has_row_scales(weight)
     )
 
 
