@@ -8,8 +8,9 @@ Each layer has a cache of its own, with room for a share of its experts, empty a
 the experts of one token after the other, as in decoding, the tokens of a prompt too. A figure is
 the share of these experts that are there, over all layers. ``belady`` knows the future: no policy
 has more. Without files, traces are made up with each of the exponents and each of the
-probabilities of reuse (``synthetic_trace.py``). Several files must be of one model; their
-tokens follow each other, and caches begin anew with each file.
+probabilities of reuse (``synthetic_trace.py``). Several files must be of one model, and caches
+begin anew with each. Of several there is also ``tuned``: LRFU with the decay that had most hits on
+one half of the files, counted on the other.
 """
 
 from __future__ import annotations
@@ -18,19 +19,24 @@ import argparse
 import itertools
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from edgerun.errors import EdgerunError, InputError
 from edgerun.offload.belady import Belady
 from edgerun.offload.cache import Step
+from edgerun.offload.policies.lrfu import LeastRecentlyFrequentlyUsed as Tunable
 from edgerun.offload.policies.registry import policies
 from edgerun.offload.replay import count_hits, steps_of
 from edgerun.offload.trace_file import Trace, read_trace
 from tools.bench.synthetic_trace import Synthetic
 
-YARDSTICK = "belady"
+TUNED, YARDSTICK = "tuned", "belady"
+DECAYS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)  # of uses, by the token: what is tuned
+LISTED = 3  # files whose names a table has room for
+Replayed: TypeAlias = list[list[Step]]  # the layers of a trace
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,9 @@ def replayed(options: argparse.Namespace) -> Iterator[tuple[str, list[Trace]]]:
     if options.traces:
         first = read_trace(options.traces[0])
         others = [read_trace(path, first.model) for path in options.traces[1:]]
-        yield ", ".join(path.name for path in options.traces), [first, *others]
+        names = [path.name for path in options.traces]
+        listed = ", ".join(names) if len(names) <= LISTED else f"{names[0]} to {names[-1]}"
+        yield listed, [first, *others]
         return
     sizes = {name: getattr(options, name) for name in ("tokens", "layers", "experts", "top_k")}
     for zipf, reuse in itertools.product(options.zipf, options.reuse):
@@ -112,20 +120,37 @@ def row(name: str, traces: list[Trace], share: float) -> Row:
             f"a share of {share:g} is room for {slots} of {traces[0].experts} experts; expected "
             f"a share up to 1 with room for {traces[0].top_k}, which a token needs at once"
         )
-    layers = [steps_of(trace, place) for trace in traces for place in range(len(trace.layers))]
+    replays = [[steps_of(trace, place) for place in range(len(trace.layers))] for trace in traces]
     tokens = sum(trace.tokens for trace in traces)
-    return Row(name, share, slots, tokens, rates(layers, slots))
+    return Row(name, share, slots, tokens, rates(replays, slots))
 
 
-def rates(layers: Iterable[list[Step]], slots: int) -> dict[str, float]:
+def rates(traces: list[Replayed], slots: int) -> dict[str, float]:
     """Hits per use of each policy, and of the yardstick, which comes last."""
-    uses, hits = 0, dict.fromkeys([*policies(), YARDSTICK], 0)
-    for steps in layers:
-        uses += sum(len(step.experts) for step in steps)
-        for name, policy in policies().items():
-            hits[name] += count_hits(steps, slots, policy())
-        hits[YARDSTICK] += count_hits(steps, slots, Belady(steps))
+    layers = [steps for trace in traces for steps in trace]
+    uses = sum(len(step.experts) for steps in layers for step in steps)
+    hits = {
+        name: sum(count_hits(steps, slots, policy()) for steps in layers)
+        for name, policy in policies().items()
+    }
+    if len(traces) > 1:
+        hits[TUNED] = tuned_hits(traces, slots)
+    hits[YARDSTICK] = sum(count_hits(steps, slots, Belady(steps)) for steps in layers)
     return {name: count / uses for name, count in hits.items()}
+
+
+def tuned_hits(traces: list[Replayed], slots: int) -> int:
+    """Hits on each half of the traces with the decay that is best on the other."""
+    halves = traces[::2], traces[1::2]
+    hits = {
+        decay: [
+            sum(count_hits(steps, slots, Tunable(decay)) for trace in half for steps in trace)
+            for half in halves
+        ]
+        for decay in DECAYS
+    }
+    first, second = (max(DECAYS, key=lambda decay, half=half: hits[decay][half]) for half in (1, 0))
+    return hits[first][0] + hits[second][1]
 
 
 def table(rows: list[Row]) -> Iterator[str]:

@@ -85,10 +85,11 @@ def test_some_faults_end_a_reply_and_nothing_else() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", ["olmoe", "mixtral", "qwen3_moe"])
-def test_no_fault_ends_more_than_a_reply(name: str) -> None:
-    weights = {"olmoe": "int4", "mixtral": "int8", "qwen3_moe": "ternary"}
-    check_faults(bundle_of(name, weights=weights[name]), 1)
+@pytest.mark.parametrize(
+    ("name", "weights"), [("olmoe", "int4"), ("mixtral", "int8"), ("gpt_oss", "int4")]
+)
+def test_no_fault_ends_more_than_a_reply(name: str, weights: str) -> None:
+    check_faults(bundle_of(name, weights=weights), 1)
 
 
 def test_a_process_that_hangs_or_dies_is_said(
