@@ -295,18 +295,3 @@ def test_a_failure_gives_the_lock_back(this_board) -> None:
     with pytest.raises(InputError, match="dma_coherent"):
         find_device("board:host=native").open()
     lock.BoardLock().release()
-
-
-@pytest.mark.fpga
-def test_tokens_of_a_deployed_package_on_the_rtl_are_the_cpus(this_board) -> None:
-    """From the package to the token: deployment, device files, registers and memory of the RTL."""
-    simulator = Simulator(PRESETS["prefill-1500"], memory=None)
-    this_board(simulator)
-    with load(backend="cpu") as llm:
-        expected = llm.generate("Once upon a time", max_tokens=3, temperature=0.0).ids
-    with load(backend="fpga", device="board:host=native") as llm:
-        ids = llm.generate("Once upon a time", max_tokens=3, temperature=0.0).ids
-        assert simulator.violations() == []
-        (report,) = llm.reports()
-    assert ids == expected
-    assert not any("not used any more" in note for note in report.notes)
