@@ -21,7 +21,7 @@ from edgerun_hw.overlay.command import Capabilities, Command
 from edgerun_hw.overlay.port import Counters
 from edgerun_hw.overlay.register_map import MAX_PORTS
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_MESSAGE_BYTES = 1 << 16
 MAX_COMMANDS = 256
 MAX_TEXT_BYTES = 4096
@@ -154,7 +154,7 @@ class Welcome(Message):
     """The first reply."""
 
     KIND = 66
-    LAYOUT = "IIII???I"
+    LAYOUT = "IIII???II"
     capabilities: Capabilities
 
     def body(self) -> bytes:
@@ -173,7 +173,7 @@ class Counted(Message):
         return struct.pack("<" + self.LAYOUT, *vars(self.counters).values())
 
 
-_COMMAND = struct.Struct(f"<QQQ??IIII{MAX_PORTS}Q")
+_COMMAND = struct.Struct(f"<QQQ??IIIIII{MAX_PORTS}Q")
 
 
 @dataclass(frozen=True)
@@ -201,6 +201,8 @@ def _pack_command(command: Command) -> bytes:
         command.row_beats,
         command.tiles,
         command.columns,
+        command.kv_heads,
+        command.head_units,
         len(command.weights),
         *command.weights,
         *[0] * spare,
@@ -208,7 +210,8 @@ def _pack_command(command: Command) -> bytes:
 
 
 def _unpack_command(body: bytes) -> Command:
-    x, y, scales, scaled, multiples, beats, tiles, columns, ports, *weights = _COMMAND.unpack(body)
+    x, y, scales, scaled, multiples, *counts = _COMMAND.unpack(body)
+    beats, tiles, columns, kv_heads, head_units, ports, *weights = counts
     if not 1 <= ports <= MAX_PORTS:
         raise ProtocolError(f"a command has {ports} weight addresses")
     return Command(
@@ -220,6 +223,8 @@ def _unpack_command(body: bytes) -> Command:
         columns=columns,
         multiples=multiples,
         scales=scales if scaled else None,
+        kv_heads=kv_heads,
+        head_units=head_units,
     )
 
 

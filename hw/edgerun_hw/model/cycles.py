@@ -174,4 +174,5 @@ def capabilities_of(geometry: Geometry) -> Capabilities:
         ternary=True,
         multiples=True,
         addr_bits=geometry.addr_bits,
+        attention=geometry.attention,
     )

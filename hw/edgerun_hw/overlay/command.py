@@ -33,6 +33,7 @@ class Capabilities:
         ternary: ternary mode is there.
         multiples: multiples mode is there.
         addr_bits: bits of a device address.
+        attention: queries of an attention command; 0: the overlay cannot attend.
     """
 
     ports: int
@@ -43,6 +44,7 @@ class Capabilities:
     ternary: bool
     multiples: bool
     addr_bits: int
+    attention: int = 0
 
     @property
     def rows_per_beat(self) -> int:
@@ -57,7 +59,7 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Command:
-    """One matrix multiplication. Addresses are the device's, multiples of 16.
+    """One matrix multiplication, or attention. Addresses are the device's, multiples of 16.
 
     Attributes:
         x: address of the activations, int8 [tiles][columns][16].
@@ -68,6 +70,10 @@ class Command:
         columns: activation columns.
         multiples: False for ternary mode.
         scales: address of float32 [row_beats * rows_per_beat], or None for int32 results.
+        kv_heads: of attention, whose operands ``attention_layout.py`` describes: ``x`` are the
+            queries, as many as ``columns``, ``weights`` the keys and values, ``row_beats`` the
+            beats of a pair of blocks and ``tiles`` the pairs; 0 for a matrix.
+        head_units: of attention: elements of a head over 16.
     """
 
     x: int
@@ -78,10 +84,16 @@ class Command:
     columns: int = 1
     multiples: bool = False
     scales: int | None = None
+    kv_heads: int = 0
+    head_units: int = 0
 
     @property
     def mode_word(self) -> int:
         """The value of CMD_MODE."""
+        if self.kv_heads:
+            heads = self.kv_heads << regs.CMD_MODE_KV_HEADS.lsb
+            units = self.head_units << regs.CMD_MODE_HEAD_UNITS.lsb
+            return regs.CMD_MODE_ATTENTION.mask | heads | units
         scaled = self.scales is not None
         multiples = self.multiples << regs.CMD_MODE_MULTIPLES.lsb
         return multiples | scaled << regs.CMD_MODE_SCALE.lsb
@@ -99,6 +111,14 @@ class Sizes:
 
 def sizes(command: Command, rows_per_beat: int) -> Sizes:
     """Bytes of each operand of ``command`` on an engine with so many rows per beat."""
+    if command.kv_heads:
+        width = command.kv_heads * command.head_units
+        return Sizes(
+            x=command.columns * (command.kv_heads + 2 * width) * regs.BEAT_BYTES,
+            y=command.columns * width * regs.BEAT_BYTES * RESULT_BYTES,
+            weights=command.tiles * command.row_beats * regs.BEAT_BYTES,
+            scales=0,
+        )
     rows = command.row_beats * rows_per_beat
     return Sizes(
         x=command.tiles * command.columns * regs.BEAT_BYTES,
@@ -125,9 +145,12 @@ def check_command(command: Command, capabilities: Capabilities) -> None:
     Raises:
         ValueError: it cannot, with the reason.
     """
-    _in_range("row_beats", command.row_beats, capabilities.max_row_beats)
     _in_range("tiles", command.tiles, MAX_COUNT)
-    _in_range("columns", command.columns, capabilities.columns)
+    if command.kv_heads:
+        _check_attention(command, capabilities)
+    else:
+        _in_range("row_beats", command.row_beats, capabilities.max_row_beats)
+        _in_range("columns", command.columns, capabilities.columns)
     if len(command.weights) != capabilities.ports:
         raise ValueError(
             f"a command has {len(command.weights)} weight addresses; "
@@ -150,6 +173,22 @@ def check_command(command: Command, capabilities: Capabilities) -> None:
                 f"the address of {name}, {address:#x}, must be a multiple of {regs.BEAT_BYTES} and "
                 f"end its {nbytes} bytes within {capabilities.addr_bits} bits"
             )
+
+
+def _check_attention(command: Command, capabilities: Capabilities) -> None:
+    if not capabilities.attention:
+        raise ValueError("a command asks for attention, which this overlay was built without")
+    _in_range("columns", command.columns, capabilities.attention)
+    heads, units = command.kv_heads, command.head_units
+    fits = heads <= regs.MAX_KV_HEADS and 1 <= units <= regs.MAX_HEAD_UNITS
+    if not fits or heads * units > regs.MAX_KV_UNITS:
+        raise ValueError(f"attention with {heads} heads of {16 * units} elements is not supported")
+    pair = regs.KV_SCALE_BEATS + 2 * regs.KV_TOKENS * units
+    if command.row_beats != pair or command.scales is not None:
+        raise ValueError(f"attention to pairs of {command.row_beats} beats, not of {pair}")
+    steps = command.tiles - regs.KV_LEAD
+    if steps < 1 or steps % heads:
+        raise ValueError(f"attention to {command.tiles} pairs, which are no whole blocks")
 
 
 def _in_range(name: str, value: int, limit: int) -> None:

@@ -74,6 +74,7 @@ def read_capabilities(port: DevicePort) -> Capabilities:
         ternary=bool(regs.LIMITS_TERNARY.of(limits)),
         multiples=bool(regs.LIMITS_MULTIPLES.of(limits)),
         addr_bits=regs.LIMITS_ADDR_BITS.of(limits),
+        attention=regs.LIMITS_QUERIES.of(limits),
     )
     for name in ("ports", "columns", "queue_depth", "max_row_beats"):
         if getattr(capabilities, name) < 1:

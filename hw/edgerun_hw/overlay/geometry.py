@@ -18,6 +18,8 @@ class Geometry:
         columns: activation columns that share one weight stream: 1 for decode, more for prefill.
         nb_max: largest number of row beats of a command: depth of an accumulator half.
         row_scale: results can be multiplied by a float32 scale per row.
+        attention: queries of an attention command, 0 for an overlay without that unit, which needs
+            four ports.
         queue_depth: commands that may wait in the overlay.
         addr_bits: width of addresses on the memory ports.
 
@@ -29,6 +31,7 @@ class Geometry:
     columns: int = 1
     nb_max: int = 512
     row_scale: bool = False
+    attention: int = 0
     queue_depth: int = 8
     addr_bits: int = 40
 
@@ -37,6 +40,7 @@ class Geometry:
             "ports": (1, MAX_PORTS),
             "columns": (1, 16),
             "nb_max": (16, 1 << 15),
+            "attention": (0, 4),
             "queue_depth": (2, 128),
             "addr_bits": (32, 64),
         }
@@ -48,6 +52,8 @@ class Geometry:
             value = getattr(self, name)
             if value & (value - 1):
                 raise ValueError(f"{name} must be a power of two, not {value}")
+        if self.attention and self.ports != MAX_PORTS:
+            raise ValueError(f"attention needs {MAX_PORTS} ports, not {self.ports}")
 
     @property
     def rows_per_beat(self) -> int:
@@ -80,6 +86,7 @@ class Geometry:
             "COLUMNS": self.columns,
             "NB_MAX": self.nb_max,
             "ROW_SCALE": int(self.row_scale),
+            "ATTENTION": self.attention,
             "QUEUE_DEPTH": self.queue_depth,
             "ADDR_BITS": self.addr_bits,
         }
@@ -92,6 +99,7 @@ PRESETS: Mapping[str, Geometry] = MappingProxyType(
         "decode-75": Geometry(ports=1, columns=1),
         "decode-300": Geometry(ports=4, columns=1),
         "decode-300-scale": Geometry(ports=4, columns=1, row_scale=True),
+        "attention-300": Geometry(ports=4, columns=1, attention=2),
         "prefill-1500": Geometry(ports=4, columns=5),
     }
 )

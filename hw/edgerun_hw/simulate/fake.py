@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.overlay.attention_layout import KvLayout, run_attention
 from edgerun_hw.overlay.command import Capabilities, Command, check_command, expected_cycles, sizes
 from edgerun_hw.overlay.definition import run_command
 from edgerun_hw.overlay.geometry import PRESETS, Geometry
@@ -121,6 +122,7 @@ class FakeDevice:
             ternary=True,
             multiples=True,
             addr_bits=geometry.addr_bits,
+            attention=geometry.attention,
         )
         self._accepted = 0
         self._registers: dict[int, int] = {regs.WATCHDOG: regs.WATCHDOG_RESET}
@@ -228,6 +230,7 @@ class FakeDevice:
             (regs.LIMITS_ROW_SCALE, can.row_scale),
             (regs.LIMITS_TERNARY, can.ternary),
             (regs.LIMITS_MULTIPLES, can.multiples),
+            (regs.LIMITS_QUERIES, can.attention),
             (regs.LIMITS_ADDR_BITS, can.addr_bits),
         )
         return {
@@ -269,6 +272,8 @@ class FakeDevice:
             columns=get(regs.CMD_COLUMNS, 0),
             multiples=bool(regs.CMD_MODE_MULTIPLES.of(mode)),
             scales=address[regs.CMD_S] if regs.CMD_MODE_SCALE.of(mode) else None,
+            kv_heads=regs.CMD_MODE_KV_HEADS.of(mode) * regs.CMD_MODE_ATTENTION.of(mode),
+            head_units=regs.CMD_MODE_HEAD_UNITS.of(mode),
         )
         tag = get(regs.CMD_TAG, 0)
         self._registers[regs.SUBMITTED] += 1
@@ -324,12 +329,16 @@ class FakeDevice:
         if results is None:
             return regs.ERROR_WRITE_RESPONSE
         ports = self._capabilities.ports
-        words = run_command(
-            LookupMode(command.multiples),
-            np.stack(operands[:ports]).reshape(ports, tiles, beats, regs.BEAT_BYTES),
-            operands[ports].view(np.int8).reshape(tiles, columns, regs.BEAT_BYTES),
-            operands[ports + 1].view(np.float32) if command.scales is not None else None,
-        )
+        if command.kv_heads:
+            layout = KvLayout(command.kv_heads, regs.BEAT_BYTES * command.head_units)
+            words = run_attention(layout, operands[ports], columns, operands[:ports])
+        else:
+            words = run_command(
+                LookupMode(command.multiples),
+                np.stack(operands[:ports]).reshape(ports, tiles, beats, regs.BEAT_BYTES),
+                operands[ports].view(np.int8).reshape(tiles, columns, regs.BEAT_BYTES),
+                operands[ports + 1].view(np.float32) if command.scales is not None else None,
+            )
         if queued.number in self.faults.altered:
             words = words ^ np.eye(1, words.size, dtype=np.uint32)[0]
         results[...] = words.astype("<u4").view(np.uint8)

@@ -5,6 +5,7 @@ module tlmm_masters #(
     parameter int COLUMNS = 1,
     parameter int NB_MAX = 512,
     parameter bit ROW_SCALE = 1'b0,
+    parameter int ATTENTION = 0,     // queries of the attention unit
     parameter int ADDR_BITS = 40,
     parameter int SLOT_BITS = 3,
     parameter int W_BURST = 64,
@@ -77,7 +78,11 @@ module tlmm_masters #(
   localparam int ACTIVATIONS = PORTS;
   localparam int WRITER = PORTS + 2;
   localparam int S_COUNT_BITS = $clog2(NB_MAX * PORTS * tlmm_pkg::PORT_ROWS + 1);
-  localparam int Y_COUNT_BITS = S_COUNT_BITS + $clog2(COLUMNS + 1);
+  localparam int MATRIX_Y_BITS = S_COUNT_BITS + $clog2(COLUMNS + 1);
+  localparam int MATRIX_W_BITS = 16 + $clog2(NB_MAX + 1);
+  // Attention: results of all queries; pairs of blocks.
+  localparam int Y_COUNT_BITS = ATTENTION != 0 && MATRIX_Y_BITS < 14 ? 14 : MATRIX_Y_BITS;
+  localparam int W_COUNT_BITS = ATTENTION != 0 && MATRIX_W_BITS < 26 ? 26 : MATRIX_W_BITS;
 
   logic [PORTS:0] reads_idle;  // the data port's as the last
   logic writer_idle;
@@ -93,7 +98,7 @@ module tlmm_masters #(
     logic burst_end;
     tlmm_reader #(
         .ADDR_BITS(ADDR_BITS),
-        .COUNT_BITS(16 + $clog2(NB_MAX + 1)),
+        .COUNT_BITS(W_COUNT_BITS),
         .SLOT_BITS(SLOT_BITS),
         .BURST(W_BURST),
         .DEPTH(W_DEPTH)

@@ -8,6 +8,7 @@ module tlmm_intake #(
     parameter int COLUMNS = 1,
     parameter int NB_MAX = 512,
     parameter bit ROW_SCALE = 1'b0,
+    parameter int ATTENTION = 0,     // queries of the attention unit
     parameter int ADDR_BITS = 40
 ) (
     input  logic        clk,
@@ -43,8 +44,10 @@ module tlmm_intake #(
   localparam int ROWS = PORTS * tlmm_pkg::PORT_ROWS;
   localparam int X_BITS = 24;                                // tiles * columns
   localparam int S_BITS = $clog2(NB_MAX * ROWS + 1);         // rows
-  localparam int Y_BITS = S_BITS + $clog2(COLUMNS + 1);      // rows * columns
-  localparam int W_BITS = 16 + $clog2(NB_MAX + 1);           // row beats * tiles
+  localparam int MATRIX_Y_BITS = S_BITS + $clog2(COLUMNS + 1);  // rows * columns
+  localparam int MATRIX_W_BITS = 16 + $clog2(NB_MAX + 1);       // row beats * tiles
+  localparam int Y_BITS = ATTENTION != 0 && MATRIX_Y_BITS < 14 ? 14 : MATRIX_Y_BITS;
+  localparam int W_BITS = ATTENTION != 0 && MATRIX_W_BITS < 26 ? 26 : MATRIX_W_BITS;
 
   typedef enum logic [1:0] {IDLE, WALK, REPORT} state_t;
   state_t state;
@@ -91,8 +94,13 @@ module tlmm_intake #(
   // ---- checks, in two steps: what a word is like, then whether its register may be like that.
   // The sizes that end the walk are not checked, so the verdict is there in time.
   logic [4:0] judged;
-  logic wants_scale, scale;
+  logic wants_scale, scale, attention;
   logic is_zero, is_wide, is_misaligned, is_beyond, exceeds_rows, exceeds_columns;
+  // Attention: heads of keys, elements of one and of all over 16, and what is wrong with them.
+  logic [5:0] heads;
+  logic [4:0] units;
+  logic [10:0] all_units;
+  logic bad_heads, is_short, is_pair, exceeds_queries;
 
   always_ff @(posedge clk) begin
     judging <= in_hand;
@@ -103,15 +111,21 @@ module tlmm_intake #(
     is_beyond <= (word >> (ADDR_BITS - 32)) != '0;
     exceeds_rows <= word > 32'(NB_MAX);
     exceeds_columns <= word > 32'(COLUMNS);
+    exceeds_queries <= word > 32'(ATTENTION);
+    is_short <= word[31:2] == '0 && word[1:0] != 2'd3;
+    is_pair <= word == {22'd0, units, 5'(tlmm_pkg::KV_SCALE_BEATS)};
+    bad_heads <= units == '0 || 32'(units) > tlmm_pkg::MAX_HEAD_UNITS || heads == '0
+        || 32'(heads) > tlmm_pkg::MAX_KV_HEADS || 32'(all_units) > tlmm_pkg::MAX_KV_UNITS;
   end
 
   always_comb begin
     word_bad = 1'b0;
     case (judged)
-      MODE: word_bad = wants_scale && !ROW_SCALE;
-      ROW_BEATS: word_bad = is_zero || exceeds_rows;
-      TILES: word_bad = is_zero || is_wide;
-      ACTIVE_COLUMNS: word_bad = is_zero || exceeds_columns;
+      MODE: word_bad = wants_scale && (!ROW_SCALE || attention);
+      ROW_BEATS: word_bad = attention ? !is_pair : is_zero || exceeds_rows;
+      TILES: word_bad = is_zero || is_wide || (attention && is_short);
+      ACTIVE_COLUMNS: word_bad = is_zero || (attention ? exceeds_queries : exceeds_columns);
+      TAG: word_bad = attention && bad_heads;
       X_LO, Y_LO: word_bad = is_misaligned;
       X_LO + 5'd1, Y_LO + 5'd1: word_bad = is_beyond;
       S_LO: word_bad = scale && is_misaligned;
@@ -126,10 +140,13 @@ module tlmm_intake #(
   end
 
   // ---- sizes: the factors are known at TAG, and 16 words later the products are
-  assign scale = wants_scale && ROW_SCALE;
+  assign scale = wants_scale && ROW_SCALE && !attention;
 
   logic [15:0] tiles, row_beats_left, columns_left;
   logic [S_BITS-1:0] rows;
+  // Of one column, or query.
+  logic [X_BITS-1:0] column_beats;
+  logic [Y_BITS-1:0] column_results;
   logic [W_BITS-1:0] w_beats;
   logic [X_BITS-1:0] x_beats;
   logic [Y_BITS-1:0] y_results;
@@ -140,8 +157,22 @@ module tlmm_intake #(
     for (int i = 0; i < 5; i++) if (ROWS[i]) rows_of = rows_of + (row_beats << i);
   endfunction
 
+  function automatic logic [10:0] product_of(input logic [5:0] count, input logic [4:0] size);
+    product_of = '0;
+    for (int i = 0; i < 5; i++) if (size[i]) product_of = product_of + (11'(count) << i);
+  endfunction
+
+  assign column_beats = attention ? X_BITS'({all_units, 1'b0}) + X_BITS'(heads) : X_BITS'(tiles);
+  assign column_results = attention ? Y_BITS'({all_units, 4'b0}) : Y_BITS'(rows);
+
   always_ff @(posedge clk) begin
-    if (index == MODE) wants_scale <= word[tlmm_pkg::CMD_MODE_SCALE_BIT];
+    if (index == MODE) begin
+      wants_scale <= word[tlmm_pkg::CMD_MODE_SCALE_BIT];
+      attention <= ATTENTION != 0 && word[tlmm_pkg::CMD_MODE_ATTENTION_BIT];
+      heads <= word[tlmm_pkg::CMD_MODE_KV_HEADS_LSB+:tlmm_pkg::CMD_MODE_KV_HEADS_WIDTH];
+      units <= word[tlmm_pkg::CMD_MODE_HEAD_UNITS_LSB+:tlmm_pkg::CMD_MODE_HEAD_UNITS_WIDTH];
+    end
+    all_units <= product_of(heads, units);
     if (index == TILES) tiles <= word[15:0];
     if (index == ROW_BEATS) rows <= rows_of(word[S_BITS-1:0]);
     if (index == ROW_BEATS) row_beats_left <= word[15:0];
@@ -154,8 +185,8 @@ module tlmm_intake #(
       y_results <= '0;
     end else if (index >= TAG || index < 5'd4) begin
       w_beats <= (w_beats << 1) + (row_beats_left[15] ? W_BITS'(tiles) : '0);
-      x_beats <= (x_beats << 1) + (columns_left[15] ? X_BITS'(tiles) : '0);
-      y_results <= (y_results << 1) + (columns_left[15] ? Y_BITS'(rows) : '0);
+      x_beats <= (x_beats << 1) + (columns_left[15] ? column_beats : '0);
+      y_results <= (y_results << 1) + (columns_left[15] ? column_results : '0);
     end
   end
 

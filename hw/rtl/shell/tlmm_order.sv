@@ -1,4 +1,4 @@
-// The engine's part of a command: gathers the four words that the queue sends and offers them.
+// The part of a command that says what is computed: gathers the four words that the queue sends.
 module tlmm_order (
     input  logic        clk,
     input  logic        rst,
@@ -10,6 +10,9 @@ module tlmm_order (
     input  logic        cmd_ready,
     output logic        cmd_mode,
     output logic        cmd_scale,
+    output logic        cmd_attention,
+    output logic [ 5:0] cmd_heads,
+    output logic [ 4:0] cmd_units,
     output logic [15:0] cmd_row_beats,
     output logic [15:0] cmd_tiles,
     output logic [ 7:0] cmd_columns
@@ -26,6 +29,9 @@ module tlmm_order (
         2'd0: begin
           cmd_mode  <= load_data[tlmm_pkg::CMD_MODE_MULTIPLES_BIT];
           cmd_scale <= load_data[tlmm_pkg::CMD_MODE_SCALE_BIT];
+          cmd_attention <= load_data[tlmm_pkg::CMD_MODE_ATTENTION_BIT];
+          cmd_heads <= load_data[tlmm_pkg::CMD_MODE_KV_HEADS_LSB+:6];
+          cmd_units <= load_data[tlmm_pkg::CMD_MODE_HEAD_UNITS_LSB+:5];
         end
         2'd1: cmd_row_beats <= load_data[15:0];
         2'd2: cmd_tiles <= load_data[15:0];

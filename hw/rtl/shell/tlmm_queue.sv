@@ -6,6 +6,7 @@ module tlmm_queue #(
     parameter int COLUMNS = 1,
     parameter int NB_MAX = 512,
     parameter bit ROW_SCALE = 1'b0,
+    parameter int ATTENTION = 0,     // queries of the attention unit
     parameter int ADDR_BITS = 40,
     parameter int DEPTH = 8,  // a power of two
     parameter int SLOT_BITS = $clog2(DEPTH),
@@ -50,6 +51,7 @@ module tlmm_queue #(
       .COLUMNS(COLUMNS),
       .NB_MAX(NB_MAX),
       .ROW_SCALE(ROW_SCALE),
+      .ATTENTION(ATTENTION),
       .ADDR_BITS(ADDR_BITS)
   ) intake (
       .clk,

@@ -7,6 +7,7 @@ module tlmm_registers #(
     parameter int COLUMNS = 1,
     parameter int NB_MAX = 512,
     parameter bit ROW_SCALE = 1'b0,
+    parameter int ATTENTION = 0,
     parameter int ADDR_BITS = 40,
     parameter int QUEUE_DEPTH = 8,
     parameter int LEVEL_BITS = $clog2(QUEUE_DEPTH) + 1
@@ -104,12 +105,13 @@ module tlmm_registers #(
   endfunction
 
   logic [3:0] staging_write;
+  localparam logic [31:0] MODE_BITS = ATTENTION != 0 ? 32'hfff0_0003 : 32'h3;
   logic [31:0] staging_data;
   logic writes_mode;
 
   // Bits of CMD_MODE that have no meaning read as 0, as everywhere.
   assign writes_mode = write_address[11:2] == tlmm_pkg::REG_CMD_MODE[11:2];
-  assign staging_data = {write_data[31:2] & {30{!writes_mode}}, write_data[1:0]};
+  assign staging_data = writes_mode ? write_data & MODE_BITS : write_data;
   assign staging_write = write && is_staged(write_address[11:2]) ? write_strobes : '0;
 
   tlmm_staging staging (
@@ -184,6 +186,7 @@ module tlmm_registers #(
     limits[tlmm_pkg::LIMITS_ROW_SCALE_BIT] = ROW_SCALE;
     limits[tlmm_pkg::LIMITS_TERNARY_BIT] = 1'b1;
     limits[tlmm_pkg::LIMITS_MULTIPLES_BIT] = 1'b1;
+    limits[tlmm_pkg::LIMITS_QUERIES_LSB+:tlmm_pkg::LIMITS_QUERIES_WIDTH] = 4'(ATTENTION);
     limits[tlmm_pkg::LIMITS_ADDR_BITS_LSB+:tlmm_pkg::LIMITS_ADDR_BITS_WIDTH] = 8'(ADDR_BITS);
 
     status = '0;

@@ -1,8 +1,8 @@
-// The table-lookup overlay: command queue, memory masters and the engine between them.
+// The table-lookup overlay: command queue, memory masters, and what computes between them.
 //
 //   AXI4-Lite - registers - queue -+-> weight readers (one per port) --w--+
-//                                  +-> activations, scales (data port) -x,s-> engine
-//                                  +-> writer (data port) <-------y--------+
+//                                  +-> activations, scales (data port) -x,s-> engine or
+//                                  +-> writer (data port) <-------y--------+ attention
 //
 // A command's way: software stages and pushes it; the queue hands every unit its part as soon as
 // the unit can take it; the engine works as data come; the writer's last response completes it.
@@ -12,6 +12,7 @@ module tlmm_top #(
     parameter int COLUMNS = 1,      // activation columns per weight beat
     parameter int NB_MAX = 512,     // row beats of the accumulators
     parameter bit ROW_SCALE = 1'b0, // results can be scaled to float32
+    parameter int ATTENTION = 0,    // queries of an attention command; 0: there is no such unit
     parameter int QUEUE_DEPTH = 8,  // a power of two, 2 to 128
     parameter int ADDR_BITS = 40,   // 32 to 64
     parameter int W_BURST = 64,     // beats of a weight burst
@@ -123,6 +124,7 @@ module tlmm_top #(
       .COLUMNS(COLUMNS),
       .NB_MAX(NB_MAX),
       .ROW_SCALE(ROW_SCALE),
+      .ATTENTION(ATTENTION),
       .ADDR_BITS(ADDR_BITS),
       .QUEUE_DEPTH(QUEUE_DEPTH)
   ) registers (
@@ -170,6 +172,7 @@ module tlmm_top #(
       .COLUMNS(COLUMNS),
       .NB_MAX(NB_MAX),
       .ROW_SCALE(ROW_SCALE),
+      .ATTENTION(ATTENTION),
       .ADDR_BITS(ADDR_BITS),
       .DEPTH(QUEUE_DEPTH)
   ) queue (
@@ -253,7 +256,7 @@ module tlmm_top #(
   );
 
   // ---- memory masters
-  logic w_valid, w_ready, x_valid, x_ready, s_valid, s_ready, y_valid, y_ready, y_last;
+  logic w_valid, w_ready, x_valid, x_ready, s_valid, s_ready, y_valid, y_ready;
   logic [PORTS*128-1:0] w_data;
   logic [127:0] x_data, s_data, y_data;
   logic [SOURCES-1:0] source_wanted, source_load;
@@ -268,6 +271,7 @@ module tlmm_top #(
       .COLUMNS(COLUMNS),
       .NB_MAX(NB_MAX),
       .ROW_SCALE(ROW_SCALE),
+      .ATTENTION(ATTENTION),
       .ADDR_BITS(ADDR_BITS),
       .SLOT_BITS(SLOT_BITS),
       .W_BURST(W_BURST),
@@ -332,42 +336,20 @@ module tlmm_top #(
       .m_axi_d_bready
   );
 
-  // ---- the engine and its command
-  logic cmd_valid, cmd_ready, cmd_mode, cmd_scale, engine_busy;
-  logic [15:0] cmd_row_beats, cmd_tiles;
-  logic [7:0] cmd_columns;
-
-  tlmm_order order (
+  // ---- what is computed
+  tlmm_compute #(
+      .PORTS(PORTS),
+      .COLUMNS(COLUMNS),
+      .NB_MAX(NB_MAX),
+      .ROW_SCALE(ROW_SCALE),
+      .ATTENTION(ATTENTION)
+  ) compute (
       .clk,
       .rst(clear),
       .wanted(wanted[ENGINE]),
       .load(load[ENGINE]),
       .load_step,
       .load_data,
-      .cmd_valid,
-      .cmd_ready,
-      .cmd_mode,
-      .cmd_scale,
-      .cmd_row_beats,
-      .cmd_tiles,
-      .cmd_columns
-  );
-
-  tlmm_engine #(
-      .PORTS(PORTS),
-      .COLUMNS(COLUMNS),
-      .NB_MAX(NB_MAX),
-      .ROW_SCALE(ROW_SCALE)
-  ) engine (
-      .clk,
-      .rst(clear),
-      .cmd_valid,
-      .cmd_ready,
-      .cmd_mode,
-      .cmd_scale,
-      .cmd_row_beats,
-      .cmd_tiles,
-      .cmd_columns,
       .x_valid,
       .x_ready,
       .x_data,
@@ -380,15 +362,9 @@ module tlmm_top #(
       .y_valid,
       .y_ready,
       .y_data,
-      .y_last,
-      .busy(engine_busy),
       .ev_lookup,
       .ev_stall_weights,
       .ev_stall_tables,
       .ev_stall_output
   );
-
-  // The writer counts results itself; a command ends by its last response, not by the engine.
-  logic unused;
-  assign unused = &{1'b0, y_last, engine_busy};
 endmodule

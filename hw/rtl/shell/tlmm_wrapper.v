@@ -10,6 +10,7 @@ module tlmm_wrapper #(
     parameter COLUMNS     = 1,
     parameter NB_MAX      = 512,
     parameter ROW_SCALE   = 0,
+    parameter ATTENTION   = 0,
     parameter QUEUE_DEPTH = 8,
     parameter ADDR_BITS   = 40
 ) (
@@ -315,6 +316,7 @@ module tlmm_wrapper #(
         .COLUMNS(COLUMNS),
         .NB_MAX(NB_MAX),
         .ROW_SCALE(ROW_SCALE),
+        .ATTENTION(ATTENTION),
         .QUEUE_DEPTH(QUEUE_DEPTH),
         .ADDR_BITS(ADDR_BITS)
     ) top (

@@ -6,6 +6,7 @@ module tlmm_wrapped #(
     parameter int COLUMNS = 1,
     parameter int NB_MAX = 512,
     parameter bit ROW_SCALE = 1'b0,
+    parameter int ATTENTION = 0,
     parameter int QUEUE_DEPTH = 8,
     parameter int ADDR_BITS = 40
 ) (
@@ -160,6 +161,7 @@ module tlmm_wrapped #(
       .COLUMNS(COLUMNS),
       .NB_MAX(NB_MAX),
       .ROW_SCALE(ROW_SCALE),
+      .ATTENTION(ATTENTION),
       .QUEUE_DEPTH(QUEUE_DEPTH),
       .ADDR_BITS(ADDR_BITS)
   ) wrapper (

@@ -1,0 +1,197 @@
+"""Attention behind registers, queue and memory ports: beside matrices, refused, with faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.overlay.command import sizes
+from edgerun_hw.overlay.driver import Tlmm
+from edgerun_hw.overlay.errors import CommandError
+from edgerun_hw.overlay.geometry import PRESETS
+from edgerun_hw.simulate.attention_cases import PlacedAttention, place_attention
+from edgerun_hw.simulate.cases import make_operands, place, push, random_case
+from edgerun_hw.simulate.faults import SLVERR, Channel, Fault, FaultKind
+from edgerun_hw.simulate.memory import DDR_PRESETS
+from edgerun_hw.simulate.simulator import Simulator
+from tests.hw.rtl.attention_bench import random_command, some_command
+
+pytestmark = pytest.mark.fpga
+
+GEOMETRY = PRESETS["attention-300"]
+LIMIT = 2_000_000
+
+
+@pytest.fixture(scope="module")
+def simulators() -> Iterator[list[Simulator]]:
+    made: list[Simulator] = []
+    yield made
+    for simulator in made:
+        assert simulator.violations() == []
+        simulator.close()
+
+
+def make(simulators: list[Simulator], **options: object) -> Simulator:
+    simulators.append(Simulator(GEOMETRY, **{"memory": None, **options}))  # type: ignore[arg-type]
+    return simulators[-1]
+
+
+def attention(simulator: Simulator, rng: np.random.Generator, **sizes: int) -> PlacedAttention:
+    command = random_command(rng, **sizes) if sizes else some_command(rng, 2, most_beats=800)
+    return place_attention(simulator, command.layout, command.queries, command.count, command.ports)
+
+
+def complete(simulator: Simulator, number: int) -> bool:
+    return simulator.run_until(regs.COMPLETED, 0xFFFFFFFF, number, LIMIT)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_attention_and_matrices_follow_one_another(simulators: list[Simulator], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    simulator = make(
+        simulators,
+        memory=DDR_PRESETS["kv260"] if seed % 2 else None,
+        seed=seed,
+        backpressure=(0.0, 0.0, 0.4, 0.2, 0.8, 0.6)[seed],
+        outstanding=1 + 3 * seed,
+    )
+    done = []
+    for number in range(6):
+        if rng.random() < 0.6:
+            placed = attention(simulator, rng)
+        else:
+            case = random_case(rng, GEOMETRY, 600)
+            operands = make_operands(case, GEOMETRY)
+            placed = place(simulator, case.mode, operands, seed=number)
+        push(simulator, placed.command, number)
+        done.append(placed)
+    assert complete(simulator, len(done))
+    assert [placed.difference() for placed in done] == [""] * len(done)
+    assert simulator.read(regs.ERROR) == 0
+    counted = [simulator.read(offset) for offset in (regs.READ_BEATS, regs.WRITE_BEATS)]
+    needed = [sizes(placed.command, GEOMETRY.rows_per_beat) for placed in done]
+    assert counted[0] == sum(n.x + 4 * n.weights for n in needed) // 16
+    assert counted[1] == sum(n.y for n in needed) // 16
+
+
+@pytest.mark.parametrize(("heads", "units", "tokens"), [(16, 6, 512), (8, 4, 1024), (5, 8, 512)])
+def test_attention_takes_what_the_modelled_memory_gives(
+    simulators: list[Simulator], heads: int, units: int, tokens: int
+) -> None:
+    """0.85 of the DDR's peak from 512 tokens on, counted in useful keys, values and scales."""
+    simulator = make(simulators, memory=DDR_PRESETS["kv260"])
+    rng = np.random.default_rng(1)
+    placed = attention(simulator, rng, heads=heads, units=units, count=1, tokens=tokens)
+    push(simulator, placed.command)
+    assert complete(simulator, 1)
+    assert not placed.difference()
+    useful = tokens * heads * (2 * 16 * units + 4)
+    assert useful / (simulator.read(regs.BUSY) * DDR_PRESETS["kv260"].bytes_per_cycle) >= 0.85
+
+
+BAD = {
+    "no heads": (regs.CMD_MODE, regs.CMD_MODE_ATTENTION.mask | 2 << 20),
+    "no units": (regs.CMD_MODE, regs.CMD_MODE_ATTENTION.mask | 2 << 25),
+    "too many heads": (regs.CMD_MODE, regs.CMD_MODE_ATTENTION.mask | 33 << 25 | 2 << 20),
+    "too many units": (regs.CMD_MODE, regs.CMD_MODE_ATTENTION.mask | 2 << 25 | 17 << 20),
+    "too wide in all": (regs.CMD_MODE, regs.CMD_MODE_ATTENTION.mask | 32 << 25 | 5 << 20),
+    "scales": (regs.CMD_MODE, regs.CMD_MODE_ATTENTION.mask | 2 << 25 | 2 << 20 | 2),
+    "other beats of a pair": (regs.CMD_ROW_BEATS, 67),
+    "too few pairs": (regs.CMD_TILES, 2),
+    "too many pairs": (regs.CMD_TILES, 1 << 16),
+    "no queries": (regs.CMD_COLUMNS, 0),
+    "too many queries": (regs.CMD_COLUMNS, 3),
+    "misaligned queries": (regs.CMD_X, 8),
+    "misaligned keys": (regs.CMD_W[3], 4),
+}
+
+
+def test_bad_attention_is_dropped_between_good_ones(simulators: list[Simulator]) -> None:
+    simulator = make(simulators)
+    rng = np.random.default_rng(2)
+    good = attention(simulator, rng, heads=2, units=2, count=2, tokens=30)
+    number = 0
+    for name, (register, value) in BAD.items():
+        push(simulator, good.command, 1)
+        simulator.write(register, value)
+        simulator.write(regs.CMD_TAG, 2)
+        simulator.write(regs.CMD_PUSH, 1)
+        push(simulator, good.command, 3)
+        number += 3
+        assert complete(simulator, number), name
+        assert not good.difference(), name
+        assert simulator.read(regs.ERROR) == regs.ERROR_BAD_LENGTH.mask, name
+        assert simulator.read(regs.ERROR_TAG) == 2, name
+        simulator.write(regs.ERROR, regs.ERROR_BAD_LENGTH.mask)
+        good.erase()
+
+
+def test_the_driver_attends_and_recovers_from_faults_and_resets(
+    simulators: list[Simulator],
+) -> None:
+    simulator = make(simulators)
+    overlay = Tlmm(simulator)
+    assert overlay.capabilities.attention == GEOMETRY.attention
+    rng = np.random.default_rng(3)
+    placed = attention(simulator, rng, heads=3, units=3, count=2, tokens=200)
+    faults = [
+        Fault(FaultKind.READ_RESPONSE, port=port, value=SLVERR, skip=skip)
+        for port in (0, 3, GEOMETRY.ports)
+        for skip in (0, 1)
+    ]
+    faults.append(Fault(FaultKind.WRITE_RESPONSE, port=GEOMETRY.ports, value=SLVERR))
+    for fault in faults:
+        simulator.add_fault(fault)
+        with pytest.raises(CommandError):
+            overlay.wait(overlay.submit(placed.command))
+        simulator.clear_faults()
+        placed.erase()
+        overlay.reset()
+        overlay.wait(overlay.submit(placed.command))
+        assert not placed.difference()
+    for cycles in rng.integers(1, 2500, 12):
+        overlay.submit(placed.command)
+        simulator.step(int(cycles))
+        overlay.reset()
+        placed.erase()
+        overlay.wait(overlay.submit(placed.command))
+        assert not placed.difference()
+
+
+def test_memory_that_falls_silent_is_noticed(simulators: list[Simulator]) -> None:
+    simulator = make(simulators)
+    overlay = Tlmm(simulator, watchdog_cycles=3000)
+    placed = attention(simulator, np.random.default_rng(4), heads=2, units=2, count=1, tokens=99)
+    simulator.add_fault(Fault(FaultKind.SILENCE, port=1, value=Channel.R))
+    with pytest.raises(CommandError, match="watchdog"):
+        overlay.wait(overlay.submit(placed.command))
+    simulator.clear_faults()
+    overlay.reset()
+    overlay.wait(overlay.submit(placed.command))
+    assert not placed.difference()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kv_heads": 33}, "33 heads"),
+        ({"head_units": 17}, "272 elements"),
+        ({"columns": 3}, "columns is 3"),
+        ({"tiles": 4}, "no whole blocks"),
+        ({"row_beats": 64}, "64 beats, not of 68"),
+        ({"scales": 0}, "68 beats"),
+    ],
+)
+def test_the_driver_refuses_what_the_unit_cannot_do(
+    simulators: list[Simulator], change: dict[str, int], message: str
+) -> None:
+    simulator = simulators[-1] if simulators else make(simulators)
+    overlay = Tlmm(simulator)
+    placed = attention(simulator, np.random.default_rng(4), heads=3, units=2, count=1, tokens=9)
+    with pytest.raises(ValueError, match=message):
+        overlay.submit(replace(placed.command, **change))
+    placed.free()
