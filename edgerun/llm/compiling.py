@@ -117,6 +117,7 @@ def candidates_for(
     """
     given = {
         "threads": options.worker_threads,
+        "kv_cache": options.kv_cache,
         "pack": packing_of(bundle, options),
         "experts": expert_memory_of(experts),
         "gpu_memory": options.gpu_memory,

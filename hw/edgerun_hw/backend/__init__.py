@@ -15,12 +15,14 @@ from edgerun.backends.cpu import make as make_cpu
 from edgerun.errors import UnsupportedError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
+from edgerun_hw.backend.attention import obstacle
 from edgerun_hw.backend.executable import FabricExecutable
 from edgerun_hw.backend.matrix import has_row_scales
 from edgerun_hw.backend.native.placement import is_packed
 from edgerun_hw.backend.session import Session
 from edgerun_hw.backend.tally import Tally, cycles_report, part_of
 from edgerun_hw.devices.registry import DEVICES, Device, find_device
+from edgerun_hw.model.attention import attention_cycles
 from edgerun_hw.model.cycles import PYTHON_HOST_US, Assumptions, matrix_seconds
 from edgerun_hw.overlay.command import MAX_COUNT, TERNARY_TILE, Capabilities
 from edgerun_hw.overlay.cut import cut_matrix
@@ -82,8 +84,12 @@ class FpgaBackend(Backend):
         """Linear layers of packed weights and quantised activations; natively, any node."""
         if not is_packed(graph, node) and self._opened().native:
             return self._processor().supports(graph, node, shape)
+        if node.op == "attention":
+            queries = (self._opened().capabilities or NOMINAL).attention
+            reason = obstacle(node, str(self._given.get("kv_cache", "")), queries)
+            return Support(not reason, reason)
         if node.op != "linear":
-            return Support(False, "the fabric runs linear layers only")
+            return Support(False, "the fabric runs linear layers and attention only")
         weight = graph.constants[node.inputs[1]]
         if not isinstance(weight, PackedWeight):
             return Support(False, "the weights are not packed to few bits")
@@ -100,6 +106,8 @@ class FpgaBackend(Backend):
 
     def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
         """Cycles at an assumed clock, from what the device says it can do."""
+        if node.op == "attention" and not self._opened().native:
+            return self._attention_seconds(node, shape)
         if not is_packed(graph, node):
             return self._processor().cost(graph, node, shape)
         weight = graph.constants[node.inputs[1]]
@@ -110,6 +118,14 @@ class FpgaBackend(Backend):
         largest = 1 << (weight.bits - 1) if weight.bits > 2 else 1
         cut = cut_matrix(weight.shape, largest, block, capabilities)
         return matrix_seconds(cut, capabilities, shape.rows, self._assumptions)
+
+    def _attention_seconds(self, node: Node, shape: Shape) -> float:
+        can, attrs = self._opened().capabilities or NOMINAL, node.attrs
+        group = attrs["num_heads"] // attrs["num_kv_heads"]
+        commands = -(-shape.rows * group // max(1, can.attention))
+        cycles = attention_cycles(attrs["num_kv_heads"], attrs["head_dim"], shape.cached + 1)
+        seconds = cycles / (self._assumptions.clock_mhz * 1e6)
+        return float(commands * (seconds + self._assumptions.host_us * 1e-6))
 
     def cost_basis(self) -> str:
         """Says what the estimates of ``cost`` stand on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,14 @@ from edgerun.errors import BackendError
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.state import Batch, SequenceStore
+from edgerun_hw.backend.attention import FabricAttention
 from edgerun_hw.backend.matrix import DeviceMatrix, stack_key
 from edgerun_hw.backend.products import Product, Quantised, quantise_activations
 from edgerun_hw.backend.session import Session
 from edgerun_hw.backend.tally import Tally
+from edgerun_hw.overlay.attention import OutsideFormatError
 
+logger = logging.getLogger(__name__)
 F32: TypeAlias = NDArray[np.float32]
 
 
@@ -71,17 +75,24 @@ class DeviceExecutable(Executable):
 
 
 class FabricExecutable(DeviceExecutable):
-    """Runs linear layers on the device, and what they need on the host, in NumPy."""
+    """Runs linear layers and attention on the device, and what they need on the host, in NumPy."""
 
     def __init__(
         self, segment: Graph, shape: Shape, session: Session, tally: Tally, options: CompileOptions
     ) -> None:
         """Packs the weights and writes them to the device, unless another phase has done it."""
         super().__init__(segment, shape, session, tally, options)
-        self._waves = [list(_groups(segment, wave)) for wave in _waves(segment)]
+        self._waves: list[list[_Group]] = []
+        self._attention: dict[int, tuple[Node, FabricAttention]] = {}  # by wave
         self._fits = True
-        for wave in self._waves:
-            for group in wave:
+        for nodes in _waves(segment):
+            if nodes[0].op == "attention":
+                attention = FabricAttention(nodes[0], session)
+                self._attention[len(self._waves)] = nodes[0], attention
+                self._waves.append([])
+                continue
+            self._waves.append(list(_groups(segment, nodes)))
+            for group in self._waves[-1]:
                 by_block = group.quantisation[1] == "int8_block"
                 group.matrix = session.matrix(group.weights, by_block)
                 self._fits &= group.matrix is not None
@@ -90,20 +101,28 @@ class FabricExecutable(DeviceExecutable):
         if not self._fits:
             return None
         try:
-            return self._session.attempt(lambda: self._run(values))
+            return self._session.attempt(lambda: self._run(batch, cache, values))
+        except OutsideFormatError as error:  # of this call; the next may be another
+            logger.debug("attention is the CPU's: %s", error)
+            return None
         except MemoryError:
             self._session.say_full()
             self._fits = False
             return None
 
-    def _run(self, values: Values) -> Values:
+    def _run(self, batch: Batch, cache: SequenceStore, values: Values) -> Values:
         """All waves, each after the one that it reads from.
 
         Raises:
+            OutsideFormatError: attention is beyond the unit's format.
             OverlayError: the device failed.
         """
         values_by_name = dict(values)
-        for wave in self._waves:
+        for number, wave in enumerate(self._waves):
+            if number in self._attention:
+                node, attention = self._attention[number]
+                values_by_name[node.outputs[0]] = attention.run(batch, cache, values_by_name)
+                continue
             products = self._products(wave, values_by_name)
             self._session.multiplier.multiply(products)
             for group, product in zip(wave, products, strict=True):
@@ -172,11 +191,12 @@ def _weight(segment: Graph, node: Node) -> PackedWeight:
 
 
 def _waves(segment: Graph) -> Iterator[list[Node]]:
-    """Runs of nodes that do not read one another's outputs."""
+    """Runs of nodes that do not read one another's outputs; attention is a run by itself."""
     wave: list[Node] = []
     written: set[str] = set()
     for node in segment.nodes:
-        if written.intersection(node.inputs):
+        alone = wave and "attention" in (node.op, wave[-1].op)
+        if alone or written.intersection(node.inputs):
             yield wave
             wave, written = [], set()
         wave.append(node)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from edgerun.errors import BackendError
 from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
+from edgerun_hw.backend.kv_copy import KvCopy
 from edgerun_hw.backend.matrix import DeviceMatrix, integers_of, stack
 from edgerun_hw.backend.products import Multiplier, Product, WrongResultError, quantise_activations
 from edgerun_hw.backend.screen import Screen, make_screen
@@ -48,6 +49,7 @@ class Session:
         multiplier: runs products; for use inside ``attempt`` only.
         screened: int64 ``[2]``, token rows whose output head was screened, and rows of it that were
             multiplied exactly for them.
+        copies: of keys and values on the device, by layer and slot.
     """
 
     def __init__(self, device: Device) -> None:
@@ -61,6 +63,7 @@ class Session:
         self.device = device
         self.failure = ""
         self.resets = 0
+        self.copies: dict[tuple[str, int], KvCopy] = {}
         self._overlay: Overlay | None = None
         self._multiplier: Multiplier | None = None
         self._matrices: dict[tuple[int, ...], tuple[list[PackedWeight], DeviceMatrix]] = {}
@@ -213,12 +216,15 @@ class Session:
         matrices = [matrix for _, matrix in placed]
         self._matrices.clear()
         self._screens.clear()
+        copies, self.copies = self.copies, {}
         if overlay is None:
             return
         try:
             overlay.close()
             for matrix in matrices:
                 matrix.free()  # programs hold on to them
+            for copy in copies.values():
+                copy.free()
             if multiplier is not None:
                 multiplier.free()
         except DEVICE_ERRORS as error:

@@ -52,6 +52,10 @@ LARGEST_QUERY = 2.0 ** (QUERY_BITS - 1 + SCORE_BIAS)
 LOG2_E = np.float32(np.log2(np.e))
 
 
+class OutsideFormatError(ValueError):
+    """Queries, scales or a context that the unit's numbers cannot hold."""
+
+
 @dataclass(frozen=True)
 class Queries:
     """Query vectors as whole numbers, and what each of them sees.
@@ -94,17 +98,17 @@ def encode_scales(scales: F32) -> U16:
     Scales below 2**-23 become 0.
 
     Raises:
-        ValueError: a scale is negative, not finite, or above 255.
+        OutsideFormatError: a scale is negative, not finite, or above 255.
     """
     if not (np.isfinite(scales).all() and (scales >= 0).all()):
-        raise ValueError("scales of keys and values must be finite and not negative")
+        raise OutsideFormatError("scales of keys and values must be finite and not negative")
     fractions, exponents = np.frexp(scales.astype(np.float64))
     mantissas = np.rint(fractions * (1 << MANTISSA_BITS)).astype(np.int64)
     carry = mantissas >> MANTISSA_BITS
     mantissas >>= carry
     codes = exponents.astype(np.int64) - 1 + carry + SCALE_BIAS
     if (codes > MAX_EXPONENT).any():
-        raise ValueError(f"a scale of keys or values is {scales.max():g}; this format ends at 255")
+        raise OutsideFormatError(f"a scale is {scales.max():g}; this format ends at 255")
     hidden = 1 << (MANTISSA_BITS - 1)
     encoded = codes << (MANTISSA_BITS - 1) | (mantissas - hidden)
     return np.where((scales > 0) & (codes > 0), encoded, 0).astype(np.uint16)
@@ -134,26 +138,26 @@ def quantise_queries(q: F32, scale: float, first: I64, limit: I64, value_scales:
         scale: of the scores.
         first: ``[queries]``, the first token that each sees.
         limit: ``[queries]``, the token behind the last that it sees.
-        value_scales: encoded, ``[tokens, kv_heads]``, of all tokens that any of them sees.
+        value_scales: encoded, ``[tokens, kv_heads]``, of all tokens from the first.
 
     Raises:
-        ValueError: a query is not finite, or too large for the format.
+        OutsideFormatError: a query is not finite, or too large for the format.
     """
     scaled = q.astype(np.float32) * (np.float32(scale) * LOG2_E)
     largest = np.abs(scaled).max(axis=-1)
     if not (largest < LARGEST_QUERY).all():
-        raise ValueError(f"queries must be finite and, scaled, below {LARGEST_QUERY:g}")
+        raise OutsideFormatError(f"queries must be finite and, scaled, below {LARGEST_QUERY:g}")
     exponents = np.frexp(largest)[1].astype(np.int64)
     # Any value does where all elements are 0; a score's shift ends at MAX_SHIFT anyway.
     powers = np.where(largest > 0, QUERY_BITS - 1 - exponents, 0)
     powers = np.minimum(powers, 2 * MAX_SHIFT - SCORE_BIAS)
     most = (1 << (QUERY_BITS - 1)) - 1
     codes = np.ldexp(scaled.astype(np.float64), powers[..., None].astype(np.int32))
-    top = value_scales.max(axis=0, initial=0).astype(np.int64) >> (MANTISSA_BITS - 1)
+    tops = [value_scales[a:b].max(axis=0, initial=0) for a, b in zip(first, limit, strict=True)]
     return Queries(
         codes=np.clip(np.rint(codes), -most, most).astype(np.int16),
         shifts=powers + SCORE_BIAS,
-        top=np.broadcast_to(top, q.shape[:2]).astype(np.int64),
+        top=np.array(tops, np.int64) >> (MANTISSA_BITS - 1),
         first=np.asarray(first, np.int64),
         limit=np.asarray(limit, np.int64),
     )
@@ -173,12 +177,14 @@ def attend(queries: Queries, cache: Cache) -> F32:
     A query that sees none gives zeros.
 
     Raises:
-        ValueError: there are more than ``MAX_TOKENS`` tokens.
+        OutsideFormatError: there are more than ``MAX_TOKENS`` tokens.
     """
     count, kv_heads, head_dim = queries.codes.shape
     tokens = len(cache.keys)
     if tokens > MAX_TOKENS:
-        raise ValueError(f"{tokens} tokens of context; the unit attends to {MAX_TOKENS} at most")
+        raise OutsideFormatError(
+            f"{tokens} tokens of context; the unit attends to {MAX_TOKENS} at most"
+        )
     peak = np.full((count, kv_heads), LOWEST, np.int64)
     total = np.zeros((count, kv_heads), np.int64)
     acc = np.zeros((count, kv_heads, head_dim), np.int64)

@@ -13,12 +13,12 @@ from edgerun_hw.overlay.command import sizes
 from edgerun_hw.overlay.driver import Tlmm
 from edgerun_hw.overlay.errors import CommandError
 from edgerun_hw.overlay.geometry import PRESETS
-from edgerun_hw.simulate.attention_cases import PlacedAttention, place_attention
 from edgerun_hw.simulate.cases import make_operands, place, push, random_case
 from edgerun_hw.simulate.faults import SLVERR, Channel, Fault, FaultKind
 from edgerun_hw.simulate.memory import DDR_PRESETS
 from edgerun_hw.simulate.simulator import Simulator
 from tests.hw.rtl.attention_bench import random_command, some_command
+from tests.hw.support.attention_cases import PlacedAttention, place_attention
 
 pytestmark = pytest.mark.fpga
 

@@ -1,0 +1,177 @@
+"""Attention of a segment on the fabric, and the copies of keys and values that it reads.
+
+Every row's keys and values go into the cache first, as with any back-end, so that another one can
+go on from there. What the device has is a copy of the cache's int8 codes (``kv_copy.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.graph.ir import Node
+from edgerun.state import Batch, SequenceStore
+from edgerun.state.spec import attention_name
+from edgerun_hw.backend.kv_copy import KvCopy
+from edgerun_hw.backend.products import WrongResultError
+from edgerun_hw.backend.session import Session
+from edgerun_hw.overlay.attention import (
+    BLOCK_TOKENS,
+    MAX_TOKENS,
+    OutsideFormatError,
+    quantise_queries,
+)
+from edgerun_hw.overlay.attention_layout import KvLayout, pack_queries
+from edgerun_hw.overlay.command import RESULT_BYTES, Command
+
+F32: TypeAlias = NDArray[np.float32]
+CODEC = "int8"
+# Weights add up to one, but for roundings (``overlay.attention.error_bound``).
+MARGIN = np.float32(1.01)
+
+
+def obstacle(node: Node, storage: str, queries: int) -> str:
+    """Why the fabric cannot run an attention layer; empty if it can.
+
+    Args:
+        node: of the layer.
+        storage: of keys and values, by the name of its codec.
+        queries: of a command of the overlay; 0 if it cannot attend.
+    """
+    if not queries:
+        return "this overlay has no attention unit"
+    if storage != CODEC:
+        return f"keys and values are stored as {storage}; the fabric reads --kv-cache {CODEC}"
+    if len(node.inputs) > 3 and node.inputs[3]:
+        return "the fabric knows no attention sinks"
+    return KvLayout.obstacle(node.attrs["num_kv_heads"], node.attrs["head_dim"])
+
+
+class FabricAttention:
+    """An attention layer; what it computes is ``overlay.attention.attend``."""
+
+    def __init__(self, node: Node, session: Session) -> None:
+        """Takes no memory of the device yet."""
+        self._node, self._session = node, session
+        attrs: Any = node.attrs
+        self._layout = KvLayout(attrs["num_kv_heads"], attrs["head_dim"])
+        self._group = attrs["num_heads"] // attrs["num_kv_heads"]
+        self._copies = session.copies
+
+    def run(self, batch: Batch, cache: SequenceStore, values: dict[str, F32]) -> F32:
+        """Output ``[rows, num_heads * head_dim]`` of all rows of a batch.
+
+        Raises:
+            OutsideFormatError: a query or the context is beyond the unit's format.
+            OverlayError: the device failed.
+            MemoryError: the device has no room for the keys and values.
+        """
+        heads, dim = self._layout.kv_heads, self._layout.head_dim
+        q, k, v = (values[name] for name in self._node.inputs[:3])
+        keys, vectors = (part.reshape(-1, heads, dim) for part in (k, v))
+        queries = q.reshape(len(q), heads, self._group, dim)
+        out = np.empty_like(queries)
+        name = attention_name(self._node.attrs["layer"])
+        for start, stop in batch.runs():
+            slot, position = int(batch.sequences[start]), int(batch.positions[start])
+            cache.write_block(name, slot, position, (keys[start:stop], vectors[start:stop]))
+            limits = batch.positions[start:stop].astype(np.int64) + 1
+            copy = self._copies.setdefault((name, slot), KvCopy(self._layout))
+            copy.update(self._session.overlay, cache, name, slot, int(limits[-1]))
+            out[start:stop] = self._attend(copy, queries[start:stop], limits)
+        return out.reshape(len(q), -1)
+
+    def _attend(self, copy: KvCopy, queries: F32, limits: NDArray[np.int64]) -> F32:
+        """Rows of one sequence, ``[rows, kv_heads, group, head_dim]``."""
+        rows, heads, group, dim = queries.shape
+        flat = queries.transpose(0, 2, 1, 3).reshape(rows * group, heads, dim)
+        limit = np.repeat(limits, group)
+        window = self._node.attrs["window"]
+        first = np.maximum(limit - window, 0) if window else np.zeros_like(limit)
+        most = self._session.overlay.capabilities.attention
+        jobs = [
+            _Job(copy, flat[i : i + most], first[i : i + most], limit[i : i + most])
+            for i in range(0, len(flat), most)
+        ]
+        out = run_jobs(self._session, jobs, float(self._node.attrs["scale"]))
+        bound = copy.largest(int(limits[-1]))[None, :, None]
+        if not (np.abs(out) <= bound * MARGIN).all():
+            raise WrongResultError("attention gave more than the largest of the values")
+        return out.reshape(rows, group, heads, dim).transpose(0, 2, 1, 3)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Queries of one command: ``[queries, kv_heads, head_dim]``, and what each of them sees."""
+
+    copy: KvCopy
+    queries: F32
+    first: NDArray[np.int64]
+    limit: NDArray[np.int64]
+
+    @property
+    def block(self) -> int:
+        """The first block of tokens that is read."""
+        return int(self.first.min()) // BLOCK_TOKENS
+
+    @property
+    def tokens(self) -> int:
+        """Tokens from there to the last one that is seen."""
+        return int(self.limit.max()) - self.block * BLOCK_TOKENS
+
+    def packed(self, scale: float) -> NDArray[np.uint8]:
+        """The queries' bytes."""
+        if self.tokens > MAX_TOKENS:
+            raise OutsideFormatError(f"{self.tokens} tokens; the unit attends to {MAX_TOKENS}")
+        begin = self.block * BLOCK_TOKENS
+        scales = self.copy.scales[begin : begin + self.tokens]
+        bounds = self.first - begin, self.limit - begin
+        return pack_queries(quantise_queries(self.queries, scale, *bounds, scales))
+
+    def command(self, x: int, y: int) -> Command:
+        """The command, with its queries and results at these addresses."""
+        layout = self.copy.layout
+        offset = layout.offset(self.block)
+        return Command(
+            x=x,
+            y=y,
+            weights=tuple(buffer.address + offset for buffer in self.copy.buffers),
+            row_beats=layout.pair_beats,
+            tiles=layout.pairs(self.tokens),
+            columns=len(self.queries),
+            kv_heads=layout.kv_heads,
+            head_units=layout.units,
+        )
+
+
+def run_jobs(session: Session, jobs: list[_Job], scale: float) -> F32:
+    """Runs commands one behind another; their results ``[queries, kv_heads, head_dim]``."""
+    overlay = session.overlay
+    packed = [job.packed(scale) for job in jobs]
+    sizes = [RESULT_BYTES * job.queries.size for job in jobs]
+    x = overlay.allocate(sum(part.size for part in packed))
+    y = overlay.allocate(sum(sizes))
+    try:
+        x.array[:] = np.concatenate(packed)
+        x.flush()
+        starts = np.cumsum([0, *(part.size for part in packed)])
+        places = np.cumsum([0, *sizes])
+        commands = [
+            job.command(x.address + int(start), y.address + int(place))
+            for job, start, place in zip(jobs, starts, places, strict=False)
+        ]
+        overlay.wait(overlay.submit_all(commands))
+        session.count(len(commands))
+        y.invalidate()
+        outs = []
+        for job, place, nbytes in zip(jobs, places, sizes, strict=False):
+            count, heads, dim = job.queries.shape
+            part = y.array[place : place + nbytes].view(np.float32)
+            outs.append(part.reshape(heads, count, dim).transpose(1, 0, 2))
+        return np.concatenate(outs)
+    finally:
+        x.free()
+        y.free()

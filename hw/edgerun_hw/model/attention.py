@@ -1,0 +1,30 @@
+"""How long the attention unit takes: cycles by its rules, held against the simulator."""
+
+from __future__ import annotations
+
+from edgerun_hw.overlay.attention import BLOCK_TOKENS
+from edgerun_hw.overlay.attention_layout import KvLayout
+from edgerun_hw.overlay.register_map import BEAT_BYTES, MAX_PORTS
+
+# Of the RTL, checked against the simulator: between two blocks; from the last beat to the last
+# result of the last head: softmax, sums, reciprocal and pipeline; and from submitting a command to
+# its first beat, with its queries.
+BLOCK_CYCLES = 1
+LAST_CYCLES = 130
+START_CYCLES = 120
+# A block's softmax: its tokens, and what a walk through them takes besides.
+SOFTMAX_CYCLES = BLOCK_TOKENS + 20
+
+
+def attention_cycles(kv_heads: int, head_dim: int, tokens: int, queries: int = 1) -> int:
+    """Cycles of a command of so many queries, memory not limiting."""
+    layout = KvLayout(kv_heads, head_dim)
+    pair = max(layout.pair_beats + 2 * BLOCK_CYCLES, SOFTMAX_CYCLES)
+    finish = queries * (head_dim + LAST_CYCLES // 2) + LAST_CYCLES // 2
+    return START_CYCLES + layout.pairs(tokens) * pair + finish
+
+
+def attention_bytes(kv_heads: int, head_dim: int, tokens: int) -> int:
+    """Bytes that a command reads of keys, values and scales, on all ports."""
+    layout = KvLayout(kv_heads, head_dim)
+    return MAX_PORTS * BEAT_BYTES * layout.pairs(tokens) * layout.pair_beats

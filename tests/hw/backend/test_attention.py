@@ -1,0 +1,185 @@
+"""Attention on the fabric: the definition's results, the CPU's tokens, and who takes over when."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from edgerun.backends.base import Shape
+from edgerun.graph.ir import Node
+from edgerun.llm.llm import load
+from edgerun_hw.backend import attention as fabric
+from edgerun_hw.backend.attention import obstacle
+from edgerun_hw.overlay import register_map as regs
+from edgerun_hw.overlay.driver import Tlmm
+from edgerun_hw.overlay.geometry import PRESETS
+from edgerun_hw.simulate.fake import FakeDevice, Faults
+from tests.hw.support.overlays import replace_fake
+
+PROMPT = "Once upon a time there was a little dog who"
+TOKENS = 8
+FAKE = "fake:attention-300"
+
+
+def generate(
+    prompt: str = PROMPT, tokens: int = TOKENS, **options: object
+) -> tuple[list[int], list[str]]:
+    """Greedy ids, and the notes of the device's report."""
+    with load(**options) as llm:  # type: ignore[arg-type]
+        ids = llm.generate(prompt, max_tokens=tokens, temperature=0.0, ignore_eos=True).ids
+        notes = [note for report in llm.reports() for note in report.notes]
+    return ids, notes
+
+
+@cache
+def by_cpu(prompt: str = PROMPT, tokens: int = TOKENS) -> list[int]:
+    return generate(prompt, tokens, backend="cpu", kv_cache="int8")[0]
+
+
+def commands_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of queries of the attention commands that are run from now on."""
+    counts: list[int] = []
+    run_jobs = fabric.run_jobs
+
+    def counting(session, jobs, scale):
+        out = run_jobs(session, jobs, scale)
+        counts.extend(len(job.queries) for job in jobs)
+        return out
+
+    monkeypatch.setattr(fabric, "run_jobs", counting)
+    return counts
+
+
+def test_the_software_device_attends_and_gives_the_cpus_tokens(monkeypatch):
+    counts = commands_of(monkeypatch)
+    ids, notes = generate(backend="fpga", device=FAKE, kv_cache="int8")
+    assert ids == by_cpu()
+    assert max(counts) == 2
+    assert not any("not used any more" in note for note in notes)
+
+
+@pytest.mark.fpga
+@pytest.mark.timeout(900)
+def test_the_simulated_overlay_attends_and_gives_the_same_tokens(monkeypatch):
+    counts = commands_of(monkeypatch)
+    with load(backend="fpga", device="cosim:attention-300,ddr", kv_cache="int8") as llm:
+        ids = llm.generate(PROMPT, max_tokens=TOKENS, temperature=0.0, ignore_eos=True).ids
+        (report,) = llm.reports()
+    assert ids == by_cpu()
+    assert counts
+    assert not any("not used any more" in note for note in report.notes)
+
+
+def test_other_storage_stays_with_the_cpu(monkeypatch):
+    counts = commands_of(monkeypatch)
+    expected, _ = generate(tokens=4, backend="cpu")
+    ids, _ = generate(tokens=4, backend="fpga", device=FAKE)
+    assert ids == expected
+    assert not counts
+
+
+@pytest.mark.fpga
+def test_an_overlay_without_the_unit_leaves_attention_to_the_cpu(monkeypatch):
+    counts = commands_of(monkeypatch)
+    ids, _ = generate(backend="fpga", device="fake:decode-300", kv_cache="int8")
+    assert ids == by_cpu()
+    assert not counts
+
+
+@pytest.mark.fpga
+def test_an_overlay_of_an_older_register_map_leaves_attention_to_the_cpu(monkeypatch):
+    """Version 1.0 has zeros where the number of queries is now."""
+    counts = commands_of(monkeypatch)
+    faults = Faults(version=0x00010000)
+    device = lambda: Tlmm(FakeDevice(PRESETS["decode-300"], faults=faults))  # noqa: E731
+    replace_fake(monkeypatch, device)
+    ids, notes = generate(backend="fpga", device="fake", kv_cache="int8")
+    assert ids == by_cpu()
+    assert not counts
+    assert not any("not used any more" in note for note in notes)
+
+
+def node(**changes: object) -> Node:
+    attrs = {"num_kv_heads": 2, "head_dim": 64, "num_heads": 4, "layer": 0, "window": 0}
+    inputs = ("q", "k", "v", *changes.pop("more", ()))
+    return Node("attention", "attention", inputs, ("out",), {**attrs, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "storage", "queries", "words"),
+    [
+        ({}, "int8", 2, ""),
+        ({}, "int8", 0, "no attention unit"),
+        ({}, "fp16", 2, "stored as fp16; the fabric reads --kv-cache int8"),
+        ({}, "int4", 2, "stored as int4"),
+        ({"head_dim": 40}, "int8", 2, "multiples of 16"),
+        ({"head_dim": 512}, "int8", 2, "256 at most"),
+        ({"num_kv_heads": 64}, "int8", 2, "64 heads"),
+        ({"more": ("sinks",)}, "int8", 2, "sinks"),
+    ],
+)
+def test_layers_that_the_fabric_cannot_run_are_said_to_be(changes, storage, queries, words):
+    reason = obstacle(node(**changes), storage, queries)
+    assert (words in reason) if words else not reason
+
+
+@pytest.mark.fpga
+@pytest.mark.parametrize("first", [40, 47, 60])
+def test_a_device_lost_between_attention_and_projection_changes_no_token(monkeypatch, first):
+    """From some command on all fail: the CPU goes on with what the cache holds."""
+    faults = Faults(errors={n: regs.ERROR_READ_RESPONSE for n in range(first, first + 100_000)})
+    device = lambda: Tlmm(FakeDevice(PRESETS["attention-300"], faults=faults))  # noqa: E731
+    replace_fake(monkeypatch, device)
+    ids, notes = generate(backend="fpga", device="fake", kv_cache="int8")
+    assert ids == by_cpu()
+    assert any("not used any more" in note for note in notes)
+
+
+@pytest.mark.fpga
+def test_a_flipped_result_is_noticed(monkeypatch):
+    """Attention cannot give more than the largest value: the command is run again."""
+    run_jobs = fabric.run_jobs
+    calls: list[int] = []
+
+    def flipping(session, jobs, scale):
+        out = run_jobs(session, jobs, scale)
+        calls.append(1)
+        return out * np.float32(1e6) if len(calls) == 7 else out
+
+    monkeypatch.setattr(fabric, "run_jobs", flipping)
+    ids, notes = generate(backend="fpga", device=FAKE, kv_cache="int8")
+    assert ids == by_cpu()
+    assert any("1 resets" in note for note in notes)
+
+
+@pytest.mark.fpga
+def test_a_context_beyond_the_units_table_is_the_cpus(monkeypatch):
+    monkeypatch.setattr(fabric, "MAX_TOKENS", 1)
+    counts = commands_of(monkeypatch)
+    ids, _ = generate(backend="fpga", device=FAKE, kv_cache="int8")
+    assert ids == by_cpu()
+    assert not counts
+
+
+@pytest.mark.fpga
+def test_a_second_prompt_and_a_prefix_share_are_read_anew():
+    other = "Once upon a time there was a little cat"
+    with load(backend="fpga", device=FAKE, kv_cache="int8") as llm:
+        ids = [
+            llm.generate(prompt, max_tokens=4, temperature=0.0, ignore_eos=True).ids
+            for prompt in (PROMPT, other, PROMPT)
+        ]
+    assert ids[0] == ids[2] == by_cpu()[:4]
+    assert ids[1] == by_cpu(other, 4)
+
+
+def test_its_cost_grows_with_the_context():
+    from edgerun_hw.backend import make
+
+    backend = make()
+    backend.use_device(FAKE)
+    costs = [backend.cost(None, node(), Shape.of(1)), backend.cost(None, node(), Shape.of(2))]  # type: ignore[arg-type]
+    assert 0 < costs[0] <= costs[1]
+    backend.close()
