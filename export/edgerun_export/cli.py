@@ -15,6 +15,7 @@ from edgerun_export.recipe import (
     GROUP_SIZES,
     HEAD_WEIGHTS,
     method_names,
+    transform_names,
     weight_names,
 )
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 SUMMARY = "Make a bundle of a checkpoint."
 _TITLES = {
     "read": "reading the checkpoint",
+    "transform": "transforming weights",
     "calibrate": "fitting weights",
     "weights": "writing weights",
     "files": "writing configuration",
@@ -83,6 +85,14 @@ _Method = Annotated[
     typer.Option(
         help=f"How weights are quantised: {', '.join(method_names())}. Default: what suits the "
         "format best, or residual with --calibrate. auto chooses formats for a --budget."
+    ),
+]
+_Transforms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--transform",
+        help=f"Other weights of the same function, to lose less by rounding: "
+        f"{', '.join(transform_names())}. May be given several times.",
     ),
 ]
 _Calibrate = Annotated[
@@ -166,6 +176,7 @@ def export_command(
     group_size: _GroupSize = None,
     method: _Method = None,
     rule: _Rules = None,
+    transform: _Transforms = None,
     calibrate: _Calibrate = None,
     budget: _Budget = None,
     calibration_windows: _Windows = 64,
@@ -201,6 +212,7 @@ def export_command(
         revision=revision,
         verify=verify,
         force=force,
+        transforms=tuple(transform or ()),
         calibration=CalibrationOptions(
             tuple(calibrate or ()),
             calibration_windows,

@@ -13,8 +13,6 @@ from edgerun.errors import UnsupportedError
 from edgerun.files.drafts import remove_abandoned
 from edgerun.files.folder import atomic_folder, check_target
 from edgerun.formats.base import PackedWeight
-from edgerun.model.text.tokenizer import Tokenizer
-from edgerun_export.architectures import Experts
 from edgerun_export.bundle_files import (
     MANIFEST_FILE,
     MODEL_FILE,
@@ -35,13 +33,15 @@ from edgerun_export.calibrate.step import (
     CalibrationOptions,
     calibrate,
     checked_budget,
+    read_text,
     with_methods,
 )
+from edgerun_export.calibrate.text import CalibrationText
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.base import Checkpoint
 from edgerun_export.graph.builder import build_model
 from edgerun_export.graph.external_data import DataWriter
-from edgerun_export.graph.fused_experts import obstacle
+from edgerun_export.graph.fused_experts import expert_warnings
 from edgerun_export.graph.onnx_graph import OnnxGraph
 from edgerun_export.graph.weight_store import WeightStore
 from edgerun_export.openvino_ir.install import openvino_version
@@ -56,8 +56,7 @@ from edgerun_export.source.model import interpret
 from edgerun_export.target import protect, resumable
 from edgerun_export.verify.compare import check_all_read, damage, sample_ids, verify
 
-MANY_EXPERTS = 1024  # what other runtimes open a graph of in seconds
-STEPS = ("read", "calibrate", "weights", "files", "verify", "finish")
+STEPS = ("read", "transform", "calibrate", "weights", "files", "verify", "finish")
 Progress = Callable[[str, float], None]
 
 
@@ -80,6 +79,7 @@ class ExportOptions:
         verify: compare the bundle with the source before it appears.
         force: replace an existing bundle; other files in its folder stay.
         calibration: text that weights are fitted to.
+        transforms: what is done to weights before they are rounded, in this order.
     """
 
     weights: str | None = None
@@ -95,6 +95,7 @@ class ExportOptions:
     verify: bool = False
     force: bool = False
     calibration: CalibrationOptions = CalibrationOptions()
+    transforms: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -203,27 +204,10 @@ class _Job:
         self._recipe = self._choose_recipe()
         if self._recipe.target.openvino:
             self._tools["openvino"] = openvino_version()
-        self._warn_of_experts()
+        self._warnings += expert_warnings(self._spec, self._recipe)
         self._texts = dict(self._checkpoint.tokenizer_files())
         self._tokenizer = parse_object("tokenizer.json", self._texts["tokenizer.json"])
         check_vocabulary(self._spec, self._tokenizer)
-
-    def _warn_of_experts(self) -> None:
-        """Says so where experts are written out that the profile would fuse, or very many."""
-        parts = (layer.feed_forward for layer in self._spec.layers)
-        count = sum(part.count for part in parts if isinstance(part, Experts))
-        fuses, reason = self._recipe.target.fuses_experts, obstacle(self._spec, self._recipe)
-        if count > MANY_EXPERTS and (reason or not fuses):
-            self._warnings.append(
-                f"{count} experts are written out one by one: edgerun opens such a graph in a "
-                "second, but onnxruntime takes most of a minute and OpenVINO many; run it in "
-                "edgerun, or for onnxruntime export int4 weights with --profile genai"
-            )
-        if count and fuses and reason:
-            self._warnings.append(
-                "experts are written out one by one, as in the portable profile, since QMoE, "
-                f"onnxruntime's operator for all of a layer, cannot be used: {reason}"
-            )
 
     def _choose_recipe(self) -> Recipe:
         options = self._options
@@ -237,7 +221,9 @@ class _Job:
             rules = (f"*={SOURCE}", *rules)
         check_pack(options.pack, weights)
         method = checked_budget(options.method, options.calibration, options.profile)
-        recipe = make_recipe(weights, group, head, options.activations, options.profile, method)
+        recipe = make_recipe(
+            weights, group, head, options.activations, options.profile, method, options.transforms
+        )
         recipe = with_rules(recipe, rules, self._spec, partial(source_recipe, self._weights))
         return with_methods(recipe, self._weights, calibrates=bool(options.calibration.texts))
 
@@ -257,17 +243,19 @@ class _Job:
         return usual.weights, usual.group_size
 
     def _calibrate(self) -> None:
-        if not self._options.calibration.texts:
+        options = self._options.calibration
+        text = read_text(options, self._texts, self._spec)
+        if self._recipe.transforms:
+            self._progress("transform", 0.0)
+            self._transform(text)
+        if text is None:
             return
         self._progress("calibrate", 0.0)
-        tokenizer = Tokenizer.from_json(
-            self._texts["tokenizer.json"].decode(), self._text_object("tokenizer_config.json")
-        )
         done = calibrate(
             self._weights,
             self._recipe,
-            tokenizer,
-            self._options.calibration,
+            text,
+            options,
             self._resumable,
             partial(self._progress, "calibrate"),
             sum(map(len, self._texts.values())),
@@ -275,6 +263,15 @@ class _Job:
         self._recipe, self.fitted = done.recipe, done.fitted
         self._quality |= done.quality
         self._warnings += done.warnings
+
+    def _transform(self, text: CalibrationText | None) -> None:
+        """Puts other weights of the same function in the place of the source's."""
+        from edgerun_export.transforms import check_unchanged, transformed
+
+        weights = transformed(self._recipe.transforms, self._weights, self._recipe, text)
+        ids = sample_ids(self._spec, self._texts["tokenizer.json"])
+        check_unchanged(self._weights, weights, ids)
+        self._weights, self._spec = weights, weights.spec
 
     def _write_weights(self) -> None:
         self._progress("weights", 0.0)

@@ -22,6 +22,11 @@ def weight_names() -> list[str]:
     return [*entry_names("edgerun.formats", "FORMAT"), "fp32"]
 
 
+def transform_names() -> list[str]:
+    """Ways to other weights of the same function."""
+    return entry_names("edgerun_export.transforms", "TRANSFORM")
+
+
 def method_names() -> list[str]:
     """Methods that make weights of a format."""
     return entry_names("edgerun_export.quantize", "METHOD")
@@ -93,6 +98,7 @@ class Recipe:
         rules: what was asked for that concerns some projections only.
         tensors: those that are stored otherwise than the rest, by their module path
             (``model.layers.0.mlp.down_proj``).
+        transforms: what was done to the weights before they were rounded.
     """
 
     weights: str
@@ -103,6 +109,7 @@ class Recipe:
     method: str | None
     rules: tuple[str, ...] = ()
     tensors: Mapping[str, TensorRecipe] = field(default_factory=dict)
+    transforms: tuple[str, ...] = ()
 
     def tensor(self, module: str) -> TensorRecipe:
         """How the projection at a module path is stored."""
@@ -137,6 +144,7 @@ def make_recipe(
     activations: str | None = None,
     profile: str = "portable",
     method: str | None = None,
+    transforms: Sequence[str] = (),
 ) -> Recipe:
     """Returns a recipe; ``None`` stands for the default that suits ``weights``.
 
@@ -157,7 +165,10 @@ def make_recipe(
         activations=activations or ("fp32" if fp32 else "int8"),
         profile=profile,
         method=method,
+        transforms=tuple(transforms),
     )
+    for name in transforms:
+        _check("transform", name, transform_names())
     _check("group-size", recipe.group_size, GROUP_SIZES)
     _check("head-weights", recipe.head_weights, HEAD_WEIGHTS)
     _check("activations", recipe.activations, ACTIVATIONS)

@@ -103,6 +103,7 @@ def test_manifest_says_what_the_bundle_is(exported):
         "method": None,
         "rules": (),
         "tensors": {},
+        "transforms": (),
         "natively_ternary": False,
     }
     assert manifest["source"] == {
@@ -316,7 +317,11 @@ def test_progress_goes_through_all_steps_in_order(tmp_path):
     export(
         GOLDEN / "llama",
         tmp_path / "out",
-        ExportOptions(verify=True, calibration=CalibrationOptions((text,), 2, 16)),
+        ExportOptions(
+            verify=True,
+            calibration=CalibrationOptions((text,), 2, 16),
+            transforms=("rotate",),
+        ),
         lambda step, fraction: seen.append((step, fraction)),
     )
     steps = list(dict.fromkeys(step for step, _ in seen))

@@ -18,7 +18,7 @@ from edgerun.formats.base import PackedWeight
 from edgerun_export.architectures import Projection
 from edgerun_export.calibrate.fitted import FittedLayers, digest
 from edgerun_export.calibrate.moments import Moments
-from edgerun_export.calibrate.taps import Group, LayerWeights, observe, stages
+from edgerun_export.calibrate.taps import Group, LayerWeights, layer_tensors, observe, stages
 from edgerun_export.calibrate.text import CalibrationText
 from edgerun_export.quantize import block_layout, fits, method_for, quantise_rows
 from edgerun_export.quantize.method import Inputs, Needs
@@ -91,7 +91,6 @@ class LayerFitter:
         self._spec = source.spec
         self._threads = threads
         self._progress = progress
-        self._shapes = self._spec.tensors()
         self.starved: list[str] = []
 
     def run(self) -> list[Cost]:
@@ -135,12 +134,7 @@ class LayerFitter:
         return method_for(kind.weights, kind.method).needs
 
     def _layer(self, layer: int) -> None:
-        prefix = f"model.layers.{layer}."
-        tensors = {
-            name: self._source.matrix(name) if len(shape) == 2 else self._source.vector(name)
-            for name, shape in self._shapes.items()
-            if name.startswith(prefix)
-        }
+        tensors = layer_tensors(self._source, layer)
         own = digest(tensors)
         source = LayerWeights(tensors)
         del tensors

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edgerun_export.architectures import Projection
 from edgerun_export.calibrate.moments import Moments
-from edgerun_export.calibrate.taps import LayerWeights, observe, stages
+from edgerun_export.calibrate.taps import LayerWeights, layer_tensors, observe, stages
 from edgerun_export.quantize import block_layout, quantise_rows
 from edgerun_export.quantize.method import Inputs, Needs
 from edgerun_export.recipe import TensorRecipe
@@ -85,7 +85,7 @@ class SensitivityMeter:
         """Estimates costs of all kinds, for every projection."""
         layers: list[_Layer] = []
         for layer in range(self._spec.num_layers):
-            weights = self._weights(layer)
+            weights = LayerWeights(layer_tensors(self._source, layer))
             for earlier in layers:
                 earlier.changed = self._through(layer, weights, earlier.changed)
             layers.append(self._layer(layer, weights, kinds))
@@ -93,12 +93,6 @@ class SensitivityMeter:
             self._probed = self._through(layer, weights, self._probed)
             self._progress((layer + 1) / self._spec.num_layers)
         return Sensitivity(self._costs(layers), self._members)
-
-    def _weights(self, layer: int) -> LayerWeights:
-        shapes = self._spec.tensors()
-        names = [name for name in shapes if name.startswith(f"model.layers.{layer}.")]
-        read = {2: self._source.matrix, 1: self._source.vector}
-        return LayerWeights({name: read[len(shapes[name])](name) for name in names})
 
     def _through(self, layer: int, weights: LayerWeights, stream: Sequence[F32]) -> list[F32]:
         return [Layer(self._spec, weights, layer).run(hidden) for hidden in stream]

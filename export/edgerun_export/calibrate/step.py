@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,12 @@ from edgerun_export.architectures import DecoderSpec
 from edgerun_export.calibrate.fitted import FittedLayers
 from edgerun_export.calibrate.layers import Cost, LayerFitter, single_threaded
 from edgerun_export.calibrate.mixed import mixed_recipe
-from edgerun_export.calibrate.text import WINDOW_TOKENS, WINDOWS, read_calibration
+from edgerun_export.calibrate.text import (
+    WINDOW_TOKENS,
+    WINDOWS,
+    CalibrationText,
+    read_calibration,
+)
 from edgerun_export.quantize import method_for
 from edgerun_export.quantize.method import Needs
 from edgerun_export.recipe import Recipe, TensorRecipe
@@ -112,10 +118,31 @@ def checked_budget(method: str | None, options: CalibrationOptions, profile: str
     return None if method == AUTO else method
 
 
+def read_text(
+    options: CalibrationOptions, files: Mapping[str, bytes], spec: DecoderSpec
+) -> CalibrationText | None:
+    """Cuts windows, at most as long as the context; None if there is no text.
+
+    Args:
+        options: text, and how much of it.
+        files: those of the tokenizer.
+        spec: the decoder.
+
+    Raises:
+        InputError: a text cannot be used.
+    """
+    if not options.texts:
+        return None
+    config = json.loads(files.get("tokenizer_config.json", b"{}"))
+    tokenizer = Tokenizer.from_json(files["tokenizer.json"].decode(), config)
+    tokens = min(options.tokens, spec.context_length)
+    return read_calibration(options.texts, tokenizer, options.windows, tokens)
+
+
 def calibrate(
     source: SourceWeights,
     recipe: Recipe,
-    tokenizer: Tokenizer,
+    text: CalibrationText,
     options: CalibrationOptions,
     folder: Path,
     progress: Callable[[float], None],
@@ -126,19 +153,17 @@ def calibrate(
     Args:
         source: the weights.
         recipe: formats and methods.
-        tokenizer: the model's.
-        options: text and budget.
+        text: what is fitted to.
+        options: threads and budget.
         folder: where layers that are done are kept.
         progress: called with the fraction done.
         other_bytes: of the bundle's files besides graph and weights.
 
     Raises:
-        InputError: a text cannot be used.
+        InputError: no bundle has the size that is asked for.
         CheckpointError: the model computes what is no number.
         StorageError: the folder cannot be written.
     """
-    tokens = min(options.tokens, source.spec.context_length)
-    text = read_calibration(options.texts, tokenizer, options.windows, tokens)
     chosen: dict[str, Any] = {}
     done = 0.0
     if options.budget is not None:

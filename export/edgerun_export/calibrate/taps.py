@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun_export.architectures import DecoderSpec, Projection
+from edgerun_export.source.weights import SourceWeights
 from edgerun_export.verify.numpy_model import Layer, Observer
 
 F32 = NDArray[np.float32]
@@ -44,6 +45,14 @@ class LayerWeights:
     def copy(self) -> LayerWeights:
         """Another of the same tensors, in which others can be put."""
         return LayerWeights(self._tensors)
+
+
+def layer_tensors(source: SourceWeights, layer: int) -> dict[str, F32]:
+    """Reads all tensors of a layer."""
+    shapes = source.spec.tensors()
+    read = {1: source.vector, 2: source.matrix}
+    names = [name for name in shapes if name.startswith(f"model.layers.{layer}.")]
+    return {name: read[len(shapes[name])](name) for name in names}
 
 
 @dataclass(slots=True)

@@ -31,6 +31,7 @@ STACKS: Mapping[str, tuple[str, ...]] = {
     "gate_up_proj": ("gate_proj", "up_proj"),
     "down_proj": ("down_proj",),
 }
+MANY_EXPERTS = 1024  # what other runtimes open a graph of in seconds
 EXACT_BITS = 4  # with others the operator rounds activations, whatever it is asked for
 
 
@@ -66,6 +67,26 @@ def _recipes(spec: DecoderSpec, recipe: Recipe, layer: int) -> set[TensorRecipe]
     networks = spec.feed_forward(layer)
     paths = (projection.path for network in networks for projection in network.values())
     return {recipe.tensor(f"model.layers.{layer}.{path}") for path in paths}
+
+
+def expert_warnings(spec: DecoderSpec, recipe: Recipe) -> list[str]:
+    """What other runtimes will find hard, and where the operator cannot do what is asked for."""
+    parts = (layer.feed_forward for layer in spec.layers)
+    count = sum(part.count for part in parts if isinstance(part, Experts))
+    fuses, reason = recipe.target.fuses_experts, obstacle(spec, recipe)
+    warnings = []
+    if count > MANY_EXPERTS and (reason or not fuses):
+        warnings.append(
+            f"{count} experts are written out one by one: edgerun opens such a graph in a "
+            "second, but onnxruntime takes most of a minute and OpenVINO many; run it in "
+            "edgerun, or for onnxruntime export int4 weights with --profile genai"
+        )
+    if count and fuses and reason:
+        warnings.append(
+            "experts are written out one by one, as in the portable profile, since QMoE, "
+            f"onnxruntime's operator for all of a layer, cannot be used: {reason}"
+        )
+    return warnings
 
 
 class FusedExperts:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from edgerun_export.calibrate.text import CalibrationText
     from edgerun_export.checkpoint.base import Checkpoint
     from edgerun_export.quality.measure import Row
+    from edgerun_export.quality.settings import Setting
+    from edgerun_export.recipe import Recipe
     from edgerun_export.source.weights import SourceWeights
 
 SUMMARY = "Compare weight formats and methods on a checkpoint."
@@ -55,6 +57,10 @@ _Tokens = Annotated[int, typer.Option(min=16, help="Length of pieces, at most th
 _CalibrationWindows = Annotated[
     int, typer.Option("--calibration-windows", min=1, help="Pieces of text to fit to.")
 ]
+_Transforms = Annotated[
+    list[str] | None,
+    typer.Option("--transform", help="As for edgerun export; for all rows of the table."),
+]
 _Save = Annotated[
     Path | None,
     typer.Option(
@@ -85,6 +91,7 @@ def quality_command(
     windows: _Windows = 12,
     tokens: _Tokens = 512,
     calibration_windows: _CalibrationWindows = 64,
+    transform: _Transforms = None,
     save: _Save = None,
     plot: _Plot = None,
     threads: _Threads = None,
@@ -99,6 +106,7 @@ def quality_command(
     from edgerun_export.quality.measure import Saved, key_of, measure
     from edgerun_export.quality.settings import settings
     from edgerun_export.source.model import interpret
+    from edgerun_export.transforms import transformed
 
     if plot is not None:
         check_plot(plot)
@@ -111,7 +119,11 @@ def quality_command(
         texts = _texts(
             checkpoint, weights, (text, windows), (calibrate or [], calibration_windows), tokens
         )
-        saved = Saved(save, key_of(checkpoint.source.location, texts))
+        location = " ".join([checkpoint.source.location, *(transform or ())])
+        saved = Saved(save, key_of(location, texts))
+        if transform:
+            recipe = _recipe(compared, transform)
+            weights = transformed(transform, weights, recipe, texts if calibrate else None)
         with progress_line() as show:
             rows = list(
                 measure(
@@ -128,6 +140,13 @@ def quality_command(
 
         draw(rows, source, plot)
     _print(rows, as_json)
+
+
+def _recipe(compared: list[Setting], transforms: list[str]) -> Recipe:
+    """What transforms that round on trial do that for: the first setting."""
+    from edgerun_export.recipe import make_recipe
+
+    return make_recipe(compared[0].weights, compared[0].group_size, transforms=transforms)
 
 
 def _check_names(files: list[Path]) -> None:

@@ -16,7 +16,7 @@ from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph
 from edgerun.graph.lower import lower
 from edgerun.graph.onnx_reader import read_graph
-from edgerun_export import pipeline
+from edgerun_export.graph import fused_experts
 from edgerun_export.graph.fused_experts import obstacle
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.recipe import make_recipe
@@ -129,12 +129,12 @@ def test_what_the_operator_cannot_compute_is_written_out_and_said(name, options,
 @pytest.mark.parametrize(("profile", "warns"), [("portable", True), ("genai", False)])
 def test_very_many_experts_written_out_are_warned_of(profile, warns, monkeypatch, tmp_path):
     options = ExportOptions(weights="int4", profile=profile)
-    monkeypatch.setattr(pipeline, "MANY_EXPERTS", 15)  # the model has 16
+    monkeypatch.setattr(fused_experts, "MANY_EXPERTS", 15)  # the model has 16
     warnings = export(GOLDEN / "olmoe", tmp_path / "many", options).warnings
     assert [each.split(":")[0] for each in warnings] == ["16 experts are written out one by one"][
         : int(warns)
     ]
-    monkeypatch.setattr(pipeline, "MANY_EXPERTS", 16)
+    monkeypatch.setattr(fused_experts, "MANY_EXPERTS", 16)
     assert not export(GOLDEN / "olmoe", tmp_path / "few", options).warnings
 
 

@@ -1,0 +1,154 @@
+"""Scales inputs by how large they are, so that weights of large inputs are rounded finely."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.activations.base import UNCHANGED
+from edgerun.activations.registry import ACTIVATIONS
+from edgerun_export.architectures import DecoderSpec, Projection
+from edgerun_export.calibrate.moments import Moments
+from edgerun_export.calibrate.taps import LayerWeights, layer_tensors, observe, stages
+from edgerun_export.calibrate.text import CalibrationText
+from edgerun_export.quantize import block_layout, quantise_rows
+from edgerun_export.quantize.method import Inputs, Needs
+from edgerun_export.recipe import Recipe, TensorRecipe
+from edgerun_export.source.weights import SourceWeights
+from edgerun_export.transforms.transform import Transform
+from edgerun_export.transforms.weights import Change, TransformedWeights
+from edgerun_export.verify.numpy_model import Layer, embedded
+
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+_STEPS = 20  # of the exponent
+_WINDOWS = 8
+_ROWS = 64  # of a matrix, evenly spread, on which exponents are compared
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """What makes a value, and the projections that read it.
+
+    Attributes:
+        producer: path of the norm or projection.
+        readers: projections whose columns are multiplied.
+        columns: which output of the producer each of these columns is of, ``[K]``.
+    """
+
+    producer: str
+    readers: tuple[Projection, ...]
+    columns: NDArray[np.int64]
+
+
+def apply(source: SourceWeights, recipe: Recipe, text: CalibrationText | None) -> SourceWeights:
+    """Multiplies columns by ``s = rms(x)^a`` and divides what makes their inputs by it.
+
+    AWQ (Lin et al. 2024, section 3.2), with the a of 20 that makes the smallest output error,
+    seen on some rows, and the root mean square in the place of the mean magnitude. What makes the
+    inputs is the norm before, the values' projection, or the ``up`` projection of a gated network.
+    """
+    assert text is not None
+    spec = source.spec
+    changes: dict[str, Change] = {}
+    vectors: dict[str, F32] = {}
+    some = text.windows[:: -(-len(text.windows) // _WINDOWS)]
+    stream = [embedded(spec, source, window) for window in some]
+    for layer in range(spec.num_layers):
+        weights = LayerWeights(layer_tensors(source, layer))
+        seen = _inputs(spec, weights, layer, stream)
+        for pair in _pairs(spec, layer):
+            scales = _scales(pair, weights, seen[pair.readers[0].path], recipe, layer)
+            _scale(source, layer, pair, scales, changes, vectors)
+        stream = [Layer(spec, weights, layer).run(hidden) for hidden in stream]
+    return TransformedWeights(source, spec, changes, vectors, {})
+
+
+def _inputs(
+    spec: DecoderSpec, weights: LayerWeights, layer: int, stream: Sequence[F32]
+) -> dict[str, Inputs]:
+    groups = [group for stage in stages(spec, layer) for group in stage]
+    sums = {group[0].path: Moments(Needs.HESSIAN) for group in groups}
+    for hidden in stream:
+        for path, value in observe(spec, weights, layer, hidden, groups).inputs.items():
+            sums[path].add(value)
+    return {group[0].path: sums[group[0].path].means(group[0].in_features) for group in groups}
+
+
+def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:
+    attention = spec.attention()
+    hidden = np.arange(spec.hidden_size)
+    if spec.input_norm is not None:
+        readers = tuple(attention[name] for name in ("q_proj", "k_proj", "v_proj"))
+        yield _Pair(spec.input_norm, readers, hidden)
+    if spec.attention_sub_norm is None:
+        values = np.arange(spec.num_kv_heads * spec.head_dim).reshape(-1, spec.head_dim)
+        read = values.repeat(spec.num_heads // spec.num_kv_heads, axis=0).ravel()
+        yield _Pair(attention["v_proj"].path, (attention["o_proj"],), read)
+    if spec.router(layer) is not None:
+        return
+    (network,) = spec.feed_forward(layer)
+    if spec.feed_forward_norm is not None:
+        yield _Pair(spec.feed_forward_norm, (network["gate_proj"], network["up_proj"]), hidden)
+    if spec.sub_norm(layer) is None and ACTIVATIONS[spec.activation].up is UNCHANGED:
+        width = np.arange(network["down_proj"].in_features)
+        yield _Pair(network["up_proj"].path, (network["down_proj"],), width)
+
+
+def _scales(pair: _Pair, weights: LayerWeights, inputs: Inputs, recipe: Recipe, layer: int) -> F32:
+    """The best factors of a producer's outputs, one for each."""
+    shares = np.bincount(pair.columns)
+    sizes = np.sqrt(np.bincount(pair.columns, inputs.importance) / shares)
+    sizes = np.maximum(sizes, 1e-4 * sizes.max() + 1e-12)
+    best, least = np.ones(len(sizes), np.float32), np.inf
+    for step in range(_STEPS):
+        scales = sizes ** (step / _STEPS)
+        given = (scales / np.sqrt(scales.max() * scales.min())).astype(np.float32)
+        error = 0.0
+        for reader in pair.readers:
+            module = f"model.layers.{layer}.{reader.path}"
+            rows = weights.matrix(f"{module}.weight")
+            some = rows[:: max(1, len(rows) // _ROWS)]
+            error += _error(some, given[pair.columns], inputs, recipe.tensor(module))
+        if error < least:
+            best, least = given, error
+    return best
+
+
+def _error(rows: F32, scales: F32, inputs: Inputs, kind: TensorRecipe) -> float:
+    """Mean squared error of the outputs, with columns that are multiplied and rounded."""
+    if kind.weights == "fp32":
+        return 0.0
+    packed = quantise_rows(rows * scales, kind.weights, kind.group_size, "mse")
+    difference = block_layout(kind.weights).unpack(packed) / scales - rows
+    assert inputs.hessian is not None
+    return float(np.einsum("nk,nk->", difference @ inputs.hessian, difference))
+
+
+def _scale(
+    source: SourceWeights,
+    layer: int,
+    pair: _Pair,
+    scales: F32,
+    changes: dict[str, Change],
+    vectors: dict[str, F32],
+) -> None:
+    """Notes what becomes of a pair."""
+    module = f"model.layers.{layer}"
+    for reader in pair.readers:
+        name = f"{module}.{reader.path}.weight"
+        changes[name] = replace(changes.get(name, Change()), inputs=scales[pair.columns])
+    name = f"{module}.{pair.producer}.weight"
+    if len(source.shape(name)) == 1:
+        vectors[name] = source.vector(name) / scales
+        return
+    changes[name] = replace(changes.get(name, Change()), outputs=np.reciprocal(scales))
+    bias = f"{module}.{pair.producer}.bias"
+    if bias in source.spec.tensors():
+        vectors[bias] = source.vector(bias) / scales
+
+
+TRANSFORM = Transform(apply, needs_text=True)

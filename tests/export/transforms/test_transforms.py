@@ -1,0 +1,129 @@
+"""Other weights of the same function."""
+
+import json
+
+import numpy as np
+import pytest
+
+from edgerun.errors import UnsupportedError
+from edgerun_export.calibrate.step import CalibrationOptions
+from edgerun_export.calibrate.text import CalibrationText
+from edgerun_export.pipeline import ExportOptions, export
+from edgerun_export.quantize import block_layout, quantise_rows
+from edgerun_export.recipe import make_recipe
+from edgerun_export.transforms import check_unchanged, transformed
+from edgerun_export.transforms.registry import BOUND
+from edgerun_export.transforms.weights import Change, TransformedWeights
+from edgerun_export.verify.compare import VerificationError, relative_error
+from edgerun_export.verify.numpy_model import forward
+
+NAMES = ["llama", "qwen2", "qwen3", "mixtral", "olmoe", "gpt_oss"]
+
+
+def text_of(spec):
+    ids = np.random.default_rng(0).integers(0, spec.vocab_size, (4, 24))
+    return CalibrationText(("text",), ids)
+
+
+def apply(names, source):
+    return transformed(names, source, make_recipe("int4"), text_of(source.spec))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("transforms", [("rotate",), ("awq",), ("rotate", "awq")], ids="+".join)
+def test_float_logits_stay_what_they_were(name, transforms, golden, source_weights):
+    reference = golden(name)
+    source = source_weights(reference)
+    after = apply(transforms, source)
+    logits = forward(after.spec, after, reference.ids)
+    assert relative_error(logits, forward(source.spec, source, reference.ids)) < BOUND
+    names = [f"model.layers.0.self_attn.{each}_proj.weight" for each in "qkvo"]
+    assert any(np.abs(after.matrix(each) - source.matrix(each)).max() > 1e-3 for each in names)
+
+
+@pytest.mark.parametrize("transforms", [("rotate",), ("awq",)], ids="+".join)
+def test_rows_are_those_of_the_whole_matrix(transforms, golden, source_weights):
+    after = apply(transforms, source_weights(golden("qwen2")))
+    for name, shape in after.spec.tensors().items():
+        if len(shape) == 2:
+            some = np.concatenate([after.rows(name, slice(0, 5)), after.rows(name, slice(5, None))])
+            np.testing.assert_array_equal(some, after.matrix(name))
+
+
+def test_a_rotation_spreads_what_stands_out(golden, source_weights):
+    source = source_weights(golden("llama"))
+    read = source.rows
+    source.rows = lambda name, rows: (
+        read(name, rows)
+        * (
+            np.where(np.arange(source.shape(name)[1]) == 7, 30, 1) if "q_proj" in name else 1
+        ).astype(np.float32)
+    )
+    name = "model.layers.0.self_attn.q_proj.weight"
+    before, after = source.matrix(name), apply(("rotate",), source).matrix(name)
+
+    def lost(rows):
+        restored = block_layout("int4").unpack(quantise_rows(rows, "int4", 64, "rtn"))
+        return np.square(restored - rows).sum() / np.square(rows).sum()
+
+    assert lost(after) < 0.7 * lost(before)
+
+
+def test_awq_lowers_the_error_of_outputs_where_few_inputs_are_large(golden, source_weights):
+    source = source_weights(golden("llama"))
+    norm = "model.layers.0.input_layernorm.weight"
+    read = source.vector
+    big = np.where(np.arange(source.spec.hidden_size) % 16 == 3, 20, 1).astype(np.float32)
+    source.vector = lambda name: read(name) * (big if name == norm else 1)
+    after = apply(("awq",), source)
+    rows = "model.layers.0.self_attn.q_proj.weight"
+    x = np.random.default_rng(0).standard_normal((64, source.spec.hidden_size)).astype(np.float32)
+    errors = []
+    for weights in (source, after):
+        rounded = block_layout("int4").unpack(
+            quantise_rows(weights.matrix(rows), "int4", 32, "mse")
+        )
+        outputs = (x * source.vector(norm)) @ source.matrix(rows).T
+        errors.append(float(np.square((x * weights.vector(norm)) @ rounded.T - outputs).sum()))
+    assert errors[1] < 0.7 * errors[0]
+
+
+def test_weights_that_are_something_else_are_found_out(golden, source_weights):
+    source = source_weights(golden("llama"))
+    name = "model.layers.1.mlp.down_proj.weight"
+    wrong = Change(outputs=np.full(source.shape(name)[0], 1.01, np.float32))
+    after = TransformedWeights(source, source.spec, {name: wrong}, {}, {})
+    with pytest.raises(VerificationError, match="transformed weights change the logits by"):
+        check_unchanged(source, after, golden("llama").ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "transform", "message"),
+    [
+        ("bitnet-packed", "rotate", "--transform rotate: .* ternary already"),
+        ("llama", "awq", "--transform awq looks at activations; .* --calibrate"),
+        ("olmo2", "rotate", "have norms behind their parts"),
+    ],
+)
+def test_what_cannot_be_transformed_is_refused(name, transform, message, golden, source_weights):
+    with pytest.raises(UnsupportedError, match=message):
+        transformed([transform], source_weights(golden(name)), make_recipe("int4"), None)
+
+
+def test_a_transformed_bundle_computes_what_its_manifest_says(golden, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("Once upon a time there was a house. " * 100, encoding="utf-8")
+    given = ExportOptions(
+        weights="int8", transforms=("rotate", "awq"), verify=True, activations="fp32",
+        calibration=CalibrationOptions((text,), 8, 16),
+    )  # fmt: skip
+    export(golden("llama").folder, tmp_path / "out", given)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["recipe"]["transforms"] == ["rotate", "awq"]
+    assert manifest["quality"]["max_error"] < 1e-3
+    assert manifest["quality"]["kl_divergence"] < 1e-3
+    assert (
+        json.loads((tmp_path / "out" / "config.json").read_text())["tie_word_embeddings"] is False
+    )
+    with pytest.raises(UnsupportedError, match="--transform turn is not supported; choose one of"):
+        export(golden("llama").folder, tmp_path / "no", ExportOptions(transforms=("turn",)))
