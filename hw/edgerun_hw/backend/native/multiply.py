@@ -69,7 +69,7 @@ S_STATUS, S_DETAIL, S_SUBMITTED, S_COMMANDS, STATE_WORDS = range(4, 9)
 # How it went; after anything but FINE the rest of the program does nothing.
 FINE, FLAGGED, STUCK, WRONG_SUMS, UNREACHABLE = range(5)
 
-BEAT = regs.BEAT_BYTES
+BEAT, TERNARY_TILE = regs.BEAT_BYTES, regs.TABLES * regs.GROUP
 ALL_ERRORS = 0x7F
 ALL_IRQS = regs.IRQ_COMPLETED.mask | regs.IRQ_ERROR.mask
 MIN_POLL_CYCLES, MAX_POLL_CYCLES = 64, 1 << 16
@@ -106,7 +106,7 @@ def _ask(args: Any, state: Any, asked: int, first: int, second: int) -> Any:
 @njit
 def _pack(args: Any, first: int, count: int) -> None:
     """Packs activations of some rows as the overlay reads them: ``pack_activations``."""
-    per_tile = regs.TABLES if args[MULTIPLES] else regs.TABLES * regs.GROUP
+    per_tile = regs.TABLES if args[MULTIPLES] else TERNARY_TILE
     memory = carray(_pointer(args[X_MEMORY]), args[X_BYTES], np.int8)
     stride, K_ = args[CODES_STRIDE], args[K]
     codes = carray(_pointer(args[CODES] + first * stride), count * stride, np.int8)
@@ -117,17 +117,20 @@ def _pack(args: Any, first: int, count: int) -> None:
             used = min(per_tile, end - tile)
             for column in range(count):
                 source = column * stride + tile
-                for place in range(used):
-                    memory[at + place] = codes[source + place]
-                for place in range(used, BEAT):
-                    memory[at + place] = 0
+                if used == TERNARY_TILE:  # a number that the compiler knows
+                    for place in range(TERNARY_TILE):
+                        memory[at + place] = codes[source + place]
+                    memory[at + TERNARY_TILE] = 0
+                else:
+                    for place in range(BEAT):
+                        memory[at + place] = codes[source + place] if place < used else 0
                 at += BEAT
 
 
 @njit
 def _offset(args: Any, block: int, count: int) -> Any:
     """Bytes of activations before those of a block."""
-    per_tile = regs.TABLES if args[MULTIPLES] else regs.TABLES * regs.GROUP
+    per_tile = regs.TABLES if args[MULTIPLES] else TERNARY_TILE
     return block * (-(-args[BLOCK] // per_tile)) * count * BEAT
 
 
@@ -178,70 +181,78 @@ def _wait(args: Any, state: Any, number: int, cycles: int) -> Any:
 
 
 @njit
-def _place(row: int, column: int, count: int, beat_rows: int) -> int:
-    """Where the result of a row of the overlay's matrix is among those of a command."""
+def _column(results: Any, column: int, count: int, beat_rows: int, rows: int) -> Any:
+    """A column's results by row, int32 ``[rows]``: those of a beat lie together."""
     if count == 1:
-        return row
-    return (row // beat_rows * count + column) * beat_rows + row % beat_rows
+        return results[:rows]
+    gathered = np.empty(rows, np.int32)
+    for row in range(0, rows, beat_rows):
+        start = row * count + column * beat_rows
+        for place in range(min(beat_rows, rows - row)):
+            gathered[row + place] = results[start + place]
+    return gathered
 
 
 @njit
-def _adds_up(args: Any, piece: Any, results: Any, first: int, count: int) -> bool:
-    """Whether results are what the weights' column sums say, modulo 2**32."""
-    rows, beat_rows = piece[P_ROWS] * args[DIGITS], args[PORTS] * regs.PORT_ROWS
+def _adds_up(args: Any, piece: Any, sums: Any, row: int) -> Any:
+    """Whether a column's sums are what the weights' column sums say, modulo 2**32."""
     start = piece[P_BLOCK] * args[BLOCK]
     width = min(args[K], start + args[BLOCK]) - start
-    sums = carray(_pointer(piece[P_SUMS]), width, np.int32)
-    stride = args[CODES_STRIDE]
-    codes = carray(_pointer(args[CODES] + first * stride), count * stride, np.int8)
-    for column in range(count):
-        total = np.int64(0)
-        for row in range(rows):
-            total += results[_place(row, column, count, beat_rows)]
-        for place in range(width):
-            total -= np.int64(codes[column * stride + start + place]) * np.int64(sums[place])
-        if total & WORD:
-            return False
-    return True
+    weights = carray(_pointer(piece[P_SUMS]), width, np.int32)
+    codes = carray(_pointer(args[CODES] + row * args[CODES_STRIDE] + start), width, np.int8)
+    total = np.int64(0)
+    for place in range(len(sums)):
+        total += np.int64(sums[place])
+    for place in range(width):
+        total -= np.int64(codes[place]) * np.int64(weights[place])
+    return total & WORD == 0
 
 
 @njit
-def _sum_of(args: Any, results: Any, row: int, column: int, count: int) -> Any:
-    """The sum of a whole weight, as float32; digits of int8 weights are joined modulo 2**32."""
-    beat_rows, digits = args[PORTS] * regs.PORT_ROWS, args[DIGITS]
-    low = results[_place(row * digits, column, count, beat_rows)]
+def _whole(sums: Any, digits: int) -> Any:
+    """Sums of whole weights, float32; digits of int8 weights are joined modulo 2**32."""
+    values = np.empty(len(sums) // digits, np.float32)
     if digits == 1:
-        return np.float32(low)
-    high = results[_place(row * digits + 1, column, count, beat_rows)]
-    return np.float32(np.int32(np.int64(regs.SPLIT_RADIX) * high + low))
+        for row in range(len(values)):
+            values[row] = np.float32(sums[row])
+        return values
+    for row in range(len(values)):
+        high = np.int64(regs.SPLIT_RADIX) * sums[2 * row + 1]
+        values[row] = np.float32(np.int32(high + sums[2 * row]))
+    return values
 
 
 @njit
-def _scale(args: Any, piece: Any, results: Any, first: int, count: int) -> None:
-    """Scales a piece's sums into its outputs, with bias and residual after the last block."""
-    block, blocks = piece[P_BLOCK], -(-args[K] // args[BLOCK])
-    x_blocks, w_blocks = args[X_BLOCKS], args[W_BLOCKS]
+def _scale(args: Any, piece: Any, values: Any, row: int) -> None:
+    """Scales a column's sums into its outputs, with bias and residual after the last block."""
+    block, x_blocks, w_blocks = piece[P_BLOCK], args[X_BLOCKS], args[W_BLOCKS]
+    is_last = (block + 1) * args[BLOCK] >= args[K]
+    x_scales = _floats(args[X_SCALES], row * x_blocks, x_blocks)
+    x_scale, w_block = x_scales[min(block, x_blocks - 1)], min(block, w_blocks - 1)
     last = piece[P_FIRST] + piece[P_ROWS]
-    w_scales = carray(_pointer(args[W_SCALES]), last * w_blocks, np.float32)
+    w_scales = _floats(args[W_SCALES], 0, last * w_blocks)
     for number in range(args[OUTPUT_COUNT]):
         output = _words(args[OUTPUTS] + number * OUTPUT_WORDS * 8, OUTPUT_WORDS)
         begin = max(piece[P_FIRST], output[O_FIRST])
-        end = min(last, output[O_FIRST] + output[O_ROWS])
-        for column in range(count if begin < end else 0):
-            row = first + column
-            x_scales = carray(_pointer(args[X_SCALES] + 4 * row * x_blocks), x_blocks, np.float32)
-            x_scale = x_scales[min(block, x_blocks - 1)]
-            out = _floats(output[O_OUT], row * output[O_STRIDE], output[O_ROWS])
-            for n in range(begin, end):
-                value = _sum_of(args, results, n - piece[P_FIRST], column, count)
-                w_scale = w_scales[n * w_blocks + min(block, w_blocks - 1)]
-                at = n - output[O_FIRST]
-                if x_blocks == 1 and w_blocks == 1:
-                    out[at] = _finished(output, row, at, (value * x_scale) * w_scale)
-                    continue
-                before = out[at] if block else np.float32(0)
-                value = before + value * (w_scale * x_scale)
-                out[at] = _finished(output, row, at, value) if block == blocks - 1 else value
+        length = min(last, output[O_FIRST] + output[O_ROWS]) - begin
+        if length <= 0:
+            continue
+        at, part = begin - output[O_FIRST], values[begin - piece[P_FIRST] :][:length]
+        out = _floats(output[O_OUT], row * output[O_STRIDE] + at, length)
+        # Out of place, because the residual may be there.
+        finished = np.empty(length, np.float32)
+        if x_blocks == 1 and w_blocks == 1:
+            for n in range(length):
+                finished[n] = (part[n] * x_scale) * w_scales[begin + n]
+        else:
+            for n in range(length):
+                scale = w_scales[(begin + n) * w_blocks + w_block] * x_scale
+                finished[n] = (out[n] if block else np.float32(0)) + part[n] * scale
+        if is_last and output[O_BIAS]:
+            _add(finished, output[O_BIAS], at)
+        if is_last and output[O_RESIDUAL]:
+            _add(finished, output[O_RESIDUAL], row * output[O_RESIDUAL_STRIDE] + at)
+        out[:] = finished
 
 
 @njit
@@ -250,14 +261,11 @@ def _floats(address: int, first: int, count: int) -> Any:
 
 
 @njit
-def _finished(output: Any, row: int, at: int, value: float) -> float:
-    """Adds bias and residual, in the order of the CPU's kernels."""
-    if output[O_BIAS]:
-        value = value + _floats(output[O_BIAS], 0, output[O_ROWS])[at]
-    if output[O_RESIDUAL]:
-        start = row * output[O_RESIDUAL_STRIDE]
-        value = value + _floats(output[O_RESIDUAL], start, output[O_ROWS])[at]
-    return value
+def _add(values: Any, address: int, first: int) -> None:
+    """Adds numbers at an address, from ``first`` on."""
+    others = _floats(address, first, len(values))
+    for place in range(len(values)):
+        values[place] += others[place]
 
 
 @njit
@@ -270,12 +278,14 @@ def _take(args: Any, state: Any, index: int, number: int, first: int, count: int
     if _ask(args, state, INVALIDATE, 1 + slot, 0) < 0:
         return
     memory = _words(args[RESULTS] + slot * RESULT_WORDS * 8, RESULT_WORDS)[R_MEMORY]
-    words = piece[P_BEATS] * count * args[PORTS] * regs.PORT_ROWS
-    results = carray(_pointer(memory), words, np.int32)
-    if not _adds_up(args, piece, results, first, count):
-        state[S_STATUS], state[S_DETAIL] = WRONG_SUMS, piece[P_ROWS]
-        return
-    _scale(args, piece, results, first, count)
+    beat_rows, rows = args[PORTS] * regs.PORT_ROWS, piece[P_ROWS] * args[DIGITS]
+    results = carray(_pointer(memory), piece[P_BEATS] * count * beat_rows, np.int32)
+    for column in range(count):
+        sums = _column(results, column, count, beat_rows, rows)
+        if not _adds_up(args, piece, sums, first + column):
+            state[S_STATUS], state[S_DETAIL] = WRONG_SUMS, piece[P_ROWS]
+            return
+        _scale(args, piece, _whole(sums, args[DIGITS]), first + column)
 
 
 @cfunc("void(intp, intp)", nopython=True, cache=True)
