@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from edgerun.errors import BundleError
 from edgerun.graph.attributes import read_attributes
 from edgerun.graph.check import check
@@ -13,6 +15,7 @@ from edgerun.graph.passes.registry import ATTRIBUTES, PASSES
 from edgerun.graph.shapes import ALTERED
 from edgerun.ops.registry import OPS
 
+FLOAT = 1  # onnx.TensorProto
 PAST = "past_"  # what the inputs that are states are called, as in ``past_key_values.0.key``
 
 
@@ -26,12 +29,24 @@ def lower(graph: Graph) -> Graph:
         BundleError: something is missing, of another type or size, or contradicts the rest.
         UnsupportedError: a node is none of our ops and nothing that a pass makes one of.
     """
-    inputs, graph = graph.inputs, read_attributes(graph, ATTRIBUTES)
+    inputs, graph = graph.inputs, _widened(read_attributes(graph, ATTRIBUTES))
     for step in PASSES:
         graph = step.rewrite(graph)
     shapes = check(graph)
     _check_states(inputs, graph)
     return replace(graph, shapes=shapes)
+
+
+def _widened(graph: Graph) -> Graph:
+    """Constants that a Cast makes float32 of half precision, as float32: scales, as a rule."""
+    kept = []
+    for node in graph.nodes:
+        half = graph.constants.get(node.inputs[0]) if node.op == "Cast" else None
+        if isinstance(half, np.ndarray) and half.dtype == np.float16 and node.attrs["to"] == FLOAT:
+            graph.add_constant(node.outputs[0], half.astype(np.float32))
+        else:
+            kept.append(node)
+    return graph if len(kept) == len(graph.nodes) else graph.with_nodes(kept)
 
 
 def _check_states(inputs: Sequence[str], graph: Graph) -> None:

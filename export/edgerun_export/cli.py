@@ -14,6 +14,7 @@ from edgerun_export.recipe import (
     ACTIVATIONS,
     GROUP_SIZES,
     HEAD_WEIGHTS,
+    SCALES,
     method_names,
     transform_names,
     weight_names,
@@ -71,6 +72,13 @@ _Rules = Annotated[
         metavar="PATTERN=FORMAT[:GROUP[:METHOD]]",
         help="Another format for some projections, such as '*.down_proj=int8' or "
         "'layers.0.*=int4:64'; may be given several times, the last that matches one counts.",
+    ),
+]
+_Scales = Annotated[
+    str,
+    typer.Option(
+        help=f"{' or '.join(SCALES)}: fp16 halves what scales take in the file, which with groups "
+        "of 32 is half a bit a weight. In memory they are float32 either way."
     ),
 ]
 _HeadWeights = Annotated[
@@ -177,6 +185,7 @@ def export_command(
     method: _Method = None,
     rule: _Rules = None,
     transform: _Transforms = None,
+    scales: _Scales = "fp32",
     calibrate: _Calibrate = None,
     budget: _Budget = None,
     calibration_windows: _Windows = 64,
@@ -204,6 +213,7 @@ def export_command(
         group_size=group_size,
         method=method,
         rules=tuple(rule or ()),
+        scales=scales,
         head_weights=head_weights,
         activations=activations,
         profile=profile,
@@ -222,6 +232,11 @@ def export_command(
     )
     console = Console(stderr=True)
     result = _export(source, out, options, console)
+    _report(out, result, console, as_json=as_json)
+
+
+def _report(out: Path, result: ExportResult, console: Console, *, as_json: bool) -> None:
+    """Prints warnings, and the manifest or a summary."""
     for warning in result.warnings:
         console.print(visible(f"warning: {warning}"), style="yellow", soft_wrap=True, markup=False)
     if as_json:

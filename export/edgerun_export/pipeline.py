@@ -70,6 +70,7 @@ class ExportOptions:
         method: how projections are quantised.
         rules: ``PATTERN=FORMAT[:GROUP[:METHOD]]`` for some projections; the last that matches one
             counts.
+        scales: type of scales in the file, ``fp32`` or ``fp16``.
         head_weights: weight format of the head.
         activations: ``int8`` or ``fp32``.
         profile: which runtimes the graph is written for.
@@ -86,6 +87,7 @@ class ExportOptions:
     group_size: int | None = None
     method: str | None = None
     rules: tuple[str, ...] = ()
+    scales: str = "fp32"
     head_weights: str | None = None
     activations: str | None = None
     profile: str = "portable"
@@ -222,7 +224,14 @@ class _Job:
         check_pack(options.pack, weights)
         method = checked_budget(options.method, options.calibration, options.profile)
         recipe = make_recipe(
-            weights, group, head, options.activations, options.profile, method, options.transforms
+            weights,
+            group,
+            head,
+            options.activations,
+            options.profile,
+            method,
+            options.transforms,
+            options.scales,
         )
         recipe = with_rules(recipe, rules, self._spec, partial(source_recipe, self._weights))
         return with_methods(recipe, self._weights, calibrates=bool(options.calibration.texts))

@@ -12,6 +12,7 @@ from edgerun.errors import UnsupportedError
 
 HEAD_WEIGHTS = ("int8", "int4", "fp32")
 ACTIVATIONS = ("int8", "fp32")
+SCALES = ("fp32", "fp16")
 SOURCE = "source"  # stands for the format that holds what the checkpoint has
 GROUP_SIZES = (16, 32, 64, 128, 256)
 MIN_BLOCK, _MAX_HEAD_BLOCK = 16, 128
@@ -95,6 +96,7 @@ class Recipe:
             (MatMulNBits accuracy_level 4); ``fp32`` forbids it (level 1).
         profile: which runtimes the bundle is written for, a key of ``PROFILES``.
         method: how projections are quantised; None for the usual way of their format.
+        scales: type of scales in the file; fp16 where it holds them to 11 bits.
         rules: what was asked for that concerns some projections only.
         tensors: those that are stored otherwise than the rest, by their module path
             (``model.layers.0.mlp.down_proj``).
@@ -107,9 +109,15 @@ class Recipe:
     activations: str
     profile: str
     method: str | None
+    scales: str = "fp32"
     rules: tuple[str, ...] = ()
     tensors: Mapping[str, TensorRecipe] = field(default_factory=dict)
     transforms: tuple[str, ...] = ()
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of a scale in the file."""
+        return 4 if self.scales == "fp32" else 2
 
     def tensor(self, module: str) -> TensorRecipe:
         """How the projection at a module path is stored."""
@@ -145,6 +153,7 @@ def make_recipe(
     profile: str = "portable",
     method: str | None = None,
     transforms: Sequence[str] = (),
+    scales: str = "fp32",
 ) -> Recipe:
     """Returns a recipe; ``None`` stands for the default that suits ``weights``.
 
@@ -166,6 +175,7 @@ def make_recipe(
         profile=profile,
         method=method,
         transforms=tuple(transforms),
+        scales=scales,
     )
     for name in transforms:
         _check("transform", name, transform_names())
@@ -173,6 +183,7 @@ def make_recipe(
     _check("head-weights", recipe.head_weights, HEAD_WEIGHTS)
     _check("activations", recipe.activations, ACTIVATIONS)
     _check("profile", recipe.profile, tuple(PROFILES))
+    _check("scales", recipe.scales, SCALES)
     return recipe
 
 

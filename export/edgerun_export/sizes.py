@@ -20,14 +20,16 @@ _PAGE_BYTES, _LINE_BYTES = 4096, 64
 _LARGE = 1 << 18  # weights, of which the codes or scales may be large tensors
 
 
-def matrix_bytes(shape: tuple[int, ...], kind: TensorRecipe) -> int:
+def matrix_bytes(
+    shape: tuple[int, ...], kind: TensorRecipe, scale_bytes: int = _FLOAT_BYTES
+) -> int:
     """Bytes of a matrix ``[N, K]`` with its scales."""
     rows, columns = shape
     if kind.weights == "fp32":
         return rows * columns * _FLOAT_BYTES
     blocks = -(-columns // kind.group_size)
     codes = kind.group_size * block_layout(kind.weights).bits // 8
-    return rows * blocks * (codes + _FLOAT_BYTES)
+    return rows * blocks * (codes + scale_bytes)
 
 
 def weight_bytes(spec: DecoderSpec, recipe: Recipe) -> int:
@@ -39,7 +41,7 @@ def weight_bytes(spec: DecoderSpec, recipe: Recipe) -> int:
         for projection in spec.projections(layer)
     }
     body = sum(
-        matrix_bytes(shape, recipe.tensor(name.removesuffix(".weight")))
+        matrix_bytes(shape, recipe.tensor(name.removesuffix(".weight")), recipe.scale_bytes)
         if name in quantised
         else math.prod(shape) * _FLOAT_BYTES
         for name, shape in shapes.items()
@@ -55,10 +57,10 @@ def _vocabulary_bytes(spec: DecoderSpec, recipe: Recipe) -> int:
     if head == "fp32":
         return math.prod(shape) * _FLOAT_BYTES * (1 if spec.tied else 2)
     block = vocabulary_block(spec.hidden_size, recipe.group_size)
-    table = matrix_bytes(shape, TensorRecipe("int8", block))
+    table = matrix_bytes(shape, TensorRecipe("int8", block), recipe.scale_bytes)
     if spec.tied and head == "int8":
         return table
-    return table + matrix_bytes(shape, TensorRecipe(head, block))
+    return table + matrix_bytes(shape, TensorRecipe(head, block), recipe.scale_bytes)
 
 
 def parse_size(option: str, text: str) -> int:

@@ -101,6 +101,7 @@ def test_manifest_says_what_the_bundle_is(exported):
         "activations": "int8",
         "profile": "portable",
         "method": None,
+        "scales": "fp32",
         "rules": (),
         "tensors": {},
         "transforms": (),

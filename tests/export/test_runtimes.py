@@ -33,6 +33,7 @@ TINY = [
     ("qwen2", {"weights": "int4"}),
     ("qwen2", {"weights": "int4", "rules": ("*.down_proj=int8:16", "layers.1.*=int2")}),
     ("qwen3", {"weights": "int4", "head_weights": "int4"}),
+    ("qwen3", {"weights": "int4", "scales": "fp16"}),
     ("bitnet-packed", {"weights": "ternary"}),
     ("mixtral", {"weights": "int4"}),
     ("olmoe", {"weights": "ternary"}),

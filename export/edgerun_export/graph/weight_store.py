@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.errors import UnsupportedError
 from edgerun.formats.base import PackedWeight
 from edgerun_export.graph.external_data import DataWriter
-from edgerun_export.graph.onnx_graph import OnnxGraph
+from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
 from edgerun_export.quantize import block_layout, encode_integers, fits, quantise_rows
 from edgerun_export.quantize.blocks import slab
 from edgerun_export.recipe import Recipe, TensorRecipe, vocabulary_block
@@ -20,7 +21,10 @@ from edgerun_export.source.weights import SourceWeights
 F32 = NDArray[np.float32]
 Number = TypeVar("Number", np.float32, np.uint8)
 _FLOAT = np.dtype(np.float32)
+_HALF = np.dtype(np.float16)
+_HALF_STEP = 2.0**-11  # what rounding to half precision moves a number by at most
 _BYTE = np.dtype(np.uint8)
+_ONNX_FLOAT = 1  # onnx.TensorProto
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +120,20 @@ class WeightStore:
         return self._graph.initializer(proto)
 
     def begin_expert(self) -> None:
-        """Starts on a page: what follows belongs to one expert and can be read at once."""
+        """Starts on a page: what follows belongs to one expert and can be read at once.
+
+        Raises:
+            UnsupportedError: its scales would be in half precision.
+        """
+        self._refuse_halves()
         self._data.begin_page()
+
+    def _refuse_halves(self) -> None:
+        if self._recipe.scales == "fp16":
+            raise UnsupportedError(
+                "--scales fp16 is not supported for experts, whose bytes are read from the disk as "
+                "they are; leave it out"
+            )
 
     def projection(self, name: str) -> StoredMatrix:
         """Writes a projection in the recipe's weight format."""
@@ -133,6 +149,7 @@ class WeightStore:
         Returns:
             codes uint8 ``[experts, rows, K * bits / 8]`` and scales ``[experts, rows, blocks]``.
         """
+        self._refuse_halves()
         recipe = self._recipe.tensor(experts[0][0].removesuffix(".weight"))
         rows, columns = self._source.shape(experts[0][0])
         scales: list[F32] = []
@@ -188,6 +205,8 @@ class WeightStore:
                 packed = quantise_rows(weights, recipe.weights, block, recipe.method)
             else:
                 packed = slab(fitted, rows)
+            if self._recipe.scales == "fp16":
+                packed = _halved(packed)
             difference = layout.unpack(packed) - weights
             damage.error += float(np.vdot(difference, difference))
             damage.energy += float(np.vdot(weights, weights))
@@ -210,13 +229,21 @@ class WeightStore:
 
         shape = (rows, blocks, block * recipe.bits // 8)
         stored_codes = self._data.add(f"{stored_as}.codes", _BYTE, shape, codes())
-        stored_scales = self._data.add(f"{stored_as}.scales", _FLOAT, (rows, blocks), scales)
         return StoredMatrix(
             recipe.weights,
             block,
             self._graph.initializer(stored_codes),
-            self._graph.initializer(stored_scales),
+            self._store_scales(f"{stored_as}.scales", (rows, blocks), scales),
         )
+
+    def _store_scales(self, name: str, shape: tuple[int, int], scales: Sequence[F32]) -> str:
+        """Writes scales in half precision, and a Cast, if that is asked for and holds them all."""
+        halved = self._recipe.scales == "fp16" and all(map(_are_halves, scales))
+        kind = _HALF if halved else _FLOAT
+        stored = self._graph.initializer(self._data.add(name, kind, shape, scales))
+        if not halved:
+            return stored
+        return self._graph.node("Cast", [stored], f"{node_path(name)}/Cast", to=_ONNX_FLOAT)
 
     def _add(self, name: str, value: F32) -> str:
         return self._graph.initializer(self._data.add(name, _FLOAT, value.shape, [value]))
@@ -224,6 +251,19 @@ class WeightStore:
     def _counted(self, piece: F32) -> F32:
         self._progress(piece.size)
         return piece
+
+
+def _halved(packed: PackedWeight) -> PackedWeight:
+    """The same codes with scales that half precision holds, unless it is too narrow for some."""
+    with np.errstate(over="ignore"):
+        rounded = packed.scales.astype(np.float16).astype(np.float32)
+    kept = np.abs(rounded - packed.scales) <= np.abs(packed.scales) * np.float32(_HALF_STEP)
+    return replace(packed, scales=rounded) if kept.all() else packed
+
+
+def _are_halves(scales: F32) -> bool:
+    with np.errstate(over="ignore"):
+        return bool((scales.astype(np.float16) == scales).all())
 
 
 def _in_turns(matrices: Sequence[Sequence[NDArray[Number]]]) -> NDArray[Number]:

@@ -155,7 +155,7 @@ def test_fused_experts_have_the_format_of_their_rule(golden, tmp_path):
 
 
 def test_a_rule_of_two_bits_is_warned_of(tmp_path):
-    source = Path(__file__).resolve().parents[1] / "golden/llama"
+    source = Path(__file__).resolve().parents[2] / "golden/llama"
     options = ExportOptions(weights="int8", rules=("*.down_proj=int2",))
     result = export(source, tmp_path / "out", options)
     assert "not trained for int2 weights" in result.warnings[0]

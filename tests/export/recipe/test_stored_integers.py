@@ -17,7 +17,7 @@ from edgerun_export.quantize import encode_integers, fits
 from edgerun_export.verify.bundle_weights import BundleWeights
 from tests.support.gguf_model import write_gguf
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 NAME = "model.layers.0.self_attn.q_proj.weight"
 DOWN = "model.layers.1.mlp.down_proj.weight"
 

@@ -1,0 +1,105 @@
+"""Scales in half precision: half the bytes, the same codes, and weights that a Cast makes."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from edgerun.errors import UnsupportedError
+from edgerun.model.bundle import open_bundle
+from edgerun_export.pipeline import ExportOptions, export
+from edgerun_export.sizes import weight_bytes
+from edgerun_export.verify.bundle_weights import BundleWeights
+from edgerun_export.verify.compare import relative_error
+from edgerun_export.verify.numpy_model import forward
+from tests.support.bundles import error_of, runner
+
+PROJECTIONS = range(2 * 7)
+DOWN = "model.layers.1.mlp.down_proj.weight"
+
+
+def types_of(folder):
+    """By name the type of every initializer that is a scale."""
+    model = onnx.load(str(folder / "model.onnx"), load_external_data=False)
+    return {
+        tensor.name: tensor.data_type
+        for tensor in model.graph.initializer
+        if tensor.name.endswith(".scales")
+    }
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+@pytest.mark.parametrize("weights", ["int2", "int4", "int8"])
+def test_bundles_compute_with_the_halved_scales(name, weights, golden, exported):
+    options = {"weights": weights, "activations": "fp32", "verify": True}
+    result = exported(name, scales="fp16", **options)
+    tiny = golden(name)
+    assert set(types_of(result.folder).values()) == {onnx.TensorProto.FLOAT16}
+    reference = forward(tiny.spec, BundleWeights(result.folder, tiny.spec), tiny.ids)
+    for backend in ("reference", "cpu", "onnxruntime"):
+        with runner(result.folder, backend) as model:
+            assert error_of(model.run(tiny.ids), reference) < 1e-5
+    plain = exported(name, **options)
+    both = (BundleWeights(each.folder, tiny.spec).matrix(DOWN) for each in (result, plain))
+    halved, whole = both
+    assert 0 < np.abs(halved - whole).max() <= np.abs(whole).max() * 2.0**-11
+    errors = [each.manifest["quality"]["relative_weight_error"] for each in (result, plain)]
+    assert errors[0] == pytest.approx(errors[1], rel=1e-2)
+    assert result.manifest["recipe"]["scales"] == "fp16"
+
+
+def test_the_file_loses_what_was_reckoned(golden, exported):
+    pair = [exported("qwen3", weights="int4", scales=each) for each in ("fp32", "fp16")]
+    sizes = [(each.folder / "model.onnx.data").stat().st_size for each in pair]
+    reckoned = [weight_bytes(golden("qwen3").spec, each.recipe) for each in pair]
+    assert sizes[0] - sizes[1] == pytest.approx(
+        reckoned[0] - reckoned[1], abs=64 * len(PROJECTIONS)
+    )
+
+
+def test_opened_bundles_have_float32_scales(exported):
+    folder = exported("qwen3", weights="int4", scales="fp16").folder
+    graph = open_bundle(folder).graph
+    packed = [each for each in graph.constants.values() if hasattr(each, "scales")]
+    assert len(packed) > 10
+    assert {each.scales.dtype for each in packed} == {np.dtype(np.float32)}
+
+
+def test_scales_that_halves_cannot_hold_stay_as_they_are(exported):
+    """Of BitNet's weights none is rounded, and here the scale is one of float32."""
+    result = exported("bitnet-master", scales="fp16", head_weights="fp32", activations="fp32")
+    assert result.manifest["quality"]["relative_weight_error"] == 0
+    assert onnx.TensorProto.FLOAT in types_of(result.folder).values()
+
+
+def test_tiny_scales_stay_as_they_are(golden, tmp_path):
+    folder = shutil.copytree(golden("qwen3").folder, tmp_path / "tiny")
+    tensors = load_file(folder / "model.safetensors")
+    tensors = {name: value.astype(np.float32) for name, value in tensors.items()}
+    tensors[DOWN] = tensors[DOWN] * np.float32(1e-7)
+    save_file(tensors, folder / "model.safetensors")
+    types = types_of(
+        export(folder, tmp_path / "out", ExportOptions(weights="int4", scales="fp16")).folder
+    )
+    assert types.pop(f"{DOWN}.scales") == onnx.TensorProto.FLOAT
+    assert set(types.values()) == {onnx.TensorProto.FLOAT16}
+
+
+def test_experts_and_other_types_are_refused(golden, tmp_path):
+    options = ExportOptions(weights="int4", scales="fp16")
+    with pytest.raises(UnsupportedError, match="--scales fp16 is not supported for experts"):
+        export(golden("olmoe").folder, tmp_path / "out", options)
+    with pytest.raises(UnsupportedError, match="--scales bf16 is not supported; choose one of"):
+        export(golden("qwen3").folder, tmp_path / "out", ExportOptions(scales="bf16"))
+
+
+def test_the_genai_profile_reads_them_too(golden, exported):
+    tiny = golden("qwen3")
+    options = {"weights": "int4", "scales": "fp16", "activations": "fp32"}
+    portable, fused = (exported("qwen3", profile=each, **options) for each in ("portable", "genai"))
+    with runner(portable.folder, "cpu") as expected, runner(fused.folder, "cpu") as found:
+        assert relative_error(found.run(tiny.ids), expected.run(tiny.ids)) < 1e-5
