@@ -7,8 +7,7 @@ are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from edgerun.errors import BundleError
@@ -64,13 +63,12 @@ def read_nodes(protos: Iterable[Any], files: ExternalFiles) -> list[Node]:
     return nodes
 
 
-def check_names(names: Iterable[str]) -> None:
+def check_names(names: Collection[str]) -> None:
     """Names go into messages: they are short, and have nothing that a terminal would obey.
 
     Raises:
         BundleError: one is not so.
     """
-    names = list(names)
     if "".join(names).isprintable() and max(map(len, names), default=0) <= LONGEST_NAME:
         return  # as nearly always, and quickly
     for name in names:
@@ -91,8 +89,8 @@ def check_values(nodes: Sequence[Node], given: Iterable[str]) -> None:
     Raises:
         BundleError: it is not so, or a name cannot be shown.
     """
-    check_names(node.name for node in nodes)
-    check_names(chain.from_iterable(node.outputs for node in nodes))
+    check_names([node.name for node in nodes])
+    check_names([name for node in nodes for name in node.outputs])
     available = {"", *given}  # the empty name stands for an input that is absent
     for node in nodes:
         if not available.issuperset(node.inputs):

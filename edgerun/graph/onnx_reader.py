@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,8 @@ def read_graph(path: Path, data: bytes, listed: Mapping[str, OpenFile] | None = 
     except DecodeError as error:
         raise BundleError(f"{path} is no ONNX model or is damaged: {error}") from error
     graph = model.graph
-    check_names(value.name for value in chain(graph.input, graph.output, graph.initializer))
+    named = (*graph.input, *graph.output, *graph.initializer)
+    check_names([value.name for value in named])
     if not graph.output:
         raise BundleError(f"{path} is no ONNX model: it has no outputs")
     files = ExternalFiles(path.parent, listed)
@@ -124,8 +124,7 @@ def _tensor(tensor: Any, files: ExternalFiles) -> NDArray[Any]:
         raise BundleError(
             f"tensor '{tensor.name}' of shape {shape} needs {length} bytes and has {len(raw)}"
         )
-    values: NDArray[Any] = raw.view(dtype).reshape(shape)
-    return values
+    return np.ndarray(shape, dtype, raw)
 
 
 def _typed(tensor: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:

@@ -114,7 +114,7 @@ def open_bundle(path: Path | str, *, verify: bool = False) -> Bundle:
     if MODEL not in manifest.files:
         raise BundleError(f"the manifest of {folder} lists no {MODEL}")
     files = BundleFiles(folder, manifest.files)
-    files.check(verify=verify)
+    files.check(verify=verify, later=MODEL)
     graph, _ = _read_model(
         folder / MODEL, files.read(MODEL), files.opened, folder / MANIFEST, manifest.model
     )
