@@ -22,7 +22,7 @@ from edgerun_hw.backend.native.placement import is_packed
 from edgerun_hw.backend.session import Session
 from edgerun_hw.backend.tally import Tally, cycles_report, part_of
 from edgerun_hw.devices.registry import DEVICES, Device, find_device
-from edgerun_hw.model.attention import attention_cycles
+from edgerun_hw.model.attention import attention_commands, attention_cycles
 from edgerun_hw.model.cycles import PYTHON_HOST_US, Assumptions, matrix_seconds
 from edgerun_hw.overlay.command import MAX_COUNT, TERNARY_TILE, Capabilities
 from edgerun_hw.overlay.cut import cut_matrix
@@ -122,7 +122,7 @@ class FpgaBackend(Backend):
     def _attention_seconds(self, node: Node, shape: Shape) -> float:
         can, attrs = self._opened().capabilities or NOMINAL, node.attrs
         group = attrs["num_heads"] // attrs["num_kv_heads"]
-        commands = -(-shape.rows * group // max(1, can.attention))
+        commands = attention_commands(group, shape.rows, max(1, can.attention))
         cycles = attention_cycles(attrs["num_kv_heads"], attrs["head_dim"], shape.cached + 1)
         seconds = cycles / (self._assumptions.clock_mhz * 1e6)
         return float(commands * (seconds + self._assumptions.host_us * 1e-6))

@@ -46,8 +46,11 @@ def part_of(segment: Graph) -> str:
     """What a segment's layers are called, from the names of its nodes.
 
     Example: nodes ``/model/layers.0/mlp/gate_proj/MatMulNBits`` and ``.../up_proj/...`` make
-    ``"gate/up"``; a segment that has more than linear layers is ``"program"``.
+    ``"gate/up"``; a segment that has more than linear layers is ``"program"``, and one of attention
+    alone ``"attention"``.
     """
+    if all(node.op == "attention" for node in segment.nodes):
+        return "attention"
     if any(node.op != "linear" for node in segment.nodes):
         return "program"
     names = [node.name.strip("/").split("/") for node in segment.nodes]

@@ -18,6 +18,8 @@ from edgerun_hw.overlay.geometry import PRESETS, Geometry
 Result = Literal["passed", "failed", "skipped"]
 # What the project promises of the engine (yosys, UltraScale+).
 MOST_LUT_SITES_300 = 4000
+# And of the attention unit of two queries.
+ATTENDING, MOST_ATTENTION_LUT_SITES, MOST_ATTENTION_DSP = "attention-300", 25_000, 130
 DEFAULT_GEOMETRIES = ("decode-75", "decode-300", "prefill-1500")
 LINT_LIMIT_S = 120.0
 ASK = "takes minutes: ask for it with --full"
@@ -188,6 +190,24 @@ def usage(plan: Plan) -> Iterator[Outcome]:
             f"{usage.bram36:g} BRAM36, {usage.dsp} DSP, estimated by yosys"
         )
         yield Outcome("", name, verdict(enough and usage.dsp == 0), figure, asdict(usage))
+
+
+@check("attention")
+def attention_usage(plan: Plan) -> Iterator[Outcome]:
+    """The attention unit needs no more LUTs and multipliers than promised (yosys' estimate)."""
+    if not plan.full:
+        yield Outcome("", "", "skipped", ASK)
+        return
+    from edgerun_hw.synthesis.xilinx import ATTENTION, estimate
+
+    plan.progress(f"synthesis of the attention unit of {ATTENDING}")
+    usage = estimate(PRESETS[ATTENDING], ATTENTION)
+    enough = usage.lut_sites <= MOST_ATTENTION_LUT_SITES and usage.dsp <= MOST_ATTENTION_DSP
+    figure = (
+        f"{usage.lut_sites} LUT sites ({usage.lutram} memory), {usage.ff} FF, "
+        f"{usage.bram36:g} BRAM36, {usage.dsp} DSP, estimated by yosys"
+    )
+    yield Outcome("", ATTENDING, verdict(enough), figure, asdict(usage))
 
 
 @check("fit")

@@ -13,7 +13,12 @@ BLOCK_CYCLES = 1
 LAST_CYCLES = 130
 START_CYCLES = 120
 # A block's softmax: its tokens, and what a walk through them takes besides.
-SOFTMAX_CYCLES = BLOCK_TOKENS + 20
+SOFTMAX_CYCLES = BLOCK_TOKENS + 18
+
+
+def attention_commands(group: int, rows: int, queries: int) -> int:
+    """Commands of a layer: rows times heads of a group, so many queries at a time."""
+    return -(-rows * group // queries)
 
 
 def attention_cycles(kv_heads: int, head_dim: int, tokens: int, queries: int = 1) -> int:

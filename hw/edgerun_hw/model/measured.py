@@ -10,6 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from edgerun_hw.model.attention import (
+    attention_bytes,
+    attention_commands,
+    attention_cycles,
+)
 from edgerun_hw.model.cycles import PYTHON_HOST_US, Assumptions, capabilities_of
 from edgerun_hw.model.profile import Profile
 from edgerun_hw.model.tokens import (
@@ -88,7 +93,10 @@ def measured_terms(
     terms.append(_based(term, f"weights at {profile.quote('head_gb_per_s')}"))
     if head == SCREENED:
         terms.append(_rescoring(shape, profile))
-    terms.append(_attention(shape, profile, context, storage))
+    if geometry.attention and storage == "int8":
+        terms += _fabric_attention(shape, geometry, profile, clock_mhz, context)
+    else:
+        terms.append(_attention(shape, profile, context, storage))
     steps = shape.layers * len(shape.steps()) + 1
     terms.append(_each("launches", steps, profile, "launch_us"))
     return terms + (_native(shape, profile, steps) if host == "native" else [_python(steps)])
@@ -112,6 +120,32 @@ def _attention(shape: ModelShape, profile: Profile, context: int, storage: str) 
         nbytes,
         f"{macs / 1e6:.1f} M multiply-adds on the processor at {profile.quote(figure)}",
     )
+
+
+def _fabric_attention(
+    shape: ModelShape, geometry: Geometry, profile: Profile, clock_mhz: float, context: int
+) -> list[Term]:
+    """Attention on the overlay's unit: a layer's heads are a command, or several (``commands``).
+
+    Its streams are as long as a layer's matrices, so they are taken to come as fast, no faster.
+    """
+    heads = shape.kv_width // shape.head_dim
+    commands = attention_commands(shape.heads // heads, 1, geometry.attention)
+    queries = min(shape.heads // heads, geometry.attention)
+    cycles = attention_cycles(heads, shape.head_dim, context, queries)
+    nbytes = attention_bytes(heads, shape.head_dim, context)
+    count, rate = shape.layers * commands, profile["body_gb_per_s"] * 1e9
+    seconds = max(cycles / (clock_mhz * 1e6), nbytes / rate)
+    basis = (
+        f"{count} times the longer of {cycles} cycles and {nbytes / 1e6:.2f} MB at "
+        f"{profile.quote('body_gb_per_s')}"
+    )
+    return [
+        Term("attention (fabric)", count * seconds, count * cycles, count * nbytes, basis),
+        _each("attention: launches", count, profile, "launch_us"),
+        _each("attention: queries, keys in", shape.layers, profile, "activations_us_per_step"),
+        _each("attention: results out", shape.layers, profile, "results_us_per_step"),
+    ]
 
 
 def _rescoring(shape: ModelShape, profile: Profile) -> Term:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Families of yosys' synth_xilinx by the processing system of a board's part.
 FAMILIES = {"zynqmp": "xcup", "zynq7": "xc7"}
 ENGINE, TOP, ADDER = "tlmm_engine", "tlmm_top", "tlmm_addsub"
+ATTENTION = "tlmm_attention"
 # Parameters that the engine has; the shell around it has all.
 ENGINE_PARAMETERS = ("PORTS", "COLUMNS", "NB_MAX", "ROW_SCALE")
 
@@ -91,7 +92,7 @@ def estimate(geometry: Geometry, module: str = ENGINE, family: str = "xcup") -> 
 
     Args:
         geometry: parameters of the hardware.
-        module: ``tlmm_engine`` or ``tlmm_top``.
+        module: ``tlmm_engine``, ``tlmm_attention`` or ``tlmm_top``.
         family: a family of yosys' ``synth_xilinx``.
 
     Raises:
@@ -131,6 +132,8 @@ def synthesis_script(module: str, parameters: Mapping[str, int], family: str) ->
 def module_parameters(geometry: Geometry, module: str) -> dict[str, int]:
     """Returns the SystemVerilog parameters that ``module`` has."""
     every = geometry.parameters()
+    if module == ATTENTION:
+        return {"QUERIES": geometry.attention}
     return {name: every[name] for name in ENGINE_PARAMETERS} if module == ENGINE else every
 
 

@@ -84,7 +84,7 @@ def test_what_is_not_a_packed_linear_is_left_to_others():
     graph, node = linear(np.zeros((20, 64), np.float32))
     assert "not packed" in fpga().supports(graph, node, Shape.of(1)).reason
     other = Node("rms_norm", "norm", ("x", "w"), ("y",), {"epsilon": 1e-5})
-    assert "linear layers only" in fpga().supports(graph, other, Shape.of(1)).reason
+    assert "linear layers and attention only" in fpga().supports(graph, other, Shape.of(1)).reason
 
 
 def test_an_overlay_without_a_mode_gets_no_weights_for_it():
@@ -177,7 +177,8 @@ def test_asked_for_by_name_it_takes_every_linear_layer_and_the_cpu_the_rest():
     sizes = [len(s.graph.nodes) for s in plan.segments[Phase.DECODE] if s.backend == "fpga"]
     assert sizes == [3, 1, 2, 1] * 5 + [1]
     reasons = [refusal.reason for refusal in plan.refusals[Phase.DECODE]]
-    assert "the fabric runs linear layers only (43 nodes)" in reasons
+    assert "the fabric runs linear layers and attention only (38 nodes)" in reasons
+    assert "this overlay has no attention unit (5 nodes)" in reasons
     assert "300 MHz assumed" in plan.bases["fpga"]
     found.backends[0].close()
 
@@ -281,7 +282,7 @@ def test_plan_explains_the_fabrics_segments(capfd):
     assert main(["plan", "--explain", *FAKE]) == 0
     out = capfd.readouterr().out
     assert "5 times: 3 linear" in out
-    assert "linear layers only" in out
+    assert "linear layers and attention only" in out
     assert main(["plan", "--explain"]) == 0
     assert "not asked for: --backend fpga" in capfd.readouterr().out
 

@@ -46,6 +46,7 @@ def test_every_part_of_the_issue_is_checked():
         "language",
         "co-simulation",
         "resources",
+        "attention",
         "fit",
         "place and route",
     ]

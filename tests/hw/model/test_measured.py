@@ -171,3 +171,27 @@ def test_file_that_is_no_profile_is_refused(tmp_path, text, message):
 def test_profile_that_is_not_there_names_those_that_are():
     with pytest.raises(InputError, match="there are kv260"):
         load_profile("kv261")
+
+
+def test_attention_on_the_fabric_is_a_term_of_its_own_and_reads_what_the_unit_reads():
+    attending = PRESETS["attention-300"]
+    for name in SHAPES:
+        shape = SHAPES[name]
+        terms = measured_terms(shape, attending, PROFILE, 250.0, context=1024)
+        (attention,) = [term for term in terms if term.name == "attention (fabric)"]
+        # Each read of keys and values is what is stored, and what is passed over at both ends.
+        reads = -(-shape.heads // shape.kv_heads // attending.attention)
+        stored = reads * kv_bytes(shape, 1024, "int8")
+        assert 0.95 * stored < attention.nbytes < 1.1 * stored
+        old = tokens_per_second(measured_terms(shape, PRESETS["decode-300"], PROFILE, 250.0))
+        assert tokens_per_second(terms) > 1.5 * old
+
+
+def test_a_unit_without_int8_keys_and_values_is_of_no_use():
+    options = {"context": 1024, "storage": "fp16"}
+    shape = SHAPES["bitnet-0.73b"]
+    with_unit, without = (
+        measured_terms(shape, PRESETS[name], PROFILE, 250.0, **options)
+        for name in ("attention-300", "decode-300")
+    )
+    assert with_unit == without

@@ -222,7 +222,7 @@ def _words(case: Case) -> NDArray[np.uint32]:
     y = sum(command.expected.size for command in commands) // 4
     beats = [len(x) // BEAT_BYTES, len(w) // BEAT_BYTES // PORTS, y]
     slowest = max(1, min(case.x, case.w, case.y))
-    most_cycles = 3000 * len(commands) + 20 * (sum(beats) + y) * ALWAYS // slowest
+    most_cycles = 3000 * len(commands) + 4 * (sum(beats) + y) * ALWAYS // slowest
     head = [case.seed, case.x, case.w, case.y, case.reset_at, most_cycles, len(commands), *beats]
     head += [field for command in commands for field in command.fields]
     return np.concatenate([np.array(head, np.uint32), np.frombuffer(x + w, np.uint32)])

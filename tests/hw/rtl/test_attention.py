@@ -165,9 +165,7 @@ MUTANTS = {
     ),
     "no wait for the softmax": ("steps", "!values_useful || weights_ready", "1'b1"),
     "no wait for the queries": ("steps", "loaded > {1'b0, key_head}", "1'b1"),
-    "no wait for room for sums": ("passes", "scores_room = !open_keys[1]", "scores_room = 1'b1"),
     "no wait for room for weights": ("passes", "scores != '0 && !weight_blocks[1]", "scores != '0"),
-    "no wait for room for scores": ("passes", "sums != '0 && !score_blocks[1]", "sums != '0"),
     "first block added to what was there": ("sums", "(fresh_5 ? '0 : shifted_5)", "shifted_5"),
     "output not rescaled": (
         "sums",
