@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 F64: TypeAlias = NDArray[np.float64]
 I64: TypeAlias = NDArray[np.int64]
 WEIGHT = 0.15  # of what was seen last: after 20 times 4% is left of what was assumed
+EXCHANGE_S = 3e-4
 LARGEST_STEP = 4.0  # by which a single time may be off: it may have been a pause of the system
 
 
@@ -63,11 +64,18 @@ class Estimates:
         cpu: an expert on the processor.
         device: an expert on the device.
         upload: the upload of an expert; its rows do not matter.
+        exchange_s: what a layer takes longer if one of its experts is cut.
     """
 
     cpu: Estimate
     device: Estimate
     upload: Estimate
+    exchange_s: float = EXCHANGE_S
+
+    def observe_exchange(self, excess_s: float) -> None:
+        """Learns that a layer took so much longer than it was to take, this cost included."""
+        step = float(np.clip(excess_s, -self.exchange_s, LARGEST_STEP * self.exchange_s))
+        self.exchange_s += WEIGHT * step
 
     def costs(self, rows: I64, is_cached: NDArray[np.bool_]) -> tuple[F64, F64, F64]:
         """Seconds of active experts on processor, device and link, as ``Scheduler`` takes them."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from edgerun.backends import CompileOptions, make_backend
 from edgerun.backends.base import Backend, buckets
 from edgerun.model.bundle import open_bundle
+from edgerun.offload.standin import StandinBackend
 from edgerun.plan.planner import make_plan
 from edgerun.plan.plans import Plan
 from edgerun.plan.programs import Programs, compile_plan
@@ -75,3 +76,11 @@ def logits_of(
             store.commit(sequence, length)
             ids = [int(found[-1][0].argmax())]
         return found
+
+
+def standin(device: str) -> StandinBackend:
+    """A stand-in as it is asked for by ``--device``."""
+    backend = StandinBackend()
+    backend.configure({"threads": 1})
+    backend.use_device(device)
+    return backend

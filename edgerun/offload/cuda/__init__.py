@@ -73,9 +73,9 @@ class CudaBackend(SharingBackend):
 
         if SIMULATED:
             self.report_title = "layers shared with a GPU that is simulated: no time is any GPU's"
-        width, attributes = layer.shape[0], layer.node.attrs
-        memory_bytes = self._memory_bytes
-        return CudaDevice(self._number, memory_bytes, layer.layout, width, rows, attributes)
+        number, memory_bytes = self._number, self._memory_bytes
+        attributes = layer.node.attrs
+        return CudaDevice(number, memory_bytes, layer.layout, layer.shape, rows, attributes)
 
     def assumed_costs(self, layer: Layer) -> Estimates:
         from edgerun.offload.estimates import Estimate, Estimates

@@ -14,12 +14,14 @@ from edgerun.offload.cuda.life import Life
 from edgerun.offload.cuda.programs import ExpertPrograms
 from edgerun.offload.cuda.slots import matrices_of
 from edgerun.offload.sharing.device import (
+    ALL,
     MAX_SLOTS,
     U8,
     Answer,
     Device,
     DeviceError,
     DeviceSizes,
+    Product,
 )
 
 MARGIN_BYTES = 512 << 20  # that are left free unless somebody says how much to take
@@ -40,7 +42,7 @@ class CudaDevice(Device):
         number: int,
         memory_bytes: int | None,
         layout: SlotLayout,
-        width: int,
+        widths: tuple[int, int],
         rows: int,
         attributes: Mapping[str, Any],
     ) -> None:
@@ -50,7 +52,7 @@ class CudaDevice(Device):
             number: of the GPU.
             memory_bytes: for slots; None for what is free, less a margin.
             layout: of a slot.
-            width: of a row.
+            widths: of a row, and of one between the products.
             rows: that go to the device in one command.
             attributes: of the layers.
 
@@ -58,7 +60,7 @@ class CudaDevice(Device):
             BackendError: there is no room for one expert, or the GPU does not answer.
         """
         slots = _slots(number, memory_bytes, layout.nbytes)
-        self.sizes = DeviceSizes(layout.nbytes, slots, rows, width)
+        self.sizes = DeviceSizes(layout.nbytes, slots, rows, *widths)
         self._number, self._activation = number, str(attributes["activation"])
         self._matrices = matrices_of(layout, str(attributes["activations"]))
         self._life: Life | None = None
@@ -78,15 +80,15 @@ class CudaDevice(Device):
             raise
         except Exception as error:  # Numba's many, none of which has a common base
             raise DeviceError(f"it does not start: {type(error).__name__}: {error}") from error
-        self._life, self.x, self.out = life, life.x, life.out
+        self._life, self.x, self.inner, self.out = life, life.x, life.inner, life.out
 
     def upload(self, slot: int, source: U8, then: Callable[[float], None]) -> None:
         assert self._life is not None
         self._life.upload(slot * self.sizes.slot_bytes, source, then)
 
-    def send(self, number: int, first: int, slots: Sequence[int]) -> None:
+    def send(self, number: int, first: int, slots: Sequence[int], product: Product = ALL) -> None:
         if self._life is not None:  # else an upload ended while the device was stopped
-            self._life.send(number, first, slots)
+            self._life.send(number, first, slots, product)
 
     def answer(self, patience_s: float) -> Answer:
         assert self._life is not None

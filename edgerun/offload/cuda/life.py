@@ -12,7 +12,7 @@ from numba import cuda
 
 from edgerun.offload.cuda.programs import ExpertPrograms
 from edgerun.offload.cuda.worker import Worker
-from edgerun.offload.sharing.device import U8, Answer
+from edgerun.offload.sharing.device import FIRST, SECOND, U8, Answer, Product
 
 PIECE_BYTES = 1 << 20  # that are pinned at a time, twice
 
@@ -25,6 +25,7 @@ class Life:
 
     Attributes:
         x: rows that come in, pinned.
+        inner: rows between the products of experts that are cut, pinned.
         out: rows that go out, pinned.
         answers: to commands, and faults.
         uploaded_bytes: so far.
@@ -37,9 +38,11 @@ class Life:
             gpu: the current one, as a context manager.
             programs: with their memory on it.
         """
-        rows, width = programs.sizes.rows, programs.sizes.width
-        self.x = cuda.pinned_array((rows, width), np.float32)
-        self.out = cuda.pinned_array((rows, width), np.float32)
+        sizes = programs.sizes
+        self.x, self.inner, self.out = (
+            cuda.pinned_array((sizes.rows, width), np.float32)
+            for width in (sizes.width, sizes.inner, sizes.width)
+        )
         self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self.uploaded_bytes = 0
         self._programs = programs
@@ -53,9 +56,9 @@ class Life:
         target = self._programs.memory[at : at + len(source)]
         self._copier.do(lambda: self._upload(target, source, then))
 
-    def send(self, number: int, first: int, slots: Sequence[int]) -> None:
+    def send(self, number: int, first: int, slots: Sequence[int], product: Product) -> None:
         """Queues a command; see ``Device.send``."""
-        self._multiplier.do(lambda: self._multiply(number, first, slots))
+        self._multiplier.do(lambda: self._multiply(number, first, slots, product))
 
     def close(self) -> None:
         """Ends the threads; one that is stuck keeps the GPU's memory until it goes on."""
@@ -81,8 +84,10 @@ class Life:
         self._copying.synchronize()
         then(time.monotonic() - begin)
 
-    def _multiply(self, number: int, first: int, slots: Sequence[int]) -> None:
+    def _multiply(self, number: int, first: int, slots: Sequence[int], product: Product) -> None:
         rows = slice(first, first + len(slots))
-        self._programs.run(self.x[rows], slots, self.out[rows], self._computing)
+        source = self.inner if product.op == SECOND else self.x
+        target = self.inner if product.op == FIRST else self.out
+        self._programs.run(source[rows], slots, target[rows], self._computing, product)
         self._computing.synchronize()
         self.answers.put(Answer(number, time.monotonic()))

@@ -15,7 +15,15 @@ from edgerun.offload.cuda.forms import THREADS, TILE
 from edgerun.offload.cuda.kernels import make_gated, make_product
 from edgerun.offload.cuda.rounding import quantise
 from edgerun.offload.cuda.slots import Matrix
-from edgerun.offload.sharing.device import F32, DeviceSizes
+from edgerun.offload.sharing.device import (
+    ALL,
+    F32,
+    FIRST,
+    SECOND,
+    WHOLE,
+    DeviceSizes,
+    Product,
+)
 
 # Threads that share a row of a panel, and that round a row; the simulator starts one of the
 # system's for each.
@@ -57,11 +65,11 @@ class ExpertPrograms:
         """
         self._gate, self._up, self._down = matrices
         self.sizes, rows, self._groups = sizes, sizes.rows, groups
-        self._slot_words = sizes.slot_bytes // 4
         self.memory = cuda.device_array(sizes.slots * sizes.slot_bytes, np.uint8)
-        self._words, self._floats = self.memory.view(np.int32), self.memory.view(np.float32)
+        views = self.memory.view(np.int32), self.memory.view(np.float32)
+        self._slots = *views, sizes.slot_bytes // 4
         self._x = cuda.device_array((rows, sizes.width), np.float32)
-        self._inner = cuda.device_array((rows, self._gate.outputs), np.float32)
+        self._inner = cuda.device_array((rows, sizes.inner), np.float32)
         self._out = cuda.device_array((rows, sizes.width), np.float32)
         self._rounded = [_Rounded(rows, matrix) for matrix in (self._gate, self._down)]
         self._tiles = cuda.device_array((rows, 3), np.int32)
@@ -71,32 +79,51 @@ class ExpertPrograms:
         self._gated = cuda.jit(make_gated(self._gate.form, activation))
         self._product = cuda.jit(make_product(self._down.form))
 
-    def run(self, x: F32, slots: Sequence[int], out: F32, stream: Any) -> None:
+    def run(
+        self, x: F32, slots: Sequence[int], out: F32, stream: Any, product: Product = ALL
+    ) -> None:
         """Queues the products of some rows; ``x`` and ``out`` must be pinned and stay.
 
         Args:
-            x: float32 ``[rows, width]``.
+            x: float32 ``[rows, width]``, or what lies between the products.
             slots: of each row's expert; rows of the same follow one another.
             out: gets what comes out, when the stream is there.
             stream: that it is queued in.
+            product: what of the expert.
         """
         rows, tiles = len(slots), tiles_of(slots)
         self._tiles_here[: len(tiles)] = tiles
         self._tiles[: len(tiles)].copy_to_device(self._tiles_here[: len(tiles)], stream=stream)
-        self._x[:rows].copy_to_device(x, stream=stream)
+        source, target = self._x, self._out
+        if product.op == SECOND:
+            source = self._inner
+        source[:rows].copy_to_device(x, stream=stream)
+        if product.op != SECOND:
+            panels = self._gate.panels if product.op == WHOLE else product.panels
+            self._first(panels, rows, len(tiles), stream)
+        if product.op == FIRST:
+            target = self._inner
+        else:
+            panels = self._down.panels if product.op == WHOLE else product.panels
+            self._second(panels, rows, len(tiles), stream)
+        target[:rows].copy_to_host(out, stream=stream)
+
+    def _first(self, panels: int, rows: int, tiles: int, stream: Any) -> None:
+        """Gate and up projection: from ``_x`` to the first panels of ``_inner``."""
         self._round(self._x, self._gate, self._rounded[0], rows, stream)
-        common = self._words, self._floats, self._slot_words
-        gate, up, down = self._matrices
+        gate, up, _ = self._matrices
         threads = self._gate.form.height, self._groups
-        self._gated[(self._gate.panels, len(tiles)), threads, stream](
-            *common, gate, up, self._tiles, *self._rounded[0].arrays, self._inner
+        self._gated[(panels, tiles), threads, stream](
+            *self._slots, gate, up, self._tiles, *self._rounded[0].arrays, self._inner
         )
+
+    def _second(self, panels: int, rows: int, tiles: int, stream: Any) -> None:
+        """Down projection: from ``_inner`` to the first panels of ``_out``."""
         self._round(self._inner, self._down, self._rounded[1], rows, stream)
         threads = self._down.form.height, self._groups
-        self._product[(self._down.panels, len(tiles)), threads, stream](
-            *common, down, self._tiles, *self._rounded[1].arrays, self._out
+        self._product[(panels, tiles), threads, stream](
+            *self._slots, self._matrices[2], self._tiles, *self._rounded[1].arrays, self._out
         )
-        self._out[:rows].copy_to_host(out, stream=stream)
 
     def _round(self, x: Any, matrix: Matrix, rounded: _Rounded, rows: int, stream: Any) -> None:
         shape = matrix.block, matrix.blocks, int(matrix.by_row)

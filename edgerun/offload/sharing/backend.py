@@ -79,8 +79,12 @@ class SharingBackend(Backend):
 
     def supports(self, graph: Graph, node: Node, shape: Shape) -> Support:
         """Layers of experts."""
+        from edgerun.backends.cpu.experts.weights import stacks_of
+
         if node.op != "experts":
             return Support(False, f"{self.title} shares layers of experts only")
+        if not stacks_of(graph, node)[0].has_choice:
+            return Support(False, "an expert that all tokens go through is the processor's")
         if problem := self.obstacle(graph, node):
             return Support(False, problem)
         return self._cpu.supports(graph, node, shape)
@@ -110,7 +114,7 @@ class SharingBackend(Backend):
             layer = Layer.of(number, node, segment, shape, self._cpu, options)
             part = self._share(layer, segment, shape, options)
             if part is None:
-                layer.places.close()
+                layer.close()
                 return self._elsewhere(segment, shape, options)
             parts.append(part)
         return parts[0] if len(parts) == 1 else Chain(parts)

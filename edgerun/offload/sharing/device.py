@@ -15,6 +15,8 @@ from edgerun.errors import BackendError
 F32: TypeAlias = NDArray[np.float32]
 U8: TypeAlias = NDArray[np.uint8]
 MAX_SLOTS = 1 << 14  # more experts than any model has
+# Products of experts: all three, or of an expert that is cut gate and up projection, or down.
+WHOLE, FIRST, SECOND = "experts", "experts_first", "experts_second"
 
 
 class DeviceError(BackendError):
@@ -30,17 +32,37 @@ class DeviceSizes:
         slots: how many.
         rows: that go to the device at a time, and come from it.
         width: elements of a row, both in and out.
+        inner: elements of a row between the products of an expert.
     """
 
     slot_bytes: int
     slots: int
     rows: int
     width: int
+    inner: int
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of it: slots, rows that come in, rows that go out."""
-        return self.slots * self.slot_bytes + 2 * self.rows * self.width * 4
+        """Bytes of all of it: slots, rows that come in, those between, rows that go out."""
+        return self.slots * self.slot_bytes + self.rows * (2 * self.width + self.inner) * 4
+
+
+@dataclass(frozen=True)
+class Product:
+    """What is to be computed of an expert.
+
+    Attributes:
+        op: ``WHOLE``; or if the expert is cut ``FIRST``, from ``x`` to ``inner``, or
+            ``SECOND``, from ``inner`` to ``out``; of that
+        panels: so many of the outputs, the first ones, in panels as the processor's kernels take
+            them.
+    """
+
+    op: str = WHOLE
+    panels: int = 0
+
+
+ALL = Product()
 
 
 @dataclass(frozen=True)
@@ -69,12 +91,15 @@ class Device(ABC):
         title: how messages call it, "the stand-in".
         sizes: what it has room for.
         x: rows that come in, float32 ``[rows, width]``, written by the caller; from ``start`` on.
+        inner: rows between the products of experts that are cut, float32 ``[rows, inner]``; the
+            first columns are the device's to write, the others the caller's, after it was answered.
         out: rows that go out, which a command writes; from ``start`` on.
     """
 
     title: str
     sizes: DeviceSizes
     x: F32
+    inner: F32
     out: F32
 
     @property
@@ -102,16 +127,17 @@ class Device(ABC):
         """
 
     @abstractmethod
-    def send(self, number: int, first: int, slots: Sequence[int]) -> None:
+    def send(self, number: int, first: int, slots: Sequence[int], product: Product = ALL) -> None:
         """Tells the device to multiply rows; from any thread.
 
-        Rows ``first``, ``first + 1``, ... of ``x`` go through an expert each, and the results into
-        the same rows of ``out``.
+        Rows ``first``, ``first + 1``, ... go through an expert each, and the results into the same
+        rows.
 
         Args:
             number: comes back with the answer.
             first: row to begin with.
             slots: of each row's expert; rows of the same follow one another.
+            product: what of it.
         """
 
     @abstractmethod

@@ -14,8 +14,10 @@ from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph
 from edgerun.offload.cache import Step
 from edgerun.offload.estimates import Estimates
-from edgerun.offload.places import F32, I64, Places, one_hot
+from edgerun.offload.places import F32, I64, Places
 from edgerun.offload.schedule import Schedule, Scheduler
+from edgerun.offload.sharing.cut_expert import CutExpert
+from edgerun.offload.sharing.cuts import cut_of, parts_of, with_cut
 from edgerun.offload.sharing.device import DeviceError
 from edgerun.offload.sharing.layer import Layer
 from edgerun.offload.sharing.session import Session
@@ -36,7 +38,7 @@ class _Command:
         places: of the rows.
         first: row of the transfer area.
         slots: of each row's expert.
-        sent_s: when it was told so.
+        sent_s: when it was told so; 0 for what nothing is learned from.
     """
 
     number: int
@@ -45,6 +47,29 @@ class _Command:
     first: int
     slots: list[int]
     sent_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is computed where, in one call.
+
+    Attributes:
+        schedule: of the active experts.
+        there: experts that the device computes, all or in part.
+        cached: those that it has and computes as a whole.
+        cut: one that it has and computes in part.
+    """
+
+    schedule: Schedule
+    there: I64
+    cached: I64
+    cut: CutExpert | None
+
+    @property
+    def uploaded(self) -> I64:
+        """Experts that the device gets."""
+        others = 0 if self.cut is None else 1
+        return self.there[len(self.cached) + others :]
 
 
 class SharedLayer(Executable):
@@ -64,9 +89,11 @@ class SharedLayer(Executable):
         self._segment, self._shape, self._options = segment, shape, options
         self._layer, self._session = layer, session
         self._estimates, self._tally = estimates, tally
+        self._parts = parts_of(layer.layout)
         self._scheduler = Scheduler(layer.experts)
+        self._cutter = Scheduler(layer.experts, self._parts) if self._parts > 1 else None
         self._companion: Executable | None = None
-        self._calls = 0
+        self._calls, self._has_cut = 0, False
         self.check_every = CHECK_EVERY
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
@@ -92,7 +119,7 @@ class SharedLayer(Executable):
 
     def close(self) -> None:
         """Closes the programs of the processor."""
-        self._layer.places.close()
+        self._layer.close()
         if self._companion is not None:
             self._companion.close()
 
@@ -113,7 +140,7 @@ class SharedLayer(Executable):
         session.answer()
         results = device.out[: len(x)]
         cache = SequenceStore(self._options.states, 1)
-        if not same_bits(results, self._multiply(x, np.zeros(len(x), np.int64), cache)):
+        if not same_bits(results, self._layer.multiply(x, np.zeros(len(x), np.int64), cache)):
             raise DeviceError("it computes other numbers than the processor")
 
     def _share(self, x: F32, routes: F32, cache: SequenceStore) -> F32:
@@ -125,39 +152,61 @@ class SharedLayer(Executable):
         places = Places.of(routes, int(self._layer.node.attrs["top_k"]))
         if not len(places.rows):
             return np.zeros_like(x)
-        schedule, there, cached = self._plan(places)
+        plan = self._plan(places)
         results = np.empty((len(places.rows), x.shape[1]), np.float32)
-        here = np.setdiff1d(places.active, there)
+        cut, here = plan.cut, np.setdiff1d(places.active, plan.there)
         begin = time.monotonic()
-        commands = self._start(x, places, there, cached)
-        self._compute_here(x, places, here, results, cache, begin)
-        end = self._collect(places, commands, results, schedule, time.monotonic())
-        self._count(schedule, end - begin, len(x), here, there, cached)
-        self._check(x, places, there, results, cache)
+        if cut is not None:
+            rows_cut = x[places.rows[cut.places]]
+            cut.begin(rows_cut)
+        commands = self._start(x, places, plan)
+        if cut is not None:
+            command = _Command(len(commands), np.array([cut.expert]), cut.places, 0, [])
+            commands.append(command)
+            cut.exchange(rows_cut, command.number, cache, plan.schedule.makespan_s)
+        self._compute_here(x, places, here, results, cache)
+        own = None if cut is None else cut.finish(cache)
+        end = self._collect(places, commands, results, plan.schedule, time.monotonic())
+        if cut is not None and own is not None:
+            results[cut.places, cut.cut.columns[1] :] = own
+        self._count(plan, end - begin, len(x), here)
+        self._check(x, places, plan, results, cache)
         self._improve(places, here)
         return places.sum(results)
 
-    def _plan(self, places: Places) -> tuple[Schedule, I64, I64]:
-        """The schedule, the experts that the device computes, and those that it has."""
+    def _plan(self, places: Places) -> _Plan:
+        """Who computes which of the active experts."""
         session, number = self._session, self._layer.number
         entries = [(number, expert) for expert in places.active.tolist()]
         is_cached = np.array([entry in session.arrived for entry in entries])
         costs = self._estimates.costs(places.counts, is_cached)
         room = session.device.sizes.slots - sum(entry in session.slots for entry in entries)
-        schedule = self._scheduler(*costs, 0 if session.is_uploading() else room)
+        room = 0 if session.is_uploading() else room
+        schedule, parts = self._scheduler(*costs, room), 1
+        if self._cutter is not None:
+            finer, exchange_s = self._cutter(*costs, room), self._estimates.exchange_s
+            schedule, parts = with_cut(costs, schedule, finer, self._parts, exchange_s)
         there = places.active[schedule.order]
         scores = np.zeros(self._layer.experts)
         np.maximum.at(scores, places.experts, np.abs(np.nan_to_num(places.weights)))
         step = Step(number, tuple(places.active.tolist()), tuple(scores[places.active].tolist()))
         session.admit(step, there.tolist())
-        return schedule, there, there[is_cached[schedule.order]]
+        cached, cut = there[is_cached[schedule.order]], None
+        for index in np.flatnonzero((schedule.shares > 0) & (schedule.shares < parts)).tolist():
+            expert = int(places.active[index])
+            where = cut_of(self._layer.layout, int(schedule.shares[index]), parts)
+            taken = places.select(np.array([expert]))
+            cut = CutExpert(self._layer, session, expert, where, taken)
+            cached = cached[cached != expert]
+        return _Plan(schedule, there, cached, cut)
 
-    def _start(self, x: F32, places: Places, there: I64, cached: I64) -> list[_Command]:
+    def _start(self, x: F32, places: Places, plan: _Plan) -> list[_Command]:
         """Sends a command for what is cached, and uploads what is not, with a command each."""
-        session, number, first = self._session, self._layer.number, 0
+        session, number, cached = self._session, self._layer.number, plan.cached
+        first = 0 if plan.cut is None else plan.cut.rows
         commands: list[_Command] = []
         groups = [cached] if len(cached) else []
-        groups += [np.array([expert]) for expert in there[len(cached) :].tolist()]
+        groups += [np.array([expert]) for expert in plan.uploaded.tolist()]
         for group in groups:
             taken = places.select(group)
             session.device.x[first : first + len(taken)] = x[places.rows[taken]]
@@ -183,22 +232,14 @@ class SharedLayer(Executable):
         self._send(command)
 
     def _compute_here(
-        self, x: F32, places: Places, here: I64, results: F32, cache: SequenceStore, begin: float
+        self, x: F32, places: Places, here: I64, results: F32, cache: SequenceStore
     ) -> None:
-        taken = places.select(here)
+        taken, begin = places.select(here), time.monotonic()
         if len(taken):
-            results[taken] = self._multiply(x[places.rows[taken]], places.experts[taken], cache)
+            rows = x[places.rows[taken]]
+            results[taken] = self._layer.multiply(rows, places.experts[taken], cache)
             counts = places.counts[np.isin(places.active, here)]
             self._estimates.cpu.observe(counts, time.monotonic() - begin)
-
-    def _multiply(self, x: F32, experts: I64, cache: SequenceStore) -> F32:
-        """Rows through an expert each, on the processor."""
-        names = self._layer.node.inputs
-        routes = one_hot(experts, self._layer.experts)
-        batch = Batch.of([0] * len(x), 0, 0, logits="none")
-        outputs = self._layer.places(batch, cache, {names[0]: x, names[1]: routes})
-        out: F32 = outputs[self._layer.node.outputs[0]]
-        return out
 
     def _collect(
         self,
@@ -215,39 +256,45 @@ class SharedLayer(Executable):
             command = commands[answer.number]
             taken, first = command.places, command.first
             results[taken] = self._session.device.out[first : first + len(taken)]
-            counts = places.counts[np.isin(places.active, command.experts)]
-            seconds = answer.ended_s - max(before, command.sent_s)
-            self._estimates.device.observe(counts, seconds)
+            if command.sent_s:
+                counts = places.counts[np.isin(places.active, command.experts)]
+                seconds = answer.ended_s - max(before, command.sent_s)
+                self._estimates.device.observe(counts, seconds)
             before = answer.ended_s
         return max(end, before)
 
-    def _count(
-        self, schedule: Schedule, seconds: float, rows: int, here: I64, there: I64, cached: I64
-    ) -> None:
-        tally = self._tally
+    def _count(self, plan: _Plan, seconds: float, rows: int, here: I64) -> None:
+        tally, schedule = self._tally, plan.schedule
         tally.layers += 1
         tally.rows += rows
-        tally.cached += len(cached)
-        tally.uploaded += len(there) - len(cached)
+        tally.cached += len(plan.there) - len(plan.uploaded)
+        tally.uploaded += len(plan.uploaded)
+        tally.cut += plan.cut is not None
         tally.here += len(here)
         tally.planned_s += schedule.makespan_s
         tally.bound_s += schedule.bound_s
         tally.seconds += seconds
+        if plan.cut is not None:
+            self._estimates.observe_exchange(seconds - schedule.makespan_s)
 
     def _check(
-        self, x: F32, places: Places, there: I64, results: F32, cache: SequenceStore
+        self, x: F32, places: Places, plan: _Plan, results: F32, cache: SequenceStore
     ) -> None:
         """Computes one result of the device here, too, every now and then.
 
         Raises:
             DeviceError: it is another one.
         """
-        taken = places.select(there)
+        taken = places.select(plan.there)
         self._calls += 1
-        if not len(taken) or self._calls % self.check_every != 1 % self.check_every:
+        is_first_cut = plan.cut is not None and not self._has_cut
+        is_due = self._calls % self.check_every == 1 % self.check_every or is_first_cut
+        if not len(taken) or not is_due:
             return
         chosen = taken[self._calls // self.check_every % len(taken)][None]
-        expected = self._multiply(x[places.rows[chosen]], places.experts[chosen], cache)
+        if plan.cut is not None and is_first_cut:
+            chosen, self._has_cut = plan.cut.places[:1], True
+        expected = self._layer.multiply(x[places.rows[chosen]], places.experts[chosen], cache)
         if not same_bits(results[chosen], expected):
             raise DeviceError("it computes other numbers than the processor")
         self._tally.checked += 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from edgerun.backends.base import CompileOptions, Executable, Shape
 from edgerun.backends.cpu import CpuBackend
@@ -11,7 +12,10 @@ from edgerun.backends.cpu.experts.layout import SlotLayout
 from edgerun.errors import UnsupportedError
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import input_shapes
-from edgerun.offload.sharing.device import U8
+from edgerun.offload.places import F32, I64, one_hot
+from edgerun.offload.sharing.cuts import cut_program
+from edgerun.offload.sharing.device import U8, WHOLE
+from edgerun.state import Batch, SequenceStore
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class Layer:
     slots: Sequence[U8]
     layout: SlotLayout
     places: Executable
+    _compile: Callable[[str, tuple[int, int]], Executable]
+    _parts: dict[tuple[str, tuple[int, int]], Executable] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -60,8 +66,45 @@ class Layer:
             name: replace(value, selected=False) for name, value in input_shapes(segment).items()
         }
         graph = Graph([each], [*node.inputs[:2]], [*node.outputs], segment.constants, shapes=shapes)
-        places = cpu.compile(graph, Shape.of(shape.rows * top_k), options)
-        return cls(number, node, list(weights.memory), weights.layout, places)
+        rows = shape.rows * top_k
+        places = cpu.compile(graph, Shape.of(rows), options)
+        compile_part = partial(cut_program, cpu, each, segment.constants, rows, options)
+        slots = list(weights.memory)
+        return cls(number, node, slots, weights.layout, places, compile_part)
+
+    def multiply(
+        self,
+        x: F32,
+        experts: I64,
+        cache: SequenceStore,
+        op: str = WHOLE,
+        panels: tuple[int, int] = (0, 0),
+    ) -> F32:
+        """Rows through an expert each, on the processor; valid until the next call.
+
+        Args:
+            x: float32 ``[rows, width]``.
+            experts: of each row.
+            cache: of the states that the programs were compiled for.
+            op: ``WHOLE``, or a product of experts that are cut, and of that
+            panels: the first of its outputs, and that before which they end.
+        """
+        program = self.places
+        if op != WHOLE:
+            if (op, panels) not in self._parts:
+                self._parts[op, panels] = self._compile(op, panels)
+            program = self._parts[op, panels]
+        names = self.node.inputs
+        routes = one_hot(experts, self.experts)
+        batch = Batch.of([0] * len(x), 0, 0, logits="none")
+        outputs = program(batch, cache, {names[0]: x, names[1]: routes})
+        (out,) = outputs.values()
+        return out
+
+    def close(self) -> None:
+        """Closes the programs."""
+        for program in (self.places, *self._parts.values()):
+            program.close()
 
     @property
     def experts(self) -> int:

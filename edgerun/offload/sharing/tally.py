@@ -16,6 +16,7 @@ class Tally:
         layers: computed with the device.
         rows: in these.
         cached: experts that it had.
+        cut: layers of which one expert was computed by both.
         uploaded: experts that it got for them.
         here: experts that the processor computed.
         planned_s: that the schedules said.
@@ -29,6 +30,7 @@ class Tally:
     rows: int = 0
     cached: int = 0
     uploaded: int = 0
+    cut: int = 0
     here: int = 0
     planned_s: float = 0.0
     bound_s: float = 0.0
@@ -45,6 +47,7 @@ class Tally:
             "rows": self.rows,
             "there": f"{self.cached / experts:.0%}",
             "uploaded": f"{self.uploaded / experts:.0%}",
+            "cut": f"{self.cut / self.layers:.0%}",
             "on the CPU": f"{self.here / experts:.0%}",
             "ms a layer": round(each * self.seconds, 3),
             "planned": round(each * self.planned_s, 3),

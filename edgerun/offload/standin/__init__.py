@@ -56,7 +56,7 @@ class StandinBackend(SharingBackend):
         from edgerun.offload.standin.device import StandinDevice
 
         assert self._spec is not None
-        return StandinDevice(self._spec, layer.layout, layer.shape[0], rows, layer.node.attrs)
+        return StandinDevice(self._spec, layer.layout, layer.shape, rows, layer.node.attrs)
 
     def assumed_costs(self, layer: Layer) -> Estimates:
         from edgerun.offload.estimates import Estimate, Estimates

@@ -18,12 +18,14 @@ import msgspec
 from edgerun.backends.cpu.experts.layout import SlotLayout
 from edgerun.kernels.host.memory import available_memory
 from edgerun.offload.sharing.device import (
+    ALL,
     MAX_SLOTS,
     U8,
     Answer,
     Device,
     DeviceError,
     DeviceSizes,
+    Product,
 )
 from edgerun.offload.standin.link import Link, Upload
 from edgerun.offload.standin.memory import make_memory, slot_of, transfers_of
@@ -43,7 +45,7 @@ class StandinDevice(Device):
         self,
         spec: StandinSpec,
         layout: SlotLayout,
-        width: int,
+        widths: tuple[int, int],
         rows: int,
         attributes: Mapping[str, Any],
     ) -> None:
@@ -52,7 +54,7 @@ class StandinDevice(Device):
         Args:
             spec: what was asked for.
             layout: of a slot.
-            width: of a row.
+            widths: of a row, and of one between the products.
             rows: that go to the device in one command.
             attributes: of the layers.
 
@@ -66,7 +68,7 @@ class StandinDevice(Device):
                 f"the stand-in has {spec.memory_bytes / 1e6:.3f} MB of memory and an expert "
                 f"takes {layout.nbytes / 1e6:.3f}: give it memory={needed}K or more"
             )
-        self.sizes = DeviceSizes(layout.nbytes, count, rows, width)
+        self.sizes = DeviceSizes(layout.nbytes, count, rows, *widths)
         free = available_memory()
         if self.sizes.nbytes > free:
             raise DeviceError(
@@ -84,7 +86,7 @@ class StandinDevice(Device):
 
     def start(self) -> None:
         descriptor, self._memory = make_memory(self.sizes.nbytes)
-        self.x, self.out = transfers_of(self.sizes, self._memory)
+        self.x, self.inner, self.out = transfers_of(self.sizes, self._memory)
         self._sending, self._buffer = threading.Lock(), b""
         command = [sys.executable, "-c", CHILD, str(descriptor), *sys.path]
         try:
@@ -105,8 +107,8 @@ class StandinDevice(Device):
         assert self._link is not None
         self._link.start(Upload(source, slot_of(self.sizes, self._memory, slot), then))
 
-    def send(self, number: int, first: int, slots: Sequence[int]) -> None:
-        self._write(Command(number, first, tuple(slots)))
+    def send(self, number: int, first: int, slots: Sequence[int], product: Product = ALL) -> None:
+        self._write(Command(number, first, tuple(slots), product))
 
     def answer(self, patience_s: float) -> Answer:
         line = self._line(time.monotonic() + patience_s, patience_s)

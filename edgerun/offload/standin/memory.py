@@ -15,11 +15,12 @@ def slot_of(sizes: DeviceSizes, memory: U8, slot: int) -> U8:
     return memory[slot * sizes.slot_bytes : (slot + 1) * sizes.slot_bytes]
 
 
-def transfers_of(sizes: DeviceSizes, memory: U8) -> tuple[F32, F32]:
-    """Rows that come in and rows that go out, float32 ``[rows, width]``."""
-    both = memory[sizes.slots * sizes.slot_bytes : sizes.nbytes].view(np.float32)
-    halves = both.reshape(2, sizes.rows, sizes.width)
-    return halves[0], halves[1]
+def transfers_of(sizes: DeviceSizes, memory: U8) -> tuple[F32, F32, F32]:
+    """Rows that come in, those between the products, and rows that go out."""
+    rows = memory[sizes.slots * sizes.slot_bytes : sizes.nbytes].view(np.float32)
+    ends = np.cumsum([sizes.rows * width for width in (sizes.width, sizes.inner)])
+    x, inner, out = (part.reshape(sizes.rows, -1) for part in np.split(rows, ends))
+    return x, inner, out
 
 
 def make_memory(nbytes: int) -> tuple[int, U8]:

@@ -21,7 +21,8 @@ from edgerun.backends.cpu.experts.weights import ExpertStore, ExpertWeights
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.kernels.isa import selected_isa
 from edgerun.offload.places import one_hot
-from edgerun.offload.sharing.device import Answer, DeviceSizes
+from edgerun.offload.sharing.cuts import cut_program
+from edgerun.offload.sharing.device import ALL, FIRST, SECOND, WHOLE, Answer, DeviceSizes, Product
 from edgerun.offload.standin.memory import map_memory, slot_of, transfers_of
 from edgerun.state import Batch, SequenceStore, same_attention
 
@@ -55,11 +56,13 @@ class Command(msgspec.Struct, frozen=True):
         number: comes back with the answer.
         first: of the rows that came in, the first.
         slots: of each of the rows from there on, where its expert lies.
+        product: what of the expert.
     """
 
     number: int
     first: int
     slots: tuple[int, ...]
+    product: Product = ALL
 
 
 class SlotExperts(ExpertStore):
@@ -70,6 +73,9 @@ class SlotExperts(ExpertStore):
         super().__init__(selected_isa())
         self._slots = slots
 
+    def admit(self, graph: Graph) -> None:
+        """They have their memory."""
+
     def prepare(self, graph: Graph, node: Node) -> ExpertWeights:
         return self._slots
 
@@ -78,38 +84,50 @@ class Multiplier:
     """The programs of the process."""
 
     def __init__(self, setup: Setup, descriptor: int) -> None:
-        """Compiles a program for few rows and one for many."""
-        sizes = setup.sizes
+        """Compiles a program for few rows and one for many; others are as they are needed."""
+        self._sizes = sizes = setup.sizes
         self._memory = map_memory(descriptor, sizes.nbytes)
-        self._x, self._out = transfers_of(sizes, self._memory)
-        self._slots = sizes.slots
+        self._x, self._inner, self._out = transfers_of(sizes, self._memory)
         slots = [slot_of(sizes, self._memory, slot) for slot in range(sizes.slots)]
-        backend = CpuBackend()
-        backend.configure({"threads": 1})
-        backend.use_experts(SlotExperts(ExpertWeights.of(pickle.loads(setup.layout), slots)))
-        graph = _graph(setup.attributes, sizes)
-        options = CompileOptions(NO_STATE)
-        heights = sorted({min(FEW_PLACES, sizes.rows), sizes.rows})
-        self._programs: list[tuple[int, Executable]] = [
-            (rows, backend.compile(graph, Shape.of(rows), options)) for rows in heights
-        ]
+        self._cpu = CpuBackend()
+        self._cpu.configure({"threads": 1})
+        self._cpu.use_experts(SlotExperts(ExpertWeights.of(pickle.loads(setup.layout), slots)))
+        attributes = {**setup.attributes, "top_k": 1}
+        self._node = Node("experts", "slots", ("x", "routes", *STACKS), ("out",), attributes)
+        self._heights = sorted({min(FEW_PLACES, sizes.rows), sizes.rows})
+        self._programs: dict[tuple[Product, int], Executable] = {}
         self._cache = SequenceStore(NO_STATE, 1)
+        for rows in self._heights:
+            self._program(ALL, rows)
 
     def run(self, command: Command) -> None:
         """Multiplies rows and writes what comes out."""
-        count = len(command.slots)
+        count, product = len(command.slots), command.product
         there = slice(command.first, command.first + count)
-        program = next(program for rows, program in self._programs if count <= rows)
-        routes = one_hot(np.array(command.slots, np.int64), self._slots)
+        rows = next(rows for rows in self._heights if count <= rows)
+        source = self._inner if product.op == SECOND else self._x
+        target = self._inner if product.op == FIRST else self._out
+        routes = one_hot(np.array(command.slots, np.int64), self._sizes.slots)
         batch = Batch.of([0] * count, 0, 0, logits="none")
-        outputs = program(batch, self._cache, {"x": self._x[there], "routes": routes})
-        self._out[there] = outputs["out"]
+        program = self._program(product, rows)
+        out = program(batch, self._cache, {"x": source[there], "routes": routes})["out"]
+        target[there, : out.shape[1]] = out
 
+    def _program(self, product: Product, rows: int) -> Executable:
+        key = product, rows
+        if key not in self._programs:
+            self._programs[key] = self._compile(product, rows)
+        return self._programs[key]
 
-def _graph(attributes: Mapping[str, Any], sizes: DeviceSizes) -> Graph:
-    node = Node("experts", "slots", ("x", "routes", *STACKS), ("out",), {**attributes, "top_k": 1})
-    shapes = {"x": ValueShape(sizes.width), "routes": ValueShape(sizes.slots)}
-    return Graph([node], ["x", "routes"], ["out"], {}, shapes=shapes)
+    def _compile(self, product: Product, rows: int) -> Executable:
+        sizes, options = self._sizes, CompileOptions(NO_STATE)
+        widths = sizes.inner if product.op == SECOND else sizes.width, sizes.slots
+        if product.op == WHOLE:
+            shapes = dict(zip(("x", "routes"), map(ValueShape, widths), strict=True))
+            graph = Graph([self._node], list(shapes), ["out"], {}, shapes=shapes)
+            return self._cpu.compile(graph, Shape.of(rows), options)
+        panels = 0, product.panels
+        return cut_program(self._cpu, self._node, {}, rows, options, product.op, panels, widths)
 
 
 def main(descriptor: int) -> None:

@@ -7,46 +7,19 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from numba import cuda
 
-from edgerun.backends.base import CompileOptions, Shape
-from edgerun.backends.cpu import CpuBackend
-from edgerun.formats import format_named
-from edgerun.formats.stack import ExpertStack
-from edgerun.graph.ir import Graph, Node, ValueShape
+from edgerun.backends.base import Shape
 from edgerun.offload.cuda import CudaBackend, twins
 from edgerun.offload.cuda.programs import ExpertPrograms
 from edgerun.offload.cuda.slots import matrices_of
-from edgerun.offload.places import one_hot
 from edgerun.offload.sharing.device import DeviceSizes
-from edgerun.offload.sharing.layer import Layer
-from edgerun.state import Batch, SequenceStore, same_attention
+from edgerun.state import SequenceStore
 from tests.offload.cuda.simulator import hurry
-
-STATES = same_attention(1, 1, 16, "fp32")
-EXPERTS = 2
-
-
-@dataclass(frozen=True)
-class Case:
-    """An expert: how it is stored, its sizes, and how many threads share a row."""
-
-    weights: str
-    activations: str
-    hidden: int
-    width: int
-    block: int = 32
-    rows: int = 1
-    activation: str = "silu"
-    biased: bool = False
-    groups: int = 1
-    weights_up: str = ""
-
+from tests.support.experts import EXPERTS, STATES, Case, graph_of, layer_of, normal
 
 CASES = [
     Case("int4", "int8_block", 64, 64, rows=3, groups=2),
@@ -58,56 +31,14 @@ CASES = [
 ]
 
 
-def normal(shape: tuple[int, ...], seed: int) -> Any:
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
-
-
-def graph_of(case: Case) -> Graph:
-    """A layer of the experts of a case."""
-    shapes = {"gate": (case.width, case.hidden), "up": (case.width, case.hidden)}
-    shapes["down"] = case.hidden, case.width
-    stacks: dict[str, Any] = {}
-    for seed, (name, (n, k)) in enumerate(shapes.items()):
-        padded = np.zeros((EXPERTS, n, -(-k // case.block) * case.block), np.float32)
-        padded[:, :, :k] = normal((EXPERTS, n, k), seed) / np.float32(k**0.5)
-        stacks[name] = ExpertStack(tuple(stored(case, name, each, k) for each in padded))
-    if case.biased:
-        for seed, (name, (n, _)) in enumerate(shapes.items()):
-            stacks[f"{name}_bias"] = ExpertStack(tuple(3 * normal((EXPERTS, n), 9 + seed)))
-    attributes = {"top_k": 1, "activation": case.activation, "activations": case.activations}
-    node = Node("experts", "layer", ("x", "routes", *stacks), ("out",), attributes)
-    shape = {"x": ValueShape(case.hidden), "routes": ValueShape(EXPERTS)}
-    return Graph([node], ["x", "routes"], ["out"], stacks, shapes=shape)
-
-
-def layer_of(case: Case) -> tuple[Layer, CpuBackend]:
-    """The experts of a case on the processor."""
-    graph, cpu = graph_of(case), CpuBackend()
-    cpu.configure({"threads": 1})
-    (node,) = graph.nodes
-    return Layer.of(0, node, graph, Shape.of(case.rows), cpu, CompileOptions(STATES)), cpu
-
-
-def stored(case: Case, name: str, values: Any, k: int) -> Any:
-    weights = (name == "up" and case.weights_up) or case.weights
-    packed = replace(format_named(weights).pack(values, case.block), shape=(len(values), k))
-    if case.weights == "ternary":
-        scales = np.repeat(packed.scales[:, :1], packed.blocks, axis=1)
-        packed = replace(packed, scales=scales)
-    return packed
-
-
 def differing_bits(case: Case) -> int:
     """Results of the GPU's kernels that are not those of the processor, to the bit."""
     layer, cpu = layer_of(case)
     x = 3 * normal((case.rows, case.hidden), 5)
     x[0, : case.block] = 0  # a block without a scale
     experts = np.sort(np.arange(case.rows) % EXPERTS)
-    routes = one_hot(experts, EXPERTS)
-    batch = Batch.of([0] * case.rows, 0, 0, logits="none")
-    store = SequenceStore(STATES, 1)
-    expected = layer.places(batch, store, {"x": x, "routes": routes})["out"].copy()
-    sizes = DeviceSizes(layer.layout.nbytes, EXPERTS, case.rows, case.hidden)
+    expected = layer.multiply(x, experts, SequenceStore(STATES, 1)).copy()
+    sizes = DeviceSizes(layer.layout.nbytes, EXPERTS, case.rows, case.hidden, case.width)
     programs = ExpertPrograms(
         sizes, matrices_of(layer.layout, case.activations), case.activation, case.groups
     )
@@ -116,7 +47,7 @@ def differing_bits(case: Case) -> int:
         programs.memory[start : start + sizes.slot_bytes].copy_to_device(slot)
     out = np.zeros_like(x)
     programs.run(x, experts.tolist(), out, cuda.stream())
-    layer.places.close()
+    layer.close()
     cpu.close()
     assert np.abs(out).max() > 0
     return int(np.count_nonzero(out.view(np.int32) != expected.view(np.int32)))

@@ -32,7 +32,7 @@ class Placed(CudaBackend):
 
     def assumed_costs(self, layer: Layer) -> Estimates:
         cpu_s, gpu_s = self.costs
-        return Estimates(Fixed(cpu_s), Fixed(gpu_s), Fixed(gpu_s))
+        return Estimates(Fixed(cpu_s), Fixed(gpu_s), Fixed(gpu_s), exchange_s=1e-9)
 
 
 def on_gpu() -> Placed:

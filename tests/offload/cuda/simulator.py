@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -31,15 +32,22 @@ def simulated(module: str) -> Any:
 
 
 def hurry() -> None:
-    """Halves the time of the simulator.
+    """Halves the time of the simulator, and makes it safe.
 
     It has a thread of the system's for each of the GPU's, asks without a pause whether they have
-    ended, and reads files to find out which line shared memory is made in.
+    ended, and reads files to find out which line shared memory is made in. Two threads that make
+    it at the same moment would get memory of their own.
     """
     from numba.cuda.simulator import kernel, kernelapi
 
+    shared, lock = kernelapi.FakeCUDAShared.array, threading.Lock()
+
+    def array(self: Any, shape: Any, dtype: Any) -> Any:
+        with lock:
+            return shared(self, shape, dtype)
+
     def line(frame: Any) -> list[Any]:
-        caller = frame.f_back
+        caller = frame.f_back.f_back  # of what stands in for ``array``
         return [(caller.f_code.co_filename, caller.f_lineno), None]
 
     is_alive = kernel.BlockThread.is_alive
@@ -49,5 +57,6 @@ def hurry() -> None:
         return bool(is_alive(thread))
 
     sys.setswitchinterval(5e-4)
+    kernelapi.FakeCUDAShared.array = array
     kernelapi.traceback = SimpleNamespace(extract_stack=line)
     kernel.BlockThread.is_alive = patient

@@ -41,7 +41,12 @@ def main() -> None:
     executable.CHECK_EVERY = 8
     told: dict[str, object] = {}
     expected = logits_of(*FORM, None, prompt=PROMPT, tokens=TOKENS)
-    places = {"all": on_gpu(), "half": Placed(1.0, 0.9, 6), "none": Placed(1e-6, 1.0, 16)}
+    places = {
+        "all": on_gpu(),
+        "half": Placed(1.0, 0.9, 6),
+        "cut": Placed(1.0, 1.0, 16),
+        "none": Placed(1e-6, 1.0, 16),
+    }
     for name, placed in places.items():
         seen = []
 

@@ -164,7 +164,7 @@ def products(options: argparse.Namespace) -> dict[str, float]:
     (node,), seen = graph.nodes, {}
     first = Layer.of(0, node, graph, Shape.of(most), cpu, CompileOptions(STATE))
     nbytes, matrices = first.layout.nbytes, matrices_of(first.layout, node.attrs["activations"])
-    sizes = DeviceSizes(nbytes, first.experts, most, options.hidden)
+    sizes = DeviceSizes(nbytes, first.experts, most, options.hidden, options.width)
     programs, stream = ExpertPrograms(sizes, matrices, node.attrs["activation"]), cuda.stream()
     for number, slot in enumerate(first.slots):
         programs.memory[number * nbytes : (number + 1) * nbytes].copy_to_device(slot)
@@ -180,7 +180,7 @@ def products(options: argparse.Namespace) -> dict[str, float]:
         seconds = seen[f"device {rows}"] = seconds_of(multiply, options.repeats)
         say(f"an expert of {nbytes / 1e6:.2f} MB, {rows} rows: {1e6 * seconds:.0f} us, "
             f"{nbytes / seconds / 1e9:.1f} GB/s")  # fmt: skip
-    first.places.close()
+    first.close()
     cpu.close()
     weights = 3 * options.hidden * options.width
     return {**seen, "nbytes": nbytes, "weights": weights, "few": min(options.rows), "many": most}

@@ -6,7 +6,7 @@ weights (``dispatch.py``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,7 @@ from edgerun.backends.cpu.emit.linear import (
     tiles_of,
 )
 from edgerun.backends.cpu.experts.dispatch import Units, emit_dispatch
-from edgerun.backends.cpu.experts.layout import Projection
+from edgerun.backends.cpu.experts.layout import Projection, rows_of
 from edgerun.backends.cpu.experts.places import Places, emit_plan, emit_rows, emit_sum
 from edgerun.backends.cpu.experts.waves import Wave, emit_fetch, waves_of
 from edgerun.backends.cpu.experts.weights import ExpertWeights, stacks_of
@@ -65,21 +65,73 @@ def emit_experts(binder: Binder, node: Node, index: int) -> None:
         if wave.first:
             emit_fetch(binder, node, weights, places, wave)
         product = partial(_emit_product, binder, weights, places, wave)
-        if other is None:
-            first = rounding_of(gate.weight, activations)
-            joint = {"up": up, "activation": node.attrs["activation"]}
-            product(f"{node.name}/inner", gate, taken[first], first, inner, **joint)
-        else:
-            for name, matrix, out in (("gate", gate, inner), ("up", up, other)):
-                first = rounding_of(matrix.weight, activations)
-                product(f"{node.name}/{name}", matrix, taken[first], first, out)
-            _emit_gate(binder, node, inner, other, places)
+        _emit_inner(binder, node, product, (gate, up), taken, (inner, other), places)
         if form is not None and isinstance(gated, Rounded):
             _emit_rounding(binder, node, inner, form, gated, places)
         product(f"{node.name}/down", down, gated, form, results)
     emit_sum(binder, node, results, places)
     unread = [inner, other, results, *([] if form is None else [gated])]
     places.give(*taken.values(), *(each for each in unread if each is not None))
+
+
+def emit_first_products(binder: Binder, node: Node, index: int) -> None:
+    """Emits some columns of what lies between the products, of rows that go to one expert each.
+
+    They are those of the panels ``panels`` of gate and up projection, from the first of these to
+    before the second.
+    """
+    x_name, routes_name = node.inputs[:2]
+    weights = binder.experts.prepare(binder.graph, node)
+    gate, up = (rows_of(each, *node.attrs["panels"]) for each in weights.matrices[:2])
+    activations = node.attrs["activations"]
+    places = emit_plan(binder, node, binder.values[routes_name], binder.counted_by[x_name])
+    (wave,) = waves_of(weights, places)
+    forms = dict.fromkeys(rounding_of(each.weight, activations) for each in (gate, up))
+    taken = {form: _emit_spread(binder, node, x_name, form, places) for form in forms}
+    inner = places.pool.take(gate.weight.shape[0])
+    is_joint = _is_joint(binder, gate, up, taken, activations, places)
+    other = None if is_joint else places.pool.take(up.weight.shape[0])
+    product = partial(_emit_product, binder, weights, places, wave)
+    _emit_inner(binder, node, product, (gate, up), taken, (inner, other), places)
+    emit_sum(binder, node, inner, places)
+    places.give(*taken.values(), *(each for each in (inner, other) if each is not None))
+
+
+def emit_second_product(binder: Binder, node: Node, index: int) -> None:
+    """Emits some columns of the result, from all of what lies between; see the one before."""
+    x_name, routes_name = node.inputs[:2]
+    weights = binder.experts.prepare(binder.graph, node)
+    down = rows_of(weights.matrices[2], *node.attrs["panels"])
+    places = emit_plan(binder, node, binder.values[routes_name], binder.counted_by[x_name])
+    (wave,) = waves_of(weights, places)
+    form = rounding_of(down.weight, node.attrs["activations"])
+    taken = _emit_spread(binder, node, x_name, form, places)
+    results = places.pool.take(down.weight.shape[0])
+    _emit_product(binder, weights, places, wave, f"{node.name}/down", down, taken, form, results)
+    emit_sum(binder, node, results, places)
+    places.give(taken, results)
+
+
+def _emit_inner(
+    binder: Binder,
+    node: Node,
+    product: Callable[..., None],
+    matrices: tuple[Projection, Projection],
+    taken: Mapping[Rounding | None, Buffer | Rounded],
+    out: tuple[Buffer, Buffer | None],
+    places: Places,
+) -> None:
+    """Emits gate and up projection and their product, into the first of ``out``."""
+    activations, (gate, up), (inner, other) = node.attrs["activations"], matrices, out
+    if other is None:
+        form = rounding_of(gate.weight, activations)
+        joint = {"up": up, "activation": node.attrs["activation"]}
+        product(f"{node.name}/inner", gate, taken[form], form, inner, **joint)
+        return
+    for name, matrix, target in (("gate", gate, inner), ("up", up, other)):
+        form = rounding_of(matrix.weight, activations)
+        product(f"{node.name}/{name}", matrix, taken[form], form, target)
+    _emit_gate(binder, node, inner, other, places)
 
 
 def _is_joint(
@@ -244,4 +296,9 @@ def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:
     return seconds + speeds.start_seconds(INSTRUCTIONS)
 
 
+# Of experts that are cut by columns; no graph has them, ``CpuBackend.compile_with`` takes them.
+CUT_PRODUCTS = {
+    "experts_first": Emitter(emit_first_products),
+    "experts_second": Emitter(emit_second_product),
+}
 EMITTER = Emitter(emit_experts, _supports, _cost)

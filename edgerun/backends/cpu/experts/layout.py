@@ -28,7 +28,7 @@ from edgerun.formats.stack import Matrix
 from edgerun.graph.constants import check_finite
 from edgerun.graph.mapped_file import ArrayReader
 from edgerun.kernels.lang.isa import Isa
-from edgerun.kernels.layouts.stream import StreamForm
+from edgerun.kernels.layouts.stream import DWORD, StreamForm, StreamWeight
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]  # by the kernel's argument
 Sizes: TypeAlias = Mapping[str, tuple[tuple[int, ...], str]]  # shapes and types of such
@@ -147,6 +147,29 @@ class Projection:
     weight: Prepared
     arrays: Arrays
     offsets: Mapping[str, int]
+
+
+def rows_of(projection: Projection, first: int, last: int) -> Projection:
+    """Some of a low-bit matrix's rows, in panels of them, and of its bias.
+
+    Args:
+        projection: in the stream layout.
+        first: panel to begin with.
+        last: panel before which to end.
+    """
+    weight = projection.weight
+    assert isinstance(weight, StreamWeight)
+    height = weight.lanes // DWORD
+    start, end = first * height, min(last * height, weight.shape[0])
+    slices = {"codes": slice(first, last), "scales": slice(first, last), "bias": slice(start, end)}
+    arrays = {name: array[slices[name]] for name, array in projection.arrays.items()}
+    offsets = {
+        name: offset + slices[name].start * projection.arrays[name].strides[0]
+        for name, offset in projection.offsets.items()
+    }
+    shape = end - start, weight.shape[1]
+    part = replace(weight, codes=arrays["codes"], scales=arrays["scales"], shape=shape)
+    return Projection(part, arrays, offsets)
 
 
 class SlotLayout:

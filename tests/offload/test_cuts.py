@@ -1,0 +1,108 @@
+"""Experts that are cut by columns: every element is what it would be without a cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgerun.backends.cpu.experts.layout import FloatForm, SlotLayout
+from edgerun.kernels.experts.division import UPLOAD
+from edgerun.offload.estimates import Estimate
+from edgerun.offload.schedule import NANOSECONDS, Scheduler, makespan
+from edgerun.offload.sharing.cuts import cut_of, parts_of, with_cut
+from edgerun.offload.sharing.device import FIRST, SECOND
+from edgerun.offload.standin import StandinBackend
+from edgerun.state import SequenceStore
+from tests.support.experts import EXPERTS, STATES, Case, layer_of, normal
+from tests.support.sharing import logits_of, standin
+
+PARTS, TOKENS = 8, 24
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("int4", "int8_block", 200, 136, rows=3, biased=True, activation="clamped_swiglu"),
+        Case("ternary", "int8_row", 256, 192, rows=5),
+        Case("int4", "float", 128, 256),
+    ],
+    ids=lambda case: f"{case.weights}-{case.activations}",
+)
+def test_parts_of_both_products_are_those_of_the_whole(case: Case) -> None:
+    """Wherever an expert is cut; the last panels are not whole ones."""
+    layer, cpu = layer_of(case)
+    cache, experts = SequenceStore(STATES, 1), np.arange(case.rows) % EXPERTS
+    x = normal((case.rows, case.hidden), 3)
+    expected = layer.multiply(x, experts, cache).copy()
+    parts = parts_of(layer.layout)
+    assert parts == PARTS
+    for share in range(1, parts):
+        cut = cut_of(layer.layout, share, parts)
+        sides = [
+            [(0, cut.panels[product]), (cut.panels[product], cut.all_panels[product])]
+            for product in (0, 1)
+        ]
+        inner = [layer.multiply(x, experts, cache, FIRST, each).copy() for each in sides[0]]
+        assert inner[0].shape[1] == cut.columns[0]
+        between = np.concatenate(inner, axis=1)
+        assert between.shape == (case.rows, case.width)
+        out = [layer.multiply(between, experts, cache, SECOND, each).copy() for each in sides[1]]
+        assert out[0].shape[1] == cut.columns[1]
+        np.testing.assert_array_equal(np.concatenate(out, axis=1), expected)
+    layer.close()
+    cpu.close()
+
+
+def test_float_weights_are_not_cut() -> None:
+    assert parts_of(SlotLayout([FloatForm((256, 256))] * 3)) == 1
+
+
+def test_a_schedule_cuts_one_cached_expert_or_none_and_is_done_sooner_or_stays() -> None:
+    rng, cuts = np.random.default_rng(2), 0
+    schedulers = Scheduler(12), Scheduler(12, PARTS)
+    for _ in range(2000):
+        count = int(rng.integers(1, 13))
+        costs = rng.uniform(1e-4, 1e-2, (count, 3))
+        costs[rng.random(count) < 0.6, UPLOAD] = 0
+        columns = list(costs.T)
+        whole, finer = (scheduler(*columns) for scheduler in schedulers)
+        exchange_s = float(rng.choice([0.0, 1e-4, 1e-2]))
+        schedule, parts = with_cut(columns, whole, finer, PARTS, exchange_s)
+        if parts == 1:
+            assert schedule is whole
+            continue
+        cuts += 1
+        assert schedule.bound_s <= schedule.makespan_s < whole.makespan_s
+        is_cut = (schedule.shares > 0) & (schedule.shares < PARTS)
+        assert is_cut.sum() == 1 and costs[is_cut, UPLOAD] == 0
+        assert set(schedule.order.tolist()) == set(np.flatnonzero(schedule.shares).tolist())
+        exact = np.ceil(costs * NANOSECONDS).astype(np.int64)
+        time = makespan(exact, schedule.shares, schedule.order.tolist(), PARTS)
+        assert schedule.makespan_s == pytest.approx(time / PARTS / NANOSECONDS + exchange_s)
+    assert 200 < cuts < 1800
+
+
+@pytest.mark.parametrize(
+    ("form", "device_s"),
+    [(("olmoe", "int4"), 1.0), (("mixtral", "ternary"), 2.0), (("gpt_oss", "int4"), 2.0)],
+)
+def test_an_expert_that_is_cut_by_columns_has_the_same_bits(
+    form: tuple[str, str], device_s: float
+) -> None:
+    """With costs by which no division of whole experts is even."""
+    cuts = []
+
+    def look(backend: StandinBackend, token: int) -> None:
+        estimates = backend._estimates
+        assert estimates is not None
+        estimates.cpu, estimates.upload = Estimate(1.0), Estimate(1.0)
+        estimates.device, estimates.exchange_s = Estimate(device_s), 1e-9
+        if token == TOKENS - 1:
+            session = backend._session
+            assert session is not None
+            cuts.append(sum(tally.cut for tally in backend._tallies))
+            assert not session.failure and session.resets == 0
+
+    found = logits_of(*form, standin("memory=8M,link=4G"), look, tokens=TOKENS)
+    np.testing.assert_array_equal(found, logits_of(*form, None, tokens=TOKENS))
+    assert cuts[0] > 0
