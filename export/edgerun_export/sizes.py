@@ -20,9 +20,7 @@ _PAGE_BYTES, _LINE_BYTES = 4096, 64
 _LARGE = 1 << 18  # weights, of which the codes or scales may be large tensors
 
 
-def matrix_bytes(
-    shape: tuple[int, ...], kind: TensorRecipe, scale_bytes: int = _FLOAT_BYTES
-) -> int:
+def matrix_bytes(shape: tuple[int, ...], kind: TensorRecipe, scale_bytes: int) -> int:
     """Bytes of a matrix ``[N, K]`` with its scales."""
     rows, columns = shape
     if kind.weights == "fp32":

@@ -32,6 +32,7 @@ TINY = [
     ("mistral", {"weights": "int2"}),
     ("qwen2", {"weights": "int4"}),
     ("qwen2", {"weights": "int4", "rules": ("*.down_proj=int8:16", "layers.1.*=int2")}),
+    ("qwen2", {"weights": "int4", "transforms": ("rotate",)}),
     ("qwen3", {"weights": "int4", "head_weights": "int4"}),
     ("qwen3", {"weights": "int4", "scales": "fp16"}),
     ("bitnet-packed", {"weights": "ternary"}),

@@ -60,7 +60,7 @@ def mixed_recipe(
     to_bits = _tokens_per_byte(text) / math.log(2)
     choices = {
         first: [
-            Choice(kind, _bytes(source, sensitivity.members[first], kind), nats * to_bits)
+            Choice(kind, _bytes(source, recipe, sensitivity.members[first], kind), nats * to_bits)
             for kind, nats in costs.items()
         ]
         for first, costs in sensitivity.nats.items()
@@ -131,14 +131,17 @@ def _free(source: SourceWeights, recipe: Recipe) -> list[str]:
     return [path for path in paths if path not in recipe.tensors]
 
 
-def _bytes(source: SourceWeights, members: Sequence[str], kind: TensorRecipe) -> int:
-    return sum(matrix_bytes(source.shape(f"{module}.weight"), kind) for module in members)
+def _bytes(
+    source: SourceWeights, recipe: Recipe, members: Sequence[str], kind: TensorRecipe
+) -> int:
+    shapes = [source.shape(f"{module}.weight") for module in members]
+    return sum(matrix_bytes(shape, kind, recipe.scale_bytes) for shape in shapes)
 
 
 def _fixed_bytes(source: SourceWeights, recipe: Recipe, free: Sequence[str]) -> int:
     """Bytes of all weights whose format is not chosen."""
     usual = recipe.tensor("")
-    return weight_bytes(source.spec, recipe) - _bytes(source, free, usual)
+    return weight_bytes(source.spec, recipe) - _bytes(source, recipe, free, usual)
 
 
 def _check_budget(
@@ -146,7 +149,7 @@ def _check_budget(
 ) -> None:
     if not free:
         raise UnsupportedError("--budget: rules leave no projection to choose a format for")
-    sizes = [[_bytes(source, [module], kind) for kind in _kinds(recipe)] for module in free]
+    sizes = [[_bytes(source, recipe, [module], kind) for kind in _kinds(recipe)] for module in free]
     least, most = fixed + sum(map(min, sizes)), fixed + sum(map(max, sizes))
     if budget < least:
         raise InputError(

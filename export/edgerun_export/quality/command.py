@@ -57,6 +57,9 @@ _Tokens = Annotated[int, typer.Option(min=16, help="Length of pieces, at most th
 _CalibrationWindows = Annotated[
     int, typer.Option("--calibration-windows", min=1, help="Pieces of text to fit to.")
 ]
+_Scales = Annotated[
+    str, typer.Option(help="fp32 or fp16: the type of scales in the file, that bytes count.")
+]
 _Transforms = Annotated[
     list[str] | None,
     typer.Option("--transform", help="As for edgerun export; for all rows of the table."),
@@ -92,6 +95,7 @@ def quality_command(
     tokens: _Tokens = 512,
     calibration_windows: _CalibrationWindows = 64,
     transform: _Transforms = None,
+    scales: _Scales = "fp32",
     save: _Save = None,
     plot: _Plot = None,
     threads: _Threads = None,
@@ -111,7 +115,7 @@ def quality_command(
     if plot is not None:
         check_plot(plot)
     _check_names(text)
-    compared = settings(formats, methods, calibrates=bool(calibrate))
+    compared = settings(formats, methods, scales, calibrates=bool(calibrate))
     name = None if tokenizer is None else str(tokenizer)
     with open_checkpoint(source, tokenizer=name) as checkpoint:
         weights, _ = interpret(checkpoint)
@@ -144,9 +148,7 @@ def quality_command(
 
 def _recipe(compared: list[Setting], transforms: list[str]) -> Recipe:
     """What transforms that round on trial do that for: the first setting."""
-    from edgerun_export.recipe import make_recipe
-
-    return make_recipe(compared[0].weights, compared[0].group_size, transforms=transforms)
+    return compared[0].recipe(transforms)
 
 
 def _check_names(files: list[Path]) -> None:

@@ -150,7 +150,7 @@ def _measured(
 ) -> tuple[Row, Row]:
     """Rows of a setting and of the source."""
     began = time.perf_counter()
-    recipe = make_recipe(setting.weights, setting.group_size, method=setting.method)
+    recipe = setting.recipe()
     with tempfile.TemporaryDirectory(prefix="edgerun-quality-") as folder:
         store = FittedLayers(Path(folder) / "layers", {})
         fitter = LayerFitter(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgerun.errors import UnsupportedError
 from edgerun_export.quantize import method_for
 from edgerun_export.quantize.method import Needs
-from edgerun_export.recipe import make_recipe, method_names
+from edgerun_export.recipe import Recipe, make_recipe, method_names
 
 ALL = "all"
 
@@ -20,24 +21,40 @@ class Setting:
         weights: their format.
         group_size: weights that share a scale.
         method: how they are quantised.
+        scales: their type in the file.
     """
 
     weights: str
     group_size: int
     method: str
+    scales: str = "fp32"
 
     @property
     def name(self) -> str:
-        """As a rule has it: ``int4:32:gptq``."""
-        return f"{self.weights}:{self.group_size}:{self.method}"
+        """As a rule has it: ``int4:32:gptq``, and how scales are stored if they are halves."""
+        halves = "" if self.scales == "fp32" else f"/{self.scales}"
+        return f"{self.weights}:{self.group_size}{halves}:{self.method}"
+
+    def recipe(self, transforms: Sequence[str] = ()) -> Recipe:
+        """What all projections are stored by."""
+        return make_recipe(
+            self.weights,
+            self.group_size,
+            method=self.method,
+            transforms=transforms,
+            scales=self.scales,
+        )
 
 
-def settings(formats: str, methods: str, *, calibrates: bool) -> list[Setting]:
+def settings(
+    formats: str, methods: str, scales: str = "fp32", *, calibrates: bool
+) -> list[Setting]:
     """All formats with all methods that can make them.
 
     Args:
         formats: ``int4,int2:64``, the number being weights that share a scale.
         methods: ``mse,gptq``, or ``all``.
+        scales: type of scales in the file.
         calibrates: whether there is text to fit to.
 
     Raises:
@@ -54,9 +71,11 @@ def settings(formats: str, methods: str, *, calibrates: bool) -> list[Setting]:
                 "which is always measured"
             )
         for method in chosen:
-            recipe = make_recipe(weights, int(group) if group else None, method=method)
+            recipe = make_recipe(
+                weights, int(group) if group else None, method=method, scales=scales
+            )
             if _is_possible(recipe.weights, method, names == [ALL], calibrates):
-                found.append(Setting(weights, recipe.group_size, method))
+                found.append(Setting(weights, recipe.group_size, method, scales))
     return list(dict.fromkeys(found))
 
 

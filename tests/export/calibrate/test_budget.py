@@ -125,9 +125,12 @@ def options(tmp_path, **changes):
     )
 
 
-@pytest.mark.parametrize(("name", "budget"), [("llama", 135_000), ("mixtral", 300_000)])
-def test_a_bundle_is_no_larger_than_its_budget(name, budget, golden, tmp_path):
-    given = options(tmp_path, budget=budget)
+@pytest.mark.parametrize(
+    ("name", "budget", "scales"),
+    [("llama", 135_000, "fp32"), ("llama", 125_000, "fp16"), ("mixtral", 300_000, "fp32")],
+)
+def test_a_bundle_is_no_larger_than_its_budget(name, budget, scales, golden, tmp_path):
+    given = options(tmp_path, budget=budget, scales=scales)
     result = export(golden(name).folder, tmp_path / "out", given)
     size = sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
     assert 0.6 * budget < size <= budget

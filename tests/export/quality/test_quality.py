@@ -74,6 +74,7 @@ def test_what_cannot_be_compared_is_refused(formats, methods, message):
     [
         ("llama", {"weights": "int4"}),
         ("llama", {"weights": "int2", "group_size": 64, "head_weights": "int4"}),
+        ("llama", {"weights": "int4", "scales": "fp16"}),
         ("qwen3", {"weights": "fp32"}),
         ("mixtral", {"weights": "ternary"}),
     ],
