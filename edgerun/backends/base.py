@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -240,26 +240,35 @@ class ExpertReads:
         misses: were not.
         read_bytes: read from the disk.
         waited_s: seconds in which a thread or more waited for them.
+        guessed: needed in layers of which was guessed before what they would need.
+        foreseen: of these, in the guess.
+        early: reads that began before anybody asked.
+        wasted: of these, not needed then.
     """
 
     hits: int
     misses: int
     read_bytes: int
     waited_s: float
+    guessed: int = 0
+    foreseen: int = 0
+    early: int = 0
+    wasted: int = 0
 
     def since(self, before: ExpertReads) -> ExpertReads:
         """What became of those since an earlier moment."""
-        return ExpertReads(
-            self.hits - before.hits,
-            self.misses - before.misses,
-            self.read_bytes - before.read_bytes,
-            self.waited_s - before.waited_s,
-        )
+        pairs = zip(astuple(self), astuple(before), strict=True)
+        return ExpertReads(*(now - then for now, then in pairs))
 
     @property
     def hit_share(self) -> float:
         """Of the experts that were needed, how many were in memory."""
         return self.hits / max(1, self.hits + self.misses)
+
+    @property
+    def recall(self) -> float | None:
+        """Of the experts that were guessed at, how many were foreseen; None without a guess."""
+        return self.foreseen / self.guessed if self.guessed else None
 
 
 class Backend(ABC):

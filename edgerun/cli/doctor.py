@@ -138,8 +138,11 @@ def _verdict(findings: Mapping[str, Any]) -> str:
 def _calibrate(folder: Path | None) -> None:
     from edgerun.kernels.host.cores import worker_threads
     from edgerun.kernels.isa import selected_isa
+    from edgerun.plan.calibration.disk import check_folder
     from edgerun.plan.calibration.processor import calibrate
 
+    if folder is not None:
+        check_folder(folder)
     threads, isa = worker_threads(None), selected_isa().name  # refuse first, then measure
     say(
         f"measuring this machine's {isa} kernels with {threads} threads for about half a minute, "

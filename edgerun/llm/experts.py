@@ -94,6 +94,8 @@ def forecast_for(
     Raises:
         InputError: the trace cannot be read, or is another model's.
     """
+    from edgerun.machine.profile import machine_bandwidth
+
     cpu = next(backend for backend in backends if backend.name == CpuBackend.name)
     shares = None
     if trace is not None:
@@ -108,6 +110,7 @@ def forecast_for(
         prompt=_compute(bundle.graph, cpu, Shape(Phase.PREFILL, PROMPT_TOKENS, CACHED // 2)),
         hit_shares=shares,
         reads=reads,
+        memory_bytes_s=machine_bandwidth(1),
     )
 
 

@@ -18,7 +18,9 @@ from edgerun.plan.expert_memory import ExpertBudget, ExpertLayer
 PROMPT_TOKENS = 512
 LEAST_WAITED_S = 0.5  # for experts, before a disk is taken to be slower than it was measured
 FAR_LESS = 3.0  # times slower
-FILL_BYTES_S = 3e9  # of an expert that was read, put in the order of the kernels by one thread
+FORESEEN = 0.8  # of what a layer needs, before anything was foreseen
+LEAST_GUESSED = 1000  # experts, before what was foreseen counts
+FILL_PASSES = 2  # over an expert that was read, to put it in order: read there, written here
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class ExpertForecast:
         decode: one token, with everything in memory.
         prompt: a prompt, likewise.
         prompt_bytes: read for a prompt.
+        foreseen: of what layers need, the share that is before they ask for it.
         calibrated_bytes_s: what the disk was measured to bring, if it brought far less since.
     """
 
@@ -84,6 +87,7 @@ class ExpertForecast:
     decode: Compute
     prompt: Compute
     prompt_bytes: float
+    foreseen: float
     calibrated_bytes_s: float | None = None
 
     @property
@@ -106,9 +110,12 @@ class ExpertForecast:
         """What to say before the first token."""
         budget = self.budget
         resident = budget.stored_bytes * budget.resident_share
+        units = {"GB": 1e9, "MB": 1e6, "kB": 1e3}
+        unit = next((unit for unit, size in units.items() if budget.stored_bytes >= size), "kB")
         return (
-            f"of {budget.stored_bytes / 1e9:.1f} GB of experts {resident / 1e9:.1f} stay in "
-            f"memory; disk {budget.disk.bytes_s / 1e9:.2f} GB/s{self._correction()}: about "
+            f"of {budget.stored_bytes / units[unit]:.1f} {unit} of experts "
+            f"{resident / units[unit]:.1f} stay in memory; disk "
+            f"{budget.disk.bytes_s / 1e9:.2f} GB/s{self._correction()}: about "
             f"{_rounded(1 / self.token_s)} tokens/s, a prompt of {self.prompt.rows} tokens about "
             f"{_rounded(self.prompt_s)} s"
         )
@@ -136,6 +143,7 @@ class ExpertForecast:
             "layers": [asdict(layer) for layer in self.layers],
             "decode": asdict(self.decode),
             "missed_bytes": self.missed_bytes,
+            "foreseen": self.foreseen,
             "token_s": self.token_s,
             "tokens_per_s": 1 / self.token_s,
             "prompt": asdict(self.prompt),
@@ -150,6 +158,7 @@ def forecast(
     prompt: Compute,
     hit_shares: Mapping[str, float] | None = None,
     reads: ExpertReads | None = None,
+    memory_bytes_s: float = math.inf,
 ) -> ExpertForecast:
     """Estimates what a model will take.
 
@@ -160,14 +169,25 @@ def forecast(
         hit_shares: of each layer by its name, as a trace says; where there is none, tokens are
             taken to go to all experts alike.
         reads: what was read so far: a disk that brought far less than it was measured to counts as
-            what it brought.
+            what it brought, and what was foreseen as what will be.
+        memory_bytes_s: that one thread reads of memory.
     """
     calibrated_bytes_s = budget.disk.bytes_s
     budget = _corrected(budget, reads)
-    own_s = decode.experts_s / len(budget.layers)
+    count, foreseen = len(budget.layers), _foreseen(reads)
     layers = tuple(
-        _layer(layer, budget.resident_share, budget.disk, own_s, hit_shares)
-        for layer in budget.layers
+        _layer(
+            layer,
+            budget.resident_share if hit_shares is None else hit_shares[layer.name],
+            budget,
+            Spans(
+                own_s=decode.experts_s / count,
+                between_s=decode.others_s / count,
+                fill_s=FILL_PASSES * layer.held_bytes / memory_bytes_s,
+                foreseen=foreseen if number else 0.0,
+            ),
+        )
+        for number, layer in enumerate(budget.layers)
     )
     return ExpertForecast(
         budget=budget,
@@ -176,6 +196,7 @@ def forecast(
         decode=decode,
         prompt=prompt,
         prompt_bytes=sum(_prompt_bytes(layer, budget, prompt.rows) for layer in budget.layers),
+        foreseen=foreseen,
         calibrated_bytes_s=None
         if budget.disk.bytes_s == calibrated_bytes_s
         else calibrated_bytes_s,
@@ -195,33 +216,53 @@ def _corrected(budget: ExpertBudget, reads: ExpertReads | None) -> ExpertBudget:
     return replace(budget, disk=DiskProfile(direct={1: brought}, measured="while the model ran"))
 
 
-def _layer(
-    layer: ExpertLayer,
-    resident_share: float,
-    disk: DiskProfile,
-    own_s: float,
-    hit_shares: Mapping[str, float] | None,
-) -> LayerForecast:
-    """A layer at one token: those experts are computed first that are there.
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """What a layer of experts takes beside its reads.
 
-    Reading the others and putting them in order adds up: the threads that read put in order what
-    they read, and the disk rests meanwhile. So long was waited where it was measured
-    (docs/experts.md). Each is computed while the next one is read, so what is left is the last one.
+    Attributes:
+        own_s: seconds that computing it takes.
+        between_s: that computing takes from one such layer to the next.
+        fill_s: to put an expert that was read in order.
+        foreseen: of the experts that it needs, how many are before it asks for them.
     """
-    hit_share = resident_share if hit_shares is None else hit_shares[layer.name]
-    count, read_s, seconds = layer.top_k, 0.0, 0.0
-    fill_s = layer.held_bytes / FILL_BYTES_S
+
+    own_s: float
+    between_s: float
+    fill_s: float
+    foreseen: float
+
+
+def _foreseen(reads: ExpertReads | None) -> float:
+    """The share of what layers need that is foreseen and read early: as measured, once it was."""
+    if reads is None or reads.recall is None or reads.guessed < LEAST_GUESSED:
+        return FORESEEN
+    return reads.recall if reads.early else 0.0  # where it did not pay nothing is
+
+
+def _layer(
+    layer: ExpertLayer, hit_share: float, budget: ExpertBudget, spans: Spans
+) -> LayerForecast:
+    """A layer at one token.
+
+    Experts that are there are computed while others are read, and each of those is put in order
+    while the next is read; so what is left after the last read is to put that in order and to
+    compute it. Where the layer was foreseen its reads begin while others compute before it.
+    """
+    count, disk, read_s, seconds = layer.top_k, budget.disk, 0.0, 0.0
     for missing in range(count + 1):
         chance = math.comb(count, missing) * (1 - hit_share) ** missing
         chance *= hit_share ** (count - missing)
         reading = disk.read_s(missing, layer.stored_bytes)
         read_s += chance * reading
-        late_s = reading + missing * fill_s + own_s / count if missing else 0.0
-        seconds += chance * max(own_s, late_s)
+        late_s = reading + spans.fill_s + spans.own_s / count if missing else 0.0
+        asked_s = max(spans.own_s, late_s)
+        foreseen_s = max(spans.own_s, reading - spans.between_s)
+        seconds += chance * (asked_s + spans.foreseen * (foreseen_s - asked_s))
     return LayerForecast(
         name=layer.name,
         experts=layer.experts,
-        resident=layer.experts * resident_share,
+        resident=layer.experts * budget.resident_share,
         hit_share=hit_share,
         missed_bytes=count * (1 - hit_share) * layer.stored_bytes,
         read_s=read_s,

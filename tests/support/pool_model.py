@@ -253,6 +253,11 @@ class World:
         if self.reads[read.entry] > 1 and not self.sizes.wishes and not self.sizes.faults:
             raise Broken(f"{read.entry} was read twice in a run")
         self.content[read.slot] = FIRST_BYTES
+        yield self._locked
+        self.is_locked = True
+        self.pool.arrive(read)
+        self.bell += self.pool.has_more
+        self.is_locked = False
         yield ALWAYS
         fails = self.chance.random() < self.sizes.faults
         if not fails:
@@ -270,8 +275,10 @@ class World:
             for _ in range(self.chance.randint(0, 12)):
                 yield ALWAYS
             yield self._locked
+            self.is_locked = True
             experts = self.chance.sample(range(self.sizes.experts), 2)
             self.pool.wish(self.chance.randrange(self.sizes.layers), experts)
+            self.is_locked = False
             self.bell += 1
         yield lambda: False
 

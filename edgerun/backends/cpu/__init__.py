@@ -146,6 +146,8 @@ class CpuBackend(Backend):
             "in memory": f"{reads.hit_share:.1%}",
             "read": f"{reads.read_bytes / 1e9:.3f} GB",
             "waited": f"{reads.waited_s:.3f} s",
+            "foreseen": "" if reads.recall is None else f"{reads.recall:.1%}",
+            "read early": f"{reads.early}, {reads.wasted} in vain",
         }
         return Report("experts that are read while the model runs, measured", [row])
 

@@ -15,16 +15,20 @@ def segment_figures(llm: LLM, meters: Sequence[Meter]) -> list[dict[str, Any]]:
     """The segments that ran, numbered in the order in which they were compiled.
 
     ``predicted_ms`` is what the plan's estimates come to for the very calls that were made; None
-    where a back-end's estimates do not stand on measurements.
+    where a back-end's estimates do not stand on measurements, and where experts are read meanwhile,
+    which no estimate of a segment knows of.
     """
     from edgerun.plan.requests.forecast import metered_seconds
 
+    has_reads = llm.expert_reads() is not None
     backends = {backend.name: backend for backend in llm.model.everyone}
     figures = []
     for number, meter in enumerate(meters, 1):
         if not meter.calls:
             continue
-        predicted = metered_seconds(meter, backends[meter.segment.backend])
+        predicted = None
+        if not (has_reads and any(node.op == "experts" for node in meter.segment.graph.nodes)):
+            predicted = metered_seconds(meter, backends[meter.segment.backend])
         figures.append(
             {
                 "segment": number,

@@ -15,6 +15,7 @@ from edgerun.kernels.lang.intrinsics import (
     atomic_load,
     atomic_store,
     compare_exchange,
+    nanoseconds,
     rest,
     write_byte,
 )
@@ -28,6 +29,8 @@ from edgerun.kernels.run.residency import (
     COUNT,
     DONE,
     EXPERTS,
+    FORESEES,
+    HAS_INPUT,
     HITS,
     LOCK,
     LOG,
@@ -35,6 +38,7 @@ from edgerun.kernels.run.residency import (
     MISSES,
     POSTED,
     SEQUENCE,
+    TIME,
 )
 
 
@@ -42,14 +46,15 @@ from edgerun.kernels.run.residency import (
     "expert_fetch",
     f"parts:i64[1 + experts * {PART_WORDS}] table:i64[experts] weights:f32[places] places"
     f" control:i64[{CONTROL_WORDS}] post:i64[{EXPERTS} + experts] scores:f32[experts]"
-    " layer first experts",
+    " layer first experts rows:i64[1] x:f32[rows, width; x_stride] x_stride width input:f32[width]",
 )
 def expert_fetch() -> Body:
     """Asks for the experts of a wave, which begins with part ``first``; one chunk.
 
     The first wave posts all parts, in the order that they get here: those in memory first, else by
-    expert. ``scores`` gets the sum of the weights of each, in that order. Later waves say that the
-    parts before them are done with. Nothing is posted in a run that was given up.
+    expert. ``scores`` gets the sum of the weights of each, in that order, and ``input`` the row
+    of a batch of one, where somebody wants to foresee what later layers need. Later waves say that
+    the parts before them are done with. Nothing is posted in a run that was given up.
     """
 
     def body(a: Arguments, chunk: int) -> None:
@@ -61,8 +66,9 @@ def expert_fetch() -> Body:
             else:
                 atomic_store(a.post + DONE * 8, a.first)
             missing = _missing(a, a.first, active)
+            has_input = a.first == 0 and word(a.post, HAS_INPUT) != 0
             atomic_store(a.control + LOCK * 8, 0)
-            if missing > 0:
+            if missing > 0 or has_input:
                 write_byte(word(a.control, BELL))
 
     return body
@@ -127,12 +133,24 @@ def _post(a, active, missing):  # type: ignore[no-untyped-def]
         set_word(a.post, EXPERTS + index, word(part, UNIT))
         set_float(a.scores, index, score)
     set_word(a.post, COUNT, active)
+    set_word(a.post, TIME, nanoseconds())
+    _post_input(a)
     set_word(a.post, HITS, word(a.post, HITS) + active - missing)
     set_word(a.post, MISSES, word(a.post, MISSES) + missing)
     sequence = int64(word(a.control, POSTED) + 1)
     set_word(a.control, LOG + sequence % LOG_ENTRIES, a.layer)
     atomic_store(a.post + SEQUENCE * 8, sequence)
     atomic_store(a.control + POSTED * 8, sequence)
+
+
+@njit
+def _post_input(a):  # type: ignore[no-untyped-def]
+    """Copies the row of a batch of one, if somebody looks at it."""
+    has_input = int64(word(a.control, FORESEES) != 0 and word(a.rows, 0) == 1)
+    set_word(a.post, HAS_INPUT, has_input)
+    if has_input != 0:
+        for column in range(a.width):
+            set_float(a.input, column, float_at(a.x, column))
 
 
 @function("pool-posted", returns=True)

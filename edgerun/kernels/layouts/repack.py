@@ -3,25 +3,43 @@
 Source: ``row_bytes`` bytes a row, consecutive codes in consecutive bits. A dword of a row becomes
 a dword of a vector, whose byte i then has codes i, i + 4, ... of the dword rather than
 neighbours: bits change places within dwords. Which dwords make a vector is a transposition of
-dwords.
+dwords. Scales, float32, are rearranged likewise, with their bits where they are.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from numba import njit, types
+from llvmlite import ir
+from numba import float32, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
-from edgerun.kernels.lang.ir import I64, integer, literals, load_from, shuffle, store_to
-from edgerun.kernels.lang.simd import Vec, constant, load, mask_bits, shift_right, splat, store
-from edgerun.kernels.lang.word import byte_at
+from edgerun.kernels.lang.ir import (
+    I32,
+    I64,
+    integer,
+    literals,
+    load_from,
+    pointer,
+    prefetch_line,
+    shuffle,
+    variable,
+)
+from edgerun.kernels.lang.simd import Vec, constant, splat, store
+from edgerun.kernels.lang.word import set_float
 
 DWORD = 4
 # By bits of a code: which bits change places with those so many further on, one after the other.
-SWAPS = {2: ((0x00CC00CC, 6), (0x0000F0F0, 12)), 4: ((0x0000F0F0, 12), (0x0000FF00, 8)), 8: ()}
+FLOAT = 32  # bits of a scale, which is rearranged like four codes of eight
+SWAPS = {
+    2: ((0x00CC00CC, 6), (0x0000F0F0, 12)),
+    4: ((0x0000F0F0, 12), (0x0000FF00, 8)),
+    8: (),
+    FLOAT: (),
+}
+EXPONENT = 0x7F800000  # of a float32 that is infinite or no number
 
 
 def transpose(builder: Any, vectors: list[Any]) -> list[Any]:
@@ -61,52 +79,99 @@ def _interleave(typingctx, source, row_bytes, row, last, dwords, target, bits, l
     """Vectors ``[dwords, lanes]`` from the dwords of the ``lanes // 4`` rows from ``row`` on.
 
     ``source`` is the address of row 0; rows beyond ``last`` are read as ``last``. As many dwords
-    as rows are taken at a time; ``dwords`` is a multiple of that, or there is a single one.
+    as rows are taken at a time, the last of them perhaps twice, or one where a row has fewer.
+    Returns what ``_flagged`` says of all of them together.
     """
     values = literals(bits, lanes)
     if values is None:
         return None
     size, width = values
-    count = width // DWORD
+    vec = Vec("i32", width // DWORD)
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         start, row_size, first, limit, number, target = args[:6]
         rows = []
-        for index in range(count):
+        for index in range(vec.lanes):
             number_of_row = builder.add(first, integer(index))
             inside = builder.icmp_signed("<", number_of_row, limit)
             chosen = builder.select(inside, number_of_row, limit)
             rows.append(builder.add(start, builder.mul(chosen, row_size)))
-        vec = Vec("i32", count)
-        with cgutils.for_range(builder, builder.udiv(number, integer(count)), intp=I64) as loop:
-            at = builder.mul(loop.index, integer(width))
-            vectors = [load_from(builder, builder.add(base, at), vec.llvm) for base in rows]
-            place = builder.add(target, builder.mul(loop.index, integer(width * count)))
-            for index, vector in enumerate(transpose(builder, vectors)):
-                swapped = _swapped(builder, vector, vec, size)
-                store_to(builder, swapped, builder.add(place, integer(index * width)))
-        return context.get_dummy_value()
+        flags = variable(builder, constant(vec, 0))
 
-    return types.void(*[types.intp] * 6, bits, lanes), codegen
+        def keep(vector: Any, place: Any) -> None:
+            flagged = builder.or_(builder.load(flags), _flagged(builder, vector, vec, size))
+            builder.store(flagged, flags)
+            _store_past_cache(builder, _swapped(builder, vector, vec, size), place, width)
+
+        at_once = integer(vec.lanes)
+        is_long = builder.icmp_signed(">=", number, at_once)
+        with builder.if_else(is_long) as (several, single):
+            with several:
+                _interleave_blocks(builder, rows, row_size, number, target, vec, keep)
+            with single, cgutils.for_range(builder, number, intp=I64) as loop:
+                vector = constant(vec, 0)
+                for index, base in enumerate(rows):
+                    at = builder.add(base, builder.mul(loop.index, integer(DWORD)))
+                    dword = load_from(builder, at, I32)
+                    vector = builder.insert_element(vector, dword, ir.Constant(I32, index))
+                keep(vector, builder.add(target, builder.mul(loop.index, integer(width))))
+        return builder.load(flags)
+
+    return vec(*[types.intp] * 6, bits, lanes), codegen
 
 
-@intrinsic(prefer_literal=True)
-def _copy_dword(typingctx, source, target, bits):  # type: ignore[no-untyped-def]
-    """Copies one dword, its bits where they belong."""
-    values = literals(bits)
-    if values is None:
-        return None
+def _interleave_blocks(
+    builder: Any, rows: list[Any], row_size: Any, dwords: Any, target: Any, vec: Vec, keep: Any
+) -> None:
+    """Transposes blocks of as many dwords as there are rows.
+
+    Rows are streams too many for the processor to foresee: the place of the next rows is asked for.
+    """
+    count, width = vec.lanes, vec.lanes * DWORD
+    blocks = builder.udiv(builder.add(dwords, integer(count - 1)), integer(count))
+    last = builder.sub(dwords, integer(count))
+    ahead = builder.mul(row_size, integer(count))
+    with cgutils.for_range(builder, blocks, intp=I64) as loop:
+        first = builder.mul(loop.index, integer(count))
+        inside = builder.icmp_signed("<", first, last)
+        first = builder.select(inside, first, last)
+        places = [builder.add(base, builder.mul(first, integer(DWORD))) for base in rows]
+        vectors = [load_from(builder, place, vec.llvm) for place in places]
+        for place in places:
+            prefetch_line(builder, builder.add(place, ahead))
+        base = builder.add(target, builder.mul(first, integer(width)))
+        for index, vector in enumerate(transpose(builder, vectors)):
+            keep(vector, builder.add(base, integer(index * width)))
+
+
+def _store_past_cache(builder: Any, value: Any, address: Any, alignment: int) -> None:
+    """Stores a vector that nobody reads soon; ``_settle`` must follow before anybody does."""
+    stored = builder.store(value, pointer(builder, address, value.type))
+    stored.align = alignment
+    stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
+
+
+@intrinsic
+def _settle(typingctx):  # type: ignore[no-untyped-def]
+    """Ends stores past the cache, so that they are seen before all that is stored later."""
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        vec = Vec("i32", 1)
-        store_to(
-            builder,
-            _swapped(builder, load_from(builder, args[0], vec.llvm), vec, values[0]),
-            args[1],
-        )
+        builder.fence("seq_cst")
         return context.get_dummy_value()
 
-    return types.void(types.intp, types.intp, bits), codegen
+    return types.void(), codegen
+
+
+def _flagged(builder: Any, dwords: Any, vec: Vec, bits: int) -> Any:
+    """Bits that are set where a 2-bit code is 0, or a float32 is infinite or no number."""
+    if bits == 2:
+        zeros = builder.or_(dwords, builder.lshr(dwords, constant(vec, 1)))
+        return builder.and_(builder.not_(zeros), constant(vec, 0x55555555))
+    if bits == FLOAT:
+        exponents = builder.and_(dwords, constant(vec, EXPONENT))
+        wrong = builder.icmp_unsigned("==", exponents, constant(vec, EXPONENT))
+        return builder.zext(wrong, vec.llvm)
+    return constant(vec, 0)
 
 
 def _swapped(builder: Any, dwords: Any, vec: Vec, bits: int) -> Any:
@@ -119,34 +184,18 @@ def _swapped(builder: Any, dwords: Any, vec: Vec, bits: int) -> Any:
     return dwords
 
 
-@njit(inline="always")
-def _zero_codes(v):  # type: ignore[no-untyped-def]
-    """Bits that are set where a 2-bit code is 0."""
-    return mask_bits(v | shift_right(v, 1), 0x55) ^ splat(0x55, "u8", 16)
-
-
-@njit(inline="always")
-def _any_zero(row, row_bytes):  # type: ignore[no-untyped-def]
-    """Bytes of which some are nonzero if a row of 2-bit codes has a 0."""
-    zeros = splat(0, "u8", 16)
-    for index in range(0, row_bytes - 15, 16):
-        zeros = zeros | _zero_codes(load(row + index, "u8", 16))
-    for index in range(row_bytes // 16 * 16, row_bytes):
-        zeros = zeros | _zero_codes(splat(byte_at(row, index), "u8", 16))
-    return zeros
-
-
 @kernel(
     "repack",
     "source:u8[rows, row_bytes] codes:u8[-(-rows // (lanes // 4)), tiles, lanes] rows row_bytes"
-    " tiles step zeros:u8[chunks, 16]",
+    " tiles step flags:u8[chunks, lanes]",
 )
 def repack(bits: int, lanes: int) -> Body:
     """Writes ``step`` panels of ``lanes // 4`` rows a chunk: uint8 ``codes[panels, tiles, lanes]``.
 
-    ``row_bytes`` is a multiple of four. Rows beyond the last repeat it; vectors beyond a row's
-    end are zero. ``zeros`` is ``[chunks, 16]`` bytes: any is nonzero if a chunk has a 2-bit
-    code 0.
+    ``row_bytes`` is a multiple of four, ``codes`` at a multiple of ``lanes``. Rows beyond the last
+    repeat it, and are zero of scales; vectors beyond a row's end are zero. ``flags`` is
+    ``[chunks, lanes]`` bytes: any is nonzero if a chunk has a code 0 of two bits, or a number of
+    32 that is not finite.
     """
     panel_rows = lanes // DWORD
 
@@ -155,20 +204,19 @@ def repack(bits: int, lanes: int) -> Body:
         first = chunk * a.step * panel_rows
         end = min(rows, first + a.step * panel_rows)
         dwords = min(row_bytes // DWORD, tiles)  # blocks may be longer than rows
-        whole = dwords // panel_rows * panel_rows
-        zeros = splat(0, "u8", 16)
+        flags = splat(0, "i32", panel_rows)
         for row in range(first, end, panel_rows):
             target = a.codes + row // panel_rows * tiles * lanes
-            _interleave(source, row_bytes, row, rows - 1, whole, target, bits, lanes)
-            for dword in range(whole, dwords):
-                for index in range(panel_rows):
-                    start = source + min(row + index, rows - 1) * row_bytes + dword * DWORD
-                    _copy_dword(start, target + dword * lanes + index * DWORD, bits)
+            flags = flags | _interleave(
+                source, row_bytes, row, rows - 1, dwords, target, bits, lanes
+            )
             for tile in range(dwords, tiles):
                 store(target + tile * lanes, splat(0, "u8", lanes))
-        if bits == 2:
-            for row in range(first, end):
-                zeros = zeros | _any_zero(source + row * row_bytes, row_bytes)
-        store(a.zeros + chunk * 16, zeros)
+            if bits == FLOAT:
+                for tile in range(tiles):
+                    for index in range(rows - row, panel_rows):
+                        set_float(target, tile * panel_rows + index, float32(0))
+        store(a.flags + chunk * lanes, flags)
+        _settle()
 
     return body

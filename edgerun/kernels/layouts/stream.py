@@ -31,9 +31,14 @@ DWORD = 4
 ROW_UNIT = 64  # of K: what loops over a row with one scale take at a time
 LINE = 64
 SLAB_ROWS = 256  # that a thread rearranges at a time
+FLOAT_BITS = 32
 PIECE_BYTES = 8 << 20  # of packed codes that are in memory at a time
 SHARED_BYTES = 1 << 20  # of a matrix that several threads rearrange
 Read: TypeAlias = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
+
+
+def _at_hand(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,19 @@ class StreamWeight:
     def nbytes(self) -> int:
         """Bytes that one pass over the matrix reads."""
         return self.codes.nbytes + self.scales.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What was noticed of a weight while it was rearranged.
+
+    Attributes:
+        ternary: all weights are -1, 0 or 1 times their scale.
+        is_finite: no scale is infinite or no number.
+    """
+
+    ternary: bool
+    is_finite: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,28 +134,27 @@ class StreamForm:
         packed: PackedWeight,
         codes: NDArray[np.uint8],
         scales: NDArray[np.float32],
-        read: Read = lambda rows: rows,
+        read: Read = _at_hand,
         *,
         alone: bool = False,
-    ) -> bool:
+    ) -> Content:
         """Rearranges a packed weight into memory, of which every byte is written.
 
         Args:
             packed: what ``of`` was given, or another like it.
-            codes: of ``codes_shape``.
-            scales: of ``scales_shape``.
+            codes: of ``codes_shape``, on a cache line.
+            scales: of ``scales_shape``, likewise.
             read: see ``to_stream``.
             alone: no other threads are to help.
-
-        Returns:
-            whether the weight is ternary.
         """
-        panels, blocks, height = self.scales_shape
-        padded = np.zeros((panels * height, blocks), np.float32)
-        given = packed.scales[:, :blocks]  # of equal ones the first
-        padded[: len(given), : given.shape[1]] = given
-        scales[...] = padded.reshape(panels, height, blocks).transpose(0, 2, 1)
-        return _fill_codes(packed, codes, read, alone)
+        panels, blocks, height = scales.shape
+        numbers = np.ascontiguousarray(packed.scales, np.float32).view(np.uint8)
+        vectors = scales.view(np.uint8).reshape(panels, blocks, height * DWORD)
+        # The scales first: ``read`` may use their memory for the codes.
+        is_infinite = _rearrange(numbers, vectors, FLOAT_BITS, _at_hand, alone)
+        rows = np.ascontiguousarray(packed.codes.reshape(packed.shape[0], -1))
+        has_zero = _rearrange(rows, codes, packed.bits, read, alone)
+        return Content(packed.bits == 2 and not has_zero, not is_infinite)
 
     def weight(
         self, codes: NDArray[np.uint8], scales: NDArray[np.float32], *, ternary: bool = False
@@ -153,7 +170,7 @@ def to_stream(
     *,
     row_scale: bool,
     arena: Arena | None = None,
-    read: Read = lambda rows: rows,
+    read: Read = _at_hand,
 ) -> StreamWeight:
     """Rearranges a packed weight; ``row_scale`` demands equal scales along each row.
 
@@ -161,25 +178,42 @@ def to_stream(
     codes into memory, where they must stay until its next call, so that no large matrix is in
     memory twice.
     """
-    form = StreamForm.of(packed, lanes, row_scale=row_scale)
-    codes = (arena or Arena(piece=0)).zeros(form.codes_shape)
-    scales = np.empty(form.scales_shape, np.float32)
-    return form.weight(codes, scales, ternary=form.fill(packed, codes, scales, read))
+    form, arena = StreamForm.of(packed, lanes, row_scale=row_scale), arena or Arena(piece=0)
+    codes, scales = arena.zeros(form.codes_shape), _empty_scales(form.scales_shape)
+    return form.weight(codes, scales, ternary=form.fill(packed, codes, scales, read).ternary)
 
 
-def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8], read: Read, alone: bool) -> bool:
-    """Runs the ``repack`` kernel over all groups, on all cores unless ``alone``.
+def _empty_scales(shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Memory for float32 that starts on a cache line."""
+    size = int(np.prod(shape)) * DWORD
+    raw = np.empty(size + LINE, np.uint8)
+    start = -raw.ctypes.data % LINE
+    return raw[start : start + size].view(np.float32).reshape(shape)
 
-    Returns whether the codes are ternary: of two bits, and none is 0, which stands for -2.
+
+def _rearrange(
+    rows: NDArray[np.uint8], vectors: NDArray[np.uint8], bits: int, read: Read, alone: bool
+) -> bool:
+    """Runs the ``repack`` kernel over all panels, on all cores unless ``alone``.
+
+    Args:
+        rows: uint8 ``[rows, row_bytes]``.
+        vectors: uint8 ``[panels, tiles, lanes]``, on a cache line.
+        bits: of a code; ``FLOAT_BITS`` for scales.
+        read: see ``to_stream``.
+        alone: no other threads are to help.
+
+    Returns:
+        whether there is a code 0 of two bits, or a scale that is not finite.
     """
-    rows = np.ascontiguousarray(packed.codes.reshape(packed.shape[0], -1))
-    panels, tiles, lanes = codes.shape
+    panels, tiles, lanes = vectors.shape
     step = SLAB_ROWS * DWORD // lanes
     chunks = -(-panels // step)
-    zeros = np.zeros((chunks, 16), np.uint8)
-    fields = [0, codes.ctypes.data, *rows.shape, tiles, step, zeros.ctypes.data]
+    flags = np.zeros((chunks, lanes), np.uint8)
+    fields = [0, vectors.ctypes.data, *rows.shape, tiles, step, flags.ctypes.data]
+    assert fields[1] % lanes == 0
     arguments = np.array(fields, np.int64)
-    function = _repack(packed.bits, lanes)
+    function = _repack(bits, lanes)
     at_once = max(1, PIECE_BYTES // (SLAB_ROWS * rows.shape[1]))
     for first in range(0, chunks, at_once):
         slabs = range(first, min(chunks, first + at_once))
@@ -187,7 +221,7 @@ def _fill_codes(packed: PackedWeight, codes: NDArray[np.uint8], read: Read, alon
         piece = read(rows[row : slabs.stop * SLAB_ROWS])
         arguments[0] = piece.ctypes.data - row * rows.shape[1]  # where row 0 would lie
         on_all_cores(function, arguments, slabs, 0 if alone else rows.nbytes)
-    return packed.bits == 2 and not zeros.any()
+    return bool(flags.any())
 
 
 @cache

@@ -81,10 +81,19 @@ def measure_disk(folder: Path, progress: Progress = lambda text: None) -> DiskPr
         InputError: there is no such folder.
         StorageError: no file can be written there.
     """
-    if not folder.is_dir():
-        raise InputError(f"there is no folder {folder} whose disk could be measured")
+    check_folder(folder)
     with _file_of(folder, progress) as file:
         return measure_file(file, progress)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses what is no folder, before anything is measured.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder} whose disk could be measured")
 
 
 def measure_file(file: MappedFile, progress: Progress = lambda text: None) -> DiskProfile:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import edgerun
-from edgerun.backends.cpu.experts import source, stream
+from edgerun.backends.cpu.experts import gate, prefetch, source, stream
 from edgerun.backends.cpu.experts.stream import ExpertStream
 from edgerun.errors import BackendError, InputError
 from edgerun.files.direct import DirectFile
@@ -109,6 +109,36 @@ def ids_of(llm: LLM) -> list[int]:
 
 def loaded(folder: Path, factor: int = 1) -> LLM:
     return edgerun.load(folder, backend="cpu", expert_memory=smallest(folder) * factor)
+
+
+@pytest.mark.parametrize("guess", ["right", "wrong", "none"])
+def test_reading_ahead_changes_no_token(
+    folder: Path, expected: list[int], monkeypatch: pytest.MonkeyPatch, guess: str
+) -> None:
+    """However good guesses are, and however many of them are read."""
+    monkeypatch.setattr(prefetch.Prefetch, "pays", lambda self: True)
+    monkeypatch.setattr(prefetch.Prefetch, "begin_run", lambda self: guess != "none")
+    choose = gate.Gate.guess
+    if guess == "wrong":
+        monkeypatch.setattr(
+            gate.Gate,
+            "guess",
+            lambda self, row, other: sorted(
+                {*range(len(self.weight))} - {*choose(self, row, other)}
+            )[: self.top_k],
+        )
+    with loaded(folder, 2) as llm:
+        assert ids_of(llm) == expected
+        reads, slots = llm.expert_reads(), len(stream_of(llm).slots)
+        assert reads is not None
+        (report,) = llm.reports()
+    assert bool(reads.guessed) == bool(reads.early) == (guess != "none")
+    assert reads.wasted <= reads.early <= reads.read_bytes
+    if guess == "none":
+        assert reads.recall is None and not report.rows[0]["foreseen"]
+    else:
+        assert reads.recall is not None and slots
+        assert (reads.recall > 0.6) == (guess == "right")
 
 
 def data_file(folder: Path) -> Path:
@@ -235,16 +265,16 @@ def test_scales_that_are_no_numbers_are_an_error(
     folder: Path, expected: list[int], monkeypatch: pytest.MonkeyPatch, faults: type[Faulty]
 ) -> None:
     with loaded(folder) as llm:
-        moved = source._moved
-        broken = [False]
+        read, broken = source.ExpertSource.read, [False]
 
-        def nan(matrix: Any, memory: Any, offset: int) -> Any:
-            found = moved(matrix, memory, offset)
-            if broken[0]:
-                found.scales[0, 0] = np.nan
-            return found
+        def nan(self: Any, expert: int, buffer: source.Buffer) -> source.Content:
+            content = read(self, expert, buffer)
+            if broken[0] and content.memory is not None:
+                start = content.stored.places[1]  # of the first matrix's scales
+                content.memory[start : start + 4].view(np.float32)[0] = np.nan
+            return content
 
-        monkeypatch.setattr(source, "_moved", nan)
+        monkeypatch.setattr(source.ExpertSource, "read", nan)
         break_ = lambda: broken.__setitem__(0, True)  # noqa: E731
         faults.act, faults.from_read = staticmethod(break_), 25
         with pytest.raises(BackendError, match="has scales that are infinite or no numbers"):

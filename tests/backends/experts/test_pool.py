@@ -8,6 +8,7 @@ from collections import deque
 import pytest
 
 from edgerun.backends.cpu.experts.pool import Entry, Pool, Post, Read
+from edgerun.backends.cpu.experts.prefetch import Guesses
 from edgerun.offload.cache import ExpertCache, Step
 from edgerun.offload.policies.base import Policy
 from edgerun.offload.policies.registry import policies
@@ -109,12 +110,44 @@ def test_a_read_of_a_run_that_has_ended_is_tried_again_and_ends_no_other() -> No
     assert world.pool.fail(again)
 
 
+@pytest.mark.parametrize("late", ["another post", "the end of the run"])
+def test_a_wish_that_comes_too_late_is_forgotten(late: str) -> None:
+    world = Alone(3, ScanResistant())
+    world.number, world.log, world.posts[0] = 1, {1: 0, 2: 1}, (1, Post(0, (), ()))
+    assert world.pool.next_read() is None
+    if late == "another post":
+        world.number, world.posts[1] = 2, (2, Post(1, (), ()))
+    else:
+        world.last_over = 1
+    world.pool.wish(1, [2], 1)
+    assert world.pool.next_read() is None
+    world.pool.wish(1, [2])
+    read = world.pool.next_read()
+    assert read is not None and read.entry == (1, 2)
+
+
+def test_what_is_awaited_leaves_last_and_what_came_in_vain_first() -> None:
+    world = Alone(3, ScanResistant())
+    step = lambda layer, *experts: world.step(Step(layer, experts, (1.0,) * len(experts)))  # noqa: E731
+    step(0, 0, 1)
+    world.pool.wish(1, [0])
+    read = world.pool.next_read()
+    assert read is not None and read.entry == (1, 0)
+    world.content[read.slot] = read.entry
+    world.pool.finish(read)
+    step(0, 2)
+    assert world.pool.resident.keys() == {(0, 1), (0, 2), (1, 0)}
+    step(1, 3)  # so the guess was wrong
+    assert world.pool.resident.keys() == {(0, 1), (0, 2), (1, 3)}
+    assert world.pool.prefetch.guesses == Guesses(needed=1, foreseen=0, wished=1, wasted=1)
+
+
 class EvictsWhateverWasPosted(Pool):
     """Does not ask whether the program has posted since."""
 
-    def _make_room(self, slots: int) -> None:
+    def _make_room(self, slots: int, *, for_wish: bool = False) -> None:
         words, self._words = self._words, _Forced(self._words)  # type: ignore[arg-type]
-        super()._make_room(slots)
+        super()._make_room(slots, for_wish=for_wish)
         self._words = words
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from edgerun.backends.cpu.experts import layout, source
+from edgerun.backends.cpu.experts import filler, source
 from edgerun.files import direct, positioned
 from edgerun.llm.llm import LLM
 from tests.support.expert_faults import disk
@@ -171,10 +171,10 @@ def _spoiled(place: int, matrix: int, value: float, session: Session) -> None:
     read, state = source.ExpertSource.read, {"on": False}
 
     def spoil(self: Any, expert: int, buffer: Any) -> Any:
-        matrices, nbytes = read(self, expert, buffer)
+        content = read(self, expert, buffer)
         if state["on"]:
-            matrices[matrix].scales[-1, -1] = value
-        return matrices, nbytes
+            content.matrices[matrix].scales[-1, -1] = value
+        return content
 
     with session.loaded() as llm:
         source.ExpertSource.read = spoil  # type: ignore[method-assign]
@@ -189,7 +189,7 @@ def _spoiled(place: int, matrix: int, value: float, session: Session) -> None:
 
 def _defect(place: int, session: Session) -> None:
     """What goes wrong behind the read ends the reply, too."""
-    fill, state = layout.SlotLayout.fill, {"on": False}
+    fill, state = filler.SlotFiller.fill, {"on": False}
 
     def fail(*args: Any, **options: Any) -> None:
         if state["on"]:
@@ -197,11 +197,11 @@ def _defect(place: int, session: Session) -> None:
         fill(*args, **options)
 
     with session.loaded() as llm:
-        layout.SlotLayout.fill = fail  # type: ignore[method-assign]
+        filler.SlotFiller.fill = fail  # type: ignore[method-assign]
         try:
             act = disk.once(lambda: state.__setitem__("on", True))
             with session.disk.faulty(act, place):
                 fails(llm, "could not be brought into memory: IndexError")
         finally:
-            layout.SlotLayout.fill = fill  # type: ignore[method-assign]
+            filler.SlotFiller.fill = fill  # type: ignore[method-assign]
         session.check_whole(llm)

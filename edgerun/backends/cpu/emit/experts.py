@@ -48,11 +48,12 @@ def emit_experts(binder: Binder, node: Node, index: int) -> None:
     x_name, routes_name = node.inputs[:2]
     activations = node.attrs["activations"]
     weights = binder.experts.prepare(binder.graph, node)
+    x = binder.values[x_name]
     gate, up, down = weights.matrices
     counted_by = binder.counted_by[x_name]
     places = emit_plan(binder, node, binder.values[routes_name], counted_by)
     waves = waves_of(weights, places)
-    emit_fetch(binder, node, weights, places, waves[0])
+    emit_fetch(binder, node, weights, places, waves[0], x)
     forms = dict.fromkeys(rounding_of(each.weight, activations) for each in (gate, up))
     taken = {form: _emit_spread(binder, node, x_name, form, places) for form in forms}
     inner = places.pool.take(gate.weight.shape[0])
@@ -63,7 +64,7 @@ def emit_experts(binder: Binder, node: Node, index: int) -> None:
     results = places.pool.take(down.weight.shape[0])
     for wave in waves:
         if wave.first:
-            emit_fetch(binder, node, weights, places, wave)
+            emit_fetch(binder, node, weights, places, wave, x)
         product = partial(_emit_product, binder, weights, places, wave)
         _emit_inner(binder, node, product, (gate, up), taken, (inner, other), places)
         if form is not None and isinstance(gated, Rounded):

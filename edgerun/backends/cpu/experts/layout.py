@@ -82,14 +82,17 @@ class PackedForm:
     def fill(self, matrix: Matrix, arrays: Arrays, reader: ArrayReader, *, alone: bool) -> None:
         assert isinstance(matrix, PackedWeight)
         packed = replace(matrix, scales=reader.read(matrix.scales))
-        name = f"{packed.format} {packed.shape}"
-        check_finite(name, "scales", packed.scales)
         if self.row_scale and not has_row_scales(packed):
             raise BundleError(
-                f"weight '{name}' of an expert has several scales in a row where the first "
-                "expert has one: load this model without a limit to the memory of experts"
+                f"weight '{packed.format} {packed.shape}' of an expert has several scales in a row "
+                "where the first expert has one: load this model without a limit to the memory of "
+                "experts"
             )
-        self.stream.fill(packed, arrays["codes"], arrays["scales"], reader.read, alone=alone)
+        content = self.stream.fill(
+            packed, arrays["codes"], arrays["scales"], reader.read, alone=alone
+        )
+        if not content.is_finite:
+            check_finite(f"{packed.format} {packed.shape}", "scales", packed.scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,16 +228,26 @@ class SlotLayout:
         for form, matrix, arrays in zip(self._forms, matrices, self._arrays(slot), strict=True):
             form.fill(matrix, arrays, reader, alone=alone)
 
+    def packed_forms(self) -> list[tuple[PackedForm, Mapping[str, int]]] | None:
+        """The matrices and where they lie in a slot, if rearranging them is all there is to do."""
+        pairs = zip(self._forms, self._offsets, strict=True)
+        packed: list[tuple[PackedForm, Mapping[str, int]]] = [
+            (form, offsets)
+            for form, offsets in pairs
+            if isinstance(form, PackedForm) and not form.row_scale
+        ]
+        return packed if len(packed) == len(self._forms) else None
+
     def _arrays(self, slot: NDArray[np.uint8]) -> list[dict[str, NDArray[Any]]]:
         return [
             {
-                name: _view(slot[places[name] :], shape, dtype)
+                name: _view(slot, places[name], shape, dtype)
                 for name, (shape, dtype) in form.sizes.items()
             }
             for form, places in zip(self._forms, self._offsets, strict=True)
         ]
 
 
-def _view(memory: NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    return memory[:size].view(dtype).reshape(shape)
+def _view(memory: NDArray[np.uint8], at: int, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    """An array that begins at a byte of some memory, which takes a third of the time of slicing."""
+    return np.ndarray(shape, dtype, memory.data, at)

@@ -17,10 +17,13 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, nsmallest
 from typing import Protocol, TypeAlias
 
+from edgerun.backends.cpu.experts.prefetch import Prefetch
+
 Entry: TypeAlias = tuple[int, int]  # layer, expert
 Worth: TypeAlias = tuple[float, ...]
 
 MOST_NOTES = 8  # of an expert, most of them out of date
+UNUSED, USED, AWAITED = range(3)  # what an expert is worth before its policy is asked
 
 
 class Eviction(Protocol):
@@ -50,11 +53,17 @@ class Post:
         layer: its number.
         experts: each once, in the order in which the program comes to them.
         scores: how much the result of each counts.
+        number: of the post.
+        seconds: when it was posted, on the clock of ``Prefetch``.
+        has_input: the layer's input was posted with it, so that later layers can be foreseen.
     """
 
     layer: int
     experts: tuple[int, ...]
     scores: tuple[float, ...]
+    number: int = 0
+    seconds: float = 0.0
+    has_input: bool = False
 
 
 class Words(Protocol):
@@ -94,10 +103,30 @@ class Read:
     begun: int = 0
 
 
-class Pool:
-    """Slots, and the experts in them."""
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What a layer will need by all appearances.
 
-    def __init__(self, slots: int, wave: int, policy: Eviction, words: Words) -> None:
+    Attributes:
+        entries: all of it.
+        absent: those that were not in memory.
+    """
+
+    entries: frozenset[Entry]
+    absent: frozenset[Entry]
+
+
+class Pool:
+    """Slots, and the experts in them; ``prefetch`` says whether wishes are to be read."""
+
+    def __init__(
+        self,
+        slots: int,
+        wave: int,
+        policy: Eviction,
+        words: Words,
+        prefetch: Prefetch | None = None,
+    ) -> None:
         """All slots are free.
 
         Args:
@@ -105,17 +134,22 @@ class Pool:
             wave: experts that a program computes together where it needs more than ``slots``.
             policy: says who leaves.
             words: shared with programs.
+            prefetch: says when wishes are read; as soon as nothing is missing unless given.
         """
         self._slots, self._wave, self._policy, self._words = slots, wave, policy, words
+        self.prefetch = prefetch or Prefetch(always=True)
         self._free = list(range(slots))
         self._resident: dict[Entry, int] = {}
         self._reading: dict[Entry, int] = {}
+        self._on_link: set[Entry] = set()  # those of them that have not arrived
         self._order: list[tuple[Worth, Entry]] = []  # a heap; what is out of date is noted again
         self._unused: set[Entry] = set()  # that were wished for, and not needed so far
         self._missing: deque[Entry] = deque()
         self._wished: deque[Entry] = deque()
+        self._awaited: dict[int, Guess] = {}  # by layer
         self._live: Post | None = None  # the last one
-        self._seen = 0  # its number
+        self._glanced = 0  # number of the last post that somebody looks at
+        self._seen = 0  # number of the last post
 
     @property
     def resident(self) -> dict[Entry, int]:
@@ -135,16 +169,31 @@ class Pool:
             return None
         slot = self._free.pop()
         self._reading[entry] = slot
+        self._on_link.add(entry)
         return Read(entry, slot, self._seen)
+
+    def next_glance(self) -> Post | None:
+        """The last post, if nobody has looked at its input; whoever asks does, and then wishes."""
+        post = self._live
+        if post is None or not post.has_input or post.number == self._glanced or self._is_over():
+            return None
+        self._glanced = post.number
+        return post
 
     @property
     def has_more(self) -> bool:
         """Whether another may read something, too."""
-        return bool(self._missing and self._free)
+        return bool((self._missing and self._free) or (self._wished and self._has_link()))
+
+    def arrive(self, read: Read, seconds: float = 0.0) -> None:
+        """What was read is in memory after so long, and the link free for others."""
+        self._take_posts()  # which may ask for it
+        self._on_link.discard(read.entry)
+        self.prefetch.note_arrival(seconds, is_wish=read.entry in self._unused)
 
     def finish(self, read: Read) -> None:
         """An expert lies in its slot."""
-        del self._reading[read.entry]
+        self._take_back(read)
         self._resident[read.entry] = read.slot
         self._words.publish(read.entry, read.slot)
         self._note([read.entry])
@@ -155,7 +204,7 @@ class Pool:
         A read that was begun in a run that has ended says nothing of this one: where it is needed
         it is tried again.
         """
-        del self._reading[read.entry]
+        self._take_back(read)
         self._unused.discard(read.entry)
         self._free.append(read.slot)
         if read.entry not in self._needed():
@@ -170,13 +219,25 @@ class Pool:
         for entry, slot in list(self._reading.items()):
             self.fail(Read(entry, slot))
 
-    def wish(self, layer: int, experts: Iterable[int]) -> None:
-        """Asks for experts that may soon be needed, in place of those wished for before.
+    def wish(self, layer: int, experts: Iterable[int], number: int | None = None) -> None:
+        """Asks for experts that a layer will need by all appearances, the likeliest first.
 
-        They are read while nothing is missing that a program waits for. Nobody asks yet: this is
-        where prefetching begins, and its rules are explored like all others.
+        Those that are missing are read while nothing is that a program waits for, up to the next
+        post. Others leave before they do. After the post of ``number`` a wish comes too late.
         """
-        self._wished = deque((layer, expert) for expert in experts)
+        self._take_posts()
+        if number is not None and (number != self._seen or self._is_over()):
+            return
+        entries = [(layer, expert) for expert in experts]
+        absent = [entry for entry in entries if self._is_absent(entry)]
+        before = self._awaited.pop(layer, None)
+        self._awaited[layer] = Guess(frozenset(entries), frozenset(absent))
+        self._note(entries if before is None else before.entries.union(entries))
+        self._wished.extend(absent)
+
+    def _take_back(self, read: Read) -> None:
+        del self._reading[read.entry]
+        self._on_link.discard(read.entry)
 
     def _take_posts(self) -> None:
         """Takes note of what was posted, until nothing new is."""
@@ -189,7 +250,9 @@ class Pool:
 
     def _take(self, post: Post) -> None:
         self._live = post
+        self._wished.clear()
         entries = [(post.layer, expert) for expert in post.experts]
+        self._judge(self._awaited.pop(post.layer, None), post, entries)
         self._missing = deque(entry for entry in entries if self._is_absent(entry))
         try:
             self._make_room(len(self._missing))
@@ -198,7 +261,22 @@ class Pool:
             self._unused.update(entries)  # the policy may not know them
             raise
         self._unused.difference_update(entries)
-        self._note(entry for entry in entries if entry in self._resident)
+        self._note(entries)
+
+    def _judge(self, guess: Guess | None, post: Post, entries: Sequence[Entry]) -> None:
+        """Compares what a layer needs with what was awaited."""
+        self.prefetch.note_post(post.layer, post.seconds)
+        if guess is None:
+            return
+        self.prefetch.note_guess(
+            needed=len(entries),
+            foreseen=len(guess.entries.intersection(entries)),
+            absent=len(guess.absent),
+            right=len(guess.absent.intersection(entries)),
+        )
+        wasted = guess.absent.difference(entries) & self._unused
+        self.prefetch.guesses.wasted += len(wasted)
+        self._note(guess.entries)
 
     def _is_absent(self, entry: Entry) -> bool:
         return entry not in self._resident and entry not in self._reading
@@ -211,20 +289,28 @@ class Pool:
         return None
 
     def _next_wished(self) -> Entry | None:
-        while self._wished:
+        while self._wished and not self._missing and self._has_link() and self.prefetch.pays():
             entry = self._wished.popleft()
             if self._is_absent(entry):
-                self._make_room(1)
-                if self._free:
-                    self._unused.add(entry)
-                    return entry
+                self._make_room(1, for_wish=True)
+                if not self._free:
+                    return None
+                self._unused.add(entry)
+                self.prefetch.guesses.wished += 1
+                return entry
         return None
 
-    def _make_room(self, slots: int) -> None:
+    def _has_link(self) -> bool:
+        """Whether a wish would be read at once and keep nobody waiting."""
+        return len(self._on_link) < self.prefetch.at_once
+
+    def _make_room(self, slots: int, *, for_wish: bool = False) -> None:
         """Lets experts leave until so many slots are free, or nobody else may."""
         excess = slots - len(self._free)
         if excess > 0:
             for entry in self._lowest(excess):
+                if for_wish and self._worth(entry)[0] == AWAITED:
+                    return
                 if not self._evict(entry):
                     return
         if self._missing and not self._free:
@@ -285,7 +371,8 @@ class Pool:
     def _note(self, entries: Iterable[Entry]) -> None:
         """Takes note of what experts in memory are worth now."""
         for entry in entries:
-            heappush(self._order, (self._worth(entry), entry))
+            if entry in self._resident:
+                heappush(self._order, (self._worth(entry), entry))
         if len(self._order) > MOST_NOTES * (len(self._resident) + 1):
             self._order = [(self._worth(entry), entry) for entry in self._resident]
             heapify(self._order)
@@ -302,5 +389,9 @@ class Pool:
         return self._seen <= self._words.over()
 
     def _worth(self, entry: Entry) -> Worth:
-        is_used = entry not in self._unused
-        return (is_used, *(self._policy.rank(entry) if is_used else ()), *entry)
+        guess = self._awaited.get(entry[0])
+        if guess is not None and entry in guess.entries:
+            return AWAITED, *entry
+        if entry in self._unused:
+            return UNUSED, *entry
+        return USED, *self._policy.rank(entry), *entry

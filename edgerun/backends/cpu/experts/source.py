@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,11 +50,46 @@ class OpenFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """How an expert is read: the matrices, and the slab that holds them, if there is one."""
+class StoredExpert:
+    """An expert in its file.
+
+    Attributes:
+        matrices: where they are mapped.
+        slab: that holds all of them; None if they are spread over their file, or files.
+        places: where the codes and scales of each, or its elements, begin in the slab.
+    """
 
     matrices: tuple[Matrix, ...]
     slab: Slab | None
+    places: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What was read of an expert.
+
+    Attributes:
+        stored: what was read.
+        memory: the bytes of its slab, uint8; None where it has none and nothing was read.
+    """
+
+    stored: StoredExpert
+    memory: NDArray[np.uint8] | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are read by whoever takes the matrices."""
+        if self.memory is None:
+            return sum(matrix.nbytes for matrix in self.stored.matrices)
+        return len(self.memory)
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """The matrices, in memory if they were read."""
+        memory, slab = self.memory, self.stored.slab
+        if memory is None or slab is None:
+            return self.stored.matrices
+        return tuple(_moved(matrix, memory, slab.offset) for matrix in self.stored.matrices)
 
 
 class ExpertSource:
@@ -63,39 +98,45 @@ class ExpertSource:
     def __init__(self, stacks: Sequence[ExpertStack], files: OpenFiles) -> None:
         """Takes the stacks, and who opens files."""
         self._stacks, self._files = stacks, files
-        self._plans: dict[int, _Plan] = {}
+        self._stored: dict[int, StoredExpert] = {}
 
-    def read(self, expert: int, buffer: Buffer) -> tuple[tuple[Matrix, ...], int]:
+    def read(self, expert: int, buffer: Buffer) -> Content:
         """Reads what belongs to an expert.
 
         Args:
             expert: its number.
-            buffer: where to.
-
-        Returns:
-            its matrices and how many bytes were read. The matrices lie in the buffer; where
-            they are spread over their file they are views of that still, and nothing was read.
+            buffer: where to; it is taken until the content is not needed any more.
 
         Raises:
             BackendError: the file was changed or cut off, or cannot be read.
         """
-        plan = self._plans.get(expert)
-        if plan is None:
-            plan = self._plans[expert] = self._plan(expert)
-        piece = plan.slab
+        stored = self._stored.get(expert)
+        if stored is None:
+            stored = self._stored[expert] = self._find(expert)
+        piece = stored.slab
         if piece is None:
-            return plan.matrices, 0
+            return Content(stored, None)
         room = buffer.take(span(piece.offset, piece.length))
         content = self._files.open(piece.file).read_into(piece.offset, piece.length, room)
-        memory = np.frombuffer(content, np.uint8)
-        return tuple(_moved(matrix, memory, piece.offset) for matrix in plan.matrices), len(content)
+        return Content(stored, np.frombuffer(content, np.uint8))
 
-    def _plan(self, expert: int) -> _Plan:
+    def _find(self, expert: int) -> StoredExpert:
         matrices = tuple(stack.matrices[expert] for stack in self._stacks)
         piece = slab(matrices)
-        if piece and piece.length > MOST_GAPS * sum(matrix.nbytes for matrix in matrices):
-            piece = None
-        return _Plan(matrices, piece)
+        if piece is None or piece.length > MOST_GAPS * sum(matrix.nbytes for matrix in matrices):
+            return StoredExpert(matrices, None)
+        return StoredExpert(matrices, piece, tuple(_starts(matrices, piece.offset)))
+
+
+def _starts(matrices: Sequence[Matrix], offset: int) -> Iterator[int]:
+    """Where the arrays of matrices begin in a slab that begins at an offset."""
+    for matrix in matrices:
+        arrays: tuple[NDArray[Any], ...]
+        arrays = (matrix.codes, matrix.scales) if isinstance(matrix, PackedWeight) else (matrix,)
+        for array in arrays:
+            place = find_file(array)
+            assert place is not None  # it lies in the slab
+            yield place[1] - offset
 
 
 def _moved(matrix: Matrix, memory: NDArray[np.uint8], offset: int) -> Matrix:

@@ -12,14 +12,18 @@ import atexit
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from edgerun.backends.base import ExpertMemory, ExpertReads
+from edgerun.backends.cpu.experts.filler import SlotFiller
+from edgerun.backends.cpu.experts.gate import Gate
 from edgerun.backends.cpu.experts.layout import SlotLayout
-from edgerun.backends.cpu.experts.pool import Pool, Read
+from edgerun.backends.cpu.experts.pool import Pool, Post, Read
+from edgerun.backends.cpu.experts.prefetch import Prefetch
 from edgerun.backends.cpu.experts.source import Buffer, ExpertSource, OpenFiles
 from edgerun.backends.cpu.experts.words import LayerWords, SharedWords
 from edgerun.errors import BackendError, EdgerunError
@@ -35,10 +39,10 @@ CLOSING_S = 1.0  # that closing waits for a read
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A layer whose experts are read: what it is called, its slots' content, where that is read."""
+    """A layer whose experts are read: its name, what fills its slots, and where from."""
 
     name: str
-    layout: SlotLayout
+    filler: SlotFiller
     source: ExpertSource
 
 
@@ -57,8 +61,11 @@ class ExpertStream:
         self.slots = zeroed_memory(size)[:size].reshape(slots, slot_bytes)
         self._patience_s = memory.patience_s
         self._words = SharedWords(self.slots, memory.patience_s)
-        self._pool = Pool(slots, self.wave, memory.make_policy(), self._words)
+        self._prefetch = Prefetch(max(1, memory.readers - 1))
+        policy = memory.make_policy()
+        self._pool = Pool(slots, self.wave, policy, self._words, self._prefetch)
         self._layers: list[_Layer] = []
+        self._gates: dict[int, Gate] = {}
         self._files = OpenFiles(direct=memory.direct)
         self._readers = memory.readers
         self._read_bytes = 0
@@ -72,8 +79,12 @@ class ExpertStream:
     def add_layer(self, name: str, layout: SlotLayout, stacks: Sequence[ExpertStack]) -> LayerWords:
         """Takes a layer, none of whose experts are in memory yet."""
         with self._lock:
-            self._layers.append(_Layer(name, layout, ExpertSource(stacks, self._files)))
-            return self._words.add_layer(len(stacks[0].matrices))
+            self._layers.append(_Layer(name, SlotFiller(layout), ExpertSource(stacks, self._files)))
+            return self._words.add_layer(len(stacks[0].matrices), stacks[0].matrices[0].shape[1])
+
+    def add_gate(self, words: LayerWords, gate: Gate) -> None:
+        """Takes what says where the rows of a layer go."""
+        self._gates[words.number] = gate
 
     @contextmanager
     def run(self) -> Iterator[None]:
@@ -86,7 +97,7 @@ class ExpertStream:
         if not self._threads:
             self._start()
         self._fault = None
-        self._words.start(self._bell[1])
+        self._words.start(self._bell[1], foresees=self._prefetch.begin_run())
         try:
             yield
         finally:  # what is behind the lock must not be left in the middle by Ctrl-C
@@ -97,12 +108,16 @@ class ExpertStream:
 
     def reads(self) -> ExpertReads:
         """What became of the experts that were needed so far."""
-        layers = self._words.layers
+        layers, guesses = self._words.layers, self._prefetch.guesses
         return ExpertReads(
             hits=sum(layer.hits for layer in layers),
             misses=sum(layer.misses for layer in layers),
             read_bytes=self._read_bytes,
             waited_s=self._words.waited_s,
+            guessed=guesses.needed,
+            foreseen=guesses.foreseen,
+            early=guesses.wished,
+            wasted=guesses.wasted,
         )
 
     def close(self) -> None:
@@ -160,8 +175,17 @@ class ExpertStream:
     def _work(self) -> None:
         buffer, reader, bell = Buffer(), ArrayReader(), self._bell[0]
         while os.read(bell, 1) and not self._is_closed:
-            while (read := self._next_read()) is not None:
-                self._bring(read, buffer, reader)
+            while self._go_on(buffer, reader):
+                pass
+
+    def _go_on(self, buffer: Buffer, reader: ArrayReader) -> bool:
+        """Reads what is to be read next, or looks ahead; whether there was anything to do."""
+        read, post = self._next()
+        if read is not None:
+            self._bring(read, buffer, reader)
+        elif post is not None:
+            self._look_ahead(post)
+        return read is not None or post is not None
 
     @contextmanager
     def _deciding(self) -> Iterator[None]:
@@ -176,27 +200,43 @@ class ExpertStream:
         self._fault = error
         self._words.abort(FAILED)
 
-    def _next_read(self) -> Read | None:
-        read = None
+    def _next(self) -> tuple[Read | None, Post | None]:
+        read, post = None, None
         with self._deciding():
-            read = None if self._is_closed else self._pool.next_read()
+            if not self._is_closed:
+                read = self._pool.next_read()
+                post = None if read is not None else self._pool.next_glance()
             if read is not None and self._pool.has_more:
                 self._ring()
-        return read
+        return read, post
 
     def _bring(self, read: Read, buffer: Buffer, reader: ArrayReader) -> None:
         """Reads an expert into its slot."""
         layer, expert = read.entry
         try:
-            what = self._layers[layer]
-            matrices, nbytes = what.source.read(expert, buffer)
-            what.layout.fill(self.slots[read.slot], matrices, reader, alone=True)
+            what, started = self._layers[layer], time.monotonic()
+            content = what.source.read(expert, buffer)
+            with self._deciding():
+                self._pool.arrive(read, time.monotonic() - started)
+                if self._pool.has_more:
+                    self._ring()
+            what.filler.fill(self.slots[read.slot], content, reader)
         except Exception as error:  # belongs to whoever waits
             self._fail(read, error)
             return
         with self._deciding():
-            self._read_bytes += nbytes or sum(matrix.nbytes for matrix in matrices)
+            self._read_bytes += content.nbytes
             self._pool.finish(read)
+
+    def _look_ahead(self, post: Post) -> None:
+        """Wishes for what the next layer will need by the input of the one that runs."""
+        here, there = self._gates.get(post.layer), self._gates.get(post.layer + 1)
+        row = self._words.input(post)
+        if here is not None and there is not None and row is not None:
+            experts = there.guess(row, here)
+            with self._deciding():
+                if not self._is_closed:
+                    self._pool.wish(post.layer + 1, experts, post.number)
 
     def _fail(self, read: Read, error: Exception) -> None:
         layer, expert = read.entry

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgerun.backends.cpu.binder import ONE, Binder
+from edgerun.backends.cpu.buffers import Buffer
+from edgerun.backends.cpu.experts.gate import gate_of
 from edgerun.backends.cpu.experts.places import Places
 from edgerun.backends.cpu.experts.weights import ExpertWeights
 from edgerun.graph.ir import Node
@@ -39,12 +41,18 @@ def waves_of(weights: ExpertWeights, places: Places) -> list[Wave]:
 
 
 def emit_fetch(
-    binder: Binder, node: Node, weights: ExpertWeights, places: Places, wave: Wave
+    binder: Binder, node: Node, weights: ExpertWeights, places: Places, wave: Wave, x: Buffer
 ) -> None:
-    """Emits what asks for the experts of a wave; nothing where all are in memory."""
+    """Emits what asks for the experts of a wave; nothing where all are in memory.
+
+    ``x`` are the layer's rows, from which those who read may foresee what later layers need.
+    """
     words = weights.words
     if words is None:
         return
+    gate = gate_of(binder, node)
+    if gate is not None:
+        binder.experts.add_gate(words, gate)
     binder.emit(
         "expert_fetch",
         {},
@@ -59,9 +67,14 @@ def emit_fetch(
             "layer": words.number,
             "first": wave.first,
             "experts": places.experts,
+            "rows": binder.count(places.counted_by),
+            "x": x,
+            "x_stride": x.stride,
+            "width": x.width,
+            "input": words.input,
         },
         chunks=(ONE, 1, 1),
-        reads={places.key},
+        reads={places.key, x.key},
         writes={places.key},
         label=f"{node.name}/fetch",
     )

@@ -26,6 +26,7 @@ from edgerun.kernels.lang.isa import Isa
 from edgerun.kernels.layouts.stream import Arena
 
 if TYPE_CHECKING:
+    from edgerun.backends.cpu.experts.gate import Gate
     from edgerun.backends.cpu.experts.stream import ExpertStream
     from edgerun.backends.cpu.experts.words import LayerWords
 
@@ -134,6 +135,11 @@ class ExpertStore:
             prepare = self._streamed if is_streamed else self._resident
             self._layers[key] = layer.stacks, prepare(layer)
         return self._layers[key][1]
+
+    def add_gate(self, words: LayerWords, gate: Gate) -> None:
+        """Takes what says where the rows of a layer go whose experts are read."""
+        assert self.stream is not None
+        self.stream.add_gate(words, gate)
 
     def rest(self) -> None:
         """Gives back the memory that is needed only while weights are prepared."""

@@ -16,6 +16,8 @@ from edgerun.kernels.run.residency import (
     COUNT,
     DONE,
     EXPERTS,
+    FORESEES,
+    HAS_INPUT,
     HITS,
     LOCK,
     LOG,
@@ -23,6 +25,7 @@ from edgerun.kernels.run.residency import (
     MISSES,
     PATIENCE,
     SEQUENCE,
+    TIME,
     WAITED,
 )
 
@@ -39,6 +42,7 @@ class LayerWords:
         table: address of each expert's slot, int64 ``[experts]``; 0 while it is not in memory.
         post: the experts that the layer needs, int64, see ``kernels/run/residency.py``.
         scores: of those, float32 ``[experts]``.
+        input: what the layer got with its last post that has it, float32 ``[width]``.
     """
 
     control: NDArray[np.int64]
@@ -46,6 +50,7 @@ class LayerWords:
     table: NDArray[np.int64]
     post: NDArray[np.int64]
     scores: NDArray[np.float32]
+    input: NDArray[np.float32]
 
     @property
     def hits(self) -> int:
@@ -78,14 +83,15 @@ class SharedWords:
         self._evict = native_function("pool-evict", 3, result=True)
         self._publish = native_function("pool-publish", 2, result=False)
 
-    def add_layer(self, experts: int) -> LayerWords:
-        """Makes the memory of one more layer."""
+    def add_layer(self, experts: int, width: int) -> LayerWords:
+        """Makes the memory of one more layer, which has so many experts and columns."""
         layer = LayerWords(
             self.control,
             len(self.layers),
             np.zeros(experts, np.int64),
             np.zeros(EXPERTS + experts, np.int64),
             np.zeros(experts, np.float32),
+            np.zeros(width, np.float32),
         )
         self.layers.append(layer)
         return layer
@@ -95,9 +101,15 @@ class SharedWords:
         """Seconds in which a thread or more waited."""
         return int(self.control[WAITED]) / 1e9
 
-    def start(self, bell: int) -> None:
-        """Before a run; ``bell`` is the descriptor of a pipe that a program writes to."""
-        self.control[BELL], self.control[ABORT] = bell, 0
+    def start(self, bell: int, *, foresees: bool) -> None:
+        """Before a run.
+
+        Args:
+            bell: the descriptor of a pipe that the program writes to.
+            foresees: the inputs of layers are to be posted with what they need.
+        """
+        control = self.control
+        control[BELL], control[FORESEES], control[ABORT] = bell, foresees, 0
 
     def end(self) -> None:
         """After a run. Another thread may look meanwhile, and Ctrl-C come at any time."""
@@ -129,9 +141,16 @@ class SharedWords:
             return None
         count = int(words[COUNT])
         experts, scores = words[EXPERTS : EXPERTS + count].tolist(), layer.scores[:count].tolist()
+        seconds, has_input = int(words[TIME]) / 1e9, bool(words[HAS_INPUT])
         if words[SEQUENCE] != number:  # it was overwritten meanwhile
             return None
-        return Post(layer.number, tuple(experts), tuple(scores))
+        return Post(layer.number, tuple(experts), tuple(scores), number, seconds, has_input)
+
+    def input(self, post: Post) -> NDArray[np.float32] | None:
+        """What the layer of a post got; None if a later post has taken its place."""
+        layer = self.layers[post.layer]
+        copy = layer.input.copy()
+        return copy if layer.post[SEQUENCE] == post.number else None
 
     def done(self, layer: int) -> int:
         return int(self.layers[layer].post[DONE])

@@ -21,6 +21,8 @@ from edgerun.kernels.run.residency import (
     COUNT,
     DONE,
     EXPERTS,
+    FORESEES,
+    HAS_INPUT,
     HITS,
     LOCK,
     LOG,
@@ -141,8 +143,12 @@ def expert_plan(shape: tuple[int, int, int, float]) -> Call:
     missing=[(), (1, 4), (0, 1, 2, 3, 4, 5)],
     first=[0, 2, 4],
     aborted=[0, 1],
+    foresees=[0, 1],
+    rows=[1, 3],
 )
-def expert_fetch(missing: tuple[int, ...], first: int, aborted: int) -> Call:
+def expert_fetch(
+    missing: tuple[int, ...], first: int, aborted: int, foresees: int, rows: int
+) -> Call:
     """Six experts, all but the fourth of which have places."""
     counts = [2, 1, 3, 0, 1, 2]
     active = [expert for expert, count in enumerate(counts) if count]
@@ -156,7 +162,9 @@ def expert_fetch(missing: tuple[int, ...], first: int, aborted: int) -> Call:
     table = np.array([0 if expert in missing else 64 for expert in range(6)], np.int64)
     control, post = np.zeros(CONTROL_WORDS, np.int64), untouched((EXPERTS + 6,), np.int64)
     post[:EXPERTS], control[ABORT], control[POSTED], control[BELL] = 5, aborted, 41, -1
+    control[FORESEES] = foresees
     weights, scores = random((9,)), untouched((6,))
+    x, taken = random((rows, 7), gap=2), untouched((7,))
 
     def check() -> None:
         posts, shown = not (first or aborted), parts[1:].reshape(-1, PART_WORDS)
@@ -176,11 +184,14 @@ def expert_fetch(missing: tuple[int, ...], first: int, aborted: int) -> Call:
             assert shown[place].tolist() == [expert, starts[expert], counts[expert]]
             own = slice(starts[expert], starts[expert + 1])
             assert abs(scores[place] - weights[own].sum()) < 1e-5
+        assert bool(post[HAS_INPUT]) == (foresees and rows == 1)
+        np.testing.assert_array_equal(taken, x[0, :7] if post[HAS_INPUT] else untouched((7,)))
 
     fields = {"parts": parts, "table": table, "weights": weights, "places": 9, "post": post}
     fields |= {"control": control, "scores": scores}
     fields |= {"layer": 3, "first": first, "experts": 6}
-    return Call({}, fields, 0, check, 1)
+    fields |= {"x": x, "x_stride": x.strides[0] // 4, "width": 7, "input": taken}
+    return Call({}, fields, rows, check, 1)
 
 
 def spread(rows: int, top_k: int) -> NDArray[np.int32]:

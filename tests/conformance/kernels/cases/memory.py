@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgerun.formats.base import unpack_bits
 from tests.conformance.kernels.harness import Call, cases_of, untouched
@@ -28,7 +29,7 @@ def repack(bits: int, lanes: int, shape: tuple[int, int]) -> Call:
     source = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     source[:panel] |= 0x55  # the first chunk has no 2-bit code 0 but one in its last byte
     source[0, -1] = 0x15
-    codes = untouched((panels, tiles, lanes), "u1")
+    codes = _untouched_vectors((panels, tiles, lanes))
 
     def check() -> None:
         planes = 8 // bits
@@ -42,9 +43,41 @@ def repack(bits: int, lanes: int, shape: tuple[int, int]) -> Call:
         np.testing.assert_array_equal(codes, by_panel.reshape(codes.shape))
         pieces = [source[i : i + panel] for i in range(0, rows, panel)]
         without = [(unpack_bits(piece, 2) == 0).any() for piece in pieces]
-        assert list(zeros.any(axis=1)) == [bits == 2 and one for one in without]
+        assert list(flags.any(axis=1)) == [bits == 2 and one for one in without]
 
-    zeros = untouched((panels, 16), "u1")
+    flags = untouched((panels, lanes), "u1")
     fields = {"source": source, "codes": codes, "rows": rows, "row_bytes": row_bytes}
-    fields |= {"tiles": tiles, "step": 1, "zeros": zeros}
+    fields |= {"tiles": tiles, "step": 1, "flags": flags}
     return Call({"bits": bits, "lanes": lanes}, fields, 0, check, panels)
+
+
+@cases_of("repack", bits=[32], lanes=[16, 32, 64], shape=[(1, 4), (6, 16), (21, 19), (40, 48)])
+def repack_scales(bits: int, lanes: int, shape: tuple[int, int]) -> Call:
+    rows, blocks = shape
+    panel = lanes // 4
+    panels = -(-rows // panel)
+    source = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    source[0, 0], source[-1, -1] = np.finfo(np.float32).max, (np.nan, -np.inf)[blocks % 2]
+    scales = _untouched_vectors((panels, blocks, lanes))
+
+    def check() -> None:
+        padded = np.zeros((panels * panel, blocks), np.float32)
+        padded[:rows] = source
+        by_panel = padded.reshape(panels, panel, blocks).swapaxes(1, 2)
+        expected = np.ascontiguousarray(by_panel).view(np.uint32)
+        np.testing.assert_array_equal(scales.view(np.uint32), expected)
+        assert list(flags.any(axis=1)) == [False] * (panels - 1) + [True]
+
+    flags = untouched((panels, lanes), "u1")
+    fields = {"source": source, "codes": scales, "rows": rows, "row_bytes": 4 * blocks}
+    fields |= {"tiles": blocks, "step": 1, "flags": flags}
+    return Call({"bits": bits, "lanes": lanes}, fields, 0, check, panels)
+
+
+def _untouched_vectors(shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+    """An output of vectors, which begins at a multiple of their size."""
+    lanes, size = shape[-1], int(np.prod(shape))
+    memory = untouched((size + lanes,), "u1")
+    start = -memory.ctypes.data % lanes
+    array: NDArray[np.uint8] = memory[start : start + size].reshape(shape)
+    return array

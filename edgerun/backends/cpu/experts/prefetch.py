@@ -1,0 +1,132 @@
+"""Whether experts that the next layer seems to need are worth reading before it asks for them.
+
+While a layer computes nothing is missing and the link to the disk is idle, for a while. A read that
+begins then and is right comes earlier by what is left of the while, or saves the wait for it
+altogether. One that is wrong delays what the next layer asks for by what it takes longer than the
+while. So it pays if
+
+    right * while > (1 - right) * (read - while)    or, shorter,    while > (1 - right) * read
+
+and where the link is never idle nothing does but what is as good as certain. All three are moving
+averages of what was measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+MEMORY = 64  # values that a moving average goes back
+ENOUGH = 16  # guesses, before they are trusted
+MOST_WASTED = 0.15  # of what is read
+WASTED_AT_FIRST = 8
+LEAST_RIGHT = 0.3
+TRIAL_RUNS = 16  # one of so many looks ahead where that does not pay
+
+
+@dataclass(slots=True)
+class Average:
+    """A moving average.
+
+    Attributes:
+        value: 0 without values.
+        count: of values so far.
+    """
+
+    value: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        """Takes a value; the first ones count alike."""
+        self.count += 1
+        self.value += (value - self.value) / min(self.count, MEMORY)
+
+
+@dataclass(slots=True)
+class Guesses:
+    """How good guesses were so far.
+
+    Attributes:
+        needed: experts that layers needed for which there was a guess.
+        foreseen: how many of them were in it.
+        wished: reads that began before anybody asked.
+        wasted: those of them that the layer did not need.
+    """
+
+    needed: int = 0
+    foreseen: int = 0
+    wished: int = 0
+    wasted: int = 0
+
+
+class Prefetch:
+    """Measures and decides; see above. Times are seconds, of any clock.
+
+    Attributes:
+        guesses: what came of them.
+        at_once: reads that the link takes before it is busy.
+    """
+
+    def __init__(
+        self, at_once: int = 1, now: Callable[[], float] | None = None, *, always: bool = False
+    ) -> None:
+        """Knows nothing yet, and so tries.
+
+        Args:
+            at_once: reads that the link takes before it is busy.
+            now: the clock.
+            always: what is wished for is read whether it pays or not.
+        """
+        self.guesses, self.at_once = Guesses(), at_once
+        self._now, self._always = now or time.monotonic, always
+        self._idle, self._read, self._right = Average(), Average(), Average()
+        self._idle_since = 0.0
+        self._layer, self._runs, self._reads = -1, 0, 0
+
+    def begin_run(self) -> bool:
+        """Whether guesses are to be made in the run that begins."""
+        self._runs += 1
+        is_new = self._right.count < ENOUGH
+        is_trial = self._runs % TRIAL_RUNS == 0
+        return self._always or is_new or is_trial or self._is_worth(self._idle.value)
+
+    def pays(self) -> bool:
+        """Whether a wish is to be read now, with nothing missing and the link idle."""
+        left_s = self._idle.value + self._idle_since - self._now()
+        return self._always or (self._right.count >= ENOUGH and self._is_worth(left_s))
+
+    def _is_worth(self, idle_s: float) -> bool:
+        """Whether to read where the link will be idle for so long."""
+        if self.guesses.wasted > WASTED_AT_FIRST + MOST_WASTED * self._reads:
+            return False
+        right = self._right.value
+        return right >= LEAST_RIGHT and idle_s > (1 - right) * self._read.value
+
+    def note_post(self, layer: int, seconds: float) -> None:
+        """A layer has said at some time what it needs."""
+        if layer == self._layer + 1:  # between runs is no time to foresee anything
+            self._idle.add(max(0.0, seconds - self._idle_since))
+        self._layer, self._idle_since = layer, seconds
+
+    def note_arrival(self, seconds: float, *, is_wish: bool) -> None:
+        """A read has ended that took so long."""
+        self._reads += 1
+        if is_wish or not self._read.count:  # others share the link
+            self._read.add(seconds)
+        if not is_wish:
+            self._idle_since = self._now()
+
+    def note_guess(self, *, needed: int, foreseen: int, absent: int, right: int) -> None:
+        """A layer needed so many experts, of which a guess had some.
+
+        Args:
+            needed: experts.
+            foreseen: those of them in the guess.
+            absent: experts in the guess that were not in memory.
+            right: those of them that the layer needed.
+        """
+        self.guesses.needed += needed
+        self.guesses.foreseen += foreseen
+        if absent:
+            self._right.add(right / absent)

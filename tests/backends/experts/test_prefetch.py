@@ -1,0 +1,205 @@
+"""Experts that are read before anybody asks for them: where that pays, and that it stops elsewhere.
+
+The pool and its rules are the real ones; programs and the link to the disk are events on a clock
+of their own, so that nothing here depends on the speed of a machine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from edgerun.backends.cpu.experts.gate import Gate
+from edgerun.backends.cpu.experts.pool import Entry, Pool, Post, Read
+from edgerun.backends.cpu.experts.prefetch import Prefetch
+from edgerun.offload.policies.lru import LeastRecentlyUsed
+
+LAYERS, EXPERTS, TOP_K, SLOTS = 8, 32, 4, 128
+READ_S = 1.0
+
+
+@dataclass
+class Link:
+    """A program of single rows, and a link that brings one expert at a time.
+
+    Attributes:
+        compute_s: from a layer's last expert to the next layer's post.
+        recall: of guesses; None makes none.
+        waited: experts that were not there when they were asked for.
+    """
+
+    compute_s: float
+    recall: float | None
+    now: float = 0.0
+    waited: int = 0
+    reads: int = 0
+    idle_s: float = 0.0
+    number: int = 0
+    last: Post | None = None
+    table: set[Entry] = field(default_factory=set)
+    flying: tuple[float, Read] | None = None
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(1)
+        self.rule = Prefetch(1, lambda: self.now)
+        self.pool = Pool(SLOTS, TOP_K, LeastRecentlyUsed(), self, self.rule)
+
+    # What the pool sees.
+
+    def posted(self) -> int:
+        return self.number
+
+    def post(self, number: int) -> Post | None:
+        return self.last if self.last is not None and number == self.number else None
+
+    def done(self, layer: int) -> int:
+        return 0
+
+    def over(self) -> int:
+        return 0
+
+    def evict(self, entry: Entry, number: int) -> bool:
+        self.table.remove(entry)
+        return True
+
+    def publish(self, entry: Entry, slot: int) -> None:
+        self.table.add(entry)
+
+    # What happens.
+
+    def token(self, needed: list[list[int]]) -> None:
+        """Goes through all layers."""
+        foresees = self.recall is not None and self.rule.begin_run()
+        for layer, experts in enumerate(needed):
+            scores = (1.0,) * len(experts)
+            self.number += 1
+            self.last = Post(layer, tuple(experts), scores, self.number, self.now, foresees)
+            entries = {(layer, expert) for expert in experts}
+            self.waited += len(entries - self.table)
+            following = needed[layer + 1] if layer + 1 < len(needed) else None
+            while not entries <= self.table:
+                self._go_on(following, float("inf"))
+            end = self.now + self.compute_s
+            while self.now < end:
+                self._go_on(following, end)
+
+    def _go_on(self, following: list[int] | None, end: float) -> None:
+        """Lets the link do one thing, or rest to the end."""
+        if self.flying is None:
+            self._begin(following)
+        if self.flying is None or self.flying[0] > end:
+            self.idle_s += 0.0 if self.flying else end - self.now
+            self.now = end
+            return
+        self.now, read = self.flying
+        self.flying = None
+        self.pool.arrive(read, READ_S)
+        self.pool.finish(read)
+
+    def _begin(self, following: list[int] | None) -> None:
+        read = self.pool.next_read()
+        if read is None and (post := self.pool.next_glance()) is not None and following is not None:
+            self.pool.wish(post.layer + 1, self._guess(following))
+            read = self.pool.next_read()
+        if read is not None:
+            self.reads += 1
+            self.flying = self.now + READ_S, read
+
+    def _guess(self, experts: list[int]) -> list[int]:
+        others = [expert for expert in range(EXPERTS) if expert not in experts]
+        return [
+            expert if self.chance.random() < (self.recall or 0.0) else self.chance.choice(others)
+            for expert in experts
+        ]
+
+
+def tokens(count: int) -> Iterator[list[list[int]]]:
+    """What each layer needs: by half what it needed before."""
+    chance, last = random.Random(0), [[0] * 0 for _ in range(LAYERS)]
+    for _ in range(count):
+        for layer in range(LAYERS):
+            old = [expert for expert in last[layer] if chance.random() < 0.5]
+            new = [expert for expert in range(EXPERTS) if expert not in old]
+            last[layer] = old + chance.sample(new, TOP_K - len(old))
+        yield [list(experts) for experts in last]
+
+
+def ran(compute_s: float, recall: float | None, count: int = 300) -> Link:
+    link = Link(compute_s, recall)
+    for needed in tokens(count):
+        link.token(needed)
+    return link
+
+
+def test_a_link_that_idles_half_of_the_time_brings_more_than_half_before_it_is_needed() -> None:
+    without, ahead = ran(1.0, None), ran(1.0, 0.95)
+    assert without.idle_s == pytest.approx(without.now / 2, rel=0.1)
+    assert ahead.waited <= without.waited / 2
+    assert ahead.reads <= 1.1 * without.reads
+    assert ahead.now <= 0.75 * without.now
+
+
+@pytest.mark.parametrize(("recall", "seconds"), [(0.95, 0.85), (0.85, 0.93)])
+def test_a_link_that_idles_a_third_of_the_time_shortens_waits(
+    recall: float, seconds: float
+) -> None:
+    """There is no time to read half of what is missing, but waits begin earlier and are shorter."""
+    without, ahead = ran(0.5, None), ran(0.5, recall)
+    assert without.idle_s == pytest.approx(without.now / 3, rel=0.1)
+    assert ahead.reads <= 1.2 * without.reads
+    assert ahead.now <= seconds * without.now
+
+
+@pytest.mark.parametrize("recall", [0.95, 0.85, 0.6, 0.3, 0.0])
+@pytest.mark.parametrize("compute_s", [0.0, 0.02])
+def test_a_link_that_is_never_idle_is_left_alone(compute_s: float, recall: float) -> None:
+    without, ahead = ran(compute_s, None), ran(compute_s, recall)
+    assert ahead.reads <= 1.02 * without.reads
+    assert ahead.now <= 1.005 * without.now
+
+
+@pytest.mark.parametrize("recall", [0.85, 0.6, 0.3, 0.0])
+@pytest.mark.parametrize("compute_s", [0.2, 0.5, 1.0, 2.0])
+def test_bad_guesses_never_make_it_slower(compute_s: float, recall: float) -> None:
+    without, ahead = ran(compute_s, None), ran(compute_s, recall)
+    assert ahead.reads <= 1.2 * without.reads
+    assert ahead.now <= 1.005 * without.now
+
+
+def test_what_does_not_pay_is_tried_again_and_then() -> None:
+    """Guesses cost the processor time, but how good they are may change."""
+    link = ran(0.5, 0.1)
+    assert not link.rule.begin_run()
+    guessed = link.rule.guesses.needed
+    link.recall = 1.0
+    for needed in tokens(150):
+        link.token(needed)
+    assert link.rule.begin_run()
+    assert link.rule.guesses.needed > 3 * guessed
+    assert link.rule.guesses.wished
+
+
+def test_a_gate_guesses_what_its_router_would_choose() -> None:
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((2, 9, 16)).astype(np.float32)
+    norms = rng.uniform(0.5, 2, (2, 12)).astype(np.float32)
+    bias, row = rng.standard_normal((2, 12)).astype(np.float32)
+    bias = bias[:9]
+    here, there = (
+        Gate(weight, bias if number else None, norm, 3)
+        for number, (weight, norm) in enumerate(zip(weights, norms, strict=True))
+    )
+    logits = weights[1, :, :12] @ (row * norms[1]) + bias
+    guess = there.guess(row * norms[0], here)
+    assert guess == np.argsort(-logits, kind="stable")[:3].tolist()
+
+
+def test_a_norm_that_is_zero_somewhere_does_not_matter() -> None:
+    weight, row = np.eye(4, dtype=np.float32), np.array([1, 3, 2, 0], np.float32)
+    norms = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], np.float32)
+    here, there = (Gate(weight, None, norm, 2) for norm in norms)
+    assert there.guess(row, here) == [1, 2]
