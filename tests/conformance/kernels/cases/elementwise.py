@@ -18,6 +18,9 @@ from tests.conformance.kernels.harness import (
     untouched,
 )
 
+# What an activation may be wrong by where it is nearly 0: of GELU's exponent, which is a cubic and
+# goes to 80 there, the last bit of float32 is forty of the result.
+NEAR_ZERO = {"gelu_tanh": 1e-8}
 SHAPES = [(1, 7), (3, 64), (2, 130)]
 
 
@@ -68,7 +71,8 @@ def gate(isa: str, activation: str, shape: tuple[int, int, int]) -> Call:
 
     def check() -> None:
         expected = OPS["gate"].define(x[:, :width], up[:, :width], activation=activation)
-        np.testing.assert_allclose(out[:, :width], expected, rtol=5e-7, atol=1e-30)
+        near = 5e-7 * np.abs(expected) + NEAR_ZERO.get(activation, 0) * np.abs(up[:, :width])
+        assert (np.abs(out[:, :width] - expected) <= near + 1e-30).all()
         assert (out[:, width:] == UNTOUCHED).all()
 
     fields = {"gate": x, "up": up, "out": out, "width": width, "pieces": pieces}
