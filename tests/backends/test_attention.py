@@ -154,6 +154,15 @@ def test_rows_have_the_same_bits_alone_and_together(dtype, window):
     np.testing.assert_array_equal(together, alone)
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize(("head_dim", "group"), [(16, 2), (80, 3), (256, 2), (40, 4)])
+def test_keys_that_are_turned_for_many_queries_give_the_same_bits(head_dim, group, dtype):
+    spec, parts = same_attention(1, 2, head_dim, dtype), [(70, 21), (0, 9)]
+    together, expected = run(spec, group, parts)
+    np.testing.assert_array_equal(together, run_alone(spec, group, parts))
+    assert_near(together, expected, BOUNDS[dtype])
+
+
 @pytest.mark.parametrize("capacity", [0, 5, 7])
 def test_rows_without_room_for_partial_results_have_the_same_bits(capacity, monkeypatch):
     spec = same_attention(1, 2, HEAD_DIM, "fp16")

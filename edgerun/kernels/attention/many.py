@@ -13,8 +13,9 @@ from math import gcd
 
 from numba import float32, njit
 
+from edgerun.kernels.attention import columns
 from edgerun.kernels.attention.int8_tiles import round_rows
-from edgerun.kernels.attention.pages import blocking, products
+from edgerun.kernels.attention.pages import Blocking, Product, blocking, products
 from edgerun.kernels.attention.parts import (
     ARGUMENTS,
     clear,
@@ -43,11 +44,16 @@ from edgerun.kernels.lang.word import float_at, int_at
 def attention_many(dtype: str, head_dim: int, group: int, lanes: int, stack: int) -> Body:
     """``attention`` for units of up to ``stack`` rows; chunk = unit * kv_heads + kv_head."""
     lanes, size = gcd(head_dim, lanes), ELEMENT_BYTES[dtype]
-    shape = blocking(group * stack, 4, head_dim, lanes)
-    score, weigh = products(dtype, head_dim, shape, lanes)
-    block, tokens, columns = shape.block, shape.tokens, shape.vectors * lanes
+    turns = columns.pays(dtype, head_dim, group * stack, lanes)
+    shape = blocking(group * stack, 4, head_dim, lanes, columns.SUMS if turns else 8)
+    score, weigh = (
+        _turned(dtype, head_dim, shape, lanes)
+        if turns
+        else _as_they_lie(dtype, head_dim, shape, lanes)
+    )
+    block = shape.block
     wide, narrow, pairs = shape.wide, shape.narrow, shape.pairs
-    rounded = (wide + narrow) // 2
+    rounded, area_bytes = (wide + narrow) // 2, PAGE_TOKENS * head_dim * 4 if turns else 64
     soften_rows = _softening(dtype, head_dim, group, lanes)
 
     def body(a: Arguments, chunk: int) -> None:
@@ -55,6 +61,7 @@ def attention_many(dtype: str, head_dim: int, group: int, lanes: int, stack: int
         unit, head = a.units + chunk // kv_heads * UNIT_INTS * 4, chunk % kv_heads
         row, stop = int_at(unit, UNIT_ROW), int_at(unit, UNIT_ROW) + int_at(unit, UNIT_ROWS)
         q, p, codes, factors = scratch(wide), scratch(narrow), scratch(rounded), scratch(pairs)
+        area = scratch(area_bytes)
         out, state, total, sums = scratch(wide), scratch(pairs), scratch(wide), scratch(pairs)
         count = (stop - row) * group
         used = (count + block - 1) // block * block
@@ -73,21 +80,72 @@ def attention_many(dtype: str, head_dim: int, group: int, lanes: int, stack: int
             base = page * PAGE_TOKENS
             low, high = max(0, begin - base), min(PAGE_TOKENS, end - base)
             keys = a.key_data + slot * head_dim * size
-            for m in range(0, used, block):
-                for token in range(0, high, tokens):
-                    score(queries, keys, p, m, token)
+            score(queries, keys, p, used, high, area)
             soften_rows(a, slot, row, base, count, p, out, state, factors)
             if size == 1:
                 round_rows(p, weights, weight_factors, used, PAGE_TOKENS, lanes)
             values = a.value_data + slot * head_dim * size
-            for m in range(0, used, block):
-                for column in range(0, head_dim, columns):
-                    weigh(weights, values, weight_factors, out, m, column, low, high)
+            weigh(weights, values, weight_factors, out, used, low, high, area)
             if end_of_block(page, last):
                 merge_block(total, sums, out, state, count, head_dim, lanes)
         scatter(a, unit, head, group, total, sums, head_dim, lanes)
 
     return body
+
+
+def _as_they_lie(dtype: str, head_dim: int, shape: Blocking, lanes: int) -> tuple[Product, Product]:
+    """Both products of a page for all queries of a unit, from keys and values in the cache."""
+    score_block, weigh_block = products(dtype, head_dim, shape, lanes)
+    block, tokens, width = shape.block, shape.tokens, shape.vectors * lanes
+
+    @njit(inline="always")
+    def score(q, keys, p, used, high, area):  # type: ignore[no-untyped-def]
+        for m in range(0, used, block):
+            for token in range(0, high, tokens):
+                score_block(q, keys, p, m, token)
+
+    @njit(inline="always")
+    def weigh(p, values, factors, out, used, low, high, area):  # type: ignore[no-untyped-def]
+        for m in range(0, used, block):
+            for column in range(0, head_dim, width):
+                weigh_block(p, values, factors, out, m, column, low, high)
+
+    return score, weigh
+
+
+def _turned(dtype: str, head_dim: int, shape: Blocking, lanes: int) -> tuple[Product, Product]:
+    """The same, from what a page's keys and values become once for all queries in ``area``."""
+    block, width, size = shape.block, shape.vectors * lanes, ELEMENT_BYTES[dtype]
+    vectors = columns.SUMS // 2 // block
+    _, weigh_block = products("fp32", head_dim, shape, lanes)
+
+    @njit(inline="always")
+    def score(q, keys, p, used, high, area):  # type: ignore[no-untyped-def]
+        end = (high + vectors * lanes - 1) // (vectors * lanes) * (vectors * lanes)
+        columns.turn_keys(keys, area, end, head_dim, dtype, size, lanes)
+        for m in range(0, used, block):
+            for token in range(0, end, vectors * lanes):
+                columns.score_columns(
+                    q + m * head_dim * 4,
+                    area + token * 4,
+                    p + (m * PAGE_TOKENS + token) * 4,
+                    block,
+                    vectors,
+                    head_dim,
+                    lanes,
+                )
+
+    @njit(inline="always")
+    def weigh(p, values, factors, out, used, low, high, area):  # type: ignore[no-untyped-def]
+        wide = values
+        if size == 2:
+            columns.widen_values(values, area, low, high, head_dim, lanes)
+            wide = area
+        for m in range(0, used, block):
+            for column in range(0, head_dim, width):
+                weigh_block(p, wide, factors, out, m, column, low, high)
+
+    return score, weigh
 
 
 def _softening(dtype: str, head_dim: int, group: int, lanes: int) -> Callable[..., None]:

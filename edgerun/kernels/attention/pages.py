@@ -43,14 +43,14 @@ class Blocking:
     pairs: int
 
 
-def blocking(queries: int, most: int, head_dim: int, lanes: int) -> Blocking:
-    """Blocks of up to ``most`` of so many queries, with 8 sums in registers."""
+def blocking(queries: int, most: int, head_dim: int, lanes: int, sums: int = 8) -> Blocking:
+    """Blocks of up to ``most`` of so many queries, with 8 sums in registers, of values more."""
     block = min(queries, most)
     padded = -(-queries // block) * block
     return Blocking(
         block=block,
         tokens=8 // block,
-        vectors=gcd(head_dim // lanes, 8 // block),
+        vectors=gcd(head_dim // lanes, sums // block),
         padded=padded,
         wide=padded * head_dim * 4,
         narrow=padded * PAGE_TOKENS * 4,

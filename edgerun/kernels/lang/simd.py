@@ -328,6 +328,20 @@ maximum = _pure("maximum", 2, "maxnum", "smax")
 minimum = _pure("minimum", 2, "minnum", "smin")
 
 
+def _highest(builder: Any, value: Any, lanes: int) -> Any:
+    """The largest of some floats, half by half: LLVM's reduction takes one after the other."""
+    while lanes > 1:
+        lanes //= 2
+        kind = ir.VectorType(ir.IntType(32), lanes)
+        halves = [
+            builder.shuffle_vector(value, value, ir.Constant(kind, list(places)))
+            for places in (range(lanes), range(lanes, 2 * lanes))
+        ]
+        half = Vec("f32", lanes).llvm
+        value = builder.call(declare(builder, f"llvm.maxnum.v{lanes}f32", half, half, half), halves)
+    return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
+
+
 def _reduction(name: str, float_name: str, int_name: str, start: float | None) -> Any:
     def reduce(typingctx, value):  # type: ignore[no-untyped-def]
         if not isinstance(value, Vec):
@@ -336,6 +350,8 @@ def _reduction(name: str, float_name: str, int_name: str, start: float | None) -
         kind = ELEMENTS[value.element]
 
         def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+            if float_name == "fmax" and value.is_float:
+                return _highest(builder, args[0], value.lanes)
             base = f"llvm.vector.reduce.{float_name if value.is_float else int_name}"
             name = f"{base}.{_suffix(value)}"
             if value.is_float and start is not None:

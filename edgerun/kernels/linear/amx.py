@@ -20,7 +20,7 @@ from edgerun.kernels.lang.simd import cast, fma, load, load_splat, splat, store
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import int_at, word
 from edgerun.kernels.linear.amx_tiles import SIDE, STEP_BYTES, TOKENS, UNITS, WIDTH
-from edgerun.kernels.linear.gemm import VECTORS, driver, steps_a_piece, unpacking
+from edgerun.kernels.linear.gemm import VECTORS, Tiles, driver, steps_a_piece, unpacking
 from edgerun.kernels.linear.outputs import block_values, linear_store, row_values
 from edgerun.kernels.linear.rows import BLOCK, ROW
 from edgerun.kernels.linear.tiles import K_STEP, zero_point
@@ -64,7 +64,9 @@ def amx_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
         linear_store(row_values(zero_point(bits, isa)), lanes, VECTORS),
         steps_a_piece(lanes, 1, DEPTH),
     )
-    return _guarded(driver(lanes, bits, 1, piece, multiply, store_rows), tokens, DEPTH, isa)
+    return _guarded(
+        driver(Tiles(lanes, bits, 1, piece, VECTORS), multiply, store_rows), tokens, DEPTH, isa
+    )
 
 
 @kernel("amx_block", BLOCK)
@@ -102,7 +104,8 @@ def amx_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body:
                 )
 
     piece = steps_a_piece(lanes, 1, max(block, DEPTH))
-    inner = driver(lanes, bits, 1, piece, multiply, linear_store(block_values, lanes, VECTORS))
+    sizes = Tiles(lanes, bits, 1, piece, VECTORS)
+    inner = driver(sizes, multiply, linear_store(block_values, lanes, VECTORS))
     return _guarded(inner, tokens, depth, isa)
 
 

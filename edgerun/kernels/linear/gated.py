@@ -3,24 +3,26 @@
 ``out[t, n] = activation(gate[t, n]) * up[t, n]``, where both are what ``rows.py`` computes, and the
 product is that of ``pointwise/elementwise.py``: the same bits as three kernels, one after the
 other, would give. The panels of both matrices are read side by side; neither gate nor up goes
-through memory, and nothing waits between them.
+through memory, and nothing waits between them. ``gated_...`` are for rows that take turns,
+``gemm_gated_...`` for those of prompts, as ``linear_...`` and ``gemm_...`` are.
 """
 
 from __future__ import annotations
 
 from edgerun.kernels.jit.declare import Body, kernel
+from edgerun.kernels.linear.gemm import VECTORS, block_tiles, row_tiles
 from edgerun.kernels.linear.outputs import block_values, gated_store, row_values
 from edgerun.kernels.linear.rows import BLOCK, ROW
 from edgerun.kernels.linear.tiles import PACKED, zero_point
 from edgerun.kernels.linear.turns import GATE_AND_UP, block_product, in_turns, row_product
 from edgerun.kernels.pointwise.elementwise import gated
 
-UP = "up_codes:u8[panels, tiles, lanes] up_bias?:f32[n] lookup"
+UP = "up_codes:u8[panels, tiles, lanes] up_bias?:f32[n]"
 UP_ROW_SCALES = "up_scales:f32[panels, lanes // 4]"
 UP_BLOCK_SCALES = "up_scales:f32[panels, lanes // 4, blocks]"
 
 
-@kernel("gated_row", f"{ROW} {UP} {UP_ROW_SCALES}")
+@kernel("gated_row", f"{ROW} {UP} lookup {UP_ROW_SCALES}")
 def gated_row(activation: str, bits: int, lanes: int, isa: str) -> Body:
     """``linear_row`` of gate and up; ``accumulate`` is not looked at."""
     values, combine = row_values(zero_point(bits, isa)), gated(activation)
@@ -28,8 +30,25 @@ def gated_row(activation: str, bits: int, lanes: int, isa: str) -> Body:
     return in_turns(product, lambda vectors: gated_store(values, combine, lanes, vectors))
 
 
-@kernel("gated_block", f"{BLOCK} {UP} {UP_BLOCK_SCALES}")
+@kernel("gated_block", f"{BLOCK} {UP} lookup {UP_BLOCK_SCALES}")
 def gated_block(activation: str, bits: int, lanes: int, block: int, isa: str) -> Body:
     """``linear_block`` of gate and up; ``accumulate`` is not looked at."""
     product, combine = block_product(bits, lanes, block, isa, GATE_AND_UP), gated(activation)
     return in_turns(product, lambda vectors: gated_store(block_values, combine, lanes, vectors))
+
+
+@kernel("gemm_gated_row", f"{ROW} {UP} {UP_ROW_SCALES}")
+def gemm_gated_row(activation: str, bits: int, lanes: int, tokens: int, isa: str) -> Body:
+    """``gemm_row`` of gate and up; ``accumulate`` is not looked at."""
+    values, combine = row_values(zero_point(bits, isa)), gated(activation)
+    store_rows = gated_store(values, combine, lanes, VECTORS)
+    return row_tiles(bits, lanes, tokens, isa, GATE_AND_UP, store_rows)
+
+
+@kernel("gemm_gated_block", f"{BLOCK} {UP} {UP_BLOCK_SCALES}")
+def gemm_gated_block(
+    activation: str, bits: int, lanes: int, block: int, tokens: int, isa: str
+) -> Body:
+    """``gemm_block`` of gate and up; ``accumulate`` is not looked at."""
+    store_rows = gated_store(block_values, gated(activation), lanes, VECTORS)
+    return block_tiles(bits, lanes, block, tokens, isa, GATE_AND_UP, store_rows)

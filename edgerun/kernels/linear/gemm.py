@@ -16,6 +16,7 @@ chunks.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from numba import njit
@@ -35,7 +36,7 @@ from edgerun.kernels.linear.tiles import (
     parts,
     zero_point,
 )
-from edgerun.kernels.linear.turns import lookup_rows
+from edgerun.kernels.linear.turns import ALONE, Sides, lookup_rows
 
 VECTORS = 2  # of weight rows in a tile
 MOST_ROWS = 256  # batch rows that share an unpacked piece
@@ -57,20 +58,23 @@ def _clear(address: int, size: int, lanes):  # type: ignore[no-untyped-def]
         store(place, splat(0, "i8", lanes))
 
 
-def unpacking(bits: int, lanes: int, pieces: int) -> Any:
+def unpacking(bits: int, lanes: int, pieces: int, sides: Sides = ALONE) -> Any:
     """The function that unpacks ``steps`` steps, from ``step`` on, of the panels from ``panel`` on.
 
     ``codes`` becomes uint8 ``[steps, VECTORS, lanes]``, and so much further on has the next piece
-    of the codes, if there are ``pieces``; panels beyond the last are read as it.
+    of the codes, if there are ``pieces``; panels beyond the last are read as it. Vectors are
+    consecutive panels, or the same panel of each matrix.
     """
     planes, low = 8 // bits, (1 << bits) - 1
+    matrices, distances = sides.matrices, sides.distances
 
     @njit(inline="always")
     def unpack(a, panel, step, steps, codes):  # type: ignore[no-untyped-def]
-        tiles = a.tiles
+        tiles, between = a.tiles, distances(a)[0]
         for v in range(VECTORS):
-            present = min(panel + v, a.panels - 1)
+            present = min(panel + v // matrices, a.panels - 1)
             source = a.codes + (present * tiles + step // planes) * lanes
+            source += v % matrices * between
             target = codes + v * lanes
             for _tile in range(steps // planes):
                 packed = load(source, "u8", lanes)
@@ -98,14 +102,35 @@ def unpacking(bits: int, lanes: int, pieces: int) -> Any:
     return unpack
 
 
-def driver(lanes: int, bits: int, tokens: int, piece: int, multiply: Any, store_rows: Any) -> Body:
+@dataclass(frozen=True)
+class Tiles:
+    """What fits in the loops around tiles.
+
+    Attributes:
+        lanes: bytes of a vector.
+        bits: of a code.
+        tokens: batch rows of a tile.
+        piece: steps that are unpacked at a time.
+        panels: of each matrix in a tile.
+    """
+
+    lanes: int
+    bits: int
+    tokens: int
+    piece: int
+    panels: int
+
+
+def driver(tiles: Tiles, multiply: Any, store_rows: Any) -> Body:
     """The loops around the tiles.
 
     ``multiply(a, row, count, panel, step, steps, codes, sums)`` adds the products of ``steps``
-    steps, from ``step`` on, to the sums of ``VECTORS`` panels and ``count`` batch rows.
+    steps, from ``step`` on, to the sums of a tile's panels and ``count`` batch rows.
     ``store_rows(a, row, count, panel, 1, last, sums)`` stores them.
     """
-    slab_bytes, slab = SLAB * MOST_ROWS * 4, SLAB * 4 // lanes
+    lanes, bits, tokens = tiles.lanes, tiles.bits, tiles.tokens
+    piece, panels = tiles.piece, tiles.panels
+    slab_bytes, slab = SLAB * MOST_ROWS * 4, SLAB * 4 // lanes * panels // VECTORS
     width = VECTORS * lanes
     steps_a_tile = 8 // bits
 
@@ -119,24 +144,23 @@ def driver(lanes: int, bits: int, tokens: int, piece: int, multiply: Any, store_
             size = (count + tokens - 1) // tokens * tokens * width
             for start in range(first, end, slab):
                 last = min(start + slab, end)
-                _clear(sums, (last - start + VECTORS - 1) // VECTORS * size, lanes)
+                _clear(sums, (last - start + panels - 1) // panels * size, lanes)
                 for step in range(0, all_steps, piece):
                     steps = min(piece, all_steps - step)
-                    for panel in range(start, last, VECTORS):
-                        place = sums + (panel - start) // VECTORS * size
+                    for panel in range(start, last, panels):
+                        place = sums + (panel - start) // panels * size
                         multiply(a, row, count, panel, step, steps, codes, place)
-                for panel in range(start, last, VECTORS):
-                    place = sums + (panel - start) // VECTORS * size
+                for panel in range(start, last, panels):
+                    place = sums + (panel - start) // panels * size
                     store_rows(a, row, count, panel, 1, last - 1 - panel, place)
 
     return body
 
 
-@kernel("gemm_row", ROW)
-def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
-    """One scale a weight row and one an activation row, as ``linear_row``."""
-    pieces, width = parts(bits, isa), VECTORS * lanes
-    unpack = unpacking(bits, lanes, pieces)
+def row_tiles(bits: int, lanes: int, tokens: int, isa: str, sides: Sides, store_rows: Any) -> Body:
+    """A kernel of int32 sums over the whole of K."""
+    pieces, width, matrices = parts(bits, isa), VECTORS * lanes, sides.matrices
+    unpack = unpacking(bits, lanes, pieces, sides)
 
     @njit(inline="always")
     def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
@@ -149,7 +173,7 @@ def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
                 lanes,
                 1,
                 VECTORS - 1,
-                0,
+                lanes,
                 width,
                 x + t * stride,
                 stride,
@@ -165,22 +189,25 @@ def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
                 UNPACKED,
                 lanes,
                 isa,
-                1,
+                matrices,
             )
 
-    store_rows = linear_store(row_values(zero_point(bits, isa)), lanes, VECTORS)
-    return driver(lanes, bits, tokens, steps_a_piece(lanes, pieces), multiply, store_rows)
+    piece = steps_a_piece(lanes, pieces)
+    tiles = Tiles(lanes, bits, tokens, piece, VECTORS // matrices)
+    return driver(tiles, multiply, store_rows)
 
 
-@kernel("gemm_block", BLOCK)
-def gemm_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body:
-    """One scale per block of K for weights and activations alike, as ``linear_block``."""
-    pieces, width = parts(bits, isa), VECTORS * lanes
-    unpack = unpacking(bits, lanes, pieces)
+def block_tiles(
+    bits: int, lanes: int, block: int, tokens: int, isa: str, sides: Sides, store_rows: Any
+) -> Body:
+    """A kernel of float32 sums of scaled blocks."""
+    pieces, width, matrices = parts(bits, isa), VECTORS * lanes, sides.matrices
+    unpack, distances = unpacking(bits, lanes, pieces, sides), sides.distances
 
     @njit(inline="always")
     def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
         stride, blocks, first = a.x_stride, a.blocks, step * K_STEP // block
+        scales_between = distances(a)[1]
         unpack(a, panel, step, steps, codes)
         x = a.x + row * stride + step * K_STEP
         for t in range(0, count, tokens):
@@ -190,14 +217,14 @@ def gemm_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body
                 lanes,
                 1,
                 VECTORS - 1,
-                0,
+                lanes,
                 width,
                 x + t * stride,
                 stride,
                 count - 1 - t,
                 a.scales + (panel * blocks + first) * lanes,
                 a.panels - 1 - panel,
-                0,
+                scales_between,
                 a.x_scale + at,
                 a.x_sum + at,
                 blocks,
@@ -212,9 +239,24 @@ def gemm_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body
                 UNPACKED,
                 lanes,
                 isa,
-                1,
+                matrices,
                 block,
             )
 
+    piece = steps_a_piece(lanes, pieces, block)
+    tiles = Tiles(lanes, bits, tokens, piece, VECTORS // matrices)
+    return driver(tiles, multiply, store_rows)
+
+
+@kernel("gemm_row", ROW)
+def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
+    """One scale a weight row and one an activation row, as ``linear_row``."""
+    store_rows = linear_store(row_values(zero_point(bits, isa)), lanes, VECTORS)
+    return row_tiles(bits, lanes, tokens, isa, ALONE, store_rows)
+
+
+@kernel("gemm_block", BLOCK)
+def gemm_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body:
+    """One scale per block of K for weights and activations alike, as ``linear_block``."""
     store_rows = linear_store(block_values, lanes, VECTORS)
-    return driver(lanes, bits, tokens, steps_a_piece(lanes, pieces, block), multiply, store_rows)
+    return block_tiles(bits, lanes, block, tokens, isa, ALONE, store_rows)

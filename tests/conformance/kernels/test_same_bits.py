@@ -124,6 +124,11 @@ def test_gate_and_up_side_by_side_have_the_bits_of_three_kernels(
     params = {"isa": isa, "activation": "silu"}
     found = product("gated_block", weights[0], x[:rows], lanes, params, more)
     np.testing.assert_array_equal(found, expected)
+    if rows % 4 == 0:
+        many = product(
+            "gemm_gated_block", weights[0], x[:rows], lanes, params | {"tokens": 4}, more
+        )
+        np.testing.assert_array_equal(many, expected)
 
 
 @pytest.mark.parametrize("form", FORMS[:4], ids=str)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from edgerun.backends.cpu.binder import ONE, Binder
+from edgerun.backends.cpu.binder import ANY_LOGITS, LOGIT_ROWS, ONE, Binder
 from edgerun.backends.cpu.emit.emitter import Emitter, element_cost
+from edgerun.backends.cpu.emit.gemm import by_gemm, emit_gemm, gemm_tokens
 from edgerun.backends.cpu.emit.linear import (
     GATED,
     emit_rounding,
@@ -68,32 +69,35 @@ def _emit_with_projections(binder: Binder, node: Node) -> None:
     panels, counted_by = panels_of(gate), binder.counted_by[source]
     out = binder.new(node.outputs[0], gate.shape[0], counted_by)
     step = panels_a_chunk(panels, gate.codes.nbytes + up.codes.nbytes, binder.threads)
+    kernel, params = GATED[name], params | {"activation": node.attrs["activation"]}
+    arguments = {
+        "rows": binder.count(counted_by),
+        "bias": gate_bias,
+        "up_bias": up_bias,
+        "out": out,
+        "out_stride": out.stride,
+        "n": gate.shape[0],
+        "panels": panels,
+        "tiles": tiles_of(gate),
+        "accumulate": 0,
+        "codes": gate.codes,
+        "scales": gate.scales,
+        "up_codes": up.codes,
+        "up_scales": up.scales,
+        **extra,
+    }
+    many = by_gemm(binder)
     binder.emit(
-        GATED[name],
-        params | {"activation": node.attrs["activation"]},
-        {
-            "rows": binder.count(counted_by),
-            "bias": gate_bias,
-            "up_bias": up_bias,
-            "out": out,
-            "out_stride": out.stride,
-            "n": gate.shape[0],
-            "panels": panels,
-            "tiles": tiles_of(gate),
-            "step": step,
-            "accumulate": 0,
-            "lookup": 0,
-            "codes": gate.codes,
-            "scales": gate.scales,
-            "up_codes": up.codes,
-            "up_scales": up.scales,
-            **extra,
-        },
-        chunks=(ONE, panels, step),
+        kernel,
+        params,
+        arguments | {"step": step, "lookup": gemm_tokens(binder.isa) if many else 0},
+        chunks=(ANY_LOGITS if counted_by == LOGIT_ROWS else ONE, panels, step),
         reads=reads,
         writes={out.key},
         label=node.name,
     )
+    if many:
+        emit_gemm(binder, projections[0], (kernel, params, arguments, reads), out, step)
 
 
 EMITTER = Emitter(emit_gate, cost=element_cost(GATE))

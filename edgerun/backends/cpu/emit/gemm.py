@@ -13,7 +13,13 @@ from edgerun.kernels.lang.isa import Isa
 
 # What the kernel that does blocks of rows is called, behind ``Isa.prompts``, by the one that does
 # single rows.
-IN_BLOCKS: Mapping[str, str] = {"linear_row": "row", "linear_block": "block"}
+IN_BLOCKS: Mapping[str, str] = {
+    "linear_row": "row",
+    "linear_block": "block",
+    "gated_row": "gated_row",
+    "gated_block": "gated_block",
+}
+GATED_IN_BLOCKS = ("gemm",)  # of ``Isa.prompts``, those with kernels of a gate and an up projection
 # From how many rows a batch goes to AMX: those of a tile register, which costs the same however few
 # of them there are, and which 16 rows fill without its being configured anew. Measured on two cores
 # of a Xeon with AMX (November 2026), milliseconds of 4, 8 and 12 rows by the linear kernels, as

@@ -6,6 +6,7 @@ from typing import Any
 
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels.layouts.stream import to_stream
+from edgerun.kernels.linear.gemm import MOST_ROWS
 from edgerun.ops.registry import OPS
 from tests.conformance.kernels.cases.linear import (
     BLOCK_FORMS,
@@ -29,8 +30,11 @@ from tests.conformance.kernels.harness import (
 )
 
 BOUND = 4e-6
+TOKENS = 4
 # Outputs, inputs, batch rows, and whether there are biases.
 SHAPES = [(9, 320, 3, True), (70, 704, 1, False), (150, 352, 13, True)]
+# Several slabs and pieces of K, more rows than share a piece, and rows that fill no tile.
+MANY = [*SHAPES, (131, 4480, 19, True), (2, 96, MOST_ROWS + 5, False)]
 
 
 def call_of(
@@ -38,7 +42,8 @@ def call_of(
 ) -> Call:
     """A call, whose check goes by the definitions of three ops."""
     gate, up = (to_stream(each, params["lanes"], row_scale=form == "int8_row") for each in weights)
-    rows, n = len(x), gate.shape[0]
+    rows, n, tokens = len(x), gate.shape[0], params.get("tokens", 1)
+    taken = min(rows, (rows + tokens // 2) // tokens * tokens)
     biased = params.pop("biased")
     biases = [random((n,), seed) if biased else None for seed in (5, 6)]
     made = [
@@ -49,11 +54,13 @@ def call_of(
     out = untouched((rows, n + 3))
 
     def check() -> None:
-        assert_near(out[:, :n], expected, BOUND)
+        assert_near(out[:taken, :n], expected[:taken], BOUND)
+        assert (out[taken:] == UNTOUCHED).all()
         assert (out[:, n:] == UNTOUCHED).all()
 
     fields = stream_fields(gate, STEP) | rounded
-    fields |= {"up_codes": up.codes, "up_scales": up.scales, "accumulate": 0, "lookup": 0}
+    fields |= {"up_codes": up.codes, "up_scales": up.scales, "accumulate": 0}
+    fields |= {} if "tokens" in params else {"lookup": 0}
     fields |= {"out": out, "out_stride": n + 3, "n": n}
     fields |= {"bias": 0 if biases[0] is None else biases[0]}
     fields |= {"up_bias": 0 if biases[1] is None else biases[1]}
@@ -74,24 +81,50 @@ def _from_second(weight: PackedWeight) -> tuple[int, Any, Any]:
     return weight.block, weight.codes[1:], weight.scales[1:]
 
 
-@cases_of("gated_row", variant=variants(ROW_FORMS), shape=SHAPES)
-def gated_row(variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]) -> Call:
+def row_call(
+    variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool], **more: int
+) -> Call:
     isa, lanes, form = variant
     weights = pair(form, shape, row_scale=True)
     x = random((shape[2], weights[0].shape[1]))
     rounded = rounded_row(x, to_stream(weights[0], lanes, row_scale=True).padded_k)
-    params = {"activation": "silu", "lanes": lanes, "isa": isa, "biased": shape[3]}
+    params = {"activation": "silu", "lanes": lanes, "isa": isa, "biased": shape[3], **more}
     return call_of(weights, x, rounded, params, "int8_row")
 
 
-@cases_of("gated_block", variant=variants(BLOCK_FORMS), shape=SHAPES)
-def gated_block(
-    variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
+def block_call(
+    variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool], **more: int
 ) -> Call:
     isa, lanes, form = variant
     weights = pair(form, shape, row_scale=False)
     block = weights[0].block
     x = random((shape[2], weights[0].shape[1]))
     rounded = rounded_block(x, to_stream(weights[0], lanes, row_scale=False).padded_k, block)
-    params = {"activation": "silu", "lanes": lanes, "block": block, "isa": isa}
+    params = {"activation": "silu", "lanes": lanes, "block": block, "isa": isa, **more}
     return call_of(weights, x, rounded, params | {"biased": shape[3]}, "int8_block")
+
+
+@cases_of("gated_row", variant=variants(ROW_FORMS), shape=SHAPES)
+def gated_row(variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]) -> Call:
+    return row_call(variant, shape)
+
+
+@cases_of("gated_block", variant=variants(BLOCK_FORMS), shape=SHAPES)
+def gated_block(
+    variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
+) -> Call:
+    return block_call(variant, shape)
+
+
+@cases_of("gemm_gated_row", variant=variants(ROW_FORMS[-2:]), shape=MANY)
+def gemm_gated_row(
+    variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
+) -> Call:
+    return row_call(variant, shape, tokens=TOKENS)
+
+
+@cases_of("gemm_gated_block", variant=variants(BLOCK_FORMS[-2:]), shape=MANY)
+def gemm_gated_block(
+    variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
+) -> Call:
+    return block_call(variant, shape, tokens=TOKENS)
