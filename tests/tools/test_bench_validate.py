@@ -27,7 +27,7 @@ def test_what_is_simulated_follows_costs_and_what_is_there() -> None:
     costs = np.zeros((3, 2, 3))
     costs[:, 1] = 4e-3, 1e-3, 1.0
     costs[2] *= 2  # the last call
-    measured = Measured([0.0] * 3, 0, 0, Costs(costs), frozenset({(0, 0), (0, 1)}), 2)
+    measured = Measured([0.0] * 3, 0, 0, Costs(costs, np.zeros(3)), frozenset({(0, 0), (0, 1)}), 2)
     simulation, seconds = simulate(measured, calls, 3)
     assert seconds == pytest.approx([4e-3, 4e-3, 8e-3])
     assert (simulation.there, simulation.outcome.experts) == (6, 9)

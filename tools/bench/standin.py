@@ -1,7 +1,7 @@
 """A layer of experts shared with the stand-in for a GPU: what was planned and what it took.
 
     python -m tools.bench.standin [--rows 1 4 16] [--calls 60] [--experts 24 --top-k 8]
-        [--hidden 2048 --width 1024] [--device memory=48M,link=2G,latency=20us]
+        [--hidden 2048 --width 1024] [--device memory=48M,link=2G,latency=20us] [--whole]
 
 The stand-in is another process on one core, the processor's share runs on one thread, so two cores
 must be free. Weights are random int4, routes those of a made-up trace (Zipf 0.6, reuse 0.3). In
@@ -27,13 +27,14 @@ from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph, Node, ValueShape
 from edgerun.offload.places import F32
 from edgerun.offload.sharing.backend import SharingBackend
+from edgerun.offload.sharing.executable import SharedLayer
 from edgerun.offload.sharing.tally import Tally
 from edgerun.offload.standin import StandinBackend
 from edgerun.state import Batch, SequenceStore, same_attention
 from tools.bench.synthetic_trace import Synthetic
 
 STATE = same_attention(1, 1, 16, "fp32")
-COLUMNS = ["rows", "there", "uploaded", "CPU", "makespan", "planned", "bound"]
+COLUMNS = ["rows", "there", "uploaded", "CPU", "cut", "makespan", "planned", "bound"]
 COLUMNS += ["makespan / planned", "before the bound", "whole call", "CPU alone"]
 
 
@@ -60,6 +61,7 @@ def main() -> None:
     for name, value in (("experts", 24), ("top-k", 8), ("hidden", 2048), ("width", 1024)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--device", default="memory=48M,link=2G,latency=20us")
+    parser.add_argument("--whole", action="store_true", help="cut no expert")
     options = parser.parse_args()
     graph = layer(options)
     sys.stdout.write(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n")
@@ -67,7 +69,7 @@ def main() -> None:
         shared = StandinBackend()
         shared.configure({"threads": 1})
         shared.use_device(options.device)
-        calls = measure(graph, rows, inputs(rows, options), shared)
+        calls = measure(graph, rows, inputs(rows, options), shared, whole=options.whole)
         sys.stdout.write(f"| {' | '.join(cells(rows, calls[len(calls) // 2 :]))} |\n")
         sys.stdout.flush()
 
@@ -86,12 +88,23 @@ def layer(options: argparse.Namespace) -> Graph:
 
 
 def measure(
-    graph: Graph, rows: int, pairs: list[tuple[F32, F32]], shared: SharingBackend, threads: int = 1
+    graph: Graph,
+    rows: int,
+    pairs: list[tuple[F32, F32]],
+    shared: SharingBackend,
+    threads: int = 1,
+    *,
+    whole: bool = False,
 ) -> list[Call]:
-    """Calls of a device that shares the layer and of the processor alone, in turns."""
+    """Calls of a device that shares the layer and of the processor alone, in turns.
+
+    With ``whole`` they cut no expert.
+    """
     alone = make_backend("cpu", given={"threads": threads})
     backends: list[Backend] = [shared, alone]
     programs = [each.compile(graph, Shape.of(rows), CompileOptions(STATE)) for each in backends]
+    if whole and isinstance(programs[0], SharedLayer):
+        programs[0]._cutter = None
     store, calls = SequenceStore(STATE, 1), []
     for x, routes in pairs:
         (tally,) = shared._tallies
@@ -137,6 +150,7 @@ def cells(rows: int, calls: list[Call]) -> list[str]:
     tallies = [call.tally for call in calls]
     counts = [sum(getattr(t, name) for t in tallies) for name in ("cached", "uploaded", "here")]
     shares = [f"{count / sum(counts):.0%}" for count in counts]
+    shares.append(f"{sum(t.cut for t in tallies) / len(tallies):.0%}")
     times = [
         1e3 * statistics.median(getattr(t, name) for t in tallies)
         for name in ("seconds", "planned_s", "bound_s")

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +29,13 @@ from edgerun.offload.places import Places
 from edgerun.offload.policies.base import Entry
 from edgerun.offload.policies.registry import policies
 from edgerun.offload.schedule import Scheduler
+from edgerun.offload.sharing.cuts import with_cut
+from edgerun.offload.sharing.executable import SharedLayer
 from edgerun.offload.sharing.session import POLICY
 from edgerun.offload.standin import StandinBackend
 from edgerun.state import SequenceStore
 from tools.bench.offload.machine import CPU, DEVICE, UPLOAD, Division
 from tools.bench.offload.profile import F64
-from tools.bench.offload.rules import whole
 from tools.bench.offload.simulate import Batch, Simulation
 from tools.bench.standin import STATE, inputs, layer, timed
 
@@ -48,10 +50,14 @@ class Costs:
 
     Attributes:
         by_rows: float64 ``[calls, rows + 1, 3]``.
+        exchange_s: what a cut costs, ``[calls]``.
+        parts: that experts can be cut into.
         call: that is simulated.
     """
 
     by_rows: F64
+    exchange_s: F64
+    parts: int = 1
     call: int = 0
 
     def costs(self, rows: NDArray[np.int64], is_cached: NDArray[np.bool_]) -> F64:
@@ -60,6 +66,11 @@ class Costs:
         costs[is_cached, UPLOAD] = 0
         return costs
 
+    @property
+    def now_s(self) -> float:
+        """What a cut costs in the call."""
+        return float(self.exchange_s[self.call])
+
     def between_s(self, tokens: int) -> float:
         """Layers follow one another at once."""
         return 0.0
@@ -67,26 +78,36 @@ class Costs:
 
 @dataclass
 class Shared(Simulation):
-    """A simulation of what the executor does: whole experts, and one uploaded while it is idle.
+    """A simulation of what the executor does: one expert cut at most, one uploaded while it idles.
 
     Attributes:
-        scheduler: of whole experts.
+        seen: costs.
         there: experts that the device computed, counted by layer.
         is_here: of the layer under way, whether the processor computes each.
+        exchange_s: of the layer under way.
     """
 
-    scheduler: Scheduler = field(default_factory=lambda: Scheduler(1024))
+    seen: Costs = field(default_factory=lambda: Costs(np.zeros((0, 0, 3)), np.zeros(0)))
     there: int = 0
     is_here: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    exchange_s: float = 0.0
 
     def divide(self, costs: F64) -> Division:
         """As ``SharedLayer`` does."""
-        schedule = self.scheduler(
-            *costs.T, self.slots - int(np.count_nonzero(costs[:, UPLOAD] == 0))
-        )
+        room = self.slots - int(np.count_nonzero(costs[:, UPLOAD] == 0))
+        columns, most, parts = list(costs.T), self.seen.parts, 1
+        schedule, exchange_s = _scheduler(1)(*columns, room), self.seen.now_s
+        if most > 1:
+            finer = _scheduler(most)(*columns, room)
+            schedule, parts = with_cut(columns, schedule, finer, most, exchange_s)
+        self.exchange_s = exchange_s if parts > 1 else 0.0
         self.is_here = schedule.shares == 0
         self.there += len(schedule.order)
-        return whole(np.flatnonzero(self.is_here), schedule.order)
+        shares = schedule.shares / parts
+        return Division(
+            [(int(e), 1 - shares[e]) for e in np.flatnonzero(shares < 1)],
+            [(int(e), float(shares[e])) for e in schedule.order],
+        )
 
     def improve(self, places: Places) -> None:
         """Uploads what the processor computed and is worth more than what is there."""
@@ -95,6 +116,11 @@ class Shared(Simulation):
             taken = places.select(here)
             expert = int(places.experts[taken[np.argmax(places.weights[taken])]])
             self.caches[0].exchange((0, expert))
+
+
+@cache
+def _scheduler(parts: int) -> Scheduler:
+    return Scheduler(1024, parts)
 
 
 @dataclass
@@ -156,7 +182,10 @@ def measure(
     backend.configure({"threads": 1})
     backend.use_device(device)
     program = backend.compile(layer(options), Shape.of(rows), CompileOptions(STATE))
-    store, half, known = SequenceStore(STATE, 1), len(calls) // 2, []
+    assert isinstance(program, SharedLayer)
+    store, half = SequenceStore(STATE, 1), len(calls) // 2
+    known: list[F64] = []
+    exchange_s: list[float] = []
     session, estimates, (tally,) = backend._session, backend._estimates, backend._tallies
     assert session is not None and estimates is not None
     seconds, before = [], (0, 0, 0)
@@ -165,6 +194,7 @@ def measure(
         while session.is_uploading():
             time.sleep(1e-4)
         counts = np.arange(rows + 1)
+        exchange_s.append(estimates.exchange_s)
         known.append(np.stack(estimates.costs(counts, counts < 0), axis=1))
         if number == half:
             resident = session.cache.resident
@@ -175,7 +205,7 @@ def measure(
     cached, uploaded, here = np.subtract((tally.cached, tally.uploaded, tally.here), before)
     slots = session.device.sizes.slots
     backend.close()
-    costs = Costs(np.array(known[half:]))
+    costs = Costs(np.array(known[half:]), np.array(exchange_s[half:]), program._parts)
     there = int(cached + uploaded)
     return Measured(seconds[half:], there, there + int(here), costs, resident, slots)
 
@@ -184,7 +214,8 @@ def simulate(
     measured: Measured, calls: list[tuple[F64, F64]], top_k: int
 ) -> tuple[Shared, list[float]]:
     """The second half of the calls, from what was known after the first, and seconds of each."""
-    simulation = Shared(measured.costs, "edgerun", measured.slots)  # type: ignore[arg-type]
+    costs = measured.costs
+    simulation = Shared(costs, "edgerun", measured.slots, seen=costs)  # type: ignore[arg-type]
     cache = simulation.caches[0] = ExpertCache(measured.slots, policies()[POLICY]())
     half = len(calls) - len(measured.seconds)
     placed = [Places.of(routes, top_k) for _, routes in calls]
@@ -197,7 +228,7 @@ def simulate(
         measured.costs.call = call
         before = simulation.outcome.seconds
         simulation.layer(Batch(step_of(places), places.counts), (), len(places.of_row))
-        seconds.append(simulation.outcome.seconds - before)
+        seconds.append(simulation.outcome.seconds - before + simulation.exchange_s)
         simulation.improve(places)
     return simulation, seconds
 
