@@ -307,9 +307,9 @@ class Backend(ABC):
 
         Args:
             given: options of ``edgerun.load`` that concern back-ends: ``threads`` to work with,
-                ``pack``, how ternary weights lie in memory, ``experts``, the ``ExpertMemory``,
-                ``gpu_memory``, bytes of a GPU for experts, and the profile of another ``machine``,
-                whose costs are to be estimated.
+                ``kv_cache``, how keys and values are stored, ``pack``, how ternary weights lie in
+                memory, ``experts``, the ``ExpertMemory``, ``gpu_memory``, bytes of a GPU for
+                experts, and the profile of another ``machine``, whose costs are to be estimated.
         """
         del given
 

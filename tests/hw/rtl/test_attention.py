@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -208,7 +209,8 @@ def test_mistakes_in_the_unit_are_seen(name: str, tmp_path: Path) -> None:
         copies.append(tmp_path / file.name)
         copies[-1].write_text(text, "utf-8")
     bench = AttentionBench(QUERIES, tmp_path, rtl=copies)
-    with pytest.raises(AssertionError):
+    # The bench ends with a status of its own when an assertion of the RTL fails.
+    with pytest.raises((AssertionError, subprocess.CalledProcessError)):
         bench.run(sample())
         test_long_contexts_are_exact(bench, "rising")
         test_every_result_may_wait_and_every_stream_starve(bench)
