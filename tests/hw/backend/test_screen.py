@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions, Shape, make_backend
+from edgerun.env import settings
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.llm.llm import load
@@ -20,6 +21,7 @@ from edgerun.plan.states import states_of
 from edgerun.state import Batch, SequenceStore, same_attention
 from edgerun_hw.backend import FpgaBackend
 from edgerun_hw.backend.matrix import integers_of
+from edgerun_hw.backend.native import placement
 from edgerun_hw.backend.screen import Screen, leading, make_screen, values_of
 from edgerun_hw.devices.native.port import NativePort
 from edgerun_hw.overlay.driver import Tlmm
@@ -237,3 +239,17 @@ def test_greedy_tokens_are_the_cpus_with_or_without_a_screen(
         assert llm.generate("Once upon a time", **options).ids == expected
         (report,) = llm.reports()
     assert any("excluded the others" in note for note in report.notes) == (penalty == 1.0)
+
+
+def test_validation_compares_all_logits(on_device: FpgaBackend, monkeypatch) -> None:
+    monkeypatch.setattr(placement, "settings", lambda: replace(settings(), validate=True))
+    graph, node, weight = default_head()
+    name = node.inputs[0]
+    head = replace(graph, inputs=[name]).with_nodes([node])
+    executable = on_device.compile(head, Shape.of(1), CompileOptions(SPEC))
+    batch = replace(Batch.of([1], 0, 0), largest_only=True)
+    x = normal(np.random.default_rng(0), 1, weight.shape[1])
+    logits = executable(batch, SequenceStore(SPEC, 64), {name: x})["logits"]
+    assert np.isfinite(logits).all()
+    executable.close()
+    on_device.close()
