@@ -119,16 +119,14 @@ def leading(screen: Screen, screened: F32, x: F64, y: F64, logits: F32) -> NDArr
 
     Returns:
         bool ``[N]``: the row with the largest product, and in turn all whose bound is not below the
-        largest exact logit so far. All of them, if something is not a finite number.
+        largest exact logit so far: what is no number is below none.
     """
     bounds = screened + screen.errors * np.sqrt(x @ x) + screen.norms * np.sqrt((x - y) @ (x - y))
-    if not np.isfinite(bounds).all():
-        return np.ones(len(bounds), bool)
     chosen = np.zeros(len(bounds), bool)
     first = int(screened.argmax())
     chosen[first], best = True, logits[first]
-    for n in np.flatnonzero(bounds >= best):
-        if bounds[n] >= best:
+    for n in np.flatnonzero(~(bounds < best)):
+        if not bounds[n] < best:
             chosen[n] = True
             best = max(best, logits[n])
     return chosen

@@ -91,6 +91,8 @@ def test_no_logit_is_above_its_bound(levels):
     products = np.einsum("nn->n", screened_products(screen, screened_x))
     bounds = products + screen.errors * np.linalg.norm(exact_x, axis=1)
     assert (own > products + 0.9 * (bounds - products)).mean() > 0.9
+    bounds += screen.norms * np.linalg.norm(exact_x - screened_x, axis=1)
+    assert (own <= bounds).all()
 
 
 def test_equal_logits_are_all_found():

@@ -89,9 +89,7 @@ def _rescore(args: Any, row: int) -> Any:
     norms = carray(_pointer(args[NORMS]), n_rows, np.float32)
     norm, distance = _distances(args, codes, x_scales, row)
     largest = 0
-    is_finite = np.isfinite(norm) and np.isfinite(distance)
     for n in range(n_rows):
-        is_finite &= np.isfinite(screened[n])
         if screened[n] > screened[largest]:
             largest = n
     out[largest] = best = _logit(args, codes, x_scales, largest)
@@ -100,7 +98,7 @@ def _rescore(args: Any, row: int) -> Any:
         if n == largest:
             continue
         bound = screened[n] + errors[n] * norm + norms[n] * distance
-        if is_finite and bound < best:
+        if bound < best:  # what is no number is below none
             out[n] = -np.inf
             continue
         out[n] = _logit(args, codes, x_scales, n)
