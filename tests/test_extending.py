@@ -57,6 +57,7 @@ def test_the_toys_are_nothing_but_one_file_each() -> None:
         "engine/sampling/top_n_sigma.py",
         "export/architectures/toylm.py",
         "export/quantize/absmax.py",
+        "export/transforms/flip.py",
         "formats/int4s.py",
         "graph/passes/decay.py",
         "graph/passes/double.py",
@@ -72,6 +73,11 @@ def test_the_toys_are_nothing_but_one_file_each() -> None:
 def test_an_architecture(used: dict[str, Any]) -> None:
     assert used["architecture"]["name"] == "toylm"
     assert used["architecture"]["error"] < 1e-4
+
+
+def test_a_transform_of_weights(used: dict[str, Any]) -> None:
+    assert list(used["transform"]["transforms"]) == ["flip"]
+    assert used["transform"]["error"] < 1e-5
 
 
 def test_a_weight_format_and_a_quantisation_method(used: dict[str, Any]) -> None:

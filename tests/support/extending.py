@@ -97,6 +97,18 @@ def weights(checkpoint: Path, folder: Path) -> dict[str, Any]:
     }
 
 
+def transform(checkpoint: Path, folder: Path) -> dict[str, Any]:
+    """Exports with the toy's transform; values are turned round, logits are what they were."""
+    options = ExportOptions(weights="fp32", transforms=("flip",))
+    recipe = export(checkpoint, folder / "flipped", options).manifest["recipe"]
+    values = {}
+    for name in ("float", "flipped"):
+        with edgerun.load(folder / name, kv_cache="fp32") as llm:
+            values[name] = logits(llm, PROMPT)
+    error = np.abs(values["flipped"] - values["float"]).max() / np.ptp(values["float"])
+    return {"transforms": recipe["transforms"], "error": float(error)}
+
+
 def backend(folder: Path) -> dict[str, Any]:
     """Runs the toy's back-end together with the CPU's."""
     found: dict[str, Any] = {"names": backend_names()}
@@ -358,6 +370,7 @@ def use(checkpoint: Path, folder: Path) -> dict[str, Any]:
     return {
         "architecture": architecture(checkpoint, folder),
         "weights": weights(checkpoint, folder),
+        "transform": transform(checkpoint, folder),
         "backend": backend(folder),
         "sampler": sampler(folder),
         "codec": codec(folder),

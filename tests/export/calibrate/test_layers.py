@@ -241,6 +241,28 @@ def test_an_export_is_fitted_to_a_text_and_says_so(golden, tmp_path):
     assert np.abs(ours - rounded).max() < np.abs(rounded).max()
 
 
+def test_an_export_that_was_stopped_goes_on_and_leaves_nothing(golden, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("Once upon a time there was a house. " * 400, encoding="utf-8")
+    options = ExportOptions(calibration=CalibrationOptions((text,), 4, 16))
+
+    def stop(step, fraction):
+        if step == "calibrate" and fraction:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(golden("llama").folder, tmp_path / "stopped", options, stop)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "text.txt", ".stopped.edgerun-calibration"
+    }  # fmt: skip
+    manifests = [
+        export(golden("llama").folder, tmp_path / name, options).manifest
+        for name in ("stopped", "whole")
+    ]
+    assert manifests[0] == manifests[1]
+    assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "stopped", "whole"}
+
+
 def test_too_little_text_is_used_and_mentioned(golden, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("Once upon a time there was a house. " * 30, encoding="utf-8")
