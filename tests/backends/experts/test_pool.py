@@ -142,6 +142,28 @@ def test_what_is_awaited_leaves_last_and_what_came_in_vain_first() -> None:
     assert world.pool.prefetch.guesses == Guesses(needed=1, foreseen=0, wished=1, wasted=1)
 
 
+class FailsOnce(ScanResistant):
+    """A policy with a defect that shows when an expert leaves for the first time."""
+
+    has_failed = False
+
+    def leave(self, entry: Entry) -> None:
+        if not self.has_failed:
+            self.has_failed = True
+            raise ZeroDivisionError("of all things")
+        super().leave(entry)
+
+
+def test_after_a_policy_has_failed_every_slot_can_be_had() -> None:
+    world = Alone(2, FailsOnce())
+    world.step(Step(0, (0, 1), (1.0, 1.0)))
+    with pytest.raises(ZeroDivisionError):
+        world.step(Step(0, (1, 2), (1.0, 1.0)))
+    for experts in ((3, 4), (0, 5)):
+        world.step(Step(0, experts, (1.0, 1.0)))
+        assert world.pool.resident.keys() == {(0, expert) for expert in experts}
+
+
 class EvictsWhateverWasPosted(Pool):
     """Does not ask whether the program has posted since."""
 

@@ -259,6 +259,7 @@ class Pool:
             self._policy.use(post.layer, post.experts, post.scores)
         except Exception:
             self._unused.update(entries)  # the policy may not know them
+            self._note(entry for entry in entries if entry in self._resident)
             raise
         self._unused.difference_update(entries)
         self._note(entries)
