@@ -27,11 +27,12 @@ from edgerun_hw.overlay.register_map import MAX_MAGNITUDE
 
 F32: TypeAlias = NDArray[np.float32]
 F64: TypeAlias = NDArray[np.float64]
-CHUNK_ROWS = 4096
+CHUNK_WEIGHTS = 1 << 18  # a few arrays of them stay in a processor's cache
 # Of a row's largest weight, what the largest code stands for; the best of them is taken.
 CLIPS = (1.0, 0.9, 0.8, 0.7)
 # A logit is a float32 sum of a product a block: in units of its last place, relative to the norms'
-# product, far below this. It also covers the float32 arithmetic of the screen's own products.
+# product, far below this. It also covers the float32 arithmetic of the screen's own products, and
+# that of its errors.
 SLACK = 2.0**-16
 
 
@@ -62,11 +63,12 @@ def make_screen(weight: PackedWeight, levels: int = MAX_MAGNITUDE) -> Screen:
     n, k = weight.shape
     codes, scales = np.empty((n, k), np.uint8), np.empty((n, 1), np.float32)
     errors, norms = np.empty(n), np.empty(n)
-    for first in range(0, n, CHUNK_ROWS):
-        rows = slice(first, min(n, first + CHUNK_ROWS))
-        exact = values_of(weight, rows.start, rows.stop).astype(np.float64)
+    step = max(1, CHUNK_WEIGHTS // k)
+    for first in range(0, n, step):
+        rows = slice(first, min(n, first + step))
+        exact = values_of(weight, rows.start, rows.stop)
         rounded, scale = _rounded(exact, levels)
-        screened = rounded * scale.astype(np.float64)
+        screened = rounded * scale
         codes[rows] = (rounded + 128).astype(np.uint8)
         scales[rows] = scale
         errors[rows] = _norms(exact - screened) + SLACK * _norms(exact)
@@ -80,23 +82,24 @@ def _rounded_up(values: F64) -> F32:
     return above
 
 
-def _norms(rows: F64) -> F64:
-    norms: F64 = np.sqrt(np.einsum("nk,nk->n", rows, rows))
+def _norms(rows: F32) -> F64:
+    norms: F64 = np.sqrt(np.einsum("nk,nk->n", rows, rows, dtype=np.float64))
     return norms
 
 
-def _rounded(exact: F64, levels: int) -> tuple[F64, F32]:
+def _rounded(exact: F32, levels: int) -> tuple[F32, F32]:
     """Codes ``[rows, K]`` and scales ``[rows, 1]``: of ``CLIPS`` what is nearest in each row."""
-    largest = np.maximum(np.abs(exact).max(axis=1, keepdims=True), 1e-30)
-    best, nearest = np.zeros_like(exact), np.full((len(exact), 1), np.inf)
-    scales = np.zeros((len(exact), 1), np.float32)
+    largest = np.maximum(np.abs(exact).max(axis=1, keepdims=True), np.float32(1e-30))
+    best, scales = np.zeros_like(exact), np.zeros_like(largest)
+    nearest = np.full(len(exact), np.inf)
     for clip in CLIPS:
-        scale = (largest * clip / levels).astype(np.float32)
+        scale = largest * np.float32(clip / levels)
         codes = np.clip(np.rint(exact / scale), -levels, levels)
-        error = np.square(exact - codes * scale).sum(axis=1, keepdims=True)
-        better = error < nearest
-        best, scales = np.where(better, codes, best), np.where(better, scale, scales)
-        nearest = np.minimum(nearest, error)
+        error = exact - codes * scale
+        distance = np.einsum("nk,nk->n", error, error)
+        better = distance < nearest
+        best[better], scales[better] = codes[better], scale[better]
+        nearest[better] = distance[better]
     return best, scales
 
 
