@@ -195,7 +195,7 @@ class WeightStore:
         exact = recipe.weights == "ternary" and self._source.is_ternary(name)
         fitted = self._fitted(name)
         for rows in self._source.slabs(name):
-            stored = self._source.integers(name, rows)
+            stored = self._source.integers(name, rows) if fitted is None else None
             if stored is not None and (exact or fits(*stored, layout, block)):
                 damage.energy += _energy(*stored)
                 yield encode_integers(*stored, layout, block)

@@ -13,6 +13,9 @@ from edgerun_export.calibrate.moments import Moments
 from edgerun_export.calibrate.step import CalibrationOptions, with_methods
 from edgerun_export.calibrate.taps import LayerWeights, observe, stages
 from edgerun_export.calibrate.text import CalibrationText, Sample
+from edgerun_export.graph.external_data import DataWriter
+from edgerun_export.graph.onnx_graph import OnnxGraph
+from edgerun_export.graph.weight_store import WeightStore
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.quantize import block_layout
 from edgerun_export.quantize.method import Needs
@@ -261,6 +264,32 @@ def test_an_export_that_was_stopped_goes_on_and_leaves_nothing(golden, tmp_path)
     ]
     assert manifests[0] == manifests[1]
     assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "stopped", "whole"}
+
+
+def test_what_was_fitted_is_stored_where_integers_of_some_rows_would_do(
+    golden, source_weights, tmp_path, monkeypatch
+):
+    """Of a source that has integers too large for the format in some rows alone."""
+    source = source_weights(golden("llama"))
+    name = "model.layers.1.mlp.down_proj.weight"
+    rows, columns = source.shape(name)
+    integers = np.full((rows, columns), 3, np.int8)
+    integers[-1] = 100
+    scales = np.ones((rows, columns // 32), np.float32)
+
+    def stored(each, part):
+        return (integers[part], scales[part]) if each == name else None
+
+    monkeypatch.setattr(source, "integers", stored)
+    monkeypatch.setattr(source, "slabs", lambda each: [slice(0, rows - 1), slice(rows - 1, rows)])
+    store, _ = fitted(source, tmp_path / "layers", make_recipe("int4", method="gptq"))
+    expected = store.packed(name)
+    with DataWriter(tmp_path / "data") as data:
+        recipe = make_recipe("int4")
+        weights = WeightStore(source, recipe, data, OnnxGraph(), fitted=store.packed)
+        weights.projection(name)
+    written = (tmp_path / "data").read_bytes()
+    assert written.startswith(expected.codes.tobytes())
 
 
 def test_too_little_text_is_used_and_mentioned(golden, tmp_path):
