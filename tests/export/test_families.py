@@ -32,6 +32,8 @@ def config_of(name, **changes):
         ("smollm3", {"no_rope_layers": [1]}, CheckpointError, "1 entries for 2 layers"),
         ("smollm3", {"no_rope_layers": [1, 2]}, CheckpointError, "expected 0 or 1"),
         ("smollm3", {"no_rope_layers": "all"}, CheckpointError, "must be a list of 0 and 1"),
+        ("olmo3", {"layer_types": ["full_attention"]}, CheckpointError, "names 1 layers"),
+        ("olmo3", {"layer_types": ["mamba"] * 2}, UnsupportedError, "'mamba'"),
         ("granite", {"residual_multiplier": 0}, CheckpointError, "'residual_multiplier' is 0"),
         ("granite", {"logits_scaling": "8"}, CheckpointError, "'logits_scaling' is '8'"),
         ("granitemoehybrid", {"num_local_experts": 8}, UnsupportedError, "with experts are not"),
@@ -131,6 +133,18 @@ def test_long_and_short_divisors_that_agree_leave_the_context_as_it_is():
     parameters["long_factor"] = parameters["short_factor"]
     spec = describe(config_of("phi3", rope_parameters=parameters))
     assert spec.context_length == 128 and not spec.notes
+
+
+def test_olmo3s_keys_of_old_mean_the_same():
+    new = config_of("olmo3")
+    old = {**new, "rope_theta": 500000.0, "rope_parameters": None}
+    scaling = new["rope_parameters"]["full_attention"]
+    old["rope_scaling"] = {key: value for key, value in scaling.items() if key != "rope_theta"}
+    for first, second in zip(describe(new).ropes, describe(old).ropes, strict=True):
+        np.testing.assert_array_equal(first.inv_freq, second.inv_freq)
+        assert first.attention_factor == second.attention_factor
+    windows = describe({**old, "layer_types": None, "num_hidden_layers": 5}).layers
+    assert [layer.window for layer in windows] == [8, 8, 8, None, 8]
 
 
 def test_phis_keys_of_old_mean_the_same():

@@ -12,6 +12,7 @@ from tests.support.peers import needs_complete_onnxruntime
 FAMILIES = [
     "smollm3",
     "olmo2",
+    "olmo3",
     "granite",
     "granitemoehybrid",
     "phi3",

@@ -55,7 +55,7 @@ MIXTURES = [
 # Of families whose graph has no form of its own, those above stand for the others.
 FAMILIES = [
     pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
-    for name in ("smollm3", "olmo2", "granite", "granitemoehybrid", "phi3", "ministral3")
+    for name in ("smollm3", "olmo2", "olmo3", "granite", "granitemoehybrid", "phi3", "ministral3")
     + ("gemma3_text",)
     for weights in ("ternary", "int4", "int8")
     if (name, {"weights": weights}) not in TINY

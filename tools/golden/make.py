@@ -83,6 +83,7 @@ _ONE_LAYER = {"num_hidden_layers": 1}
 _LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 _YARN = {"rope_type": "yarn", "factor": 8.0}
 _LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_ORIGINAL = {"original_max_position_embeddings": 16}
 _LLAMA4 = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
@@ -117,6 +118,18 @@ GOLDEN: dict[str, Golden] = {
     "qwen3": Golden("Qwen3", {"head_dim": 32}),
     "smollm3": Golden("SmolLM3", {"no_rope_layers": [1, 0], "pad_token_id": None}),
     "olmo2": Golden("Olmo2", {"tie_word_embeddings": False}),
+    "olmo3": Golden(
+        "Olmo3",
+        {
+            "tie_word_embeddings": False,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": {**_YARN, "rope_theta": 500000.0, **_ORIGINAL},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
+            },
+        },
+    ),
     "granite": Golden("Granite", _MULTIPLIERS),
     "granitemoehybrid": Golden(
         "GraniteMoeHybrid",
@@ -187,7 +200,8 @@ def write(golden: Golden, folder: Path) -> None:
 def frequencies(model: Any) -> torch.Tensor:
     """Radians a position, of the layers that attend to everything."""
     rotary = model.model.rotary_emb
-    return rotary.full_attention_inv_freq if "gemma" in model.config.model_type else rotary.inv_freq
+    by_type = hasattr(rotary, "full_attention_inv_freq")
+    return rotary.full_attention_inv_freq if by_type else rotary.inv_freq
 
 
 def settle(golden: Golden, ids: torch.Tensor) -> tuple[Any, dict[str, torch.Tensor], torch.Tensor]:
