@@ -89,10 +89,15 @@ def test_tiny_scales_stay_as_they_are(golden, tmp_path):
     assert set(types.values()) == {onnx.TensorProto.FLOAT16}
 
 
-def test_experts_and_other_types_are_refused(golden, tmp_path):
-    options = ExportOptions(weights="int4", scales="fp16")
+@pytest.mark.parametrize("profile", ["portable", "genai"])
+def test_experts_are_refused(profile, golden, tmp_path):
+    options = ExportOptions(weights="int4", scales="fp16", profile=profile)
     with pytest.raises(UnsupportedError, match="--scales fp16 is not supported for experts"):
         export(golden("olmoe").folder, tmp_path / "out", options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_types_are_refused(golden, tmp_path):
     with pytest.raises(UnsupportedError, match="--scales bf16 is not supported; choose one of"):
         export(golden("qwen3").folder, tmp_path / "out", ExportOptions(scales="bf16"))
 
