@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -25,6 +26,8 @@ from edgerun.offload.sharing.device import (
     Product,
 )
 
+# Numba's advice at every launch for few rows, of which there are no more.
+warnings.filterwarnings("ignore", message=".*Grid size .* GPU under-utilization")
 # Threads that share a row of a panel, and that round a row; the simulator starts one of the
 # system's for each.
 GROUPS, ROUNDING = (1, 1) if SIMULATED else (8, THREADS)

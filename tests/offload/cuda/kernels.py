@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -94,12 +95,21 @@ def dot_errors() -> int:
     return sum(int(int(twins.dot4(x, y, 7)) != z) for x, y, z in zip(a, b, expected, strict=True))
 
 
+def advice() -> int:
+    """Warnings that are shown of those that Numba gives when a kernel has few rows."""
+    with warnings.catch_warnings(record=True) as shown:
+        text = "\x1b[1mGrid size 8 will likely result in GPU under-utilization."
+        warnings.warn(text, stacklevel=1)
+    return len(shown)
+
+
 def main() -> None:
     hurry()
     told = {
         "simulator": "simulator" in cuda.jit.__module__,
         "differing": [differing_bits(case) for case in CASES],
         "refused": refused(),
+        "advice": advice(),
         "fma": fma_errors(),
         "dot": dot_errors(),
     }

@@ -21,6 +21,7 @@ def test_results_have_the_bits_of_the_processor() -> None:
     assert told["differing"] == [0] * 6
     assert told["refused"] == 2
     assert told["fma"] == told["dot"] == 0
+    assert told["advice"] == 0
 
 
 @pytest.mark.skipif(
