@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -147,6 +148,9 @@ def optional_reader(folder: Path, limit_bytes: int) -> Callable[[str], bytes | N
 def decode_json(data: bytes, what: str, kind: Any = dict[str, Any]) -> Any:
     """Parse JSON bytes into ``kind`` (a msgspec type).
 
+    ``Infinity`` and ``NaN`` are taken, too: they are no JSON, but Python writes them, and so the
+    configurations of some models have them.
+
     Args:
         data: UTF-8 JSON.
         what: how to call it in an error, usually the file name.
@@ -156,6 +160,11 @@ def decode_json(data: bytes, what: str, kind: Any = dict[str, Any]) -> Any:
         CheckpointError: it is not JSON, or not of that shape.
     """
     try:
-        return msgspec.json.decode(data, type=kind)
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.DecodeError:
+            if b"Infinity" not in data and b"NaN" not in data:
+                raise
+            return msgspec.convert(json.loads(data.decode()), kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CheckpointError(f"'{what}' is not the JSON expected: {error}") from error

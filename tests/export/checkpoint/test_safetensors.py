@@ -239,7 +239,17 @@ def test_refuses_a_header_longer_than_the_file(tmp_path: Path) -> None:
         open_checkpoint(str(tmp_path))
 
 
-@pytest.mark.parametrize("config", ["", "[]", "{", '{"a": 1e', "\udcff", "[" * 100_000])
+def test_takes_a_config_with_what_python_writes_for_infinity(hf_folder: Path) -> None:
+    path = hf_folder / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "time_step_limit": [0.0, float("inf")]}))
+    with open_checkpoint(str(hf_folder)) as checkpoint:
+        assert checkpoint.config["time_step_limit"] == [0.0, float("inf")]
+
+
+@pytest.mark.parametrize(
+    "config", ["", "[]", "{", '{"a": 1e', '{"a": Infinity', "\udcff", "[" * 100_000]
+)
 def test_refuses_a_broken_config(hf_folder: Path, config: str) -> None:
     (hf_folder / "config.json").write_bytes(config.encode("utf-8", "surrogateescape"))
     with pytest.raises(CheckpointError, match=r"'config\.json' is not the JSON expected"):
