@@ -230,7 +230,19 @@ def test_inspect_states_licence_and_source_of_the_model_that_comes_along(run: Ru
     assert "trained for edgerun by tools/train_default" in shown
 
 
-def test_doctor_shows_a_calibrated_machine(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_refuses_a_folder_before_it_announces_anything(run: Run) -> None:
+    result = run("doctor", "--calibrate", "/nowhere")
+    assert result.code == 2
+    assert result.err.splitlines() == [
+        "edgerun: there is no folder /nowhere whose disk could be measured"
+    ]
+
+
+def test_doctor_shows_a_calibrated_machine(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("some/model").mkdir(parents=True)
     known = MachineProfile(
         measured="2026-01-01",
         bandwidth={1: 10e9, 2: 20e9},

@@ -12,7 +12,9 @@ from edgerun.backends import cpu
 from edgerun.backends.base import Phase, Shape
 from edgerun.cli.benchmark.segments import median_figures, segment_figures, segment_lines
 from edgerun.cli.main import main
+from edgerun.llm import experts
 from edgerun.machine.devices import ELEMENTS
+from edgerun.machine.disk import NOMINAL_DISK
 from edgerun.machine.profile import MachineProfile
 from edgerun.plan.metering import Meter, MeteredCall
 from edgerun.plan.plans import Segment
@@ -112,6 +114,20 @@ def test_bench_compares_segments_on_all_places(capsys: pytest.CaptureFixture[str
     lines = capsys.readouterr().out.splitlines()
     (head,) = (number for number, line in enumerate(lines) if line.startswith("segment "))
     assert "predicted ms" in lines[head] and lines[head + 1].startswith("prompts, ")
+
+
+@pytest.mark.usefixtures("measured")
+def test_nothing_is_predicted_of_experts_that_are_read_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(experts, "disk_profile", lambda folder, file, progress: NOMINAL_DISK)
+    folder = bundle_of("olmoe", weights="int4")
+    for memory in (None, "50%"):
+        with edgerun.load(folder, backend="cpu", expert_memory=memory) as llm:
+            with llm.model.programs.meters.reading() as meters:
+                llm.generate([3], temperature=0, max_tokens=2)
+            (decode,) = segment_figures(llm, meters)
+        assert (decode["predicted_ms"] is None) == (memory is not None)
 
 
 def test_figures_of_segments_that_never_ran_are_left_out() -> None:

@@ -49,6 +49,7 @@ COLUMNS = {
     "share": "experts in memory",
     "hit_share": "hits",
     "missed_mb": "MB read a token",
+    "recall": "foreseen",
     "tokens_per_s": "tokens/s",
     "limit_tokens_per_s": "limit",
     "of_limit": "of it",
@@ -68,6 +69,7 @@ class Row:
     share: str
     hit_share: float
     missed_mb: float
+    recall: float
     tokens_per_s: float
     limit_tokens_per_s: float
     of_limit: float
@@ -136,7 +138,9 @@ def measure(folder: Path, share: str, tokens: int, prompt: int) -> Row:
         decode, steps, decode_s = spent(llm, ids(llm, 8, 1), tokens)
         read, _, prompt_s = spent(llm, ids(llm, prompt, 2), 0)
         peak, cached = peak_bytes(), cached_share(slabs)
-        missed = decode.read_bytes / steps
+        # What was read early and in vain is no part of what anybody needed.
+        wasted = decode.wasted * budget.layers[0].stored_bytes
+        missed = (decode.read_bytes - wasted) / steps
         limit = 1 / max(
             missed / budget.disk.bytes_s,
             llm.model.weight_bytes / machine_bandwidth(llm.model.threads),
@@ -150,7 +154,8 @@ def measure(folder: Path, share: str, tokens: int, prompt: int) -> Row:
         return Row(
             share=share,
             hit_share=decode.hit_share,
-            missed_mb=missed / 1e6,
+            missed_mb=decode.read_bytes / steps / 1e6,
+            recall=decode.recall or 0.0,
             tokens_per_s=steps / decode_s,
             limit_tokens_per_s=limit,
             of_limit=steps / decode_s / limit,
