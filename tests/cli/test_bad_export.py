@@ -125,7 +125,7 @@ def test_an_architecture_that_is_not_supported(export: Export, checkpoint: Path)
     edit_config(checkpoint, model_type="mamba", architectures=["MambaForCausalLM"])
     line = export(checkpoint)
     assert "architecture 'mamba' is not supported; supported are: bitnet, " in line
-    assert ", llama, mistral, " in line
+    assert ", ministral3, mistral, " in line
 
 
 def test_a_tensor_type_that_is_not_supported(export: Export, checkpoint: Path) -> None:
