@@ -132,7 +132,7 @@ def test_the_head_of_a_prompt_is_one_row(monkeypatch: pytest.MonkeyPatch) -> Non
         Node("select_rows", "select", ("h",), ("s",)),
         Node("linear", "head", ("s", "w"), ("logits",), attributes),
     ]
-    make_plan(Graph(nodes, ["x"], ["logits"], {"w": weight}), [Asked()])
+    make_plan(Graph(nodes, ["x"], ["logits", "h"], {"w": weight}), [Asked()])
     assert asked[Phase.PREFILL, "body"] == TYPICAL[0].rows
     assert asked[Phase.PREFILL, "head"] == 1
     assert {rows for (phase, _), rows in asked.items() if phase is Phase.DECODE} == {1}
