@@ -39,14 +39,14 @@ def lower(graph: Graph) -> Graph:
 
 def _widened(graph: Graph) -> Graph:
     """Constants that a Cast makes float32 of half precision, as float32: scales, as a rule."""
-    kept = []
+    live = []
     for node in graph.nodes:
         half = graph.constants.get(node.inputs[0]) if node.op == "Cast" else None
         if isinstance(half, np.ndarray) and half.dtype == np.float16 and node.attrs["to"] == FLOAT:
             graph.add_constant(node.outputs[0], half.astype(np.float32))
         else:
-            kept.append(node)
-    return graph if len(kept) == len(graph.nodes) else graph.with_nodes(kept)
+            live.append(node)
+    return graph if len(live) == len(graph.nodes) else graph.with_nodes(live)
 
 
 def _check_states(inputs: Sequence[str], graph: Graph) -> None:

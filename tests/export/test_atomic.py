@@ -83,7 +83,7 @@ def test_a_file_in_the_way_is_named_before_any_work(bundle):
 
 
 def test_a_name_that_is_new_in_a_bundle_is_found_before_the_swap(bundle, monkeypatch):
-    monkeypatch.setattr("edgerun_export.pipeline.BUNDLE_FILES", frozenset())
+    monkeypatch.setattr("edgerun_export.target.BUNDLE_FILES", frozenset())
     manifest = json.loads((bundle / "manifest.json").read_text())
     del manifest["files"]["config.json"]
     (bundle / "manifest.json").write_text(json.dumps(manifest))

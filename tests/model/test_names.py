@@ -302,8 +302,8 @@ def test_data_exchanged_between_check_and_use_is_not_used(
     check = bundle_files.BundleFiles.check
     data = bundle / "model.onnx.data"
 
-    def exchange(files: bundle_files.BundleFiles, *, verify: bool = False) -> None:
-        check(files, verify=verify)
+    def exchange(files: bundle_files.BundleFiles, **options: Any) -> None:
+        check(files, **options)
         size = data.stat().st_size
         data.unlink()
         data.write_bytes(b"\xff" * size)

@@ -223,10 +223,10 @@ def random_tensors(golden: Golden, config: dict[str, Any], seed: int) -> Tensors
     queries, keys = (
         config[key] * head_dim for key in ("num_attention_heads", "num_key_value_heads")
     )
-    made = RandomTensors(hidden, seed)
-    made.matrix("model.embed_tokens", config["vocab_size"], hidden, 0.4 * hidden**0.5)
-    made.matrix("lm_head", config["vocab_size"], hidden)
-    made.norm("model.norm", hidden)
+    tensors = RandomTensors(hidden, seed)
+    tensors.matrix("model.embed_tokens", config["vocab_size"], hidden, 0.4 * hidden**0.5)
+    tensors.matrix("lm_head", config["vocab_size"], hidden)
+    tensors.norm("model.norm", hidden)
     for layer in range(config["num_hidden_layers"]):
         at = f"model.layers.{layer}"
         for name, rows, columns in (
@@ -235,29 +235,29 @@ def random_tensors(golden: Golden, config: dict[str, Any], seed: int) -> Tensors
             ("v_proj", keys, hidden),
             ("o_proj", hidden, queries),
         ):
-            made.matrix(f"{at}.self_attn.{name}", rows, columns)
+            tensors.matrix(f"{at}.self_attn.{name}", rows, columns)
         for name, width in norms_of(golden, config, layer).items():
-            made.norm(f"{at}.{name}", width)
+            tensors.norm(f"{at}.{name}", width)
         if golden.is_shared:
             for name, width in (("q", queries), ("k", keys), ("v", keys)):
-                made.bias(f"{at}.self_attn.{name}_proj", width)
+                tensors.bias(f"{at}.self_attn.{name}_proj", width)
         if layer in golden.dense:
-            made.network(f"{at}.mlp", _NAMES, config["intermediate_size"])
+            tensors.network(f"{at}.mlp", _NAMES, config["intermediate_size"])
         else:
-            random_experts(golden, config, f"{at}.{golden.module}", made)
-    return made.tensors
+            random_experts(golden, config, f"{at}.{golden.module}", tensors)
+    return tensors.tensors
 
 
-def random_experts(golden: Golden, config: dict[str, Any], at: str, made: RandomTensors) -> None:
+def random_experts(golden: Golden, config: dict[str, Any], at: str, tensors: RandomTensors) -> None:
     """The weights of a layer of experts and of its routers."""
-    made.matrix(f"{at}.gate", golden.experts, config["hidden_size"])
+    tensors.matrix(f"{at}.gate", golden.experts, config["hidden_size"])
     width = config.get("moe_intermediate_size", config["intermediate_size"])
     for expert in range(golden.experts):
-        made.network(f"{at}.experts.{expert}", golden.names, width)
+        tensors.network(f"{at}.experts.{expert}", golden.names, width)
     if golden.is_shared:
         width = config["shared_expert_intermediate_size"]
-        made.network(f"{at}.shared_expert", golden.names, width)
-        made.matrix(f"{at}.shared_expert_gate", 1, config["hidden_size"])
+        tensors.network(f"{at}.shared_expert", golden.names, width)
+        tensors.matrix(f"{at}.shared_expert_gate", 1, config["hidden_size"])
 
 
 def norms_of(golden: Golden, config: dict[str, Any], layer: int) -> dict[str, int]:

@@ -29,14 +29,14 @@ def hull(choices: Sequence[Choice]) -> list[Choice]:
 
     Each costs less than the one before, and each byte more brings less than the bytes before.
     """
-    kept: list[Choice] = []
+    hull: list[Choice] = []
     for choice in sorted(choices, key=lambda each: (each.bytes, each.cost)):
-        if kept and choice.cost >= kept[-1].cost:
+        if hull and choice.cost >= hull[-1].cost:
             continue
-        while len(kept) > 1 and _gain(kept[-2], kept[-1]) <= _gain(kept[-2], choice):
-            kept.pop()
-        kept.append(choice)
-    return kept
+        while len(hull) > 1 and _gain(hull[-2], hull[-1]) <= _gain(hull[-2], choice):
+            hull.pop()
+        hull.append(choice)
+    return hull
 
 
 def allocate(choices: Mapping[str, Sequence[Choice]], budget: int) -> dict[str, Choice]:

@@ -48,13 +48,13 @@ class FittedLayers:
 
     def load(self, layer: int, digest: str) -> dict[str, PackedWeight] | None:
         """What was made of a layer, if it is there and was made of the same weights."""
-        made = self._read(layer, digest)
-        if made is not None:
+        weights = self._read(layer, digest)
+        if weights is not None:
             self.resumed += 1
-            self._remember(layer, made)
-        return made
+            self._remember(layer, weights)
+        return weights
 
-    def save(self, layer: int, digest: str, made: Mapping[str, PackedWeight]) -> None:
+    def save(self, layer: int, digest: str, weights: Mapping[str, PackedWeight]) -> None:
         """Stores what was made of a layer whose weights have a digest.
 
         Raises:
@@ -62,7 +62,7 @@ class FittedLayers:
         """
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         about: dict[str, Any] = {"digest": digest, "tensors": {}}
-        for name, packed in made.items():
+        for name, packed in weights.items():
             about["tensors"][name] = [packed.format, *packed.shape, packed.block]
             arrays[f"{name}.codes"], arrays[f"{name}.scales"] = packed.codes, packed.scales
         arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
@@ -73,7 +73,7 @@ class FittedLayers:
             os.replace(draft, self._file(layer))
         except OSError as error:
             raise StorageError(f"cannot write '{draft}': {error.strerror}") from error
-        self._remember(layer, dict(made))
+        self._remember(layer, dict(weights))
 
     def packed(self, name: str) -> PackedWeight | None:
         """A fitted projection; None for one that is made of its weights alone."""
@@ -81,18 +81,18 @@ class FittedLayers:
         if layer is None:
             return None
         if self._latest is None or self._latest[0] != layer:
-            made = self._read(layer, None)
-            assert made is not None, "it was written or read before"
-            self._latest = layer, made
+            weights = self._read(layer, None)
+            assert weights is not None, "it was written or read before"
+            self._latest = layer, weights
         return self._latest[1][name]
 
     def remove(self) -> None:
         """Removes the files, when the bundle is complete."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _remember(self, layer: int, made: dict[str, PackedWeight]) -> None:
-        self._layers |= dict.fromkeys(made, layer)
-        self._latest = layer, made
+    def _remember(self, layer: int, weights: dict[str, PackedWeight]) -> None:
+        self._layers |= dict.fromkeys(weights, layer)
+        self._latest = layer, weights
 
     def _file(self, layer: int) -> Path:
         return self._folder / f"layer-{layer:04d}.npz"

@@ -139,15 +139,15 @@ class LayerFitter:
         source = LayerWeights(tensors)
         del tensors
         quantised = source.copy()
-        made = self._store.load(layer, own)
-        if made is None:
-            made = {}
+        weights = self._store.load(layer, own)
+        if weights is None:
+            weights = {}
             for stage in stages(self._spec, layer):
                 for groups in self._batches(layer, stage):
-                    made |= self._fit(layer, groups, source, quantised)
-            self._store.save(layer, own, made)
+                    weights |= self._fit(layer, groups, source, quantised)
+            self._store.save(layer, own, weights)
         else:
-            for name, packed in made.items():
+            for name, packed in weights.items():
                 quantised.replace(name, block_layout(packed.format).unpack(packed))
         self._advance(layer, source, quantised)
 
@@ -184,10 +184,10 @@ class LayerFitter:
             if projection in fitted
         }
         packed = self._in_order(lambda item: self._quantised(*item, source), list(inputs.values()))
-        made = {names[projection]: each for projection, each in zip(inputs, packed, strict=True)}
-        for name, each in made.items():
+        weights = {names[projection]: each for projection, each in zip(inputs, packed, strict=True)}
+        for name, each in weights.items():
             quantised.replace(name, block_layout(each.format).unpack(each))
-        return made
+        return weights
 
     def _is_fitted(self, name: str) -> bool:
         """Whether a projection has a block format, and integers of the source do not fit it."""

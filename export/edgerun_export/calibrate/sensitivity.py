@@ -134,14 +134,14 @@ class SensitivityMeter:
         for hidden in self._fitted:
             for path, value in observe(self._spec, weights, layer, hidden, groups).inputs.items():
                 sums[path].add(value)
-        found: dict[str, tuple[list[Projection], list[Inputs]]] = {}
+        matrices: dict[str, tuple[list[Projection], list[Inputs]]] = {}
         for group in groups:
             seen = sums[group[0].path].means(group[0].in_features)
             for projection in group:
-                projections, inputs = found.setdefault(projection.name, ([], []))
+                projections, inputs = matrices.setdefault(projection.name, ([], []))
                 projections.append(projection)
                 inputs.append(seen)
-        return list(found.values())
+        return list(matrices.values())
 
     def _costs(self, layers: Sequence[_Layer]) -> dict[str, dict[TensorRecipe, float]]:
         expected = [predicted(self._spec, self._source, hidden) for hidden in self._probed]

@@ -119,11 +119,11 @@ class ExpertsBuilder:
         places = add("NonZero", [route], f"{at}/NonZero")
         places = add("Transpose", [places], f"{at}/places", perm=[1, 0])
         taken = add("GatherND", [rows, places], f"{at}/rows")
-        made = self._network(taken, layer, at, projections)
+        results = self._network(taken, layer, at, projections)
         weights = add("GatherND", [route, places], f"{at}/weights")
         weights = add("Unsqueeze", [weights, graph.integers(-1)], f"{at}/Unsqueeze")
-        made = add("Mul", [made, weights], f"{at}/weighted")
-        return add("ScatterND", [total, places, made], f"{at}/ScatterND", reduction="add")
+        results = add("Mul", [results, weights], f"{at}/weighted")
+        return add("ScatterND", [total, places, results], f"{at}/ScatterND", reduction="add")
 
     def _flat(self, value: str, width: int, at: str) -> str:
         """``[tokens, width]`` of ``[batch, sequence, width]``."""

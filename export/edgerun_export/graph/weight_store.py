@@ -257,8 +257,8 @@ def _halved(packed: PackedWeight) -> PackedWeight:
     """The same codes with scales that half precision holds, unless it is too narrow for some."""
     with np.errstate(over="ignore"):
         rounded = packed.scales.astype(np.float16).astype(np.float32)
-    kept = np.abs(rounded - packed.scales) <= np.abs(packed.scales) * np.float32(_HALF_STEP)
-    return replace(packed, scales=rounded) if kept.all() else packed
+    is_close = np.abs(rounded - packed.scales) <= np.abs(packed.scales) * np.float32(_HALF_STEP)
+    return replace(packed, scales=rounded) if is_close.all() else packed
 
 
 def _are_halves(scales: F32) -> bool:

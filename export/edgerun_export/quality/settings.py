@@ -62,7 +62,7 @@ def settings(
     """
     names = _split(methods)
     chosen = method_names() if names == [ALL] else names
-    found: list[Setting] = []
+    settings: list[Setting] = []
     for text in _split(formats):
         weights, _, group = text.partition(":")
         if not (group or "0").isdecimal() or weights == "fp32":
@@ -75,8 +75,8 @@ def settings(
                 weights, int(group) if group else None, method=method, scales=scales
             )
             if _is_possible(recipe.weights, method, names == [ALL], calibrates):
-                found.append(Setting(weights, recipe.group_size, method, scales))
-    return list(dict.fromkeys(found))
+                settings.append(Setting(weights, recipe.group_size, method, scales))
+    return list(dict.fromkeys(settings))
 
 
 def _is_possible(weights: str, name: str, is_any: bool, calibrates: bool) -> bool:

@@ -93,9 +93,9 @@ def rounded_in_turn(target: F64, hessian: F64, scales: F64, layout: BlockFormat)
             rest[at + 1 : stop] -= factor[at, at + 1 : stop, None] * error
             errors[at - start] = error
         rest[stop:] -= factor[start:stop, stop:].T @ errors
-    found = np.empty_like(codes)
-    found[order] = codes
-    return np.ascontiguousarray(found.T)
+    in_order = np.empty_like(codes)
+    in_order[order] = codes
+    return np.ascontiguousarray(in_order.T)
 
 
 def descended(
@@ -136,9 +136,9 @@ def descended(
             slope += turned[:, start:stop] @ changes
         if np.array_equal(now, before):
             break
-    found = np.empty_like(now)
-    found[order] = now
-    return np.ascontiguousarray(found.T)
+    in_order = np.empty_like(now)
+    in_order[order] = now
+    return np.ascontiguousarray(in_order.T)
 
 
 def refitted(codes: F64, target: F64, hessian: F64, scales: F64) -> F64:

@@ -97,5 +97,5 @@ class TransformedWeights(SourceWeights):
 def _times(rows: F32, inputs: F32 | None) -> F32:
     if inputs is None:
         return rows
-    made: F32 = rows @ inputs if inputs.ndim == 2 else rows * inputs
-    return made
+    product: F32 = rows @ inputs if inputs.ndim == 2 else rows * inputs
+    return product

@@ -124,12 +124,12 @@ class Layer:
         for expert, projections in enumerate(networks):
             tokens = np.flatnonzero(routes[:, expert])
             if len(tokens):
-                made = self._network(hidden[tokens], projections)
-                out[tokens] += routes[tokens, expert, None] * made
+                results = self._network(hidden[tokens], projections)
+                out[tokens] += routes[tokens, expert, None] * results
         gate = self._spec.shared_gate(self._layer)
         if gate is not None:
-            made = self._network(hidden, self._spec.shared_projections(self._layer))
-            out += made / (1 + np.exp(-self._linear(hidden, gate)))
+            results = self._network(hidden, self._spec.shared_projections(self._layer))
+            out += results / (1 + np.exp(-self._linear(hidden, gate)))
         return out
 
     def _network(self, hidden: F32, projections: dict[str, Projection]) -> F32:

@@ -92,8 +92,8 @@ def _lazily(name: str, module: str = "deployed") -> Callable[[str], Any]:
     """A function of a module beside this one, which is imported when it is called."""
 
     def call(argument: str) -> Any:
-        found = import_module(f"edgerun_hw.devices.{module}")
-        return getattr(found, name)(argument)
+        module_of_device = import_module(f"edgerun_hw.devices.{module}")
+        return getattr(module_of_device, name)(argument)
 
     return call
 

@@ -184,7 +184,7 @@ def measure(
     program = backend.compile(layer(options), Shape.of(rows), CompileOptions(STATE))
     assert isinstance(program, SharedLayer)
     store, half = SequenceStore(STATE, 1), len(calls) // 2
-    known: list[F64] = []
+    estimated: list[F64] = []
     exchange_s: list[float] = []
     session, estimates, (tally,) = backend._session, backend._estimates, backend._tallies
     assert session is not None and estimates is not None
@@ -195,7 +195,7 @@ def measure(
             time.sleep(1e-4)
         counts = np.arange(rows + 1)
         exchange_s.append(estimates.exchange_s)
-        known.append(np.stack(estimates.costs(counts, counts < 0), axis=1))
+        estimated.append(np.stack(estimates.costs(counts, counts < 0), axis=1))
         if number == half:
             resident = session.cache.resident
             before = tally.cached, tally.uploaded, tally.here
@@ -205,7 +205,7 @@ def measure(
     cached, uploaded, here = np.subtract((tally.cached, tally.uploaded, tally.here), before)
     slots = session.device.sizes.slots
     backend.close()
-    costs = Costs(np.array(known[half:]), np.array(exchange_s[half:]), program._parts)
+    costs = Costs(np.array(estimated[half:]), np.array(exchange_s[half:]), program._parts)
     there = int(cached + uploaded)
     return Measured(seconds[half:], there, there + int(here), costs, resident, slots)
 

@@ -120,8 +120,8 @@ class LinuxKernel:
         Raises:
             InputError: there is neither, or this user may not open it.
         """
-        found = find_uio(self.root, base, nbytes)
-        path, start = (found, 0) if found else (self.root / MEMORY_DEVICE, base)
+        uio = find_uio(self.root, base, nbytes)
+        path, start = (uio, 0) if uio else (self.root / MEMORY_DEVICE, base)
         shown = f"/{path.relative_to(self.root)}"
         nbytes = -(-nbytes // PAGE_BYTES) * PAGE_BYTES
         try:

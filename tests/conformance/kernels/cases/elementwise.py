@@ -7,6 +7,7 @@ import numpy as np
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun.formats import format_named
 from edgerun.ops.registry import OPS
+from edgerun.state import Batch
 from tests.conformance.kernels.harness import (
     ISAS,
     UNTOUCHED,
@@ -116,8 +117,9 @@ def rotary(isa: str, shape: tuple[int, int, int]) -> Call:
     before = x[:, :width].copy()
 
     def check() -> None:
+        batch = Batch.of([0] * rows, int(positions[0]), 0)
         expected = OPS["rotary"].define(
-            before, positions, frequencies, head_dim=head_dim, factor=1.5
+            before, positions, frequencies, batch=batch, head_dim=head_dim, factor=1.5
         )
         assert_near(x[:, :width], expected, 4e-7)
         assert np.isnan(x[:, width:]).all()
