@@ -22,6 +22,7 @@ from edgerun.offload.sharing.device import DeviceError
 from edgerun.offload.sharing.layer import Layer
 from edgerun.offload.sharing.session import Session
 from edgerun.offload.sharing.tally import Tally
+from edgerun.offload.sharing.trials import Trials
 from edgerun.state import Batch, SequenceStore
 
 CHECK_EVERY = 64  # layers; of one of these a result is computed here, too
@@ -58,12 +59,14 @@ class _Plan:
         there: experts that the device computes, all or in part.
         cached: those that it has and computes as a whole.
         cut: one that it has and computes in part.
+        may_cut: whether the schedule would have cut one.
     """
 
     schedule: Schedule
     there: I64
     cached: I64
     cut: CutExpert | None
+    may_cut: bool
 
     @property
     def uploaded(self) -> I64:
@@ -93,7 +96,7 @@ class SharedLayer(Executable):
         self._scheduler = Scheduler(layer.experts)
         self._cutter = Scheduler(layer.experts, self._parts) if self._parts > 1 else None
         self._companion: Executable | None = None
-        self._calls, self._has_cut = 0, False
+        self._calls, self._has_cut, self._trials = 0, False, Trials()
         self.check_every = CHECK_EVERY
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
@@ -169,7 +172,7 @@ class SharedLayer(Executable):
         end = self._collect(places, commands, results, plan.schedule, time.monotonic())
         if cut is not None and own is not None:
             results[cut.places, cut.cut.columns[1] :] = own
-        self._count(plan, end - begin, len(x), here)
+        self._count(plan, end - begin, len(x), len(places.rows), here)
         self._check(x, places, plan, results, cache)
         self._improve(places, here)
         return places.sum(results)
@@ -182,10 +185,13 @@ class SharedLayer(Executable):
         costs = self._estimates.costs(places.counts, is_cached)
         room = session.device.sizes.slots - sum(entry in session.slots for entry in entries)
         room = 0 if session.is_uploading() else room
-        schedule, parts = self._scheduler(*costs, room), 1
+        schedule, parts, may_cut = self._scheduler(*costs, room), 1, False
         if self._cutter is not None:
             finer, exchange_s = self._cutter(*costs, room), self._estimates.exchange_s
-            schedule, parts = with_cut(costs, schedule, finer, self._parts, exchange_s)
+            divided, cut_parts = with_cut(costs, schedule, finer, self._parts, exchange_s)
+            may_cut = cut_parts > 1
+            if may_cut and self._trials.favours_cut(len(places.of_row)):
+                schedule, parts = divided, cut_parts
         there = places.active[schedule.order]
         scores = np.zeros(self._layer.experts)
         np.maximum.at(scores, places.experts, np.abs(np.nan_to_num(places.weights)))
@@ -198,7 +204,7 @@ class SharedLayer(Executable):
             taken = places.select(np.array([expert]))
             cut = CutExpert(self._layer, session, expert, where, taken)
             cached = cached[cached != expert]
-        return _Plan(schedule, there, cached, cut)
+        return _Plan(schedule, there, cached, cut, may_cut)
 
     def _start(self, x: F32, places: Places, plan: _Plan) -> list[_Command]:
         """Sends a command for what is cached, and uploads what is not, with a command each."""
@@ -263,7 +269,7 @@ class SharedLayer(Executable):
             before = answer.ended_s
         return max(end, before)
 
-    def _count(self, plan: _Plan, seconds: float, rows: int, here: I64) -> None:
+    def _count(self, plan: _Plan, seconds: float, rows: int, places: int, here: I64) -> None:
         tally, schedule = self._tally, plan.schedule
         tally.layers += 1
         tally.rows += rows
@@ -276,6 +282,8 @@ class SharedLayer(Executable):
         tally.seconds += seconds
         if plan.cut is not None:
             self._estimates.observe_exchange(seconds - schedule.makespan_s)
+        if plan.may_cut:
+            self._trials.observe(rows, seconds, places, is_cut=plan.cut is not None)
 
     def _check(
         self, x: F32, places: Places, plan: _Plan, results: F32, cache: SequenceStore
