@@ -49,7 +49,13 @@ _Calibrate = Annotated[
 _Formats = Annotated[
     str, typer.Option(help="Formats, with commas between: FORMAT or FORMAT:GROUP.")
 ]
-_Methods = Annotated[str, typer.Option(help="Methods, with commas between, or all.")]
+_Methods = Annotated[
+    str | None,
+    typer.Option(
+        help="Methods, with commas between, or all. Default: mse, and with --calibrate gptq and "
+        "residual."
+    ),
+]
 _Windows = Annotated[
     int, typer.Option(min=1, help="Pieces of each text that are measured, from all over it.")
 ]
@@ -90,7 +96,7 @@ def quality_command(
     text: _Texts,
     calibrate: _Calibrate = None,
     formats: _Formats = "int4,int2",
-    methods: _Methods = "mse,gptq,residual",
+    methods: _Methods = None,
     windows: _Windows = 12,
     tokens: _Tokens = 512,
     calibration_windows: _CalibrationWindows = 64,

@@ -47,20 +47,21 @@ class Setting:
 
 
 def settings(
-    formats: str, methods: str, scales: str = "fp32", *, calibrates: bool
+    formats: str, methods: str | None, scales: str = "fp32", *, calibrates: bool
 ) -> list[Setting]:
     """All formats with all methods that can make them.
 
     Args:
         formats: ``int4,int2:64``, the number being weights that share a scale.
-        methods: ``mse,gptq``, or ``all``.
+        methods: ``mse,gptq``, or ``all``; the usual ones for ``None``.
         scales: type of scales in the file.
         calibrates: whether there is text to fit to.
 
     Raises:
         UnsupportedError: one is not offered, needs text and there is none, or none can be made.
     """
-    names = _split(methods)
+    usual = "mse,gptq,residual" if calibrates else "mse"
+    names = _split(usual if methods is None else methods)
     chosen = method_names() if names == [ALL] else names
     settings: list[Setting] = []
     for text in _split(formats):

@@ -131,6 +131,12 @@ def test_bad_input_is_refused_before_anything_is_measured(golden, texts, tmp_pat
         run(golden("bitnet-packed").folder, "--text", texts / "test.txt", "--methods", "mse")
 
 
+def test_without_text_to_fit_to_usual_methods_need_none(golden, texts):
+    text = ("--text", texts / "test.txt", "--tokens", 32, "--windows", 1)
+    table = run(golden("llama").folder, *text, "--formats", "int4")
+    assert [line.split("\t")[0] for line in table.splitlines()[1:]] == ["source", "int4:32:mse"]
+
+
 def test_a_plot_is_drawn(golden, texts, tmp_path):
     pytest.importorskip("matplotlib")
     plot = tmp_path / "table.svg"
