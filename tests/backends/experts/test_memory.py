@@ -138,7 +138,7 @@ def test_reading_ahead_changes_no_token(
         assert reads.recall is None and not report.rows[0]["foreseen"]
     else:
         assert reads.recall is not None and slots
-        assert (reads.recall > 0.4) == (guess == "right")
+        assert (reads.recall > 0.5) == (guess == "right")  # 0.60 to 0.65, and 0.33 to 0.38
 
 
 def data_file(folder: Path) -> Path:
