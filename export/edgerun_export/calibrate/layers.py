@@ -18,9 +18,17 @@ from edgerun.formats.base import PackedWeight
 from edgerun_export.architectures import Projection
 from edgerun_export.calibrate.fitted import FittedLayers, digest
 from edgerun_export.calibrate.moments import Moments
-from edgerun_export.calibrate.taps import Group, LayerWeights, layer_tensors, observe, stages
+from edgerun_export.calibrate.taps import (
+    Group,
+    LayerWeights,
+    Run,
+    layer_tensors,
+    observe,
+    parts,
+)
 from edgerun_export.calibrate.text import CalibrationText
 from edgerun_export.quantize import block_layout, fits, method_for, quantise_rows
+from edgerun_export.quantize.blocks import halved
 from edgerun_export.quantize.method import Inputs, Needs
 from edgerun_export.recipe import Recipe
 from edgerun_export.source.weights import SourceWeights
@@ -61,6 +69,23 @@ class Cost:
     def bits_per_byte(self) -> float:
         """Bits per byte with quantised weights."""
         return self.nats / math.log(2) / self.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A part of a layer that is being fitted.
+
+    Attributes:
+        layer: number of the layer.
+        run: computes the part.
+        source: the source's weights of the layer.
+        quantised: those, but for the projections that are quantised already.
+    """
+
+    layer: int
+    run: Run
+    source: LayerWeights
+    quantised: LayerWeights
 
 
 class LayerFitter:
@@ -140,35 +165,34 @@ class LayerFitter:
         del tensors
         quantised = source.copy()
         weights = self._store.load(layer, own)
+        fitted = {} if weights is None else weights
+        for name, packed in fitted.items():
+            quantised.replace(name, block_layout(packed.format).unpack(packed))
+        for part in parts(self._spec, layer):
+            work = _Work(layer, part.run, source, quantised)
+            for groups in self._batches(part.stages) if weights is None else ():
+                fitted |= self._fit(work, groups)
+            self._advance(work)
         if weights is None:
-            weights = {}
-            for stage in stages(self._spec, layer):
-                for groups in self._batches(layer, stage):
-                    weights |= self._fit(layer, groups, source, quantised)
-            self._store.save(layer, own, weights)
-        else:
-            for name, packed in weights.items():
-                quantised.replace(name, block_layout(packed.format).unpack(packed))
-        self._advance(layer, source, quantised)
+            self._store.save(layer, own, fitted)
 
-    def _batches(self, layer: int, stage: Sequence[Group]) -> Iterator[list[Group]]:
-        """Groups whose sums fit into memory together."""
-        batch: list[Group] = []
-        used = 0
-        for group in stage:
-            size = 8 * group[0].in_features ** 2 * (_CHUNKS if len(stage) == 1 else 2)
-            if batch and used + size > _MOMENTS_BYTES:
-                yield batch
-                batch, used = [], 0
-            batch.append(group)
-            used += size
-        yield batch
+    def _batches(self, stages: Sequence[Sequence[Group]]) -> Iterator[list[Group]]:
+        """Groups of a stage whose sums fit into memory together."""
+        for stage in stages:
+            batch: list[Group] = []
+            used = 0
+            for group in stage:
+                size = 8 * group[0].in_features ** 2 * (_CHUNKS if len(stage) == 1 else 2)
+                if batch and used + size > _MOMENTS_BYTES:
+                    yield batch
+                    batch, used = [], 0
+                batch.append(group)
+                used += size
+            yield batch
 
-    def _fit(
-        self, layer: int, groups: Sequence[Group], source: LayerWeights, quantised: LayerWeights
-    ) -> dict[str, PackedWeight]:
+    def _fit(self, work: _Work, groups: Sequence[Group]) -> dict[str, PackedWeight]:
         names = {
-            projection: f"model.layers.{layer}.{projection.path}.weight"
+            projection: f"model.layers.{work.layer}.{projection.path}.weight"
             for group in groups
             for projection in group
         }
@@ -176,13 +200,14 @@ class LayerFitter:
         groups = [group for group in groups if any(each in fitted for each in group)]
         if not groups:
             return {}
-        moments = self._moments(layer, groups, source, quantised)
+        moments = self._moments(work, groups)
         inputs = {
             projection: (moments[group[0].path], names[projection])
             for group in groups
             for projection in group
             if projection in fitted
         }
+        source, quantised = work.source, work.quantised
         packed = self._in_order(lambda item: self._quantised(*item, source), list(inputs.values()))
         weights = {names[projection]: each for projection, each in zip(inputs, packed, strict=True)}
         for name, each in weights.items():
@@ -201,18 +226,18 @@ class LayerFitter:
     def _quantised(self, inputs: Inputs, name: str, source: LayerWeights) -> PackedWeight:
         kind = self._recipe.tensor(name.removesuffix(".weight"))
         rows = source.matrix(name)
-        return quantise_rows(rows, kind.weights, kind.group_size, kind.method, inputs)
+        packed = quantise_rows(rows, kind.weights, kind.group_size, kind.method, inputs)
+        return halved(packed) if self._recipe.scales == "fp16" else packed
 
-    def _moments(
-        self, layer: int, groups: Sequence[Group], source: LayerWeights, quantised: LayerWeights
-    ) -> dict[str, Inputs]:
+    def _moments(self, work: _Work, groups: Sequence[Group]) -> dict[str, Inputs]:
         """What comes to groups, by the path of the first projection of each."""
+        layer = work.layer
         needs = {group[0].path: max(self._needs(layer, each) for each in group) for group in groups}
 
         def over(windows: Iterable[int]) -> dict[str, Moments]:
             sums = {path: Moments(need) for path, need in needs.items()}
             for window in windows:
-                self._observe(layer, window, groups, sums, (source, quantised))
+                self._observe(work, window, groups, sums)
             return sums
 
         total = {path: Moments(need) for path, need in needs.items()}
@@ -226,19 +251,14 @@ class LayerFitter:
         return {group[0].path: total[group[0].path].means(group[0].in_features) for group in groups}
 
     def _observe(
-        self,
-        layer: int,
-        window: int,
-        groups: Sequence[Group],
-        sums: dict[str, Moments],
-        weights: tuple[LayerWeights, LayerWeights],
+        self, work: _Work, window: int, groups: Sequence[Group], sums: dict[str, Moments]
     ) -> None:
-        source, quantised = weights
-        seen = observe(self._spec, quantised, layer, self._hidden[window], groups)
+        spec, layer, run = self._spec, work.layer, work.run
+        seen = observe(spec, work.quantised, layer, self._hidden[window], groups, run)
         needs = max(self._needs(layer, each) for group in groups for each in group)
         beside = None
         if needs >= Needs.SOURCE and not self._is_expert(layer, groups[0][0]):
-            beside = observe(self._spec, source, layer, self._source_hidden[window], groups)
+            beside = observe(spec, work.source, layer, self._source_hidden[window], groups, run)
         for path, value in seen.inputs.items():
             _check_finite(value, layer, f"before {path}", window)
             if beside is None:
@@ -254,22 +274,22 @@ class LayerFitter:
         attention = {each.path for each in self._spec.attention().values()}
         return self._spec.router(layer) is not None and projection.path not in attention
 
-    def _advance(self, layer: int, source: LayerWeights, quantised: LayerWeights) -> None:
-        """Takes all windows through a layer."""
+    def _advance(self, work: _Work) -> None:
+        """Takes all windows through a part of a layer."""
 
         def through(weights: LayerWeights, what: str) -> Callable[[tuple[int, F32]], F32]:
             def run(item: tuple[int, F32]) -> F32:
                 window, hidden = item
-                after = Layer(self._spec, weights, layer).run(hidden)
-                _check_finite(after, layer, what, window)
+                after = work.run(Layer(self._spec, weights, work.layer), hidden)
+                _check_finite(after, work.layer, what, window)
                 return after
 
             return run
 
-        run = through(source, "of the source")
+        run = through(work.source, "of the source")
         after = self._in_order(run, list(self._source_hidden.items()))
         self._source_hidden = dict(zip(self._source_hidden, after, strict=True))
-        run = through(quantised, "with quantised weights")
+        run = through(work.quantised, "with quantised weights")
         self._hidden = list(self._in_order(run, list(enumerate(self._hidden))))
 
     def _costs(self) -> list[Cost]:

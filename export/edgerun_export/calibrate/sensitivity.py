@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edgerun_export.architectures import Projection
 from edgerun_export.calibrate.moments import Moments
-from edgerun_export.calibrate.taps import LayerWeights, layer_tensors, observe, stages
+from edgerun_export.calibrate.taps import LayerWeights, all_groups, layer_tensors, observe
 from edgerun_export.quantize import block_layout, quantise_rows
 from edgerun_export.quantize.method import Inputs, Needs
 from edgerun_export.recipe import TensorRecipe
@@ -129,7 +129,7 @@ class SensitivityMeter:
         self, layer: int, weights: LayerWeights
     ) -> list[tuple[list[Projection], list[Inputs]]]:
         """Projections that must be stored alike, the experts of a layer, with what they see."""
-        groups = [group for stage in stages(self._spec, layer) for group in stage]
+        groups = all_groups(self._spec, layer)
         sums = {group[0].path: Moments(Needs.HESSIAN) for group in groups}
         for hidden in self._fitted:
             for path, value in observe(self._spec, weights, layer, hidden, groups).inputs.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -17,6 +17,7 @@ from edgerun_export.verify.numpy_model import Layer, Observer
 F32 = NDArray[np.float32]
 # Projections that read the same values.
 Group: TypeAlias = tuple[Projection, ...]
+Run: TypeAlias = Callable[[Layer, F32], F32]
 _TO_RESIDUAL = ("o_proj", "down_proj")
 
 
@@ -68,29 +69,60 @@ class Seen:
     residuals: dict[str, F32] = field(default_factory=dict)
 
 
-def stages(spec: DecoderSpec, layer: int) -> list[list[Group]]:
-    """Projections of a layer in the order in which each depends on those before only."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Half of a layer, which begins and ends with the residual stream.
+
+    Attributes:
+        run: computes it.
+        stages: its projections, in the order in which each depends on those before only.
+    """
+
+    run: Run
+    stages: list[list[Group]]
+
+
+def parts(spec: DecoderSpec, layer: int) -> list[Part]:
+    """The parts of a layer, one after the other."""
     attention = spec.attention()
     query = tuple(attention[name] for name in ("q_proj", "k_proj", "v_proj"))
     networks = spec.feed_forward(layer)
+    inner = [(network["gate_proj"], network["up_proj"]) for network in networks]
+    outer = [(network["down_proj"],) for network in networks]
     return [
-        [query],
-        [(attention["o_proj"],)],
-        [(network["gate_proj"], network["up_proj"]) for network in networks],
-        [(network["down_proj"],) for network in networks],
+        Part(Layer.attention, [[query], [(attention["o_proj"],)]]),
+        Part(Layer.feed_forward, [[*inner], [*outer]]),
     ]
 
 
+def all_groups(spec: DecoderSpec, layer: int) -> list[Group]:
+    """The projections of a layer."""
+    return [group for part in parts(spec, layer) for stage in part.stages for group in stage]
+
+
 def observe(
-    spec: DecoderSpec, weights: LayerWeights, layer: int, hidden: F32, groups: Sequence[Group]
+    spec: DecoderSpec,
+    weights: LayerWeights,
+    layer: int,
+    hidden: F32,
+    groups: Sequence[Group],
+    run: Run = Layer.run,
 ) -> Seen:
     """Runs a layer on one sequence ``[tokens, hidden_size]`` until all groups had their input.
 
     Experts that no token goes to see nothing.
+
+    Args:
+        spec: the decoder.
+        weights: of the layer.
+        layer: its number.
+        hidden: what it gets, or what the part gets that is run.
+        groups: projections that are waited for.
+        run: the part.
     """
     tap = _Tap([group[0].path for group in groups])
     with suppress(_AllSeen):
-        Layer(spec, weights, layer, tap).run(hidden)
+        run(Layer(spec, weights, layer, tap), hidden)
     return tap.seen
 
 

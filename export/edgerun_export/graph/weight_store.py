@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from edgerun.formats.base import PackedWeight
 from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
 from edgerun_export.quantize import block_layout, encode_integers, fits, quantise_rows
-from edgerun_export.quantize.blocks import slab
+from edgerun_export.quantize.blocks import halved, slab
 from edgerun_export.recipe import Recipe, TensorRecipe, vocabulary_block
 from edgerun_export.source.weights import SourceWeights
 
@@ -22,7 +22,6 @@ F32 = NDArray[np.float32]
 Number = TypeVar("Number", np.float32, np.uint8)
 _FLOAT = np.dtype(np.float32)
 _HALF = np.dtype(np.float16)
-_HALF_STEP = 2.0**-11  # what rounding to half precision moves a number by at most
 _BYTE = np.dtype(np.uint8)
 _ONNX_FLOAT = 1  # onnx.TensorProto
 
@@ -206,7 +205,7 @@ class WeightStore:
             else:
                 packed = slab(fitted, rows)
             if self._recipe.scales == "fp16":
-                packed = _halved(packed)
+                packed = halved(packed)
             difference = layout.unpack(packed) - weights
             damage.error += float(np.vdot(difference, difference))
             damage.energy += float(np.vdot(weights, weights))
@@ -251,14 +250,6 @@ class WeightStore:
     def _counted(self, piece: F32) -> F32:
         self._progress(piece.size)
         return piece
-
-
-def _halved(packed: PackedWeight) -> PackedWeight:
-    """The same codes with scales that half precision holds, unless it is too narrow for some."""
-    with np.errstate(over="ignore"):
-        rounded = packed.scales.astype(np.float16).astype(np.float32)
-    is_close = np.abs(rounded - packed.scales) <= np.abs(packed.scales) * np.float32(_HALF_STEP)
-    return replace(packed, scales=rounded) if is_close.all() else packed
 
 
 def _are_halves(scales: F32) -> bool:

@@ -13,6 +13,7 @@ from edgerun.formats.base import BlockFormat, PackedWeight, pack_bits
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 Float = TypeVar("Float", np.float32, np.float64)
+_HALF_STEP = 2.0**-11  # what rounding to half precision moves a number by at most
 
 
 def padded(rows: NDArray[Float], block: int) -> NDArray[Float]:
@@ -59,3 +60,11 @@ def slab(packed: PackedWeight, rows: slice) -> PackedWeight:
         scales=packed.scales[rows],
         zeros=zeros,
     )
+
+
+def halved(packed: PackedWeight) -> PackedWeight:
+    """The same codes with scales that half precision holds, unless it is too narrow for some."""
+    with np.errstate(over="ignore"):
+        rounded = packed.scales.astype(np.float16).astype(np.float32)
+    is_close = np.abs(rounded - packed.scales) <= np.abs(packed.scales) * np.float32(_HALF_STEP)
+    return replace(packed, scales=rounded) if is_close.all() else packed

@@ -12,7 +12,7 @@ from edgerun.activations.base import UNCHANGED
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun_export.architectures import DecoderSpec, Projection
 from edgerun_export.calibrate.moments import Moments
-from edgerun_export.calibrate.taps import LayerWeights, layer_tensors, observe, stages
+from edgerun_export.calibrate.taps import LayerWeights, all_groups, layer_tensors, observe
 from edgerun_export.calibrate.text import CalibrationText
 from edgerun_export.quantize import block_layout, quantise_rows
 from edgerun_export.quantize.method import Inputs, Needs
@@ -70,7 +70,7 @@ def apply(source: SourceWeights, recipe: Recipe, text: CalibrationText | None) -
 def _inputs(
     spec: DecoderSpec, weights: LayerWeights, layer: int, stream: Sequence[F32]
 ) -> dict[str, Inputs]:
-    groups = [group for stage in stages(spec, layer) for group in stage]
+    groups = all_groups(spec, layer)
     sums = {group[0].path: Moments(Needs.HESSIAN) for group in groups}
     for hidden in stream:
         for path, value in observe(spec, weights, layer, hidden, groups).inputs.items():

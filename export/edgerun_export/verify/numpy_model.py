@@ -90,10 +90,18 @@ class Layer:
 
     def run(self, hidden: F32) -> F32:
         """Adds attention and feed-forward part to ``[tokens, hidden_size]``."""
+        return self.feed_forward(self.attention(hidden))
+
+    def attention(self, hidden: F32) -> F32:
+        """Adds the attention part."""
         spec = self._spec
         self._observer.residual(hidden if spec.attention_out_norm is None else None)
         attended = self._attention(self._norm(hidden, spec.input_norm))
-        hidden = hidden + self._norm(attended, spec.attention_out_norm)
+        return hidden + self._norm(attended, spec.attention_out_norm)
+
+    def feed_forward(self, hidden: F32) -> F32:
+        """Adds the feed-forward part to what attention gave."""
+        spec = self._spec
         added_plainly = spec.router(self._layer) is None and spec.feed_forward_out_norm is None
         self._observer.residual(hidden if added_plainly else None)
         fed = self._feed_forward(self._norm(hidden, spec.feed_forward_norm))

@@ -11,7 +11,7 @@ from edgerun_export.calibrate.fitted import FittedLayers
 from edgerun_export.calibrate.layers import LayerFitter
 from edgerun_export.calibrate.moments import Moments
 from edgerun_export.calibrate.step import CalibrationOptions, with_methods
-from edgerun_export.calibrate.taps import LayerWeights, observe, stages
+from edgerun_export.calibrate.taps import LayerWeights, all_groups, observe, parts
 from edgerun_export.calibrate.text import CalibrationText, Sample
 from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.graph.onnx_graph import OnnxGraph
@@ -85,8 +85,9 @@ def test_projections_see_what_a_pass_over_the_model_gives_them(name, golden, sou
         }
     )
     hidden = np.random.default_rng(0).standard_normal((9, spec.hidden_size)).astype(np.float32)
-    seen = [observe(spec, weights, 0, hidden, groups) for groups in stages(spec, 0)]
-    paths = {projection.path for groups in stages(spec, 0) for (projection, *_) in groups}
+    stages = [stage for part in parts(spec, 0) for stage in part.stages]
+    seen = [observe(spec, weights, 0, hidden, groups) for groups in stages]
+    paths = {projection.path for (projection, *_) in all_groups(spec, 0)}
     assert {path for each in seen for path in each.inputs} <= paths
     assert all(each.inputs for each in seen)
     query, output = seen[0].inputs["self_attn.q_proj"], seen[1].inputs["self_attn.o_proj"]
@@ -290,6 +291,20 @@ def test_what_was_fitted_is_stored_where_integers_of_some_rows_would_do(
         weights.projection(name)
     written = (tmp_path / "data").read_bytes()
     assert written.startswith(expected.codes.tobytes())
+
+
+def test_layers_behind_see_scales_as_they_are_stored(golden, source_weights, tmp_path):
+    source = source_weights(golden("llama"))
+    stores = {
+        kind: fitted(source, tmp_path / kind, make_recipe("int4", method="gptq", scales=kind))[0]
+        for kind in ("fp32", "fp16")
+    }
+    first, last = (f"model.layers.{layer}.mlp.down_proj.weight" for layer in (0, 1))
+    whole, halves = (stores[kind].packed(first).scales for kind in ("fp32", "fp16"))
+    np.testing.assert_array_equal(halves, halves.astype(np.float16))
+    assert 0 < np.abs(halves - whole).max() <= 2.0**-11 * np.abs(whole).max()
+    whole, halves = (stores[kind].packed(last).scales for kind in ("fp32", "fp16"))
+    assert not np.array_equal(halves, whole.astype(np.float16))  # fitted to other inputs
 
 
 def test_too_little_text_is_used_and_mentioned(golden, tmp_path):
