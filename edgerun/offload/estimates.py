@@ -12,6 +12,8 @@ F64: TypeAlias = NDArray[np.float64]
 I64: TypeAlias = NDArray[np.int64]
 WEIGHT = 0.15  # of what was seen last: after 20 times 4% is left of what was assumed
 EXCHANGE_S = 3e-4
+START_S = 1e-4
+ONE = np.ones(1, np.int64)
 LARGEST_STEP = 4.0  # by which a single time may be off: it may have been a pause of the system
 
 
@@ -37,6 +39,14 @@ class Estimate:
         factors = np.array([self._factor(kind) for kind in kinds.tolist()])
         scaled: F64 = (self.fixed_s + self.row_s * rows) * factors[places]
         return scaled
+
+    def of_one(self) -> float:
+        """Of what has no rows, or one."""
+        return float(self.seconds(ONE)[0])
+
+    def observe_one(self, seconds: float) -> None:
+        """Learns that it took so long once."""
+        self.observe(ONE, seconds)
 
     def observe(self, rows: I64, seconds: float) -> None:
         """Learns that experts with so many rows each took so long together."""
@@ -64,18 +74,27 @@ class Estimates:
         cpu: an expert on the processor.
         device: an expert on the device.
         upload: the upload of an expert; its rows do not matter.
+        start: of a call that uses the device: what passes before the processor multiplies, and
+        command: before the device does.
         exchange_s: what a layer takes longer if one of its experts is cut.
     """
 
     cpu: Estimate
     device: Estimate
     upload: Estimate
+    start: Estimate = field(default_factory=lambda: Estimate(START_S))
+    command: Estimate = field(default_factory=lambda: Estimate(START_S))
     exchange_s: float = EXCHANGE_S
 
     def observe_exchange(self, excess_s: float) -> None:
         """Learns that a layer took so much longer than it was to take, this cost included."""
         step = float(np.clip(excess_s, -self.exchange_s, LARGEST_STEP * self.exchange_s))
         self.exchange_s += WEIGHT * step
+
+    @property
+    def starts_s(self) -> tuple[float, float]:
+        """When processor and device begin, as ``Schedule.seconds`` takes it."""
+        return self.start.of_one(), self.command.of_one()
 
     def costs(self, rows: I64, is_cached: NDArray[np.bool_]) -> tuple[F64, F64, F64]:
         """Seconds of active experts on processor, device and link, as ``Scheduler`` takes them."""

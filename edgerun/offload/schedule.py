@@ -7,7 +7,8 @@ takes ``c_i`` seconds on the processor or ``g_i`` on the device, and its upload 
 0 if it is cached. An expert may be cut by columns into ``parts`` equal parts, each of which takes
 its share of all three. The device begins with what is cached; then come uploads in the order in
 which they are made, each of which must have ended before its product begins. A layer is done when
-processor and device are. What a call costs besides, and the sum of the results, is not in it.
+processor and device are. What a call costs before either begins is not in it, nor in the bound,
+which holds without; ``Schedule.seconds`` adds it.
 
 **Division.** Experts are sorted by what the device gains: cached ones by ``c / g``, others by
 ``c / t`` and then ``c / g``. The device gets the first so many parts of each, and uploads are made
@@ -46,6 +47,7 @@ from edgerun.kernels.experts.division import (
 )
 from edgerun.kernels.jit.service import compiled, native
 
+F64: TypeAlias = NDArray[np.float64]
 I64: TypeAlias = NDArray[np.int64]
 MAX_PARTS = 64
 NANOSECONDS = 1e9
@@ -68,6 +70,26 @@ class Schedule:
     makespan_s: float
     bound_s: float
     weights: tuple[int, ...]
+
+    def seconds(self, costs: Sequence[F64], parts: int, starts_s: tuple[float, float]) -> float:
+        """When it is done if processor and device do not begin at once.
+
+        Args:
+            costs: seconds of experts on processor, device and link.
+            parts: of an expert.
+            starts_s: when the processor begins and when the device does, if that has anything to
+                do; the link begins at once.
+        """
+        share = self.shares / parts
+        cpu, device, upload = (np.asarray(each) for each in costs)
+        here_s = float((cpu * (1 - share)).sum())
+        if not len(self.order):
+            return here_s
+        device, upload = ((each * share)[self.order] for each in (device, upload))
+        left = np.cumsum(device[::-1])[::-1]  # from each product on
+        begins = np.where(upload > 0, np.cumsum(upload), 0.0)
+        there_s = max(float(left[0]) + starts_s[1], float((begins + left).max()))
+        return max(here_s + starts_s[0], there_s)
 
 
 class Scheduler:

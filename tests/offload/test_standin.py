@@ -26,7 +26,7 @@ from edgerun.errors import BackendError, InputError, UnsupportedError
 from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import value_shapes
 from edgerun.model.bundle import open_bundle
-from edgerun.offload.estimates import Estimate
+from edgerun.offload.estimates import START_S, Estimate
 from edgerun.offload.places import Places
 from edgerun.offload.sharing.executable import SharedLayer
 from edgerun.offload.sharing.session import Session
@@ -99,6 +99,10 @@ def test_tokens_are_those_of_the_processor_bit_for_bit(
         if token == TOKENS - 1:
             seen.append(backend.report())
             assert not session.failure and session.resets == 0
+            assert backend._estimates is not None
+            assert all(
+                START_S != each > 0 for each in backend._estimates.starts_s
+            )  # they were seen
 
     found = tokens(*form, device, look)
     np.testing.assert_array_equal(found, expected[form])

@@ -52,6 +52,27 @@ def test_a_layer_plays_as_its_division_says(rule: str) -> None:
         assert line.makespan_s == pytest.approx(max(here, device))
 
 
+def test_a_schedule_that_begins_late_takes_what_the_events_say() -> None:
+    """Both as processor and device begin at once and as they do not."""
+    rng, scheduler = np.random.default_rng(5), Scheduler(8, 4)
+    for number in range(300):
+        costs = rng.uniform(1e-4, 1e-2, (int(rng.integers(1, 9)), 3))
+        costs[rng.random(len(costs)) < 0.5, UPLOAD] = 0
+        schedule = scheduler(*costs.T)
+        shares = schedule.shares / 4
+        starts = (0.0, 0.0) if number < 30 else tuple(rng.uniform(0, 5e-3, 2).tolist())
+        order = [(int(e), float(shares[e])) for e in schedule.order]
+        here = [(int(e), 1 - float(shares[e])) for e in np.flatnonzero(shares < 1)]
+        cached = any(costs[e, UPLOAD] == 0 for e, _ in order)
+        events = play(costs, Division(here, order, starts)).makespan_s
+        planned = schedule.seconds(list(costs.T), 4, starts)
+        if cached or number < 30:
+            assert planned == pytest.approx(events)
+        assert planned >= events - 1e-9 >= schedule.bound_s - 2e-9
+        if number < 30:
+            assert planned == pytest.approx(schedule.makespan_s, abs=1e-8)
+
+
 def test_ours_plays_as_long_as_it_was_planned() -> None:
     rng, scheduler = np.random.default_rng(2), Scheduler(64, PARTS)
     for _ in range(200):

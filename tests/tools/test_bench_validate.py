@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from edgerun.offload.estimates import Estimate
 from edgerun.offload.places import Places
 from tools.bench.offload.validate import Costs, Measured, main, simulate
+from tools.bench.offload.variation import SETTLED, Watched, drawn
 
 
 def test_a_row_has_both_and_their_ratio(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,8 +29,45 @@ def test_what_is_simulated_follows_costs_and_what_is_there() -> None:
     costs = np.zeros((3, 2, 3))
     costs[:, 1] = 4e-3, 1e-3, 1.0
     costs[2] *= 2  # the last call
-    measured = Measured([0.0] * 3, 0, 0, Costs(costs, np.zeros(3)), frozenset({(0, 0), (0, 1)}), 2)
+    starts_s = np.array([[0.0, 0.0], [1e-3, 2e-3], [1e-4, 7e-3]])  # of processor and device
+    seen = Costs(costs, np.zeros(3), starts_s, np.zeros(3, np.bool_), np.ones((3, 5)))
+    measured = Measured([0.0] * 3, 0, 0, seen, frozenset({(0, 0), (0, 1)}), 2)
     simulation, seconds = simulate(measured, calls, 3)
-    assert seconds == pytest.approx([4e-3, 4e-3, 8e-3])
+    assert seconds == pytest.approx([4e-3, 5e-3, 11e-3])
     assert (simulation.there, simulation.outcome.experts) == (6, 9)
     assert Places.of(routes, 3).active.tolist() == [0, 1, 2]
+
+
+def test_calls_vary_as_those_before_them_did() -> None:
+    """Each is like one before it that ran when estimates had settled, with all its resources."""
+    ratios = np.repeat(np.arange(40.0)[:, None], 5, axis=1)
+    ratios[:, 2] = np.nan
+    ratios[SETTLED, 2] = 7.0
+    ratios[:, 4] = np.nan
+    rows = drawn(ratios, 30)
+    assert rows.shape == (10, 5)
+    assert (rows[:, 2] == 7).all() and (rows[:, 4] == 1).all()
+    assert (rows[:, 0] == rows[:, 1]).all() and len(set(rows[:, 0])) > 3
+    assert all(SETTLED <= like < call for call, like in enumerate(rows[:, 0], 30))
+
+
+def test_a_layer_takes_what_the_call_took_that_it_is_like() -> None:
+    routes = np.float32([[0.5, 0.4, 0.3, 0.0]])
+    calls = [(np.zeros((1, 1), np.float32), routes)] * 2
+    costs = np.zeros((1, 2, 3))
+    costs[:, 1] = 4e-3, 1e-3, 1.0
+    ratios = np.array([[2.0, 3.0, 1.0, 4.0, 5.0]])
+    starts_s = np.array([[1e-3, 1e-4]])
+    seen = Costs(costs, np.zeros(1), starts_s, np.zeros(1, np.bool_), ratios)
+    measured = Measured([0.0], 0, 0, seen, frozenset({(0, 0), (0, 1)}), 2)
+    _, seconds = simulate(measured, calls, 3)
+    assert seconds == pytest.approx([max(4 * 1e-3 + 2 * 4e-3, 5 * 1e-4 + 2 * 3 * 1e-3)])
+
+
+def test_what_a_call_took_is_compared_with_what_was_expected_of_it() -> None:
+    watched = Watched(1e-3)
+    watched.observe(np.ones(2, np.int64), 4e-3)
+    watched.observe(np.zeros(0, np.int64), 1.0)
+    assert watched.ratio() == pytest.approx(2)
+    assert np.isnan(watched.ratio())
+    assert watched.of_one() > Estimate(1e-3).of_one()

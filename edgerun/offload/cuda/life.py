@@ -85,9 +85,9 @@ class Life:
         then(time.monotonic() - begin)
 
     def _multiply(self, number: int, first: int, slots: Sequence[int], product: Product) -> None:
-        rows = slice(first, first + len(slots))
+        begin, rows = time.monotonic(), slice(first, first + len(slots))
         source = self.inner if product.op == SECOND else self.x
         target = self.inner if product.op == FIRST else self.out
         self._programs.run(source[rows], slots, target[rows], self._computing, product)
         self._computing.synchronize()
-        self.answers.put(Answer(number, time.monotonic()))
+        self.answers.put(Answer(number, time.monotonic(), begin))

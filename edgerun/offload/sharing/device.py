@@ -71,12 +71,14 @@ class Answer:
 
     Attributes:
         number: of the command.
-        ended_s: when, by ``time.monotonic``.
+        ended_s: when the device was done with it, by ``time.monotonic``, and
+        began_s: when it began.
         fault: why nothing was computed; empty if all is well.
     """
 
     number: int
     ended_s: float = 0.0
+    began_s: float = 0.0
     fault: str = ""
 
 

@@ -56,6 +56,7 @@ class _Plan:
 
     Attributes:
         schedule: of the active experts.
+        planned_s: what it takes, with what passes before either side begins.
         there: experts that the device computes, all or in part.
         cached: those that it has and computes as a whole.
         cut: one that it has and computes in part.
@@ -63,6 +64,7 @@ class _Plan:
     """
 
     schedule: Schedule
+    planned_s: float
     there: I64
     cached: I64
     cut: CutExpert | None
@@ -166,10 +168,12 @@ class SharedLayer(Executable):
         if cut is not None:
             command = _Command(len(commands), np.array([cut.expert]), cut.places, 0, [])
             commands.append(command)
-            cut.exchange(rows_cut, command.number, cache, plan.schedule.makespan_s)
+            cut.exchange(rows_cut, command.number, cache, plan.planned_s)
+        elif commands:
+            self._estimates.start.observe_one(time.monotonic() - begin)
         self._compute_here(x, places, here, results, cache)
         own = None if cut is None else cut.finish(cache)
-        end = self._collect(places, commands, results, plan.schedule, time.monotonic())
+        end = self._collect(places, commands, results, plan, begin)
         if cut is not None and own is not None:
             results[cut.places, cut.cut.columns[1] :] = own
         self._count(plan, end - begin, len(x), len(places.rows), here)
@@ -186,8 +190,9 @@ class SharedLayer(Executable):
         room = session.device.sizes.slots - sum(entry in session.slots for entry in entries)
         room = 0 if session.is_uploading() else room
         schedule, parts, may_cut = self._scheduler(*costs, room), 1, False
+        exchange_s = self._estimates.exchange_s
         if self._cutter is not None:
-            finer, exchange_s = self._cutter(*costs, room), self._estimates.exchange_s
+            finer = self._cutter(*costs, room)
             divided, cut_parts = with_cut(costs, schedule, finer, self._parts, exchange_s)
             may_cut = cut_parts > 1
             if may_cut and self._trials.favours_cut(len(places.of_row)):
@@ -204,7 +209,9 @@ class SharedLayer(Executable):
             taken = places.select(np.array([expert]))
             cut = CutExpert(self._layer, session, expert, where, taken)
             cached = cached[cached != expert]
-        return _Plan(schedule, there, cached, cut, may_cut)
+        planned_s = schedule.seconds(costs, parts, self._estimates.starts_s)
+        planned_s += exchange_s if parts > 1 else 0.0
+        return _Plan(schedule, planned_s, there, cached, cut, may_cut)
 
     def _start(self, x: F32, places: Places, plan: _Plan) -> list[_Command]:
         """Sends a command for what is cached, and uploads what is not, with a command each."""
@@ -234,7 +241,7 @@ class SharedLayer(Executable):
 
     def _arrive(self, command: _Command, seconds: float) -> None:
         """An upload has ended; called by the link."""
-        self._estimates.upload.observe(np.ones(1, np.int64), seconds)
+        self._estimates.upload.observe_one(seconds)
         self._send(command)
 
     def _compute_here(
@@ -252,20 +259,21 @@ class SharedLayer(Executable):
         places: Places,
         commands: Sequence[_Command],
         results: F32,
-        schedule: Schedule,
-        end: float,
+        plan: _Plan,
+        begin: float,
     ) -> float:
-        """Waits for the device; returns when both were done, of which we were at ``end``."""
-        before = 0.0
+        """Waits for the device; returns when both were done. We are now."""
+        end, before = time.monotonic(), 0.0
         for _ in commands:
-            answer = self._session.answer(schedule.makespan_s)
+            answer = self._session.answer(plan.planned_s)
             command = commands[answer.number]
             taken, first = command.places, command.first
             results[taken] = self._session.device.out[first : first + len(taken)]
             if command.sent_s:
                 counts = places.counts[np.isin(places.active, command.experts)]
-                seconds = answer.ended_s - max(before, command.sent_s)
-                self._estimates.device.observe(counts, seconds)
+                self._estimates.device.observe(counts, answer.ended_s - answer.began_s)
+                if command.number == 0 and len(plan.cached):
+                    self._estimates.command.observe_one(answer.began_s - begin)
             before = answer.ended_s
         return max(end, before)
 
@@ -277,11 +285,11 @@ class SharedLayer(Executable):
         tally.uploaded += len(plan.uploaded)
         tally.cut += plan.cut is not None
         tally.here += len(here)
-        tally.planned_s += schedule.makespan_s
+        tally.planned_s += plan.planned_s
         tally.bound_s += schedule.bound_s
         tally.seconds += seconds
         if plan.cut is not None:
-            self._estimates.observe_exchange(seconds - schedule.makespan_s)
+            self._estimates.observe_exchange(seconds - plan.planned_s)
         if plan.may_cut:
             self._trials.observe(rows, seconds, places, is_cut=plan.cut is not None)
 
@@ -314,7 +322,7 @@ class SharedLayer(Executable):
             return
         taken = places.select(here)
         expert = int(places.experts[taken[np.argmax(places.weights[taken])]])
-        learn = partial(self._estimates.upload.observe, np.ones(1, np.int64))
+        learn = self._estimates.upload.observe_one
         session.improve((number, expert), self._layer.slots[expert], learn)
 
 

@@ -142,10 +142,11 @@ def main(descriptor: int) -> None:
         _say(Answer(0, fault=f"{type(error).__name__}: {error}"))
         return
     for line in lines:
+        begin = time.monotonic()
         command = msgspec.json.decode(line, type=Command)
         try:
             multiplier.run(command)
-            answer = Answer(command.number, time.monotonic())
+            answer = Answer(command.number, time.monotonic(), begin)
         except Exception as error:
             answer = Answer(command.number, fault=f"{type(error).__name__}: {error}")
         _say(answer)

@@ -19,10 +19,13 @@ class Division:
     Attributes:
         cpu: experts, and the share of each that the processor computes, above 0 up to 1.
         device: the same of the device; those that are not cached are uploaded in this order.
+        starts_s: when processor and device begin, if the device has anything to do: until then the
+            processor tells it what. The link begins at once.
     """
 
     cpu: Sequence[tuple[int, float]]
     device: Sequence[tuple[int, float]]
+    starts_s: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass
@@ -48,8 +51,10 @@ def play(costs: F64, division: Division) -> Timeline:
         division: of its experts.
     """
     layer = _Layer(costs, division)
-    for resource in (CPU, DEVICE, UPLOAD):
-        layer.begin(resource, 0.0)
+    starts_s = (*division.starts_s, 0.0) if division.device else (0.0, 0.0, 0.0)
+    layer.line.makespan_s = starts_s[CPU]
+    for resource, start_s in zip((CPU, DEVICE, UPLOAD), starts_s, strict=True):
+        layer.begin(resource, start_s)
     while layer.events:
         layer.happen()
     return layer.line
@@ -91,6 +96,6 @@ class _Layer:
             self.missing.remove(expert)
             self.begin(DEVICE, now)
         else:
-            self.line.makespan_s = now
+            self.line.makespan_s = max(now, self.line.makespan_s)
             self.line.products.append((resource, expert, share, now))
         self.begin(resource, now)

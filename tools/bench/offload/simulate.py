@@ -116,7 +116,7 @@ class Simulation:
             there |= self.prefetcher.take(place, batch.step.experts)
         hits = int(np.count_nonzero(costs[:, UPLOAD] == 0))
         division = self.divide(costs)
-        line = play(costs, division)
+        line = play(self.varied(costs), division)
         between = self.speeds.between_s(tokens)
         self._count(costs, line.makespan_s + between, hits, between)
         self.outcome.waited += sum(int(costs[index, UPLOAD] > 0) for index, _ in division.device)
@@ -131,6 +131,10 @@ class Simulation:
     def divide(self, costs: F64) -> Division:
         """What each resource is to do."""
         return RULES[self.rule](costs, len(costs))
+
+    def varied(self, costs: F64) -> F64:
+        """What experts cost in this call, of which a rule sees ``costs``: the same."""
+        return costs
 
     def _to_stay(
         self, experts: NDArray[np.int64], division: Division, there: set[int]

@@ -6,8 +6,10 @@ A layer of random experts is shared with the stand-in for a GPU (``tools/bench/s
 by call, as a made-up trace says. The second half of the calls is simulated: which experts are
 where, what is uploaded, and how long each layer takes. The simulator knows which experts are on the
 device before it, and of each call what experts were seen to cost in the calls before that one:
-other programs of the machine make costs change. Figures are medians over the second half, in ms; we
-want ``simulated / measured`` within 10% of 1. Two cores must be free. No figure is about any GPU.
+other programs of the machine make costs change. Each call takes as much more or less than that as
+one of those before it, drawn at random, did (``variation.py``). Figures are medians over the second
+half, in ms; we want ``simulated / measured`` within 10% of 1. Two cores must be free. No figure is
+about any GPU.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from edgerun.state import SequenceStore
 from tools.bench.offload.machine import CPU, DEVICE, UPLOAD, Division
 from tools.bench.offload.profile import F64
 from tools.bench.offload.simulate import Batch, Simulation
+from tools.bench.offload.variation import drawn, watch
 from tools.bench.standin import STATE, inputs, layer, timed
 
 COLUMNS = ["device", "rows", "simulated", "measured", "simulated / measured"]
@@ -51,12 +54,19 @@ class Costs:
     Attributes:
         by_rows: float64 ``[calls, rows + 1, 3]``.
         exchange_s: what a cut costs, ``[calls]``.
+        starts_s: what passes before processor and device begin, ``[calls, 2]``.
+        cuts: whether calls that were cut had been faster, ``[calls]``.
+        ratios: what the call took that this one is to be like, by what was expected of it, by
+            ``RESOURCES``, ``[calls, 5]``.
         parts: that experts can be cut into.
         call: that is simulated.
     """
 
     by_rows: F64
     exchange_s: F64
+    starts_s: F64
+    cuts: NDArray[np.bool_]
+    ratios: F64
     parts: int = 1
     call: int = 0
 
@@ -66,14 +76,14 @@ class Costs:
         costs[is_cached, UPLOAD] = 0
         return costs
 
-    @property
-    def now_s(self) -> float:
-        """What a cut costs in the call."""
-        return float(self.exchange_s[self.call])
-
     def between_s(self, tokens: int) -> float:
         """Layers follow one another at once."""
         return 0.0
+
+
+NO_COSTS = Costs(
+    *(np.zeros(shape) for shape in ((0, 0, 3), 0, (0, 2))), np.zeros(0, np.bool_), np.zeros((0, 5))
+)
 
 
 @dataclass
@@ -87,7 +97,7 @@ class Shared(Simulation):
         exchange_s: of the layer under way.
     """
 
-    seen: Costs = field(default_factory=lambda: Costs(np.zeros((0, 0, 3)), np.zeros(0)))
+    seen: Costs = field(default_factory=lambda: NO_COSTS)
     there: int = 0
     is_here: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     exchange_s: float = 0.0
@@ -95,9 +105,10 @@ class Shared(Simulation):
     def divide(self, costs: F64) -> Division:
         """As ``SharedLayer`` does."""
         room = self.slots - int(np.count_nonzero(costs[:, UPLOAD] == 0))
-        columns, most, parts = list(costs.T), self.seen.parts, 1
-        schedule, exchange_s = _scheduler(1)(*columns, room), self.seen.now_s
-        if most > 1:
+        seen, columns, parts = self.seen, list(costs.T), 1
+        most, exchange_s = seen.parts, float(seen.exchange_s[seen.call])
+        schedule = _scheduler(1)(*columns, room)
+        if most > 1 and seen.cuts[seen.call]:
             finer = _scheduler(most)(*columns, room)
             schedule, parts = with_cut(columns, schedule, finer, most, exchange_s)
         self.exchange_s = exchange_s if parts > 1 else 0.0
@@ -107,7 +118,13 @@ class Shared(Simulation):
         return Division(
             [(int(e), 1 - shares[e]) for e in np.flatnonzero(shares < 1)],
             [(int(e), float(shares[e])) for e in schedule.order],
+            tuple((seen.starts_s[seen.call] * seen.ratios[seen.call, len(costs.T) :]).tolist()),
         )
+
+    def varied(self, costs: F64) -> F64:
+        """As much slower or faster than expected as the call that this one is to be like."""
+        varied: F64 = costs * self.seen.ratios[self.seen.call, : len(costs.T)]
+        return varied
 
     def improve(self, places: Places) -> None:
         """Uploads what the processor computed and is worth more than what is there."""
@@ -185,27 +202,33 @@ def measure(
     assert isinstance(program, SharedLayer)
     store, half = SequenceStore(STATE, 1), len(calls) // 2
     estimated: list[F64] = []
-    exchange_s: list[float] = []
+    besides: list[tuple[float, ...]] = []
     session, estimates, (tally,) = backend._session, backend._estimates, backend._tallies
     assert session is not None and estimates is not None
+    watched, ratios = watch(estimates), []
     seconds, before = [], (0, 0, 0)
     resident: frozenset[Entry] = frozenset()
     for number, (x, routes) in enumerate(calls):
         while session.is_uploading():
             time.sleep(1e-4)
         counts = np.arange(rows + 1)
-        exchange_s.append(estimates.exchange_s)
+        is_cut = program._trials.favours_cut(rows)
+        besides.append((estimates.exchange_s, *estimates.starts_s, is_cut))
         estimated.append(np.stack(estimates.costs(counts, counts < 0), axis=1))
         if number == half:
             resident = session.cache.resident
             before = tally.cached, tally.uploaded, tally.here
-        start = tally.seconds
+        start, _ = tally.seconds, [each.ratio() for each in watched]
         timed(program, store, x, routes)
         seconds.append(tally.seconds - start)
+        ratios.append([each.ratio() for each in watched])
     cached, uploaded, here = np.subtract((tally.cached, tally.uploaded, tally.here), before)
     slots = session.device.sizes.slots
     backend.close()
-    costs = Costs(np.array(estimated[half:]), np.array(exchange_s[half:]), program._parts)
+    exchange_s, *starts_s, cuts = np.array(besides[half:]).T
+    by_rows, starts = np.array(estimated[half:]), np.stack(starts_s, axis=1)
+    like = drawn(np.array(ratios), half)
+    costs = Costs(by_rows, exchange_s, starts, cuts > 0, like, program._parts)
     there = int(cached + uploaded)
     return Measured(seconds[half:], there, there + int(here), costs, resident, slots)
 

@@ -1,0 +1,66 @@
+"""How calls vary about what was expected of them: seen on a device, drawn from in a simulation.
+
+The time of a layer is the larger of what two sides take, so that where these vary it is more than
+the larger of what they take as a rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgerun.offload.estimates import Estimate, Estimates
+from tools.bench.offload.profile import F64
+
+RESOURCES = ("cpu", "device", "upload", "start", "command")  # of ``Estimates``
+SETTLED = 20  # calls after which estimates are no longer what was assumed
+
+
+@dataclass(slots=True)
+class Watched(Estimate):
+    """An estimate that remembers what was seen of it in a call.
+
+    Attributes:
+        seen: seconds that were expected, and that it took.
+    """
+
+    seen: list[tuple[float, float]] = field(default_factory=list)
+
+    def observe(self, rows: NDArray[np.int64], seconds: float) -> None:
+        """Learns and remembers."""
+        if len(rows):
+            self.seen.append((float(self.seconds(rows).sum()), seconds))
+        Estimate.observe(self, rows, seconds)
+
+    def ratio(self) -> float:
+        """What it took since it was asked last, by what was expected; NaN if it was not seen."""
+        pairs, self.seen = np.array(self.seen).reshape(-1, 2), []
+        expected, taken = pairs.sum(axis=0)
+        return float(taken / expected) if len(pairs) else np.nan
+
+
+def watch(estimates: Estimates) -> list[Watched]:
+    """Lets all estimates remember; they have learned nothing yet."""
+    for name in RESOURCES:
+        assumed = getattr(estimates, name)
+        setattr(estimates, name, Watched(assumed.fixed_s, assumed.row_s))
+    return [getattr(estimates, name) for name in RESOURCES]
+
+
+def drawn(ratios: F64, half: int) -> F64:
+    """For each call of the second half a call before it, drawn at random.
+
+    Where nothing was seen of a resource in that call, the median over all calls before counts.
+    """
+    rng, rows = np.random.default_rng(0), []
+    for call in range(half, len(ratios)):
+        before = ratios[SETTLED:call] if call > SETTLED else ratios[:call]
+        usual = [
+            np.median(column[~np.isnan(column)]) if np.isfinite(column).any() else 1.0
+            for column in before.T
+        ]
+        row = before[rng.integers(len(before))]
+        rows.append(np.where(np.isnan(row), usual, row))
+    return np.array(rows)
