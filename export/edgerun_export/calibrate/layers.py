@@ -18,6 +18,7 @@ from edgerun.formats.base import PackedWeight
 from edgerun_export.architectures import Projection
 from edgerun_export.calibrate.fitted import FittedLayers, digest
 from edgerun_export.calibrate.moments import Moments
+from edgerun_export.calibrate.rounding import Rounder, Rounding
 from edgerun_export.calibrate.taps import (
     Group,
     LayerWeights,
@@ -138,8 +139,10 @@ class LayerFitter:
 
     def _begin(self) -> None:
         windows = [*self._text.windows]
+        self._roundings = [Rounding() for _ in windows]
         for sample in self._text.samples:
             windows += [*sample.windows]
+            self._roundings += [sample.rounding for _ in sample.windows]
         self._fitted_windows = len(self._text.windows)
         used = np.unique(np.concatenate(windows))
         rows = embedded(self._spec, self._source, used)
@@ -276,21 +279,24 @@ class LayerFitter:
 
     def _advance(self, work: _Work) -> None:
         """Takes all windows through a part of a layer."""
+        layer = work.layer
 
-        def through(weights: LayerWeights, what: str) -> Callable[[tuple[int, F32]], F32]:
-            def run(item: tuple[int, F32]) -> F32:
-                window, hidden = item
-                after = work.run(Layer(self._spec, weights, work.layer), hidden)
-                _check_finite(after, work.layer, what, window)
-                return after
+        def source(item: tuple[int, F32]) -> F32:
+            window, hidden = item
+            after = work.run(Layer(self._spec, work.source, layer), hidden)
+            _check_finite(after, layer, "of the source", window)
+            return after
 
-            return run
+        def quantised(item: tuple[int, F32]) -> F32:
+            window, hidden = item
+            rounder = Rounder(self._roundings[window], self._spec, self._recipe, layer)
+            after = work.run(Layer(self._spec, work.quantised, layer, rounder), hidden)
+            _check_finite(after, layer, "with quantised weights", window)
+            return after
 
-        run = through(work.source, "of the source")
-        after = self._in_order(run, list(self._source_hidden.items()))
+        after = self._in_order(source, list(self._source_hidden.items()))
         self._source_hidden = dict(zip(self._source_hidden, after, strict=True))
-        run = through(work.quantised, "with quantised weights")
-        self._hidden = list(self._in_order(run, list(enumerate(self._hidden))))
+        self._hidden = list(self._in_order(quantised, list(enumerate(self._hidden))))
 
     def _costs(self) -> list[Cost]:
         costs = []

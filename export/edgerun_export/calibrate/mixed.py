@@ -11,24 +11,49 @@ import numpy as np
 
 from edgerun.errors import InputError, UnsupportedError
 from edgerun_export.calibrate.budget import Choice, allocate
-from edgerun_export.calibrate.sensitivity import SensitivityMeter
+from edgerun_export.calibrate.sensitivity import Sensitivity, SensitivityMeter
 from edgerun_export.calibrate.text import CalibrationText
 from edgerun_export.recipe import Recipe, TensorRecipe
 from edgerun_export.sizes import matrix_bytes, weight_bytes
 from edgerun_export.source.weights import SourceWeights
 
 # From the smallest on; a format is offered if it has no fewer bits than the one asked for.
-_KINDS = (("int2", 64), ("int2", 32), ("int4", 128), ("int4", 64), ("int4", 32), ("int8", 64))
+KINDS = (("int2", 64), ("int2", 32), ("int4", 128), ("int4", 64), ("int4", 32), ("int8", 64))
 _HESSIAN_WINDOWS, _PROBE_WINDOWS = 8, 3
+
+
+def sensitivity_of(
+    source: SourceWeights,
+    recipe: Recipe,
+    text: CalibrationText,
+    progress: Callable[[float], None],
+) -> Sensitivity:
+    """Estimates what the formats cost that ``mixed_recipe`` chooses from; serves any budget.
+
+    Args:
+        source: the model.
+        recipe: its format is the smallest that is chosen from.
+        text: calibration text with a sample.
+        progress: called with the fraction done.
+
+    Raises:
+        InputError: the text is too short to leave a sample.
+    """
+    if not text.samples:
+        raise InputError(
+            "--budget weighs formats on text that is held out, and the calibration text is too "
+            "short to leave any; give more"
+        )
+    return _meter(source, text, progress).run(_kinds(recipe))
 
 
 def mixed_recipe(
     source: SourceWeights,
     recipe: Recipe,
     text: CalibrationText,
+    sensitivity: Sensitivity,
     budget: int,
-    other_bytes: int,
-    progress: Callable[[float], None],
+    other_bytes: int = 0,
 ) -> tuple[Recipe, dict[str, Any]]:
     """Chooses a format for every projection, so that all weights fit.
 
@@ -36,27 +61,15 @@ def mixed_recipe(
         source: the model.
         recipe: its format is the smallest that is chosen from; tensors that rules concern stay.
         text: calibration text with a sample.
-        budget: bytes of the bundle.
+        sensitivity: what formats cost there.
+        budget: bytes of the bundle, which ``check_budget`` accepts.
         other_bytes: of it that are no weights.
-        progress: called with the fraction done.
 
     Returns:
         the recipe, and what the manifest says of it: of every projection what it was estimated
         to cost in bits per byte, and what the next larger choice would have saved.
-
-    Raises:
-        InputError: the budget is below the smallest recipe or above the largest, or the text is
-            too short to leave a sample.
     """
-    if not text.samples:
-        raise InputError(
-            "--budget weighs formats on text that is held out, and the calibration text is too "
-            "short to leave any; give more"
-        )
-    free = _free(source, recipe)
-    fixed = _fixed_bytes(source, recipe, free) + other_bytes
-    _check_budget(source, recipe, free, fixed, budget)
-    sensitivity = _meter(source, text, progress).run(_kinds(recipe))
+    fixed = _fixed_bytes(source, recipe, _free(source, recipe)) + other_bytes
     to_bits = _tokens_per_byte(text) / math.log(2)
     choices = {
         first: [
@@ -117,7 +130,7 @@ def _reason(choice: Choice, choices: list[Choice]) -> dict[str, Any]:
 def _kinds(recipe: Recipe) -> list[TensorRecipe]:
     """What projections may be stored as: the smallest format or a larger one."""
     least = recipe.tensor("").bits
-    kinds = [TensorRecipe(weights, group, recipe.method) for weights, group in _KINDS]
+    kinds = [TensorRecipe(weights, group, recipe.method) for weights, group in KINDS]
     return [kind for kind in kinds if kind.bits >= least]
 
 
@@ -144,11 +157,17 @@ def _fixed_bytes(source: SourceWeights, recipe: Recipe, free: Sequence[str]) -> 
     return weight_bytes(source.spec, recipe) - _bytes(source, recipe, free, usual)
 
 
-def _check_budget(
-    source: SourceWeights, recipe: Recipe, free: Sequence[str], fixed: int, budget: int
-) -> None:
+def check_budget(source: SourceWeights, recipe: Recipe, budget: int, other_bytes: int = 0) -> None:
+    """Checks that some recipe of ``mixed_recipe`` has so many bytes.
+
+    Raises:
+        UnsupportedError: there is nothing to choose.
+        InputError: the budget is below the smallest recipe or above the largest.
+    """
+    free = _free(source, recipe)
     if not free:
         raise UnsupportedError("--budget: rules leave no projection to choose a format for")
+    fixed = _fixed_bytes(source, recipe, free) + other_bytes
     sizes = [[_bytes(source, recipe, [module], kind) for kind in _kinds(recipe)] for module in free]
     least, most = fixed + sum(map(min, sizes)), fixed + sum(map(max, sizes))
     if budget < least:

@@ -16,7 +16,7 @@ from edgerun.model.text.tokenizer import Tokenizer
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.calibrate.fitted import FittedLayers
 from edgerun_export.calibrate.layers import Cost, LayerFitter, single_threaded
-from edgerun_export.calibrate.mixed import mixed_recipe
+from edgerun_export.calibrate.mixed import check_budget, mixed_recipe, sensitivity_of
 from edgerun_export.calibrate.text import (
     WINDOW_TOKENS,
     WINDOWS,
@@ -172,8 +172,10 @@ def calibrate(
         def show(part: float) -> None:
             progress(part * _CHOICE_SHARE)
 
+        check_budget(source, recipe, options.budget, others)
         with single_threaded():
-            recipe, report = mixed_recipe(source, recipe, text, options.budget, others, show)
+            sensitivity = sensitivity_of(source, recipe, text, show)
+        recipe, report = mixed_recipe(source, recipe, text, sensitivity, options.budget, others)
         chosen, done = {"budget": {"bytes": options.budget, **report}}, _CHOICE_SHARE
     key = {"version": __version__, "recipe": recipe.as_dict(), "text": text.as_dict()}
     fitted = FittedLayers(folder, key)

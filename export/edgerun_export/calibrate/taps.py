@@ -139,12 +139,13 @@ class _Tap(Observer):
     def residual(self, hidden: F32 | None) -> None:
         self._residual = hidden
 
-    def projection(self, projection: Projection, value: F32) -> None:
+    def projection(self, projection: Projection, value: F32) -> F32:
         if projection.path not in self._awaited:
-            return
+            return value
         self._awaited.remove(projection.path)
         self.seen.inputs[projection.path] = value
         if projection.name in _TO_RESIDUAL and self._residual is not None:
             self.seen.residuals[projection.path] = self._residual
         if not self._awaited:
             raise _AllSeen
+        return value

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edgerun.errors import InputError
 from edgerun.model.text.tokenizer import Tokenizer
+from edgerun_export.calibrate.rounding import Rounding
 
 WINDOWS, WINDOW_TOKENS = 64, 512
 HELD_OUT_EVERY = 16  # of how many windows one is not fitted to, but measured on
@@ -28,11 +29,13 @@ class Sample:
         name: of its file, without folders.
         windows: token ids int64 ``[windows, tokens]``.
         bytes: UTF-8 bytes that these spell, but for the first of each window.
+        rounding: what is rounded besides weights where quantised ones are measured.
     """
 
     name: str
     windows: NDArray[np.int64]
     bytes: int
+    rounding: Rounding = Rounding()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from edgerun_export.calibrate.text import CalibrationText
+    from edgerun_export.calibrate.rounding import Rounding
     from edgerun_export.checkpoint.base import Checkpoint
-    from edgerun_export.quality.measure import Row
+    from edgerun_export.quality.measure import Row, Saved, Texts
     from edgerun_export.quality.settings import Setting
-    from edgerun_export.recipe import Recipe
     from edgerun_export.source.weights import SourceWeights
 
 SUMMARY = "Compare weight formats and methods on a checkpoint."
@@ -66,6 +65,28 @@ _CalibrationWindows = Annotated[
 _Scales = Annotated[
     str, typer.Option(help="fp32 or fp16: the type of scales in the file, that bytes count.")
 ]
+_Budget = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Sizes of all weights, such as 60MB,70MB: a row each, formats chosen per tensor.",
+    ),
+]
+_Activations = Annotated[
+    str,
+    typer.Option(
+        help="fp32, int8 (a scale for as many as share one among the weights), int8_row (one a "
+        "token), with commas between: columns in which inputs of projections are rounded so."
+    ),
+]
+_KVCache = Annotated[
+    str,
+    typer.Option(
+        "--kv-cache",
+        "--kv",
+        help="fp32, fp16, int8, int4, with commas between: columns with keys and values so.",
+    ),
+]
 _Transforms = Annotated[
     list[str] | None,
     typer.Option("--transform", help="As for edgerun export; for all rows of the table."),
@@ -102,6 +123,9 @@ def quality_command(
     calibration_windows: _CalibrationWindows = 64,
     transform: _Transforms = None,
     scales: _Scales = "fp32",
+    budget: _Budget = None,
+    activations: _Activations = "fp32",
+    kv_cache: _KVCache = "fp32",
     save: _Save = None,
     plot: _Plot = None,
     threads: _Threads = None,
@@ -110,41 +134,37 @@ def quality_command(
 ) -> None:
     """Runs the command; the parameters are the options."""
     from edgerun.cli.plan_plot import check_plot
-    from edgerun.cli.screen.progress import progress_line
-    from edgerun.kernels.host.cores import worker_threads
+    from edgerun_export.calibrate.rounding import roundings
     from edgerun_export.checkpoint import open_checkpoint
-    from edgerun_export.quality.measure import Saved, key_of, measure
-    from edgerun_export.quality.settings import settings
+    from edgerun_export.quality.measure import Saved, key_of
+    from edgerun_export.quality.settings import settings, split
     from edgerun_export.source.model import interpret
     from edgerun_export.transforms import transformed
 
     if plot is not None:
         check_plot(plot)
     _check_names(text)
-    compared = settings(formats, methods, scales, calibrates=bool(calibrate))
+    compared = settings(formats, methods, scales, budget, calibrates=bool(calibrate))
+    columns = roundings(split(activations), split(kv_cache))
     name = None if tokenizer is None else str(tokenizer)
     with open_checkpoint(source, tokenizer=name) as checkpoint:
         weights, _ = interpret(checkpoint)
         _check_rounds(weights)
         texts = _texts(
-            checkpoint, weights, (text, windows), (calibrate or [], calibration_windows), tokens
+            checkpoint,
+            min(tokens, weights.spec.context_length),
+            (text, windows),
+            (calibrate or [], calibration_windows),
+            columns,
         )
         location = " ".join([checkpoint.source.location, *(transform or ())])
         saved = Saved(save, key_of(location, texts))
         if transform:
-            recipe = _recipe(compared, transform)
-            weights = transformed(transform, weights, recipe, texts if calibrate else None)
-        with progress_line() as show:
-            rows = list(
-                measure(
-                    weights,
-                    compared,
-                    texts,
-                    saved,
-                    worker_threads(threads),
-                    lambda setting, done: show(f"{setting}: {done:.0%} of the layers"),
-                )
-            )
+            # Those that round on trial do that for the first setting.
+            recipe = compared[0].recipe(transform)
+            fitted = texts.calibration if calibrate else None
+            weights = transformed(transform, weights, recipe, fitted)
+        rows = _measured(weights, texts, compared, saved, threads)
     if plot is not None:
         from edgerun_export.quality.plot import draw
 
@@ -152,9 +172,25 @@ def quality_command(
     _print(rows, as_json)
 
 
-def _recipe(compared: list[Setting], transforms: list[str]) -> Recipe:
-    """What transforms that round on trial do that for: the first setting."""
-    return compared[0].recipe(transforms)
+def _measured(
+    weights: SourceWeights,
+    texts: Texts,
+    compared: list[Setting],
+    saved: Saved,
+    threads: int | None,
+) -> list[Row]:
+    from edgerun.cli.screen.progress import progress_line
+    from edgerun.kernels.host.cores import worker_threads
+    from edgerun_export.quality.measure import Measurement
+
+    with progress_line() as show:
+        measurement = Measurement(
+            weights,
+            texts,
+            worker_threads(threads),
+            lambda what, done: show(f"{what}: {done:.0%} of the layers"),
+        )
+        return list(measurement.run(compared, saved))
 
 
 def _check_names(files: list[Path]) -> None:
@@ -178,27 +214,35 @@ def _check_rounds(weights: SourceWeights) -> None:
 
 def _texts(
     checkpoint: Checkpoint,
-    weights: SourceWeights,
+    tokens: int,
     measured: tuple[list[Path], int],
     fitted: tuple[list[Path], int],
-    tokens: int,
-) -> CalibrationText:
-    """Windows of the texts to fit to and of those to measure on."""
+    columns: list[Rounding],
+) -> Texts:
+    """Windows of the texts to fit to and of those to measure on, the latter for each column."""
     import numpy as np
 
     from edgerun.model.text.tokenizer import Tokenizer
     from edgerun_export.calibrate.text import CalibrationText, read_calibration, read_sample
+    from edgerun_export.quality.measure import Texts
 
     files = checkpoint.tokenizer_files()
     tokenizer = Tokenizer.from_json(
         files["tokenizer.json"].decode(), json.loads(files.get("tokenizer_config.json", b"{}"))
     )
-    tokens = min(tokens, weights.spec.context_length)
     samples = tuple(read_sample(file, tokenizer, measured[1], tokens) for file in measured[0])
+    rounded = tuple(
+        replace(
+            sample,
+            name=", ".join(filter(None, (sample.name, rounding.name))),
+            rounding=rounding,
+        )
+        for sample in samples
+        for rounding in columns
+    )
     if not fitted[0]:
-        return CalibrationText((), np.zeros((0, tokens), np.int64), samples)
-    text = read_calibration(fitted[0], tokenizer, fitted[1], tokens)
-    return CalibrationText(text.names, text.windows, samples)
+        return Texts(CalibrationText((), np.zeros((0, tokens), np.int64)), rounded)
+    return Texts(read_calibration(fitted[0], tokenizer, fitted[1], tokens), rounded)
 
 
 def _print(rows: list[Row], as_json: bool) -> None:
@@ -208,13 +252,17 @@ def _print(rows: list[Row], as_json: bool) -> None:
         typer.echo(json.dumps([asdict(row) for row in rows]))
         return
     source = rows[0]
-    table: list[dict[str, Any]] = []
-    for row in rows:
-        cells: dict[str, Any] = {"weights": row.setting, "MB": f"{row.bytes / 1e6:.2f}"}
-        for name, figures in row.texts.items():
-            change = figures.perplexity / source.texts[name].perplexity - 1
-            cells[f"{name}: bits/byte"] = f"{figures.bits_per_byte:.4f}"
-            cells[f"{name}: perplexity"] = f"{figures.perplexity:.4g}"
-            cells[f"{name}: change"] = f"{change:+.1%}"
-        table.append(cells)
-    print_rows(table)
+    print_rows(
+        [
+            {
+                "text": name,
+                "weights": row.setting,
+                "MB": f"{row.bytes / 1e6:.2f}",
+                "bits/byte": f"{row.texts[name].bits_per_byte:.4f}",
+                "perplexity": f"{row.texts[name].perplexity:.4g}",
+                "change": f"{row.texts[name].perplexity / unrounded.perplexity - 1:+.1%}",
+            }
+            for name, unrounded in source.texts.items()
+            for row in rows
+        ]
+    )

@@ -7,7 +7,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from edgerun._version import __version__
 from edgerun.errors import InputError
 from edgerun.files.private import write_atomically
 from edgerun_export.calibrate.fitted import FittedLayers
-from edgerun_export.calibrate.layers import Cost, LayerFitter
-from edgerun_export.calibrate.text import CalibrationText
+from edgerun_export.calibrate.layers import Cost, LayerFitter, single_threaded
+from edgerun_export.calibrate.mixed import check_budget, mixed_recipe, sensitivity_of
+from edgerun_export.calibrate.sensitivity import Sensitivity
+from edgerun_export.calibrate.text import CalibrationText, Sample
 from edgerun_export.quality.settings import Setting
-from edgerun_export.recipe import make_recipe
+from edgerun_export.recipe import Recipe, make_recipe
 from edgerun_export.sizes import weight_bytes
 from edgerun_export.source.weights import SourceWeights
 
@@ -98,73 +100,124 @@ class Saved:
             write_atomically(self._path, json.dumps(content, indent=1).encode() + b"\n")
 
 
-def key_of(location: str, text: CalibrationText) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What is read.
+
+    Attributes:
+        calibration: what weights are fitted to, with samples that are held out of it; may have
+            no windows.
+        measured: what rows are measured on.
+    """
+
+    calibration: CalibrationText
+    measured: tuple[Sample, ...]
+
+    @property
+    def fitted(self) -> CalibrationText:
+        """What weights are fitted to, with what is measured for its samples."""
+        return replace(self.calibration, samples=self.measured)
+
+
+def key_of(location: str, texts: Texts) -> dict[str, Any]:
     """What rows depend on, but for the setting."""
-    samples = [[sample.name, CalibrationText((), sample.windows).digest] for sample in text.samples]
+    samples = [
+        [sample.name, CalibrationText((), sample.windows).digest] for sample in texts.measured
+    ]
     return {
         "version": __version__,
         "model": location,
-        "calibration": text.as_dict(),
+        "calibration": texts.calibration.as_dict(),
         "samples": samples,
     }
 
 
-def measure(
-    source: SourceWeights,
-    settings: Sequence[Setting],
-    text: CalibrationText,
-    saved: Saved,
-    threads: int,
-    progress: Callable[[str, float], None],
-) -> Iterator[Row]:
-    """Measures settings, those that are saved excepted; the source's weights come first.
+class Measurement:
+    """Measures settings one after the other.
 
     Args:
         source: the model.
-        settings: what is compared.
-        text: what weights are fitted to and measured on.
-        saved: what is known already, and where to put the rest.
+        texts: what weights are fitted to and measured on.
         threads: how many work.
-        progress: called with the setting's name and the fraction done.
-
-    Raises:
-        CheckpointError: the model computes what is no number.
-        StorageError: results cannot be written.
+        progress: called with what is at work and the fraction done.
     """
-    for setting in settings:
-        if setting.name not in saved.rows:
-            row, unrounded = _measured(source, setting, text, threads, progress)
-            if unrounded.setting not in saved.rows:
-                saved.add(unrounded)
-            saved.add(row)
-    names = ["source", *(setting.name for setting in settings)]
-    yield from (saved.rows[name] for name in names)
 
+    def __init__(
+        self,
+        source: SourceWeights,
+        texts: Texts,
+        threads: int,
+        progress: Callable[[str, float], None],
+    ) -> None:
+        self._source, self._texts = source, texts
+        self._threads, self._progress = threads, progress
+        self._sensitivities: dict[str, Sensitivity] = {}
 
-def _measured(
-    source: SourceWeights,
-    setting: Setting,
-    text: CalibrationText,
-    threads: int,
-    progress: Callable[[str, float], None],
-) -> tuple[Row, Row]:
-    """Rows of a setting and of the source."""
-    began = time.perf_counter()
-    recipe = setting.recipe()
-    with tempfile.TemporaryDirectory(prefix="edgerun-quality-") as folder:
-        store = FittedLayers(Path(folder) / "layers", {})
-        fitter = LayerFitter(
-            source, recipe, text, store, threads, lambda done: progress(setting.name, done)
+    def run(self, settings: Sequence[Setting], saved: Saved) -> Iterator[Row]:
+        """Measures settings, those that are saved excepted; the source's weights come first.
+
+        Args:
+            settings: what is compared.
+            saved: what is known already, and where to put the rest.
+
+        Raises:
+            UnsupportedError: there is nothing to choose formats for.
+            InputError: no mix of formats has a size that is asked for.
+            CheckpointError: the model computes what is no number.
+            StorageError: results cannot be written.
+        """
+        for setting in settings:
+            if setting.budget is not None:
+                check_budget(self._source, setting.recipe(), setting.budget)
+        for setting in settings:
+            if setting.name not in saved.rows:
+                row, unrounded = self._measured(setting)
+                if unrounded.setting not in saved.rows:
+                    saved.add(unrounded)
+                saved.add(row)
+        names = ["source", *(setting.name for setting in settings)]
+        yield from (saved.rows[name] for name in names)
+
+    def _measured(self, setting: Setting) -> tuple[Row, Row]:
+        """Rows of a setting and of the source."""
+        began = time.perf_counter()
+        recipe = self._recipe(setting)
+        with tempfile.TemporaryDirectory(prefix="edgerun-quality-") as folder:
+            store = FittedLayers(Path(folder) / "layers", {})
+            fitter = LayerFitter(
+                self._source,
+                recipe,
+                self._texts.fitted,
+                store,
+                self._threads,
+                lambda done: self._progress(setting.name, done),
+            )
+            costs = fitter.run()
+        seconds = round(time.perf_counter() - began, 1)
+        texts = {cost.name: _figures(cost, cost.nats) for cost in costs}
+        before = {cost.name: _figures(cost, cost.source_nats) for cost in costs}
+        spec = self._source.spec
+        return (
+            Row(setting.name, weight_bytes(spec, recipe), texts, seconds),
+            Row("source", weight_bytes(spec, make_recipe("fp32")), before, 0.0),
         )
-        costs = fitter.run()
-    seconds = round(time.perf_counter() - began, 1)
-    texts = {cost.name: _figures(cost, cost.nats) for cost in costs}
-    before = {cost.name: _figures(cost, cost.source_nats) for cost in costs}
-    float_bytes = weight_bytes(source.spec, make_recipe("fp32"))
-    return (
-        Row(setting.name, weight_bytes(source.spec, recipe), texts, seconds),
-        Row("source", float_bytes, before, 0.0),
-    )
+
+    def _recipe(self, setting: Setting) -> Recipe:
+        recipe = setting.recipe()
+        if setting.budget is None:
+            return recipe
+        if setting.method not in self._sensitivities:
+            what = f"what formats cost, by {setting.method}"
+            with single_threaded():
+                self._sensitivities[setting.method] = sensitivity_of(
+                    self._source,
+                    recipe,
+                    self._texts.calibration,
+                    lambda done: self._progress(what, done),
+                )
+        sensitivity = self._sensitivities[setting.method]
+        text = self._texts.calibration
+        return mixed_recipe(self._source, recipe, text, sensitivity, setting.budget)[0]
 
 
 def _figures(cost: Cost, nats: float) -> Figures:

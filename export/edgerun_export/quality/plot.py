@@ -21,6 +21,7 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> None:
         StorageError: the file cannot be written.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FormatStrFormatter
 
     source, *measured = rows
     methods = list(dict.fromkeys(row.setting.rpartition(":")[2] for row in measured))
@@ -37,6 +38,8 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> None:
             )
             axes.plot(*zip(*points, strict=True), "o-", label=method, color=COLOURS[at % 7])
         axes.set(title=name, xlabel="MB of weights", ylabel="bits per byte", yscale="log")
+        axes.yaxis.set_major_formatter(FormatStrFormatter("%.3g"))
+        axes.yaxis.set_minor_formatter(FormatStrFormatter("%.3g"))
         axes.legend()
     out = io.BytesIO()
     figure.savefig(out, format=path.suffix[1:].lower())

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgerun.errors import UnsupportedError
+from edgerun_export.calibrate.mixed import KINDS
 from edgerun_export.quantize import method_for
 from edgerun_export.quantize.method import Needs
 from edgerun_export.recipe import Recipe, make_recipe, method_names
+from edgerun_export.sizes import parse_size
 
 ALL = "all"
 
@@ -18,21 +20,25 @@ class Setting:
     """A way to store projections.
 
     Attributes:
-        weights: their format.
+        weights: their format; the smallest of those that are mixed.
         group_size: weights that share a scale.
         method: how they are quantised.
         scales: their type in the file.
+        budget: bytes of all weights, for which formats are chosen; None for one format.
     """
 
     weights: str
     group_size: int
     method: str
     scales: str = "fp32"
+    budget: int | None = None
 
     @property
     def name(self) -> str:
         """As a rule has it: ``int4:32:gptq``, and how scales are stored if they are halves."""
         halves = "" if self.scales == "fp32" else f"/{self.scales}"
+        if self.budget is not None:
+            return f"{self.budget / 1e6:g}MB{halves}:mixed {self.method}"
         return f"{self.weights}:{self.group_size}{halves}:{self.method}"
 
     def recipe(self, transforms: Sequence[str] = ()) -> Recipe:
@@ -47,24 +53,31 @@ class Setting:
 
 
 def settings(
-    formats: str, methods: str | None, scales: str = "fp32", *, calibrates: bool
+    formats: str,
+    methods: str | None,
+    scales: str = "fp32",
+    budgets: str | None = None,
+    *,
+    calibrates: bool,
 ) -> list[Setting]:
-    """All formats with all methods that can make them.
+    """All formats and sizes with all methods that can make them.
 
     Args:
         formats: ``int4,int2:64``, the number being weights that share a scale.
         methods: ``mse,gptq``, or ``all``; the usual ones for ``None``.
         scales: type of scales in the file.
+        budgets: ``60MB,70MB``, for which formats are mixed.
         calibrates: whether there is text to fit to.
 
     Raises:
         UnsupportedError: one is not offered, needs text and there is none, or none can be made.
+        InputError: a budget is no size.
     """
     usual = "mse,gptq,residual" if calibrates else "mse"
-    names = _split(usual if methods is None else methods)
+    names = split(usual if methods is None else methods)
     chosen = method_names() if names == [ALL] else names
     settings: list[Setting] = []
-    for text in _split(formats):
+    for text in split(formats):
         weights, _, group = text.partition(":")
         if not (group or "0").isdecimal() or weights == "fp32":
             raise UnsupportedError(
@@ -77,7 +90,28 @@ def settings(
             )
             if _is_possible(recipe.weights, method, names == [ALL], calibrates):
                 settings.append(Setting(weights, recipe.group_size, method, scales))
+    if budgets is not None:
+        sizes = [parse_size("--budget", text) for text in split(budgets)]
+        settings += _mixed(sizes, chosen, scales, names == [ALL], calibrates)
     return list(dict.fromkeys(settings))
+
+
+def _mixed(
+    sizes: Sequence[int], methods: Sequence[str], scales: str, is_any: bool, calibrates: bool
+) -> list[Setting]:
+    """All sizes with all methods that can make every format that is mixed."""
+    if not calibrates:
+        raise UnsupportedError(
+            "--budget weighs formats by what they do to text; give some with --calibrate FILE"
+        )
+    formats = [weights for weights, _ in KINDS]
+    able = [
+        method
+        for method in methods
+        if all(_is_possible(weights, method, is_any, calibrates) for weights in formats)
+    ]
+    weights, group_size = formats[0], make_recipe(formats[0]).group_size
+    return [Setting(weights, group_size, each, scales, size) for size in sizes for each in able]
 
 
 def _is_possible(weights: str, name: str, is_any: bool, calibrates: bool) -> bool:
@@ -98,8 +132,15 @@ def _is_possible(weights: str, name: str, is_any: bool, calibrates: bool) -> boo
     return True
 
 
-def _split(text: str) -> list[str]:
+def split(text: str) -> list[str]:
+    """What commas divide.
+
+    Raises:
+        UnsupportedError: there is nothing.
+    """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
-        raise UnsupportedError("--formats and --methods name at least one each")
+        raise UnsupportedError(
+            "--formats, --methods, --budget, --activations and --kv-cache name at least one each"
+        )
     return parts

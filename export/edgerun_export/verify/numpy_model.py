@@ -69,13 +69,18 @@ def predicted(spec: DecoderSpec, weights: Weights, hidden: F32) -> F32:
 
 
 class Observer:
-    """Is told what comes by in a layer; this one takes no notice."""
+    """Is shown what comes by in a layer, and may put something else in its place."""
 
     def residual(self, hidden: F32 | None) -> None:
         """What the next part's last projection is added to; None if it is not, as it is."""
 
-    def projection(self, projection: Projection, value: F32) -> None:
+    def projection(self, projection: Projection, value: F32) -> F32:
         """The input ``[tokens, K]`` of a projection."""
+        return value
+
+    def cached(self, vectors: F32) -> F32:
+        """Keys or values, ``[heads, tokens, head_dim]``."""
+        return vectors
 
 
 class Layer:
@@ -114,8 +119,9 @@ class Layer:
         key = self._norm(self._linear(inner, projections["k_proj"]), spec.k_row_norm)
         rope = spec.rope_of(self._layer)
         query = _rotate(rope, self._heads(query, spec.q_norm))
-        key = _rotate(rope, self._heads(key, spec.k_norm))
+        key = self._observer.cached(_rotate(rope, self._heads(key, spec.k_norm)))
         value = self._heads(self._linear(inner, projections["v_proj"]), None)
+        value = self._observer.cached(value)
         sinks = None
         if spec.sinks is not None:
             sinks = self._weights.vector(f"{self._prefix}.{spec.sinks}")
@@ -149,7 +155,7 @@ class Layer:
         return self._linear(gated, projections["down_proj"])
 
     def _linear(self, value: F32, projection: Projection) -> F32:
-        self._observer.projection(projection, value)
+        value = self._observer.projection(projection, value)
         name = f"{self._prefix}.{projection.path}"
         result = value @ self._weights.matrix(f"{name}.weight").T
         return result + self._weights.vector(f"{name}.bias") if projection.bias else result

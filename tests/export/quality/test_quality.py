@@ -13,6 +13,7 @@ from edgerun_export.graph.external_data import find_data
 from edgerun_export.quality import measure as measuring
 from edgerun_export.quality.command import register
 from edgerun_export.quality.settings import Setting, settings
+from edgerun_export.recipe import make_recipe
 from edgerun_export.sizes import weight_bytes
 
 TEXT = "Once upon a time there was a small house near the sea, and a dog lived in it. "
@@ -103,10 +104,46 @@ def test_a_table_of_settings_is_printed_kept_and_gone_on_with(golden, texts, tmp
 
     monkeypatch.setattr(measuring, "LayerFitter", Unexpected)
     table = run(*common, "--formats", "int4", "--methods", "gptq").splitlines()
-    assert table[0].split("\t") == [
-        "weights", "MB", "test.txt: bits/byte", "test.txt: perplexity", "test.txt: change"
+    assert table[0].split("\t") == ["text", "weights", "MB", "bits/byte", "perplexity", "change"]
+    assert [line.split("\t")[:2] for line in table[1:]] == [
+        ["test.txt", "source"], ["test.txt", "int4:32:gptq"]
     ]  # fmt: skip
-    assert [line.split("\t")[0] for line in table[1:]] == ["source", "int4:32:gptq"]
+
+
+def test_sizes_and_what_runtimes_round_are_in_the_same_table(golden, texts, tmp_path):
+    common = (golden("llama").folder, "--text", texts / "test.txt", "--calibrate",
+              texts / "train.txt", "--tokens", 32, "--windows", 2, "--calibration-windows", 18,
+              "--formats", "int2", "--methods", "mse")  # fmt: skip
+    columns = ("--activations", "fp32,int8", "--kv-cache", "int8", "--save", tmp_path / "a.json")
+    spec = golden("llama").spec
+    least, most = (weight_bytes(spec, make_recipe(kind)) for kind in ("int2", "int4"))
+    budget = (least + most) // 2
+    rows = json.loads(run(*common, *columns, "--budget", f"{budget},{budget + 5000}", "--json"))
+    names = [f"{size / 1e6:g}MB:mixed mse" for size in (budget, budget + 5000)]
+    assert [row["setting"] for row in rows] == ["source", "int2:32:mse", *names]
+    assert rows[1]["bytes"] == least < rows[2]["bytes"] <= budget < rows[3]["bytes"]
+    for row in rows:
+        assert list(row["texts"]) == ["test.txt, KV int8", "test.txt, activations int8, KV int8"]
+        one, other = (each["bits_per_byte"] for each in row["texts"].values())
+        assert (one == other) is (row["setting"] == "source")
+    with pytest.raises(InputError, match="smallest bundle would take"):
+        run(*common, "--budget", "1KB")
+
+
+def test_a_budget_needs_text_and_methods_that_make_all_formats():
+    mixed = settings("int4", "mse,rtn", "fp16", "60MB,1.5GB", calibrates=True)[2:]
+    assert [each.name for each in mixed] == [
+        "60MB/fp16:mixed mse", "60MB/fp16:mixed rtn", "1500MB/fp16:mixed mse",
+        "1500MB/fp16:mixed rtn",
+    ]  # fmt: skip
+    everything = settings("ternary", "all", budgets="1MB", calibrates=True)
+    assert {each.method for each in everything if each.budget is None} > {
+        each.method for each in everything if each.budget
+    }
+    with pytest.raises(UnsupportedError, match="--budget weighs .* --calibrate FILE"):
+        settings("int4", "mse", budgets="1MB", calibrates=False)
+    with pytest.raises(UnsupportedError, match="--method ternary makes ternary, and not int2"):
+        settings("ternary", "ternary", budgets="1MB", calibrates=True)
 
 
 def test_a_table_of_something_else_is_not_gone_on_with(golden, texts, tmp_path):
@@ -134,7 +171,7 @@ def test_bad_input_is_refused_before_anything_is_measured(golden, texts, tmp_pat
 def test_without_text_to_fit_to_usual_methods_need_none(golden, texts):
     text = ("--text", texts / "test.txt", "--tokens", 32, "--windows", 1)
     table = run(golden("llama").folder, *text, "--formats", "int4")
-    assert [line.split("\t")[0] for line in table.splitlines()[1:]] == ["source", "int4:32:mse"]
+    assert [line.split("\t")[1] for line in table.splitlines()[1:]] == ["source", "int4:32:mse"]
 
 
 def test_a_plot_is_drawn(golden, texts, tmp_path):
