@@ -362,11 +362,9 @@ class Backend(ABC):
         return ()
 
     def measures(self) -> Mapping[str, str]:
-        """What ``edgerun doctor --calibrate`` measures beside the processor.
+        """What ``edgerun doctor --calibrate`` measures beside the processor: devices, and versions.
 
-        Returns:
-            by device that is here, the version of what drives it: with another, what was measured
-            counts no more.
+        A version is of what drives a device: with another, what was measured counts no more.
         """
         return {}
 
@@ -388,6 +386,10 @@ class Backend(ABC):
 
     def expert_reads(self) -> ExpertReads | None:
         """What became of experts so far; None where all of them are in memory."""
+        return None
+
+    def outlook(self, segments: Sequence[tuple[Graph, Shape]]) -> Report | None:
+        """What it expects of its parts of a plan, where that is more than a sum of costs."""
         return None
 
     def report(self) -> Report | None:

@@ -16,7 +16,7 @@ from edgerun.cli.screen.tables import print_pairs, print_rows, size
 from edgerun.cli.screen.visible import folded
 
 if TYPE_CHECKING:
-    from edgerun.backends.base import Backend
+    from edgerun.backends.base import Backend, Report
     from edgerun.model.bundle import Bundle
     from edgerun.plan.expert_forecast import ExpertForecast
     from edgerun.plan.expert_memory import ExpertBudget
@@ -93,15 +93,16 @@ def plan(
         draw(planned, bundle.path.resolve().name, bundle.manifest.model.context_length, plot)
     held = held_bytes(planned, candidates.every(), experts.nbytes if experts else None)
     expected = _forecast(bundle, experts, candidates.every(), trace)
+    outlooks = _outlooks(planned, candidates.every()) if explain or as_json else []
     for candidate in candidates.every():
         candidate.close()
     placements = [asdict(row) for row in planned.explain() if explain or row.chosen]
     if as_json:
-        print(json.dumps(_as_json(planned, placements, expected), ensure_ascii=False))
+        print(json.dumps(_as_json(planned, placements, expected, outlooks), ensure_ascii=False))
         return
     _print(planned, placements, expected)
     if explain:
-        _print_more(planned, placements, expected, absent_backends(candidates))
+        _print_more(planned, placements, expected, absent_backends(candidates), outlooks)
         print_pairs("weights in memory", _sizes(held, packing_of(bundle, chosen)))
 
 
@@ -121,6 +122,7 @@ def _print_more(
     placements: list[dict[str, Any]],
     expected: ExpertForecast | None,
     absent: Mapping[str, str],
+    outlooks: Sequence[Report],
 ) -> None:
     """What that stands on."""
     if expected is not None:
@@ -128,6 +130,11 @@ def _print_more(
 
         print_rows(list(layer_rows(expected)))
         print_pairs("experts that are read while the model runs", term_pairs(expected))
+    for report in outlooks:
+        print(report.title)
+        print_rows(report.rows)
+        for note in report.notes:
+            print(folded(f"  {note}", sys.stdout, "  "))
     if absent:
         print_pairs("not in the plan", absent)
     _print_bases(planned, placements)
@@ -154,6 +161,18 @@ def _forecast(
     return forecast_for(bundle, experts, backends, trace)
 
 
+def _outlooks(planned: Plan, backends: Sequence[Backend]) -> list[Report]:
+    """What back-ends expect of their parts."""
+    from edgerun.plan.tasks import typical_segments
+
+    reports = []
+    for backend in backends:
+        own = typical_segments(planned.segments, backend.name)
+        report = backend.outlook(own) if own else None
+        reports += [report] if report else []
+    return reports
+
+
 def _print_bases(planned: Plan, placements: list[dict[str, Any]]) -> None:
     """What estimates stand on, and the terms of what was weighed."""
     bases = {row["backend"]: row["basis"] for row in placements if row["basis"]}
@@ -169,7 +188,10 @@ def _sizes(held: Mapping[str, int], packing: str) -> dict[str, str]:
 
 
 def _as_json(
-    planned: Plan, placements: list[dict[str, Any]], expected: ExpertForecast | None
+    planned: Plan,
+    placements: list[dict[str, Any]],
+    expected: ExpertForecast | None,
+    outlooks: Sequence[Report],
 ) -> dict[str, Any]:
     """What ``--json`` prints; the names are a contract."""
     return {
@@ -178,6 +200,7 @@ def _as_json(
         "verdict": planned.verdict(),
         "splits": [split.terms() for split in planned.splits],
         "experts": None if expected is None else expected.terms(),
+        "devices": [asdict(report) for report in outlooks],
     }
 
 

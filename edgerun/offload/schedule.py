@@ -91,6 +91,11 @@ class Schedule:
         there_s = max(float(left[0]) + starts_s[1], float((begins + left).max()))
         return max(here_s + starts_s[0], there_s)
 
+    def alone(self, costs: Sequence[F64]) -> Schedule:
+        """The same experts on the processor alone; no bound changes by that."""
+        nothing, seconds = np.zeros_like(self.shares), float(np.sum(costs[CPU]))
+        return Schedule(nothing, nothing[:0], seconds, self.bound_s, self.weights)
+
 
 class Scheduler:
     """Divides layers; its memory is made once."""

@@ -115,6 +115,21 @@ def task_of(graph: Graph, shape: Shape) -> Task:
     return Task(computed, shape, frozenset(logit_nodes(computed)))
 
 
+def typical_segments(
+    segments: Mapping[Phase, tuple[Segment, ...]], backend: str
+) -> list[tuple[Graph, Shape]]:
+    """What a back-end runs of a plan, in the shapes that estimates are made for."""
+    parts = []
+    for shape in TYPICAL:
+        rows = shape.rows
+        for segment in segments.get(shape.phase, ()):
+            if any(node.op == "select_rows" for node in segment.graph.nodes):
+                rows = LOGIT_ROWS  # from here on
+            if segment.backend == backend:
+                parts.append((segment.graph, replace(shape, rows=rows)))
+    return parts
+
+
 def segments_of(graph: Graph, placed: Placed) -> tuple[Segment, ...]:
     """Runs of nodes on the same back-end, as parts of the graph."""
     groups: list[tuple[str, list[Node], float]] = []

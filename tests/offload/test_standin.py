@@ -5,36 +5,30 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import re
 import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import EntryPoint
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import edgerun
 from edgerun.backends import CompileOptions, make_backend
 from edgerun.backends.base import Backend, Executable, Shape
 from edgerun.backends.cpu.experts.layout import SlotLayout
-from edgerun.errors import BackendError, InputError, UnsupportedError
+from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph
 from edgerun.graph.shapes import value_shapes
-from edgerun.model.bundle import open_bundle
+from edgerun.offload.cache import Step
 from edgerun.offload.estimates import START_S, Estimate
 from edgerun.offload.places import Places
 from edgerun.offload.sharing.executable import SharedLayer
 from edgerun.offload.sharing.session import Session
 from edgerun.offload.standin import StandinBackend
 from edgerun.offload.standin.link import Link
-from edgerun.offload.standin.spec import StandinSpec
 from edgerun.state import Batch, same_attention
-from tests.support.bundles import bundle_of
 from tests.support.sharing import (
     F32,
     PROMPT,
@@ -204,6 +198,7 @@ def test_a_link_that_stalls_is_not_waited_for(
             session.patience_s = 0.3
             # Nothing is there any more, and uploads seem to cost nothing: the next layer needs one.
             session.arrived.clear()
+            attract(backend)
             assert backend._estimates is not None
             backend._estimates.upload.fixed_s = 1e-9
         if token == 7:
@@ -285,45 +280,6 @@ def test_only_layers_of_experts_are_shared() -> None:
             assert (ops == {"experts"}) == (part.backend == "standin")
 
 
-@pytest.mark.parametrize(
-    "text", ["x", "memory", "memory=", "memory=4X", "link=1ms", "memory=1,memory=2"]
-)
-def test_a_device_that_is_not_understood_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="is not understood; expected memory, link and latency"):
-        StandinSpec.read(text)
-    with pytest.raises(InputError, match="without memory or link"):
-        StandinSpec.read("memory=0")
-
-
-def test_devices() -> None:
-    assert StandinSpec.read("") == StandinSpec()
-    device = StandinSpec.read("memory=1.5G, link=100M, latency=2ms")
-    assert device == StandinSpec(3 << 29, 100 << 20, 2e-3)
-    backend = StandinBackend()
-    assert "no device was named: --device standin:memory=" in backend.probe().reason
-    with pytest.raises(UnsupportedError, match="no device was named"):
-        backend.compile(
-            open_bundle(bundle_of("olmoe", weights="int4")).graph, Shape.of(1), CompileOptions(())
-        )
-
-
-def test_it_is_announced_and_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the entry point of the project's own file, whatever is installed."""
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    (value,) = re.findall(r'^standin = "(.*?)"', text, re.MULTILINE)
-    point = EntryPoint("standin", value, "edgerun.backends")
-    monkeypatch.setattr("edgerun.backends.registry._added_backends", lambda: [point])
-    folder = bundle_of("olmoe", weights="int4")
-    replies = []
-    for backend, device in (("cpu", None), ("standin", SOME)):
-        with edgerun.load(folder, backend=backend, device=device, threads=1) as llm:
-            replies.append(llm.generate("Once upon", max_tokens=12, seed=0).text)
-            if device:
-                (report,) = llm.reports()
-                assert "stand-in" in report.title
-    assert replies[0] == replies[1]
-
-
 def test_a_call_that_is_cut_off_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """As by Ctrl-C: its answers are still to come, and must not be taken for others."""
     answer, calls = Session.answer, itertools.count()
@@ -341,6 +297,7 @@ def test_a_call_that_is_cut_off_leaves_nothing_behind(monkeypatch: pytest.Monkey
             for start in range(0, 40, 20):
                 batch = Batch.of(np.arange(20, dtype=np.int32) + start, start, sequence)
                 if device and start:
+                    attract(backend)
                     monkeypatch.setattr(Session, "answer", interrupted)
                     with pytest.raises(KeyboardInterrupt):
                         programs.run(batch, store)
@@ -384,6 +341,31 @@ def test_a_forked_child_has_a_stand_in_of_its_own(
         assert process.poll() is None
         np.testing.assert_array_equal(logits(), first)
         assert session_of(backend).resets == 0
+
+
+def test_a_layer_that_the_device_would_make_slower_is_the_processors_but_now_and_then() -> None:
+    """So that costs which seemed too high are seen again."""
+    with model("olmoe", "int4", "memory=8M") as (backend, _, store, plan):
+        part = next(part for part in plan.segments[Shape.of(1).phase] if part.backend == "standin")
+        program = backend.compile(part.graph, Shape.of(1), CompileOptions(store.states))
+        program._cutter = None  # experts stay whole
+        estimates, session = backend._estimates, session_of(backend)
+        places = Places.of(np.float32([[0.5, 0.4, 0.1, 0, 0, 0, 0, 0]]), 3)
+        entries = [(program._layer.number, expert) for expert in range(8)]
+        session.admit(Step(entries[0][0], tuple(range(8)), (1.0,) * 8), range(8))
+        session.arrived.update(entries)
+        estimates.cpu, estimates.device = Estimate(1e-3), Estimate(1e-3)
+        for command_s, calls, expected_s in (
+            (1e-4, 1, 2e-3 + START_S),
+            (1.0, 1, 3e-3),
+            (1.0, 31, 3e-3),
+            (1.0, 32, 1.0),
+        ):
+            estimates.command, program._calls = Estimate(command_s), calls
+            planned = program._plan(places)
+            assert planned.planned_s == pytest.approx(expected_s, rel=2e-3)
+            assert bool(len(planned.there)) == (expected_s != 3e-3)
+            assert planned.schedule.bound_s <= 2e-3
 
 
 def test_nothing_is_uploaded_while_something_is() -> None:

@@ -30,7 +30,9 @@ def test_what_is_simulated_follows_costs_and_what_is_there() -> None:
     costs[:, 1] = 4e-3, 1e-3, 1.0
     costs[2] *= 2  # the last call
     starts_s = np.array([[0.0, 0.0], [1e-3, 2e-3], [1e-4, 7e-3]])  # of processor and device
-    seen = Costs(costs, np.zeros(3), starts_s, np.zeros(3, np.bool_), np.ones((3, 5)))
+    seen = Costs(
+        costs, np.zeros(3), starts_s, np.zeros(3, np.bool_), np.ones(3, np.bool_), np.ones((3, 5))
+    )
     measured = Measured([0.0] * 3, 0, 0, seen, frozenset({(0, 0), (0, 1)}), 2)
     simulation, seconds = simulate(measured, calls, 3)
     assert seconds == pytest.approx([4e-3, 5e-3, 11e-3])
@@ -58,7 +60,7 @@ def test_a_layer_takes_what_the_call_took_that_it_is_like() -> None:
     costs[:, 1] = 4e-3, 1e-3, 1.0
     ratios = np.array([[2.0, 3.0, 1.0, 4.0, 5.0]])
     starts_s = np.array([[1e-3, 1e-4]])
-    seen = Costs(costs, np.zeros(1), starts_s, np.zeros(1, np.bool_), ratios)
+    seen = Costs(costs, np.zeros(1), starts_s, np.zeros(1, np.bool_), np.ones(1, np.bool_), ratios)
     measured = Measured([0.0], 0, 0, seen, frozenset({(0, 0), (0, 1)}), 2)
     _, seconds = simulate(measured, calls, 3)
     assert seconds == pytest.approx([max(4 * 1e-3 + 2 * 4e-3, 5 * 1e-4 + 2 * 3 * 1e-3)])

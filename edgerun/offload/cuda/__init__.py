@@ -77,10 +77,22 @@ class CudaBackend(SharingBackend):
         attributes = layer.node.attrs
         return CudaDevice(number, memory_bytes, layer.layout, layer.shape, rows, attributes)
 
-    def assumed_costs(self, layer: Layer) -> Estimates:
+    def slots(self, slot_bytes: int) -> int:
+        from edgerun.offload.cuda.device import slots_of
+
+        return slots_of(self._number, self._memory_bytes, slot_bytes)
+
+    def assumptions(self) -> str:
+        return (
+            f"a GPU that reads {ASSUMED_GPU_BYTES_S / 1e9:.0f} GB/s and a link of "
+            f"{ASSUMED_LINK_BYTES_S / 1e9:.0f} GB/s, {ASSUMED_CALL_S * 1e6:.0f} us a product or "
+            "upload: assumed, no GPU was measured"
+        )
+
+    def assumed_costs(self, shape: tuple[int, int], nbytes: int) -> Estimates:
         from edgerun.offload.estimates import Estimate, Estimates
 
-        (hidden, width), nbytes = layer.shape, layer.layout.nbytes
+        hidden, width = shape
         return Estimates(
             Estimate(nbytes / ASSUMED_READ_BYTES_S, 3 * hidden * width / ASSUMED_MACS_S),
             Estimate(ASSUMED_CALL_S + nbytes / ASSUMED_GPU_BYTES_S),

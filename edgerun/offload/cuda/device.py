@@ -59,7 +59,7 @@ class CudaDevice(Device):
         Raises:
             BackendError: there is no room for one expert, or the GPU does not answer.
         """
-        slots = _slots(number, memory_bytes, layout.nbytes)
+        slots = slots_of(number, memory_bytes, layout.nbytes)
         self.sizes = DeviceSizes(layout.nbytes, slots, rows, *widths)
         self._number, self._activation = number, str(attributes["activation"])
         self._matrices = matrices_of(layout, str(attributes["activations"]))
@@ -112,7 +112,7 @@ class CudaDevice(Device):
             self._life = None
 
 
-def _slots(number: int, memory_bytes: int | None, slot_bytes: int) -> int:
+def slots_of(number: int, memory_bytes: int | None, slot_bytes: int) -> int:
     """How many slots there will be.
 
     Raises:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from importlib.util import find_spec
 
 from edgerun.backends.base import Support
@@ -18,9 +20,9 @@ def gpu_support(number: int) -> Support:
         is_there = number == 0
         return Support(is_there, "Numba's simulator of a GPU, which has number 0 only")
     if find_spec("numba_cuda") is None:
-        return Support(
-            False, "the extra `cuda` is not installed: pip install 'edgerun[cuda]', 0.7 GB"
-        )
+        extra = "the extra `cuda` is not installed: pip install 'edgerun[cuda]', 0.7 GB"
+        missing = "" if _has_driver() else "no driver of NVIDIA's here, and "
+        return Support(False, missing + extra)
     try:
         count = len(cuda.gpus)
     except ImportError as error:  # Numba's CudaSupportError is one
@@ -37,6 +39,15 @@ def gpu_support(number: int) -> Support:
             f"{OLDEST[0]}.{OLDEST[1]} or more",
         )
     return Support(True, "its kernels were compiled and simulated, and no GPU has run them")
+
+
+def _has_driver() -> bool:
+    """Whether the system finds the driver's library."""
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def free_bytes(number: int) -> float:

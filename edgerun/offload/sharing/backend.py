@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgerun.backends.base import (
@@ -65,8 +65,25 @@ class SharingBackend(Backend):
         """
 
     @abstractmethod
-    def assumed_costs(self, layer: Layer) -> Estimates:
-        """Costs of an expert before anything was seen."""
+    def slots(self, slot_bytes: int) -> int:
+        """Experts that the device has room for.
+
+        Raises:
+            BackendError: there is no room for one, or the device does not answer.
+        """
+
+    @abstractmethod
+    def assumed_costs(self, shape: tuple[int, int], nbytes: int) -> Estimates:
+        """Costs of an expert before anything was seen.
+
+        Args:
+            shape: width of a row, and of an expert.
+            nbytes: of its weights in a slot.
+        """
+
+    @abstractmethod
+    def assumptions(self) -> str:
+        """What ``assumed_costs`` stands on, in a line."""
 
     def obstacle(self, graph: Graph, node: Node) -> str:
         """Why the device cannot compute the experts of a node that the processor can; or ""."""
@@ -96,6 +113,16 @@ class SharingBackend(Backend):
     def cost_basis(self) -> str:
         """Says what the estimates of ``cost`` stand on."""
         return "assumed as slow as the processor alone; costs of experts are measured as it runs"
+
+    def outlook(self, segments: Sequence[tuple[Graph, Shape]]) -> Report | None:
+        """What each layer is expected to take, and what the schedule turns down for it.
+
+        Raises:
+            BackendError: the device has no room for an expert.
+        """
+        from edgerun.offload.sharing.expected import expected_report
+
+        return expected_report(self, self._cpu, segments)
 
     def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:
         """Prepares the weights, and starts the device with the first layer.
@@ -148,7 +175,7 @@ class SharingBackend(Backend):
         rows = shape.rows * int(attributes["top_k"])
         if self._session is None:
             self._session = Session(self.make_device(layer, rows), layer.layout, attributes)
-            self._estimates = self.assumed_costs(layer)
+            self._estimates = self.assumed_costs(layer.shape, layer.layout.nbytes)
         session = self._session
         if not session.takes(layer.layout, attributes) or session.device.sizes.rows < rows:
             return None

@@ -15,14 +15,14 @@ from edgerun.graph.ir import Graph
 from edgerun.offload.cache import Step
 from edgerun.offload.estimates import Estimates
 from edgerun.offload.places import F32, I64, Places
-from edgerun.offload.schedule import Schedule, Scheduler
+from edgerun.offload.schedule import F64, Schedule, Scheduler
 from edgerun.offload.sharing.cut_expert import CutExpert
 from edgerun.offload.sharing.cuts import cut_of, parts_of, with_cut
 from edgerun.offload.sharing.device import DeviceError
 from edgerun.offload.sharing.layer import Layer
 from edgerun.offload.sharing.session import Session
 from edgerun.offload.sharing.tally import Tally
-from edgerun.offload.sharing.trials import Trials
+from edgerun.offload.sharing.trials import TRIAL, Trials
 from edgerun.state import Batch, SequenceStore
 
 CHECK_EVERY = 64  # layers; of one of these a result is computed here, too
@@ -189,14 +189,7 @@ class SharedLayer(Executable):
         costs = self._estimates.costs(places.counts, is_cached)
         room = session.device.sizes.slots - sum(entry in session.slots for entry in entries)
         room = 0 if session.is_uploading() else room
-        schedule, parts, may_cut = self._scheduler(*costs, room), 1, False
-        exchange_s = self._estimates.exchange_s
-        if self._cutter is not None:
-            finer = self._cutter(*costs, room)
-            divided, cut_parts = with_cut(costs, schedule, finer, self._parts, exchange_s)
-            may_cut = cut_parts > 1
-            if may_cut and self._trials.favours_cut(len(places.of_row)):
-                schedule, parts = divided, cut_parts
+        schedule, parts, planned_s, may_cut = self._divide(costs, room, len(places.of_row))
         there = places.active[schedule.order]
         scores = np.zeros(self._layer.experts)
         np.maximum.at(scores, places.experts, np.abs(np.nan_to_num(places.weights)))
@@ -209,9 +202,25 @@ class SharedLayer(Executable):
             taken = places.select(np.array([expert]))
             cut = CutExpert(self._layer, session, expert, where, taken)
             cached = cached[cached != expert]
-        planned_s = schedule.seconds(costs, parts, self._estimates.starts_s)
-        planned_s += exchange_s if parts > 1 else 0.0
         return _Plan(schedule, planned_s, there, cached, cut, may_cut)
+
+    def _divide(
+        self, costs: tuple[F64, F64, F64], room: int, rows: int
+    ) -> tuple[Schedule, int, float, bool]:
+        """A schedule, the parts of experts in it, its seconds, and whether one might be cut."""
+        schedule, parts, may_cut = self._scheduler(*costs, room), 1, False
+        exchange_s, starts_s = self._estimates.exchange_s, self._estimates.starts_s
+        if self._cutter is not None:
+            finer = self._cutter(*costs, room)
+            divided, cut_parts = with_cut(costs, schedule, finer, self._parts, exchange_s)
+            may_cut = cut_parts > 1
+            if may_cut and self._trials.favours_cut(rows):
+                schedule, parts = divided, cut_parts
+        planned_s = schedule.seconds(costs, parts, starts_s) + (exchange_s if parts > 1 else 0.0)
+        alone = schedule.alone(costs)
+        if alone.makespan_s < planned_s and self._calls % TRIAL:
+            return alone, 1, alone.makespan_s, False
+        return schedule, parts, planned_s, may_cut
 
     def _start(self, x: F32, places: Places, plan: _Plan) -> list[_Command]:
         """Sends a command for what is cached, and uploads what is not, with a command each."""

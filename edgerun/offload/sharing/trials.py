@@ -12,7 +12,7 @@ from collections import defaultdict
 from edgerun.backends.cpu.experts.prefetch import Average
 
 ENOUGH = 8  # calls of either kind, before they are compared
-TRIAL = 32  # one of so many calls goes the way that has lost
+TRIAL = 32  # one of so many calls goes the way that has lost, or seems slower
 
 
 class Trials:

@@ -58,11 +58,22 @@ class StandinBackend(SharingBackend):
         assert self._spec is not None
         return StandinDevice(self._spec, layer.layout, layer.shape, rows, layer.node.attrs)
 
-    def assumed_costs(self, layer: Layer) -> Estimates:
+    def slots(self, slot_bytes: int) -> int:
+        from edgerun.offload.standin.device import slots_of
+
+        assert self._spec is not None
+        return slots_of(self._spec, slot_bytes)
+
+    def assumptions(self) -> str:
+        assert self._spec is not None
+        link, latency = self._spec.link_bytes_s / 1e9, self._spec.latency_s * 1e6
+        return f"link {link:.1f} GB/s and {latency:.0f} us an upload, as asked for; a core, assumed"
+
+    def assumed_costs(self, shape: tuple[int, int], nbytes: int) -> Estimates:
         from edgerun.offload.estimates import Estimate, Estimates
 
         assert self._spec is not None
-        (hidden, width), nbytes = layer.shape, layer.layout.nbytes
+        hidden, width = shape
         core = nbytes / ASSUMED_READ_BYTES_S, 3 * hidden * width / ASSUMED_MACS_S
         upload = self._spec.latency_s + nbytes / self._spec.link_bytes_s
         return Estimates(Estimate(*core), Estimate(*core), Estimate(upload))

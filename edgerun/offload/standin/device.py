@@ -61,13 +61,7 @@ class StandinDevice(Device):
         Raises:
             DeviceError: its memory has not room for one expert, or there is not so much.
         """
-        count = min(spec.memory_bytes // layout.nbytes, MAX_SLOTS)
-        if count < 1:
-            needed = -(-layout.nbytes // 1024)
-            raise DeviceError(
-                f"the stand-in has {spec.memory_bytes / 1e6:.3f} MB of memory and an expert "
-                f"takes {layout.nbytes / 1e6:.3f}: give it memory={needed}K or more"
-            )
+        count = slots_of(spec, layout.nbytes)
         self.sizes = DeviceSizes(layout.nbytes, count, rows, *widths)
         free = available_memory()
         if self.sizes.nbytes > free:
@@ -159,6 +153,21 @@ class StandinDevice(Device):
             self._buffer += read
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
+
+
+def slots_of(spec: StandinSpec, slot_bytes: int) -> int:
+    """How many slots a stand-in has.
+
+    Raises:
+        DeviceError: there is no room for one.
+    """
+    count = min(spec.memory_bytes // slot_bytes, MAX_SLOTS)
+    if count < 1:
+        raise DeviceError(
+            f"the stand-in has {spec.memory_bytes / 1e6:.3f} MB of memory and an expert takes "
+            f"{slot_bytes / 1e6:.3f}: give it memory={-(-slot_bytes // 1024)}K or more"
+        )
+    return count
 
 
 def _close_pipes(process: subprocess.Popen[bytes]) -> None:

@@ -30,7 +30,7 @@ class Placed(CudaBackend):
         self._memory_bytes = self.slot_count * layer.layout.nbytes
         return super().make_device(layer, rows)
 
-    def assumed_costs(self, layer: Layer) -> Estimates:
+    def assumed_costs(self, shape: tuple[int, int], nbytes: int) -> Estimates:
         cpu_s, gpu_s = self.costs
         return Estimates(Fixed(cpu_s), Fixed(gpu_s), Fixed(gpu_s), exchange_s=1e-9)
 

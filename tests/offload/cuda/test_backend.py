@@ -60,8 +60,24 @@ def announced(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("announced")
 @pytest.mark.parametrize("asked", [{"device": "cuda"}, {"device": "cuda:1"}, {"backend": "cuda"}])
 def test_without_the_extra_a_sentence_says_so(asked: dict[str, str]) -> None:
-    with pytest.raises(UnsupportedError, match="does not run here: the extra `cuda` is not inst"):
+    with pytest.raises(UnsupportedError, match="does not run here: .*the extra `cuda` is not inst"):
         edgerun.load(bundle_of("olmoe", weights="int4"), **asked)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_who_has_no_driver_is_told_before_anything_is_installed(
+    monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    from edgerun.offload.cuda import gpu
+
+    def load(name: str) -> None:
+        if not is_there:
+            raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(gpu, "find_spec", lambda name: None)
+    monkeypatch.setattr(gpu.ctypes, "CDLL", load)
+    told = gpu.gpu_support(0).reason
+    assert told.startswith("the extra" if is_there else "no driver of NVIDIA's here, and the extra")
 
 
 def test_without_a_gpu_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,9 +127,9 @@ def test_bad_choices_are_refused_in_a_sentence() -> None:
 
 
 def test_memory_that_is_too_small_is_refused_with_what_would_do() -> None:
-    from edgerun.offload.cuda.device import _slots
+    from edgerun.offload.cuda.device import slots_of
 
     with pytest.raises(BackendError, match="gpu_memory is 0.001 MB and an expert takes 0.004"):
-        _slots(0, 1000, 4096)
-    assert _slots(0, 10_000, 4096) == 2
+        slots_of(0, 1000, 4096)
+    assert slots_of(0, 10_000, 4096) == 2
     assert CudaDevice.title == CudaBackend.title

@@ -34,6 +34,7 @@ from edgerun.offload.schedule import Scheduler
 from edgerun.offload.sharing.cuts import with_cut
 from edgerun.offload.sharing.executable import SharedLayer
 from edgerun.offload.sharing.session import POLICY
+from edgerun.offload.sharing.trials import TRIAL
 from edgerun.offload.standin import StandinBackend
 from edgerun.state import SequenceStore
 from tools.bench.offload.machine import CPU, DEVICE, UPLOAD, Division
@@ -56,6 +57,7 @@ class Costs:
         exchange_s: what a cut costs, ``[calls]``.
         starts_s: what passes before processor and device begin, ``[calls, 2]``.
         cuts: whether calls that were cut had been faster, ``[calls]``.
+        trials: whether the device is used though that seems slower, ``[calls]``.
         ratios: what the call took that this one is to be like, by what was expected of it, by
             ``RESOURCES``, ``[calls, 5]``.
         parts: that experts can be cut into.
@@ -66,6 +68,7 @@ class Costs:
     exchange_s: F64
     starts_s: F64
     cuts: NDArray[np.bool_]
+    trials: NDArray[np.bool_]
     ratios: F64
     parts: int = 1
     call: int = 0
@@ -82,7 +85,9 @@ class Costs:
 
 
 NO_COSTS = Costs(
-    *(np.zeros(shape) for shape in ((0, 0, 3), 0, (0, 2))), np.zeros(0, np.bool_), np.zeros((0, 5))
+    *(np.zeros(shape) for shape in ((0, 0, 3), 0, (0, 2))),
+    *np.zeros((2, 0), np.bool_),
+    np.zeros((0, 5)),
 )
 
 
@@ -112,6 +117,11 @@ class Shared(Simulation):
             finer = _scheduler(most)(*columns, room)
             schedule, parts = with_cut(columns, schedule, finer, most, exchange_s)
         self.exchange_s = exchange_s if parts > 1 else 0.0
+        cpu_s, device_s = seen.starts_s[seen.call].tolist()
+        alone = schedule.alone(columns)
+        planned_s = schedule.seconds(columns, parts, (cpu_s, device_s)) + self.exchange_s
+        if alone.makespan_s < planned_s and not seen.trials[seen.call]:
+            schedule, parts, self.exchange_s = alone, 1, 0.0
         self.is_here = schedule.shares == 0
         self.there += len(schedule.order)
         shares = schedule.shares / parts
@@ -213,7 +223,8 @@ def measure(
             time.sleep(1e-4)
         counts = np.arange(rows + 1)
         is_cut = program._trials.favours_cut(rows)
-        besides.append((estimates.exchange_s, *estimates.starts_s, is_cut))
+        is_trial = program._calls % TRIAL == 0
+        besides.append((estimates.exchange_s, *estimates.starts_s, is_cut, is_trial))
         estimated.append(np.stack(estimates.costs(counts, counts < 0), axis=1))
         if number == half:
             resident = session.cache.resident
@@ -225,10 +236,10 @@ def measure(
     cached, uploaded, here = np.subtract((tally.cached, tally.uploaded, tally.here), before)
     slots = session.device.sizes.slots
     backend.close()
-    exchange_s, *starts_s, cuts = np.array(besides[half:]).T
+    exchange_s, *starts_s, cuts, trials = np.array(besides[half:]).T
     by_rows, starts = np.array(estimated[half:]), np.stack(starts_s, axis=1)
     like = drawn(np.array(ratios), half)
-    costs = Costs(by_rows, exchange_s, starts, cuts > 0, like, program._parts)
+    costs = Costs(by_rows, exchange_s, starts, cuts > 0, trials > 0, like, program._parts)
     there = int(cached + uploaded)
     return Measured(seconds[half:], there, there + int(here), costs, resident, slots)
 

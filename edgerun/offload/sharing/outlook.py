@@ -1,0 +1,108 @@
+"""What is expected of layers that are shared with a device, before any was.
+
+Costs are assumed, tokens are taken to go to all experts alike, and the device to hold as many of
+each layer as it has room for. How many of those that a call needs are among them varies from call
+to call, and a layer is an average over that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from edgerun.offload.estimates import Estimates
+from edgerun.offload.schedule import F64, Schedule, Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a call needs of a layer.
+
+    Attributes:
+        experts: that the layer has.
+        active: of these, those that some row goes to.
+        rows: of each of these.
+        cpu_s: seconds that the processor takes for one of them.
+    """
+
+    experts: int
+    active: int
+    rows: int
+    cpu_s: float
+
+    @classmethod
+    def of(cls, experts: int, top_k: int, rows: int, layer_s: float) -> Call:
+        """Of so many rows, each of which goes to ``top_k`` experts, any of them alike.
+
+        Args:
+            experts: of the layer.
+            top_k: of a row.
+            rows: of the call.
+            layer_s: seconds that the processor alone takes for the layer.
+        """
+        active = max(1, round(experts * (1 - (1 - top_k / experts) ** rows)))
+        return cls(experts, active, max(1, round(rows * top_k / active)), layer_s / active)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """A layer, in seconds.
+
+    Attributes:
+        shared_s: as the schedule divides it, or alone where that is faster.
+        bound_s: no division is faster.
+        alone_s: the processor alone.
+        fixed_s: the device computes what it has, the processor the rest.
+        moved_s: the device computes everything and gets what it lacks.
+    """
+
+    shared_s: float
+    bound_s: float
+    alone_s: float
+    fixed_s: float
+    moved_s: float
+
+
+def outlook(call: Call, share: float, slots: int, estimates: Estimates) -> Outlook:
+    """What a layer is expected to take.
+
+    Args:
+        call: what it needs.
+        share: of the layer's experts that the device has.
+        slots: for experts of all layers.
+        estimates: costs on the device and of uploads.
+    """
+    scheduler, total = Scheduler(call.active), np.zeros(len(fields(Outlook)))
+    for cached, chance in _chances(call.active, share):
+        if chance > 1e-6:
+            total += chance * np.array(_seconds(call, cached, slots, estimates, scheduler))
+    return Outlook(*total.tolist())
+
+
+def _chances(count: int, share: float) -> Iterator[tuple[int, float]]:
+    """How likely it is that so many of ``count`` are on the device."""
+    for cached in range(count + 1):
+        missing = count - cached
+        yield cached, math.comb(count, cached) * share**cached * (1 - share) ** missing
+
+
+def _seconds(
+    call: Call, cached: int, slots: int, estimates: Estimates, scheduler: Scheduler
+) -> tuple[float, ...]:
+    """The figures of an ``Outlook`` where so many of the experts are on the device."""
+    is_cached = np.arange(call.active) < cached
+    _, device, upload = estimates.costs(np.full(call.active, call.rows), is_cached)
+    costs = np.full(call.active, call.cpu_s), device, upload
+    schedule = scheduler(*costs, slots - cached)
+    ways = [schedule, *(_fixed(costs, there) for there in (0, cached, call.active))]
+    shared, *others = (way.seconds(costs, 1, estimates.starts_s) for way in ways)
+    return min(shared, others[0]), schedule.bound_s, *others
+
+
+def _fixed(costs: tuple[F64, F64, F64], there: int) -> Schedule:
+    """The device computes the first experts, whatever that takes."""
+    shares = (np.arange(len(costs[0])) < there).astype(np.int64)
+    return Schedule(shares, np.arange(there), 0.0, 0.0, ())

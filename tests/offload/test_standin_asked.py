@@ -1,0 +1,59 @@
+"""Which stand-in a user asks for, and how it is found."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+import edgerun
+from edgerun.backends import CompileOptions
+from edgerun.backends.base import Shape
+from edgerun.errors import InputError, UnsupportedError
+from edgerun.model.bundle import open_bundle
+from edgerun.offload.standin import StandinBackend
+from edgerun.offload.standin.spec import StandinSpec
+from tests.support.bundles import bundle_of
+
+SOME = "memory=40K,link=100M"  # room for a few of OLMoE's small experts
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "memory", "memory=", "memory=4X", "link=1ms", "memory=1,memory=2"]
+)
+def test_a_device_that_is_not_understood_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="is not understood; expected memory, link and latency"):
+        StandinSpec.read(text)
+    with pytest.raises(InputError, match="without memory or link"):
+        StandinSpec.read("memory=0")
+
+
+def test_devices() -> None:
+    assert StandinSpec.read("") == StandinSpec()
+    device = StandinSpec.read("memory=1.5G, link=100M, latency=2ms")
+    assert device == StandinSpec(3 << 29, 100 << 20, 2e-3)
+    backend = StandinBackend()
+    assert "no device was named: --device standin:memory=" in backend.probe().reason
+    with pytest.raises(UnsupportedError, match="no device was named"):
+        backend.compile(
+            open_bundle(bundle_of("olmoe", weights="int4")).graph, Shape.of(1), CompileOptions(())
+        )
+
+
+def test_it_is_announced_and_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the entry point of the project's own file, whatever is installed."""
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    (value,) = re.findall(r'^standin = "(.*?)"', text, re.MULTILINE)
+    point = EntryPoint("standin", value, "edgerun.backends")
+    monkeypatch.setattr("edgerun.backends.registry._added_backends", lambda: [point])
+    folder = bundle_of("olmoe", weights="int4")
+    replies = []
+    for backend, device in (("cpu", None), ("standin", SOME)):
+        with edgerun.load(folder, backend=backend, device=device, threads=1) as llm:
+            replies.append(llm.generate("Once upon", max_tokens=12, seed=0).text)
+            if device:
+                (report,) = llm.reports()
+                assert "stand-in" in report.title
+    assert replies[0] == replies[1]
