@@ -85,8 +85,7 @@ class FpgaBackend(Backend):
         if not is_packed(graph, node) and self._opened().native:
             return self._processor().supports(graph, node, shape)
         if node.op == "attention":
-            queries = (self._opened().capabilities or NOMINAL).attention
-            reason = obstacle(node, str(self._given.get("kv_cache", "")), queries)
+            reason = self._cannot_attend(node)
             return Support(not reason, reason)
         if node.op != "linear":
             return Support(False, "the fabric runs linear layers and attention only")
@@ -106,7 +105,7 @@ class FpgaBackend(Backend):
 
     def cost(self, graph: Graph, node: Node, shape: Shape) -> float:
         """Cycles at an assumed clock, from what the device says it can do."""
-        if node.op == "attention" and not self._opened().native:
+        if node.op == "attention" and not self._cannot_attend(node):
             return self._attention_seconds(node, shape)
         if not is_packed(graph, node):
             return self._processor().cost(graph, node, shape)
@@ -118,6 +117,11 @@ class FpgaBackend(Backend):
         largest = 1 << (weight.bits - 1) if weight.bits > 2 else 1
         cut = cut_matrix(weight.shape, largest, block, capabilities)
         return matrix_seconds(cut, capabilities, shape.rows, self._assumptions)
+
+    def _cannot_attend(self, node: Node) -> str:
+        """Why the overlay cannot run an attention layer; empty if it can."""
+        queries = (self._opened().capabilities or NOMINAL).attention
+        return obstacle(node, str(self._given.get("kv_cache", "")), queries)
 
     def _attention_seconds(self, node: Node, shape: Shape) -> float:
         can, attrs = self._opened().capabilities or NOMINAL, node.attrs

@@ -21,6 +21,7 @@ from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
 from edgerun_hw.backend.kv_copy import KvCopy
 from edgerun_hw.backend.matrix import DeviceMatrix, integers_of, stack
+from edgerun_hw.backend.native.sequence_copy import SequenceCopy
 from edgerun_hw.backend.products import Multiplier, Product, WrongResultError, quantise_activations
 from edgerun_hw.backend.screen import Screen, make_screen
 from edgerun_hw.devices.native.port import NativePort
@@ -50,6 +51,7 @@ class Session:
         screened: int64 ``[2]``, token rows whose output head was screened, and rows of it that were
             multiplied exactly for them.
         copies: of keys and values on the device, by layer and slot.
+        sequence_copies: the same for native programs, of all of a program's layers by slot.
     """
 
     def __init__(self, device: Device) -> None:
@@ -64,6 +66,7 @@ class Session:
         self.failure = ""
         self.resets = 0
         self.copies: dict[tuple[str, int], KvCopy] = {}
+        self.sequence_copies: dict[tuple[tuple[str, ...], int], SequenceCopy] = {}
         self._overlay: Overlay | None = None
         self._multiplier: Multiplier | None = None
         self._matrices: dict[tuple[int, ...], tuple[list[PackedWeight], DeviceMatrix]] = {}
@@ -216,14 +219,18 @@ class Session:
         matrices = [matrix for _, matrix in placed]
         self._matrices.clear()
         self._screens.clear()
-        copies, self.copies = self.copies, {}
+        copies: list[KvCopy | SequenceCopy] = [
+            *self.copies.values(),
+            *self.sequence_copies.values(),
+        ]
+        self.copies, self.sequence_copies = {}, {}
         if overlay is None:
             return
         try:
             overlay.close()
             for matrix in matrices:
                 matrix.free()  # programs hold on to them
-            for copy in copies.values():
+            for copy in copies:
                 copy.free()
             if multiplier is not None:
                 multiplier.free()

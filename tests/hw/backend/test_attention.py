@@ -180,6 +180,7 @@ def test_its_cost_grows_with_the_context():
 
     backend = make()
     backend.use_device(FAKE)
+    backend.configure({"kv_cache": "int8"})
     costs = [backend.cost(None, node(), Shape.of(1)), backend.cost(None, node(), Shape.of(2))]  # type: ignore[arg-type]
     assert 0 < costs[0] <= costs[1]
     backend.close()

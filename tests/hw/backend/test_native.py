@@ -240,7 +240,7 @@ def test_native_code_gives_up_a_device_that_does_nothing(native, monkeypatch):
         executable._run(
             executable._workspace,
             Batch.of([1], 0, 0),
-            lambda: executable._program(
+            lambda: executable._program(executable._workspace, None)(
                 Batch.of([1], 0, 0), SequenceStore(SPEC, 64), {"x": np.ones((1, 32), np.float32)}
             ),
         )

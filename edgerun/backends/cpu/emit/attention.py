@@ -41,9 +41,9 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
     attrs = node.attrs
     counted_by = binder.counted_by[node.inputs[0]]
     partial_floats = attrs["num_heads"] * (attrs["head_dim"] + 2)
-    units, counts = _units(binder, _state(binder, node), partial_floats, counted_by)
+    units, counts = _units(binder, state_of(binder, node), partial_floats, counted_by)
     cached = f"cache{attrs['layer']}"
-    _emit_write(binder, node, cached)
+    emit_write(binder, node, cached)
     out = binder.new(node.outputs[0], attrs["num_heads"] * attrs["head_dim"], counted_by)
     shape = {
         "head_dim": attrs["head_dim"],
@@ -86,7 +86,7 @@ def emit_attention(binder: Binder, node: Node, index: int) -> None:
 
 
 def _cache_arguments(binder: Binder, node: Node, value: str) -> dict[str, Argument]:
-    """What kernels that use the cache have in common; ``_patch`` fills in the addresses.
+    """What kernels that use the cache have in common; ``patch_cache`` fills in the addresses.
 
     ``value`` is the one whose rows they take.
     """
@@ -99,10 +99,10 @@ def _cache_arguments(binder: Binder, node: Node, value: str) -> dict[str, Argume
     }
 
 
-def _emit_write(binder: Binder, node: Node, cached: str) -> None:
+def emit_write(binder: Binder, node: Node, cached: str) -> None:
     """Emits the writing of keys and values into the cache, which counts as a buffer."""
     k, v = (binder.values[name] for name in node.inputs[1:3])
-    head_dim, state = node.attrs["head_dim"], _state(binder, node)
+    head_dim, state = node.attrs["head_dim"], state_of(binder, node)
     write = binder.emit(
         "cache_write",
         {
@@ -118,7 +118,7 @@ def _emit_write(binder: Binder, node: Node, cached: str) -> None:
         writes={cached},
         label=f"{node.name}/write",
     )
-    _patch(binder, write.arguments, write.fields, state)
+    patch_cache(binder, write.arguments, write.fields, state)
 
 
 def _emit_reading(
@@ -132,7 +132,7 @@ def _emit_reading(
     writes: str,
 ) -> str:
     """Emits attention for one kind of units; returns the buffer that it writes."""
-    (name, params), attrs, state = kernel, node.attrs, _state(binder, node)
+    (name, params), attrs, state = kernel, node.attrs, state_of(binder, node)
     q = binder.values[node.inputs[0]]
     attend = binder.emit(
         name,
@@ -146,11 +146,11 @@ def _emit_reading(
         writes={writes},
         label=node.name if name == "attention" else f"{node.name}/many",
     )
-    _patch(binder, attend.arguments, attend.fields, state)
+    patch_cache(binder, attend.arguments, attend.fields, state)
     return writes
 
 
-def _state(binder: Binder, node: Node) -> AttentionState:
+def state_of(binder: Binder, node: Node) -> AttentionState:
     """What a node keeps.
 
     Raises:
@@ -208,11 +208,11 @@ def _units(
     units = AttentionUnits(binder.shape.rows, STACK_ROWS, state.window, partial_floats, fields)
     binder.keep.append(_Planned(kind, units))
     binder.before_run.append(units.plan)
-    _patch(binder, units.arguments, units.names, state)
+    patch_cache(binder, units.arguments, units.names, state)
     return units, counts
 
 
-def _patch(
+def patch_cache(
     binder: Binder, block: NDArray[np.int64], fields: tuple[str, ...], state: AttentionState
 ) -> None:
     """Lets those of the fields that say where a layer's pages are be filled in with the store."""

@@ -7,7 +7,6 @@ what that cannot exclude. Words of the frame say which of them does something in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,62 +16,21 @@ from edgerun.backends.cpu.buffers import Buffer as ProgramBuffer
 from edgerun.backends.cpu.emit.emitter import Emitter
 from edgerun.backends.cpu.emit.linear import EMITTER, emit_rounding
 from edgerun.graph.ir import Node
-from edgerun.kernels.run.instructions import Code, Instruction, Loaded
-from edgerun.kernels.run.program import FRAME_WORDS
 from edgerun_hw.backend.native import multiply as code
 from edgerun_hw.backend.native import rescore
 from edgerun_hw.backend.native.placement import Placed, packed_weight
-from edgerun_hw.devices.native.exchange import Exchange
+from edgerun_hw.backend.native.workspace import (
+    SCREENED_HEAD,
+    WHOLE_HEAD,
+    ScreenedHead,
+    Workspace,
+    append,
+    argument_block,
+)
 from edgerun_hw.overlay.command import Capabilities, expected_cycles
-from edgerun_hw.overlay.driver import TIMEOUT_CYCLES
 from edgerun_hw.overlay.packing import LookupMode
-from edgerun_hw.overlay.port import Buffer
 
 NO_OUTPUT = 0
-# Words of the frame: 1 if a head is to be multiplied whole, or by its screen.
-WHOLE_HEAD, SCREENED_HEAD = FRAME_WORDS - 1, FRAME_WORDS - 2
-
-
-@dataclass(frozen=True)
-class ScreenedHead:
-    """An output head that is emitted whole and as a screen.
-
-    Attributes:
-        frame: of the program.
-    """
-
-    frame: NDArray[np.int64]
-
-    def choose(self, any_logits: bool, largest_only: bool) -> None:
-        """Says for the next run which of the two is wanted, if any."""
-        self.frame[WHOLE_HEAD] = any_logits and not largest_only
-        self.frame[SCREENED_HEAD] = any_logits and largest_only
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """Memory of the device that the instructions of a program share.
-
-    Attributes:
-        x: activations.
-        results: of as many commands as may be under way.
-        state: int64 ``[STATE_WORDS]``: a request, and how the program went.
-        exchange: how native code reaches the overlay; its buffers are ``x`` and ``results``.
-        screened: int64 ``[COUNT_WORDS]`` of ``rescore.py``.
-        heads: output heads of the program that have a screen.
-    """
-
-    x: Buffer
-    results: tuple[Buffer, ...]
-    state: NDArray[np.int64]
-    exchange: Exchange
-    screened: NDArray[np.int64]
-    heads: list[ScreenedHead] = field(default_factory=list)
-
-    def free(self) -> None:
-        """Gives the device's memory back."""
-        for buffer in (self.x, *self.results):
-            buffer.free()
 
 
 def fabric_emitter(
@@ -154,10 +112,11 @@ def _emit_head(
         rescore.OUT_STRIDE: out.stride,
         rescore.COUNTS: workspace.screened.ctypes.data,
     }
-    arguments = np.array([words[place] for place in range(rescore.ARGUMENT_WORDS)], np.int64)
     binder.keep += [screen, w_codes, w_scales]
     reads = exact.keys() | rounded.keys() | {products.key}
-    _append(binder, rescore.rescore, arguments, SCREENED_HEAD, reads, {out.key}, node.name)
+    append(
+        binder, rescore.rescore, argument_block(words), SCREENED_HEAD, reads, {out.key}, node.name
+    )
     binder.pool.give(products)
 
 
@@ -167,31 +126,6 @@ def _words(out: ProgramBuffer) -> NDArray[np.int64]:
     words[0, code.O_ROWS] = out.width
     words[0, code.O_OUT], words[0, code.O_STRIDE] = out.array.ctypes.data, out.stride
     return words
-
-
-def _append(
-    binder: Binder,
-    function: Code,
-    arguments: NDArray[np.int64],
-    size: int,
-    reads: set[str],
-    writes: set[str],
-    label: str,
-) -> None:
-    """Appends an instruction for one thread, which does nothing if a word of the frame is 0."""
-    binder.instructions.append(
-        Instruction(
-            code=Loaded(function.address),
-            arguments=arguments,
-            fields=tuple(map(str, range(len(arguments)))),
-            size=size,
-            times=1,
-            divide=1,
-            reads=frozenset(reads),
-            writes=frozenset(writes),
-            label=label,
-        )
-    )
 
 
 class _Emission:
@@ -230,7 +164,7 @@ class _Emission:
         rounded = emit_rounding(binder, source, _rounding(self._group), first)
         arguments = self._arguments(rounded, outputs, binder.count(binder.counted_by[source]))
         reads = self._reads | rounded.keys()
-        _append(binder, code.multiply, arguments, size, reads, {*writes, "overlay"}, first.name)
+        append(binder, code.multiply, arguments, size, reads, {*writes, "overlay"}, first.name)
         return rounded
 
     def _output(self, node: Node, index: int) -> list[int]:
@@ -263,21 +197,16 @@ class _Emission:
         matrix, can, workspace = self._group.matrix, self._can, self._workspace
         cut, codes, scales = matrix.cut, rounded.codes, _scales(rounded)
         pieces, w_scales = self._pieces(), np.ascontiguousarray(matrix.scales)
-        results = np.array(
-            [(buffer.array.ctypes.data, buffer.address) for buffer in workspace.results], np.int64
-        )
+        results = workspace.result_words()
         self._binder.keep += [pieces, results, outputs, matrix, workspace, w_scales]
         words = {
-            code.FUNCTION: workspace.exchange.function,
-            code.CONTEXT: workspace.exchange.context,
-            code.STATE: workspace.state.ctypes.data,
+            **workspace.common_words(can),
             code.ROWS: rows.ctypes.data,
             code.CODES: codes.array.ctypes.data,
             code.CODES_STRIDE: codes.stride,
             code.X_SCALES: scales.array.ctypes.data,
             code.X_BLOCKS: rounded.blocks,
             code.COLUMNS: can.columns,
-            code.PORTS: can.ports,
             code.DEPTH: len(workspace.results),
             code.MULTIPLES: int(cut.mode is LookupMode.MULTIPLES),
             code.DIGITS: cut.digits,
@@ -293,9 +222,8 @@ class _Emission:
             code.RESULTS: results.ctypes.data,
             code.OUTPUTS: outputs.ctypes.data,
             code.OUTPUT_COUNT: len(outputs),
-            code.PATIENCE: TIMEOUT_CYCLES,
         }
-        return np.array([words[place] for place in range(code.ARGUMENT_WORDS)], np.int64)
+        return argument_block(words)
 
     def _pieces(self) -> NDArray[np.int64]:
         """Words of the matrix's pieces, int64 ``[pieces, PIECE_WORDS]``."""

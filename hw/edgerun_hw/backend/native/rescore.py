@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import carray, cfunc, njit
 
-from edgerun_hw.backend.native.multiply import FINE, S_STATUS, STATE_WORDS, _pointer, _words
+from edgerun_hw.backend.native.request import FINE, S_STATUS, STATE_WORDS, pointer, words
 
 # Words of the argument block.
 (
@@ -48,9 +48,9 @@ ZERO_POINT = 128
 @njit
 def _logit(args: Any, codes: Any, x_scales: Any, n: int) -> Any:
     """The exact logit of a row."""
-    weights = carray(_pointer(args[WEIGHTS] + n * args[WEIGHTS_STRIDE]), args[K], np.uint8)
+    weights = carray(pointer(args[WEIGHTS] + n * args[WEIGHTS_STRIDE]), args[K], np.uint8)
     blocks = args[W_BLOCKS]
-    w_scales = carray(_pointer(args[W_SCALES] + 4 * n * blocks), blocks, np.float32)
+    w_scales = carray(pointer(args[W_SCALES] + 4 * n * blocks), blocks, np.float32)
     total = np.float32(0)
     for block in range(-(-args[K] // args[BLOCK])):
         start = block * args[BLOCK]
@@ -65,8 +65,8 @@ def _logit(args: Any, codes: Any, x_scales: Any, n: int) -> Any:
 def _distances(args: Any, codes: Any, x_scales: Any, row: int) -> Any:
     """Norms of the head's activations, and of what the screen's differ from them."""
     stride = args[SCREEN_STRIDE]
-    others = carray(_pointer(args[SCREEN_CODES] + row * stride), stride, np.int8)
-    scale = carray(_pointer(args[SCREEN_SCALES] + 4 * row), 1, np.float32)[0]
+    others = carray(pointer(args[SCREEN_CODES] + row * stride), stride, np.int8)
+    scale = carray(pointer(args[SCREEN_SCALES] + 4 * row), 1, np.float32)[0]
     norm = distance = 0.0
     for k in range(args[K]):
         x = float(codes[k]) * float(x_scales[k // args[BLOCK]])
@@ -80,13 +80,13 @@ def _distances(args: Any, codes: Any, x_scales: Any, row: int) -> Any:
 def _rescore(args: Any, row: int) -> Any:
     """Fills a row of logits; returns how many were multiplied."""
     n_rows, stride, blocks = args[N], args[CODES_STRIDE], args[X_BLOCKS]
-    codes = carray(_pointer(args[CODES] + row * stride), stride, np.int8)
-    x_scales = carray(_pointer(args[X_SCALES] + 4 * row * blocks), blocks, np.float32)
+    codes = carray(pointer(args[CODES] + row * stride), stride, np.int8)
+    x_scales = carray(pointer(args[X_SCALES] + 4 * row * blocks), blocks, np.float32)
     start = 4 * row * args[SCREENED_STRIDE]
-    screened = carray(_pointer(args[SCREENED] + start), n_rows, np.float32)
-    out = carray(_pointer(args[OUT] + 4 * row * args[OUT_STRIDE]), n_rows, np.float32)
-    errors = carray(_pointer(args[ERRORS]), n_rows, np.float32)
-    norms = carray(_pointer(args[NORMS]), n_rows, np.float32)
+    screened = carray(pointer(args[SCREENED] + start), n_rows, np.float32)
+    out = carray(pointer(args[OUT] + 4 * row * args[OUT_STRIDE]), n_rows, np.float32)
+    errors = carray(pointer(args[ERRORS]), n_rows, np.float32)
+    norms = carray(pointer(args[NORMS]), n_rows, np.float32)
     norm, distance = _distances(args, codes, x_scales, row)
     largest = 0
     for n in range(n_rows):
@@ -110,10 +110,10 @@ def _rescore(args: Any, row: int) -> Any:
 @cfunc("void(intp, intp)", nopython=True, cache=True)
 def rescore(arguments: int, chunk: int) -> None:
     """Fills all rows of logits: what is not multiplied exactly is minus infinity."""
-    args = _words(arguments, ARGUMENT_WORDS)
-    if _words(args[STATE], STATE_WORDS)[S_STATUS] != FINE:
+    args = words(arguments, ARGUMENT_WORDS)
+    if words(args[STATE], STATE_WORDS)[S_STATUS] != FINE:
         return
-    counts = _words(args[COUNTS], COUNT_WORDS)
-    for row in range(_words(args[ROWS], 1)[0]):
+    counts = words(args[COUNTS], COUNT_WORDS)
+    for row in range(words(args[ROWS], 1)[0]):
         counts[C_TOKENS] += 1
         counts[C_ROWS] += _rescore(args, row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import cfunc, types
+from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
 from edgerun.kernels.lang.intrinsics import nanoseconds, pause
@@ -14,6 +14,7 @@ from edgerun_hw.devices.native.exchange import (
     ASKED,
     FIRST,
     FLUSH,
+    FLUSH_BYTES,
     INVALIDATE,
     READ,
     SECOND,
@@ -77,6 +78,14 @@ def _write_number(typingctx, file, number):  # type: ignore[no-untyped-def]
     return types.int64(types.int64, types.int64), codegen
 
 
+@njit
+def _synchronise(context, direction, start, length):  # type: ignore[no-untyped-def]
+    """Has the kernel write back or drop cached bytes of the memory; -1 if it refuses."""
+    file = word(context, TO_FILE) if direction == TO_DEVICE else word(context, FROM_FILE)
+    written = _write_number(file, start << 32 | length | direction << 2 | 1)
+    return 0 if written == TEXT_BYTES else -1
+
+
 @cfunc("void(intp, intp)", nopython=True, cache=True)
 def exchange(context: int, request: int) -> None:
     """Does what a request asks."""
@@ -94,7 +103,7 @@ def exchange(context: int, request: int) -> None:
         spans = word(context, SPANS)
         start, length = word(spans, 2 * first), word(spans, 2 * first + 1)
         direction = TO_DEVICE if asked == FLUSH else FROM_DEVICE
-        file = word(context, TO_FILE) if asked == FLUSH else word(context, FROM_FILE)
-        written = _write_number(file, start << 32 | length | direction << 2 | 1)
-        result = 0 if written == TEXT_BYTES else -1
+        result = _synchronise(context, direction, start, length)
+    elif asked == FLUSH_BYTES:
+        result = _synchronise(context, TO_DEVICE, first, second)
     set_word(request, ANSWER, result)

@@ -110,13 +110,17 @@ class ContiguousMemory:
     def synchronise(self, direction: int, first: int, nbytes: int) -> None:
         """Has the caches written back for the device, or dropped for the processor.
 
+        Args:
+            direction: ``TO_DEVICE`` or ``FROM_DEVICE``.
+            first: byte of the memory, a multiple of 16.
+            nbytes: how many, a multiple of 16.
+
         Raises:
             OSError: the kernel refuses.
         """
         name = TO_DEVICE_ATTRIBUTE if direction == TO_DEVICE else FROM_DEVICE_ATTRIBUTE
-        length = _pages(nbytes)
         self._kernel.write_attribute(
-            f"{self._folder}/{name}", f"0x{first:08X}{length | direction << 2 | 1:08X}"
+            f"{self._folder}/{name}", f"0x{first:08X}{nbytes | direction << 2 | 1:08X}"
         )
 
     def open_attributes(self) -> tuple[int, int]:
@@ -200,7 +204,7 @@ class ContiguousBuffer:
             self._memory.release(self._first, self._nbytes)
 
     def _synchronise(self, direction: int) -> None:
-        self._memory.synchronise(direction, self._first, len(self.array))
+        self._memory.synchronise(direction, self._first, _pages(len(self.array)))
 
 
 def _pages(nbytes: int) -> int:

@@ -57,12 +57,14 @@ class EmulatedKernel:
 
     Attributes:
         writes: names of the attributes that were written, in order.
+        spans: first byte and length that each of them named.
     """
 
     def __init__(self, root: Path, port: DevicePort, base: int, nbytes: int) -> None:
         self.root, self._port, self._base = root, port, base
         self._memory = port.allocate(nbytes)
         self.writes: list[str] = []
+        self.spans: list[tuple[int, int]] = []
         (root / CLASS).mkdir(parents=True)
         (root / "dev").mkdir(exist_ok=True)
         (root / "dev/mem").touch()
@@ -94,6 +96,7 @@ class EmulatedKernel:
         self.writes.append(name)
         value = int(text, 16)
         first, length = value >> 32, value & 0xFFFFFFF0
+        self.spans.append((first, length))
         assert (value & 3, value >> 2 & 3) == (OWNED, DIRECTIONS[name])
         span = slice(first, first + length)
         if name == "sync_for_device":
