@@ -18,13 +18,14 @@ from tests.offload.cuda.simulator import simulated
 from tests.support.bundles import bundle_of
 
 
-def test_tokens_are_those_of_the_processor_bit_for_bit_wherever_experts_are() -> None:
-    told = simulated("tokens")
+@pytest.mark.parametrize("tokens", [5, pytest.param(16, marks=pytest.mark.slow)])
+def test_tokens_are_those_of_the_processor_bit_for_bit_wherever_experts_are(tokens: int) -> None:
+    told = simulated("tokens", str(tokens))
     shares = {}
     for place in ("all", "half", "cut", "none"):
         title, row, failure, resets, same = told[place]
         assert "simulated" in title and (failure, resets) == ("", 0)
-        assert same == [True] * 16
+        assert same == [True] * tokens
         shares[place] = int(row["on the CPU"].rstrip("%"))
     assert told["cut"][1]["cut"] != "0%" == told["none"][1]["cut"]
     assert shares["all"] == 0 < shares["half"] < shares["none"] == 100

@@ -1,7 +1,7 @@
 """Tokens of a model whose experts a simulated GPU computes, all, some or none of them.
 
 Runs in a process of its own, prints a line of JSON: NUMBA_ENABLE_CUDASIM=1 python -m
-tests.offload.cuda.tokens
+tests.offload.cuda.tokens COUNT
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from tests.offload.cuda.simulator import hurry
 from tests.support.bundles import bundle_of
 from tests.support.sharing import logits_of
 
-TOKENS = 16
-
 
 def loaded() -> list[object]:
     """Replies of the processor and of a GPU that was asked for as a user asks, and its report."""
@@ -36,11 +34,12 @@ def loaded() -> list[object]:
     return [*replies, titles]
 
 
-def main() -> None:
+def main(tokens: int) -> None:
+    """Of so many tokens."""
     hurry()
     executable.CHECK_EVERY = 8
     told: dict[str, object] = {}
-    expected = logits_of(*FORM, None, prompt=PROMPT, tokens=TOKENS)
+    expected = logits_of(*FORM, None, prompt=PROMPT, tokens=tokens)
     places = {
         "all": on_gpu(),
         "half": Placed(1.0, 0.9, 6),
@@ -51,12 +50,12 @@ def main() -> None:
         seen = []
 
         def look(backend: CudaBackend, token: int, seen: list = seen) -> None:  # type: ignore[type-arg]
-            if token == TOKENS - 1:
+            if token == tokens - 1:
                 report, session = backend.report(), backend._session
                 assert report is not None and session is not None
                 seen += [report.title, dict(report.rows[-1]), session.failure, session.resets]
 
-        found = logits_of(*FORM, placed, look, prompt=PROMPT, tokens=TOKENS)
+        found = logits_of(*FORM, placed, look, prompt=PROMPT, tokens=tokens)
         same = [bool(np.array_equal(a, b)) for a, b in zip(found, expected, strict=True)]
         told[name] = [*seen, same]
     told["loaded"] = loaded()
@@ -64,4 +63,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))
