@@ -15,6 +15,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
+from edgerun_export.calibrate.step import CalibrationOptions
 from tests.support.peers import needs_complete_onnxruntime, onnxruntime_genai_tokens
 
 pytestmark = [pytest.mark.peers, needs_complete_onnxruntime]
@@ -24,6 +25,7 @@ TOKENS = 32
 HAS_OPENVINO = importlib.util.find_spec("openvino_tokenizers") is not None
 PROFILE = "openvino" if HAS_OPENVINO else "portable"
 Feeds = Mapping[str, NDArray[Any]]
+CALIBRATION = CalibrationOptions((Path(__file__),), windows=8, tokens=32, threads=1)
 # Bundles with exact kernels: random models have near ties that rounded activations would decide.
 TINY = [
     ("llama", {"weights": "fp32"}),
@@ -34,7 +36,7 @@ TINY = [
     ("qwen2", {"weights": "int4", "rules": ("*.down_proj=int8:16", "layers.1.*=int2")}),
     ("qwen2", {"weights": "int4", "transforms": ("rotate",)}),
     ("qwen3", {"weights": "int4", "head_weights": "int4"}),
-    ("qwen3", {"weights": "int4", "scales": "fp16"}),
+    ("qwen3", {"weights": "int4", "scales": "fp16", "calibration": CALIBRATION}),
     ("bitnet-packed", {"weights": "ternary"}),
     ("mixtral", {"weights": "int4"}),
     ("olmoe", {"weights": "ternary"}),

@@ -5,11 +5,13 @@ import json
 import os
 import shutil
 
+import numpy as np
 import pytest
 
+from edgerun.cli.main import main
 from edgerun.errors import BundleError, InputError, UnsupportedError
 from edgerun.model.bundle import open_bundle
-from tests.support.bundles import bundle_of
+from tests.support.bundles import bundle_of, runner
 
 
 @pytest.fixture
@@ -87,6 +89,24 @@ def test_a_broken_manifest_is_one_sentence(bundle, text):
     (bundle / "manifest.json").write_text(text, encoding="latin-1")
     with pytest.raises(BundleError, match=r"manifest\.json"):
         open_bundle(bundle)
+
+
+def test_a_bundle_of_methods_that_nobody_here_knows_runs(bundle, capsys):
+    """Codes are codes, whatever found them; what the manifest says of that is for readers."""
+
+    def change(manifest):
+        manifest["recipe"] |= {"method": "sinkhorn", "tensors": {"*": {"method": "annealed"}}}
+        manifest["quality"] |= {"calibration": {"held_out": "not measured"}, "sinkhorn": [1]}
+
+    ids = np.arange(5)
+    with runner(bundle, "cpu") as model:
+        expected = model.run(ids)
+    rewrite(bundle, change)
+    assert open_bundle(bundle, verify=True).manifest.recipe["method"] == "sinkhorn"
+    with runner(bundle, "cpu") as model:
+        np.testing.assert_array_equal(model.run(ids), expected)
+    assert main(["inspect", str(bundle)]) == 0
+    assert "sinkhorn" in capsys.readouterr().out
 
 
 def test_a_newer_format_is_refused(bundle):

@@ -102,6 +102,10 @@ class LayerFitter:
         store: where fitted layers go to.
         threads: how many work; results do not depend on it.
         progress: called with the fraction done.
+
+    Attributes:
+        starved: projections to which hardly any token came.
+        silent: how many inputs were zero in all of the text, of projections that have such.
     """
 
     def __init__(
@@ -118,6 +122,7 @@ class LayerFitter:
         self._threads = threads
         self._progress = progress
         self.starved: list[str] = []
+        self.silent: dict[str, int] = {}
 
     def run(self) -> list[Cost]:
         """Fits all layers; results are in the store.
@@ -251,7 +256,14 @@ class LayerFitter:
         for path, moments in total.items():
             if moments.tokens < _FEW_TOKENS:
                 self.starved.append(f"layers.{layer}.{path}")
-        return {group[0].path: total[group[0].path].means(group[0].in_features) for group in groups}
+        means = {
+            group[0].path: total[group[0].path].means(group[0].in_features) for group in groups
+        }
+        for path, inputs in means.items():
+            silent = int(np.count_nonzero(inputs.importance == 0))
+            if silent and total[path].tokens >= _FEW_TOKENS:
+                self.silent[f"layers.{layer}.{path}"] = silent
+        return means
 
     def _observe(
         self, work: _Work, window: int, groups: Sequence[Group], sums: dict[str, Moments]

@@ -217,6 +217,12 @@ def _warnings(fitter: LayerFitter, options: CalibrationOptions, windows: int) ->
             f"hardly any token of the calibration text came to {len(fitter.starved)} projections, "
             f"first {fitter.starved[0]}; these are rounded much as without calibration"
         )
+    if fitter.silent:
+        warnings.append(
+            f"{sum(fitter.silent.values())} inputs of {len(fitter.silent)} projections, first "
+            f"{next(iter(fitter.silent))}, were zero in all of the calibration text; the weights "
+            "that read them are rounded one by one"
+        )
     return warnings
 
 

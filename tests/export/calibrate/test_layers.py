@@ -10,7 +10,7 @@ from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.calibrate.fitted import FittedLayers
 from edgerun_export.calibrate.layers import LayerFitter
 from edgerun_export.calibrate.moments import Moments
-from edgerun_export.calibrate.step import CalibrationOptions, with_methods
+from edgerun_export.calibrate.step import CalibrationOptions, calibrate, with_methods
 from edgerun_export.calibrate.taps import LayerWeights, all_groups, observe, parts
 from edgerun_export.calibrate.text import CalibrationText, Sample
 from edgerun_export.graph.external_data import DataWriter
@@ -191,6 +191,26 @@ def test_experts_that_no_token_comes_to_are_mentioned(golden, source_weights, tm
     _, fitter = fitted(source, tmp_path, make_recipe("int4", method="gptq"))
     assert fitter.starved
     assert all("experts" in path for path in fitter.starved)
+
+
+def test_inputs_that_are_always_zero_are_mentioned_once(
+    golden, source_weights, tmp_path, monkeypatch
+):
+    source = source_weights(golden("llama"))
+    read = source.vector
+
+    def silenced(name):
+        weight = read(name).copy()
+        if name.endswith("layers.1.input_layernorm.weight"):
+            weight[[3, 5]] = 0
+        return weight
+
+    monkeypatch.setattr(source, "vector", silenced)
+    text, options = text_of(source.spec), CalibrationOptions(windows=6, threads=1)
+    recipe = with_methods(make_recipe("int4"), source, calibrates=True)
+    done = calibrate(source, recipe, text, options, tmp_path / "layers", lambda part: None)
+    (warning,) = done.warnings
+    assert warning.startswith("2 inputs of 1 projections, first layers.1.self_attn.q_proj, were")
 
 
 def test_rules_have_their_own_methods(golden, source_weights, tmp_path):

@@ -175,6 +175,16 @@ def test_silent_inputs_and_few_tokens_leave_weights_that_are_rounded(method):
     assert np.square(difference).mean() < 0.02
 
 
+def test_no_sum_of_a_text_is_singular_once_it_is_damped():
+    """However large some inputs are, and though all of them go together."""
+    sizes = 10.0 ** np.linspace(-9, 9, COLUMNS)
+    x = np.random.default_rng(0).standard_normal((50, 1)) * sizes
+    products = x.astype(np.float32).T @ x.astype(np.float32)  # as they are summed
+    values = np.linalg.eigvalsh(damped(Inputs(np.diag(products), products.astype(float)), BLOCK))
+    assert values.min() > 0
+    assert values.max() / values.min() < 101 * COLUMNS
+
+
 def test_importances_decide_what_is_rounded_well():
     rows, x = problem()
     x[:, ::2] *= 10
