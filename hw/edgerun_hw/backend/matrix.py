@@ -177,10 +177,22 @@ class DeviceMatrix:
 
 def device_bytes(weight: PackedWeight, can: Capabilities, by_block: bool = False) -> int:
     """Bytes that ``DeviceMatrix`` would take of the device's memory, without writing any."""
-    n, k = weight.shape
     one_scale = has_row_scales(weight) and not by_block
-    cut = cut_matrix((n, k), largest_integer(weight), k if one_scale else weight.block, can)
-    spans = [cut.columns(block) for block in range(cut.blocks)]
+    block = weight.shape[1] if one_scale else weight.block
+    return matrix_bytes(weight.shape, largest_integer(weight), block, can)
+
+
+def matrix_bytes(shape: tuple[int, int], largest: int, block: int, can: Capabilities) -> int:
+    """The same for a matrix that nobody has made yet.
+
+    Args:
+        shape: its ``(N, K)``.
+        largest: magnitude of its weights.
+        block: of K that shares scales.
+        can: what the overlay can do.
+    """
+    cut = cut_matrix(shape, largest, block, can)
+    spans = [cut.columns(number) for number in range(cut.blocks)]
     tiles = [cut.mode.tiles(stop - start) for start, stop in spans]
     total = 0
     for first, last in cut.pieces():

@@ -75,7 +75,7 @@ class Session:
         self._users = 0
         self._counted: Counters | None = None
         self._commands = self._round_trips = 0
-        self._full = False
+        self._full = self._unscreened = False
         self._cut_off = False  # work has begun and not come to its end
         self._open()
 
@@ -170,12 +170,23 @@ class Session:
                     lambda: DeviceMatrix(screen.weight, self.overlay, largest=screen.levels)
                 )
             except MemoryError:
-                logger.info("the FPGA device '%s' has no room for a screen", self.device.name)
+                self._say_unscreened()
                 return None
             if matrix is None:
                 return None
             self._screens[id(weight)] = screen, matrix
         return self._screens[id(weight)]
+
+    def _say_unscreened(self) -> None:
+        """Says once that there is no room for the screen of an output head."""
+        if self._unscreened:
+            return
+        self._unscreened = True
+        logger.warning(
+            "the memory of the FPGA device '%s' has no room for the output head's screen: greedy "
+            "tokens take longer; `edgerun fpga doctor --model BUNDLE` says how much a board needs",
+            self.device.name,
+        )
 
     def say_full(self) -> None:
         """Says once that the device has no room for more weights, or for activations."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from edgerun.errors import InputError, MissingDependencyError
 from edgerun_hw.build.sources import hardware_folder
+from edgerun_hw.overlay.geometry import PRESETS, Geometry
 
 FAMILIES = ("zynqmp", "zynq7")
 PORT_BITS = (32, 64, 128)
@@ -39,7 +40,7 @@ class Board:
         board_connections: connector and carrier of a module, or empty.
         compatible: what the root of its device tree calls the board, without revisions.
         modules: the same of its module and processor, which other boards have as well.
-        geometry: name of the geometry that ``edgerun fpga build`` takes by default.
+        geometry: name of the geometry that is built by default, the attention unit included.
         dram_gb_per_s: what the memory moves at its data sheet's best, in 10^9 bytes/s.
         image: the system on it that docs/fpga-bringup.md is about.
         remote_only: why its processors cannot run edgerun; "" where they can.
@@ -87,12 +88,18 @@ class Board:
             "ports.weights": 1 <= len(self.weight_ports) <= 4,
             "ports.data": self.data_port not in self.weight_ports,
             "clock": 0 < low <= self.pl_clock_mhz <= high <= 500,
+            "geometry": self.geometry in PRESETS,
             "idcode": 0 < self.idcode < 1 << 32,
             "control.address": self.control_address % self.control_bytes == 0,
         }
         wrong = [key for key, right in problems.items() if not right]
         if wrong:
             raise InputError(f"{self.folder / 'board.toml'}: {', '.join(wrong)} cannot be right")
+
+    @property
+    def overlay(self) -> Geometry:
+        """What is built for it unless something else is asked for: ``geometry``."""
+        return PRESETS[self.geometry]
 
 
 def board_names() -> tuple[str, ...]:

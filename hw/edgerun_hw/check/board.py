@@ -23,6 +23,7 @@ XRT_LIBRARIES = ("usr/lib/libxrt_core.so.2", "opt/xilinx/xrt/lib/libxrt_core.so.
 XRT_PATTERN = "usr/lib/*/libxrt_core.so.2"
 ZOCL = ("sys/module/zocl", "sys/bus/platform/drivers/zocl-drm")
 KIB_OF_MIB, MIB = 1024, 1 << 20
+DEFAULT_BOARD = "kv260"  # that needs are computed for where there is none
 
 
 def board(root: Path) -> Iterator[Finding]:
@@ -156,35 +157,38 @@ def permissions(root: Path) -> Iterator[Finding]:
             yield Finding("permissions", f"/{name}", "missing", "not writable", advice)
 
 
-def contiguous_memory(root: Path, model: Path | None) -> Iterator[Finding]:
-    """Whether a model's weights have room in memory of one piece.
+def contiguous_memory(
+    root: Path, model: Path | None, context: int | None = None
+) -> Iterator[Finding]:
+    """Whether a model has room in memory of one piece.
 
     Args:
         root: of the machine's file system.
         model: a bundle; None for the default model. On a machine that is no board it is only
             computed what a board would need.
+        context: tokens of a sequence; None for what the model was made for.
     """
     from edgerun.llm.loading import resolve
     from edgerun.model.bundle import open_bundle
-    from edgerun_hw.backend.memory import cma_mib
+    from edgerun_hw.backend.memory import contiguous_needs
     from edgerun_hw.model.cycles import capabilities_of
-    from edgerun_hw.overlay.geometry import PRESETS
 
     if model is None and not on_board(root):
         return
     match = _identified_or_none(root)
-    name = match.name if match else board_names()[0]
-    geometry = load_board(name).geometry
+    name = match.name if match else DEFAULT_BOARD
+    described = load_board(name)
     bundle = open_bundle(resolve(model))
-    needed = cma_mib(bundle.graph, capabilities_of(PRESETS[geometry]))
-    asked = f"cma={needed}M for {bundle.path.name} with {geometry}"
+    can = capabilities_of(described.overlay)
+    needs = contiguous_needs(bundle.graph, can, context or bundle.config.context_length)
+    asked = f"cma={needs.cma_mib}M for {bundle.path.name} with {described.geometry}: {needs}"
     if not on_board(root):
         yield Finding("board", "contiguous memory", "not needed here", asked)
         return
     lines = text_of(root / "proc/meminfo").splitlines()
     total = next((line.split()[1] for line in lines if "CmaTotal" in line), "0")
-    enough = int(total) >= needed * KIB_OF_MIB
-    advice = "" if enough else f"boot with {asked}: weights live in memory of one piece"
+    enough = int(total) >= needs.cma_mib * KIB_OF_MIB
+    advice = "" if enough else f"boot with {asked}; all of it lies in memory of one piece"
     state: State = "ready" if enough else "missing"
     size = f"{int(total) // KIB_OF_MIB} MiB"
     yield Finding("board", "contiguous memory", state, size, advice)

@@ -223,12 +223,13 @@ def fit(plan: Plan) -> Iterator[Outcome]:
     for name in board_names():
         board = load_board(name)
         plan.progress(f"synthesis of {board.geometry} for {name}")
-        geometry = geometry_for(board, PRESETS[board.geometry])
+        geometry = geometry_for(board, board.overlay)
         needs, has = estimate(geometry, TOP, FAMILIES[board.family]), board.resources
         shares = {
             "LUT": needs.lut_sites / has.lut,
             "FF": needs.ff / has.ff,
             "BRAM": needs.bram36 / has.bram36,
+            "DSP": needs.dsp / has.dsp,
         }
         figure = ", ".join(f"{share:.0%} of {what}" for what, share in shares.items())
         fits = max(shares.values()) <= 1

@@ -104,12 +104,15 @@ SEARCHES: tuple[Callable[[Path], Iterator[Finding]], ...] = (
 )
 
 
-def diagnose(root: Path = Path("/"), model: Path | None = None) -> list[Finding]:
+def diagnose(
+    root: Path = Path("/"), model: Path | None = None, context: int | None = None
+) -> list[Finding]:
     """Looks for everything.
 
     Args:
         root: where ``/proc``, ``/sys`` and ``/dev`` are; another folder in tests.
         model: the bundle that shall have room on a board; None for the default model.
+        context: tokens that a sequence of it shall have; None for what it was made for.
     """
     findings = [finding for function in SEARCHES for finding in function(root)]
-    return [*findings, *board.contiguous_memory(root, model)]
+    return [*findings, *board.contiguous_memory(root, model, context)]

@@ -17,6 +17,14 @@ _Model = Annotated[
         help="Compute how much contiguous memory this model needs. Default: the default model.",
     ),
 ]
+_Context = Annotated[
+    int | None,
+    typer.Option(
+        "--context",
+        min=1,
+        help="Tokens whose keys and values shall have room. Default: what the model was made for.",
+    ),
+]
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 
 
@@ -25,12 +33,12 @@ def register(app: typer.Typer) -> None:
     app.command("doctor", help="Show what is here for the overlay, and what is missing.")(doctor)
 
 
-def doctor(model: _Model = None, as_json: _Json = False) -> None:
+def doctor(model: _Model = None, context: _Context = None, as_json: _Json = False) -> None:
     """Prints what was found, one row each."""
     from edgerun.cli.screen.tables import print_rows
     from edgerun_hw.check.diagnosis import diagnose
 
-    findings = [asdict(finding) for finding in diagnose(model=model)]
+    findings = [asdict(finding) for finding in diagnose(model=model, context=context)]
     if as_json:
         print(json.dumps(findings, ensure_ascii=False))
         return

@@ -132,4 +132,5 @@ def _described(package: Package) -> dict[str, Any]:
 
     manifest: dict[str, Any] = json.loads(package.files[MANIFEST])
     digest = package.manifest.digest
-    return {**manifest, "digest": digest, "signed": package.is_signed}
+    built = dict(package.overlay)
+    return {**manifest, "digest": digest, "signed": package.is_signed, "overlay": built}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 import xml.etree.ElementTree as ElementTree
 import zipfile
@@ -18,6 +19,7 @@ from edgerun_hw.overlay.register_map import VLNV
 
 MAX_HWH_BYTES = 16 << 20
 MAX_ENTRIES = 2000
+NUMBER = re.compile("[0-9]{1,9}")
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # What zipfile raises on broken archives: undocumented, found by damaging some.
 UNREADABLE = (
@@ -42,11 +44,14 @@ class Hardware:
         base: bus address of the overlay's registers; None if the description does not say.
         clocks: as in the manifest.
         port_widths: as in the manifest.
+        overlay: what ours was built with: numbers by the names of its parameters, such as
+            ``ATTENTION``; empty if the description does not say.
     """
 
     base: int | None = None
     clocks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     port_widths: Mapping[str, int] = field(default_factory=dict)
+    overlay: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_xsa(content: bytes) -> tuple[bytes, bytes | None]:
@@ -108,15 +113,30 @@ def read_hwh(content: bytes, family: str) -> Hardware:
         raise PackageError("the .hwh has no processing system: it is not of a Zynq design")
     if PROCESSORS[processor.get("MODTYPE", "")] != family:
         raise PackageError(f"the .hwh has a {processor.get('MODTYPE')}, which the board has not")
-    parameters = {p.get("NAME", ""): p.get("VALUE", "") for p in processor.iter("PARAMETER")}
-    names = {m.get("INSTANCE", "") for m in modules if m.get("VLNV") == VLNV}
+    overlays = [module for module in modules if module.get("VLNV") == VLNV]
+    names = {module.get("INSTANCE", "") for module in overlays}
+    parameters = _parameters(processor)
     reader = _zynqmp if family == "zynqmp" else _zynq7
     try:
-        return Hardware(_base(processor, names), *reader(parameters))
+        return Hardware(_base(processor, names), *reader(parameters), _built(overlays))
     except KeyError as error:
         raise PackageError(f"the .hwh lacks the processing system's {error.args[0]}") from None
     except (ValueError, OverflowError) as error:
         raise PackageError(f"the .hwh has a value that is no number: {error}") from None
+
+
+def _parameters(module: ElementTree.Element) -> dict[str, str]:
+    return {p.get("NAME", ""): p.get("VALUE", "") for p in module.iter("PARAMETER")}
+
+
+def _built(overlays: list[ElementTree.Element]) -> dict[str, int]:
+    """Parameters of the overlay that are numbers."""
+    return {
+        name.upper(): int(value)
+        for module in overlays
+        for name, value in _parameters(module).items()
+        if NUMBER.fullmatch(value)
+    }
 
 
 def _base(processor: ElementTree.Element, names: set[str]) -> int | None:

@@ -95,6 +95,18 @@ class Package:
         return SIGNATURE in self.files
 
     @property
+    def overlay(self) -> Mapping[str, int]:
+        """What the overlay was built with, by its hardware description; see ``Hardware``.
+
+        Raises:
+            PackageError: the description is broken.
+        """
+        description = self.files.get(self.manifest.description)
+        if description is None:
+            return {}
+        return hardware.read_hwh(description, self.manifest.board.family).overlay
+
+    @property
     def size_bytes(self) -> int:
         """Of all files."""
         return sum(map(len, self.files.values()))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgerun_hw.build.boards import load_board
 from edgerun_hw.deploy.broker.application.manifest import MANIFEST
 from edgerun_hw.deploy.broker.board.boards import BOARDS
 from edgerun_hw.deploy.broker.board.loader import FIRMWARE
@@ -125,7 +126,7 @@ def _checking(package: Package, folder: Path, board: Board, outcome: Outcome) ->
     checks = plural(package.checksums, "checksum") if package.checksums else "no checksum"
     summary = (
         f"{manifest.application} ({short(manifest.digest)}) for {manifest.board.title}, {checks}, "
-        f"{signed}"
+        f"{signed}; {overlay_of(package)}"
     )
     return [
         Step(
@@ -276,6 +277,17 @@ def settings(package: Package) -> dict[str, str]:
     )
     widths = (f"{port} {bits} bits" for port, bits in sorted(manifest.port_widths.items()))
     return {"clocks": ", ".join(clocks), "port widths": ", ".join(widths)}
+
+
+def overlay_of(package: Package) -> str:
+    """What a package's overlay was built with, beside what the board's description asks for."""
+    built, asked = package.overlay, load_board(package.manifest.board.name).overlay
+    if not {"PORTS", "COLUMNS", "ATTENTION"} <= built.keys():
+        return "its .hwh does not say how it was built"
+    text = f"{plural(built['PORTS'], 'port')}, {plural(built['COLUMNS'], 'column')}, "
+    if built["ATTENTION"]:
+        return f"{text}attention unit of {built['ATTENTION']} queries"
+    return f"{text}no attention unit" + (", which board.toml asks for" if asked.attention else "")
 
 
 def _settings(package: Package) -> str:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from edgerun.cli.screen.visible import visible
 from edgerun_hw.deploy.package import Package
-from edgerun_hw.deploy.plan import name_of, plural, settings
+from edgerun_hw.deploy.plan import name_of, overlay_of, plural, settings
 from edgerun_hw.deploy.steps import Step
 
 NAME_WIDTH = 9
@@ -103,6 +103,7 @@ def show_package(folder: Path, package: Package) -> None:
         + (f"{plural(checks, 'checksum')} right" if checks else "made without checksums"),
         "registers": f"at {manifest.base:#x}, ID {manifest.identity:#010x}, "
         f"version {manifest.version:#010x}",
+        "overlay": overlay_of(package),
         **{what: text or "left as they are" for what, text in settings(package).items()},
         "signed": "yes" if package.is_signed else "no",
         "release": str(manifest.release),

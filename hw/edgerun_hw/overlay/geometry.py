@@ -101,5 +101,6 @@ PRESETS: Mapping[str, Geometry] = MappingProxyType(
         "decode-300-scale": Geometry(ports=4, columns=1, row_scale=True),
         "attention-300": Geometry(ports=4, columns=1, attention=2),
         "prefill-1500": Geometry(ports=4, columns=5),
+        "attention-1500": Geometry(ports=4, columns=5, attention=2),
     }
 )

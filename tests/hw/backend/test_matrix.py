@@ -20,7 +20,9 @@ from edgerun_hw.backend.products import (
     _inputs,
     quantise_activations,
 )
+from edgerun_hw.backend.screen import make_screen
 from edgerun_hw.model.cycles import capabilities_of
+from edgerun_hw.overlay.attention_layout import KvLayout
 from edgerun_hw.overlay.cut import cut_matrix
 from edgerun_hw.overlay.driver import Tlmm
 from edgerun_hw.overlay.geometry import PRESETS, Geometry
@@ -90,7 +92,7 @@ def test_bytes_on_the_device_are_known_before_any_is_written(name, row_scales, s
     assert device_bytes(weight, overlay.capabilities) == DeviceMatrix(weight, overlay).nbytes
 
 
-def test_contiguous_memory_of_a_model_is_that_of_its_matrices(monkeypatch):
+def test_contiguous_memory_of_a_model_is_that_of_its_matrices():
     graph = open_bundle(resolve(None)).graph
     can = capabilities_of(SMALL)
     weights = [
@@ -101,8 +103,23 @@ def test_contiguous_memory_of_a_model_is_that_of_its_matrices(monkeypatch):
     assert len(weights) == 36
     assert contiguous_bytes(graph, can) == sum(device_bytes(weight, can) for weight in weights)
     for megabytes, cma in ((31, 64), (32, 64), (33, 128), (33.5, 128), (400, 448)):
-        monkeypatch.setattr(memory, "contiguous_bytes", lambda *_, n=megabytes: int(n * 2**20))
-        assert memory.cma_mib(graph, can) == cma
+        assert memory.Needs(int(megabytes * 2**20), 0, 0, 1).cma_mib == cma
+        assert memory.Needs(2**20, 2**20, int((megabytes - 2) * 2**20), 1).cma_mib == cma
+
+
+def test_memory_of_a_screen_and_of_a_sequence_is_counted():
+    graph = open_bundle(resolve(None)).graph
+    can = capabilities_of(PRESETS["attention-300"])
+    (head,) = [node for node in graph.nodes if node.outputs[0] in graph.outputs]
+    screen = make_screen(graph.constants[head.inputs[1]])
+    overlay = fake_overlay("attention-300")
+    needs = memory.contiguous_needs(graph, can, 512)
+    assert needs.screen == DeviceMatrix(screen.weight, overlay, largest=screen.levels).nbytes
+    layers = [node for node in graph.nodes if node.op == "attention"]
+    layout = KvLayout(layers[0].attrs["num_kv_heads"], layers[0].attrs["head_dim"])
+    assert needs.cache == len(layers) * 4 * layout.port_bytes(512) > 0
+    without = memory.contiguous_needs(graph, capabilities_of(PRESETS["decode-300"]), 512)
+    assert (without.cache, without.screen, without.weights) == (0, needs.screen, needs.weights)
 
 
 def test_matrices_that_share_their_input_share_it_on_the_device():

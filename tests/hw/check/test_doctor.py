@@ -120,7 +120,9 @@ def test_doctor_computes_contiguous_memory_from_the_bundle(tmp_path, run, repo_r
     assert enough.state == "ready" and enough.found == "64 MiB"
     assert "contiguous memory" not in run("doctor")[1]
     out = run("doctor", "--model", bundle)[1]
-    assert f"cma=64M for {bundle.name} with prefill-1500" in out
+    assert f"cma=64M for {bundle.name} with attention-1500" in out
+    assert "of the head's screen" in out and "keys and values of 512 tokens" in out
+    assert "keys and values of 64 tokens" in run("doctor", "--model", bundle, "--context", 64)[1]
     code, _, err = run("doctor", "--model", tmp_path / "nothing")
     assert code == 2 and "nothing" in err
 

@@ -20,6 +20,8 @@ from edgerun_hw.deploy.emulate.example_bit import example_bit
 from edgerun_hw.deploy.emulate.sample import sample_hwh, sample_overlay
 from edgerun_hw.deploy.errors import PackageError
 from edgerun_hw.deploy.package import Sources, make_package, read_package, write_package
+from edgerun_hw.deploy.plan import overlay_of
+from edgerun_hw.overlay.register_map import VLNV
 from tests.hw.deploy.harness import resealed
 
 KV260 = BOARDS["kv260"]
@@ -75,6 +77,31 @@ def flip(file: Path, generator: random.Random) -> None:
     data = bytearray(file.read_bytes())
     data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
     file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ("", "its .hwh does not say how it was built"),
+        ("ATTENTION 2 PORTS 4 COLUMNS 5", "4 ports, 5 columns, attention unit of 2 queries"),
+        (
+            "ATTENTION 0 PORTS 4 COLUMNS 5",
+            "4 ports, 5 columns, no attention unit, which board.toml asks for",
+        ),
+        ("ATTENTION two PORTS 4 COLUMNS 5", "its .hwh does not say how it was built"),
+    ],
+)
+def test_a_package_says_how_its_overlay_was_built(
+    sources: Sources, parameters: str, words: str
+) -> None:
+    words_of = iter(parameters.split())
+    elements = "".join(f'<PARAMETER NAME="{name}" VALUE="{next(words_of)}"/>' for name in words_of)
+    file = sources.bitstream.with_suffix(".hwh")
+    marker = f'VLNV="{VLNV}">'
+    text = file.read_text()
+    assert marker in text
+    file.write_text(text.replace(marker, f"{marker}<PARAMETERS>{elements}</PARAMETERS>"))
+    assert overlay_of(make_package(sources)) == words
 
 
 @pytest.mark.parametrize(

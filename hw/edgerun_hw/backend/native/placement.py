@@ -48,7 +48,7 @@ def place(segment: Graph, session: Session) -> dict[str, Placed]:
         matrix = session.matrix(weights, by_block)
         if matrix is None:
             continue
-        screen = session.screen(weights[0]) if _is_head(segment, nodes) else None
+        screen = session.screen(weights[0]) if is_head(segment, nodes) else None
         group = Placed(tuple(nodes), matrix, weights[0].block if by_block else 0, screen)
         placed.update({node.outputs[0]: group for node in nodes})
     return placed
@@ -66,7 +66,7 @@ def _groups(segment: Graph) -> Iterator[list[Node]]:
     yield from together.values()
 
 
-def _is_head(segment: Graph, nodes: list[Node]) -> bool:
+def is_head(segment: Graph, nodes: list[Node]) -> bool:
     """Whether layers are a head of many int8 rows with a scale a block, and nothing added.
 
     None is where every value is compared with the reference's.
