@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -137,6 +138,27 @@ def forks() -> list[Any]:
         return [told, bool(again), session.resets]
 
 
+def closes() -> list[Any]:
+    """The end of a GPU while an upload hangs: whether it waited, and what was said to have come."""
+    upload, is_stuck, let_go, arrived = Life._upload, threading.Event(), threading.Event(), []
+
+    def stuck(self: Life, *arguments: Any) -> None:
+        is_stuck.set()
+        let_go.wait(20)
+        upload(self, *arguments)
+
+    with running(*FORM, on_gpu()) as (backend, _, _, _), patch.object(Life, "_upload", stuck):
+        gpu = backend._session.device
+        copier = gpu._life._copier._thread
+        gpu.upload(0, np.zeros(gpu.sizes.slot_bytes, np.uint8), arrived.append)
+        was_stuck, begin = is_stuck.wait(20), time.monotonic()
+        backend.close()
+        waited = time.monotonic() - begin > 10
+        let_go.set()
+        copier.join(20)
+        return [was_stuck, waited, copier.is_alive(), arrived]
+
+
 def main() -> None:
     hurry()
     sessions.ANSWER_S = 60.0
@@ -148,6 +170,7 @@ def main() -> None:
         "taken": taken(expected),
         "full": full(expected),
         "fork": forks(),
+        "close": closes(),
     }
     sys.stdout.write(json.dumps(told) + "\n")
 
