@@ -21,12 +21,11 @@ def attention_commands(group: int, rows: int, queries: int) -> int:
     return -(-rows * group // queries)
 
 
-def attention_cycles(kv_heads: int, head_dim: int, tokens: int, queries: int = 1) -> int:
-    """Cycles of a command of so many queries, memory not limiting."""
+def attention_cycles(kv_heads: int, head_dim: int, tokens: int) -> int:
+    """Cycles of a command, however many its queries, memory not limiting."""
     layout = KvLayout(kv_heads, head_dim)
     pair = max(layout.pair_beats + 2 * BLOCK_CYCLES, SOFTMAX_CYCLES)
-    finish = queries * (head_dim + LAST_CYCLES // 2) + LAST_CYCLES // 2
-    return START_CYCLES + layout.pairs(tokens) * pair + finish
+    return START_CYCLES + layout.pairs(tokens) * pair + head_dim + LAST_CYCLES
 
 
 def attention_bytes(kv_heads: int, head_dim: int, tokens: int) -> int:

@@ -131,8 +131,7 @@ def _fabric_attention(
     """
     heads = shape.kv_width // shape.head_dim
     commands = attention_commands(shape.heads // heads, 1, geometry.attention)
-    queries = min(shape.heads // heads, geometry.attention)
-    cycles = attention_cycles(heads, shape.head_dim, context, queries)
+    cycles = attention_cycles(heads, shape.head_dim, context)
     nbytes = attention_bytes(heads, shape.head_dim, context)
     count, rate = shape.layers * commands, profile["body_gb_per_s"] * 1e9
     seconds = max(cycles / (clock_mhz * 1e6), nbytes / rate)

@@ -222,7 +222,7 @@ module tlmm_attention #(
   logic value_last_head, values_fresh, run_fresh, add_fresh, value_buffer, out_wraps, out_ends;
   logic [3:0] lane, out_lane;
   logic [10:0] sum_address, finish_address;
-  logic [5:0] finish_shift;
+  logic [QUERIES-1:0][5:0] finish_shift;
   logic [7:0] summed_line;  // at its end the run is in memory
 
   always_ff @(posedge clk) begin
@@ -352,7 +352,7 @@ module tlmm_attention #(
         .address(sum_address),
         .sums,
         .read_address(finish_address),
-        .read_shift(finish_shift),
+        .read_shift(finish_shift[q]),
         .word(word[q])
     );
   end

@@ -1,8 +1,9 @@
-// Makes results of sums, one head and query after another: the reciprocal of the weights' sum, bit
-// by bit, and then every element as float32. Begins with a head as soon as its last block is summed.
+// Makes results of sums, one head after another, of all queries at once (tlmm_attention_result).
+// Begins with a head as soon as its last block is summed. Results leave by heads, and of each by
+// queries.
 module tlmm_attention_finish #(
     parameter int QUERIES = 2,
-    parameter int QUEUE = 32  // beats
+    parameter int QUEUE = 32  // beats of the first query; of the others it holds a head
 ) (
     input  logic                     clk,
     input  logic                     rst,
@@ -19,7 +20,7 @@ module tlmm_attention_finish #(
     input  logic [QUERIES-1:0][4:0]  top,
     input  logic                     may_read,
     output logic [10:0]              address,
-    output logic [5:0]               shift,
+    output logic [QUERIES-1:0][5:0]  shift,
     input  logic [QUERIES-1:0][24:0] word,     // 5 cycles later
     // results
     output logic                     y_valid,
@@ -28,31 +29,23 @@ module tlmm_attention_finish #(
 );
   localparam int READ = 5;
   localparam int SCALE = 22;
-  localparam logic [7:0] EXPONENT_BIAS = 8'd88;  // 127, and 39 of the formats
   localparam int QUERY_BITS = QUERIES > 1 ? $clog2(QUERIES) : 1;
+  localparam int HEAD_BEATS = 4 * tlmm_pkg::MAX_HEAD_UNITS;
 
   typedef enum logic [2:0] {IDLE, AWAIT, LOAD, ALIGN, DIVIDE, STREAM} state_t;
   state_t state;
   logic signed [17:0] ready;  // heads whose sums are complete, less those that are to come
-  logic [QUERY_BITS-1:0] query;
-  logic last_query, last_head, last_element, room, read;
+  logic last_head, last_element, divided, read, reserve;
+  logic [QUERIES-1:0] aligned, rooms, results_busy;
   logic [7:0] element;
-  logic [10:0] base;
+  logic [4:0] digit;
 
-  assign read = state == STREAM && may_read && room;
+  assign reserve = read && element[1:0] == 2'd0;
+  assign read = state == STREAM && may_read && (&rooms || element[1:0] != 2'd0);
   assign last_element = element == {units[3:0] - 4'd1, 4'd15};
-  assign last_query = 4'(query) == queries - 4'd1;
   assign last_head = {1'b0, head} == heads - 6'd1;
-
-  // ---- the reciprocal: (2**47 - 1) / divisor, of 24 bits
-  logic [39:0] divisor;
-  logic [4:0] aligned, digit;
-  logic [23:0] remainder, quotient;
-  logic [25:0] difference;
-  logic [31:0] scale;
-
-  assign difference = {1'b0, remainder, 1'b1} - {2'b0, divisor[23:0]};
-  assign shift = {1'b0, aligned} + 6'd8;
+  assign divided = digit == 5'd24;
+  assign busy = state != IDLE || results_busy != '0;
 
   always_ff @(posedge clk) begin
     if (rst) begin
@@ -62,111 +55,89 @@ module tlmm_attention_finish #(
         IDLE: if (start) state <= AWAIT;
         AWAIT: if (ready > $signed({13'b0, head})) state <= LOAD;
         LOAD: state <= ALIGN;
-        ALIGN: if (divisor[39:24] == '0) state <= DIVIDE;
-        DIVIDE: if (digit == 5'd24) state <= STREAM;
-        default:
-        if (read && last_element) state <= !last_query ? LOAD : last_head ? IDLE : AWAIT;
+        ALIGN: if (&aligned) state <= DIVIDE;
+        DIVIDE: if (divided) state <= STREAM;
+        default: if (read && last_element) state <= last_head ? IDLE : AWAIT;
       endcase
     end
 
     if (start) ready <= $signed({12'b0, heads}) + 18'(tlmm_pkg::KV_LEAD) - $signed({2'b0, pairs});
     else if (summed) ready <= ready + 18'sd1;
 
-    if (state == LOAD) begin
-      divisor <= total[query];
-      aligned <= '0;
-      digit <= '0;
-      remainder <= 24'h7fffff;
-    end
-    if (state == ALIGN && divisor[39:24] != '0) begin
-      divisor <= divisor >> 1;
-      aligned <= aligned + 1'b1;
-    end
-    if (state == DIVIDE) begin
-      digit <= digit + 1'b1;
-      remainder <= difference[25] ? {remainder[22:0], 1'b1} : difference[23:0];
-      if (digit == 5'd24) scale <= {1'b0, 8'(top[query]) + EXPONENT_BIAS, quotient[22:0]};
-      else quotient <= {quotient[22:0], !difference[25]};
-    end
+    digit <= state == DIVIDE ? digit + 1'b1 : '0;
 
     if (start) begin
       head <= '0;
-      query <= '0;
       element <= '0;
       address <= '0;
-      base <= '0;
     end else if (read) begin
       element <= last_element ? '0 : element + 1'b1;
-      address <= last_element && !last_query ? base : address + 1'b1;
-      if (last_element) begin
-        query <= last_query ? '0 : query + 1'b1;
-        if (last_query) begin
-          head <= head + 1'b1;
-          base <= address + 1'b1;
-        end
-      end
+      address <= address + 1'b1;
+      if (last_element) head <= head + 1'b1;
     end
   end
 
-  // ---- elements
+  // ---- elements on their way, and their places in a beat
   logic [READ+SCALE-1:0] line;
-  logic [QUERY_BITS-1:0] query_5;
-  logic [31:0] result;
-
-  tlmm_delay #(
-      .WIDTH (QUERY_BITS),
-      .CYCLES(READ)
-  ) delay_query (
-      .clk,
-      .in (query),
-      .out(query_5)
-  );
-  tlmm_scale scaler (
-      .clk,
-      .word(32'($signed(word[query_5]))),
-      .scale,
-      .padding(1'b0),
-      .result
-  );
-  always_ff @(posedge clk) line <= rst ? '0 : {line[READ+SCALE-2:0], read};
-
-  // ---- beats: a place is reserved with the first element of each
   logic [1:0] place;
-  logic [95:0] gathered;
-  logic [$clog2(QUEUE):0] reserved, level;
-  logic reserve, push, taken;
+  logic leaves;
 
-  assign reserve = read && element[1:0] == 2'd0;
-  assign room = !reserved[$clog2(QUEUE)] || element[1:0] != 2'd0;
-  assign push = line[READ+SCALE-1] && &place;
-  assign taken = y_valid && y_ready;
-  assign busy = state != IDLE || reserved != '0;
-
+  assign leaves = line[READ+SCALE-1];
   always_ff @(posedge clk) begin
-    if (rst) begin
-      place <= '0;
-      reserved <= '0;
-    end else begin
-      if (line[READ+SCALE-1]) place <= place + 1'b1;
-      if (reserve && !taken) reserved <= reserved + 1'b1;
-      if (taken && !reserve) reserved <= reserved - 1'b1;
-    end
-    if (line[READ+SCALE-1]) gathered <= {result, gathered[95:32]};
+    line <= rst ? '0 : {line[READ+SCALE-2:0], read};
+    if (rst) place <= '0;
+    else if (leaves) place <= place + 1'b1;
   end
-  tlmm_fifo #(
-      .WIDTH(128),
-      .DEPTH(QUEUE)
-  ) queue (
-      .clk,
-      .rst,
-      .push,
-      .push_data({result, gathered}),
-      .pop(taken),
-      .valid(y_valid),
-      .head(y_data),
-      .level
-  );
+
+  // ---- the queries
+  logic [QUERIES-1:0] valid, taken;
+  logic [QUERIES-1:0][127:0] beat;
+  logic [QUERY_BITS-1:0] turn;
+
+  for (genvar q = 0; q < QUERIES; q++) begin : g_query
+    tlmm_attention_result #(
+        .QUEUE(q == 0 ? QUEUE : HEAD_BEATS)
+    ) own (
+        .clk,
+        .rst,
+        .used(queries > 4'(q)),
+        .load(state == LOAD),
+        .align(state == ALIGN),
+        .aligned(aligned[q]),
+        .divide(state == DIVIDE),
+        .divided,
+        .total(total[q]),
+        .top(top[q]),
+        .reserve,
+        .room(rooms[q]),
+        .shift(shift[q]),
+        .arrives(line[READ-1]),
+        .word(word[q]),
+        .leaves,
+        .last(&place),
+        .y_valid(valid[q]),
+        .y_taken(taken[q]),
+        .y_data(beat[q]),
+        .busy(results_busy[q])
+    );
+    assign taken[q] = y_ready && valid[q] && turn == QUERY_BITS'(q);
+  end
+
+  // ---- beats, query by query
+  logic [5:0] left;  // beats of the head and query, less one
+
+  assign y_valid = valid[turn];
+  assign y_data  = beat[turn];
+  always_ff @(posedge clk) begin
+    if (rst || start) begin
+      turn <= '0;
+      left <= {units[3:0] - 4'd1, 2'd3};
+    end else if (taken != '0) begin
+      left <= left == '0 ? {units[3:0] - 4'd1, 2'd3} : left - 1'b1;
+      if (left == '0) turn <= 4'(turn) == queries - 4'd1 ? '0 : turn + 1'b1;
+    end
+  end
 
   logic unused;
-  assign unused = &{1'b0, level, difference[24], quotient[23], units[4]};
+  assign unused = &{1'b0, units[4]};
 endmodule
