@@ -1,7 +1,8 @@
 """Keeps what is generated from the register description up to date.
 
 From ``registers.toml`` come the SystemVerilog package, the driver's constants, the hardware
-description that pynq reads and the documentation; from the definition of attention its table::
+description that pynq reads and the documentation; from the definitions of attention and glue their
+tables::
 
     python -m edgerun_hw.registers --check     # 1 when a generated file differs
     python -m edgerun_hw.registers --write
@@ -14,11 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edgerun_hw.registers.description import Description, read_description
-from edgerun_hw.registers.exp2 import write_exp2
 from edgerun_hw.registers.hwh import write_hwh
 from edgerun_hw.registers.markdown import write_markdown
 from edgerun_hw.registers.python import write_python
 from edgerun_hw.registers.systemverilog import write_systemverilog
+from edgerun_hw.registers.tables import write_exp2, write_reciprocals
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -36,7 +37,8 @@ def generated_files() -> dict[Path, Callable[[Description], str]]:
     rtl = checkout / "hw" / "rtl"
     if rtl.is_dir():
         files[rtl / "common" / "tlmm_pkg.sv"] = write_systemverilog
-        files[rtl / "attention" / "tlmm_attention_exp2.sv"] = write_exp2
+        files[rtl / "common" / "tlmm_exp2.sv"] = write_exp2
+        files[rtl / "glue" / "tlmm_glue_reciprocal.sv"] = write_reciprocals
         files[checkout / "docs" / "fpga-registers.md"] = write_markdown
     return files
 

@@ -70,7 +70,7 @@ module tlmm_attention_weights (
   logic [5:0] all_3;
   logic seen_3;
 
-  tlmm_attention_exp2 exp2 (
+  tlmm_exp2 exp2 (
       .clk,
       .fraction(score_1[10:0]),
       .power

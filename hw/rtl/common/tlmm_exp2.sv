@@ -1,6 +1,6 @@
 // Powers of two: 2**(15 + fraction / 2048), rounded, two cycles later.
 // Made from overlay/attention.py by `python -m edgerun_hw.registers --write`; do not edit.
-module tlmm_attention_exp2 (
+module tlmm_exp2 (
     input  logic        clk,
     input  logic [10:0] fraction,
     output logic [15:0] power

