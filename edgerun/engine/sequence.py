@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.stats import Stats
+from edgerun.state import Adjustment
 
 FinishReason = Literal["stop", "length", "context", "memory"]
 AHEAD = 8  # ids that a reply may have which its reader has not taken
@@ -121,8 +122,17 @@ class Sequence:
 
     @property
     def takes_largest(self) -> bool:
-        """Whether of a row's logits nothing but the largest is looked at."""
+        """Whether of a row's logits nothing but the largest is looked at, once adjusted."""
         return self._chooser is not None and self._chooser.takes_largest
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether some of its logits are adjusted before the largest is taken."""
+        return self._chooser is not None and self._chooser.adjusts
+
+    def adjustment(self) -> Adjustment | None:
+        """What is done to logits behind all of its ids; see ``Batch``."""
+        return None if self._chooser is None else self._chooser.adjustment()
 
     @property
     def finish_reason(self) -> FinishReason | None:

@@ -4,9 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, compress
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """What is done to some logits of a row before the largest is taken.
+
+    A positive logit is divided by its divisor and another one multiplied by it, then its amount is
+    subtracted, each in float32. As divisors are positive, no step changes the order of two logits
+    of the same id: what bounds a logit bounds it adjusted as well.
+
+    Attributes:
+        ids: int64 ``[n]``, each once.
+        divisors: float32 ``[n]``, above 0.
+        amounts: float32 ``[n]``.
+    """
+
+    ids: NDArray[np.int64]
+    divisors: NDArray[np.float32]
+    amounts: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +43,9 @@ class Batch:
         sequences: the cache sequence each row belongs to, int32 ``[rows]``.
         logit_rows: indices of the rows whose logits are wanted, int32 ``[n]``, increasing.
         largest_only: of each row's logits nothing but the largest is looked at, the first of
-            several: the others may be anything below it.
+            several, once those that ``adjustments`` names are adjusted: the others may be anything
+            that stays below it.
+        adjustments: one for each of ``logit_rows``, None for rows without; empty if none has one.
     """
 
     ids: NDArray[np.int32]
@@ -31,6 +53,7 @@ class Batch:
     sequences: NDArray[np.int32]
     logit_rows: NDArray[np.int32]
     largest_only: bool = False
+    adjustments: tuple[Adjustment | None, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -52,6 +75,7 @@ class Batch:
             self.sequences[start:stop],
             self.logit_rows[inside] - np.int32(start),
             self.largest_only,
+            tuple(compress(self.adjustments, inside)),
         )
 
     @classmethod
@@ -93,4 +117,12 @@ class Batch:
                 [part.logit_rows + offset for part, offset in zip(parts, offsets, strict=True)]
             ).astype(np.int32),
             largest_only=all(part.largest_only for part in parts),
+            adjustments=_joined(parts),
         )
+
+
+def _joined(parts: list[Batch]) -> tuple[Adjustment | None, ...]:
+    if not any(part.adjustments for part in parts):
+        return ()
+    by_part = [part.adjustments or (None,) * len(part.logit_rows) for part in parts]
+    return tuple(chain.from_iterable(by_part))

@@ -311,7 +311,8 @@ def test_an_error_behind_a_draft_leaves_the_chooser_as_it_was() -> None:
     [
         ({"temperature": 0}, True),
         ({"temperature": 0, "top_k": 5, "top_p": 0.5}, True),
-        ({"temperature": 0, "repetition_penalty": 1.2}, False),
+        ({"temperature": 0, "repetition_penalty": 1.2}, True),
+        ({"temperature": 0, "repetition_penalty": 1.2, "logit_bias": {3: 1.0}}, False),
         ({"temperature": 0, "logit_bias": {3: 1.0}}, False),
         ({"temperature": 1.0}, False),
     ],
@@ -319,3 +320,28 @@ def test_an_error_behind_a_draft_leaves_the_chooser_as_it_was() -> None:
 def test_who_looks_at_nothing_but_the_largest_logit(options, expected):
     chooser = Chooser(SamplingParams(**options), prompt=[1, 2], vocab_size=8)
     assert chooser.takes_largest == expected
+    assert chooser.adjusts == (expected and "repetition_penalty" in options)
+    assert (chooser.adjustment() is not None) == chooser.adjusts
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_adjustment_is_what_penalties_do(seed):
+    rng = np.random.default_rng(seed)
+    options = {
+        "repetition_penalty": float(rng.choice([1.0, 0.0, rng.uniform(0, 3)]) or 1e-9),
+        "presence_penalty": float(rng.choice([0.0, rng.uniform(-2, 2)])),
+        "frequency_penalty": float(rng.choice([0.5, rng.uniform(-2, 2)])),
+    }
+    prompt = rng.integers(0, VOCAB, int(rng.integers(0, 20))).tolist()
+    chooser = Chooser(SamplingParams(temperature=0, **options), prompt, VOCAB)
+    for id_ in rng.integers(0, VOCAB, 12).tolist():
+        chooser.accept(id_)
+    chooser.undo(2)
+    adjustment = chooser.adjustment()
+    assert adjustment is not None and len(set(adjustment.ids.tolist())) == len(adjustment.ids)
+    logits = rng.standard_normal(VOCAB).astype(np.float32)
+    expected = logits.copy()
+    values = expected[adjustment.ids]
+    divided = np.where(values > 0, values / adjustment.divisors, values * adjustment.divisors)
+    expected[adjustment.ids] = divided - adjustment.amounts
+    np.testing.assert_array_equal(chooser._filtered(logits).logits, expected)

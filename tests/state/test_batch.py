@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from edgerun.state import (
-    Batch,
-)
+import numpy as np
+
+from edgerun.state import Adjustment, Batch
 
 
 def test_batches_join_with_their_logit_rows():
@@ -24,3 +24,13 @@ def test_only_batches_that_all_ask_for_the_largest_logit_do_so_together():
     assert not plain.part(1, 3).largest_only
     assert Batch.join([largest, largest]).largest_only
     assert not Batch.join([largest, plain]).largest_only
+
+
+def test_adjustments_stay_with_their_rows():
+    ones = np.ones(1, np.float32)
+    one, other = (Adjustment(np.array([id_]), ones, ones) for id_ in (3, 4))
+    plain = Batch.of([1, 2, 3], 0, 0, logits="all")
+    batch = replace(plain, adjustments=(one, None, other))
+    assert batch.part(1, 3).adjustments == (None, other)
+    assert Batch.join([plain, batch.part(0, 2)]).adjustments == (None, None, None, one, None)
+    assert Batch.join([plain, plain]).adjustments == plain.part(0, 2).adjustments == ()

@@ -17,13 +17,14 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from edgerun.discovery import entries
 from edgerun.engine.chooser.option import Options
 
 if TYPE_CHECKING:
     from edgerun.engine.chooser.candidates import Candidates
+    from edgerun.state import Adjustment
 
 ROOM = "edgerun.engine.sampling"
 
@@ -39,6 +40,14 @@ class Filter(Protocol):
 
     def undo(self, id_: int) -> None:
         """Learns that the last token, which is ``id_``, was taken back."""
+
+
+@runtime_checkable
+class AdjustingFilter(Filter, Protocol):
+    """A filter that does to all candidates what an ``Adjustment`` says, and nothing else."""
+
+    def adjustment(self) -> Adjustment:
+        """What ``apply`` would do now."""
 
 
 @dataclass(frozen=True)

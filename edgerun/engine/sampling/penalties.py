@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edgerun.engine.chooser.candidates import Candidates
+    from edgerun.state import Adjustment
 
 
 @dataclass(frozen=True)
@@ -61,18 +62,44 @@ class PenaltyFilter:
     def apply(self, candidates: Candidates) -> Candidates:
         import numpy as np
 
-        logits, penalties = candidates.logits, self._penalties
-        if penalties.repetition_penalty != 1:
-            # A tinier penalty would overflow float32; this one already outweighs any logit.
-            repetition = np.float32(max(penalties.repetition_penalty, 1e-6))
+        logits, repetition = candidates.logits, self._repetition()
+        if repetition != 1:
             ids = self._seen.ids
             values = logits[ids]
             logits[ids] = np.where(values > 0, values / repetition, values * repetition)
-        if penalties.presence_penalty or penalties.frequency_penalty:
-            counts = self._reply.counts.astype(np.float64)
-            amount = counts * penalties.frequency_penalty + penalties.presence_penalty
-            logits[self._reply.ids] -= amount.astype(np.float32)
+        if self._subtracts:
+            logits[self._reply.ids] -= self._amounts()
         return candidates
+
+    def adjustment(self) -> Adjustment:
+        """See ``AdjustingFilter``; ids of the reply are among those that were seen."""
+        import numpy as np
+
+        from edgerun.state import Adjustment
+
+        ids = np.sort(self._seen.ids)
+        amounts = np.zeros(len(ids), np.float32)
+        if self._subtracts:
+            amounts[np.searchsorted(ids, self._reply.ids)] = self._amounts()
+        return Adjustment(ids, np.full(len(ids), self._repetition(), np.float32), amounts)
+
+    @property
+    def _subtracts(self) -> bool:
+        return bool(self._penalties.presence_penalty or self._penalties.frequency_penalty)
+
+    def _repetition(self) -> np.float32:
+        """Never so tiny that it would overflow float32: this already outweighs any logit."""
+        import numpy as np
+
+        return np.float32(max(self._penalties.repetition_penalty, 1e-6))
+
+    def _amounts(self) -> NDArray[np.float32]:
+        """What is subtracted from the logits of the reply's ids."""
+        import numpy as np
+
+        counts, penalties = self._reply.counts.astype(np.float64), self._penalties
+        amounts = counts * penalties.frequency_penalty + penalties.presence_penalty
+        return amounts.astype(np.float32)
 
 
 class Counts:

@@ -9,7 +9,18 @@ one scale a row. It multiplies activations ``y``, rounded with one scale, where 
               <= V[n] @ y  +  |W[n] - V[n]| * |x|  +  |V[n]| * |x - y|
 
 So rows whose bound is below a logit that is known need not be multiplied exactly: none of them is
-the largest, nor equal to it. ``leading`` is the definition of the native code that does so
+the largest, nor equal to it.
+
+Penalties change some logits before the largest is taken (``Adjustment``): one that is positive is
+divided by a divisor, another one multiplied by it, then an amount is subtracted. Divisors are above
+0, so each of these steps keeps the order of two numbers, and so does rounding to float32. Hence
+from ``logit <= bound`` follow ``logit <= float32(bound)``, for a logit is a float32 number, and
+``adjusted(logit) <= adjusted(float32(bound))``, with the row's own divisor and amount on both
+sides. A row whose adjusted bound is below an adjusted logit that is known is neither the largest of the
+adjusted logits nor equal to it. That is the same proof with other numbers: without penalties the
+divisor is 1 and the amount 0.
+
+``leading`` is the definition of the native code that does so
 (``native/rescore.py``).
 """
 
@@ -22,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.formats.base import PackedWeight
+from edgerun.state import Adjustment
 from edgerun_hw.backend.matrix import integers_of
 from edgerun_hw.overlay.register_map import MAX_MAGNITUDE
 
@@ -110,7 +122,20 @@ def values_of(weight: PackedWeight, first: int, last: int) -> F32:
     return values
 
 
-def leading(screen: Screen, screened: F32, x: F64, y: F64, logits: F32) -> NDArray[np.bool_]:
+def adjusted(logits: F32, divisors: F32, amounts: F32) -> F32:
+    """What is compared of logits ``[N]`` of which all have a divisor and an amount."""
+    with np.errstate(all="ignore"):
+        return np.where(logits > 0, logits / divisors, logits * divisors) - amounts
+
+
+def leading(
+    screen: Screen,
+    screened: F32,
+    x: F64,
+    y: F64,
+    logits: F32,
+    adjustment: Adjustment | None = None,
+) -> NDArray[np.bool_]:
     """Which rows must be multiplied exactly, so that the largest logit is among them.
 
     Args:
@@ -119,17 +144,23 @@ def leading(screen: Screen, screened: F32, x: F64, y: F64, logits: F32) -> NDArr
         x: float64 ``[K]``, activations as the head sees them.
         y: float64 ``[K]``, activations as the screen sees them.
         logits: float32 ``[N]``, the exact ones; only those of rows that are returned are looked at.
+        adjustment: what is done to some logits before the largest is taken.
 
     Returns:
-        bool ``[N]``: the row with the largest product, and in turn all whose bound is not below the
-        largest exact logit so far: what is no number is below none.
+        bool ``[N]``: the row with the largest adjusted product, and in turn all whose adjusted
+        bound is not below the largest adjusted logit so far: what is no number is below none.
     """
+    divisors, amounts = np.ones_like(screened), np.zeros_like(screened)
+    if adjustment is not None:
+        divisors[adjustment.ids], amounts[adjustment.ids] = adjustment.divisors, adjustment.amounts
     bounds = screened + screen.errors * np.sqrt(x @ x) + screen.norms * np.sqrt((x - y) @ (x - y))
+    bounds = adjusted(bounds.astype(np.float32), divisors, amounts)
+    known = adjusted(logits, divisors, amounts)
     chosen = np.zeros(len(bounds), bool)
-    first = int(screened.argmax())
-    chosen[first], best = True, logits[first]
+    first = int(adjusted(screened, divisors, amounts).argmax())
+    chosen[first], best = True, known[first]
     for n in np.flatnonzero(~(bounds < best)):
         if not bounds[n] < best:
             chosen[n] = True
-            best = max(best, logits[n])
+            best = max(best, known[n])
     return chosen

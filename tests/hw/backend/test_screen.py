@@ -18,11 +18,11 @@ from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
 from edgerun.ops.linear import quantize_block, quantize_row
 from edgerun.plan.states import states_of
-from edgerun.state import Batch, SequenceStore, same_attention
+from edgerun.state import Adjustment, Batch, SequenceStore, same_attention
 from edgerun_hw.backend import FpgaBackend
 from edgerun_hw.backend.matrix import integers_of
 from edgerun_hw.backend.native import placement
-from edgerun_hw.backend.screen import Screen, leading, make_screen, values_of
+from edgerun_hw.backend.screen import Screen, adjusted, leading, make_screen, values_of
 from edgerun_hw.devices.native.port import NativePort
 from edgerun_hw.overlay.driver import Tlmm
 from edgerun_hw.overlay.geometry import PRESETS
@@ -114,6 +114,36 @@ def test_equal_logits_are_all_found():
         assert chosen[best].all() and len(best) == 2 and chosen.sum() < 64
 
 
+def random_adjustment(rng: np.random.Generator, n: int) -> Adjustment:
+    """Penalties of any strength on some ids, rewards among them."""
+    ids = np.sort(rng.choice(n, int(rng.integers(1, n)), replace=False))
+    divisors = np.exp(rng.normal(0, 1.5, len(ids))).astype(np.float32)
+    return Adjustment(ids, divisors, rng.normal(0, 4, len(ids)).astype(np.float32))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ids_with_penalties_are_the_whole_heads(seed):
+    """Of random heads, some with equal rows; the largest adjusted logits are all multiplied."""
+    rng = np.random.default_rng(seed)
+    weight = random_weight(rng, "int8", (160, 128), 32)
+    weight.codes[80:90], weight.scales[80:90] = weight.codes[:10], weight.scales[:10]
+    screen = make_screen(weight)
+    codes, scales, exact_x, screened_x = activations(weight, 3 * normal(rng, 60, 128))
+    logits, products = exact_logits(weight, codes, scales), screened_products(screen, screened_x)
+    multiplied = 0
+    for row, exact in enumerate(logits):
+        adjustment = random_adjustment(rng, 160)
+        chosen = leading(screen, products[row], exact_x[row], screened_x[row], exact, adjustment)
+        divisors, amounts = np.ones(160, np.float32), np.zeros(160, np.float32)
+        divisors[adjustment.ids], amounts[adjustment.ids] = adjustment.divisors, adjustment.amounts
+        known = adjusted(exact, divisors, amounts)
+        assert chosen[known == known.max()].all()
+        left = adjusted(np.where(chosen, exact, -np.inf).astype(np.float32), divisors, amounts)
+        assert left.argmax() == known.argmax()
+        multiplied += int(chosen.sum())
+    assert multiplied < 60 * 80
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_no_number_excludes_nothing(value):
     rng = np.random.default_rng(2)
@@ -182,28 +212,46 @@ def on_device(tmp_path: Path, monkeypatch) -> FpgaBackend:
     return backend
 
 
+def after(adjustment: Adjustment | None, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Logits as they are compared."""
+    if adjustment is None:
+        return logits
+    found, ids = logits.copy(), adjustment.ids
+    found[ids] = adjusted(logits[ids], adjustment.divisors, adjustment.amounts)
+    return found
+
+
 def test_native_code_multiplies_what_the_definition_says(on_device: FpgaBackend) -> None:
     graph, node, weight = default_head()
     name = node.inputs[0]
     head = replace(graph, inputs=[name]).with_nodes([node])
     x = normal(np.random.default_rng(5), 6, weight.shape[1])
-    x[3] = values_of(weight, 77, 78)[0]  # one whose largest is clear
+    x[2] = values_of(weight, 77, 78)[0]  # one whose largest is clear
     x[4, 0] = 1e30
     executable = on_device.compile(head, Shape.of(6), CompileOptions(SPEC))
     batch, cache = Batch.of(list(range(6)), 0, 0, logits="all"), SequenceStore(SPEC, 64)
     whole = executable(batch, cache, {name: x})["logits"].copy()
-    best = executable(replace(batch, largest_only=True), cache, {name: x})["logits"].copy()
+    rng = np.random.default_rng(6)
+    adjustments = tuple(
+        random_adjustment(rng, weight.shape[0]) if row % 2 else None for row in range(6)
+    )
+    greedy = replace(batch, largest_only=True, adjustments=adjustments)
+    best = executable(greedy, cache, {name: x})["logits"].copy()
     codes, scales, exact_x, screened_x = activations(weight, x)
     np.testing.assert_array_equal(whole, exact_logits(weight, codes, scales))
-    np.testing.assert_array_equal(best.argmax(axis=1), whole.argmax(axis=1))
+    for row, adjustment in enumerate(adjustments):
+        both = [after(adjustment, logits[row]).argmax() for logits in (best, whole)]
+        assert both[0] == both[1]
     multiplied = np.isfinite(best)
     np.testing.assert_array_equal(best[multiplied], whole[multiplied])
     screen = make_screen(weight)
     products = screened_products(screen, screened_x)
     for row in range(6):
-        chosen = leading(screen, products[row], exact_x[row], screened_x[row], whole[row])
+        chosen = leading(
+            screen, products[row], exact_x[row], screened_x[row], whole[row], adjustments[row]
+        )
         assert multiplied[row].sum() == pytest.approx(chosen.sum(), abs=2)  # rounding at the bound
-    assert multiplied[3].sum() < 10 < multiplied.sum()
+    assert multiplied[2].sum() < 10 < multiplied.sum()
     assert on_device._session is not None
     assert list(on_device._session.screened) == [6, multiplied.sum()]
     executable.close()
@@ -228,19 +276,28 @@ def test_native_code_excludes_nothing_where_something_is_no_number(on_device: Fp
     on_device.close()
 
 
-@pytest.mark.parametrize("penalty", [1.0, 1.3])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {},
+        {"repetition_penalty": 1.3, "presence_penalty": -0.5, "frequency_penalty": 1.5},
+        {"logit_bias": {5: 1.0}},
+    ],
+)
 def test_greedy_tokens_are_the_cpus_with_or_without_a_screen(
-    on_device: FpgaBackend, penalty: float
+    on_device: FpgaBackend, sampling: dict[str, object]
 ) -> None:
-    """Penalties need logits that are not the largest, so the head is multiplied whole for them."""
+    """Penalties are in the bounds; a bias is not, so the head is multiplied whole for it."""
     on_device.close()
-    options = {"max_tokens": 6, "temperature": 0.0, "repetition_penalty": penalty}
+    options = {"max_tokens": 6, "temperature": 0.0, **sampling}
     with load(backend="cpu") as llm:
         expected = llm.generate("Once upon a time", **options).ids
     with load(backend="fpga", device="fake") as llm:
         assert llm.generate("Once upon a time", **options).ids == expected
         (report,) = llm.reports()
-    assert any("excluded the others" in note for note in report.notes) == (penalty == 1.0)
+    assert any("excluded the others" in note for note in report.notes) == (
+        "logit_bias" not in sampling
+    )
 
 
 def test_validation_compares_all_logits(on_device: FpgaBackend, monkeypatch) -> None:

@@ -20,6 +20,7 @@ from edgerun_hw.backend.native import multiply as code
 from edgerun_hw.backend.native import rescore
 from edgerun_hw.backend.native.placement import Placed, packed_weight
 from edgerun_hw.backend.native.workspace import (
+    ADJUSTMENT_WORDS,
     SCREENED_HEAD,
     WHOLE_HEAD,
     ScreenedHead,
@@ -84,7 +85,8 @@ def _emit_head(
     by_screen = _Emission(binder, Placed(group.nodes, matrix, 0), workspace, capabilities)
     rounded = by_screen.product(_words(products), {products.key}, SCREENED_HEAD)
     weight = packed_weight(binder.graph, node)
-    workspace.heads.append(ScreenedHead(binder.frame))
+    adjustments = np.zeros((binder.shape.rows, ADJUSTMENT_WORDS), np.int64)
+    workspace.heads.append(ScreenedHead(binder.frame, adjustments))
     w_codes, w_scales = (np.ascontiguousarray(part) for part in (weight.codes, weight.scales))
     count = binder.count(binder.counted_by[node.inputs[0]])
     words = {
@@ -111,6 +113,7 @@ def _emit_head(
         rescore.OUT: out.array.ctypes.data,
         rescore.OUT_STRIDE: out.stride,
         rescore.COUNTS: workspace.screened.ctypes.data,
+        rescore.ADJUSTMENTS: adjustments.ctypes.data,
     }
     binder.keep += [screen, w_codes, w_scales]
     reads = exact.keys() | rounded.keys() | {products.key}

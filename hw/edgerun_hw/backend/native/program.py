@@ -124,7 +124,7 @@ class ProgramExecutable(DeviceExecutable):
         state[:] = 0
         state[request.S_SUBMITTED] = driver.hand_out()
         for head in workspace.heads:
-            head.choose(len(batch.logit_rows) > 0, batch.largest_only)
+            head.choose(batch)
         outputs = program()
         _raise_failure(driver, workspace)
         self._session.count(int(state[request.S_COMMANDS]))

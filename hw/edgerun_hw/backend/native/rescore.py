@@ -11,7 +11,21 @@ from typing import Any
 import numpy as np
 from numba import carray, cfunc, njit
 
-from edgerun_hw.backend.native.request import FINE, S_STATUS, STATE_WORDS, pointer, words
+from edgerun_hw.backend.native.request import (
+    FINE,
+    S_STATUS,
+    STATE_WORDS,
+    floats,
+    pointer,
+    words,
+)
+from edgerun_hw.backend.native.workspace import (
+    A_AMOUNTS,
+    A_COUNT,
+    A_DIVISORS,
+    A_IDS,
+    ADJUSTMENT_WORDS,
+)
 
 # Words of the argument block.
 (
@@ -38,8 +52,9 @@ from edgerun_hw.backend.native.request import FINE, S_STATUS, STATE_WORDS, point
     OUT,
     OUT_STRIDE,
     COUNTS,
+    ADJUSTMENTS,
     ARGUMENT_WORDS,
-) = range(24)
+) = range(25)
 # Words of what is counted: token rows, and rows of heads that were multiplied exactly.
 C_TOKENS, C_ROWS, COUNT_WORDS = range(3)
 ZERO_POINT = 128
@@ -77,7 +92,27 @@ def _distances(args: Any, codes: Any, x_scales: Any, row: int) -> Any:
 
 
 @njit
-def _rescore(args: Any, row: int) -> Any:
+def _adjusted(logit: Any, divisor: Any, amount: Any) -> Any:
+    """What is done to a logit before the largest is taken: ``Adjustment``."""
+    return (logit / divisor if logit > 0 else logit * divisor) - amount
+
+
+@njit
+def _adjustment(args: Any, row: int, divisors: Any, amounts: Any) -> None:
+    """Spreads what is done to some logits of a row over all of them."""
+    divisors[:], amounts[:] = 1, 0
+    table = words(args[ADJUSTMENTS] + row * ADJUSTMENT_WORDS * 8, ADJUSTMENT_WORDS)
+    count = table[A_COUNT]
+    ids = words(table[A_IDS], count)
+    listed_divisors = floats(table[A_DIVISORS], 0, count)
+    listed_amounts = floats(table[A_AMOUNTS], 0, count)
+    for place in range(count):
+        divisors[ids[place]] = listed_divisors[place]
+        amounts[ids[place]] = listed_amounts[place]
+
+
+@njit
+def _rescore(args: Any, row: int, divisors: Any, amounts: Any) -> Any:
     """Fills a row of logits; returns how many were multiplied."""
     n_rows, stride, blocks = args[N], args[CODES_STRIDE], args[X_BLOCKS]
     codes = carray(pointer(args[CODES] + row * stride), stride, np.int8)
@@ -88,21 +123,24 @@ def _rescore(args: Any, row: int) -> Any:
     errors = carray(pointer(args[ERRORS]), n_rows, np.float32)
     norms = carray(pointer(args[NORMS]), n_rows, np.float32)
     norm, distance = _distances(args, codes, x_scales, row)
-    largest = 0
+    _adjustment(args, row, divisors, amounts)
+    largest, most = 0, np.float32(-np.inf)
     for n in range(n_rows):
-        if screened[n] > screened[largest]:
-            largest = n
-    out[largest] = best = _logit(args, codes, x_scales, largest)
+        product = _adjusted(screened[n], divisors[n], amounts[n])
+        if product > most:
+            largest, most = n, product
+    out[largest] = _logit(args, codes, x_scales, largest)
+    best = _adjusted(out[largest], divisors[largest], amounts[largest])
     count = 1
     for n in range(n_rows):
         if n == largest:
             continue
-        bound = screened[n] + errors[n] * norm + norms[n] * distance
-        if bound < best:  # what is no number is below none
+        bound = np.float32(screened[n] + errors[n] * norm + norms[n] * distance)
+        if _adjusted(bound, divisors[n], amounts[n]) < best:  # what is no number is below none
             out[n] = -np.inf
             continue
         out[n] = _logit(args, codes, x_scales, n)
-        best = max(best, out[n])
+        best = max(best, _adjusted(out[n], divisors[n], amounts[n]))
         count += 1
     return count
 
@@ -114,6 +152,7 @@ def rescore(arguments: int, chunk: int) -> None:
     if words(args[STATE], STATE_WORDS)[S_STATUS] != FINE:
         return
     counts = words(args[COUNTS], COUNT_WORDS)
+    divisors, amounts = np.empty(args[N], np.float32), np.empty(args[N], np.float32)
     for row in range(words(args[ROWS], 1)[0]):
         counts[C_TOKENS] += 1
-        counts[C_ROWS] += _rescore(args, row)
+        counts[C_ROWS] += _rescore(args, row, divisors, amounts)

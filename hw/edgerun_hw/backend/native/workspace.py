@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from edgerun.backends.cpu.binder import Binder
 from edgerun.kernels.run.instructions import Code, Instruction, Loaded
 from edgerun.kernels.run.program import FRAME_WORDS
+from edgerun.state import Batch
 from edgerun_hw.backend.native import request
 from edgerun_hw.devices.native.exchange import Exchange
 from edgerun_hw.devices.native.memory import ContiguousBuffer
@@ -19,6 +20,8 @@ from edgerun_hw.overlay.command import Capabilities
 from edgerun_hw.overlay.driver import TIMEOUT_CYCLES
 
 # Words of the frame: 1 if a head is to be multiplied whole, or by its screen.
+# Words of what is done to logits of a row.
+A_COUNT, A_IDS, A_DIVISORS, A_AMOUNTS, ADJUSTMENT_WORDS = range(5)
 WHOLE_HEAD, SCREENED_HEAD = FRAME_WORDS - 1, FRAME_WORDS - 2
 
 
@@ -28,14 +31,24 @@ class ScreenedHead:
 
     Attributes:
         frame: of the program.
+        adjustments: int64 ``[rows, ADJUSTMENT_WORDS]``: how many logits of a row are adjusted, and
+            where their ids, divisors and amounts are.
     """
 
     frame: NDArray[np.int64]
+    adjustments: NDArray[np.int64]
 
-    def choose(self, any_logits: bool, largest_only: bool) -> None:
-        """Says for the next run which of the two is wanted, if any."""
-        self.frame[WHOLE_HEAD] = any_logits and not largest_only
-        self.frame[SCREENED_HEAD] = any_logits and largest_only
+    def choose(self, batch: Batch) -> None:
+        """Says for the next run, while ``batch`` lives, which of the two is wanted, if any."""
+        any_logits = len(batch.logit_rows) > 0
+        self.frame[WHOLE_HEAD] = any_logits and not batch.largest_only
+        self.frame[SCREENED_HEAD] = any_logits and batch.largest_only
+        self.adjustments[: len(batch.logit_rows), A_COUNT] = 0
+        for row, adjustment in enumerate(batch.adjustments):
+            if adjustment is not None:
+                arrays = adjustment.ids, adjustment.divisors, adjustment.amounts
+                places = [np.ascontiguousarray(array).ctypes.data for array in arrays]
+                self.adjustments[row] = len(adjustment.ids), *places
 
 
 @dataclass(frozen=True)
