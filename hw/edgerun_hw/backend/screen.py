@@ -16,9 +16,9 @@ divided by a divisor, another one multiplied by it, then an amount is subtracted
 0, so each of these steps keeps the order of two numbers, and so does rounding to float32. Hence
 from ``logit <= bound`` follow ``logit <= float32(bound)``, for a logit is a float32 number, and
 ``adjusted(logit) <= adjusted(float32(bound))``, with the row's own divisor and amount on both
-sides. A row whose adjusted bound is below an adjusted logit that is known is neither the largest of the
-adjusted logits nor equal to it. That is the same proof with other numbers: without penalties the
-divisor is 1 and the amount 0.
+sides. A row whose adjusted bound is below an adjusted logit that is known is neither the largest of
+the adjusted logits nor equal to it: the same proof with other numbers. Without penalties divisors
+are 1 and amounts 0.
 
 ``leading`` is the definition of the native code that does so
 (``native/rescore.py``).

@@ -1,0 +1,44 @@
+"""The rows of several sequences as one batch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from edgerun.engine.call import batch_of
+from edgerun.state import Adjustment
+
+
+def sequence(slot: int, cached: int, ids: int, adjusts: bool = False, largest: bool = True):
+    ones = np.ones(1, np.float32)
+    adjustment = Adjustment(np.array([slot]), ones, ones) if adjusts else None
+    return SimpleNamespace(
+        ids=list(range(ids)),
+        cached=cached,
+        logits_from=ids - 1,
+        lease=SimpleNamespace(slot=slot),
+        takes_largest=largest,
+        adjusts=adjusts,
+        adjustment=lambda: adjustment,
+    )
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_adjustments_are_of_the_rows_whose_logits_are_wanted(largest):
+    parts = [
+        (sequence(0, 0, 5, adjusts=True), 3),  # a part of a prompt: no logits
+        (sequence(1, 4, 5), 1),
+        (sequence(2, 0, 2, adjusts=True, largest=largest), 2),
+    ]
+    batch, bounds = batch_of(parts)
+    assert bounds == [0, 0, 1, 2]
+    assert batch.logit_rows.tolist() == [3, 5]
+    assert batch.largest_only == largest
+    if largest:
+        assert batch.adjustments[0] is None
+        assert batch.adjustments[1] is parts[2][0].adjustment()
+    else:
+        assert batch.adjustments == ()
+    assert batch_of(parts[1:2])[0].adjustments == ()
