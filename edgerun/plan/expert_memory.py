@@ -174,13 +174,14 @@ class ExpertBudget:
     def memory(self) -> ExpertMemory:
         """The same for back-ends: they make room by ``POLICY`` and read as the disk likes best.
 
-        One thread more than that reads at a time puts what was read in order meanwhile.
+        Two threads more than that read at a time put what was read in order meanwhile, and look
+        ahead.
         """
         return ExpertMemory(
             self.nbytes,
             policies()[POLICY],
             direct=self.disk.is_direct,
-            readers=self.disk.threads + 1,
+            readers=self.disk.threads + 2,
             slot_bytes=self.slot_bytes,
             top_k=max(layer.top_k for layer in self.layers),
         )

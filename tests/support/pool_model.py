@@ -14,7 +14,9 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from edgerun.backends.cpu.experts.pool import Entry, Pool, Post, Read
+from edgerun.backends.cpu.experts.pool import Pool
+from edgerun.backends.cpu.experts.prefetch import REACH
+from edgerun.backends.cpu.experts.protocol import Entry, Post, Read
 from edgerun.offload.policies.base import Policy
 from edgerun.offload.policies.scan_lru import ScanResistant
 
@@ -44,6 +46,7 @@ class Sizes:
         readers: that fill slots.
         wishes: how often experts are wished for.
         faults: share of the reads that fail.
+        spare: slots that are to be free when something is asked for.
     """
 
     slots: int
@@ -56,6 +59,7 @@ class Sizes:
     readers: int = 2
     wishes: int = 0
     faults: float = 0.0
+    spare: int = 0
 
 
 class World:
@@ -65,7 +69,9 @@ class World:
         self, sizes: Sizes, seed: int, pool: type[Pool] = Pool, policy: Policy | None = None
     ) -> None:
         self.sizes, self.chance = sizes, random.Random(seed)
-        self.pool = pool(sizes.slots, sizes.wave, policy or ScanResistant(), self)
+        self.pool = pool(
+            sizes.slots, sizes.wave, policy or ScanResistant(), self, spare=sizes.spare
+        )
         self.posts: list[tuple[int, Post] | None] = [None] * sizes.layers
         self.log: dict[int, int] = {}
         self.number, self.last_over, self.aborted = 0, 0, False
@@ -189,7 +195,7 @@ class World:
             self.is_posting = False
             missing = {(layer, expert) for expert in parts[first:]} - self.table.keys()
             yield ALWAYS  # the bell is rung behind the lock
-            self.bell += bool(missing)
+            self.bell += bool(missing) or bool(self.sizes.wishes)
             yield from self._products([(layer, expert) for expert in wave])
         self.needed = set()
 
@@ -206,7 +212,9 @@ class World:
         """Makes a post the last one."""
         self.number += 1
         self.log[self.number] = layer
-        self.posts[layer] = self.number, Post(layer, parts, tuple(0.5 for _ in parts))
+        scores, foretells = tuple(0.5 for _ in parts), bool(self.sizes.wishes)
+        post = Post(layer, parts, scores, self.number, 0.0, has_input=foretells)
+        self.posts[layer] = self.number, post
 
     def _products(self, entries: list[Entry]) -> Steps:
         """All threads take parts, until all parts are done."""
@@ -241,12 +249,25 @@ class World:
                 yield self._locked
                 self.is_locked = True
                 read = self.pool.next_read()
+                post = None if read is not None else self.pool.next_glance()
                 if read is not None and self.pool.has_more:
                     self.bell += 1
                 self.is_locked = False
-                if read is None:
+                if read is not None:
+                    yield from self._bring(read)
+                elif post is not None:
+                    yield from self._look_ahead(post)
+                else:
                     break
-                yield from self._bring(read)
+
+    def _look_ahead(self, post: Post) -> Steps:
+        for ahead in range(1, REACH + 1):
+            yield self._locked
+            self.is_locked = True
+            if post.layer + ahead < self.sizes.layers:
+                experts = self.chance.sample(range(self.sizes.experts), 2)
+                self.pool.wish(post.layer + ahead, experts, post.number, ahead)
+            self.is_locked = False
 
     def _bring(self, read: Read) -> Steps:
         self.reads[read.entry] += 1

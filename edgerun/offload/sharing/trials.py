@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from edgerun.backends.cpu.experts.prefetch import Average
+from edgerun.machine.average import Average
 
 ENOUGH = 8  # calls of either kind, before they are compared
 TRIAL = 32  # one of so many calls goes the way that has lost, or seems slower

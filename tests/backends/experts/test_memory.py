@@ -116,8 +116,9 @@ def test_reading_ahead_changes_no_token(
     folder: Path, expected: list[int], monkeypatch: pytest.MonkeyPatch, guess: str
 ) -> None:
     """However good guesses are, and however many of them are read."""
-    monkeypatch.setattr(prefetch.Prefetch, "pays", lambda self: True)
+    monkeypatch.setattr(prefetch.Prefetch, "pays", lambda self, ahead: True)
     monkeypatch.setattr(prefetch.Prefetch, "begin_run", lambda self: guess != "none")
+    monkeypatch.setattr(prefetch.Prefetch, "looks", lambda self, ahead: guess != "none")
     choose = gate.Gate.guess
     if guess == "wrong":
         monkeypatch.setattr(

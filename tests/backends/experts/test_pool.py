@@ -7,8 +7,9 @@ from collections import deque
 
 import pytest
 
-from edgerun.backends.cpu.experts.pool import Entry, Pool, Post, Read
+from edgerun.backends.cpu.experts.pool import Pool
 from edgerun.backends.cpu.experts.prefetch import Guesses
+from edgerun.backends.cpu.experts.protocol import Entry, Post, Read
 from edgerun.offload.cache import ExpertCache, Step
 from edgerun.offload.policies.base import Policy
 from edgerun.offload.policies.registry import policies
@@ -23,6 +24,9 @@ WORLDS = {
     "waves of two": Sizes(slots=3, experts=6, most=6, wave=2, runs=2, readers=3),
     "no more than a wave": Sizes(slots=2, most=4, wave=2, runs=2),
     "wishes": Sizes(slots=4, wishes=4),
+    "wishes from afar": Sizes(slots=5, layers=4, wishes=1, spare=1),
+    "spare": Sizes(slots=5, most=4, spare=1, wishes=2),
+    "spare in waves": Sizes(slots=4, most=4, wave=2, readers=3, wishes=3, faults=0.1, spare=2),
     "wishes in waves": Sizes(slots=3, layers=1, most=4, wave=2, readers=3, wishes=6),
     "faults": Sizes(slots=3, faults=0.3),
     "all of it": Sizes(slots=3, most=4, wave=2, wishes=3, faults=0.2),
@@ -65,8 +69,8 @@ def test_worlds_do_what_they_are_for() -> None:
 class Alone(World):
     """Shared words of a program that waits for each step as a whole."""
 
-    def __init__(self, slots: int, policy: Policy) -> None:
-        super().__init__(Sizes(slots), 0, policy=policy)
+    def __init__(self, slots: int, policy: Policy, spare: int = 0) -> None:
+        super().__init__(Sizes(slots, layers=3, spare=spare), 0, policy=policy)
 
     def _others(self) -> None:
         pass
@@ -130,16 +134,55 @@ def test_what_is_awaited_leaves_last_and_what_came_in_vain_first() -> None:
     world = Alone(3, ScanResistant())
     step = lambda layer, *experts: world.step(Step(layer, experts, (1.0,) * len(experts)))  # noqa: E731
     step(0, 0, 1)
-    world.pool.wish(1, [0])
+    world.pool.wish(2, [0])
     read = world.pool.next_read()
-    assert read is not None and read.entry == (1, 0)
+    assert read is not None and read.entry == (2, 0)
     world.content[read.slot] = read.entry
     world.pool.finish(read)
-    step(0, 2)
-    assert world.pool.resident.keys() == {(0, 1), (0, 2), (1, 0)}
-    step(1, 3)  # so the guess was wrong
-    assert world.pool.resident.keys() == {(0, 1), (0, 2), (1, 3)}
+    step(1, 2)
+    assert world.pool.resident.keys() == {(0, 1), (1, 2), (2, 0)}
+    step(2, 3)  # so the guess was wrong
+    assert world.pool.resident.keys() == {(0, 1), (1, 2), (2, 3)}
     assert world.pool.prefetch.guesses == Guesses(needed=1, foreseen=0, wished=1, wasted=1)
+
+
+def test_slots_are_spare_when_something_is_asked_for_so_that_nothing_has_to_leave_first() -> None:
+    world = Alone(4, ScanResistant(), spare=1)
+    for first in range(3):
+        world.step(Step(0, (first, first + 1), (1.0, 1.0)))
+    assert world.pool.resident.keys() == {(0, 1), (0, 2), (0, 3)}
+    world.number, world.log[4] = 4, 0
+    world.posts[0] = world.number, Post(0, (3, 4), (1.0, 1.0), world.number)
+    read = world.pool.next_read()
+    assert read is not None and read.entry == (0, 4)
+    assert len(world.pool.resident) == 3, "nobody left yet"
+    world.content[read.slot] = read.entry
+    world.pool.finish(read)
+    assert world.pool.next_read() is None
+    assert world.pool.resident.keys() == {(0, 2), (0, 3), (0, 4)}
+
+
+def test_what_is_awaited_stays_when_more_is_wished_for() -> None:
+    world = Alone(2, ScanResistant())
+    for layer in range(3):
+        world.pool.wish(layer, [0])
+        read = world.pool.next_read()
+        assert (read is None) == (layer == 2)
+        if read is not None:
+            world.content[read.slot] = read.entry
+            world.pool.finish(read)
+    assert world.pool.resident.keys() == {(0, 0), (1, 0)}
+
+
+def test_what_a_run_awaited_that_was_given_up_is_forgotten() -> None:
+    world = Alone(3, ScanResistant())
+    world.step(Step(0, (0,), (1.0,)))
+    world.pool.wish(1, [0])
+    world.pool.wish(2, [5])
+    world.step(Step(0, (0,), (1.0,)))
+    assert world.pool.resident.keys() == {(0, 0)}, "nothing is wished for any more"
+    world.step(Step(2, (4,), (1.0,)))
+    assert world.pool.prefetch.guesses.needed == 0
 
 
 class FailsOnce(ScanResistant):
@@ -192,8 +235,7 @@ class KeepsWhatIsDoneWith(Pool):
     """The experts of earlier waves stay."""
 
     def _needed(self) -> set[Entry]:
-        post = self._live
-        return {(post.layer, expert) for expert in post.experts} if post else set()
+        return set(self._live.entries) if self._live else set()
 
 
 class PublishesFirst(Pool):

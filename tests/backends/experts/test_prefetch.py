@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from edgerun.backends.cpu.experts.gate import Gate
-from edgerun.backends.cpu.experts.pool import Entry, Pool, Post, Read
-from edgerun.backends.cpu.experts.prefetch import Prefetch
-from edgerun.offload.policies.lru import LeastRecentlyUsed
+from edgerun.backends.cpu.experts.pool import Pool
+from edgerun.backends.cpu.experts.prefetch import ALL, Prefetch
+from edgerun.backends.cpu.experts.protocol import Entry, Post, Read
+from edgerun.offload.policies.scan_lru import ScanResistant
 
 LAYERS, EXPERTS, TOP_K, SLOTS = 8, 32, 4, 128
 READ_S = 1.0
@@ -29,11 +30,13 @@ class Link:
     Attributes:
         compute_s: from a layer's last expert to the next layer's post.
         recall: of guesses; None makes none.
+        looks_ahead: in prompts.
         waited: experts that were not there when they were asked for.
     """
 
     compute_s: float
     recall: float | None
+    looks_ahead: bool = True
     now: float = 0.0
     waited: int = 0
     reads: int = 0
@@ -46,7 +49,7 @@ class Link:
     def __post_init__(self) -> None:
         self.chance = random.Random(1)
         self.rule = Prefetch(1, lambda: self.now)
-        self.pool = Pool(SLOTS, TOP_K, LeastRecentlyUsed(), self, self.rule)
+        self.pool = Pool(SLOTS, TOP_K, ScanResistant(), self, self.rule)
 
     # What the pool sees.
 
@@ -77,7 +80,10 @@ class Link:
         for layer, experts in enumerate(needed):
             scores = (1.0,) * len(experts)
             self.number += 1
-            self.last = Post(layer, tuple(experts), scores, self.number, self.now, foresees)
+            most = len(experts) >= 0.75 * EXPERTS
+            self.last = Post(
+                layer, tuple(experts), scores, self.number, self.now, foresees and not most, most
+            )
             entries = {(layer, expert) for expert in experts}
             self.waited += len(entries - self.table)
             following = needed[layer + 1] if layer + 1 < len(needed) else None
@@ -102,8 +108,12 @@ class Link:
 
     def _begin(self, following: list[int] | None) -> None:
         read = self.pool.next_read()
-        if read is None and (post := self.pool.next_glance()) is not None and following is not None:
-            self.pool.wish(post.layer + 1, self._guess(following))
+        if read is None and (post := self.pool.next_glance()) is not None:
+            if post.needs_most and self.looks_ahead:
+                if post.layer + 1 < LAYERS:
+                    self.pool.wish(post.layer + 1, range(EXPERTS), ahead=ALL)
+            elif not post.needs_most and following is not None:
+                self.pool.wish(post.layer + 1, self._guess(following))
             read = self.pool.next_read()
         if read is not None:
             self.reads += 1
@@ -181,6 +191,29 @@ def test_what_does_not_pay_is_tried_again_and_then() -> None:
     assert link.rule.begin_run()
     assert link.rule.guesses.needed > 3 * guessed
     assert link.rule.guesses.wished
+
+
+@pytest.mark.parametrize("compute_s", [8.0, 16.0, 32.0])
+def test_prompts_read_the_next_layers_under_the_products_of_this_one(compute_s: float) -> None:
+    """Half of the experts are there, so that a layer reads 16 of 32."""
+    waits, ahead = (prompted(compute_s, looks_ahead=looks) for looks in (False, True))
+    assert waits[1] == pytest.approx(waits[0] * READ_S + 4 * LAYERS * compute_s, rel=0.01)
+    assert ahead[0] <= waits[0] + 4 * EXPERTS, "more than a layer more a prompt"
+    assert ahead[1] <= 1.1 * max(ahead[0] * READ_S, 4 * LAYERS * compute_s)
+
+
+def prompted(compute_s: float, *, looks_ahead: bool) -> tuple[int, float]:
+    """Reads and seconds of some prompts, after replies."""
+    link = Link(compute_s, None, looks_ahead=looks_ahead)
+    for needed in tokens(60):
+        link.token(needed)
+    for _ in range(4):  # until guesses are trusted
+        link.token([list(range(EXPERTS))] * LAYERS)
+    reads, seconds = link.reads, link.now
+    for _ in range(4):
+        link.token([list(range(EXPERTS))] * LAYERS)
+    assert link.rule.guesses.wasted == 0
+    return link.reads - reads, link.now - seconds
 
 
 def test_a_gate_guesses_what_its_router_would_choose() -> None:

@@ -17,30 +17,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-MEMORY = 64  # values that a moving average goes back
+from edgerun.machine.average import Average
+
+REACH = 2  # layers that guesses are made ahead
+ALL = 0
 ENOUGH = 16  # guesses, before they are trusted
 MOST_WASTED = 0.15  # of what is read
 WASTED_AT_FIRST = 8
 LEAST_RIGHT = 0.3
 TRIAL_RUNS = 16  # one of so many looks ahead where that does not pay
-
-
-@dataclass(slots=True)
-class Average:
-    """A moving average.
-
-    Attributes:
-        value: 0 without values.
-        count: of values so far.
-    """
-
-    value: float = 0.0
-    count: int = 0
-
-    def add(self, value: float) -> None:
-        """Takes a value; the first ones count alike."""
-        self.count += 1
-        self.value += (value - self.value) / min(self.count, MEMORY)
 
 
 @dataclass(slots=True)
@@ -80,27 +65,36 @@ class Prefetch:
         """
         self.guesses, self.at_once = Guesses(), at_once
         self._now, self._always = now or time.monotonic, always
-        self._idle, self._read, self._right = Average(), Average(), Average()
+        self._idle, self._read = Average(), Average()
+        self._right = [Average() for _ in range(1 + REACH)]  # of guesses, by ``ahead``
         self._idle_since = 0.0
         self._layer, self._runs, self._reads = -1, 0, 0
 
     def begin_run(self) -> bool:
         """Whether guesses are to be made in the run that begins."""
         self._runs += 1
-        is_new = self._right.count < ENOUGH
-        is_trial = self._runs % TRIAL_RUNS == 0
-        return self._always or is_new or is_trial or self._is_worth(self._idle.value)
+        return self.looks(1)
 
-    def pays(self) -> bool:
+    def looks(self, ahead: int) -> bool:
+        """Whether to make guesses so many layers ahead in the run under way.
+
+        ``ALL`` stands for the guess that nearly all experts are needed, however far ahead.
+        """
+        is_new = self._right[ahead].count < ENOUGH
+        is_trial = self._runs % TRIAL_RUNS == 0
+        return self._always or is_new or is_trial or self._is_worth(self._idle.value, ahead)
+
+    def pays(self, ahead: int) -> bool:
         """Whether a wish is to be read now, with nothing missing and the link idle."""
         left_s = self._idle.value + self._idle_since - self._now()
-        return self._always or (self._right.count >= ENOUGH and self._is_worth(left_s))
+        is_known = self._right[ahead].count >= ENOUGH
+        return self._always or (is_known and self._is_worth(left_s, ahead))
 
-    def _is_worth(self, idle_s: float) -> bool:
+    def _is_worth(self, idle_s: float, ahead: int) -> bool:
         """Whether to read where the link will be idle for so long."""
         if self.guesses.wasted > WASTED_AT_FIRST + MOST_WASTED * self._reads:
             return False
-        right = self._right.value
+        right = self._right[ahead].value
         return right >= LEAST_RIGHT and idle_s > (1 - right) * self._read.value
 
     def note_post(self, layer: int, seconds: float) -> None:
@@ -117,16 +111,18 @@ class Prefetch:
         if not is_wish:
             self._idle_since = self._now()
 
-    def note_guess(self, *, needed: int, foreseen: int, absent: int, right: int) -> None:
-        """A layer needed so many experts, of which a guess had some.
-
-        Args:
-            needed: experts.
-            foreseen: those of them in the guess.
-            absent: experts in the guess that were not in memory.
-            right: those of them that the layer needed.
-        """
+    def note_recall(self, needed: int, foreseen: int) -> None:
+        """A layer needed so many experts, of which the last guess of a router had some."""
         self.guesses.needed += needed
         self.guesses.foreseen += foreseen
+
+    def note_guess(self, ahead: int, absent: int, right: int) -> None:
+        """A layer came for which a guess was made.
+
+        Args:
+            ahead: layers before, or ``ALL``.
+            absent: experts in the guess that were not in memory then.
+            right: those of them that the layer needed.
+        """
         if absent:
-            self._right.add(right / absent)
+            self._right[ahead].add(right / absent)

@@ -22,8 +22,9 @@ from edgerun.backends.base import ExpertMemory, ExpertReads
 from edgerun.backends.cpu.experts.filler import SlotFiller
 from edgerun.backends.cpu.experts.gate import Gate
 from edgerun.backends.cpu.experts.layout import SlotLayout
-from edgerun.backends.cpu.experts.pool import Pool, Post, Read
-from edgerun.backends.cpu.experts.prefetch import Prefetch
+from edgerun.backends.cpu.experts.pool import Pool
+from edgerun.backends.cpu.experts.prefetch import ALL, REACH, Prefetch
+from edgerun.backends.cpu.experts.protocol import Post, Read
 from edgerun.backends.cpu.experts.source import Buffer, ExpertSource, OpenFiles
 from edgerun.backends.cpu.experts.words import LayerWords, SharedWords
 from edgerun.errors import BackendError, EdgerunError
@@ -35,6 +36,9 @@ from edgerun.kernels.run.residency import FAILED, LATE
 logger = logging.getLogger(__name__)
 
 CLOSING_S = 1.0  # that closing waits for a read
+OTHER_READERS = 2  # that put in order what was read, and look ahead, while others read
+MOST_SPARE = 2  # slots
+SLOTS_A_SPARE = 64  # so that few experts have no room for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +65,15 @@ class ExpertStream:
         self.slots = zeroed_memory(size)[:size].reshape(slots, slot_bytes)
         self._patience_s = memory.patience_s
         self._words = SharedWords(self.slots, memory.patience_s)
-        self._prefetch = Prefetch(max(1, memory.readers - 1))
-        policy = memory.make_policy()
-        self._pool = Pool(slots, self.wave, policy, self._words, self._prefetch)
+        self._prefetch = Prefetch(max(1, memory.readers - OTHER_READERS))
+        self._pool = Pool(
+            slots,
+            self.wave,
+            memory.make_policy(),
+            self._words,
+            self._prefetch,
+            spare=min(MOST_SPARE, slots // SLOTS_A_SPARE),
+        )
         self._layers: list[_Layer] = []
         self._gates: dict[int, Gate] = {}
         self._files = OpenFiles(direct=memory.direct)
@@ -229,14 +239,31 @@ class ExpertStream:
             self._pool.finish(read)
 
     def _look_ahead(self, post: Post) -> None:
-        """Wishes for what the next layer will need by the input of the one that runs."""
-        here, there = self._gates.get(post.layer), self._gates.get(post.layer + 1)
-        row = self._words.input(post)
-        if here is not None and there is not None and row is not None:
-            experts = there.guess(row, here)
+        """Wishes for what the next layers will need, the nearest first."""
+        for layer, experts, ahead in self._foreseen(post):
             with self._deciding():
                 if not self._is_closed:
-                    self._pool.wish(post.layer + 1, experts, post.number)
+                    self._pool.wish(layer, experts, post.number, ahead)
+                    if self._pool.has_more:  # while those of the next one are worked out
+                        self._ring()
+
+    def _foreseen(self, post: Post) -> Iterator[tuple[int, Sequence[int], int]]:
+        """Layers that come, experts that they will need, and the kind of guess (``Prefetch``).
+
+        A batch that needs nearly all experts will need those of the next layer, too; a single row
+        is shown to the routers of the next ones.
+        """
+        layers, layer = self._words.layers, post.layer + 1
+        if not post.has_input:
+            if layer < len(layers) and self._prefetch.looks(ALL):
+                yield layer, range(len(layers[layer].table)), ALL
+            return
+        here, row = self._gates.get(post.layer), self._words.input(post)
+        for ahead in range(1, REACH + 1):
+            there = self._gates.get(post.layer + ahead)
+            if here is None or there is None or row is None or not self._prefetch.looks(ahead):
+                return
+            yield post.layer + ahead, there.guess(row, here), ahead
 
     def _fail(self, read: Read, error: Exception) -> None:
         layer, expert = read.entry

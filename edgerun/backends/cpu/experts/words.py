@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.backends.cpu.experts.pool import Entry, Post
+from edgerun.backends.cpu.experts.protocol import Entry, Post
 from edgerun.kernels.jit.service import native_function
 from edgerun.kernels.run.residency import (
     ABORT,
@@ -30,6 +30,7 @@ from edgerun.kernels.run.residency import (
 )
 
 WORD_BYTES = 8
+MOST_EXPERTS = 0.75  # of a layer: a batch that needs so many needs nearly all of the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class LayerWords:
 
 
 class SharedWords:
-    """See ``pool.Words``.
+    """See ``protocol.Words``.
 
     Attributes:
         control: the block that all layers share.
@@ -78,7 +79,9 @@ class SharedWords:
         self.control = np.zeros(CONTROL_WORDS, np.int64)
         self.control[PATIENCE] = int(patience_s * 1e9)
         self.layers: list[LayerWords] = []
-        self._slots = slots
+        self._address = int(self.control.ctypes.data)
+        self._first_slot, self._slot_bytes = int(slots.ctypes.data), slots.strides[0]
+        self._tables: list[int] = []  # addresses
         self._posted = native_function("pool-posted", 1, result=True)
         self._evict = native_function("pool-evict", 3, result=True)
         self._publish = native_function("pool-publish", 2, result=False)
@@ -94,6 +97,7 @@ class SharedWords:
             np.zeros(width, np.float32),
         )
         self.layers.append(layer)
+        self._tables.append(int(layer.table.ctypes.data))
         return layer
 
     @property
@@ -132,7 +136,7 @@ class SharedWords:
         return int(self.control[ABORT])
 
     def posted(self) -> int:
-        return int(self._posted(self.control.ctypes.data))
+        return int(self._posted(self._address))
 
     def post(self, number: int) -> Post | None:
         layer = self.layers[int(self.control[LOG + number % LOG_ENTRIES])]
@@ -144,7 +148,10 @@ class SharedWords:
         seconds, has_input = int(words[TIME]) / 1e9, bool(words[HAS_INPUT])
         if words[SEQUENCE] != number:  # it was overwritten meanwhile
             return None
-        return Post(layer.number, tuple(experts), tuple(scores), number, seconds, has_input)
+        needs_most = count >= MOST_EXPERTS * len(layer.table)
+        return Post(
+            layer.number, tuple(experts), tuple(scores), number, seconds, has_input, needs_most
+        )
 
     def input(self, post: Post) -> NDArray[np.float32] | None:
         """What the layer of a post got; None if a later post has taken its place."""
@@ -156,11 +163,11 @@ class SharedWords:
         return int(self.layers[layer].post[DONE])
 
     def evict(self, entry: Entry, number: int) -> bool:
-        return bool(self._evict(self.control.ctypes.data, self._word(entry), number))
+        return bool(self._evict(self._address, self._word(entry), number))
 
     def publish(self, entry: Entry, slot: int) -> None:
-        self._publish(self._word(entry), self._slots[slot].ctypes.data)
+        self._publish(self._word(entry), self._first_slot + slot * self._slot_bytes)
 
     def _word(self, entry: Entry) -> int:
         layer, expert = entry
-        return int(self.layers[layer].table.ctypes.data) + WORD_BYTES * expert
+        return self._tables[layer] + WORD_BYTES * expert

@@ -1,0 +1,73 @@
+"""The order in which experts leave memory: what came in vain, what was used, what is awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from heapq import heapify, heappop, heappush, nsmallest
+from typing import TypeAlias
+
+from edgerun.backends.cpu.experts.outlook import Outlook
+from edgerun.backends.cpu.experts.protocol import Entry, Eviction
+
+Worth: TypeAlias = tuple[float, ...]
+
+MOST_NOTES = 8  # of an expert, most of them out of date
+UNUSED, USED, AWAITED = range(3)  # what an expert is worth before its policy is asked
+
+
+class LeavingOrder:
+    """Ranks the experts in memory; whoever changes what one is worth says so by ``note``.
+
+    Attributes:
+        unused: experts that came before anybody asked, and were not needed so far.
+    """
+
+    def __init__(
+        self, policy: Eviction, outlook: Outlook, resident: Mapping[Entry, object]
+    ) -> None:
+        """Takes who ranks what was used, who awaits something, and what is in memory."""
+        self.unused: set[Entry] = set()
+        self._policy, self._outlook, self._resident = policy, outlook, resident
+        self._notes: list[tuple[Worth, Entry]] = []  # a heap; what is out of date is noted again
+
+    def note(self, entries: Iterable[Entry]) -> None:
+        """Takes note of what experts are worth now, those of them that are in memory."""
+        for entry in entries:
+            if entry in self._resident:
+                heappush(self._notes, (self._worth(entry), entry))
+        if len(self._notes) > MOST_NOTES * (len(self._resident) + 1):
+            self._notes = [(self._worth(entry), entry) for entry in self._resident]
+            heapify(self._notes)
+
+    def lowest(self, count: int, needed: Set[Entry]) -> list[Entry]:
+        """So many in memory, or fewer, that are not needed, the first to leave first.
+
+        To rank them all would take longer than to read one.
+        """
+        if not self._policy.is_timeless:
+            return nsmallest(count, self._resident.keys() - needed, key=self._worth)
+        lowest: dict[Entry, None] = {}
+        taken = []
+        while self._notes and len(lowest) < count:
+            worth, entry = heappop(self._notes)
+            if entry in self._resident and worth == self._worth(entry):
+                taken.append((worth, entry))
+                if entry not in needed:
+                    lowest[entry] = None
+        for each in taken:
+            heappush(self._notes, each)
+        return list(lowest)
+
+    def leave(self, entry: Entry) -> None:
+        """An expert has left."""
+        if entry in self.unused:
+            self.unused.remove(entry)
+        else:
+            self._policy.leave(entry)
+
+    def _worth(self, entry: Entry) -> Worth:
+        if self._outlook.awaits(entry):
+            return AWAITED, *entry
+        if entry in self.unused:
+            return UNUSED, *entry
+        return USED, *self._policy.rank(entry), *entry
