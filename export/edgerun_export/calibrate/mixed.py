@@ -37,12 +37,12 @@ def sensitivity_of(
         progress: called with the fraction done.
 
     Raises:
-        InputError: the text is too short to leave a sample.
+        InputError: no window of the text was held out.
     """
     if not text.samples:
         raise InputError(
-            "--budget weighs formats on text that is held out, and the calibration text is too "
-            "short to leave any; give more"
+            "--budget weighs formats on windows of text that are held out, and so few leave none; "
+            "give more text, or raise --calibration-windows"
         )
     return _meter(source, text, progress).run(_kinds(recipe))
 

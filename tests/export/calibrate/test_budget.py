@@ -1,6 +1,7 @@
 """Bytes shared among tensors."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -161,6 +162,9 @@ def test_budgets_that_no_bundle_has_are_refused_with_both_sizes(golden, tmp_path
         export(llama, tmp_path / "out", options(tmp_path, budget=20_000))
     with pytest.raises(InputError, match=r"90.00 MB, more than the 0.\d\d MB of the largest"):
         export(llama, tmp_path / "out", options(tmp_path, budget=90_000_000))
+    few = replace(options(tmp_path, budget=135_000).calibration, windows=7)
+    with pytest.raises(InputError, match="raise --calibration-windows"):
+        export(llama, tmp_path / "out", ExportOptions("int2", calibration=few))
     with pytest.raises(UnsupportedError, match="rules leave no projection"):
         given = options(tmp_path, budget=135_000, rules=("*=int8:64",))
         export(llama, tmp_path / "out", given)
