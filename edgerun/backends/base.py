@@ -139,7 +139,7 @@ class Launches:
 
     Attributes:
         instructions: kernel calls of one run.
-        waits: of those, how many all threads wait for before they go on.
+        waits: how often all threads waited for each other in the first run.
         runs: so far.
         native_s: seconds inside native programs so far; the rest of a call is Python.
         paths: how the kernels get at their products, as the machine profile names it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from edgerun.kernels.run import program as program_module
-from edgerun.kernels.run.instructions import Instruction, Loaded, fences, instruction
+from edgerun.kernels.run.instructions import Instruction, Loaded, fences, instruction, last_of_group
 from edgerun.kernels.run.program import Program, ThreadTeam
 
 ONE, ROWS = 0, 1
@@ -70,6 +71,7 @@ def test_dependent_steps_wait(second: Instruction) -> None:
 def test_a_wait_covers_all_steps_before_it() -> None:
     steps = [step("a", "b"), step("a", "c"), step("b", "d"), step("c", "e")]
     assert fences(steps) == [False, True, False, True]
+    assert last_of_group(steps) == [1, 1, 3, 3]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
@@ -93,6 +95,35 @@ def test_every_chunk_runs_once_whatever_the_rows(threads: int) -> None:
     for (_, arrays), wanted in zip(programs, expected, strict=True):
         for actual, right in zip(arrays, wanted, strict=True):
             np.testing.assert_array_equal(actual, right)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_what_is_one_row_is_done_once_between_what_is_shared(threads: int) -> None:
+    """``s`` is of one row, reads what many wrote before, and is read before they write again."""
+    x, ones, s, t = (np.zeros((40, WIDTH), np.float32) for _ in range(4))
+    ones[:] = 1
+    shared, alone = adding(x, ones, x, "x1x"), adding(x, s, s, "xss")
+    single = [dataclasses.replace(each, size=ONE) for each in (alone, adding(s, t, t, "stt"))]
+    program = Program([single[1], shared, *single, shared, single[0], single[0]], [x, ones, s, t])
+    program.frame[ONE] = 1
+    team, rng = ThreadTeam(threads), np.random.default_rng(threads)
+    last = total = of_totals = 0
+    for turn in range(3000):
+        if turn % 50 == 0:  # float32 counts no further than 2**24
+            x[:], s[:], t[:], last, total, of_totals = 0, 0, 0, 0, 0, 0
+        rows = program.frame[ROWS] = int(rng.integers(0, 41)) if turn % 4 else 1
+        team.run(program)
+        assert program.waits() == (2 if rows > 1 else 0)
+        of_totals += total
+        last += int(rows > 0)
+        total += last
+        of_totals += total
+        last += int(rows > 0)
+        total += 2 * last
+        assert (x[0] == last).all()
+        assert (s[0] == total).all()
+        assert (t[0] == of_totals).all()
+    team.close()
 
 
 def test_runs_from_several_callers_do_not_mix() -> None:

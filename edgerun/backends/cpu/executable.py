@@ -14,7 +14,6 @@ from edgerun.backends.cpu.families import paths_taken
 from edgerun.errors import BackendError
 from edgerun.kernels.run.parts import FUNCTION
 from edgerun.kernels.run.program import Program, ThreadTeam
-from edgerun.kernels.run.table import FENCE
 from edgerun.state import Batch, SequenceStore
 
 
@@ -42,10 +41,8 @@ class CpuExecutable(Executable):
         )
         for arguments, code in binder.calls:
             arguments[FUNCTION] = code.address
-        table = self._program.table
         self._launches = self.launches = Launches(
-            instructions=len(table),
-            waits=int(table[:, FENCE].sum()),
+            instructions=len(binder.instructions),
             paths=paths_taken(binder.kernels),
         )
         self._times = trace.Times(binder.shape.phase.value)
@@ -98,6 +95,8 @@ class CpuExecutable(Executable):
             start = time.perf_counter()
             self._team.run(self._program)
             self._launches.native_s += time.perf_counter() - start
+            if not self._launches.runs:
+                self._launches.waits = self._program.waits()
             self._launches.runs += 1
         for label, step in self._steps:
             start = time.perf_counter()

@@ -30,6 +30,8 @@ class Isa:
             two are faster than four, as measured on Zen 4, and fewer broadcasts serve four.
         looks_up: from how many rows on ternary weights are looked up in tables instead, where
             multiplying is slower; 0 for never.
+        unpacks: whether many rows are faster multiplied by weights that are unpacked once than in
+            turns, as a few rows are (docs/benchmarks.md has both).
     """
 
     name: str
@@ -42,6 +44,7 @@ class Isa:
     prompts: str = "gemm"
     streams: int = 4
     looks_up: int = 0
+    unpacks: bool = True
 
     @property
     def float_lanes(self) -> int:
@@ -64,7 +67,16 @@ ISAS: Mapping[str, Isa] = {
             shuffles="x86",
             prompts="amx",
         ),
-        Isa("avx512vnni", AVX512VNNI, 64, 32, dots="vnni", shuffles="x86", streams=2),
+        Isa(
+            "avx512vnni",
+            AVX512VNNI,
+            vector_bytes=64,
+            registers=32,
+            dots="vnni",
+            shuffles="x86",
+            streams=2,
+            unpacks=False,
+        ),
         Isa("avxvnni", ("avxvnni", *AVX2), 32, 16, dots="vnni", shuffles="x86"),
         Isa("avx2", AVX2, 32, 16, dots="pairs", shuffles="x86", streams=2, looks_up=17),
         Isa("i8mm", ("i8mm", "dotprod"), 16, 32, dots="usdot", shuffles="neon"),

@@ -100,6 +100,15 @@ def instruction(
     )
 
 
+def last_of_group(instructions: Sequence[Instruction]) -> list[int]:
+    """For each instruction the next one, or itself, after which all threads wait."""
+    result, last = [], len(instructions) - 1
+    for index, waits in reversed(list(enumerate(fences(instructions)))):
+        last = index if waits else last
+        result.append(last)
+    return result[::-1]
+
+
 def fences(instructions: Sequence[Instruction]) -> list[bool]:
     """Whether each instruction must be complete, with all before it, before the next starts."""
     result = [False] * len(instructions)

@@ -3,8 +3,8 @@
 An instruction is a compiled kernel ``void(intp arguments, intp chunk)``, a block of int64
 arguments and a number of chunks. All threads walk the same list and take chunks from a shared
 counter, so a thread that loses its core delays nobody: the others take its share. An
-instruction waits for earlier ones only where buffers demand it. ``runner.py`` has the code that
-the threads execute.
+instruction waits for earlier ones only where buffers demand it, and what one thread can do alone
+it does without a wait. ``runner.py`` has the code that the threads execute.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.kernels.jit.service import compiled, native_function
-from edgerun.kernels.run.instructions import Instruction, fences
-from edgerun.kernels.run.table import COLUMNS, COUNTER_BYTES
+from edgerun.kernels.run.instructions import Instruction, last_of_group
+from edgerun.kernels.run.table import COLUMNS, COUNTER_BYTES, DIVIDE, LAST, SIZE, TIMES
 
 FRAME_WORDS = 64
 CACHE_LINE_WORDS = 8
@@ -49,11 +49,18 @@ class Program:
         self.keep = list(keep)
         self.frame = np.zeros(FRAME_WORDS, np.int64) if frame is None else frame
         rows = [
-            (step.function, step.arguments.ctypes.data, step.size, step.times, step.divide, fence)
-            for step, fence in zip(instructions, fences(instructions), strict=True)
+            (step.function, step.arguments.ctypes.data, step.size, step.times, step.divide, last)
+            for step, last in zip(instructions, last_of_group(instructions), strict=True)
         ]
         self.table = np.array(rows, np.int64).reshape(-1, COLUMNS)
         self.counters = _lines(len(rows), COUNTER_BYTES // 8)
+
+    def waits(self) -> int:
+        """How often all threads wait for each other, with the quantities that are in the frame."""
+        sizes, times = self.frame[self.table[:, SIZE]], self.table[:, TIMES]
+        chunks = -(-sizes * times // self.table[:, DIVIDE])
+        shared = chunks > (times == 1)  # as the native side decides
+        return len(np.unique(self.table[shared, LAST]))
 
 
 class ThreadTeam:

@@ -1,10 +1,15 @@
 """The native side of ``program.py``: how threads walk a list of instructions.
 
-Each instruction has a counter of chunks taken and one of chunks done, both tagged with the
-number of the run in their upper bits, and the number of its chunks in this run. A thread that
-wakes up late finds a newer tag, takes nothing and leaves. The order of stores in ``master`` and
-of loads in ``_walk`` makes that hold: whoever reads the chunk number of a run also sees that
-run's tag, so an old thread never takes a chunk of a run it did not join.
+Instructions that need not wait for each other are a group. Each instruction has a counter of chunks
+taken, tagged with the number of the run in its upper bits, and the number of its chunks in this
+run; each group counts the chunks done. A thread that wakes up late finds a newer tag, takes nothing
+and leaves. The order of stores in ``master`` and of loads in ``_walk`` makes that hold: whoever
+reads the chunk number of a run also sees that run's tag, so an old thread never takes a chunk of a
+run it did not join.
+
+What follows a group is often the work of one thread: a norm of one row, a rotation, a write into
+the cache. Whoever does the last chunk of a group does all of it, up to the next group that is worth
+sharing, before it lets the others go on. They wait once for all of it.
 """
 
 from __future__ import annotations
@@ -30,10 +35,13 @@ from edgerun.kernels.run.table import (
     COUNTER_BYTES,
     DIVIDE,
     DONE,
-    FENCE,
     FUNCTION,
+    LAST,
+    NEXT,
+    OPEN,
     SIZE,
     TIMES,
+    TOTAL,
 )
 
 ROW_BYTES = COLUMNS * 8
@@ -66,24 +74,69 @@ def _wait(counter: int, target: int) -> None:
 
 
 @njit
-def _walk(table: int, count: int, counters: int, run: int) -> None:
-    """Executes a program; called by every thread of a run with the same arguments."""
-    start = 0
-    for index in range(count):
-        row, counter = table + index * ROW_BYTES, counters + index * COUNTER_BYTES
-        chunks = atomic_load(counter + CHUNKS)
-        chunk = _take(counter, run, chunks)
-        while chunk >= 0:
-            call_chunk(word(row, FUNCTION), word(row, ARGUMENTS), chunk)
-            atomic_add(counter + DONE, 1)
+def _run_alone(table, counters, first, end):  # type: ignore[no-untyped-def]
+    """Executes instructions of one chunk or none."""
+    for index in range(first, end):
+        if atomic_load(counters + index * COUNTER_BYTES + CHUNKS) > 0:
+            row = table + index * ROW_BYTES
+            call_chunk(word(row, FUNCTION), word(row, ARGUMENTS), 0)
+
+
+@njit
+def _walk(table: int, count: int, counters: int, run: int, first: int) -> None:
+    """Executes a program from an instruction on; called by every thread with the same arguments."""
+    index = first
+    while index < count:
+        last = word(table + index * ROW_BYTES, LAST)
+        group = counters + last * COUNTER_BYTES
+        # Read before any chunk is taken: a run does not end while one is not done.
+        total, following = atomic_load(group + TOTAL), atomic_load(group + NEXT)
+        for each in range(index, last + 1):
+            row, counter = table + each * ROW_BYTES, counters + each * COUNTER_BYTES
+            chunks = atomic_load(counter + CHUNKS)
             chunk = _take(counter, run, chunks)
-        if word(row, FENCE):
-            for earlier in range(start, index + 1):
-                line = counters + earlier * COUNTER_BYTES
-                _wait(line + DONE, (run << TAG_SHIFT) + atomic_load(line + CHUNKS))
-            start = index + 1
-            if atomic_load(counter) >> TAG_SHIFT != run:
-                return
+            while chunk >= 0:
+                call_chunk(word(row, FUNCTION), word(row, ARGUMENTS), chunk)
+                if atomic_add(group + DONE, 1) + 1 == total:
+                    _run_alone(table, counters, last + 1, following)
+                    atomic_store(group + OPEN, 2 * run + 1)
+                chunk = _take(counter, run, chunks)
+        _wait(group + OPEN, 2 * run + 1)
+        if atomic_load(group) >> TAG_SHIFT != run:
+            return
+        index = following
+
+
+@njit
+def _prepare(table, count, counters, frame, run):  # type: ignore[no-untyped-def]
+    """Sets all counters for a run; returns the first instruction that threads share.
+
+    A group of rows of which there is one, or none, is done by whoever ends the group before it.
+    """
+    first, shared, index = 0, -1, 0
+    while index < count:
+        last = word(table + index * ROW_BYTES, LAST)
+        total, is_shared = 0, False
+        for each in range(index, last + 1):
+            row, counter = table + each * ROW_BYTES, counters + each * COUNTER_BYTES
+            units, divide = word(frame, word(row, SIZE)) * word(row, TIMES), word(row, DIVIDE)
+            chunks = (units + divide - 1) // divide
+            total += chunks
+            is_shared |= chunks > 1 or (chunks == 1 and word(row, TIMES) > 1)
+            atomic_store(counter, (run << TAG_SHIFT) | NUMBER_MASK)
+            atomic_store(counter + CHUNKS, chunks)
+            atomic_store(counter, run << TAG_SHIFT)
+        if is_shared:
+            shared = counters + last * COUNTER_BYTES
+            atomic_store(shared + TOTAL, total)
+            atomic_store(shared + DONE, 0)
+            atomic_store(shared + OPEN, 2 * run)
+        if shared < 0:
+            first = last + 1
+        else:
+            atomic_store(shared + NEXT, last + 1)
+        index = last + 1
+    return first
 
 
 @function("runner-master", returns=False)
@@ -93,18 +146,14 @@ def master(control: int, table: int, count: int, counters: int, frame: int, run:
     The control block is a sequence lock: while its first word is negative the others change.
     """
     atomic_store(control, -run)
-    for index in range(count):
-        row, counter = table + index * ROW_BYTES, counters + index * COUNTER_BYTES
-        units = word(frame, word(row, SIZE)) * word(row, TIMES)
-        atomic_store(counter, (run << TAG_SHIFT) | NUMBER_MASK)
-        atomic_store(counter + CHUNKS, (units + word(row, DIVIDE) - 1) // word(row, DIVIDE))
-        atomic_store(counter + DONE, run << TAG_SHIFT)
-        atomic_store(counter, run << TAG_SHIFT)
+    first = _prepare(table, count, counters, frame, run)
+    _run_alone(table, counters, 0, first)
     atomic_store(control + 8, table)
     atomic_store(control + 16, count)
     atomic_store(control + 24, counters)
+    atomic_store(control + 32, first)
     atomic_store(control, run)
-    _walk(table, count, counters, run)
+    _walk(table, count, counters, run, first)
 
 
 @function("runner-worker", returns=True)
@@ -120,9 +169,9 @@ def worker(control: int, idle: int, last: int) -> int:
         if run > last:
             atomic_swap(idle, 0)
             table, count = atomic_load(control + 8), atomic_load(control + 16)
-            counters = atomic_load(control + 24)
+            counters, first = atomic_load(control + 24), atomic_load(control + 32)
             if atomic_load(control) == run:
-                _walk(table, count, counters, run)
+                _walk(table, count, counters, run, first)
                 last = run
                 waits = 0
             atomic_store(idle, 1)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-# Columns of the table that a program is, as native code reads it.
-FUNCTION, ARGUMENTS, SIZE, TIMES, DIVIDE, FENCE, COLUMNS = range(7)
+# Columns of the table that a program is, as native code reads it. Instructions between two waits
+# are a group: LAST is the index of its last one.
+FUNCTION, ARGUMENTS, SIZE, TIMES, DIVIDE, LAST, COLUMNS = range(7)
 
-# Counters of an instruction: taken and chunks share a cache line, done has one of its own.
+# Counters of an instruction: the first word are the chunks taken. Those from TOTAL on are a group's
+# and lie with its last instruction. DONE, which all threads write, has a cache line of its own.
 COUNTER_BYTES = 128
-CHUNKS, DONE = 8, 64
+CHUNKS, TOTAL, NEXT, OPEN, DONE = 8, 16, 24, 32, 64

@@ -30,13 +30,14 @@ GATED_IN_BLOCKS = ("gemm",)  # of ``Isa.prompts``, those with kernels of a gate 
 AMX_ROWS = FEW_ROWS
 
 
-def by_gemm(binder: Binder) -> bool:
-    """Whether a program is for batches of so many rows that unpacking once pays.
+def by_gemm(binder: Binder, *, trits: bool = False) -> bool:
+    """Whether a program is for batches of so many rows that unpacking weights once pays.
 
     Up to ``FEW_ROWS`` rows the linear kernels, which multiply while they unpack, are as fast or
-    faster with every instruction set and format (``tools/bench/rows.py``; docs/benchmarks.md).
+    faster with every instruction set and format (``tools/bench/rows.py``; docs/benchmarks.md), with
+    some they are for any number; but not for trits, which take more time to unpack than others.
     """
-    return binder.shape.phase is Phase.PREFILL
+    return binder.shape.phase is Phase.PREFILL and (trits or binder.isa.unpacks)
 
 
 def gemm_tokens(isa: Isa) -> int:

@@ -163,7 +163,7 @@ def _emit_product(
     # Of the logits one row is wanted, as a rule: not worth compiling a kernel for many. Other
     # layers have that kernel anyway.
     is_head = counted_by == LOGIT_ROWS and node.outputs[0] in binder.graph.outputs
-    many = by_gemm(binder) and not is_head
+    many = by_gemm(binder, trits=isinstance(weight, TritWeight)) and not is_head
     multiplied = in_blocks and not looked_up and many
     if in_blocks:
         extra["lookup"] = TOKENS * looked_up + gemm_tokens(binder.isa) * multiplied
