@@ -88,6 +88,11 @@ def unpack_bits(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     return codes.reshape(*packed.shape[:-1], -1)
 
 
+def pack_zero_points(points: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Packs zero points ``[N, blocks]`` into ``[N, ceil(blocks * bits / 8)]``."""
+    return pack_bits(np.pad(points, ((0, 0), (0, -points.shape[1] % (8 // bits)))), bits)
+
+
 def zero_points(packed: PackedWeight) -> NDArray[np.uint8]:
     """Zero point of every block, uint8 broadcastable to ``[N, blocks]``."""
     if packed.zeros is None:
@@ -97,16 +102,17 @@ def zero_points(packed: PackedWeight) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
-    """A symmetric block-wise format: codes ``low..high`` around the middle zero point.
+    """A block-wise format: codes ``low..high`` around the middle zero point.
 
     ``pack`` scales each block so that its largest magnitude meets the end of the code range.
 
     Attributes:
         name: that of its file.
         bits: of a code: 2, 4 or 8.
-        low: the least code, relative to the zero point.
+        low: the least code, relative to the middle.
         high: the greatest.
         group: weights that share a scale, unless an export is asked for another number.
+        has_zeros: whether every block has a zero point of its own.
     """
 
     name: str
@@ -114,6 +120,12 @@ class BlockFormat:
     low: int
     high: int
     group: int = 32
+    has_zeros: bool = False
+
+    @property
+    def stored_as(self) -> str:
+        """What bundles call it: codes are the same with and without zero points."""
+        return f"int{self.bits}" if self.has_zeros else self.name
 
     def pack(self, weight: NDArray[np.float32], block: int) -> PackedWeight:
         """Quantises float32 ``[N, K]`` by round-to-nearest; K must be a multiple of ``block``.
@@ -122,24 +134,42 @@ class BlockFormat:
             ValueError: K is not a multiple of ``block``.
         """
         blocks = weight.reshape(len(weight), -1, block)
-        scales = np.abs(blocks).max(axis=-1) / np.float32(self.high)
-        return self.encode(weight, scales, block)
+        if not self.has_zeros:
+            scales = np.abs(blocks).max(axis=-1) / np.float32(self.high)
+            return self.encode(weight, scales, block)
+        least, greatest = blocks.min(axis=-1, initial=0), blocks.max(axis=-1, initial=0)
+        scales = (greatest - least) / np.float32(self.high - self.low)
+        points = np.rint(-least / np.where(scales != 0, scales, np.float32(1)))
+        return self.encode(weight, scales, block, points.astype(np.uint8))
 
     def encode(
-        self, weight: NDArray[np.float32], scales: NDArray[np.float32], block: int
+        self,
+        weight: NDArray[np.float32],
+        scales: NDArray[np.float32],
+        block: int,
+        points: NDArray[np.uint8] | None = None,
     ) -> PackedWeight:
-        """Quantises with given scales of either sign, float32 ``[N, K / block]``."""
+        """Quantises with given scales of either sign, float32 ``[N, K / block]``.
+
+        ``points`` are zero points, uint8 ``[N, K / block]``; the middle where they are left out.
+        """
         blocks = weight.reshape(len(weight), -1, block)
         safe = np.where(scales != 0, scales, np.float32(1))[..., None]
-        integers = np.clip(np.rint(blocks / safe), self.low, self.high)
-        codes = (integers + 2 ** (self.bits - 1)).astype(np.uint8)
+        middle = 2 ** (self.bits - 1)
+        zero = middle if points is None else points[..., None].astype(np.float32)
+        codes = np.clip(np.rint(blocks / safe) + zero, self.low + middle, self.high + middle)
         shape = (weight.shape[0], weight.shape[1])
         return PackedWeight(
-            self.name, shape, block, pack_bits(codes, self.bits), scales.astype(np.float32)
+            self.stored_as,
+            shape,
+            block,
+            pack_bits(codes.astype(np.uint8), self.bits),
+            scales.astype(np.float32),
+            None if points is None else pack_zero_points(points, self.bits),
         )
 
     def integers(self, packed: PackedWeight) -> NDArray[np.int8]:
-        """Returns codes minus zero points as int8 ``[N, K]``; for formats without stored zeros."""
+        """Returns codes minus zero points as int8 ``[N, K]``; of 8 bits with the middle one only."""
         codes = unpack_bits(packed.codes, packed.bits).astype(np.int16)
         values = codes - zero_points(packed).astype(np.int16)[..., None]
         n, k = packed.shape

@@ -95,6 +95,7 @@ def _examples() -> list[Example]:
     n, k = 40, 96
     values, bias = normal((n, k), 1), normal((n,), 2)
     int4, ternary = format_named("int4").pack(values, 32), format_named("ternary").pack(values, 32)
+    int4_asym = format_named("int4_asym").pack(values + np.float32(0.5), 32)
     by_row = replace(ternary, scales=np.repeat(ternary.scales[:, :1], ternary.blocks, axis=1))
     stored = [
         (values, "float"),
@@ -106,6 +107,8 @@ def _examples() -> list[Example]:
         (format_named("int2").pack(values, 16), "int8_block"),
         (ternary, "int8_row"),
         (by_row, "int8_row"),
+        *((int4_asym, activations) for activations in ("float", "int8_block", "int8_row")),
+        (format_named("int2_asym").pack(values, 16), "int8_block"),
     ]
     plain = [
         Example({"x": normal((height, k), 3), "weight": weight}, {"activations": activations})

@@ -107,7 +107,7 @@ def test_layout_is_that_of_the_specification(name: str, zeros: bool) -> None:
     packed = with_negative_scales(packed)
     if zeros:
         stored = rng.integers(0, 256, (3, -(-3 * packed.bits // 8)), np.uint8)
-        packed = PackedWeight(name, packed.shape, 32, packed.codes, packed.scales, stored)
+        packed = replace(packed, zeros=stored)
     unpacked = format_named(name).unpack(packed)
     np.testing.assert_allclose(unpacked, by_the_specification(packed), rtol=1e-6)
 
@@ -131,9 +131,11 @@ def matmul_model(packed: PackedWeight) -> bytes:
     from onnx import TensorProto, helper, numpy_helper
 
     n, k = packed.shape
+    stored = {"codes": packed.codes, "scales": packed.scales}
+    stored |= {} if packed.zeros is None else {"zeros": packed.zeros}
     node = helper.make_node(
         "MatMulNBits",
-        ["x", "codes", "scales"],
+        ["x", *stored],
         ["out"],
         domain="com.microsoft",
         N=n,
@@ -146,10 +148,7 @@ def matmul_model(packed: PackedWeight) -> bytes:
         "matmul",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, k])],
         [helper.make_tensor_value_info("out", TensorProto.FLOAT, [None, n])],
-        [
-            numpy_helper.from_array(packed.codes, "codes"),
-            numpy_helper.from_array(packed.scales, "scales"),
-        ],
+        [numpy_helper.from_array(array, name) for name, array in stored.items()],
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)

@@ -75,6 +75,6 @@ def weight_bytes(weight: Matrix | ExpertStack, activations: str, *, trits: bool)
 
 
 def _one_scale_a_row(weight: PackedWeight) -> bool:
-    """Whether all blocks of a row seem to share a scale."""
+    """Whether all blocks of a row seem to share a scale, and the middle zero point."""
     scales = weight.scales[:ROWS_LOOKED_AT]
-    return bool((scales == scales[:, :1]).all())
+    return weight.zeros is None and bool((scales == scales[:, :1]).all())

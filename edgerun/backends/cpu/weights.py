@@ -77,7 +77,8 @@ class WeightStore:
             values = aligned_zeros(dense_shape(constant.shape), "float32")
             fill_dense(constant, values)
             return DenseWeight(values, (constant.shape[0], constant.shape[1]))
-        constant = replace(constant, scales=self._scales.read(constant.scales))
+        zeros = None if constant.zeros is None else read_array(constant.zeros)
+        constant = replace(constant, scales=self._scales.read(constant.scales), zeros=zeros)
         check_many_scales(constant)
         if activations == "int8_row" and has_row_scales(constant):
             return self._with_row_scales(constant)
@@ -96,8 +97,8 @@ class WeightStore:
 
 
 def has_row_scales(weight: PackedWeight) -> bool:
-    """Whether all blocks of a row share one scale."""
-    return bool((weight.scales == weight.scales[:, :1]).all())
+    """Whether all blocks of a row share one scale, and all of all rows the middle zero point."""
+    return weight.zeros is None and bool((weight.scales == weight.scales[:, :1]).all())
 
 
 def dense_shape(shape: tuple[int, ...]) -> tuple[int, int]:

@@ -150,6 +150,28 @@ def _sum_pairs(builder: Any, left: Any, right: Any, words: int) -> Any:
     return builder.add(even, shuffle(builder, products, products, range(1, words, 2)))
 
 
+# What chooses elements of a vector by the low bits of indices, by the bytes of the vector.
+_CHOOSE = {32: "llvm.x86.avx2.permd", 64: "llvm.x86.avx512.permvar.si.512"}
+
+
+def negated_products(
+    builder: Any, dots: Dots, numbers: Any, value: Any, bits: int, raised: int
+) -> Any:
+    """``-(numbers % 2**bits - raised) * value``, of int32 vectors; all of ``value`` are equal.
+
+    Where a vector has room for all products they are looked up, with no mask and no product for
+    each number.
+    """
+    kind = Vec("i32", numbers.type.count)
+    lanes, mask = 4 * kind.lanes, (1 << bits) - 1
+    if isinstance(dots, PairDots | VnniDots) and lanes in _CHOOSE and mask < kind.lanes:
+        factors = ir.Constant(kind.llvm, [raised - (each & mask) for each in range(kind.lanes)])
+        choose = declare(builder, _CHOOSE[lanes], kind.llvm, kind.llvm, kind.llvm)
+        return builder.call(choose, [builder.mul(value, factors), numbers])
+    masked = builder.and_(numbers, constant(kind, mask))
+    return builder.mul(builder.sub(constant(kind, raised), masked), value)
+
+
 # By what instruction sets say of themselves (``isa.py``).
 DOTS: Mapping[str, Dots] = {
     "vnni": VnniDots(),

@@ -210,7 +210,7 @@ def shift_left(typingctx, value, bits):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def shift_by(typingctx, value, bits):  # type: ignore[no-untyped-def]
-    """Logical shift of every 8-bit lane to the right by a scalar below 8."""
+    """Logical shift of every lane to the right by a scalar below its bits."""
     if not isinstance(value, Vec):
         return None
 

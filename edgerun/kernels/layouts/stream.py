@@ -10,6 +10,9 @@ and sums of a row stay in one lane.
 Kernels take panels from a few places far apart: several streams reach the bandwidth of the
 memory, one alone does not (27 against 19 GB/s on one Zen 3 core). Rows and K are padded: rows with
 scale zero, K with any code, because the activations there are zero.
+
+Zero points of blocks lie among the scales: for every ``32 // bits`` blocks a vector of dwords, in
+front of their scales, in which each row has them packed as in the bundle.
 """
 
 from __future__ import annotations
@@ -48,11 +51,13 @@ class StreamWeight:
     Attributes:
         codes: uint8 ``[panels, tiles, lanes]``; N is rounded up to whole panels.
         scales: float32 ``[panels, blocks, lanes / 4]``; ``blocks`` is 1 when a row has one scale.
+            With zero points there are more vectors than blocks.
         shape: ``(N, K)`` without padding.
         bits: of a code.
         block: weights that share a scale; the padded K when a row has one scale.
         lanes: bytes of a vector.
         ternary: whether all weights are -1, 0 or 1 times their scale.
+        zeros: whether blocks have zero points of their own, among the scales.
     """
 
     codes: NDArray[np.uint8]
@@ -62,6 +67,12 @@ class StreamWeight:
     block: int
     lanes: int
     ternary: bool
+    zeros: bool = False
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a row."""
+        return self.padded_k // self.block
 
     @property
     def tile(self) -> int:
@@ -102,6 +113,7 @@ class StreamForm:
         block: weights that share a scale; the padded K when a row has one scale.
         lanes: bytes of a vector.
         tiles: vectors of a row.
+        zeros: whether blocks have zero points of their own.
     """
 
     shape: tuple[int, int]
@@ -109,6 +121,7 @@ class StreamForm:
     block: int
     lanes: int
     tiles: int
+    zeros: bool = False
 
     @classmethod
     def of(cls, packed: PackedWeight, lanes: int, *, row_scale: bool) -> StreamForm:
@@ -116,7 +129,7 @@ class StreamForm:
         tile, unit = DWORD * 8 // packed.bits, ROW_UNIT if row_scale else packed.block
         tiles = -(-packed.shape[1] // unit) * unit // tile
         block = tiles * tile if row_scale else packed.block
-        return cls(packed.shape, packed.bits, block, lanes, tiles)
+        return cls(packed.shape, packed.bits, block, lanes, tiles, packed.zeros is not None)
 
     @property
     def codes_shape(self) -> tuple[int, int, int]:
@@ -125,9 +138,10 @@ class StreamForm:
 
     @property
     def scales_shape(self) -> tuple[int, int, int]:
-        """``(panels, blocks, lanes / 4)``."""
-        padded_k = self.tiles * (DWORD * 8 // self.bits)
-        return self.codes_shape[0], padded_k // self.block, self.lanes // DWORD
+        """``(panels, blocks, lanes / 4)``; zero points have vectors, too."""
+        blocks = self.tiles * (DWORD * 8 // self.bits) // self.block
+        words = -(-blocks * self.bits // (DWORD * 8)) if self.zeros else 0
+        return self.codes_shape[0], blocks + words, self.lanes // DWORD
 
     def fill(
         self,
@@ -147,11 +161,14 @@ class StreamForm:
             read: see ``to_stream``.
             alone: no other threads are to help.
         """
-        panels, blocks, height = scales.shape
-        numbers = np.ascontiguousarray(packed.scales, np.float32).view(np.uint8)
-        vectors = scales.view(np.uint8).reshape(panels, blocks, height * DWORD)
+        panels, count, height = scales.shape
+        numbers = np.ascontiguousarray(packed.scales, np.float32)
+        words = _with_zero_points(numbers, packed) if self.zeros else numbers.view(np.uint8)
+        vectors = scales.view(np.uint8).reshape(panels, count, height * DWORD)
         # The scales first: ``read`` may use their memory for the codes.
-        is_infinite = _rearrange(numbers, vectors, FLOAT_BITS, _at_hand, alone)
+        is_infinite = _rearrange(words, vectors, FLOAT_BITS, _at_hand, alone)
+        if self.zeros:  # which may look like anything
+            is_infinite = not np.isfinite(numbers).all()
         rows = np.ascontiguousarray(packed.codes.reshape(packed.shape[0], -1))
         has_zero = _rearrange(rows, codes, packed.bits, read, alone)
         return Content(packed.bits == 2 and not has_zero, not is_infinite)
@@ -161,7 +178,7 @@ class StreamForm:
     ) -> StreamWeight:
         """A weight of this form that lies in some memory."""
         shape, bits, block, lanes = self.shape, self.bits, self.block, self.lanes
-        return StreamWeight(codes, scales, shape, bits, block, lanes, ternary)
+        return StreamWeight(codes, scales, shape, bits, block, lanes, ternary, self.zeros)
 
 
 def to_stream(
@@ -181,6 +198,21 @@ def to_stream(
     form, arena = StreamForm.of(packed, lanes, row_scale=row_scale), arena or Arena(piece=0)
     codes, scales = arena.zeros(form.codes_shape), _empty_scales(form.scales_shape)
     return form.weight(codes, scales, ternary=form.fill(packed, codes, scales, read).ternary)
+
+
+def _with_zero_points(scales: NDArray[np.float32], packed: PackedWeight) -> NDArray[np.uint8]:
+    """Scales of each row with its zero points among them, uint8 ``[N, vectors * 4]``."""
+    assert packed.zeros is not None
+    group, (n, blocks) = DWORD * 8 // packed.bits, scales.shape
+    words = -(-blocks // group)
+    zeros = np.zeros((n, words * DWORD), np.uint8)
+    zeros[:, : packed.zeros.shape[1]] = packed.zeros
+    rows = np.zeros((n, words, 1 + group), np.uint32)
+    rows[:, :, 0] = zeros.view("<u4")
+    grouped = np.zeros((n, words * group), np.uint32)
+    grouped[:, :blocks] = scales.view(np.uint32)
+    rows[:, :, 1:] = grouped.reshape(n, words, group)
+    return np.ascontiguousarray(rows.reshape(n, -1)[:, : blocks + words]).view(np.uint8)
 
 
 def _empty_scales(shape: tuple[int, ...]) -> NDArray[np.float32]:

@@ -20,11 +20,19 @@ from edgerun.kernels.lang.simd import cast, fma, load, load_splat, splat, store
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import int_at, word
 from edgerun.kernels.linear.amx_tiles import SIDE, STEP_BYTES, TOKENS, UNITS, WIDTH
-from edgerun.kernels.linear.gemm import VECTORS, Tiles, driver, steps_a_piece, unpacking
+from edgerun.kernels.linear.gemm import (
+    VECTORS,
+    Tiles,
+    driver,
+    steps_a_piece,
+    unpacking,
+    zeros_when_unpacked,
+)
 from edgerun.kernels.linear.outputs import block_values, linear_store, row_values
 from edgerun.kernels.linear.rows import BLOCK, ROW
+from edgerun.kernels.layouts.scale_vectors import OWN, RAISED, vector_of, vectors_of, zero_points_of
 from edgerun.kernels.linear.tiles import K_STEP, zero_point
-from edgerun.kernels.linear.turns import lookup_rows
+from edgerun.kernels.linear.turns import ALONE, lookup_rows
 
 LANES = 64  # bytes of the vectors around the tiles
 DEPTH = 64  # of K in a tile, at most
@@ -70,18 +78,20 @@ def amx_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
 
 
 @kernel("amx_block", BLOCK)
-def amx_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body:
+def amx_block(bits: int, lanes: int, block: int, tokens: int, isa: str, zeros: int) -> Body:
     """One scale per block of K for weights and activations alike, as ``gemm_block``."""
     depth = min(block, DEPTH)
-    unpack, products = unpacking(bits, lanes, 1), UNITS[isa][1]
-    add_scaled, middle = _scaling(), zero_point(bits, isa)
+    scale_vectors, zeros = vectors_of(bits, zeros), zeros_when_unpacked(bits, isa, zeros)
+    unpack = unpacking(bits, lanes, 1, ALONE, block if zeros == RAISED else 0)
+    products, add_scaled = UNITS[isa][1], _scaling(bits, isa, zeros)
     block_bytes, tiles = block * WIDTH, block // depth
 
     @njit(inline="always")
     def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
         stride, blocks, first = a.x_stride, a.blocks, step * K_STEP // block
-        scales = a.scales + (panel * blocks + first) * lanes
-        next_panel = min(1, a.panels - 1 - panel) * blocks * lanes
+        panel_bytes = scale_vectors(blocks) * lanes
+        scales = a.scales + panel * panel_bytes
+        next_panel = min(1, a.panels - 1 - panel) * panel_bytes
         unpack(a, panel, step, steps, codes)
         totals = scratch(TOTAL_BYTES)
         for t in range(0, count, TOKENS):
@@ -94,12 +104,12 @@ def amx_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body:
                 add_scaled(
                     totals,
                     some_rows,
-                    scales + index * lanes,
+                    scales,
                     next_panel,
+                    first + index,
                     a.x_scale + at,
                     a.x_sum + at,
                     blocks,
-                    middle,
                     sums + t * STEP_BYTES,
                 )
 
@@ -109,19 +119,28 @@ def amx_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body:
     return _guarded(inner, tokens, depth, isa)
 
 
-def _scaling() -> Any:
+def _scaling(bits: int, isa: str, zeros: int) -> Any:
     """The function that adds the scaled int32 totals of a block to float32 sums."""
-    floats = LANES // 4
+    floats, scale_vector = LANES // 4, vector_of(bits, zeros)
+    middle = (1 << bits) - 1 if zeros == RAISED else zero_point(bits, isa)
+    own, zero_points = zeros == OWN, zero_points_of(bits, (1 << (bits - 1)) - middle, floats)
+
+    @njit(inline="always")
+    def offset(panel, block, count):  # type: ignore[no-untyped-def]
+        if own:
+            return zero_points(panel, block) * splat(int32(count), "i32", floats)
+        return splat(int32(middle * count), "i32", floats)
 
     @njit
-    def add_scaled(totals, tokens, scales, next_panel, x_scale, x_sum, blocks, middle, sums):  # type: ignore[no-untyped-def]
+    def add_scaled(totals, tokens, scales, next_panel, block, x_scale, x_sum, blocks, sums):  # type: ignore[no-untyped-def]
+        row_scales = scales + scale_vector(block) * LANES
         for t in range(tokens):
-            offset = splat(int32(middle * int_at(x_sum, t * blocks)), "i32", floats)
-            scale = load_splat(x_scale + t * blocks * 4, floats)
+            scale, count = load_splat(x_scale + t * blocks * 4, floats), int_at(x_sum, t * blocks)
             for v in range(VECTORS):
                 place = t * STEP_BYTES + v * LANES
-                value = cast(load(totals + place, "i32", floats) - offset, "f32")
-                factor = load(scales + v * next_panel, "f32", floats) * scale
+                total = load(totals + place, "i32", floats)
+                value = cast(total - offset(scales + v * next_panel, block, count), "f32")
+                factor = load(row_scales + v * next_panel, "f32", floats) * scale
                 store(sums + place, fma(value, factor, load(sums + place, "f32", floats)))
 
     return add_scaled

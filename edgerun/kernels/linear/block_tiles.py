@@ -8,7 +8,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from edgerun.kernels.lang.dot import total_type
+from edgerun.kernels.lang.dot import negated_products, total_type
 from edgerun.kernels.lang.ir import (
     F32,
     I32,
@@ -22,6 +22,7 @@ from edgerun.kernels.lang.ir import (
     store_to,
 )
 from edgerun.kernels.lang.simd import Vec, broadcast, constant
+from edgerun.kernels.layouts.scale_vectors import MIDDLE, OWN, RAISED, ScalePlaces
 from edgerun.kernels.linear.tiles import (
     K_STEP,
     SCALES_AHEAD_BYTES,
@@ -52,6 +53,7 @@ def block_tile(  # type: ignore[no-untyped-def]
     x_scale,
     x_sum,
     x_blocks,
+    first,
     blocks,
     sums,
     ahead,
@@ -65,31 +67,34 @@ def block_tile(  # type: ignore[no-untyped-def]
     isa,
     matrices,
     block,
+    zeros,
 ):
     """Scaled sums over ``blocks`` blocks of K: float32 ``sums[tokens, rows]``, as ``row_tile``.
 
     ``scales`` is float32 ``[vectors, x_blocks, lanes / 4]``, of whose vectors ``apart``,
-    ``scales_last`` and ``scales_between`` choose; ``x_scale`` (float32) and ``x_sum`` (int32, sums
-    of the codes) belong to the first token and block, tokens ``x_blocks`` elements apart.
+    ``scales_last`` and ``scales_between`` choose, and of whose blocks those from ``first`` on, and
+    ``zeros`` says what their zero points are (``layouts/scale_vectors.py``). ``x_scale`` (float32) and ``x_sum``
+    (int32, sums of the codes) belong to the first token and block ``first``, tokens ``x_blocks``
+    elements apart.
     """
-    values = literals(fresh, vectors, tokens, bits, form, lanes, isa, matrices, block)
+    values = literals(fresh, vectors, tokens, bits, form, lanes, isa, matrices, block, zeros)
     if values is None:
         return None
     shape, steps = TileShape(*values[1:8]), values[8] // K_STEP
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        tile = Tile(builder, shape, args[:6], args[6:9], args[17:19])
-        places, sums = tile.sums_at(args[16], Vec("f32", shape.lanes // 4), fresh=values[0])
-        scaling = _Scaling(tile, args[2], args[10:12], [args[9], *args[12:15]])
-        with cgutils.for_range(builder, args[15], intp=I64) as loop:
+        tile = Tile(builder, shape, args[:6], args[6:9], args[18:20])
+        places, sums = tile.sums_at(args[17], Vec("f32", shape.lanes // 4), fresh=values[0])
+        scaling = _Scaling(tile, values[9], args[2], args[10:12], [args[9], *args[12:16]])
+        with cgutils.for_range(builder, args[16], intp=I64) as loop:
             totals = _totals(tile, scaling.offsets(loop.index), steps)
             scaling.add(loop.index, totals, sums)
         for place, value in zip(places, sums, strict=True):
             store_to(builder, builder.load(value), place)
         return context.get_dummy_value()
 
-    literal = (fresh, vectors, tokens, bits, form, lanes, isa, matrices, block)
-    return types.void(*[types.intp] * 19, *literal), codegen
+    literal = (fresh, vectors, tokens, bits, form, lanes, isa, matrices, block, zeros)
+    return types.void(*[types.intp] * 20, *literal), codegen
 
 
 def _totals(tile: Tile, totals: list[Any], steps: int) -> list[Any]:
@@ -114,35 +119,63 @@ def _totals(tile: Tile, totals: list[Any], steps: int) -> list[Any]:
 class _Scaling:
     """Zero points and scales of the blocks of a tile."""
 
-    def __init__(self, tile: Tile, apart: Any, reach: list[Any], addresses: list[Any]) -> None:
-        self.tile = tile
-        (last, between), (scales, x_scale, x_sum, x_blocks) = reach, addresses
+    def __init__(
+        self,
+        tile: Tile,
+        zeros: int,
+        apart: Any,
+        reach: list[Any],
+        addresses: list[Any],
+    ) -> None:
+        self.tile, self.vectors = tile, ScalePlaces(tile.shape.bits, zeros != MIDDLE)
+        vectors = self.vectors
+        (last, between), (scales, x_scale, x_sum, x_blocks, self.first) = reach, addresses
         builder, shape = tile.builder, tile.shape
-        panel_bytes = builder.mul(x_blocks, integer(shape.lanes))
+        panel_bytes = builder.mul(vectors.count(builder, x_blocks), integer(shape.lanes))
         numbers = numbers_of(builder, shape, apart, last)
         self.scales = places_of(builder, shape, scales, numbers, panel_bytes, between)
         rows = [builder.shl(builder.mul(token, x_blocks), integer(2)) for token in tile.tokens]
         self.x_scales = [builder.add(x_scale, row) for row in rows]
         self.x_sums = [builder.add(x_sum, row) for row in rows]
-        self.middle = zero_point(shape.bits, shape.isa)
+        greatest, middle = (1 << shape.bits) - 1, zero_point(shape.bits, shape.isa)
+        self.middle = greatest if zeros == RAISED else middle
+        self.own = zeros == OWN
         self.floats = Vec("f32", shape.lanes // 4)
 
     def offsets(self, block: Any) -> list[Any]:
         """What the sums of a block start from, by cell: the zero point's part, negated."""
-        tile, builder = self.tile, self.tile.builder
-        kind = total_type(tile.shape.lanes)
+        builder, shape = self.tile.builder, self.tile.shape
+        kind = total_type(shape.lanes)
+        own = self._zero_points(block, kind) if self.own else []
+        raised = (1 << (shape.bits - 1)) - self.middle
         values = []
         for start in self.x_sums:
-            count = load_from(builder, self._at(start, block), I32)
-            value = builder.mul(broadcast(builder, count, kind), constant(kind, -self.middle))
-            values += [value] * tile.shape.vectors
+            count = broadcast(builder, load_from(builder, self._at(start, block), I32), kind)
+            if own:
+                values += [
+                    negated_products(builder, self.tile.dots, points, count, shape.bits, raised)
+                    for points in own
+                ]
+            else:
+                values += [builder.mul(count, constant(kind, -self.middle))] * shape.vectors
         return values
+
+    def _zero_points(self, block: Any, kind: Vec) -> list[Any]:
+        """Zero points of the rows of each vector, in the low bits of what is there."""
+        builder, shape = self.tile.builder, self.tile.shape
+        number = builder.add(block, self.first)
+        vector, shift = self.vectors.zero_points(builder, number)
+        place = builder.mul(vector, integer(shape.lanes))
+        shift = broadcast(builder, builder.trunc(shift, I32), kind)
+        places = [builder.add(base, place) for base in self.scales]
+        return [builder.lshr(load_from(builder, at, kind.llvm), shift) for at in places]
 
     def add(self, block: Any, totals: list[Any], sums: list[Any]) -> None:
         """Scales the integer sums of a block and adds them up."""
         tile, builder, kind = self.tile, self.tile.builder, self.floats.llvm
         shape = tile.shape
-        place = builder.mul(block, integer(shape.lanes))
+        vector = self.vectors.scales(builder, builder.add(block, self.first))
+        place = builder.mul(vector, integer(shape.lanes))
         places = [builder.add(base, place) for base in self.scales]
         if shape.form != UNPACKED:
             for at in places:

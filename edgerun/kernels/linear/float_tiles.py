@@ -10,6 +10,7 @@ from numba.extending import intrinsic
 
 from edgerun.kernels.lang.ir import (
     F32,
+    I32,
     I64,
     fused,
     integer,
@@ -19,21 +20,23 @@ from edgerun.kernels.lang.ir import (
     variable,
 )
 from edgerun.kernels.lang.simd import Vec, broadcast, constant
+from edgerun.kernels.layouts.scale_vectors import ScalePlaces
 from edgerun.kernels.linear.tiles import K_STEP
 
 SUMS = 8  # of a row: weight k goes to sum k % SUMS, which is how they are added up in the end
 
 
 @intrinsic(prefer_literal=True)
-def float_tile(typingctx, w, x, scales, blocks, out, bits, lanes, block):  # type: ignore[no-untyped-def]
+def float_tile(typingctx, w, x, scales, blocks, out, bits, lanes, block, zeros):  # type: ignore[no-untyped-def]
     """float32 ``out[lanes / 4]``: products of a panel of weight rows with one row of activations.
 
-    ``scales`` is float32 ``[blocks, lanes / 4]``. Each of ``SUMS`` sums is scaled block by block.
+    ``scales`` is float32 ``[blocks, lanes / 4]``, zero points among them if ``zeros``. Each of ``SUMS`` sums is scaled block by block.
     """
-    values = literals(bits, lanes, block)
+    values = literals(bits, lanes, block, zeros)
     if values is None:
         return None
-    size, width, length = values
+    size, width, length = values[:3]
+    vectors_of_scales = ScalePlaces(size, bool(values[3]))
     vectors = SUMS * size // 32 or 1  # that stand for whole rounds of the sums
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
@@ -46,11 +49,13 @@ def float_tile(typingctx, w, x, scales, blocks, out, bits, lanes, block):  # typ
             start = builder.add(args[0], builder.mul(loop.index, integer(block_bytes)))
             x_start = builder.add(args[1], builder.mul(loop.index, integer(length * 4)))
             count = length * size // 32 // vectors
+            middle = tile.zero_points(vectors_of_scales, args[2], loop.index)
             with cgutils.for_range(builder, integer(count), intp=I64) as inner:
                 at = builder.add(start, builder.mul(inner.index, integer(vectors * width)))
                 x_at = builder.mul(inner.index, integer(vectors * 32 // size * 4))
-                tile.add(sums, at, builder.add(x_start, x_at), vectors)
-            place = builder.add(args[2], builder.mul(loop.index, integer(width)))
+                tile.add(sums, at, builder.add(x_start, x_at), vectors, middle)
+            vector = vectors_of_scales.scales(builder, loop.index)
+            place = builder.add(args[2], builder.mul(vector, integer(width)))
             scale = load_from(builder, place, tile.vec.llvm)
             for total, part in zip(totals, sums, strict=True):
                 value = fused(builder, builder.load(part), scale, builder.load(total))
@@ -63,7 +68,7 @@ def float_tile(typingctx, w, x, scales, blocks, out, bits, lanes, block):  # typ
         store_to(builder, results[0], args[4])
         return context.get_dummy_value()
 
-    return types.void(*[types.intp] * 5, bits, lanes, block), codegen
+    return types.void(*[types.intp] * 5, bits, lanes, block, zeros), codegen
 
 
 class _FloatTile:
@@ -73,10 +78,21 @@ class _FloatTile:
         self.builder, self.bits, self.lanes = builder, bits, lanes
         self.vec, self.dwords = Vec("f32", lanes // 4), Vec("i32", lanes // 4)
 
-    def add(self, sums: list[Any], w: Any, x: Any, vectors: int) -> None:
-        """Adds the products of ``vectors`` vectors from ``w`` on."""
+    def zero_points(self, places: ScalePlaces, scales: Any, block: Any) -> Any:
+        """Those of the rows of a panel, as floats."""
+        if not places.zeros:
+            return constant(self.vec, 1 << (self.bits - 1))
+        builder = self.builder
+        vector, shift = places.zero_points(builder, block)
+        place = builder.add(scales, builder.mul(vector, integer(self.lanes)))
+        words = load_from(builder, place, self.dwords.llvm)
+        shift = broadcast(builder, builder.trunc(shift, I32), self.dwords)
+        mask = constant(self.dwords, (1 << self.bits) - 1)
+        return builder.sitofp(builder.and_(builder.lshr(words, shift), mask), self.vec.llvm)
+
+    def add(self, sums: list[Any], w: Any, x: Any, vectors: int, middle: Any) -> None:
+        """Adds the products of ``vectors`` vectors from ``w`` on, of codes less ``middle``."""
         builder, k = self.builder, 0
-        middle = constant(self.vec, 1 << (self.bits - 1))
         for index in range(vectors):
             place = builder.add(w, integer(index * self.lanes))
             packed = load_from(builder, place, self.dwords.llvm)

@@ -12,14 +12,14 @@ from __future__ import annotations
 from edgerun.kernels.jit.declare import Body, kernel
 from edgerun.kernels.linear.gemm import VECTORS, block_tiles, row_tiles
 from edgerun.kernels.linear.outputs import block_values, gated_store, row_values
-from edgerun.kernels.linear.rows import BLOCK, ROW
+from edgerun.kernels.linear.rows import BLOCK, ROW, SCALE_VECTORS
 from edgerun.kernels.linear.tiles import PACKED, zero_point
 from edgerun.kernels.linear.turns import GATE_AND_UP, block_product, in_turns, row_product
 from edgerun.kernels.pointwise.elementwise import gated
 
 UP = "up_codes:u8[panels, tiles, lanes] up_bias?:f32[n]"
 UP_ROW_SCALES = "up_scales:f32[panels, lanes // 4]"
-UP_BLOCK_SCALES = "up_scales:f32[panels, lanes // 4, blocks]"
+UP_BLOCK_SCALES = f"up_scales:f32[panels, lanes // 4, {SCALE_VECTORS}]"
 
 
 @kernel("gated_row", f"{ROW} {UP} lookup {UP_ROW_SCALES}")
@@ -31,9 +31,9 @@ def gated_row(activation: str, bits: int, lanes: int, isa: str) -> Body:
 
 
 @kernel("gated_block", f"{BLOCK} {UP} lookup {UP_BLOCK_SCALES}")
-def gated_block(activation: str, bits: int, lanes: int, block: int, isa: str) -> Body:
+def gated_block(activation: str, bits: int, lanes: int, block: int, isa: str, zeros: int) -> Body:
     """``linear_block`` of gate and up; ``accumulate`` is not looked at."""
-    product, combine = block_product(bits, lanes, block, isa, GATE_AND_UP), gated(activation)
+    product, combine = block_product(bits, lanes, block, isa, zeros, GATE_AND_UP), gated(activation)
     return in_turns(product, lambda vectors: gated_store(block_values, combine, lanes, vectors))
 
 
@@ -47,8 +47,8 @@ def gemm_gated_row(activation: str, bits: int, lanes: int, tokens: int, isa: str
 
 @kernel("gemm_gated_block", f"{BLOCK} {UP} {UP_BLOCK_SCALES}")
 def gemm_gated_block(
-    activation: str, bits: int, lanes: int, block: int, tokens: int, isa: str
+    activation: str, bits: int, lanes: int, block: int, tokens: int, isa: str, zeros: int
 ) -> Body:
     """``gemm_block`` of gate and up; ``accumulate`` is not looked at."""
     store_rows = gated_store(block_values, gated(activation), lanes, VECTORS)
-    return block_tiles(bits, lanes, block, tokens, isa, GATE_AND_UP, store_rows)
+    return block_tiles(bits, lanes, block, tokens, isa, zeros, GATE_AND_UP, store_rows)

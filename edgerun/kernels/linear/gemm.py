@@ -19,9 +19,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from numba import njit
+from numba import njit, uint8
 
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
+from edgerun.kernels.lang.dot import DOTS
+from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.lang.simd import load, mask_bits, shift_right, splat, store
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import word
@@ -29,6 +31,7 @@ from edgerun.kernels.linear.block_tiles import block_tile
 from edgerun.kernels.linear.outputs import block_values, linear_store, row_values
 from edgerun.kernels.linear.row_tiles import row_tile
 from edgerun.kernels.linear.rows import BLOCK, ROW
+from edgerun.kernels.layouts.scale_vectors import MIDDLE, OWN, RAISED, raising, vectors_of
 from edgerun.kernels.linear.tiles import (
     K_STEP,
     PIECE_BYTES,
@@ -58,15 +61,36 @@ def _clear(address: int, size: int, lanes):  # type: ignore[no-untyped-def]
         store(place, splat(0, "i8", lanes))
 
 
-def unpacking(bits: int, lanes: int, pieces: int, sides: Sides = ALONE) -> Any:
+def zeros_when_unpacked(bits: int, isa: str, zeros: int) -> int:
+    """What zero points of blocks are where codes have been unpacked (``layouts/scale_vectors.py``).
+
+    Raised codes have a bit more than codes: as bytes they stay in their range, sums of two products
+    do not.
+    """
+    is_narrow = bits == 8 or DOTS[isa_of(isa).dots].depth(bits) > 0
+    return OWN if zeros and is_narrow else RAISED if zeros else MIDDLE
+
+
+def unpacking(bits: int, lanes: int, pieces: int, sides: Sides = ALONE, raised_by: int = 0) -> Any:
     """The function that unpacks ``steps`` steps, from ``step`` on, of the panels from ``panel`` on.
 
     ``codes`` becomes uint8 ``[steps, VECTORS, lanes]``, and so much further on has the next piece
     of the codes, if there are ``pieces``; panels beyond the last are read as it. Vectors are
-    consecutive panels, or the same panel of each matrix.
+    consecutive panels, or the same panel of each matrix. If blocks of ``raised_by`` weights have
+    zero points, codes are raised such that all stand for the greatest.
     """
     planes, low = 8 // bits, (1 << bits) - 1
     matrices, distances = sides.matrices, sides.distances
+    vectors_a_block = max(1, raised_by * bits // 32)
+    raised, scale_vectors = raising(bits, lanes // 4), vectors_of(bits, 1)
+
+    @njit(inline="always")
+    def distance(a, panel, matrix, tile):  # type: ignore[no-untyped-def]
+        if raised_by:
+            scales = a.scales + panel * scale_vectors(a.blocks) * lanes
+            scales += matrix * distances(a)[1]
+            return raised(scales, tile // vectors_a_block)
+        return splat(uint8(0), "u8", lanes)
 
     @njit(inline="always")
     def unpack(a, panel, step, steps, codes):  # type: ignore[no-untyped-def]
@@ -76,14 +100,15 @@ def unpacking(bits: int, lanes: int, pieces: int, sides: Sides = ALONE) -> Any:
             source = a.codes + (present * tiles + step // planes) * lanes
             source += v % matrices * between
             target = codes + v * lanes
-            for _tile in range(steps // planes):
+            first = step // planes
+            for tile in range(first, first + steps // planes):
                 packed = load(source, "u8", lanes)
-                _store_planes(packed, target)
+                _store_planes(packed, target, distance(a, present, v % matrices, tile))
                 source += lanes
                 target += planes * VECTORS * lanes
 
     @njit(inline="always")
-    def _store_planes(packed, target):  # type: ignore[no-untyped-def]
+    def _store_planes(packed, target, more):  # type: ignore[no-untyped-def]
         apart = VECTORS * lanes
         if bits == 8 and pieces == 2:
             store(target, mask_bits(packed, 15))
@@ -91,13 +116,13 @@ def unpacking(bits: int, lanes: int, pieces: int, sides: Sides = ALONE) -> Any:
         elif bits == 8:
             store(target, packed)
         elif bits == 4:
-            store(target, mask_bits(packed, low))
-            store(target + apart, shift_right(packed, 4))
+            store(target, mask_bits(packed, low) + more)
+            store(target + apart, shift_right(packed, 4) + more)
         else:
-            store(target, mask_bits(packed, low))
-            store(target + apart, mask_bits(shift_right(packed, 2), low))
-            store(target + 2 * apart, mask_bits(shift_right(packed, 4), low))
-            store(target + 3 * apart, shift_right(packed, 6))
+            store(target, mask_bits(packed, low) + more)
+            store(target + apart, mask_bits(shift_right(packed, 2), low) + more)
+            store(target + 2 * apart, mask_bits(shift_right(packed, 4), low) + more)
+            store(target + 3 * apart, shift_right(packed, 6) + more)
 
     return unpack
 
@@ -198,11 +223,20 @@ def row_tiles(bits: int, lanes: int, tokens: int, isa: str, sides: Sides, store_
 
 
 def block_tiles(
-    bits: int, lanes: int, block: int, tokens: int, isa: str, sides: Sides, store_rows: Any
+    bits: int,
+    lanes: int,
+    block: int,
+    tokens: int,
+    isa: str,
+    zeros: int,
+    sides: Sides,
+    store_rows: Any,
 ) -> Body:
     """A kernel of float32 sums of scaled blocks."""
     pieces, width, matrices = parts(bits, isa), VECTORS * lanes, sides.matrices
-    unpack, distances = unpacking(bits, lanes, pieces, sides), sides.distances
+    scale_vectors, zeros = vectors_of(bits, zeros), zeros_when_unpacked(bits, isa, zeros)
+    raised_by, distances = block if zeros == RAISED else 0, sides.distances
+    unpack = unpacking(bits, lanes, pieces, sides, raised_by)
 
     @njit(inline="always")
     def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
@@ -222,12 +256,13 @@ def block_tiles(
                 x + t * stride,
                 stride,
                 count - 1 - t,
-                a.scales + (panel * blocks + first) * lanes,
+                a.scales + panel * scale_vectors(blocks) * lanes,
                 a.panels - 1 - panel,
                 scales_between,
                 a.x_scale + at,
                 a.x_sum + at,
                 blocks,
+                first,
                 steps * K_STEP // block,
                 sums + t * width,
                 0,
@@ -241,6 +276,7 @@ def block_tiles(
                 isa,
                 matrices,
                 block,
+                zeros,
             )
 
     piece = steps_a_piece(lanes, pieces, block)
@@ -256,7 +292,7 @@ def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
 
 
 @kernel("gemm_block", BLOCK)
-def gemm_block(bits: int, lanes: int, block: int, tokens: int, isa: str) -> Body:
+def gemm_block(bits: int, lanes: int, block: int, tokens: int, isa: str, zeros: int) -> Body:
     """One scale per block of K for weights and activations alike, as ``linear_block``."""
     store_rows = linear_store(block_values, lanes, VECTORS)
-    return block_tiles(bits, lanes, block, tokens, isa, ALONE, store_rows)
+    return block_tiles(bits, lanes, block, tokens, isa, zeros, ALONE, store_rows)

@@ -21,6 +21,7 @@ from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import float_at, word
 from edgerun.kernels.linear.float_tiles import float_tile
 from edgerun.kernels.linear.outputs import block_values, finish, linear_store, row_values
+from edgerun.kernels.layouts.scale_vectors import vectors_of
 from edgerun.kernels.linear.tiles import K_STEP, PACKED, TRITS, zero_point
 from edgerun.kernels.linear.turns import ALONE, block_product, in_turns, row_product
 
@@ -31,7 +32,9 @@ OUTPUTS = (
 )
 CODES = "codes:u8[panels, tiles, lanes]"
 ROW_SCALES = "scales:f32[panels, lanes // 4]"
-BLOCK_SCALES = "scales:f32[panels, lanes // 4, blocks]"
+# Zero points of blocks lie among their scales (``layouts/scale_vectors.py``).
+SCALE_VECTORS = "blocks + zeros * -(-blocks * bits // 32)"
+BLOCK_SCALES = f"scales:f32[panels, lanes // 4, {SCALE_VECTORS}]"
 ROW_OUTPUTS = f"{OUTPUTS} {CODES} {ROW_SCALES} x_scale:f32[rows] x_sum:i32[rows]"
 X = "x:i8[rows, tiles, 32 // bits; x_stride] x_stride"
 ROW = f"{ROW_OUTPUTS} {X}"
@@ -72,14 +75,15 @@ def linear_trits(lanes: int, isa: str) -> Body:
 
 
 @kernel("linear_block", BLOCK + " lookup")
-def linear_block(bits: int, lanes: int, block: int, isa: str) -> Body:
+def linear_block(bits: int, lanes: int, block: int, isa: str, zeros: int) -> Body:
     """One scale per block of K for weights and activations alike.
 
     ``x`` is int8 ``[rows, x_stride]``; ``x_scale`` float32 ``[rows, blocks]``; ``x_sum`` int32
     ``[rows, blocks]``, the sum of the block's codes; ``scales`` is float32 ``[panels, blocks,
-    lanes / 4]``. The first rows are left out if other kernels do them, as in ``linear_row``.
+    lanes / 4]``, and with ``zeros`` has the zero points of the blocks, too, which are the middle of
+    the codes otherwise. The first rows are left out if other kernels do them, as in ``linear_row``.
     """
-    product = block_product(bits, lanes, block, isa, ALONE)
+    product = block_product(bits, lanes, block, isa, zeros, ALONE)
     return in_turns(product, lambda vectors: linear_store(block_values, lanes, vectors))
 
 
@@ -87,9 +91,9 @@ def linear_block(bits: int, lanes: int, block: int, isa: str) -> Body:
     "linear_float",
     f"{OUTPUTS} {CODES} {BLOCK_SCALES} x:f32[rows, tiles, 32 // bits; x_stride] x_stride blocks",
 )
-def linear_float(bits: int, lanes: int, block: int) -> Body:
+def linear_float(bits: int, lanes: int, block: int, zeros: int) -> Body:
     """Weights with block scales, activations in float32 ``[rows, x_stride]``; no rounding of x."""
-    floats = lanes // 4
+    floats, scale_vectors = lanes // 4, vectors_of(bits, zeros)
 
     def body(a: Arguments, chunk: int) -> None:
         tiles, blocks = a.tiles, a.blocks
@@ -97,10 +101,10 @@ def linear_float(bits: int, lanes: int, block: int) -> Body:
         sums = scratch(lanes)
         for panel in range(begin, min(a.panels, begin + a.step)):
             w = a.codes + panel * tiles * lanes
-            scales, n = a.scales + panel * blocks * lanes, panel * floats
+            scales, n = a.scales + panel * scale_vectors(blocks) * lanes, panel * floats
             for row in range(word(a.rows, 0)):
                 x = a.x + row * a.x_stride * 4
-                float_tile(w, x, scales, blocks, sums, bits, lanes, block)
+                float_tile(w, x, scales, blocks, sums, bits, lanes, block, zeros)
                 for r in range(min(floats, a.n - n)):
                     finish(a, row, n + r, float_at(sums, r))
 

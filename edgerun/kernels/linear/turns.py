@@ -23,6 +23,7 @@ from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import word
 from edgerun.kernels.linear.block_tiles import block_tile
 from edgerun.kernels.linear.row_tiles import row_tile
+from edgerun.kernels.layouts.scale_vectors import vectors_of
 from edgerun.kernels.linear.tiles import AHEAD_BYTES, LINE, PACKED, SCALES_AHEAD_BYTES, parts
 
 STREAMS = 4  # panels that are read side by side where memory is not the limit
@@ -66,7 +67,8 @@ class Product:
         lanes: bytes of a vector.
         isa: instruction set.
         sides: matrices.
-        has_blocks: whether scales come in blocks.
+        scale_vectors: how many vectors of scales a panel has, by its blocks; None where a row has
+            one scale.
         multiply: makes the function that computes a tile, of its batch rows and vectors.
     """
 
@@ -74,7 +76,7 @@ class Product:
     lanes: int
     isa: str
     sides: Sides
-    has_blocks: bool
+    scale_vectors: Any
     multiply: Callable[[int, int], Any]
 
 
@@ -112,12 +114,15 @@ def row_product(bits: int, form: str, lanes: int, isa: str, sides: Sides) -> Pro
 
         return multiply
 
-    return Product(bits, lanes, isa, sides, False, multiply_of)
+    return Product(bits, lanes, isa, sides, None, multiply_of)
 
 
-def block_product(bits: int, lanes: int, block: int, isa: str, sides: Sides) -> Product:
+def block_product(
+    bits: int, lanes: int, block: int, isa: str, zeros: int, sides: Sides
+) -> Product:
     """Tiles of float32 sums of scaled blocks."""
     matrices, distances = sides.matrices, sides.distances
+    scale_vectors = vectors_of(bits, zeros)
 
     def multiply_of(tokens: int, vectors: int) -> Any:
         @njit(inline="always")
@@ -135,12 +140,13 @@ def block_product(bits: int, lanes: int, block: int, isa: str, sides: Sides) -> 
                 a.x + row * stride,
                 stride,
                 count - 1,
-                a.scales + panel * blocks * lanes,
+                a.scales + panel * scale_vectors(blocks) * lanes,
                 last,
                 scales_between,
                 a.x_scale + at,
                 a.x_sum + at,
                 blocks,
+                0,
                 blocks,
                 sums,
                 ahead,
@@ -154,11 +160,12 @@ def block_product(bits: int, lanes: int, block: int, isa: str, sides: Sides) -> 
                 isa,
                 matrices,
                 block,
+                zeros,
             )
 
         return multiply
 
-    return Product(bits, lanes, isa, sides, True, multiply_of)
+    return Product(bits, lanes, isa, sides, scale_vectors, multiply_of)
 
 
 @njit(inline="always")
@@ -191,7 +198,7 @@ def in_turns(product: Product, store: Callable[[int], Any]) -> Body:
     ``lookup`` says which rows other kernels do.
     """
     bits, lanes, isa, matrices = product.bits, product.lanes, product.isa, product.sides.matrices
-    ask = _asking(lanes, product.sides, has_blocks=product.has_blocks)
+    ask = _asking(lanes, product.sides, product.scale_vectors)
 
     def turn(tokens: int) -> Any:
         vectors = _vectors(bits, isa, tokens, matrices)
@@ -235,9 +242,11 @@ def in_turns(product: Product, store: Callable[[int], Any]) -> Body:
     return body
 
 
-def _asking(lanes: int, sides: Sides, *, has_blocks: bool) -> Any:
+def _asking(lanes: int, sides: Sides, scale_vectors: Any) -> Any:
     """The function that asks for the first ``ahead`` bytes of a panel, and for their scales."""
     matrices, distances = sides.matrices, sides.distances
+    has_blocks = scale_vectors is not None
+    count = scale_vectors or _nothing
 
     @njit(inline="always")
     def ask(a, panel, ahead):  # type: ignore[no-untyped-def]
@@ -245,10 +254,15 @@ def _asking(lanes: int, sides: Sides, *, has_blocks: bool) -> Any:
         for matrix in range(matrices):
             _prefetch(a.codes + panel * a.tiles * lanes + matrix * to_codes, ahead)
             if has_blocks:
-                scales = a.scales + panel * a.blocks * lanes + matrix * to_scales
+                scales = a.scales + panel * count(a.blocks) * lanes + matrix * to_scales
                 _prefetch(scales, SCALES_AHEAD_BYTES)
 
     return ask
+
+
+@njit(inline="always")
+def _nothing(blocks):  # type: ignore[no-untyped-def]
+    return 0
 
 
 def _turn_of(panels: int, multiply: Any, store_rows: Any) -> Any:

@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 from edgerun.formats import dense
-from edgerun.formats.base import PackedWeight
+from edgerun.formats.base import PackedWeight, pack_zero_points
 from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.layouts.stream import to_stream
 from edgerun.kernels.run.program import ThreadTeam
 from edgerun.ops import linear
+from edgerun_export.quantize.blocks import slab
 from tests.conformance.kernels.cases.linear import (
     VECTORS,
+    block_params,
     packed_weight,
     rounded_block,
     stream_fields,
@@ -27,8 +29,13 @@ from tests.conformance.kernels.harness import F32, ISAS, Call, random, run
 N, K, ROWS = 37, 640, 21
 STEP = 16
 FORMS = [("int4", 32), ("int8", 32), ("int4", 16), ("int2", 128), ("int8", 128), ("int4", 256)]
+ZERO_FORMS = [("int4+", 32), ("int2+", 16), ("int8+", 32)]
 BEST = VECTORS[0]
-VARIANTS = [(*one, form) for one in VECTORS for form in (FORMS if one == BEST else FORMS[:2])]
+VARIANTS = [
+    (*one, form)
+    for one in VECTORS
+    for form in ([*FORMS, *ZERO_FORMS] if one == BEST else [*FORMS[:2], *ZERO_FORMS[:2]])
+]
 # Products of two float32 fit float64, and so a sum in float64 is rounded but twice: where a
 # fused operation would round once, the results differ hardly ever.
 ALMOST_ALL = 0.999
@@ -54,7 +61,7 @@ def product(
     fields |= {"bias": 0, "accumulate": 0, "out": out, "out_stride": N, "n": N, "lookup": 0, **more}
     if kernel not in ("linear_block", "gated_block"):
         del fields["lookup"]
-    params = {"bits": weight.bits, "lanes": weight.lanes, "block": packed.block, **params}
+    params = block_params(weight, packed.block) | params
     team = ThreadTeam(1)
     run(kernel, Call(params, fields, len(x), lambda: None, -(-fields["panels"] // STEP)), team)
     team.close()
@@ -102,16 +109,14 @@ def test_a_batch_of_any_height_has_the_bits_of_its_rows(isa: str, x: F32) -> Non
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 20])
-@pytest.mark.parametrize("form", FORMS[:3], ids=str)
+@pytest.mark.parametrize("form", [*FORMS[:3], ZERO_FORMS[0]], ids=str)
 @pytest.mark.parametrize("isa", [isa for isa, _ in VECTORS])
 def test_gate_and_up_side_by_side_have_the_bits_of_three_kernels(
     isa: str, form: tuple[str, int], rows: int, x: F32
 ) -> None:
     lanes = isa_of(isa).vector_bytes
     weights = [packed_weight(form, n, K, row_scale=False) for n in (N, N + 1)]
-    weights[1] = replace(
-        weights[1], shape=(N, K), codes=weights[1].codes[1:], scales=weights[1].scales[1:]
-    )
+    weights[1] = slab(weights[1], slice(1, None))
     gate, up = (product("linear_block", each, x[:rows], lanes, {"isa": isa}) for each in weights)
     team, expected = ThreadTeam(1), np.zeros_like(gate)
     fields: dict[str, Any] = {"gate": gate, "up": up, "out": expected, "width": N, "pieces": 1}
@@ -131,7 +136,7 @@ def test_gate_and_up_side_by_side_have_the_bits_of_three_kernels(
         np.testing.assert_array_equal(many, expected)
 
 
-@pytest.mark.parametrize("form", FORMS[:4], ids=str)
+@pytest.mark.parametrize("form", [*FORMS[:4], *ZERO_FORMS], ids=str)
 @pytest.mark.parametrize("isa", ["amx_model", *({"amx"} & set(ISAS))])
 def test_tiles_have_the_bits_of_one_row(isa: str, form: tuple[str, int], x: F32) -> None:
     packed = packed_weight(form, N, K, row_scale=False)
@@ -141,7 +146,20 @@ def test_tiles_have_the_bits_of_one_row(isa: str, form: tuple[str, int], x: F32)
     np.testing.assert_array_equal(tiles, every)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("name", ["int4", "int2", "int8"])
+@pytest.mark.parametrize("isa", [isa for isa, _ in VECTORS])
+def test_a_zero_point_in_the_middle_changes_no_bit(isa: str, name: str, x: F32) -> None:
+    lanes, packed = isa_of(isa).vector_bytes, packed_weight((name, 32), N, K, row_scale=False)
+    points = np.full((N, K // 32), 1 << (packed.bits - 1), np.uint8)
+    stored = replace(packed, zeros=pack_zero_points(points, packed.bits))
+    params = {"isa": isa}
+    np.testing.assert_array_equal(
+        product("linear_block", stored, x, lanes, params),
+        product("linear_block", packed, x, lanes, params),
+    )
+
+
+@pytest.mark.parametrize("form", [*FORMS, *ZERO_FORMS], ids=str)
 def test_blocks_are_added_up_in_order(form: tuple[str, int], x: F32) -> None:
     packed = packed_weight(form, N, K, row_scale=False)
     x = np.pad(x, [(0, 0), (0, packed.shape[1] - K)])

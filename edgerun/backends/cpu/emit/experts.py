@@ -33,6 +33,7 @@ from edgerun.backends.cpu.experts.places import Places, emit_plan, emit_rows, em
 from edgerun.backends.cpu.experts.waves import Wave, emit_fetch, waves_of
 from edgerun.backends.cpu.experts.weights import ExpertWeights, stacks_of
 from edgerun.backends.cpu.families import family_of, weight_bytes
+from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
 
@@ -279,8 +280,10 @@ def _emit_rounding(
 
 
 def _supports(graph: Graph, node: Node) -> Support:
-    answers = [can_multiply(stack.matrices[0]) for stack in stacks_of(graph, node)]
-    return next((answer for answer in answers if not answer), Support(True))
+    first = [stack.matrices[0] for stack in stacks_of(graph, node)]
+    if any(isinstance(matrix, PackedWeight) and matrix.zeros is not None for matrix in first):
+        return Support(False, "experts whose weights have zero points of their own")
+    return next((answer for answer in map(can_multiply, first) if not answer), Support(True))
 
 
 def _cost(graph: Graph, node: Node, shape: Shape, speeds: Speeds) -> float:

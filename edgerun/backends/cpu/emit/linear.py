@@ -206,7 +206,8 @@ def _gated_layout(binder: Binder, node: Node | None) -> tuple[Any, ...] | None:
         return None
     if len(binder.readers[output]) != 1 or output in binder.graph.outputs:
         return None
-    return node.inputs[0], form, weight.shape, weight.bits, weight.lanes, weight.block
+    size = weight.bits, weight.lanes, weight.block, weight.zeros
+    return node.inputs[0], form, weight.shape, *size
 
 
 def tiles_of(weight: Prepared) -> int:
@@ -248,15 +249,16 @@ def kernel_of(
         constants: dict[str, int | str] = {"lanes": weight.lanes, "isa": binder.isa.name}
         return "linear_trits", constants, arguments, rounded.keys()
     params: dict[str, int | str] = {"bits": weight.bits, "lanes": weight.lanes}
+    in_blocks = {"block": weight.block, "zeros": int(weight.zeros)}
     if rounded is None or rounded.scales is None or rounded.sums is None:
-        arguments["blocks"] = weight.scales.shape[1]
-        return "linear_float", params | {"block": weight.block}, arguments, {x.key}
+        arguments["blocks"] = weight.blocks
+        return "linear_float", params | in_blocks, arguments, {x.key}
     arguments |= {"x_scale": rounded.scales, "x_sum": rounded.sums}
     params["isa"] = binder.isa.name
     if form is not None and form.kernel == "quantize_row":
         return "linear_row", params, arguments, rounded.keys()
     arguments["blocks"] = rounded.blocks
-    return "linear_block", params | {"block": weight.block}, arguments, rounded.keys()
+    return "linear_block", params | in_blocks, arguments, rounded.keys()
 
 
 def round_rows(
@@ -325,8 +327,6 @@ def can_multiply(weight: Matrix) -> Support:
     """Whether there is a kernel for a weight."""
     if not isinstance(weight, PackedWeight):
         return Support(True)
-    if weight.zeros is not None:
-        return Support(False, "weights with stored zero points")
     if not MIN_BLOCK <= weight.block <= MAX_BLOCK or weight.block & (weight.block - 1):
         return Support(False, f"blocks of {weight.block} weights")
     return Support(True)

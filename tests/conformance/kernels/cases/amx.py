@@ -17,6 +17,8 @@ from edgerun.kernels.layouts.stream import to_stream
 from tests.conformance.kernels.cases.gemm import MANY, STEP, exact_outputs
 from tests.conformance.kernels.cases.linear import (
     BOUND,
+    ZERO_FORMS,
+    block_params,
     packed_weight,
     rounded_block,
     rounded_row,
@@ -102,17 +104,12 @@ def amx_row(variant: tuple[str, tuple[str, int], tuple[int, int, int, bool]]) ->
     return call_of(stream_fields(weight, STEP) | rounded, params, packed, extras)
 
 
-@cases_of("amx_block", variant=variants(BLOCK_FORMS))
+@cases_of("amx_block", variant=variants(BLOCK_FORMS) + variants(ZERO_FORMS))
 def amx_block(variant: tuple[str, tuple[str, int], tuple[int, int, int, bool]]) -> Call:
     isa, form, (n, k, rows, extras) = variant
     packed = packed_weight(form, n, k, row_scale=False)
     weight = to_stream(packed, LANES, row_scale=False)
     rounded = rounded_block(random((rows, packed.shape[1])), weight.padded_k, packed.block)
-    params = {
-        "bits": weight.bits,
-        "lanes": weight.lanes,
-        "block": packed.block,
-        "isa": isa,
-        "tokens": gemm_tokens(isa_of(isa)),
-    }
+    params = block_params(weight, packed.block)
+    params |= {"isa": isa, "tokens": gemm_tokens(isa_of(isa))}
     return call_of(stream_fields(weight, STEP) | rounded, params, packed, extras)

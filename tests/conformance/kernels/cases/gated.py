@@ -8,10 +8,12 @@ from edgerun.formats.base import PackedWeight
 from edgerun.kernels.layouts.stream import to_stream
 from edgerun.kernels.linear.gemm import MOST_ROWS
 from edgerun.ops.registry import OPS
+from edgerun_export.quantize.blocks import slab
 from tests.conformance.kernels.cases.linear import (
     BLOCK_FORMS,
     ROW_FORMS,
     STEP,
+    ZERO_FORMS,
     chunks,
     packed_weight,
     rounded_block,
@@ -74,11 +76,7 @@ def pair(
     n, k = shape[:2]
     gate = packed_weight(form, n, k, row_scale=row_scale)
     other = packed_weight(form, n + 1, k, row_scale=row_scale)
-    return [gate, PackedWeight(other.format, gate.shape, *_from_second(other))]
-
-
-def _from_second(weight: PackedWeight) -> tuple[int, Any, Any]:
-    return weight.block, weight.codes[1:], weight.scales[1:]
+    return [gate, slab(other, slice(1, None))]
 
 
 def row_call(
@@ -101,7 +99,8 @@ def block_call(
     x = random((shape[2], weights[0].shape[1]))
     rounded = rounded_block(x, to_stream(weights[0], lanes, row_scale=False).padded_k, block)
     params = {"activation": "silu", "lanes": lanes, "block": block, "isa": isa, **more}
-    return call_of(weights, x, rounded, params | {"biased": shape[3]}, "int8_block")
+    params |= {"biased": shape[3], "zeros": int(weights[0].zeros is not None)}
+    return call_of(weights, x, rounded, params, "int8_block")
 
 
 @cases_of("gated_row", variant=variants(ROW_FORMS), shape=SHAPES)
@@ -109,7 +108,7 @@ def gated_row(variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, 
     return row_call(variant, shape)
 
 
-@cases_of("gated_block", variant=variants(BLOCK_FORMS), shape=SHAPES)
+@cases_of("gated_block", variant=variants(BLOCK_FORMS) + variants(ZERO_FORMS[:1]), shape=SHAPES)
 def gated_block(
     variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
 ) -> Call:
@@ -123,7 +122,11 @@ def gemm_gated_row(
     return row_call(variant, shape, tokens=TOKENS)
 
 
-@cases_of("gemm_gated_block", variant=variants(BLOCK_FORMS[-2:]), shape=MANY)
+@cases_of(
+    "gemm_gated_block",
+    variant=variants(BLOCK_FORMS[-2:]) + variants(ZERO_FORMS[:1]),
+    shape=MANY,
+)
 def gemm_gated_block(
     variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
 ) -> Call:

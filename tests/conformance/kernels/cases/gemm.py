@@ -16,6 +16,8 @@ from tests.conformance.kernels.cases.linear import (
     BOUND,
     ROW_FORMS,
     SHAPES,
+    ZERO_FORMS,
+    block_params,
     packed_weight,
     rounded_block,
     rounded_row,
@@ -82,7 +84,9 @@ def gemm_row(variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, i
     return call_of(packed, stream_fields(weight, STEP), params, extras, rounded)
 
 
-@cases_of("gemm_block", variant=variants(BLOCK_FORMS), shape=SHAPES + MANY)
+@cases_of(
+    "gemm_block", variant=variants(BLOCK_FORMS) + variants(ZERO_FORMS), shape=SHAPES + MANY
+)
 def gemm_block(
     variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
 ) -> Call:
@@ -90,12 +94,6 @@ def gemm_block(
     n, k, rows, extras = shape
     packed = packed_weight(form, n, k, row_scale=False)
     weight = to_stream(packed, lanes, row_scale=False)
-    params = {
-        "bits": weight.bits,
-        "lanes": weight.lanes,
-        "block": packed.block,
-        "isa": isa,
-        "tokens": 4,
-    }
+    params = block_params(weight, packed.block) | {"isa": isa, "tokens": 4}
     rounded = rounded_block(random((rows, packed.shape[1])), weight.padded_k, packed.block)
     return call_of(packed, stream_fields(weight, STEP), params, extras, rounded)

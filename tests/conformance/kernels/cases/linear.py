@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from edgerun.formats import format_named
-from edgerun.formats.base import PackedWeight
+from edgerun.formats.base import PackedWeight, pack_zero_points
 from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.layouts.stream import StreamWeight, to_stream
 from edgerun.kernels.layouts.trits import TritWeight
@@ -71,14 +72,33 @@ def chunks(weight: StreamWeight | TritWeight, step: int) -> int:
 
 
 def packed_weight(form: tuple[str, int], n: int, k: int, *, row_scale: bool) -> PackedWeight:
-    """A random weight, with equal scales along a row if asked; every other scale is negative."""
+    """A random weight, with equal scales along a row if asked; every other scale is negative.
+
+    A name that ends in ``+`` is a format with zero points of its own.
+    """
     name, block = form
+    if name.endswith("+"):
+        return with_zeros(packed_weight((name[:-1], block), n, k, row_scale=row_scale))
     weight, kind = random((n, -(-k // block) * block), 7), format_named(name)
     scales = kind.pack(weight, block).scales
     if row_scale:
         scales = np.repeat(np.abs(weight).max(axis=1, keepdims=True) / 2, scales.shape[1], 1)
     odd = np.arange(n)[:, None] + (0 if row_scale else np.arange(scales.shape[1]))
     return kind.encode(weight, np.where(odd % 2, -scales, scales).astype(np.float32), block)
+
+
+def with_zeros(packed: PackedWeight) -> PackedWeight:
+    """The same codes and scales with random zero points, the least and the greatest among them."""
+    bits, (n, blocks) = packed.bits, packed.scales.shape
+    points = np.random.default_rng(blocks).integers(0, 1 << bits, (n, blocks), np.uint8)
+    points[0, 0], points[-1, -1] = 0, (1 << bits) - 1
+    return replace(packed, zeros=pack_zero_points(points, bits))
+
+
+def block_params(weight: StreamWeight, block: int) -> dict[str, Any]:
+    """Compile-time constants of the kernels of weights with scales of blocks."""
+    constants = {"bits": weight.bits, "lanes": weight.lanes, "block": block}
+    return constants | {"zeros": int(weight.zeros)}
 
 
 def rounded_row(x: F32, stride: int) -> dict[str, Any]:
@@ -119,9 +139,10 @@ def linear_row(
 
 
 BLOCK_FORMS = [("int4", 16), ("int8", 32), ("int4", 128), ("int2", 128)]
+ZERO_FORMS = [("int4+", 32), ("int2+", 16), ("int8+", 32)]
 
 
-@cases_of("linear_block", variant=variants(BLOCK_FORMS), shape=SHAPES)
+@cases_of("linear_block", variant=variants(BLOCK_FORMS) + variants(ZERO_FORMS), shape=SHAPES)
 def linear_block(
     variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
 ) -> Call:
@@ -133,14 +154,14 @@ def linear_block(
     fields, check = expectation(x, packed, extras, "int8_block")
     fields |= stream_fields(weight, STEP) | rounded_block(x, weight.padded_k, packed.block)
     fields["lookup"] = 0
-    params = {"bits": weight.bits, "lanes": weight.lanes, "block": packed.block, "isa": isa}
+    params = block_params(weight, packed.block) | {"isa": isa}
     return Call(params, fields, rows, check, chunks(weight, STEP))
 
 
 @cases_of(
     "linear_float",
     lanes=sorted({FLOAT_LANES, *(lanes for _, lanes in VECTORS)}),
-    form=[("ternary", 32), ("int4", 16), ("int8", 128)],
+    form=[("ternary", 32), ("int4", 16), ("int8", 128), ("int4+", 32)],
     shape=SHAPES,
 )
 def linear_float(lanes: int, form: tuple[str, int], shape: tuple[int, int, int, bool]) -> Call:
@@ -151,9 +172,8 @@ def linear_float(lanes: int, form: tuple[str, int], shape: tuple[int, int, int, 
     x[:, : packed.shape[1]] = random((rows, packed.shape[1]))
     fields, check = expectation(x[:, : packed.shape[1]], packed, extras, "float")
     fields |= stream_fields(weight, STEP) | {"x": x, "x_stride": weight.padded_k}
-    fields["blocks"] = weight.scales.shape[1]
-    params = {"bits": weight.bits, "lanes": lanes, "block": packed.block}
-    return Call(params, fields, rows, check, chunks(weight, STEP))
+    fields["blocks"] = weight.blocks
+    return Call(block_params(weight, packed.block), fields, rows, check, chunks(weight, STEP))
 
 
 @cases_of("linear_dense", shape=SHAPES)
