@@ -169,7 +169,7 @@ class BlockFormat:
         )
 
     def integers(self, packed: PackedWeight) -> NDArray[np.int8]:
-        """Returns codes minus zero points as int8 ``[N, K]``; of 8 bits with the middle one only."""
+        """Returns codes minus zero points as int8 ``[N, K]``, which hold no others of 8 bits."""
         codes = unpack_bits(packed.codes, packed.bits).astype(np.int16)
         values = codes - zero_points(packed).astype(np.int16)[..., None]
         n, k = packed.shape

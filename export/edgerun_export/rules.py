@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from edgerun.errors import UnsupportedError
 from edgerun_export.architectures import DecoderSpec
-from edgerun_export.checkpoint.codecs import HIGHEST_INTEGER
+from edgerun_export.checkpoint.codecs import HIGHEST_INTEGER, PACKED_FORMATS
 from edgerun_export.quantize import block_layout
 from edgerun_export.recipe import GROUP_SIZES, SOURCE, Recipe, TensorRecipe, make_recipe
 from edgerun_export.source.weights import SourceWeights
@@ -76,8 +76,10 @@ def source_recipe(source: SourceWeights, module: str) -> TensorRecipe:
         return TensorRecipe("fp32" if kind in _FLOATS else "int8", 32)
     values, scales = stored
     covered = values.shape[1] // scales.shape[1]
-    high = 1 if source.is_ternary(name) else HIGHEST_INTEGER[kind]
-    weights = next(each for each in _BY_BITS if block_layout(each).high >= high)
+    weights = PACKED_FORMATS.get(kind, "")
+    if not weights:
+        high = 1 if source.is_ternary(name) else HIGHEST_INTEGER[kind]
+        weights = next(each for each in _BY_BITS if block_layout(each).high >= high)
     sizes = GROUP_SIZES if scales.shape[1] > 1 else (make_recipe(weights).group_size,)
     return TensorRecipe(
         weights, next(g for g in reversed(sizes) if covered % g == 0 or g == sizes[0])

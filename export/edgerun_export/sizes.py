@@ -21,13 +21,15 @@ _LARGE = 1 << 18  # weights, of which the codes or scales may be large tensors
 
 
 def matrix_bytes(shape: tuple[int, ...], kind: TensorRecipe, scale_bytes: int) -> int:
-    """Bytes of a matrix ``[N, K]`` with its scales."""
+    """Bytes of a matrix ``[N, K]`` with its scales and zero points."""
     rows, columns = shape
     if kind.weights == "fp32":
         return rows * columns * _FLOAT_BYTES
     blocks = -(-columns // kind.group_size)
-    codes = kind.group_size * block_layout(kind.weights).bits // 8
-    return rows * blocks * (codes + scale_bytes)
+    layout = block_layout(kind.weights)
+    codes = kind.group_size * layout.bits // 8
+    zeros = -(-blocks * layout.bits // 8) if layout.has_zeros else 0
+    return rows * (blocks * (codes + scale_bytes) + zeros)
 
 
 def weight_bytes(spec: DecoderSpec, recipe: Recipe) -> int:

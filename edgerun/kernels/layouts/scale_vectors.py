@@ -17,8 +17,8 @@ from edgerun.kernels.lang.ir import integer
 from edgerun.kernels.lang.simd import load, mask_bits, reinterpret, shift_by, splat
 
 WORD_BITS = 32
-# What the zero points of blocks are: all the middle of the codes, and nowhere in memory; those among
-# the scales; or those, but codes have been raised such that each stands for the greatest.
+# What zero points of blocks are: the middle of the codes, and nowhere in memory; those among the
+# scales; or the greatest code, because codes have been raised by as much as those are below it.
 MIDDLE, OWN, RAISED = 0, 1, 2
 
 

@@ -19,6 +19,7 @@ from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.simd import cast, fma, load, load_splat, splat, store
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import int_at, word
+from edgerun.kernels.layouts.scale_vectors import OWN, RAISED, vector_of, vectors_of, zero_points_of
 from edgerun.kernels.linear.amx_tiles import SIDE, STEP_BYTES, TOKENS, UNITS, WIDTH
 from edgerun.kernels.linear.gemm import (
     VECTORS,
@@ -30,7 +31,6 @@ from edgerun.kernels.linear.gemm import (
 )
 from edgerun.kernels.linear.outputs import block_values, linear_store, row_values
 from edgerun.kernels.linear.rows import BLOCK, ROW
-from edgerun.kernels.layouts.scale_vectors import OWN, RAISED, vector_of, vectors_of, zero_points_of
 from edgerun.kernels.linear.tiles import K_STEP, zero_point
 from edgerun.kernels.linear.turns import ALONE, lookup_rows
 

@@ -72,10 +72,10 @@ def block_tile(  # type: ignore[no-untyped-def]
     """Scaled sums over ``blocks`` blocks of K: float32 ``sums[tokens, rows]``, as ``row_tile``.
 
     ``scales`` is float32 ``[vectors, x_blocks, lanes / 4]``, of whose vectors ``apart``,
-    ``scales_last`` and ``scales_between`` choose, and of whose blocks those from ``first`` on, and
-    ``zeros`` says what their zero points are (``layouts/scale_vectors.py``). ``x_scale`` (float32) and ``x_sum``
-    (int32, sums of the codes) belong to the first token and block ``first``, tokens ``x_blocks``
-    elements apart.
+    ``scales_last`` and ``scales_between`` choose, and of whose blocks those from ``first`` on.
+    ``zeros`` says what zero points are (``layouts/scale_vectors.py``). ``x_scale`` (float32) and
+    ``x_sum`` (int32, sums of the codes) belong to the first token and block ``first``, tokens
+    ``x_blocks`` elements apart.
     """
     values = literals(fresh, vectors, tokens, bits, form, lanes, isa, matrices, block, zeros)
     if values is None:

@@ -30,7 +30,8 @@ SUMS = 8  # of a row: weight k goes to sum k % SUMS, which is how they are added
 def float_tile(typingctx, w, x, scales, blocks, out, bits, lanes, block, zeros):  # type: ignore[no-untyped-def]
     """float32 ``out[lanes / 4]``: products of a panel of weight rows with one row of activations.
 
-    ``scales`` is float32 ``[blocks, lanes / 4]``, zero points among them if ``zeros``. Each of ``SUMS`` sums is scaled block by block.
+    ``scales`` is float32 ``[blocks, lanes / 4]``, zero points among them if ``zeros``. Each of
+    ``SUMS`` sums is scaled block by block.
     """
     values = literals(bits, lanes, block, zeros)
     if values is None:

@@ -27,11 +27,11 @@ from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.lang.simd import load, mask_bits, shift_right, splat, store
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import word
+from edgerun.kernels.layouts.scale_vectors import MIDDLE, OWN, RAISED, raising, vectors_of
 from edgerun.kernels.linear.block_tiles import block_tile
 from edgerun.kernels.linear.outputs import block_values, linear_store, row_values
 from edgerun.kernels.linear.row_tiles import row_tile
 from edgerun.kernels.linear.rows import BLOCK, ROW
-from edgerun.kernels.layouts.scale_vectors import MIDDLE, OWN, RAISED, raising, vectors_of
 from edgerun.kernels.linear.tiles import (
     K_STEP,
     PIECE_BYTES,

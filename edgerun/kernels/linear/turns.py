@@ -21,9 +21,9 @@ from edgerun.kernels.lang.intrinsics import prefetch
 from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import word
+from edgerun.kernels.layouts.scale_vectors import vectors_of
 from edgerun.kernels.linear.block_tiles import block_tile
 from edgerun.kernels.linear.row_tiles import row_tile
-from edgerun.kernels.layouts.scale_vectors import vectors_of
 from edgerun.kernels.linear.tiles import AHEAD_BYTES, LINE, PACKED, SCALES_AHEAD_BYTES, parts
 
 STREAMS = 4  # panels that are read side by side where memory is not the limit
@@ -117,9 +117,7 @@ def row_product(bits: int, form: str, lanes: int, isa: str, sides: Sides) -> Pro
     return Product(bits, lanes, isa, sides, None, multiply_of)
 
 
-def block_product(
-    bits: int, lanes: int, block: int, isa: str, zeros: int, sides: Sides
-) -> Product:
+def block_product(bits: int, lanes: int, block: int, isa: str, zeros: int, sides: Sides) -> Product:
     """Tiles of float32 sums of scaled blocks."""
     matrices, distances = sides.matrices, sides.distances
     scale_vectors = vectors_of(bits, zeros)

@@ -65,6 +65,8 @@ class FittedLayers:
         for name, packed in weights.items():
             about["tensors"][name] = [packed.format, *packed.shape, packed.block]
             arrays[f"{name}.codes"], arrays[f"{name}.scales"] = packed.codes, packed.scales
+            if packed.zeros is not None:
+                arrays[f"{name}.zeros"] = packed.zeros
         arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
         draft = self._file(layer).with_suffix(".part")
         try:
@@ -106,7 +108,12 @@ class FittedLayers:
                     return None
                 return {
                     name: PackedWeight(
-                        kind, (n, k), block, file[f"{name}.codes"], file[f"{name}.scales"]
+                        kind,
+                        (n, k),
+                        block,
+                        file[f"{name}.codes"],
+                        file[f"{name}.scales"],
+                        file.get(f"{name}.zeros"),
                     )
                     for name, (kind, n, k, block) in about["tensors"].items()
                 }

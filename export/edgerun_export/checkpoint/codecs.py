@@ -180,6 +180,8 @@ F32_CODEC = Codec("F32", 1, 4, _plain("<f4"))
 _F16 = Codec("F16", 1, 2, _plain("<f2"))
 _BF16 = Codec("BF16", 1, 2, _bf16)
 
+INT32 = Codec("I32", 1, 4, _plain("<i4"), np.int32)  # of layers that GPTQ or AWQ have packed
+
 # Types of the safetensors format. Those without a decoder (position ids, masks) may stand in a file
 # as long as nobody reads them.
 SAFETENSORS: dict[str, Codec] = {
@@ -229,6 +231,14 @@ GGUF: dict[int, Codec] = {
 
 # By the name of a type whose weights are integers times scales.
 HIGHEST_INTEGER = {codec.name: codec.codes.high for codec in GGUF.values() if codec.codes}
+
+# By the name of a packed type (``packed.py``): the format that holds its codes and zero points.
+PACKED_FORMATS = {
+    "AWQ4": "int4_asym",
+    "GPTQ2": "int2_asym",
+    "GPTQ4": "int4_asym",
+    "GPTQ8": "int8",
+}
 
 # Names for the error message about a type that has no decoder; 36 is I2_S in bitnet.cpp's fork.
 GGUF_UNSUPPORTED: dict[int, str] = {

@@ -27,6 +27,7 @@ from edgerun_export.checkpoint.files import (
     optional_reader,
     read_small,
 )
+from edgerun_export.checkpoint.packed import PackedLayers, as_words, packing_of
 from edgerun_export.checkpoint.registry import head
 from edgerun_export.checkpoint.stacked import with_single_experts
 from edgerun_export.checkpoint.stored import (
@@ -72,7 +73,7 @@ def open_path(path: Path, tokenizer: Path | None = None) -> Checkpoint:
 
     Raises:
         CheckpointError: a file is missing or broken.
-        UnsupportedError: a llama2.c tokenizer was given.
+        UnsupportedError: a llama2.c tokenizer was given, or layers are packed in an unknown way.
     """
     if tokenizer is not None:
         raise UnsupportedError("--tokenizer is for llama2.c files; this folder has its own")
@@ -82,9 +83,14 @@ def open_path(path: Path, tokenizer: Path | None = None) -> Checkpoint:
         read_small(folder / "config.json", CONFIG_LIMIT_BYTES, inside=True), "config.json"
     )
     source = Source("safetensors", path.resolve().name, licence=_licence(folder))
+    packing = packing_of(config)
     stored = _open_folder(folder) if path.is_dir() else _open_file(path)
+    if packing is not None:
+        stored = as_words(stored)
     checkpoint = SafetensorsCheckpoint(config, source, stored, lambda: from_hugging_face(read))
     try:
+        if packing is not None:
+            return PackedLayers(checkpoint, packing)
         return with_single_experts(checkpoint)
     except Exception:
         checkpoint.close()

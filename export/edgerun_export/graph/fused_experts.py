@@ -15,6 +15,7 @@ from edgerun_export.graph.experts import Projections, router_logits
 from edgerun_export.graph.linear import FORMAT_KEY
 from edgerun_export.graph.onnx_graph import CONTRIB_DOMAIN, OnnxGraph, node_path
 from edgerun_export.graph.weight_store import WeightStore
+from edgerun_export.quantize import block_layout
 from edgerun_export.recipe import Recipe, TensorRecipe
 
 # Gated activations as the operator knows them.
@@ -43,6 +44,8 @@ def obstacle(spec: DecoderSpec, recipe: Recipe) -> str:
         return "rules give the experts of a layer several formats"
     if any(each.weights == "fp32" for kind in kinds for each in kind):
         return "it takes quantised weights only"
+    if any(block_layout(each.weights).has_zeros for kind in kinds for each in kind):
+        return "onnxruntime's has no zero points"
     if spec.ternary is not None:
         return "it does not round rows as natively ternary models do"
     if spec.activation not in SWIGLU:

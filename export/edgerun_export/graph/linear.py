@@ -7,6 +7,7 @@ from edgerun_export.architectures.decoder.spec import HEAD_WEIGHT
 from edgerun_export.graph.blocks import FLOAT
 from edgerun_export.graph.onnx_graph import CONTRIB_DOMAIN, OnnxGraph, node_path
 from edgerun_export.graph.weight_store import StoredMatrix, WeightStore
+from edgerun_export.quantize import block_layout
 from edgerun_export.recipe import Recipe
 
 # Key in a node's metadata_props that tells the runtime what the codes stand for.
@@ -87,14 +88,16 @@ class LinearBuilder:
     def _matmul(
         self, value: str, stored: StoredMatrix, shape: tuple[int, int], at: str, bias: str = ""
     ) -> str:
-        inputs = [value, stored.codes, stored.scales]
+        inputs = [value, stored.codes, stored.scales, stored.zeros, "", bias]
+        while not inputs[-1]:
+            inputs.pop()
         return self._graph.node(
             "MatMulNBits",
-            [*inputs, "", "", bias] if bias else inputs,
+            inputs,
             f"{at}/MatMulNBits",
             domain=CONTRIB_DOMAIN,
             outputs=["logits"] if at == "/lm_head" else None,
-            metadata={FORMAT_KEY: stored.format},
+            metadata={FORMAT_KEY: block_layout(stored.format).stored_as},
             N=shape[0],
             K=shape[1],
             bits=stored.bits,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import UnsupportedError
-from edgerun.formats.base import PackedWeight
+from edgerun.formats.base import PackedWeight, unpack_bits
 from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
 from edgerun_export.quantize import block_layout, encode_integers, fits, quantise_rows
@@ -35,12 +35,15 @@ class StoredMatrix:
         block: weights that share a scale.
         codes: initializer, uint8 ``[N, blocks, block * bits / 8]``.
         scales: initializer, float32 ``[N, blocks]``.
+        zeros: initializer, zero points packed like codes, uint8 ``[N, ceil(blocks * bits / 8)]``;
+            empty where all are the middle of the codes.
     """
 
     format: str
     block: int
     codes: str
     scales: str
+    zeros: str = ""
 
     @property
     def bits(self) -> int:
@@ -219,10 +222,12 @@ class WeightStore:
         block = recipe.group_size
         blocks = -(-columns // block)
         scales: list[F32] = []
+        zeros: list[NDArray[np.uint8]] = []
 
         def codes() -> Iterator[NDArray[np.uint8]]:
             for part in parts:
                 scales.append(part.scales)
+                zeros.extend([] if part.zeros is None else [part.zeros])
                 self._progress(part.shape[0] * columns)
                 yield part.codes
 
@@ -233,6 +238,7 @@ class WeightStore:
             block,
             self._graph.initializer(stored_codes),
             self._store_scales(f"{stored_as}.scales", (rows, blocks), scales),
+            self._store_zeros(f"{stored_as}.zeros", zeros, blocks, recipe.bits),
         )
 
     def _store_scales(self, name: str, shape: tuple[int, int], scales: Sequence[F32]) -> str:
@@ -243,6 +249,16 @@ class WeightStore:
         if not halved:
             return stored
         return self._graph.node("Cast", [stored], f"{node_path(name)}/Cast", to=_ONNX_FLOAT)
+
+    def _store_zeros(
+        self, name: str, parts: Sequence[NDArray[np.uint8]], blocks: int, bits: int
+    ) -> str:
+        """Writes zero points, unless all are the middle of the codes."""
+        middle = 1 << (bits - 1)
+        if all((unpack_bits(part, bits)[:, :blocks] == middle).all() for part in parts):
+            return ""
+        shape = (sum(map(len, parts)), parts[0].shape[1])
+        return self._graph.initializer(self._data.add(name, _BYTE, shape, parts))
 
     def _add(self, name: str, value: F32) -> str:
         return self._graph.initializer(self._data.add(name, _FLOAT, value.shape, [value]))

@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.formats.base import BlockFormat, PackedWeight, pack_bits
+from edgerun.formats.base import BlockFormat, PackedWeight, pack_bits, pack_zero_points
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 Float = TypeVar("Float", np.float32, np.float64)
 _HALF_STEP = 2.0**-11  # what rounding to half precision moves a number by at most
+
+
+@dataclass(frozen=True, slots=True)
+class Grid(Generic[Float]):
+    """The values that the codes of each block stand for, in steps of its scale.
+
+    Attributes:
+        scales: of either sign, ``[n, blocks]``.
+        shifts: what integers ``code - zero`` are above codes relative to the middle,
+            ``[n, blocks]``; None where all zero points are the middle.
+    """
+
+    scales: NDArray[Float]
+    shifts: NDArray[Float] | None = None
+
+    def centred(self, target: NDArray[Float]) -> NDArray[Float]:
+        """Weights ``[n, K]`` less what the middle of the codes stands for."""
+        if self.shifts is None:
+            return target
+        width = target.shape[1] // self.scales.shape[1]
+        return target - np.repeat(self.scales * self.shifts, width, axis=1)
+
+    def integers(self, codes: NDArray[Float]) -> NDArray[Float]:
+        """What scales multiply, of codes relative to the middle, ``[n, K]``."""
+        if self.shifts is None:
+            return codes
+        return codes + np.repeat(self.shifts, codes.shape[1] // self.shifts.shape[1], axis=1)
+
+    def points(self, bits: int) -> NDArray[np.uint8] | None:
+        """Zero points ``[n, blocks]``."""
+        if self.shifts is None:
+            return None
+        points: NDArray[np.uint8] = (2 ** (bits - 1) - self.shifts).astype(np.uint8)
+        return points
 
 
 def padded(rows: NDArray[Float], block: int) -> NDArray[Float]:
@@ -22,30 +56,34 @@ def padded(rows: NDArray[Float], block: int) -> NDArray[Float]:
     return np.pad(rows, ((0, 0), (0, missing))) if missing else rows
 
 
-def encode(rows: F32, scales: F32, layout: BlockFormat, block: int) -> PackedWeight:
-    """Rounds float32 ``[n, K]`` to the codes of ``layout`` with scales ``[n, ceil(K / block)]``."""
-    packed = layout.encode(padded(rows, block), scales, block)
+def encode(rows: F32, grid: Grid[np.float32], layout: BlockFormat, block: int) -> PackedWeight:
+    """Rounds float32 ``[n, K]`` to the codes of ``layout`` on a grid of ``ceil(K / block)``."""
+    packed = layout.encode(padded(rows, block), grid.scales, block, grid.points(layout.bits))
     return replace(packed, shape=(rows.shape[0], rows.shape[1]))
 
 
-def pack(codes: F64, scales: F64, layout: BlockFormat, block: int, columns: int) -> PackedWeight:
+def pack(
+    codes: F64, grid: Grid[np.float64], layout: BlockFormat, block: int, columns: int
+) -> PackedWeight:
     """Packs integers that were found already.
 
     Args:
-        codes: relative to the zero point, ``[n, blocks * block]``.
-        scales: ``[n, blocks]``.
+        codes: relative to the middle, ``[n, blocks * block]``.
+        grid: what they stand for, of ``[n, blocks]``.
         layout: format of the codes.
         block: weights that share a scale.
         columns: K; codes behind it are zero.
     """
     n = len(codes)
     shifted = (codes + 2 ** (layout.bits - 1)).astype(np.uint8).reshape(n, -1, block)
+    points = grid.points(layout.bits)
     return PackedWeight(
-        layout.name,
+        layout.stored_as,
         (n, columns),
         block,
         pack_bits(shifted, layout.bits),
-        scales.astype(np.float32),
+        grid.scales.astype(np.float32),
+        None if points is None else pack_zero_points(points, layout.bits),
     )
 
 

@@ -17,8 +17,8 @@ def fit(rows: F32, layout: BlockFormat, block: int, inputs: Inputs | None) -> Pa
     """Quantises float32 ``[n, K]`` (OBQ's objective; QuantEase, Behdin et al. 2023)."""
     assert inputs is not None
     hessian = damped(inputs, block)
-    codes, scales = settled(weights(rows, block), hessian, layout, block)
-    return pack(codes, scales, layout, block, rows.shape[1])
+    codes, grid = settled(weights(rows, block), hessian, layout, block)
+    return pack(codes, grid, layout, block, rows.shape[1])
 
 
-METHOD = Method(fit, Needs.HESSIAN)
+METHOD = Method(fit, Needs.HESSIAN, makes_zeros=True)

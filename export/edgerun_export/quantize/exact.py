@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import UnsupportedError
-from edgerun.formats.base import BlockFormat, PackedWeight, pack_bits
+from edgerun.formats.base import BlockFormat, PackedWeight, pack_bits, pack_zero_points
 
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
@@ -15,15 +15,38 @@ I8 = NDArray[np.int8]
 def fits(values: I8, scales: F32, layout: BlockFormat, block: int) -> bool:
     """Whether blocks of ``layout`` can hold integers ``[n, K]`` and scales ``[n, g]`` unchanged."""
     covered = values.shape[1] // scales.shape[1]
-    return bool(
-        (scales.shape[1] == 1 or covered % block == 0)
-        and values.min() >= layout.low
-        and values.max() <= layout.high
-    )
+    if scales.shape[1] > 1 and covered % block:
+        return False
+    if layout.has_zeros:
+        least, greatest = _extremes(values, block)
+        return bool((greatest - least).max() <= layout.high - layout.low)
+    return bool(values.min() >= layout.low and values.max() <= layout.high)
+
+
+def _extremes(values: I8, block: int) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
+    """The least and the greatest integer of each block and 0, ``[n, blocks]``."""
+    blocks = padded_integers(values, block).reshape(len(values), -1, block)
+    return blocks.min(axis=-1, initial=0), blocks.max(axis=-1, initial=0)
+
+
+def padded_integers(values: I8, block: int) -> NDArray[np.int16]:
+    """Appends zeros to integers ``[n, K]`` until K is a multiple of ``block``."""
+    whole: NDArray[np.int16] = np.pad(values, ((0, 0), (0, -values.shape[1] % block)))
+    return whole.astype(np.int16)
+
+
+def _zero_points(values: I8, layout: BlockFormat, block: int) -> NDArray[np.uint8]:
+    """The zero points nearest the middle with which codes hold integers, ``[n, blocks]``."""
+    least, greatest = _extremes(values, block)
+    middle, most = 2 ** (layout.bits - 1), layout.high - layout.low
+    points: NDArray[np.uint8] = np.clip(middle, -least, most - greatest).astype(np.uint8)
+    return points
 
 
 def encode_integers(values: I8, scales: F32, layout: BlockFormat, block: int) -> PackedWeight:
     """Packs integers ``[n, K]`` with scales ``[n, g]``, one for each ``K / g`` of them.
+
+    Where blocks have zero points, they are those nearest the middle with which codes hold all.
 
     Raises:
         UnsupportedError: a stored scale covers fewer values than ``block``.
@@ -35,13 +58,17 @@ def encode_integers(values: I8, scales: F32, layout: BlockFormat, block: int) ->
             f"the checkpoint has a scale for every {covered} {layout.name} weights; "
             f"--group-size must divide {covered}, not be {block}"
         )
-    codes = np.pad(values, ((0, 0), (0, -columns % block))).astype(np.int16)
-    shifted = (codes + 2 ** (layout.bits - 1)).astype(np.uint8)
-    blocks = shifted.shape[1] // block
+    codes = padded_integers(values, block).reshape(n, -1, block)
+    blocks = codes.shape[1]
+    points = np.full((n, blocks), 2 ** (layout.bits - 1), np.uint8)
+    if layout.has_zeros:
+        points = _zero_points(values, layout, block)
+    shifted = (codes + points[..., None]).astype(np.uint8)
     return PackedWeight(
-        layout.name,
+        layout.stored_as,
         (n, columns),
         block,
-        pack_bits(shifted.reshape(n, blocks, block), layout.bits),
+        pack_bits(shifted, layout.bits),
         np.repeat(scales, blocks // scales.shape[1], axis=1).astype(np.float32),
+        pack_zero_points(points, layout.bits) if layout.has_zeros else None,
     )

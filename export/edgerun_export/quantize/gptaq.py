@@ -9,7 +9,7 @@ from edgerun.formats.base import BlockFormat, PackedWeight
 from edgerun_export.quantize.blocks import pack
 from edgerun_export.quantize.hessian import corrected, damped, importance, rounded_in_turn
 from edgerun_export.quantize.method import Inputs, Method, Needs
-from edgerun_export.quantize.mse import searched_scales
+from edgerun_export.quantize.mse import searched_grid
 
 F32 = NDArray[np.float32]
 
@@ -24,9 +24,9 @@ def fit(rows: F32, layout: BlockFormat, block: int, inputs: Inputs | None) -> Pa
     assert inputs is not None
     hessian = damped(inputs, block)
     target = corrected(rows, inputs, hessian, block, residual=False)
-    scales = searched_scales(target, layout, block, importance(hessian))
-    codes = rounded_in_turn(target, hessian, scales, layout)
-    return pack(codes, scales, layout, block, rows.shape[1])
+    grid = searched_grid(target, layout, block, importance(hessian))
+    codes = rounded_in_turn(grid.centred(target), hessian, grid.scales, layout)
+    return pack(codes, grid, layout, block, rows.shape[1])
 
 
-METHOD = Method(fit, Needs.SOURCE)
+METHOD = Method(fit, Needs.SOURCE, makes_zeros=True)

@@ -9,7 +9,7 @@ from edgerun.formats.base import BlockFormat, PackedWeight
 from edgerun_export.quantize.blocks import pack
 from edgerun_export.quantize.hessian import damped, importance, rounded_in_turn, weights
 from edgerun_export.quantize.method import Inputs, Method, Needs
-from edgerun_export.quantize.mse import searched_scales
+from edgerun_export.quantize.mse import searched_grid
 
 F32 = NDArray[np.float32]
 
@@ -22,9 +22,9 @@ def fit(rows: F32, layout: BlockFormat, block: int, inputs: Inputs | None) -> Pa
     """
     assert inputs is not None
     hessian, target = damped(inputs, block), weights(rows, block)
-    scales = searched_scales(target, layout, block, importance(hessian))
-    codes = rounded_in_turn(target, hessian, scales, layout)
-    return pack(codes, scales, layout, block, rows.shape[1])
+    grid = searched_grid(target, layout, block, importance(hessian))
+    codes = rounded_in_turn(grid.centred(target), hessian, grid.scales, layout)
+    return pack(codes, grid, layout, block, rows.shape[1])
 
 
-METHOD = Method(fit, Needs.HESSIAN)
+METHOD = Method(fit, Needs.HESSIAN, makes_zeros=True)

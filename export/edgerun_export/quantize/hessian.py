@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.formats.base import BlockFormat
-from edgerun_export.quantize.blocks import padded
+from edgerun_export.quantize.blocks import Grid, padded
 from edgerun_export.quantize.method import Inputs
-from edgerun_export.quantize.mse import searched_scales
+from edgerun_export.quantize.mse import searched_grid
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -164,17 +166,23 @@ def refitted(codes: F64, target: F64, hessian: F64, scales: F64) -> F64:
 
 def settled(
     target: F64, hessian: F64, layout: BlockFormat, block: int, rounds: int = 2, sweeps: int = 2
-) -> tuple[F64, F64]:
-    """Codes ``[n, K]`` and scales ``[n, blocks]`` of which neither alone can be improved much.
+) -> tuple[F64, Grid[np.float64]]:
+    """Codes ``[n, K]`` and a grid of which neither alone can be improved much.
 
-    Begins with GPTQ's, then fits scales and codes in turns. No step makes the error larger.
+    Begins with GPTQ's, then fits scales and codes in turns; zero points stay. No step makes the
+    error larger.
     """
-    scales = searched_scales(target, layout, block, importance(hessian))
-    codes = rounded_in_turn(target, hessian, scales, layout)
+    grid = searched_grid(target, layout, block, importance(hessian))
+    codes = rounded_in_turn(grid.centred(target), hessian, grid.scales, layout)
     for _ in range(rounds):
-        scales = refitted(codes, target, hessian, scales)
-        codes = descended(codes, target, hessian, scales, layout, sweeps)
-    return codes, refitted(codes, target, hessian, scales)
+        grid = _refitted(codes, target, hessian, grid)
+        codes = descended(codes, grid.centred(target), hessian, grid.scales, layout, sweeps)
+    return codes, _refitted(codes, target, hessian, grid)
+
+
+def _refitted(codes: F64, target: F64, hessian: F64, grid: Grid[np.float64]) -> Grid[np.float64]:
+    scales = refitted(grid.integers(codes), target, hessian, grid.scales)
+    return replace(grid, scales=scales)
 
 
 def _steps(scales: F64, columns: int) -> F64:

@@ -66,9 +66,11 @@ class Method:
         needs: what it has to know.
         formats: those that it can make; empty for all.
         usual_for: formats that are made by it unless an export is asked for another method.
+        makes_zeros: whether it can make formats whose blocks have zero points of their own.
     """
 
     fit: Fit
     needs: Needs = Needs.ROWS
     formats: tuple[str, ...] = ()
     usual_for: tuple[str, ...] = ()
+    makes_zeros: bool = False

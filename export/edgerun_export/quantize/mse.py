@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Generic
+
 import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.formats.base import BlockFormat, PackedWeight
-from edgerun_export.quantize.blocks import Float, encode, padded
+from edgerun_export.quantize.blocks import Float, Grid, encode, padded
 from edgerun_export.quantize.method import Inputs, Method
 
 F32 = NDArray[np.float32]
@@ -21,6 +23,12 @@ _CANDIDATES: dict[int, F32] = {
     8: np.array([1 / 127], np.float32),
     4: np.array([*np.linspace(0.80, 1.04, 5) / 7, *np.linspace(0.80, 1.04, 5) / -8], np.float32),
     2: np.array([*np.linspace(0.30, 1.00, 8) / 1, *np.linspace(0.50, 1.30, 8) / -2], np.float32),
+}
+
+# Ranges of candidates with zero points, relative to that from the least to the greatest weight.
+_RANGES: dict[int, F32] = {
+    4: np.linspace(0.76, 1.04, 8, dtype=np.float32),
+    2: np.linspace(0.30, 1.00, 8, dtype=np.float32),
 }
 
 
@@ -67,13 +75,76 @@ def searched_scales(
     return best
 
 
+def searched_grid(
+    rows: NDArray[Float],
+    layout: BlockFormat,
+    block: int,
+    importance: NDArray[Float] | None = None,
+) -> Grid[Float]:
+    """The best of some scales for every block, and if the format has them of some zero points.
+
+    Arguments are those of :func:`searched_scales`. With zero points a block is no worse than with
+    the middle of the codes, from which the search begins.
+    """
+    scales = searched_scales(rows, layout, block, importance)
+    if not layout.has_zeros:
+        return Grid(scales)
+    blocks = rows.reshape(len(rows), -1, block)
+    weights = np.ones_like(rows[0]) if importance is None else importance
+    search = _ZeroSearch(blocks, weights.reshape(-1, block), layout, scales)
+    least, greatest = blocks.min(axis=-1, initial=0), blocks.max(axis=-1, initial=0)
+    for ratio in _RANGES[layout.bits]:
+        steps = (greatest - least) * ratio / (layout.high - layout.low)
+        safe = np.where(steps != 0, steps, np.ones_like(steps))
+        exact = -((greatest + least) - (greatest - least) * ratio) / 2 / safe
+        for point in (np.floor(exact), np.ceil(exact)):
+            search.consider(safe, np.clip(point, 0, layout.high - layout.low))
+    return Grid(search.scales, search.shifts)
+
+
+class _ZeroSearch(Generic[Float]):
+    """The best grid of every block so far."""
+
+    def __init__(
+        self,
+        blocks: NDArray[Float],
+        weights: NDArray[Float],
+        layout: BlockFormat,
+        scales: NDArray[Float],
+    ) -> None:
+        self._blocks: NDArray[Float] = blocks
+        self._weights: NDArray[Float] = weights
+        self._layout = layout
+        self.scales: NDArray[Float] = np.zeros_like(scales)
+        self.shifts: NDArray[Float] = np.zeros_like(scales)
+        self._gain: NDArray[Float] = np.zeros_like(scales)
+        self.consider(np.where(scales != 0, scales, np.ones_like(scales)), None)
+
+    def consider(self, steps: NDArray[Float], points: NDArray[Float] | None) -> None:
+        """Takes the codes that scales and zero points give, with the best scales for them."""
+        layout, blocks = self._layout, self._blocks
+        middle = 2 ** (layout.bits - 1)
+        shifts = np.zeros_like(steps) if points is None else middle - points
+        integers = np.rint(blocks / steps[..., None])
+        low, high = (each + shifts[..., None] for each in (layout.low, layout.high))
+        np.clip(integers, low, high, out=integers)
+        product = np.einsum("nbk,nbk,bk->nb", blocks, integers, self._weights)
+        square = np.einsum("nbk,nbk,bk->nb", integers, integers, self._weights)
+        square[square == 0] = 1
+        explained = product * product / square
+        better = explained > self._gain
+        self._gain[better] = explained[better]
+        self.scales[better] = (product / square)[better]
+        self.shifts[better] = shifts[better]
+
+
 def fit(rows: F32, layout: BlockFormat, block: int, inputs: Inputs | None) -> PackedWeight:
     """Quantises float32 ``[n, K]``; with calibration an error weighs what its input does."""
     whole = padded(rows, block)
     if inputs is None:
-        return encode(rows, searched_scales(whole, layout, block), layout, block)
+        return encode(rows, searched_grid(whole, layout, block), layout, block)
     weights = padded(_relative(inputs.importance)[None], block)[0]
-    return encode(rows, searched_scales(whole, layout, block, weights), layout, block)
+    return encode(rows, searched_grid(whole, layout, block, weights), layout, block)
 
 
 def _relative(importance: NDArray[np.float64]) -> F32:
@@ -84,4 +155,4 @@ def _relative(importance: NDArray[np.float64]) -> F32:
     return (importance / mean + 0.01).astype(np.float32)
 
 
-METHOD = Method(fit)
+METHOD = Method(fit, makes_zeros=True)

@@ -22,8 +22,8 @@ def fit(rows: F32, layout: BlockFormat, block: int, inputs: Inputs | None) -> Pa
     assert inputs is not None
     hessian = damped(inputs, block)
     target = corrected(rows, inputs, hessian, block, residual=True)
-    codes, scales = settled(target, hessian, layout, block)
-    return pack(codes, scales, layout, block, rows.shape[1])
+    codes, grid = settled(target, hessian, layout, block)
+    return pack(codes, grid, layout, block, rows.shape[1])
 
 
-METHOD = Method(fit, Needs.SOURCE)
+METHOD = Method(fit, Needs.SOURCE, makes_zeros=True)

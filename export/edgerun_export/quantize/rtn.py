@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.formats.base import BlockFormat, PackedWeight
-from edgerun_export.quantize.blocks import encode, padded
+from edgerun_export.quantize.blocks import padded
 from edgerun_export.quantize.method import Inputs, Method
 
 F32 = NDArray[np.float32]
@@ -14,8 +16,8 @@ F32 = NDArray[np.float32]
 
 def fit(rows: F32, layout: BlockFormat, block: int, inputs: Inputs | None) -> PackedWeight:
     """Quantises float32 ``[n, K]``; the baseline that other methods are measured against."""
-    blocks = padded(rows, block).reshape(len(rows), -1, block)
-    return encode(rows, np.abs(blocks).max(axis=-1) / np.float32(layout.high), layout, block)
+    packed = BlockFormat.pack(layout, padded(rows, block), block)  # of ternary weights likewise
+    return replace(packed, shape=(rows.shape[0], rows.shape[1]))
 
 
-METHOD = Method(fit)
+METHOD = Method(fit, makes_zeros=True)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.formats.base import BlockFormat, PackedWeight
-from edgerun_export.quantize.blocks import encode, padded
+from edgerun_export.quantize.blocks import Grid, encode, padded
 from edgerun_export.quantize.method import Inputs, Method
 
 F32 = NDArray[np.float32]
@@ -25,7 +25,7 @@ def fit(rows: F32, layout: BlockFormat, block: int, inputs: Inputs | None) -> Pa
     counts = np.arange(1, block + 1)
     support = (sums * sums / counts).argmax(axis=-1)[..., None]
     scales = (np.take_along_axis(sums, support, -1) / (support + 1))[..., 0]
-    return encode(rows, scales.astype(np.float32), layout, block)
+    return encode(rows, Grid(scales.astype(np.float32)), layout, block)
 
 
 METHOD = Method(fit, formats=("ternary",), usual_for=("ternary",))

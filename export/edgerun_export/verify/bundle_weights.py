@@ -60,8 +60,11 @@ class BundleWeights:
             return np.asarray(self._view(name)[rows])
         if f"{name}.transposed" in self._tensors:
             return np.asarray(self._view(f"{name}.transposed")[:, rows].T)
+        zeros = None
         if f"{name}.codes" in self._tensors:
             stored = name
+            if f"{name}.zeros" in self._tensors:
+                zeros = self._view(f"{name}.zeros")[rows]
             codes, scales = self._view(f"{name}.codes"), self._view(f"{name}.scales")
         else:
             stack, expert, outputs = self._places[name.removesuffix(".weight")]
@@ -72,7 +75,7 @@ class BundleWeights:
         # Codes that no product reads belong to an embedding, which is always int8.
         bits = self._bits.get(f"{stored}.codes", 8)
         blocks = codes[rows].reshape(*scales[rows].shape, -1)
-        return _dequantise(blocks, scales[rows], bits, self._columns(name))
+        return _dequantise(blocks, scales[rows], zeros, bits, self._columns(name))
 
     def _columns(self, name: str) -> int:
         return self._shapes.get(name, (0, self._spec.hidden_size))[1]
@@ -113,10 +116,22 @@ def _bits(model: onnx.ModelProto) -> dict[str, int]:
     }
 
 
-def _dequantise(codes: NDArray[np.uint8], scales: F32, bits: int, columns: int) -> F32:
+def _dequantise(
+    codes: NDArray[np.uint8],
+    scales: F32,
+    zeros: NDArray[np.uint8] | None,
+    bits: int,
+    columns: int,
+) -> F32:
     """Turns codes ``[n, blocks, bytes]`` into float32 ``[n, columns]``."""
     n, blocks, _ = codes.shape
-    mask = (1 << bits) - 1
-    values = np.stack([(codes >> shift) & mask for shift in range(0, 8, bits)], axis=-1)
-    centred = values.reshape(n, blocks, -1).astype(np.float32) - np.float32(1 << (bits - 1))
+    points = np.full((n, blocks), 1 << (bits - 1)) if zeros is None else _digits(zeros, bits)
+    values = _digits(codes.reshape(n, -1), bits).reshape(n, blocks, -1).astype(np.float32)
+    centred = values - points[:, :blocks, None].astype(np.float32)
     return np.ascontiguousarray((centred * scales[..., None]).reshape(n, -1)[:, :columns])
+
+
+def _digits(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Numbers of so many bits, lowest first, from bytes ``[n, bytes]``."""
+    parts = [(packed >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
+    return np.stack(parts, axis=-1).reshape(len(packed), -1)

@@ -208,6 +208,8 @@ def ternary_origin(config: Config, default: TernaryOrigin | None = None) -> Tern
     if not quantization:
         return default
     method = quantization.get("quant_method")
+    if method in ("awq", "gptq"):  # which are integers like any others (``checkpoint/packed.py``)
+        return default
     if method != "bitnet":
         raise UnsupportedError(
             f"checkpoints quantised with '{method}' are not supported; export the model's "

@@ -84,9 +84,7 @@ def gemm_row(variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, i
     return call_of(packed, stream_fields(weight, STEP), params, extras, rounded)
 
 
-@cases_of(
-    "gemm_block", variant=variants(BLOCK_FORMS) + variants(ZERO_FORMS), shape=SHAPES + MANY
-)
+@cases_of("gemm_block", variant=variants(BLOCK_FORMS) + variants(ZERO_FORMS), shape=SHAPES + MANY)
 def gemm_block(
     variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
 ) -> Call:

@@ -1,0 +1,181 @@
+"""Layers that GPTQ and AWQ checkpoints pack, written one number after the other."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.checkpoint import open_checkpoint
+from edgerun_export.pipeline import ExportOptions, export
+from edgerun_export.source.model import interpret
+from edgerun_export.verify.bundle_weights import BundleWeights
+from tests.support.bundles import GOLDEN
+
+Tensors = dict[str, NDArray]
+MODULE = "model.layers.0.mlp.gate_proj"
+NAME = f"{MODULE}.weight"
+GROUP = 32
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP}
+NIBBLES = [0, 2, 4, 6, 1, 3, 5, 7]  # AutoAWQ: nibble i of an int32 is output NIBBLES[i]
+
+
+def put(words: NDArray, row: int, column: int, bits: int, place: int, value: int) -> None:
+    words[row, column] |= np.uint32(int(value) << (bits * place))
+
+
+def pack_awq(codes: NDArray, points: NDArray) -> Tensors:
+    """``qweight`` and ``qzeros`` of codes ``[N, K]`` and zero points ``[N, groups]``."""
+    made = {}
+    for part, numbers in (("qweight", codes), ("qzeros", points)):
+        words = np.zeros((numbers.shape[1], len(numbers) // 8), np.uint32)
+        for n, k in np.ndindex(*numbers.shape):
+            put(words, k, n // 8, 4, NIBBLES.index(n % 8), numbers[n, k])
+        made[part] = words.view(np.int32)
+    return made
+
+
+def pack_gptq(codes: NDArray, points: NDArray, bits: int = 4, less: int = 1) -> Tensors:
+    """The same in GPTQ's order; version 1 stores zero points less one."""
+    each = 32 // bits
+    words = np.zeros((codes.shape[1] // each, len(codes)), np.uint32)
+    for n, k in np.ndindex(*codes.shape):
+        put(words, k // each, n, bits, k % each, codes[n, k])
+    zeros = np.zeros((points.shape[1], len(points) // each), np.uint32)
+    for n, g in np.ndindex(*points.shape):
+        put(zeros, g, n // each, bits, n % each, (int(points[n, g]) - less) % (1 << bits))
+    return {"qweight": words.view(np.int32), "qzeros": zeros.view(np.int32)}
+
+
+def packed_model(
+    folder: Path,
+    settings: dict[str, Any],
+    pack: Callable[[NDArray, NDArray], Tensors],
+    bits: int = 4,
+    alter: Callable[[Tensors], None] = lambda tensors: None,
+) -> dict[str, NDArray]:
+    """A golden checkpoint with packed projections; returns what those are, by name."""
+    shutil.copytree(GOLDEN / "llama", folder)
+    config = json.loads((folder / "config.json").read_text()) | {"quantization_config": settings}
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors, rng = load_file(folder / "model.safetensors"), np.random.default_rng(0)
+    weights = {}
+    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+        n, k = tensors.pop(name).shape
+        codes = rng.integers(0, 1 << bits, (n, k))
+        points = rng.integers(0, 1 << bits, (n, k // GROUP))
+        scales = (rng.uniform(0.5, 1.5, points.shape) / 100).astype(np.float16)
+        module = name.removesuffix(".weight")
+        parts = pack(codes, points) | {"scales": scales.T.copy()}
+        tensors |= {f"{module}.{part}": array for part, array in parts.items()}
+        integers = codes - np.repeat(points, GROUP, axis=1)
+        weights[name] = (integers * np.repeat(scales, GROUP, axis=1).astype(np.float32)).astype(
+            "f4"
+        )
+    alter(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    return weights
+
+
+FORMS = [
+    (AWQ, pack_awq, 4, "int4"),
+    (GPTQ, pack_gptq, 4, "int4"),
+    (GPTQ | {"checkpoint_format": "gptq_v2"}, lambda c, p: pack_gptq(c, p, 4, 0), 4, "int4"),
+    (GPTQ | {"bits": 2}, lambda c, p: pack_gptq(c, p, 2), 2, "int2"),
+]
+
+
+@pytest.mark.parametrize(("settings", "pack", "bits", "stored"), FORMS, ids=list("abcd"))
+def test_codes_scales_and_zero_points_are_kept(settings, pack, bits, stored, tmp_path):
+    weights = packed_model(tmp_path / "packed", settings, pack, bits)
+    with open_checkpoint(str(tmp_path / "packed")) as checkpoint:
+        for rows in (slice(None), slice(3, 21)):
+            np.testing.assert_array_equal(checkpoint.read(NAME, rows), weights[NAME][rows])
+        values, scales = checkpoint.integers(NAME, slice(3, 21))
+        np.testing.assert_array_equal(
+            values * np.repeat(scales, GROUP, axis=1), weights[NAME][3:21]
+        )
+        spec = interpret(checkpoint)[0].spec
+    result = export(tmp_path / "packed", tmp_path / "out", ExportOptions(weights="source"))
+    assert result.manifest["quality"]["relative_weight_error"] == 0
+    assert result.recipe.tensor(MODULE).weights == f"{stored}_asym"
+    bundle = BundleWeights(result.folder, spec)
+    for name, weight in weights.items():
+        np.testing.assert_array_equal(bundle.matrix(name), weight)
+
+
+def test_inputs_in_another_order_are_rounded_anew(tmp_path):
+    order = np.random.default_rng(1).permutation(64).astype(np.int32) // GROUP
+
+    def turned(codes: NDArray, points: NDArray) -> Tensors:
+        return pack_gptq(codes, points) | {"g_idx": order}
+
+    packed_model(tmp_path / "packed", GPTQ | {"desc_act": True}, turned)
+    parts = load_file(tmp_path / "packed" / "model.safetensors")
+    scale = parts[f"{MODULE}.scales"]
+    code = int(parts[f"{MODULE}.qweight"].view(np.uint32)[1, 5]) >> 12 & 15  # of input 11
+    zero = int(parts[f"{MODULE}.qzeros"].view(np.uint32)[order[11], 0]) >> 20 & 15
+    with open_checkpoint(str(tmp_path / "packed")) as checkpoint:
+        assert checkpoint.integers(NAME) is None
+        expected = (code - (zero + 1) % 16) * np.float32(scale[order[11], 5])
+        assert checkpoint.read(NAME)[5, 11] == np.float32(expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (AWQ | {"version": "marlin"}, "'marlin'"),
+        (GPTQ | {"bits": 3}, "3 bits"),
+        (GPTQ | {"bits": "four"}, "four bits"),
+    ],
+)
+def test_other_packings_are_refused_by_name(settings, named, tmp_path):
+    packed_model(tmp_path / "packed", settings, pack_gptq)
+    with pytest.raises(UnsupportedError, match=named):
+        open_checkpoint(str(tmp_path / "packed"))
+
+
+def without_zeros(tensors: Tensors) -> None:
+    del tensors[f"{MODULE}.qzeros"]
+
+
+def too_few_scales(tensors: Tensors) -> None:
+    tensors[f"{MODULE}.scales"] = tensors[f"{MODULE}.scales"][:, 8:].copy()
+
+
+def of_floats(tensors: Tensors) -> None:
+    tensors[f"{MODULE}.qzeros"] = tensors[f"{MODULE}.qzeros"].astype(np.float32)
+
+
+def uneven_groups(tensors: Tensors) -> None:
+    for part in ("scales", "qzeros"):
+        whole = tensors[f"{MODULE}.{part}"]
+        tensors[f"{MODULE}.{part}"] = np.concatenate([whole, whole[:1]])
+
+
+@pytest.mark.parametrize("alter", [without_zeros, too_few_scales, of_floats, uneven_groups])
+def test_parts_that_do_not_fit_together_are_refused_by_name(alter, tmp_path):
+    packed_model(tmp_path / "packed", GPTQ, pack_gptq, alter=alter)
+    with pytest.raises(CheckpointError, match=rf"layer '{MODULE}' is packed as qweight I32"):
+        open_checkpoint(str(tmp_path / "packed"))
+
+
+def test_a_group_that_there_is_not_is_refused(tmp_path):
+    def beyond(tensors: Tensors) -> None:
+        tensors[f"{MODULE}.g_idx"] = np.full(64, 2, np.int32)
+
+    packed_model(tmp_path / "packed", GPTQ, pack_gptq, alter=beyond)
+    with (
+        open_checkpoint(str(tmp_path / "packed")) as checkpoint,
+        pytest.raises(CheckpointError, match="group 2 in g_idx, but 2 groups"),
+    ):
+        checkpoint.read(NAME)
