@@ -157,7 +157,7 @@ def test_a_vocabulary_that_does_not_fit(export: Export, checkpoint: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--weights", "int3"], "--weights int3 is not supported; choose one of: int2, int4"),
+        (["--weights", "int3"], "--weights int3 is not supported; choose one of: int2, int2_asym"),
         (["--group-size", "7"], "--group-size 7 is not supported"),
         (["--profile", "tpu"], "--profile tpu is not supported"),
         (["--revision", "main"], "--revision main is for hub ids"),
