@@ -65,7 +65,7 @@ def test_bad_sizes_are_named(changes, message):
     ("changes", "message"),
     [
         ({"hidden_act": "gelu"}, "activation 'gelu' is not supported"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantised with 'gptq'"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "quantised with 'hqq'"),
         (
             {"quantization_config": {"quant_method": "bitnet", "use_rms_norm": True}},
             "use_rms_norm",

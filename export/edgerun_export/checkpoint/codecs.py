@@ -232,7 +232,7 @@ GGUF: dict[int, Codec] = {
 # By the name of a type whose weights are integers times scales.
 HIGHEST_INTEGER = {codec.name: codec.codes.high for codec in GGUF.values() if codec.codes}
 
-# By the name of a packed type (``packed.py``): the format that holds its codes and zero points.
+# By the name of a packed type (``views/packed.py``): the format that holds codes and zero points.
 PACKED_FORMATS = {
     "AWQ4": "int4_asym",
     "GPTQ2": "int2_asym",

@@ -27,9 +27,7 @@ from edgerun_export.checkpoint.files import (
     optional_reader,
     read_small,
 )
-from edgerun_export.checkpoint.packed import PackedLayers, as_words, packing_of
 from edgerun_export.checkpoint.registry import head
-from edgerun_export.checkpoint.stacked import with_single_experts
 from edgerun_export.checkpoint.stored import (
     MAX_TENSORS,
     Stored,
@@ -38,6 +36,8 @@ from edgerun_export.checkpoint.stored import (
     check_shape,
     row_bounds,
 )
+from edgerun_export.checkpoint.views.packed import PackedLayers, as_words, packing_of
+from edgerun_export.checkpoint.views.stacked import with_single_experts
 from edgerun_export.tokenizers import from_hugging_face
 
 # Upstream allows 100 MB; at about 120 bytes a tensor this is room for 130,000 of them.

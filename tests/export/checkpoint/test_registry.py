@@ -171,7 +171,7 @@ def test_fetches_one_gguf_from_the_hub(
     [
         ({"model_type": "gpt2"}, "architecture 'gpt2' is not supported; supported are: bitnet"),
         ({"hidden_act": "gelu"}, "activation 'gelu' is not supported"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantised with 'awq'"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "quantised with 'hqq'"),
     ],
 )
 def test_what_cannot_be_exported_is_refused_before_its_weights_are_fetched(

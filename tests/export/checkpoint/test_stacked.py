@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from edgerun.errors import CheckpointError
-from edgerun_export.checkpoint import open_checkpoint, stacked
+from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.checkpoint.base import Checkpoint
-from edgerun_export.checkpoint.stacked import StackedExperts
+from edgerun_export.checkpoint.views import stacked
+from edgerun_export.checkpoint.views.stacked import StackedExperts
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.source.model import interpret
 from edgerun_export.verify.numpy_model import forward

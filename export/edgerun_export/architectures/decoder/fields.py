@@ -208,7 +208,7 @@ def ternary_origin(config: Config, default: TernaryOrigin | None = None) -> Tern
     if not quantization:
         return default
     method = quantization.get("quant_method")
-    if method in ("awq", "gptq"):  # which are integers like any others (``checkpoint/packed.py``)
+    if method in ("awq", "gptq"):  # integers like any others
         return default
     if method != "bitnet":
         raise UnsupportedError(
