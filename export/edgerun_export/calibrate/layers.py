@@ -73,7 +73,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class Work:
     """A part of a layer that is being fitted.
 
     Attributes:
@@ -177,7 +177,7 @@ class LayerFitter:
         for name, packed in fitted.items():
             quantised.replace(name, block_layout(packed.format).unpack(packed))
         for part in parts(self._spec, layer):
-            work = _Work(layer, part.run, source, quantised)
+            work = Work(layer, part.run, source, quantised)
             for groups in self._batches(part.stages) if weights is None else ():
                 fitted |= self._fit(work, groups)
             self._advance(work)
@@ -198,7 +198,7 @@ class LayerFitter:
                 used += size
             yield batch
 
-    def _fit(self, work: _Work, groups: Sequence[Group]) -> dict[str, PackedWeight]:
+    def _fit(self, work: Work, groups: Sequence[Group]) -> dict[str, PackedWeight]:
         names = {
             projection: f"model.layers.{work.layer}.{projection.path}.weight"
             for group in groups
@@ -237,7 +237,7 @@ class LayerFitter:
         packed = quantise_rows(rows, kind.weights, kind.group_size, kind.method, inputs)
         return halved(packed) if self._recipe.scales == "fp16" else packed
 
-    def _moments(self, work: _Work, groups: Sequence[Group]) -> dict[str, Inputs]:
+    def _moments(self, work: Work, groups: Sequence[Group]) -> dict[str, Inputs]:
         """What comes to groups, by the path of the first projection of each."""
         layer = work.layer
         needs = {group[0].path: max(self._needs(layer, each) for each in group) for group in groups}
@@ -266,7 +266,7 @@ class LayerFitter:
         return means
 
     def _observe(
-        self, work: _Work, window: int, groups: Sequence[Group], sums: dict[str, Moments]
+        self, work: Work, window: int, groups: Sequence[Group], sums: dict[str, Moments]
     ) -> None:
         spec, layer, run = self._spec, work.layer, work.run
         seen = observe(spec, work.quantised, layer, self._hidden[window], groups, run)
@@ -289,7 +289,7 @@ class LayerFitter:
         attention = {each.path for each in self._spec.attention().values()}
         return self._spec.router(layer) is not None and projection.path not in attention
 
-    def _advance(self, work: _Work) -> None:
+    def _advance(self, work: Work) -> None:
         """Takes all windows through a part of a layer."""
         layer = work.layer
 
