@@ -96,7 +96,7 @@ def forecast_for(
     """
     from edgerun.machine.profile import machine_bandwidth
 
-    cpu = next(backend for backend in backends if backend.name == CpuBackend.name)
+    cpu = next(backend for backend in backends if isinstance(backend, CpuBackend))
     shares = None
     if trace is not None:
         names = [layer.name for layer in budget.layers]
@@ -111,6 +111,7 @@ def forecast_for(
         hit_shares=shares,
         reads=reads,
         memory_bytes_s=machine_bandwidth(1),
+        threads=cpu.threads,
     )
 
 

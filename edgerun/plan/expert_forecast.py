@@ -18,7 +18,7 @@ from edgerun.plan.expert_memory import ExpertBudget, ExpertLayer
 PROMPT_TOKENS = 512
 LEAST_WAITED_S = 0.5  # for experts, before a disk is taken to be slower than it was measured
 FAR_LESS = 3.0  # times slower
-FORESEEN = 0.8  # of what a layer needs, before anything was foreseen
+FORESEEN = 0.6  # of what a layer needs, before anything was: that of a small trained mixture
 LEAST_GUESSED = 1000  # experts, before what was foreseen counts
 FILL_PASSES = 2  # over an expert that was read, to put it in order: read there, written here
 
@@ -44,6 +44,24 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True)
+class Handling:
+    """What reading takes beside the disk, by the time line of a token (docs/experts.md).
+
+    Attributes:
+        asking_s: seconds from a layer's post until its first read begins.
+        next_s: that the disk rests from one read to the next.
+        processor_s: of processor time, for a read and for what decides on it.
+    """
+
+    asking_s: float = 0.4e-3
+    next_s: float = 0.09e-3
+    processor_s: float = 0.2e-3
+
+
+HANDLING = Handling()
+
+
+@dataclass(frozen=True, slots=True)
 class LayerForecast:
     """What a token of a reply finds in a layer of experts, on average.
 
@@ -53,7 +71,7 @@ class LayerForecast:
         resident: how many of them are in memory.
         hit_share: of those that a token needs, how many are in memory.
         missed_bytes: read from the disk for a token.
-        read_s: seconds that this takes.
+        read_s: seconds that the disk takes for this.
         seconds: that the layer takes.
     """
 
@@ -77,7 +95,9 @@ class ExpertForecast:
         decode: one token, with everything in memory.
         prompt: a prompt, likewise.
         prompt_bytes: read for a prompt.
+        prompt_s: seconds for a prompt.
         foreseen: of what layers need, the share that is before they ask for it.
+        is_foreseen_assumed: nothing was foreseen so far.
         calibrated_bytes_s: what the disk was measured to bring, if it brought far less since.
     """
 
@@ -87,19 +107,15 @@ class ExpertForecast:
     decode: Compute
     prompt: Compute
     prompt_bytes: float
+    prompt_s: float
     foreseen: float
+    is_foreseen_assumed: bool
     calibrated_bytes_s: float | None = None
 
     @property
     def token_s(self) -> float:
         """Seconds for a token of a reply."""
         return self.decode.others_s + sum(layer.seconds for layer in self.layers)
-
-    @property
-    def prompt_s(self) -> float:
-        """Seconds for a prompt: a layer's experts are read while those that came are computed."""
-        read_s = self.prompt_bytes / self.budget.disk.bytes_s
-        return self.prompt.others_s + max(self.prompt.experts_s, read_s)
 
     @property
     def missed_bytes(self) -> float:
@@ -117,13 +133,18 @@ class ExpertForecast:
             f"{resident / units[unit]:.1f} stay in memory; disk "
             f"{budget.disk.bytes_s / 1e9:.2f} GB/s{self._correction()}: about "
             f"{_rounded(1 / self.token_s)} tokens/s, a prompt of {self.prompt.rows} tokens about "
-            f"{_rounded(self.prompt_s)} s"
+            f"{_rounded(self.prompt_s)} s{self._assumption()}"
         )
 
     def _correction(self) -> str:
         if self.calibrated_bytes_s is None:
             return ""
         return f", measured were {self.calibrated_bytes_s / 1e9:.2f}"
+
+    def _assumption(self) -> str:
+        if not self.is_foreseen_assumed or not self.missed_bytes:
+            return ""
+        return f" (if {self.foreseen:.0%} of the experts are foreseen)"
 
     def terms(self) -> dict[str, Any]:
         """All that the forecast consists of, for ``--json``; the names are a contract."""
@@ -144,6 +165,8 @@ class ExpertForecast:
             "decode": asdict(self.decode),
             "missed_bytes": self.missed_bytes,
             "foreseen": self.foreseen,
+            "foreseen_is_assumed": self.is_foreseen_assumed,
+            "handling": asdict(HANDLING),
             "token_s": self.token_s,
             "tokens_per_s": 1 / self.token_s,
             "prompt": asdict(self.prompt),
@@ -159,6 +182,7 @@ def forecast(
     hit_shares: Mapping[str, float] | None = None,
     reads: ExpertReads | None = None,
     memory_bytes_s: float = math.inf,
+    threads: int = 1,
 ) -> ExpertForecast:
     """Estimates what a model will take.
 
@@ -171,10 +195,11 @@ def forecast(
         reads: what was read so far: a disk that brought far less than it was measured to counts as
             what it brought, and what was foreseen as what will be.
         memory_bytes_s: that one thread reads of memory.
+        threads: that compute.
     """
     calibrated_bytes_s = budget.disk.bytes_s
     budget = _corrected(budget, reads)
-    count, foreseen = len(budget.layers), _foreseen(reads)
+    count, foreseen, is_assumed = len(budget.layers), _foreseen(reads), not _is_known(reads)
     layers = tuple(
         _layer(
             layer,
@@ -196,7 +221,9 @@ def forecast(
         decode=decode,
         prompt=prompt,
         prompt_bytes=sum(_prompt_bytes(layer, budget, prompt.rows) for layer in budget.layers),
+        prompt_s=_prompt_s(budget, prompt, memory_bytes_s, threads),
         foreseen=foreseen,
+        is_foreseen_assumed=is_assumed,
         calibrated_bytes_s=None
         if budget.disk.bytes_s == calibrated_bytes_s
         else calibrated_bytes_s,
@@ -235,9 +262,13 @@ class Spans:
 
 def _foreseen(reads: ExpertReads | None) -> float:
     """The share of what layers need that is foreseen and read early: as measured, once it was."""
-    if reads is None or reads.recall is None or reads.guessed < LEAST_GUESSED:
+    if reads is None or reads.recall is None or not _is_known(reads):
         return FORESEEN
     return reads.recall if reads.early else 0.0  # where it did not pay nothing is
+
+
+def _is_known(reads: ExpertReads | None) -> bool:
+    return reads is not None and reads.guessed >= LEAST_GUESSED
 
 
 def _layer(
@@ -253,9 +284,11 @@ def _layer(
     for missing in range(count + 1):
         chance = math.comb(count, missing) * (1 - hit_share) ** missing
         chance *= hit_share ** (count - missing)
-        reading = disk.read_s(missing, layer.stored_bytes)
-        read_s += chance * reading
-        late_s = reading + spans.fill_s + spans.own_s / count if missing else 0.0
+        disk_s = disk.read_s(missing, layer.stored_bytes)
+        read_s += chance * disk_s
+        reading = disk_s + missing * HANDLING.next_s
+        last_s = HANDLING.asking_s + spans.fill_s + spans.own_s / count
+        late_s = reading + last_s if missing else 0.0
         asked_s = max(spans.own_s, late_s)
         foreseen_s = max(spans.own_s, reading - spans.between_s)
         seconds += chance * (asked_s + spans.foreseen * (foreseen_s - asked_s))
@@ -268,6 +301,24 @@ def _layer(
         read_s=read_s,
         seconds=seconds,
     )
+
+
+def _prompt_s(budget: ExpertBudget, prompt: Compute, memory_bytes_s: float, threads: int) -> float:
+    """Seconds for a prompt: the next layer's experts are read while everything else is computed.
+
+    Those of the first layer are read under its own products, if at all; whoever reads takes
+    processor time from whoever computes.
+    """
+    read_s = processor_s = first_s = 0.0
+    for number, layer in enumerate(budget.layers):
+        missing = _prompt_bytes(layer, budget, prompt.rows) / layer.stored_bytes
+        layer_s = missing * (layer.stored_bytes / budget.disk.bytes_s + HANDLING.next_s)
+        fill_s = FILL_PASSES * layer.held_bytes / memory_bytes_s
+        read_s += layer_s
+        processor_s += missing * (HANDLING.processor_s + fill_s) / threads
+        first_s = first_s if number else layer_s
+    own_s = prompt.experts_s / len(budget.layers)
+    return max(prompt.seconds + processor_s + max(0.0, first_s - own_s), read_s)
 
 
 def _prompt_bytes(layer: ExpertLayer, budget: ExpertBudget, rows: int) -> float:

@@ -10,7 +10,7 @@ import pytest
 
 from edgerun.backends.base import ExpertReads
 from edgerun.machine.disk import DiskProfile
-from edgerun.plan.expert_forecast import FORESEEN, LEAST_GUESSED, Compute, forecast
+from edgerun.plan.expert_forecast import FORESEEN, HANDLING, LEAST_GUESSED, Compute, forecast
 from edgerun.plan.expert_memory import ExpertBudget, ExpertLayer
 
 DISK = DiskProfile(direct={1: 5e8, 4: 1e9})
@@ -36,8 +36,9 @@ def simulated_token_s(hit_share: float, foreseen: float, tokens: int = 40_000) -
     between, fill = DECODE.others_s / layers, 2 * 0.9e6 / MEMORY
     seconds = tokens * DECODE.others_s
     for count, is_early in zip(missing.reshape(-1), early.reshape(-1), strict=True):
-        read = DISK.read_s(count, 1e6)
-        late = read - between if is_early else (read + fill + own / 2) * (count > 0)
+        read = DISK.read_s(count, 1e6) + count * HANDLING.next_s
+        asked = HANDLING.asking_s + read + fill + own / 2
+        late = read - between if is_early else asked * (count > 0)
         seconds += max(own, late)
     return seconds / tokens
 
@@ -73,11 +74,17 @@ def test_a_trace_says_how_often_experts_are_there() -> None:
 
 
 def test_a_prompt_reads_every_expert_once_or_computes_longer() -> None:
-    expected = forecast(HALF, DECODE, PROMPT)
+    expected = forecast(HALF, DECODE, PROMPT, memory_bytes_s=MEMORY, threads=2)
     assert expected.prompt_bytes == pytest.approx(12e6, rel=1e-3)
-    assert expected.prompt_s == pytest.approx(PROMPT.seconds)
+    fill_s = 2 * 0.9e6 / MEMORY
+    handled_s = 12 * (HANDLING.processor_s + fill_s) / 2  # by two threads that compute
+    assert expected.prompt_s == pytest.approx(PROMPT.seconds + handled_s)
     slow = replace(HALF, disk=DiskProfile(direct={1: 1e7}))
-    assert forecast(slow, DECODE, PROMPT).prompt_s == pytest.approx(1.3, rel=1e-3)
+    read_s = 12 * (0.1 + HANDLING.next_s)
+    assert forecast(slow, DECODE, PROMPT).prompt_s == pytest.approx(read_s, rel=1e-3)
+    less = replace(HALF, disk=DiskProfile(direct={1: 1e6 / 0.03}))
+    late_s = 4 * (0.03 + HANDLING.next_s) - PROMPT.experts_s / 3 + 12 * HANDLING.processor_s
+    assert forecast(less, DECODE, PROMPT).prompt_s == pytest.approx(PROMPT.seconds + late_s)
     few = forecast(slow, DECODE, replace(PROMPT, rows=1))
     assert few.prompt_bytes == pytest.approx(3 * 2 * 0.5e6)  # two experts, half of them there
 
@@ -131,7 +138,21 @@ def test_replies_take_no_less_than_the_disk_and_no_more_than_all_after_another(
         expected = forecast(budget, decode, PROMPT, reads=reads, memory_bytes_s=2e10)
         assert sum(layer.read_s for layer in expected.layers) == pytest.approx(read_s, rel=1e-3)
         seconds.append(expected.token_s)
-    assert read_s < seconds[2] < seconds[1] < seconds[0] < read_s + fill_s + decode.seconds
+    asked_s = 48 * (HANDLING.asking_s + 8 * HANDLING.next_s)
+    most_s = read_s + fill_s + asked_s + decode.seconds
+    assert read_s < seconds[2] < seconds[1] < seconds[0] < most_s
+
+
+def test_the_line_says_what_it_assumes_until_it_was_measured() -> None:
+    guesses = {"guessed": LEAST_GUESSED, "foreseen": LEAST_GUESSED, "early": 1}
+    reads = ExpertReads(1, 1, 1, 0.0, **guesses)
+    full = replace(HALF, nbytes=24 * 900_000)
+    lines = [
+        forecast(budget, DECODE, PROMPT, reads=known).line()
+        for budget, known in ((HALF, None), (HALF, reads), (full, None))
+    ]
+    assert lines[0].endswith(f" (if {FORESEEN:.0%} of the experts are foreseen)")
+    assert not any("foreseen" in line for line in lines[1:])
 
 
 def test_guesses_that_nobody_follows_count_as_none() -> None:
@@ -150,8 +171,8 @@ def test_the_line_has_the_figures() -> None:
     budget = ExpertBudget(layers, 4 * 10**9, 1_200_000, disk)
     line = forecast(budget, Compute(1, 8e-3, 6e-3), Compute(512, 2.0, 1.0)).line()
     assert line == (
-        "of 7.4 GB of experts 4.0 stay in memory; disk 0.83 GB/s: about 3.9 tokens/s, a prompt of "
-        "512 tokens about 5.1 s"
+        "of 7.4 GB of experts 4.0 stay in memory; disk 0.83 GB/s: about 3.6 tokens/s, a prompt of "
+        "512 tokens about 4.3 s (if 60% of the experts are foreseen)"
     )
 
 

@@ -100,6 +100,11 @@ class CpuBackend(Backend):
         """Whether this machine was."""
         return self._options.machine is None and machine_profile().complete
 
+    @property
+    def threads(self) -> int:
+        """Worker threads."""
+        return self._options.threads
+
     def call_seconds(self) -> float:
         """What was measured of calls without work."""
         return self._options.profile().for_planning().call_s
