@@ -46,6 +46,22 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     made.close()
 
 
+def test_experts_with_zero_points_are_left_to_others(backend: Backend) -> None:
+    graph = layer("int8_block", "int4", 4, 2)
+    assert backend.supports(graph, graph.nodes[0], Shape.of(1))
+    down = graph.constants["down"]
+    assert isinstance(down, ExpertStack)
+    matrices = [replace(each, zeros=np.zeros((K, 1), np.uint8)) for each in down.matrices]  # type: ignore[type-var]
+    graph = Graph(
+        graph.nodes,
+        graph.inputs,
+        graph.outputs,
+        {**graph.constants, "down": ExpertStack(tuple(matrices))},
+    )
+    support = backend.supports(graph, graph.nodes[0], Shape.of(1))
+    assert not support.ok and "zero points of their own" in support.reason
+
+
 def layer(form: str, weights: str, experts: int, top_k: int, *, biased: bool = False) -> Graph:
     """One node with random weights, no two experts alike; of gpt-oss's kind with biases."""
     sizes = {"gate": (K, N), "up": (K, N), "down": (N, K)}

@@ -35,6 +35,7 @@ TINY = [
     ("qwen2", {"weights": "int4"}),
     ("qwen2", {"weights": "int4", "rules": ("*.down_proj=int8:16", "layers.1.*=int2")}),
     ("qwen2", {"weights": "int4", "transforms": ("rotate",)}),
+    ("llama", {"weights": "int4_asym", "rules": ("*.down_proj=int2_asym:16",)}),
     ("qwen3", {"weights": "int4", "head_weights": "int4"}),
     ("qwen3", {"weights": "int4", "scales": "fp16", "calibration": CALIBRATION}),
     ("bitnet-packed", {"weights": "ternary"}),
@@ -200,6 +201,18 @@ def test_blocks_of_few_bits_have_scales_of_both_signs(name, options, exported, g
     for tensor in projections:
         scales = onnx.numpy_helper.to_array(tensor)
         assert (scales < 0).any() and (scales > 0).any()
+
+
+def test_blocks_have_zero_points_beside_the_middle(exported):
+    (options,) = [options for _, options in TINY if options["weights"] == "int4_asym"]
+    bundle = exported("llama", activations="fp32", profile=PROFILE, **options).folder
+    model = onnx.load(str(bundle / "model.onnx"))
+    stored = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    zeros = {name: array for name, array in stored.items() if name.endswith("_proj.weight.zeros")}
+    assert len(zeros) == 14
+    for name, array in zeros.items():
+        middle = 0xAA if "down_proj" in name else 0x88
+        assert (array != middle).any()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import defs, helper
+from onnx import defs, helper, numpy_helper
 
 from edgerun.backends import make_backend
 from edgerun.errors import BundleError, UnsupportedError
@@ -312,14 +312,39 @@ def test_a_window_of_several_numbers_is_another_form(values, tmp_path):
     assert not is_lowered(bundle.save())
 
 
-def test_zero_points_of_another_size_and_sums_of_one_are_refused_by_name(tmp_path):
+@pytest.mark.parametrize(
+    ("zeros", "named"),
+    [
+        (np.zeros(3, np.uint8), r"uint8 \(3,\)"),
+        (np.zeros((64, 2), np.float32), r"float32 \(64, 2\)"),
+        (np.zeros((64, 1), np.int8), r"int8 \(64, 1\)"),
+        (np.zeros((1, 64), np.float16), r"float16 \(64, 1\)"),
+    ],
+)
+def test_zero_points_of_another_size_or_type_are_refused_by_name(zeros, named, tmp_path):
     bundle = altered(tmp_path)
-    node = bundle.node("q_proj/MatMulNBits")
-    bundle.model.graph.initializer.append(helper.make_tensor("zeros", 2, [3], b"abc", raw=True))
-    node.input[3] = "zeros"
-    with pytest.raises(BundleError, match=r"the zero points of weight .* uint8 \(3,\)"):
+    bundle.model.graph.initializer.append(numpy_helper.from_array(zeros, "zeros"))
+    bundle.node("q_proj/MatMulNBits").input[3] = "zeros"
+    with pytest.raises(
+        BundleError, match=rf"the zero points of weight .* are {named}; int4 .* needs"
+    ):
         open_bundle(bundle.save())
-    node.input[3] = ""
+
+
+@pytest.mark.parametrize("shape", [(64, 1), (64,), (1, 64)])
+def test_zero_points_may_lie_in_any_order_of_axes(shape, tmp_path):
+    bundle = altered(tmp_path)
+    points = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    bundle.model.graph.initializer.append(numpy_helper.from_array(points, "zeros"))
+    bundle.node("q_proj/MatMulNBits").input[3] = "zeros"
+    graph = open_bundle(bundle.save()).graph
+    weights = [graph.constants[n.inputs[1]] for n in graph.nodes if n.op == "linear"]
+    (stored,) = [each.zeros for each in weights if getattr(each, "zeros", None) is not None]
+    np.testing.assert_array_equal(stored, points.reshape(64, 1))
+
+
+def test_sums_of_one_are_another_form(tmp_path):
+    bundle = altered(tmp_path)
     del bundle.node("layers.0/mlp_residual").input[1]
     assert not is_lowered(bundle.save())
 

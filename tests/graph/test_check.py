@@ -328,6 +328,7 @@ def test_a_packed_weight_that_fits_passes():
         ({"scales": np.ones((8, 3), np.float32)}, "scales"),
         ({"scales": np.full((8, 2), NAN)}, "infinite or no numbers"),
         ({"zeros": np.zeros((8, 2), np.uint8)}, "zero points"),
+        ({"zeros": np.zeros((8, 1), np.float32)}, "zero points"),
     ],
 )
 def test_a_packed_weight_that_does_not_fit_is_refused(changes, message):
