@@ -18,8 +18,10 @@ from edgerun_hw.overlay.geometry import PRESETS, Geometry
 Result = Literal["passed", "failed", "skipped"]
 # What the project promises of the engine (yosys, UltraScale+).
 MOST_LUT_SITES_300 = 4000
-# And of the attention unit of two queries.
-ATTENDING, MOST_ATTENTION_LUT_SITES, MOST_ATTENTION_DSP = "attention-300", 25_000, 130
+# And of the units beside it: LUT sites and DSPs, in this geometry.
+UNITS, UNITS_OF = {"tlmm_attention": (25_000, 130), "tlmm_glue": (8_500, 0)}, "attention-300"
+# No geometry has it yet, so nothing that is elaborated as a whole reaches it.
+ALONE = "tlmm_glue"
 DEFAULT_GEOMETRIES = ("decode-75", "decode-300", "prefill-1500")
 LINT_LIMIT_S = 120.0
 ASK = "takes minutes: ask for it with --full"
@@ -151,9 +153,11 @@ def lint(plan: Plan) -> Iterator[Outcome]:
 def language(plan: Plan) -> Iterator[Outcome]:
     """Slang accepts the RTL, for every geometry: what Vivado refuses and Verilator lets pass."""
     from edgerun_hw.check import elaboration
+    from edgerun_hw.synthesis.hierarchy import needed_files
 
-    for name, geometry in plan.chosen():
-        complaints = elaboration.complaints(geometry)
+    subjects = {name: elaboration.complaints(geometry) for name, geometry in plan.chosen()}
+    subjects[ALONE] = elaboration.elaborate(needed_files(ALONE), ALONE, {})
+    for name, complaints in subjects.items():
         figure = f"{len(complaints)} complaints: {complaints[0]}" if complaints else "no warnings"
         yield Outcome("", name, verdict(not complaints), figure, {"complaints": complaints})
 
@@ -192,22 +196,23 @@ def usage(plan: Plan) -> Iterator[Outcome]:
         yield Outcome("", name, verdict(enough and usage.dsp == 0), figure, asdict(usage))
 
 
-@check("attention")
-def attention_usage(plan: Plan) -> Iterator[Outcome]:
-    """The attention unit needs no more LUTs and multipliers than promised (yosys' estimate)."""
+@check("units")
+def unit_usage(plan: Plan) -> Iterator[Outcome]:
+    """Attention and glue need no more LUTs and multipliers than promised (yosys' estimate)."""
     if not plan.full:
         yield Outcome("", "", "skipped", ASK)
         return
-    from edgerun_hw.synthesis.xilinx import ATTENTION, estimate
+    from edgerun_hw.synthesis.xilinx import estimate
 
-    plan.progress(f"synthesis of the attention unit of {ATTENDING}")
-    usage = estimate(PRESETS[ATTENDING], ATTENTION)
-    enough = usage.lut_sites <= MOST_ATTENTION_LUT_SITES and usage.dsp <= MOST_ATTENTION_DSP
-    figure = (
-        f"{usage.lut_sites} LUT sites ({usage.lutram} memory), {usage.ff} FF, "
-        f"{usage.bram36:g} BRAM36, {usage.dsp} DSP, estimated by yosys"
-    )
-    yield Outcome("", ATTENDING, verdict(enough), figure, asdict(usage))
+    for module, (most_lut_sites, most_dsp) in UNITS.items():
+        plan.progress(f"synthesis of {module}")
+        usage = estimate(PRESETS[UNITS_OF], module)
+        enough = usage.lut_sites <= most_lut_sites and usage.dsp <= most_dsp
+        figure = (
+            f"{usage.lut_sites} LUT sites ({usage.lutram} memory), {usage.ff} FF, "
+            f"{usage.bram36:g} BRAM36, {usage.dsp} DSP, estimated by yosys"
+        )
+        yield Outcome("", module, verdict(enough), figure, asdict(usage))
 
 
 @check("fit")

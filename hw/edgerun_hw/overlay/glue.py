@@ -148,8 +148,12 @@ def gated(gate: Gate, x: Numbers, up: F32 | None, slope: Scalar) -> Numbers:
     if gate is Gate.SWIGLU:
         first = _sigmoids(x, slope)
     else:
-        zero = x.negative & (x.exponents != NOTHING)
-        first = Numbers(x.negative, np.where(zero, 0, x.exponents), np.where(zero, 0, x.mantissas))
+        # What is no number is a factor still: of the product with the row itself.
+        first = Numbers(
+            np.zeros_like(x.negative),
+            np.where(x.negative, 0, x.exponents),
+            np.where(x.negative, 0, x.mantissas),
+        )
     return multiply(multiply(first, x), cut(up))
 
 

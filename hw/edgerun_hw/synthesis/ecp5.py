@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgerun.errors import BackendError
 from edgerun_hw.build.sources import digest
-from edgerun_hw.synthesis.harness import HARNESS, engine_harness
+from edgerun_hw.synthesis.harness import HARNESS, harness
 from edgerun_hw.synthesis.hierarchy import needed_files
 from edgerun_hw.synthesis.output_registers import pack_output_registers
 from edgerun_hw.synthesis.tools import cache_folder, cached, run_tool, stage, tool_version
@@ -64,11 +64,14 @@ class Placed:
     critical_path: list[str] = field(default_factory=list)
 
 
-def place_and_route(geometry: Geometry, *, speed_grade: int = 8, seed: int = 1) -> Placed:
-    """Places the engine of a geometry; takes minutes, then comes from the cache.
+def place_and_route(
+    geometry: Geometry, module: str = ENGINE, *, speed_grade: int = 8, seed: int = 1
+) -> Placed:
+    """Places a module of a geometry; takes minutes, then comes from the cache.
 
     Args:
         geometry: parameters of the hardware.
+        module: ``tlmm_engine`` or ``tlmm_glue``.
         speed_grade: 6, 7 or 8.
         seed: of the placer.
 
@@ -78,14 +81,13 @@ def place_and_route(geometry: Geometry, *, speed_grade: int = 8, seed: int = 1) 
     """
     if speed_grade not in SPEED_GRADES:
         raise BackendError(f"speed grade {speed_grade} does not exist: there are {SPEED_GRADES}")
-    files = needed_files(ENGINE)
-    parameters = module_parameters(geometry, ENGINE)
-    harness = engine_harness(parameters)
+    files = needed_files(module)
+    pads = harness(module, module_parameters(geometry, module))
     versions = tool_version("yosys"), tool_version("nextpnr-ecp5")
-    name = digest(files, harness, speed_grade, seed, TARGET_MHZ, versions, 3)
+    name = digest(files, pads, speed_grade, seed, TARGET_MHZ, versions, 3)
 
     def make(folder: Path) -> dict[str, Any]:
-        (folder / "pads.v").write_text(harness, "utf-8")
+        (folder / "pads.v").write_text(pads, "utf-8")
         reads = stage(files, folder)
         synthesis = f"synth_ecp5 -top {HARNESS} -json design.json\n"
         script = f"{reads}read_verilog pads.v\n{synthesis}"

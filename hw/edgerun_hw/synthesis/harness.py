@@ -7,15 +7,20 @@ edge, so the clock that place and route reports is that of the module's own path
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
 from edgerun_hw.overlay.register_map import BEAT_BYTES
-from edgerun_hw.synthesis.xilinx import ENGINE_PARAMETERS
+from edgerun_hw.synthesis.xilinx import ENGINE, GLUE
 
 BEAT_BITS = 8 * BEAT_BYTES
 HARNESS = "tlmm_pads"
+# Names and widths of a module's inputs and outputs, without the clock.
+Ports: TypeAlias = tuple[dict[str, int], dict[str, int]]
 
 
-def engine_ports(ports: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Returns names and widths of the inputs and outputs of ``tlmm_engine``, without the clock."""
+def engine_ports(parameters: Mapping[str, int]) -> Ports:
+    """Those of ``tlmm_engine``."""
     inputs = {
         "rst": 1,
         "cmd_valid": 1,
@@ -27,7 +32,7 @@ def engine_ports(ports: int) -> tuple[dict[str, int], dict[str, int]]:
         "x_valid": 1,
         "x_data": BEAT_BITS,
         "w_valid": 1,
-        "w_data": BEAT_BITS * ports,
+        "w_data": BEAT_BITS * parameters["PORTS"],
         "s_valid": 1,
         "s_data": BEAT_BITS,
         "y_ready": 1,
@@ -49,13 +54,45 @@ def engine_ports(ports: int) -> tuple[dict[str, int], dict[str, int]]:
     return inputs, outputs
 
 
-def engine_harness(parameters: dict[str, int]) -> str:
-    """Returns Verilog of a top with four pins around ``tlmm_engine``.
+def glue_ports(parameters: Mapping[str, int]) -> Ports:
+    """Those of ``tlmm_glue``."""
+    del parameters  # it has none
+    inputs = {
+        "rst": 1,
+        "cmd_valid": 1,
+        "cmd_gate": 2,
+        "cmd_norm": 1,
+        "cmd_length": 14,
+        "x_valid": 1,
+        "x_data": BEAT_BITS,
+        "w_valid": 1,
+        "w_data": BEAT_BITS,
+        "y_ready": 1,
+    }
+    outputs = {
+        "cmd_ready": 1,
+        "x_ready": 1,
+        "w_ready": 1,
+        "y_valid": 1,
+        "y_data": BEAT_BITS,
+        "busy": 1,
+        "ev_stall_input": 1,
+        "ev_stall_output": 1,
+    }
+    return inputs, outputs
+
+
+PORTS: dict[str, Callable[[Mapping[str, int]], Ports]] = {ENGINE: engine_ports, GLUE: glue_ports}
+
+
+def harness(module: str, parameters: Mapping[str, int]) -> str:
+    """Returns Verilog of a top with four pins around a module.
 
     Args:
-        parameters: the engine's parameters by name.
+        module: one of ``PORTS``.
+        parameters: its parameters by name.
     """
-    inputs, outputs = engine_ports(parameters["PORTS"])
+    inputs, outputs = PORTS[module](parameters)
     bits, connections, offset = sum(inputs.values()), [], 0
     for name, width in inputs.items():
         connections.append(f".{name}(given[{offset} +: {width}])")
@@ -64,7 +101,7 @@ def engine_harness(parameters: dict[str, int]) -> str:
     for name, width in outputs.items():
         connections.append(f".{name}(result[{offset} +: {width}])")
         offset += width
-    values = ", ".join(f".{name}({parameters[name]})" for name in ENGINE_PARAMETERS)
+    values = ", ".join(f".{name}({value})" for name, value in parameters.items())
     joined = ",\n        ".join([".clk(clk)", *connections])
     return f"""module {HARNESS}(input clk, input load, input serial_in, output reg serial_out);
     reg [{bits - 1}:0] shift, given;
@@ -77,7 +114,7 @@ def engine_harness(parameters: dict[str, int]) -> str:
         chain <= {{chain[{offset - 2}:0], 1'b0}} ^ seen;
         serial_out <= chain[{offset - 1}];
     end
-    tlmm_engine #({values}) engine (
+    {module} #({values}) placed (
         {joined}
     );
 endmodule

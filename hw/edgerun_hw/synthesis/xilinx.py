@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Families of yosys' synth_xilinx by the processing system of a board's part.
 FAMILIES = {"zynqmp": "xcup", "zynq7": "xc7"}
 ENGINE, TOP, ADDER = "tlmm_engine", "tlmm_top", "tlmm_addsub"
-ATTENTION = "tlmm_attention"
+ATTENTION, GLUE = "tlmm_attention", "tlmm_glue"
 # Parameters that the engine has; the shell around it has all.
 ENGINE_PARAMETERS = ("PORTS", "COLUMNS", "NB_MAX", "ROW_SCALE")
 
@@ -92,7 +92,7 @@ def estimate(geometry: Geometry, module: str = ENGINE, family: str = "xcup") -> 
 
     Args:
         geometry: parameters of the hardware.
-        module: ``tlmm_engine``, ``tlmm_attention`` or ``tlmm_top``.
+        module: ``tlmm_engine``, ``tlmm_attention``, ``tlmm_glue`` or ``tlmm_top``.
         family: a family of yosys' ``synth_xilinx``.
 
     Raises:
@@ -115,10 +115,10 @@ def estimate(geometry: Geometry, module: str = ENGINE, family: str = "xcup") -> 
 
 def synthesis_script(module: str, parameters: Mapping[str, int], family: str) -> str:
     """Returns the commands for yosys that follow the reading of the sources."""
-    sets = " ".join(f"-set {name} {value}" for name, value in parameters.items())
+    sets = "".join(f" -set {name} {value}" for name, value in parameters.items())
     return (
         # Not `hierarchy -chparam`, on which yosys 0.70 fails an assertion of its own.
-        f"chparam {sets} {module}\n"
+        f"chparam{sets} {module}\n"
         f"hierarchy -check -top {module}\n"
         # Flattened, yosys swaps the operands of adders, and an inverted one that feeds the carry
         # chain directly costs a LUT of its own; other tools choose the operand that does not.
@@ -132,6 +132,8 @@ def synthesis_script(module: str, parameters: Mapping[str, int], family: str) ->
 def module_parameters(geometry: Geometry, module: str) -> dict[str, int]:
     """Returns the SystemVerilog parameters that ``module`` has."""
     every = geometry.parameters()
+    if module == GLUE:
+        return {}
     if module == ATTENTION:
         return {"QUERIES": geometry.attention}
     return {name: every[name] for name in ENGINE_PARAMETERS} if module == ENGINE else every

@@ -37,7 +37,7 @@ module tlmm_glue (
   localparam int TILE = 15;
   localparam int READ = 2;
   // From an element's arrival to its product, in the first pass and in others; and what follows.
-  localparam int FIRST = 51;
+  localparam int FIRST = 52;
   localparam int AGAIN = READ + 12;
   localparam int SQUARE = READ + 14 + 2;  // with those of the other lanes
   localparam int CODE = READ + 15;
@@ -145,8 +145,10 @@ module tlmm_glue (
   end
 
   for (genvar i = 0; i < LANES; i++) begin : g_lane
-    assign x[i]  = in_row[i] ? x_words[i][31:8] : '0;
-    assign up[i] = in_row[i] ? w_words[i][31:8] : '0;
+    always_ff @(posedge clk) begin
+      x[i]  <= in_row[i] ? x_words[i][31:8] : '0;
+      up[i] <= in_row[i] ? w_words[i][31:8] : '0;
+    end
     assign element[i] = in_row_2[i] ? kept[i] : '0;
 
     tlmm_glue_lane lane (
@@ -167,12 +169,20 @@ module tlmm_glue (
     );
   end
   tlmm_delay #(
-      .WIDTH (LANES * 25),
-      .CYCLES(READ)
+      .WIDTH (LANES * 24),
+      .CYCLES(READ - 1)
   ) delay_weights (
       .clk,
-      .in ({in_row, up}),
-      .out({in_row_2, weight})
+      .in (up),
+      .out(weight)
+  );
+  tlmm_delay #(
+      .WIDTH (LANES),
+      .CYCLES(READ)
+  ) delay_in_row (
+      .clk,
+      .in (in_row),
+      .out(in_row_2)
   );
   tlmm_ram #(
       .WIDTH(LANES * 24),
@@ -199,7 +209,7 @@ module tlmm_glue (
   logic [44:0] squares;
 
   function automatic logic [22:0] larger(input logic [22:0] a, input logic [22:0] b);
-    return a > b ? a : b;
+    larger = a > b ? a : b;
   endfunction
 
   always_ff @(posedge clk) begin

@@ -19,8 +19,8 @@ module tlmm_glue_product (
 
   function automatic logic [7:0] exponent(input logic signed [9:0] base, input logic is_zero,
                                           input logic is_none);
-    if (is_none || (!is_zero && base > 10'sd254)) return 8'd255;
-    return is_zero || base < 10'sd1 ? 8'd0 : base[7:0];
+    if (is_none || (!is_zero && base > 10'sd254)) exponent = 8'd255;
+    else exponent = is_zero || base < 10'sd1 ? 8'd0 : base[7:0];
   endfunction
 
   assign base_high = base_low + 10'sd1;

@@ -34,7 +34,7 @@ module tlmm_glue_scalar (
   } scalar_t;
 
   function automatic scalar_t scalar(input logic [22:0] number);
-    return {4'd0, number[22:15], number[22:15] == '0 ? 16'd0 : {1'b1, number[14:0]}};
+    scalar = {4'd0, number[22:15], number[22:15] == '0 ? 16'd0 : {1'b1, number[14:0]}};
   endfunction
 
   // ---- what is made of what, in this order
@@ -53,13 +53,13 @@ module tlmm_glue_scalar (
     SHARE,      // size * share
     QUOTIENT    // size / root
   } step_t;
-  typedef enum logic [1:0] {PICK, RUN, PUT} phase_t;
+  typedef enum logic [2:0] {PICK, ORDER, RUN, ROUND, PUT} phase_t;
   typedef enum logic [2:0] {MULTIPLY, DIVIDE, ADD, SQUARE_ROOT, NORMALISE} operation_t;
 
   step_t step, after;
   phase_t phase;
   operation_t operation;
-  scalar_t power, size, spread, a, b, a_next, b_next, result;
+  scalar_t power, size, spread, a, b, a_next, b_next, result, result_next;
   logic gated;
 
   assign gated = gate != '0;
@@ -109,19 +109,19 @@ module tlmm_glue_scalar (
   logic [17:0] rest;      // of a quotient or a root
   logic [16:0] bits;      // of either; the smaller summand
   logic [ 4:0] count;
-  logic last, swap, root_odd;
+  logic last, swap, root_odd, dividend_zero;
   logic [17:0] less_divisor;
   logic [19:0] root_rest, less_root;
   logic signed [11:0] apart, root_power;
 
   // The larger summand is `a`; a zero is smaller than anything.
-  assign swap = a_next.mantissa == '0
-      || (b_next.mantissa != '0 && b_next.exponent > a_next.exponent);
+  assign swap = operation == ADD
+      && (a.mantissa == '0 || (b.mantissa != '0 && b.exponent > a.exponent));
   assign apart = a.exponent - b.exponent;
   assign less_divisor = rest - {2'b00, b.mantissa};
   assign root_rest = {rest, wide[31:30]};
   assign less_root = root_rest - {1'b0, bits, 2'b01};
-  assign root_power = a_next.exponent - POINT - 12'sd16;
+  assign root_power = a.exponent - POINT - 12'sd16;
   assign root_odd = root_power[0];
 
   always_comb begin
@@ -143,23 +143,26 @@ module tlmm_glue_scalar (
       phase <= PICK;
     end else begin
       case (phase)
-        PICK: phase <= RUN;
-        RUN: if (last) phase <= PUT;
+        PICK: phase <= ORDER;
+        ORDER: phase <= RUN;
+        RUN: if (last) phase <= ROUND;
+        ROUND: phase <= PUT;
         default: phase <= PICK;
       endcase
       if (phase == PUT) step <= after;
     end
 
-    if (phase == PICK) begin
-      a <= operation == ADD && swap ? b_next : a_next;
-      b <= operation == ADD && swap ? a_next : b_next;
+    if (phase == PICK) {a, b} <= {a_next, b_next};
+    if (phase == ORDER) begin
+      if (swap) {a, b} <= {b, a};
+      dividend_zero <= a.mantissa == '0;
       count <= '0;
-      rest <= operation == DIVIDE ? {2'b00, a_next.mantissa} : '0;
-      bits <= operation == ADD ? {1'b0, swap ? a_next.mantissa : b_next.mantissa} : '0;
+      rest <= operation == DIVIDE ? {2'b00, a.mantissa} : '0;
+      bits <= operation == ADD ? {1'b0, swap ? a.mantissa : b.mantissa} : '0;
       wide <= '0;
       if (operation == NORMALISE) wide <= squares;
       if (operation == SQUARE_ROOT) begin
-        wide[31:0] <= {a_next.mantissa, 16'd0} >> root_odd;
+        wide[31:0] <= {a.mantissa, 16'd0} >> root_odd;
         a.exponent <= (root_power + 12'($signed({1'b0, root_odd}))) >>> 1;
       end
     end
@@ -190,39 +193,38 @@ module tlmm_glue_scalar (
 
   // ---- results
   logic [16:0] total;
-  logic dividend_zero;
 
-  always_ff @(posedge clk) if (phase == PICK) dividend_zero <= a_next.mantissa == '0;
   assign total = {1'b0, a.mantissa} + bits;
 
   always_comb begin
     case (operation)
       MULTIPLY: begin
-        result.mantissa = wide[31] ? wide[31:16] : wide[30:15];
-        result.exponent = a.exponent + b.exponent - ONE + 12'($signed({1'b0, wide[31]}));
+        result_next.mantissa = wide[31] ? wide[31:16] : wide[30:15];
+        result_next.exponent = a.exponent + b.exponent - ONE + 12'($signed({1'b0, wide[31]}));
       end
       DIVIDE: begin
-        result.mantissa = dividend_zero ? '0 : bits[16] ? bits[16:1] : bits[15:0];
-        result.exponent = a.exponent - b.exponent + ONE - 12'sd1 + 12'($signed({1'b0, bits[16]}));
+        result_next.mantissa = dividend_zero ? '0 : bits[16] ? bits[16:1] : bits[15:0];
+        result_next.exponent = a.exponent - b.exponent + ONE - 12'sd1 + 12'($signed({1'b0, bits[16]}));
       end
       ADD: begin
-        result.mantissa = total[16] ? total[16:1] : total[15:0];
-        result.exponent = a.exponent + 12'($signed({1'b0, total[16]}));
+        result_next.mantissa = total[16] ? total[16:1] : total[15:0];
+        result_next.exponent = a.exponent + 12'($signed({1'b0, total[16]}));
       end
       SQUARE_ROOT: begin
-        result.mantissa = bits[15:0];
-        result.exponent = POINT + a.exponent;
+        result_next.mantissa = bits[15:0];
+        result_next.exponent = POINT + a.exponent;
       end
       default: begin
-        result.mantissa = wide[15:0];
-        result.exponent = a.exponent;
+        result_next.mantissa = wide[15:0];
+        result_next.exponent = a.exponent;
       end
     endcase
   end
+  always_ff @(posedge clk) if (phase == ROUND) result <= result_next;
 
   function automatic logic [7:0] in_range(input scalar_t number);
-    if (!number.mantissa[15] || number.exponent < 12'sd1) return 8'd0;
-    return number.exponent > 12'sd254 ? 8'd254 : number.exponent[7:0];
+    if (!number.mantissa[15] || number.exponent < 12'sd1) in_range = 8'd0;
+    else in_range = number.exponent > 12'sd254 ? 8'd254 : number.exponent[7:0];
   endfunction
 
   always_ff @(posedge clk) begin

@@ -46,7 +46,7 @@ def test_every_part_of_the_issue_is_checked():
         "language",
         "co-simulation",
         "resources",
-        "attention",
+        "units",
         "fit",
         "place and route",
     ]
@@ -150,6 +150,23 @@ def test_overlay_that_does_not_fit_its_board_fails(monkeypatch):
     assert (32, "tlmm_top", "xc7") in asked and (40, "tlmm_top", "xcup") in asked
 
 
+def test_units_are_held_to_their_luts_and_multipliers(monkeypatch):
+    from edgerun_hw.synthesis import xilinx
+
+    needs = {"tlmm_attention": {"LUT6": 25_001}, "tlmm_glue": {"LUT6": 4000, "DSP48E2": 1}}
+    monkeypatch.setattr(xilinx, "estimate", lambda _, module: xilinx.summarise(needs[module]))
+    outcomes = list(checks.CHECKS["units"](Plan(full=True)))
+    assert [(o.subject, o.result) for o in outcomes] == [
+        ("tlmm_attention", "failed"),
+        ("tlmm_glue", "failed"),
+    ]
+    needs["tlmm_attention"] = {"LUT6": 25_000, "DSP48E2": 130}
+    del needs["tlmm_glue"]["DSP48E2"]
+    assert {o.result for o in checks.CHECKS["units"](Plan(full=True))} == {"passed"}
+    (outcome,) = checks.CHECKS["units"](Plan())
+    assert outcome.result == "skipped"
+
+
 def placements(monkeypatch, *clocks):
     """Makes place and route reach these clocks with the seeds 1, 2, 3; returns the seeds tried."""
     from edgerun_hw.synthesis import ecp5
@@ -184,7 +201,7 @@ def test_slang_has_no_warnings_in_any_preset():
     from edgerun_hw.overlay.geometry import PRESETS
 
     outcomes = list(checks.CHECKS["language"](Plan(geometries=tuple(PRESETS))))
-    assert [outcome.subject for outcome in outcomes] == list(PRESETS)
+    assert [outcome.subject for outcome in outcomes] == [*PRESETS, "tlmm_glue"]
     for outcome in outcomes:
         assert outcome.result == "passed", outcome.figure
 

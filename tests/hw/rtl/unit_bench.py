@@ -36,7 +36,9 @@ def build_bench(
     rtl = needed_files(unit) if rtl is None else rtl
     benches = hardware_folder("tb") / "units"
     bench = benches / source
-    folder = cache / digest([*rtl, bench, benches / "streams.h"], unit, sorted(parameters.items()))
+    folder = cache / digest(
+        [*rtl, bench, *sorted(benches.glob("*.h"))], unit, sorted(parameters.items())
+    )
     binary = folder / "bench"
     if binary.exists():
         return binary

@@ -12,7 +12,7 @@ from edgerun.errors import BackendError, InputError, MissingDependencyError
 from edgerun_hw.build.sources import digest, hardware_folder, rtl_files, wrapped_rtl_files
 from edgerun_hw.overlay.geometry import PRESETS, Geometry
 from edgerun_hw.synthesis import ecp5, tools, xilinx
-from edgerun_hw.synthesis.harness import engine_harness, engine_ports
+from edgerun_hw.synthesis.harness import PORTS, harness
 from edgerun_hw.synthesis.hierarchy import needed_files
 from edgerun_hw.synthesis.output_registers import pack_output_registers
 
@@ -103,20 +103,22 @@ def test_modules_and_notes_are_no_cells():
     assert xilinx.count_cells({"design": {"num_cells_by_type": counts}}) == {"LUT2": 4}
 
 
-# ---- the harness around the engine
+# ---- the harness around a module
 
 
-def test_harness_connects_every_port_of_the_engine():
-    text = (hardware_folder("rtl") / "engine" / "tlmm_engine.sv").read_text()
-    head = re.sub(r"//[^\n]*", "", text[: text.index(");\n")])
+@pytest.mark.parametrize(("module", "folder"), [("tlmm_engine", "engine"), ("tlmm_glue", "glue")])
+def test_harness_connects_every_port_of_the_module(module, folder):
+    text = (hardware_folder("rtl") / folder / f"{module}.sv").read_text()
+    text = re.sub(r"//[^\n]*", "", text)
+    head = text[: text.index(");\n")]
     ports = re.findall(r"\b(input|output)\s+logic\s*(?:\[[^\]]*\])?\s*(\w+)", head)
-    inputs, outputs = engine_ports(1)
+    inputs, outputs = PORTS[module]({"PORTS": 1})
     assert {name for kind, name in ports if kind == "input"} == {"clk", *inputs}
     assert {name for kind, name in ports if kind == "output"} == set(outputs)
 
 
 def test_harness_covers_the_bits_without_gap_or_overlap():
-    text = engine_harness({"PORTS": 4, "COLUMNS": 1, "NB_MAX": 512, "ROW_SCALE": 0})
+    text = harness("tlmm_engine", {"PORTS": 4, "COLUMNS": 1, "NB_MAX": 512, "ROW_SCALE": 0})
     for register in ("given", "result"):
         spans = re.findall(rf"{register}\[(\d+) \+: (\d+)\]", text)
         total = int(re.search(rf"\[(\d+):0\] (?:shift, )?{register};", text)[1]) + 1
