@@ -37,7 +37,9 @@ from edgerun.kernels.lang.tiles import ELEMENT_BYTES, scratch
 from edgerun.kernels.lang.word import float_at, int_at
 
 LINE = 64
-WEIGH_TOKENS = 16  # values are read row by row, so many rows at a time
+WIDE_LANES = 8  # from which on four queries share int8 keys and values, as measured
+WEIGH_TOKENS = 8  # values are read row by row, so many rows at a time: what is asked for meanwhile
+# are a few lines of the next keys, and more at once would hold up the reads under way
 
 
 @kernel("attention", ARGUMENTS)
@@ -49,7 +51,8 @@ def attention(dtype: str, head_dim: int, group: int, lanes: int) -> Body:
     """
     lanes, size = gcd(head_dim, lanes), ELEMENT_BYTES[dtype]
     # Larger blocks convert keys and values less often, but must not leave queries over.
-    shape = blocking(group, 4 if group % 4 == 0 and size > 1 else 2, head_dim, lanes)
+    most = 4 if group % 4 == 0 and (size > 1 or lanes >= WIDE_LANES) else 2
+    shape = blocking(group, most, head_dim, lanes)
     score, weigh = _page_products(dtype, head_dim, shape, lanes)
     padded, wide, narrow, pairs = shape.padded, shape.wide, shape.narrow, shape.pairs
     # One area in this order: a store 4 KiB from what is loaded next would hold the load up.
