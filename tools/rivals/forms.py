@@ -55,9 +55,10 @@ def blocks(weights: str, block: int) -> Form:
         more = -columns % block
         whole = np.pad(hessian, ((0, more), (0, more)))
         whole[range(columns, columns + more), range(columns, columns + more)] = hessian.trace()
-        codes, scales = settled(np.pad(target, ((0, 0), (0, more))), whole, layout, block)
-        values = codes * np.repeat(_halves(scales), block, axis=1)
-        return Stored(values[:, :columns], scales.size * (block * layout.bits + _SCALE_BITS) / 8)
+        codes, grid = settled(np.pad(target, ((0, 0), (0, more))), whole, layout, block)
+        values = grid.integers(codes) * np.repeat(_halves(grid.scales), block, axis=1)
+        bits = grid.scales.size * (block * layout.bits + _SCALE_BITS)
+        return Stored(values[:, :columns], bits / 8)
 
     return store
 
