@@ -31,6 +31,13 @@ FUSED = [
     ("qwen3_moe", {"weights": "int4", "group_size": 16}),
     ("gpt_oss", {"weights": "int4"}),
 ]
+# Every mixture in every format: those above stand for them as a rule.
+MIXTURES = [
+    pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
+    for name in ("mixtral", "olmoe", "qwen3_moe", "gpt_oss")
+    for weights in ("ternary", "int4", "int8")
+    if (name, {"weights": weights}) not in FUSED
+]
 REPLY = 32
 
 
@@ -94,13 +101,16 @@ def test_onnxruntime_computes_with_the_dequantised_weights(
 
 @pytest.mark.peers
 @needs_complete_onnxruntime
-@pytest.mark.parametrize(("name", "options"), FUSED)
+@pytest.mark.parametrize(("name", "options"), [*FUSED, *MIXTURES])
 def test_replies_are_the_same_in_onnxruntime_genai_and_edgerun(name, options, golden, exported):
+    """With experts as one operator, or written out where that cannot compute them."""
     pytest.importorskip("onnxruntime_genai")
     import edgerun
 
     ids = golden(name).ids[:24].tolist()
-    bundle = exported(name, activations="fp32", profile="genai", **options).folder
+    result = exported(name, activations="fp32", profile="genai", **options)
+    bundle = result.folder
+    assert ("QMoE" in operators(bundle)) != any("experts" in said for said in result.warnings)
     with edgerun.load(bundle, backend="cpu", threads=1, kv_cache="fp32") as model:
         reply = model.generate(ids, temperature=0, max_tokens=REPLY, ignore_eos=True)
         expected = list(reply.ids)
