@@ -20,7 +20,6 @@ FLAGS = (
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_BINARY", 0)
 )
-PIECE_BYTES = 1 << 20
 KINDS = (
     (stat.S_ISLNK, "a symbolic link"),
     (stat.S_ISDIR, "a folder"),
@@ -91,11 +90,11 @@ def read_open(descriptor: int, path: Path, limit_bytes: int) -> bytes:
         raise TooLargeError(
             errno.EFBIG, f"it has {size} bytes; at most {limit_bytes} are accepted", str(path)
         )
-    data = bytearray()
     # One more than it had: a file that grows while it is read is cut off, and found altered.
-    while len(data) <= size and (piece := os.pread(descriptor, PIECE_BYTES, len(data))):
+    data = os.pread(descriptor, size + 1, 0)
+    while len(data) < size and (piece := os.pread(descriptor, size + 1 - len(data), len(data))):
         data += piece
-    return bytes(data[: size + 1])
+    return data
 
 
 def check_replaceable(path: Path) -> None:

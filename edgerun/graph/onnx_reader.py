@@ -62,17 +62,21 @@ def read_graph(path: Path, data: bytes, listed: Mapping[str, OpenFile] | None = 
     except DecodeError as error:
         raise BundleError(f"{path} is no ONNX model or is damaged: {error}") from error
     graph = model.graph
-    named = (*graph.input, *graph.output, *graph.initializer)
-    check_names([value.name for value in named])
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    check_names([*tensors, *(value.name for value in (*graph.input, *graph.output))])
     if not graph.output:
         raise BundleError(f"{path} is no ONNX model: it has no outputs")
     files = ExternalFiles(path.parent, listed)
     check_other_tensors(model, files)
+    if len(tensors) != len(graph.initializer):
+        _check_unlike(graph)
+    tensors.pop("", None)
     constants: dict[str, Constant] = {
-        tensor.name: _tensor(tensor, files) for tensor in graph.initializer if tensor.name
+        name: _tensor(name, tensor, files) for name, tensor in tensors.items()
     }
     nodes = read_nodes(graph.node, files)
-    check_values(nodes, _given(graph))
+    sparse = (tensor.values.name for tensor in graph.sparse_initializer)
+    check_values(nodes, [*constants, *(value.name for value in graph.input), *sparse])
     return Graph(
         nodes=nodes,
         inputs=[value.name for value in graph.input if value.name not in constants],
@@ -82,19 +86,16 @@ def read_graph(path: Path, data: bytes, listed: Mapping[str, OpenFile] | None = 
     )
 
 
-def _given(graph: Any) -> list[str]:
-    """Names of the inputs and constants of a graph.
+def _check_unlike(graph: Any) -> None:
+    """No two constants have the same name; what has none is read by nobody.
 
     Raises:
-        BundleError: two constants have the same.
+        BundleError: two have.
     """
     names = [tensor.name for tensor in graph.initializer if tensor.name]
     if len({*names}) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise BundleError(f"the graph has two tensors called '{twice}'")
-    names += (value.name for value in graph.input)
-    names += (tensor.values.name for tensor in graph.sparse_initializer)
-    return names
 
 
 def _type_name(tensor: Any) -> str:
@@ -103,16 +104,16 @@ def _type_name(tensor: Any) -> str:
     return names.get(tensor.data_type, str(tensor.data_type)).lower()
 
 
-def _tensor(tensor: Any, files: ExternalFiles) -> NDArray[Any]:
+def _tensor(name: str, tensor: Any, files: ExternalFiles) -> NDArray[Any]:
     dtype = DTYPES.get(tensor.data_type)
     if dtype is None:
         raise UnsupportedError(
-            f"tensor '{tensor.name}' has the element type {_type_name(tensor)}, supported are "
+            f"tensor '{name}' has the element type {_type_name(tensor)}, supported are "
             f"{', '.join(kind.__name__ for kind in DTYPES.values())}"
         )
     shape = tuple(tensor.dims[:])
     if min(shape, default=0) < 0:
-        raise BundleError(f"tensor '{tensor.name}' has the impossible shape {shape}")
+        raise BundleError(f"tensor '{name}' has the impossible shape {shape}")
     length = math.prod(shape) * ITEM_BYTES[dtype]
     if tensor.data_location == EXTERNAL:
         raw: Any = read_external(tensor, files, length)
@@ -122,7 +123,7 @@ def _tensor(tensor: Any, files: ExternalFiles) -> NDArray[Any]:
         return _typed(tensor, dtype, shape)
     if len(raw) != length:
         raise BundleError(
-            f"tensor '{tensor.name}' of shape {shape} needs {length} bytes and has {len(raw)}"
+            f"tensor '{name}' of shape {shape} needs {length} bytes and has {len(raw)}"
         )
     return np.ndarray(shape, dtype, raw)
 

@@ -102,7 +102,11 @@ class Template:
         for place, model, computed, free, read in self._steps:
             node = nodes[place]
             inputs = node.inputs
-            if len(inputs) != len(model.inputs) or not _is_alike(node, model):
+            if len(inputs) != len(model.inputs) or node.op != model.op:
+                return node
+            # Those of a file share what is the same (``onnx_nodes.py``).
+            is_same = node.attrs is model.attrs and node.metadata is model.metadata
+            if not is_same and not _is_alike(node, model):
                 return node
             for index, slot in computed:
                 name = values[slot] = inputs[index]
@@ -127,12 +131,8 @@ def _names_of(slots: list[int]) -> Callable[[list[str]], tuple[str, ...]]:
 
 
 def _is_alike(node: Node, model: Node) -> bool:
-    """Whether two nodes do the same; those of a file share what is the same (``onnx_nodes.py``)."""
-    return (
-        node.op == model.op
-        and (node.attrs is model.attrs or node.attrs == model.attrs)
-        and (node.metadata is model.metadata or node.metadata == model.metadata)
-    )
+    """Whether two nodes of an op do the same."""
+    return node.attrs == model.attrs and node.metadata == model.metadata
 
 
 def _needed(last: Node, producers: Mapping[str, Node], outside: Collection[str]) -> Iterator[Node]:
