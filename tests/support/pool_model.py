@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from edgerun.backends.cpu.experts.pool import Pool
-from edgerun.backends.cpu.experts.prefetch import REACH
-from edgerun.backends.cpu.experts.protocol import Entry, Post, Read
+from edgerun.backends.cpu.experts.protocol import Entry, Glance, Post, Read
 from edgerun.offload.policies.base import Policy
 from edgerun.offload.policies.scan_lru import ScanResistant
 
@@ -249,25 +248,25 @@ class World:
                 yield self._locked
                 self.is_locked = True
                 read = self.pool.next_read()
-                post = None if read is not None else self.pool.next_glance()
+                glance = None if read is not None else self.pool.next_glance()
                 if read is not None and self.pool.has_more:
                     self.bell += 1
                 self.is_locked = False
                 if read is not None:
                     yield from self._bring(read)
-                elif post is not None:
-                    yield from self._look_ahead(post)
+                elif glance is not None:
+                    yield from self._look_ahead(glance)
                 else:
                     break
 
-    def _look_ahead(self, post: Post) -> Steps:
-        for ahead in range(1, REACH + 1):
-            yield self._locked
-            self.is_locked = True
-            if post.layer + ahead < self.sizes.layers:
-                experts = self.chance.sample(range(self.sizes.experts), 2)
-                self.pool.wish(post.layer + ahead, experts, post.number, ahead)
-            self.is_locked = False
+    def _look_ahead(self, glance: Glance) -> Steps:
+        yield self._locked
+        self.is_locked = True
+        layer, number = glance.post.layer + glance.ahead, glance.post.number
+        if layer < self.sizes.layers:
+            experts = self.chance.sample(range(self.sizes.experts), 2)
+            self.pool.wish(layer, experts, number, glance.ahead)
+        self.is_locked = False
 
     def _bring(self, read: Read) -> Steps:
         self.reads[read.entry] += 1

@@ -69,10 +69,12 @@ def test_pieces_do_not_depend_on_how_they_are_read(monkeypatch: pytest.MonkeyPat
     assert 0.9 < table.std() < 1.1
 
 
-def test_what_is_measured_adds_up(folder: Path) -> None:
+def test_what_is_measured_adds_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "DISK_S", 0.02)
     row = streaming.measure(folder, "50%", tokens=8, prompt=64)
     assert 0.2 < row.hit_share < 0.9
     assert row.missed_mb > 0
+    assert row.disk_gb_per_s > 0
     assert row.of_limit == pytest.approx(row.tokens_per_s / row.limit_tokens_per_s)
     assert 0 < row.prompt_of_file <= 1.02
     assert row.cached_share <= 1

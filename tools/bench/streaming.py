@@ -8,7 +8,9 @@ Each share of all experts is measured in a process of its own, with nothing of t
 system's cache before, which is checked afterwards: where more than 5% of the experts' pages are
 there, the figures are those of another machine and the program ends with an error. Decoding is
 measured once the slots are filled. Its limit is the slower of the disk, which has to bring what was
-missed, and of memory, which is read whatever is missed.
+missed, and of memory, which is read whatever is missed. The disk is measured right before and after
+by reading experts in random order and doing nothing else: disks of virtual machines are not every
+minute as fast as when they were calibrated, which is what the forecast goes by.
 
 The yardstick is to let the system bring experts by page faults, as programs do that map the file:
 as many slabs as a token missed are copied out of a mapping, in random order and by as many threads
@@ -36,19 +38,24 @@ import numpy as np
 
 import edgerun
 from edgerun.cli.screen.report import peak_bytes
+from edgerun.files.direct import DirectFile, span
+from edgerun.files.positioned import memory_apart
 from edgerun.formats.stack import ExpertStack
 from edgerun.graph.slabs import Slab, slab
 from edgerun.llm.llm import LLM
+from edgerun.machine.disk import DiskProfile
 from edgerun.machine.profile import machine_bandwidth
 from tools.bench.page_cache import cached_pages
 
 CACHED_SHARE = 0.05
 SAMPLING: dict[str, Any] = {"temperature": 1.0, "seed": 0, "ignore_eos": True}
 FAULT_TOKENS = 3
+DISK_S = 0.5  # that its speed is measured
 COLUMNS = {
     "share": "experts in memory",
     "hit_share": "hits",
     "missed_mb": "MB read a token",
+    "disk_gb_per_s": "disk, GB/s",
     "recall": "foreseen",
     "tokens_per_s": "tokens/s",
     "limit_tokens_per_s": "limit",
@@ -135,14 +142,16 @@ def measure(folder: Path, share: str, tokens: int, prompt: int) -> Row:
         assert budget is not None
         slabs = list(slabs_of(llm))
         fill(llm, tokens)
+        disk_before = disk_speed(slabs, budget.disk)
         decode, steps, decode_s = spent(llm, ids(llm, 8, 1), tokens)
+        disk_s = (disk_before + disk_speed(slabs, budget.disk)) / 2
         read, _, prompt_s = spent(llm, ids(llm, prompt, 2), 0)
         peak, cached = peak_bytes(), cached_share(slabs)
         # What was read early and in vain is no part of what anybody needed.
         wasted = decode.wasted * budget.layers[0].stored_bytes
         missed = (decode.read_bytes - wasted) / steps
         limit = 1 / max(
-            missed / budget.disk.bytes_s,
+            missed / disk_s,
             llm.model.weight_bytes / machine_bandwidth(llm.model.threads),
         )
         others = sum(
@@ -168,7 +177,7 @@ def measure(folder: Path, share: str, tokens: int, prompt: int) -> Row:
             cached_share=cached,
             load_s=load_s,
             waited_share=decode.waited_s / decode_s,
-            disk_gb_per_s=budget.disk.bytes_s / 1e9,
+            disk_gb_per_s=disk_s / 1e9,
         )
 
 
@@ -213,6 +222,25 @@ def slabs_of(llm: LLM) -> Iterator[Slab]:
             piece = slab(expert)
             assert piece is not None
             yield piece
+
+
+def disk_speed(slabs: list[Slab], disk: DiskProfile) -> float:
+    """Bytes a second that as many threads as the disk likes best read of experts now."""
+
+    def read(seed: int) -> int:
+        chance, done = random.Random(seed), 0
+        buffer = memoryview(memory_apart(max(span(each.offset, each.length) for each in slabs)))
+        while time.perf_counter() < end:
+            piece = chance.choice(slabs)
+            done += len(file.read_into(piece.offset, piece.length, buffer))
+        return done
+
+    file = DirectFile(slabs[0].file.descriptor, slabs[0].file.check, direct=disk.is_direct)
+    began = time.perf_counter()
+    end = began + DISK_S
+    with ThreadPoolExecutor(disk.threads) as pool:
+        read_bytes = sum(pool.map(read, range(disk.threads)))
+    return read_bytes / (time.perf_counter() - began)
 
 
 def forget(folder: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from edgerun.backends.cpu.experts.pool import Pool
 from edgerun.backends.cpu.experts.prefetch import Guesses
-from edgerun.backends.cpu.experts.protocol import Entry, Post, Read
+from edgerun.backends.cpu.experts.protocol import Entry, Glance, Post, Read
 from edgerun.offload.cache import ExpertCache, Step
 from edgerun.offload.policies.base import Policy
 from edgerun.offload.policies.registry import policies
@@ -183,6 +183,33 @@ def test_what_a_run_awaited_that_was_given_up_is_forgotten() -> None:
     assert world.pool.resident.keys() == {(0, 0)}, "nothing is wished for any more"
     world.step(Step(2, (4,), (1.0,)))
     assert world.pool.prefetch.guesses.needed == 0
+
+
+def test_the_layer_after_the_next_is_looked_at_when_nothing_else_is_to_be_read() -> None:
+    world = Alone(4, ScanResistant())
+    post = Post(0, (0,), (1.0,), 1, has_input=True)
+    world.number, world.log, world.posts[0] = 1, {1: 0}, (1, post)
+    read = world.pool.next_read()
+    assert read is not None
+    assert world.pool.next_glance() == Glance(post, 1)
+    world.pool.wish(1, [3], 1)
+    assert world.pool.next_glance() is None, "there is a wish"
+    world.content[read.slot] = read.entry
+    world.pool.finish(read)
+    wished = world.pool.next_read()
+    assert wished is not None and wished.entry == (1, 3)
+    assert world.pool.has_more
+    assert world.pool.next_glance() == Glance(post, 2)
+    assert world.pool.next_glance() is None
+
+
+def test_from_a_prompt_one_layer_is_looked_ahead() -> None:
+    world = Alone(4, ScanResistant())
+    post = Post(0, (0,), (1.0,), 1, needs_most=True)
+    world.number, world.log, world.posts[0] = 1, {1: 0}, (1, post)
+    read = world.pool.next_read()
+    assert read is not None
+    assert [world.pool.next_glance() for _ in range(2)] == [Glance(post, 1), None]
 
 
 class FailsOnce(ScanResistant):

@@ -108,11 +108,12 @@ class Link:
 
     def _begin(self, following: list[int] | None) -> None:
         read = self.pool.next_read()
-        if read is None and (post := self.pool.next_glance()) is not None:
+        if read is None and (glance := self.pool.next_glance()) is not None:
+            post = glance.post
             if post.needs_most and self.looks_ahead:
                 if post.layer + 1 < LAYERS:
                     self.pool.wish(post.layer + 1, range(EXPERTS), ahead=ALL)
-            elif not post.needs_most and following is not None:
+            elif not post.needs_most and glance.ahead == 1 and following is not None:
                 self.pool.wish(post.layer + 1, self._guess(following))
             read = self.pool.next_read()
         if read is not None:

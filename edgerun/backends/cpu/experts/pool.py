@@ -14,8 +14,8 @@ from collections.abc import Iterable
 
 from edgerun.backends.cpu.experts.order import LeavingOrder
 from edgerun.backends.cpu.experts.outlook import Outlook
-from edgerun.backends.cpu.experts.prefetch import Prefetch
-from edgerun.backends.cpu.experts.protocol import Entry, Eviction, Post, Read, Words
+from edgerun.backends.cpu.experts.prefetch import REACH, Prefetch
+from edgerun.backends.cpu.experts.protocol import Entry, Eviction, Glance, Post, Read, Words
 
 
 class Pool:
@@ -57,7 +57,7 @@ class Pool:
         self._unsettled: deque[Post] = deque()
         self._live: Post | None = None  # the last one
         self._settled = -1  # layer of the last post that was settled
-        self._glanced = 0  # number of the last post that somebody looks ahead from
+        self._glanced = 0, 0  # number of the last post that somebody looks from, how far ahead
         self._seen = 0  # number of the last post
 
     @property
@@ -84,13 +84,14 @@ class Pool:
         self._on_link.add(entry)
         return Read(entry, slot, self._seen)
 
-    def next_glance(self) -> Post | None:
-        """The last post, if nobody has looked ahead from it; whoever asks does, and then wishes."""
-        if not self._has_glance():
+    def next_glance(self) -> Glance | None:
+        """What is to be foreseen now, if anything; whoever asks does that, and then wishes."""
+        ahead = self._next_ahead()
+        if not ahead:
             return None
         assert self._live is not None
-        self._glanced = self._live.number
-        return self._live
+        self._glanced = self._live.number, ahead
+        return Glance(self._live, ahead)
 
     @property
     def has_more(self) -> bool:
@@ -98,7 +99,7 @@ class Pool:
         if self._missing and self._has_link():
             return bool(self._free or self._unsettled)
         has_wish = self._outlook.has_wishes and self._has_link(for_wish=True)
-        return has_wish or bool(self._unsettled) or self._has_glance()
+        return has_wish or bool(self._unsettled) or self._next_ahead() > 0
 
     def arrive(self, read: Read, seconds: float = 0.0) -> None:
         """What was read is in memory after so long, and the link free for others."""
@@ -220,15 +221,18 @@ class Pool:
         """Whether a read would begin at once; a wish must keep nobody waiting."""
         return len(self._on_link) < self.prefetch.at_once + (not for_wish)
 
-    def _has_glance(self) -> bool:
-        """Whether nobody has looked ahead from the last post."""
-        post = self._live
-        return (
-            post is not None
-            and post.foretells
-            and post.number != self._glanced
-            and not self._is_over()
-        )
+    def _next_ahead(self) -> int:
+        """How many layers ahead to look from the last post: further if nothing else is to be read.
+
+        0 is nowhere.
+        """
+        post, (number, ahead) = self._live, self._glanced
+        if post is None or not post.foretells or self._is_over():
+            return 0
+        if number != post.number:
+            return 1
+        is_idle = not self._missing and not self._outlook.has_wishes
+        return ahead + 1 if is_idle and post.has_input and ahead < REACH else 0
 
     def _make_room(self, slots: int, *, for_wish: bool = False) -> None:
         """Lets experts leave until so many slots are free, or nobody else may."""

@@ -82,6 +82,19 @@ class Read:
     begun: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What is to be foreseen.
+
+    Attributes:
+        post: to look from.
+        ahead: how many layers.
+    """
+
+    post: Post
+    ahead: int
+
+
 class Words(Protocol):
     """What a program and the pool share, one access at a time."""
 

@@ -23,8 +23,8 @@ from edgerun.backends.cpu.experts.filler import SlotFiller
 from edgerun.backends.cpu.experts.gate import Gate
 from edgerun.backends.cpu.experts.layout import SlotLayout
 from edgerun.backends.cpu.experts.pool import Pool
-from edgerun.backends.cpu.experts.prefetch import ALL, REACH, Prefetch
-from edgerun.backends.cpu.experts.protocol import Post, Read
+from edgerun.backends.cpu.experts.prefetch import ALL, Prefetch
+from edgerun.backends.cpu.experts.protocol import Glance, Post, Read
 from edgerun.backends.cpu.experts.source import Buffer, ExpertSource, OpenFiles
 from edgerun.backends.cpu.experts.words import LayerWords, SharedWords
 from edgerun.errors import BackendError, EdgerunError
@@ -190,12 +190,12 @@ class ExpertStream:
 
     def _go_on(self, buffer: Buffer, reader: ArrayReader) -> bool:
         """Reads what is to be read next, or looks ahead; whether there was anything to do."""
-        read, post = self._next()
+        read, glance = self._next()
         if read is not None:
             self._bring(read, buffer, reader)
-        elif post is not None:
-            self._look_ahead(post)
-        return read is not None or post is not None
+        elif glance is not None:
+            self._look_ahead(glance)
+        return read is not None or glance is not None
 
     @contextmanager
     def _deciding(self) -> Iterator[None]:
@@ -210,15 +210,15 @@ class ExpertStream:
         self._fault = error
         self._words.abort(FAILED)
 
-    def _next(self) -> tuple[Read | None, Post | None]:
-        read, post = None, None
+    def _next(self) -> tuple[Read | None, Glance | None]:
+        read, glance = None, None
         with self._deciding():
             if not self._is_closed:
                 read = self._pool.next_read()
-                post = None if read is not None else self._pool.next_glance()
+                glance = None if read is not None else self._pool.next_glance()
             if read is not None and self._pool.has_more:
                 self._ring()
-        return read, post
+        return read, glance
 
     def _bring(self, read: Read, buffer: Buffer, reader: ArrayReader) -> None:
         """Reads an expert into its slot."""
@@ -238,32 +238,29 @@ class ExpertStream:
             self._read_bytes += content.nbytes
             self._pool.finish(read)
 
-    def _look_ahead(self, post: Post) -> None:
-        """Wishes for what the next layers will need, the nearest first."""
-        for layer, experts, ahead in self._foreseen(post):
-            with self._deciding():
-                if not self._is_closed:
-                    self._pool.wish(layer, experts, post.number, ahead)
-                    if self._pool.has_more:  # while those of the next one are worked out
-                        self._ring()
-
-    def _foreseen(self, post: Post) -> Iterator[tuple[int, Sequence[int], int]]:
-        """Layers that come, experts that they will need, and the kind of guess (``Prefetch``).
-
-        A batch that needs nearly all experts will need those of the next layer, too; a single row
-        is shown to the routers of the next ones.
-        """
-        layers, layer = self._words.layers, post.layer + 1
-        if not post.has_input:
-            if layer < len(layers) and self._prefetch.looks(ALL):
-                yield layer, range(len(layers[layer].table)), ALL
+    def _look_ahead(self, glance: Glance) -> None:
+        """Wishes for what a layer that comes will need."""
+        post, layer = glance.post, glance.post.layer + glance.ahead
+        kind = glance.ahead if post.has_input else ALL
+        if layer >= len(self._layers) or not self._prefetch.looks(kind):
             return
-        here, row = self._gates.get(post.layer), self._words.input(post)
-        for ahead in range(1, REACH + 1):
-            there = self._gates.get(post.layer + ahead)
-            if here is None or there is None or row is None or not self._prefetch.looks(ahead):
-                return
-            yield post.layer + ahead, there.guess(row, here), ahead
+        experts = self._foreseen(post, layer)
+        with self._deciding():
+            if experts and not self._is_closed:
+                self._pool.wish(layer, experts, post.number, kind)
+
+    def _foreseen(self, post: Post, layer: int) -> Sequence[int]:
+        """Experts that a layer will need, the likeliest first, as its router says of a single row.
+
+        Of a batch that needs nearly all experts of a layer, those of the others are all.
+        """
+        if not post.has_input:
+            return range(len(self._words.layers[layer].table))
+        here, there = self._gates.get(post.layer), self._gates.get(layer)
+        row = self._words.input(post)
+        if here is None or there is None or row is None:
+            return ()
+        return there.guess(row, here)
 
     def _fail(self, read: Read, error: Exception) -> None:
         layer, expert = read.entry
