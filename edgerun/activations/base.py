@@ -33,7 +33,8 @@ class Function:
         define: computes it in NumPy, for clarity and not for speed.
         onnx: writes it in ONNX's ops; there is no other form that a pass recognises.
         vector: makes it as a function of a float32 vector, compiled by Numba. It is given the
-            module ``kernels/lang/vectormath.py`` and should keep the relative error below 5e-7.
+            module ``kernels/lang/vectormath.py`` and should keep the error below 5e-7 of the
+            result, or where the result is close to zero below 1e-8.
     """
 
     define: Callable[[F32], F32]

@@ -36,16 +36,23 @@ INT8_MAX = np.float32(127)
 MIN_ABSMAX = np.float32(1e-5)  # BitNet b1.58 clamps the row maximum here
 
 
+def _codes(x: F32) -> NDArray[np.int8]:
+    """The nearest int8, of halves the even one; 0 for NaN, which the scale then is as well."""
+    whole = np.clip(np.rint(x), -128, 127)
+    return np.where(np.isnan(whole), 0, whole).astype(np.int8)
+
+
+@np.errstate(divide="ignore", invalid="ignore")  # an infinite value: all codes 0, scale infinite
 def quantize_row(x: F32) -> tuple[NDArray[np.int8], F32]:
     """int8 codes and one scale a row: ``scale = max(absmax, 1e-5) / 127``, nearest even.
 
     Source: Ma et al. 2024 (BitNet b1.58), as transformers implements it.
     """
     factor = INT8_MAX / np.maximum(np.abs(x).max(axis=-1, keepdims=True), MIN_ABSMAX)
-    codes = np.clip(np.rint(x * factor), -128, 127).astype(np.int8)
-    return codes, (1 / factor[:, 0]).astype(np.float32)
+    return _codes(x * factor), (1 / factor[:, 0]).astype(np.float32)
 
 
+@np.errstate(invalid="ignore")
 def quantize_block(x: F32, block: int) -> tuple[NDArray[np.int8], F32]:
     """int8 codes and one scale per block of K: ``scale = absmax / 127``, nearest even."""
     height, k = x.shape
@@ -54,10 +61,11 @@ def quantize_block(x: F32, block: int) -> tuple[NDArray[np.int8], F32]:
     blocks = padded.reshape(height, padded.shape[1] // block, block)
     scales = np.abs(blocks).max(axis=-1) / INT8_MAX
     inverse = np.where(scales > 0, 1 / np.where(scales > 0, scales, 1), 0)
-    codes = np.rint(blocks * inverse[..., None].astype(np.float32)).astype(np.int8)
+    codes = _codes(blocks * inverse[..., None].astype(np.float32))
     return codes.reshape(padded.shape)[:, :k], scales.astype(np.float32)
 
 
+@np.errstate(invalid="ignore")
 def rounded_activations(x: F32, activations: str, block: int) -> F32:
     """The activations as a linear layer sees them."""
     if activations == "int8_row":

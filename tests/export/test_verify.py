@@ -4,8 +4,9 @@ import shutil
 import numpy as np
 import onnx
 import pytest
+from safetensors.numpy import load_file, save_file
 
-from edgerun.errors import MissingDependencyError
+from edgerun.errors import CheckpointError, MissingDependencyError
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.verify.compare import (
     VerificationError,
@@ -51,6 +52,18 @@ def test_wrong_operator_is_found(op, exported, golden, tmp_path, source_weights)
 
     with pytest.raises(VerificationError, match="differ from the reference by"):
         altered(exported("qwen3", weights="int4"), golden, tmp_path, source_weights, change)
+
+
+def test_checkpoint_that_overflows_is_refused(tmp_path, golden):
+    source = shutil.copytree(golden("llama").folder, tmp_path / "source")
+    (file,) = source.glob("*.safetensors")
+    tensors = load_file(file)
+    name = "model.layers.1.input_layernorm.weight"
+    tensors[name] = np.full(tensors[name].shape, 3e38, np.float32)
+    save_file(tensors, file)
+    with pytest.raises(CheckpointError, match="^what layer 1 computes of a short text is infinite"):
+        export(source, tmp_path / "out", ExportOptions(weights="ternary"))
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
 def test_failed_verification_leaves_no_bundle(tmp_path, monkeypatch, golden):

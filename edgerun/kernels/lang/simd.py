@@ -324,8 +324,32 @@ fma = _pure("fma", 3, "fmuladd")
 round_even = _pure("round_even", 1, "rint")
 floor = _pure("floor", 1, "floor")
 absolute = _pure("absolute", 1, "fabs", "abs")
-maximum = _pure("maximum", 2, "maxnum", "smax")
-minimum = _pure("minimum", 2, "minnum", "smin")
+
+
+def _choice(name: str, order: str, int_name: str) -> Any:
+    """Makes an intrinsic that takes one of two equal vectors' elements."""
+
+    def choose(typingctx, a, b):  # type: ignore[no-untyped-def]
+        if not isinstance(a, Vec) or a != b:
+            return None
+
+        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+            if not a.is_float:
+                function = declare(builder, f"llvm.{int_name}.{_suffix(a)}", *[a.llvm] * 3)
+                return builder.call(function, args)
+            first, second = args
+            return builder.select(builder.fcmp_ordered(order, first, second), second, first)
+
+        return a(a, b), codegen
+
+    choose.__name__ = name
+    return intrinsic(choose)
+
+
+# One instruction of x86, which LLVM's maxnum is not. A float of ``a`` that is no number stays, so
+# that clamping hides none; one of ``b`` is passed over.
+maximum = _choice("maximum", "<", "smax")
+minimum = _choice("minimum", ">", "smin")
 
 
 def _highest(builder: Any, value: Any, lanes: int) -> Any:

@@ -39,7 +39,7 @@ def number(x, value):  # type: ignore[no-untyped-def]
 
 @njit
 def exp(x):  # type: ignore[no-untyped-def]
-    """``e ** x`` of a float32 vector; x is clamped to [-87.3, 88.3].
+    """``e ** x`` of a float32 vector; x is clamped to [-87.3, 88.3], and NaN stays NaN.
 
     Relative error below 2e-7. Source: Cephes ``expf`` (Moshier 1989): x = n ln 2 + r, a
     polynomial for e ** r, and n added to the exponent bits.

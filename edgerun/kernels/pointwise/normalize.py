@@ -13,7 +13,6 @@ from numba import float32, int32, njit
 
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.simd import (
-    absolute,
     cast,
     fma,
     load,
@@ -25,7 +24,13 @@ from edgerun.kernels.lang.simd import (
     store,
 )
 from edgerun.kernels.lang.word import float_at, set_float, set_int
-from edgerun.kernels.pointwise.quantize import block_factor, fill_zero, row_factor
+from edgerun.kernels.pointwise.quantize import (
+    block_factor,
+    fill_zero,
+    float_of,
+    magnitude,
+    row_factor,
+)
 
 
 @njit(inline="always")
@@ -51,15 +56,15 @@ def normal(x, weight, index, inverse, lanes):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def largest_normal(x, weight, first, last, inverse, lanes):  # type: ignore[no-untyped-def]
-    """Largest magnitude among elements ``first .. last - 1`` of a normalised row."""
+    """Largest magnitude among elements ``first .. last - 1`` of a normalised row; NaN if one is."""
     whole = first + (last - first) // lanes * lanes
-    top = splat(float32(0), "f32", lanes)
+    top = splat(int32(0), "i32", lanes)
     for index in range(first, whole, lanes):
-        top = maximum(top, absolute(normal(x, weight, index, inverse, lanes)))
+        top = maximum(top, magnitude(normal(x, weight, index, inverse, lanes)))
     result = reduce_max(top)
     for index in range(whole, last):
-        result = max(result, reduce_max(absolute(normal(x, weight, index, inverse, 1))))
-    return result
+        result = max(result, reduce_max(magnitude(normal(x, weight, index, inverse, 1))))
+    return float_of(result)
 
 
 @njit(inline="always")

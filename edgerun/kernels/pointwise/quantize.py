@@ -16,6 +16,7 @@ from edgerun.kernels.lang.simd import (
     maximum,
     reduce_add,
     reduce_max,
+    reinterpret,
     round_even,
     splat,
     store,
@@ -32,16 +33,28 @@ ROUNDED_BLOCKS = (
 
 
 @njit(inline="always")
+def magnitude(value):  # type: ignore[no-untyped-def]
+    """Float32 without their signs, as int32: as bits they have the same order, NaN the highest."""
+    return reinterpret(absolute(value), "i32")
+
+
+@njit(inline="always")
+def float_of(bits):  # type: ignore[no-untyped-def]
+    """The float32 that ``magnitude`` made an int32 of."""
+    return reduce_add(reinterpret(splat(int32(bits), "i32", 1), "f32"))
+
+
+@njit(inline="always")
 def largest(x, width, lanes):  # type: ignore[no-untyped-def]
-    """Largest magnitude of ``width`` float32."""
+    """Largest magnitude of ``width`` float32; NaN if one is."""
     whole = width // lanes * lanes
-    top = splat(float32(0), "f32", lanes)
+    top = splat(int32(0), "i32", lanes)
     for index in range(0, whole, lanes):
-        top = maximum(top, absolute(load(x + index * 4, "f32", lanes)))
+        top = maximum(top, magnitude(load(x + index * 4, "f32", lanes)))
     result = reduce_max(top)
     for index in range(whole, width):
-        result = max(result, reduce_max(absolute(load(x + index * 4, "f32", 1))))
-    return result
+        result = max(result, reduce_max(magnitude(load(x + index * 4, "f32", 1))))
+    return float_of(result)
 
 
 @njit(inline="always")
@@ -71,8 +84,8 @@ def fill_zero(q, first, last):  # type: ignore[no-untyped-def]
 
 @njit
 def row_factor(top):  # type: ignore[no-untyped-def]
-    """Codes per unit of a row whose largest magnitude is ``top``."""
-    return float32(127) / max(top, float32(MIN_ABSMAX))
+    """Codes per unit of a row whose largest magnitude is ``top``, which may be NaN."""
+    return float32(127) / (float32(MIN_ABSMAX) if top < float32(MIN_ABSMAX) else top)
 
 
 @njit

@@ -12,11 +12,17 @@ ONES = 0x01010101
 
 
 @cuda.jit(device=True, inline="always")
+def _larger(top, value):  # type: ignore[no-untyped-def]
+    """The larger one; NaN if one is."""
+    return top if top >= value or top != top else value
+
+
+@cuda.jit(device=True, inline="always")
 def _largest(x, row, first, last, step):  # type: ignore[no-untyped-def]
-    """The largest magnitude of some elements of a row."""
+    """The largest magnitude of some elements of a row; NaN if one is."""
     top = float32(0)
     for place in range(first, last, step):
-        top = max(top, abs(x[row, place]))
+        top = _larger(top, abs(x[row, place]))
     return top
 
 
@@ -45,8 +51,8 @@ def quantise(x, width, codes, scales, sums, block, blocks, by_row):  # type: ign
         shared[lane] = _largest(x, row, lane, width, lanes)
         cuda.syncthreads()
         for other in range(lanes):
-            top = max(top, shared[other])
-    factor = divide(float32(127), max(top, MIN_ABSMAX))
+            top = _larger(top, shared[other])
+    factor = divide(float32(127), _larger(top, MIN_ABSMAX))
     scale = divide(float32(1), factor)
     for index in range(lane, blocks, lanes):
         first = index * block

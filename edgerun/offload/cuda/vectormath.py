@@ -26,20 +26,20 @@ def number(x, value):  # type: ignore[no-untyped-def]
 
 @_inlined
 def minimum(a, b):  # type: ignore[no-untyped-def]
-    """The smaller one."""
-    return min(a, b)
+    """The smaller one; ``a`` if one is no number."""
+    return b if a > b else a
 
 
 @_inlined
 def maximum(a, b):  # type: ignore[no-untyped-def]
-    """The larger one."""
-    return max(a, b)
+    """The larger one; ``a`` if one is no number."""
+    return b if a < b else a
 
 
 @_inlined
 def exp(x):  # type: ignore[no-untyped-def]
     """``e ** x``; as ``kernels/lang/vectormath.py`` has it, to the bit."""
-    x = min(max(x, float32(-87.3)), float32(88.3))
+    x = minimum(maximum(x, float32(-87.3)), float32(88.3))
     n = round_even(multiply(x, float32(1.44269504)))
     r = fma(n, float32(-0.693359375), x)
     r = fma(n, float32(2.12194440e-4), r)

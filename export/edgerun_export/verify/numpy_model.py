@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.activations.registry import ACTIVATIONS
+from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec, Experts, Projection, Rope
 from edgerun_export.architectures.decoder.spec import FeedForward
 
@@ -38,6 +39,7 @@ class Weights(Protocol):
         ...
 
 
+@np.errstate(over="ignore", invalid="ignore")  # is told of as an error
 def forward(spec: DecoderSpec, weights: Weights, ids: NDArray[np.int64]) -> F32:
     """Returns the logits after every token, float32 ``[tokens, vocab]``.
 
@@ -45,11 +47,23 @@ def forward(spec: DecoderSpec, weights: Weights, ids: NDArray[np.int64]) -> F32:
         spec: the decoder.
         weights: its tensors.
         ids: token ids ``[tokens]``.
+
+    Raises:
+        CheckpointError: what a layer or the head computes exceeds float32.
     """
     hidden = embedded(spec, weights, ids)
     for layer in range(spec.num_layers):
-        hidden = Layer(spec, weights, layer).run(hidden)
-    return predicted(spec, weights, hidden)
+        hidden = _finite(f"layer {layer}", Layer(spec, weights, layer).run(hidden))
+    return _finite("the head", predicted(spec, weights, hidden))
+
+
+def _finite(part: str, values: F32) -> F32:
+    if np.isfinite(values).all():
+        return values
+    raise CheckpointError(
+        f"what {part} computes of a short text is infinite or no number: the checkpoint is damaged "
+        "or of an architecture that its config.json does not say"
+    )
 
 
 def embedded(spec: DecoderSpec, weights: Weights, ids: NDArray[np.int64]) -> F32:
