@@ -76,7 +76,7 @@ _Activations = Annotated[
     str,
     typer.Option(
         help="fp32, int8 (a scale for as many as share one among the weights), int8_row (one a "
-        "token), with commas between: columns in which inputs of projections are rounded so."
+        "token), with commas between: texts are measured with inputs of projections rounded so."
     ),
 ]
 _KVCache = Annotated[
@@ -84,7 +84,8 @@ _KVCache = Annotated[
     typer.Option(
         "--kv-cache",
         "--kv",
-        help="fp32, fp16, int8, int4, with commas between: columns with keys and values so.",
+        help="fp32, fp16, int8, int4, with commas between: texts are measured with keys and "
+        "values stored so.",
     ),
 ]
 _Transforms = Annotated[
@@ -145,7 +146,7 @@ def quality_command(
         check_plot(plot)
     _check_names(text)
     compared = settings(formats, methods, scales, budget, calibrates=bool(calibrate))
-    columns = roundings(split(activations), split(kv_cache))
+    variants = roundings(split(activations), split(kv_cache))
     name = None if tokenizer is None else str(tokenizer)
     with open_checkpoint(source, tokenizer=name) as checkpoint:
         weights, _ = interpret(checkpoint)
@@ -155,7 +156,7 @@ def quality_command(
             min(tokens, weights.spec.context_length),
             (text, windows),
             (calibrate or [], calibration_windows),
-            columns,
+            variants,
         )
         location = " ".join([checkpoint.source.location, *(transform or ())])
         saved = Saved(save, key_of(location, texts))
@@ -199,7 +200,9 @@ def _check_names(files: list[Path]) -> None:
     names = [file.name for file in files]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"--text: two files are called '{twice}', as columns would be; rename one")
+        raise InputError(
+            f"--text: two files are called '{twice}', as texts of the table would be; rename one"
+        )
 
 
 def _check_rounds(weights: SourceWeights) -> None:
@@ -217,9 +220,9 @@ def _texts(
     tokens: int,
     measured: tuple[list[Path], int],
     fitted: tuple[list[Path], int],
-    columns: list[Rounding],
+    variants: list[Rounding],
 ) -> Texts:
-    """Windows of the texts to fit to and of those to measure on, the latter for each column."""
+    """Windows of the texts to fit to and of those to measure on, the latter in each variant."""
     import numpy as np
 
     from edgerun.model.text.tokenizer import Tokenizer
@@ -238,7 +241,7 @@ def _texts(
             rounding=rounding,
         )
         for sample in samples
-        for rounding in columns
+        for rounding in variants
     )
     if not fitted[0]:
         return Texts(CalibrationText((), np.zeros((0, tokens), np.int64)), rounded)

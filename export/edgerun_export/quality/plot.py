@@ -10,6 +10,7 @@ from edgerun.files.private import write_atomically
 from edgerun_export.quality.measure import Row
 
 SIZE, DPI = (7.5, 4.5), 120
+_ONE_COLUMN = 3  # as many texts stand below each other
 # Safe for the colour-blind (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
 
@@ -25,18 +26,20 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> None:
 
     source, *measured = rows
     methods = list(dict.fromkeys(row.setting.rpartition(":")[2] for row in measured))
-    figure = Figure(figsize=(SIZE[0], SIZE[1] * len(source.texts)), dpi=DPI, layout="constrained")
+    across = 1 if len(source.texts) <= _ONE_COLUMN else 2
+    down = -(-len(source.texts) // across)
+    figure = Figure(figsize=(SIZE[0] * across, SIZE[1] * down), dpi=DPI, layout="constrained")
     figure.suptitle(title)
-    all_axes = figure.subplots(len(source.texts), 1, squeeze=False)[:, 0]
-    for axes, name in zip(all_axes, source.texts, strict=True):
+    for at, name in enumerate(source.texts):
+        axes = figure.add_subplot(down, across, at + 1)
         axes.axhline(source.texts[name].bits_per_byte, color="grey", label="source")
-        for at, method in enumerate(methods):
+        for which, method in enumerate(methods):
             points = sorted(
                 (row.bytes / 1e6, row.texts[name].bits_per_byte)
                 for row in measured
                 if row.setting.endswith(f":{method}")
             )
-            axes.plot(*zip(*points, strict=True), "o-", label=method, color=COLOURS[at % 7])
+            axes.plot(*zip(*points, strict=True), "o-", label=method, color=COLOURS[which % 7])
         axes.set(title=name, xlabel="MB of weights", ylabel="bits per byte", yscale="log")
         axes.yaxis.set_major_formatter(FormatStrFormatter("%.3g"))
         axes.yaxis.set_minor_formatter(FormatStrFormatter("%.3g"))
