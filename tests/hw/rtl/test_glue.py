@@ -77,6 +77,28 @@ def test_rows_of_every_length_are_exact(bench: GlueBench, gate: Gate) -> None:
     bench.run([Case([random_command(rng, gate, norm, length) for length in lengths])])
 
 
+def without_numbers() -> list[Case]:
+    """Each row of each gate with each kind of what is no number, beside zeros."""
+    rng = np.random.default_rng(6)
+    cases = []
+    for gate in Gate:
+        for bad in (np.nan, np.inf, -np.inf):
+            commands = [random_command(rng, gate, True, 12) for _ in range(3)]
+            for number, command in enumerate(commands):
+                command.x[-3:] = command.w[3:6] = 0
+                row = command.x[-12:] if number == 0 else command.w[-12 * number :][:12]
+                row[int(rng.integers(12))] = bad
+            cases.append(Case(commands))
+    return cases
+
+
+def test_what_is_no_number_is_told_wherever_it_is(bench: GlueBench) -> None:
+    cases = without_numbers()
+    scales = [command.expected[-4:-3] for case in cases for command in case.commands]
+    assert np.isnan(np.concatenate(scales).view(np.float32)).all()
+    bench.run(cases)
+
+
 def test_every_result_may_wait_and_every_stream_starve(bench: GlueBench) -> None:
     rng = np.random.default_rng(7)
     commands = [random_command(rng, gate, True, 200) for gate in Gate]
@@ -157,4 +179,5 @@ def test_mistakes_in_the_unit_are_seen(name: str, tmp_path: Path) -> None:
     with pytest.raises((AssertionError, subprocess.CalledProcessError)):
         bench.run(sample())
         bench.run(of_every_kind())
+        bench.run(without_numbers())
         test_every_result_may_wait_and_every_stream_starve(bench)
