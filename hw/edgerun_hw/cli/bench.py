@@ -86,7 +86,7 @@ def _modelled(
     geometry: Geometry, rates: Profile, mhz: float, context: int, storage: str
 ) -> dict[str, Any]:
     """Tokens per second and terms, with measured rates and as a bound."""
-    from edgerun_hw.model import measured, tokens
+    from edgerun_hw.model import measured, prompts, tokens
     from edgerun_hw.model.cycles import Assumptions
 
     assumptions = Assumptions(clock_mhz=mhz)
@@ -107,6 +107,12 @@ def _modelled(
         "profile": asdict(rates),
         "modelled": measured.measured_comparison(geometry, rates, mhz, storage=storage),
         "modelled_basis": measured.LABEL,
+        "prompts": {
+            model: tokens.term_table(
+                prompts.prompt_terms(shape, geometry, rates, mhz), prompts.BESIDE, prompts.TOKENS
+            )
+            for model, shape in tokens.SHAPES.items()
+        },
         "terms": terms,
     }
 
@@ -127,6 +133,9 @@ def _show(report: dict[str, Any]) -> None:
     print_rows(report["modelled"])
     for model, table in report["terms"].items():
         print(f"{model}: every term of a token at {context} tokens ({report['modelled_basis']})")
+        print_rows(table)
+    for model, table in report["prompts"].items():
+        print(f"{model}: every term of a prompt of 128 tokens ({report['modelled_basis']})")
         print_rows(table)
 
 

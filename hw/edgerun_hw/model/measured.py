@@ -10,11 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from edgerun_hw.model.attention import (
-    attention_bytes,
-    attention_commands,
-    attention_cycles,
-)
 from edgerun_hw.model.cycles import PYTHON_HOST_US, Assumptions, capabilities_of
 from edgerun_hw.model.profile import Profile
 from edgerun_hw.model.tokens import (
@@ -29,6 +24,7 @@ from edgerun_hw.model.tokens import (
     token_terms,
     tokens_per_second,
 )
+from edgerun_hw.model.unit import each_step, unit_terms
 from edgerun_hw.overlay.geometry import Geometry
 
 LABEL = "modelled: cycles x assumed clock, rates that others measured on a board; no board here"
@@ -79,7 +75,7 @@ def measured_terms(
     can = capabilities_of(geometry)
     if host == "python" and head == SCREENED:
         head = "int8"  # only native code screens
-    body = _streaming(profile["body_gb_per_s"], clock_mhz)
+    body = streaming(profile["body_gb_per_s"], clock_mhz)
     late = f"{profile['late_ports_least']:.0%} to {profile['late_ports_most']:.0%}"
     terms = [
         _based(
@@ -88,21 +84,22 @@ def measured_terms(
         )
         for step, matrix in shape.steps().items()
     ]
-    streaming = _streaming(profile["head_gb_per_s"], clock_mhz)
-    term = head_term(shape, head, can, streaming)
+    head_rate = streaming(profile["head_gb_per_s"], clock_mhz)
+    term = head_term(shape, head, can, head_rate)
     terms.append(_based(term, f"weights at {profile.quote('head_gb_per_s')}"))
     if head == SCREENED:
         terms.append(_rescoring(shape, profile))
     if geometry.attention and storage == "int8":
-        terms += _fabric_attention(shape, geometry, profile, clock_mhz, context)
+        terms += unit_terms(shape, geometry, profile, clock_mhz, [context])
     else:
         terms.append(_attention(shape, profile, context, storage))
     steps = shape.layers * len(shape.steps()) + 1
-    terms.append(_each("launches", steps, profile, "launch_us"))
-    return terms + (_native(shape, profile, steps) if host == "native" else [_python(steps)])
+    terms.append(each_step("launches", steps, profile, "launch_us"))
+    return terms + (native_terms(shape, profile, steps) if host == "native" else [_python(steps)])
 
 
-def _streaming(gb_per_s: float, clock_mhz: float) -> Assumptions:
+def streaming(gb_per_s: float, clock_mhz: float) -> Assumptions:
+    """Assumptions of a clock, and of weights that come at a rate."""
     return Assumptions(clock_mhz=clock_mhz, memory_gb_per_s=gb_per_s, efficiency=1.0)
 
 
@@ -122,31 +119,6 @@ def _attention(shape: ModelShape, profile: Profile, context: int, storage: str) 
     )
 
 
-def _fabric_attention(
-    shape: ModelShape, geometry: Geometry, profile: Profile, clock_mhz: float, context: int
-) -> list[Term]:
-    """Attention on the overlay's unit: a layer's heads are a command, or several (``commands``).
-
-    Its streams are as long as a layer's matrices, so they are taken to come as fast, no faster.
-    """
-    heads = shape.kv_width // shape.head_dim
-    commands = attention_commands(shape.heads // heads, 1, geometry.attention)
-    cycles = attention_cycles(heads, shape.head_dim, context)
-    nbytes = attention_bytes(heads, shape.head_dim, context)
-    count, rate = shape.layers * commands, profile["body_gb_per_s"] * 1e9
-    seconds = max(cycles / (clock_mhz * 1e6), nbytes / rate)
-    basis = (
-        f"{count} times the longer of {cycles} cycles and {nbytes / 1e6:.2f} MB at "
-        f"{profile.quote('body_gb_per_s')}"
-    )
-    return [
-        Term("attention (fabric)", count * seconds, count * cycles, count * nbytes, basis),
-        _each("attention: launches", count, profile, "launch_us"),
-        _each("attention: queries, keys in", shape.layers, profile, "activations_us_per_step"),
-        _each("attention: results out", shape.layers, profile, "results_us_per_step"),
-    ]
-
-
 def _rescoring(shape: ModelShape, profile: Profile) -> Term:
     """What the processor does about a screen: a pass over all bounds, and some rows exactly.
 
@@ -164,14 +136,15 @@ def _rescoring(shape: ModelShape, profile: Profile) -> Term:
     )
 
 
-def _each(name: str, steps: int, profile: Profile, figure: str) -> Term:
-    """A term that every step costs alike."""
-    seconds = steps * profile[figure] * 1e-6
-    return Term(name, seconds, basis=f"{steps} times {profile.quote(figure)}")
+def native_terms(shape: ModelShape, profile: Profile, steps: int, rows: int = 1) -> list[Term]:
+    """What the processor does between matrices, in native code.
 
-
-def _native(shape: ModelShape, profile: Profile, steps: int) -> list[Term]:
-    """What the processor does between matrices, in native code."""
+    Args:
+        shape: of the model.
+        profile: of the board.
+        steps: that have activations and results.
+        rows: tokens that each of them has.
+    """
     counts = {
         "norms, rotary, residuals": (shape.hidden, "norm_ns_per_element"),
         "gate": (shape.intermediate, "gate_ns_per_element"),
@@ -179,15 +152,15 @@ def _native(shape: ModelShape, profile: Profile, steps: int) -> list[Term]:
     terms = [
         Term(
             name,
-            shape.layers * elements * profile[figure] * 1e-9,
-            basis=f"{shape.layers} times {elements} elements at {profile.quote(figure)}",
+            rows * shape.layers * elements * profile[figure] * 1e-9,
+            basis=f"{rows * shape.layers} times {elements} elements at {profile.quote(figure)}",
         )
         for name, (elements, figure) in counts.items()
     ]
     return [
         *terms,
-        _each("activations in", steps, profile, "activations_us_per_step"),
-        _each("results out", steps, profile, "results_us_per_step"),
+        each_step("activations in", rows * steps, profile, "activations_us_per_step"),
+        each_step("results out", rows * steps, profile, "results_us_per_step"),
     ]
 
 

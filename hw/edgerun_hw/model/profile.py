@@ -32,6 +32,7 @@ FIGURES = (
     "gate_ns_per_element",
     "activations_us_per_step",
     "results_us_per_step",
+    "lines_gb_per_s",
     "launch_us",
 )
 

@@ -208,12 +208,12 @@ def tokens_per_second(terms: Sequence[Term]) -> float:
     return 1 / sum(term.seconds for term in terms)
 
 
-def term_table(terms: Sequence[Term], label: str = LABEL) -> list[dict[str, Any]]:
-    """Terms as rows to print, with the sum and tokens per second at the end."""
+def term_table(terms: Sequence[Term], label: str = LABEL, tokens: int = 1) -> list[dict[str, Any]]:
+    """Terms of so many tokens as rows to print, with the sum and tokens per second at the end."""
     total = sum(term.seconds for term in terms)
     rows = [_row(term, total) for term in terms]
     cycles, nbytes = sum(term.cycles for term in terms), sum(term.nbytes for term in terms)
-    rate = f"{1 / total:.1f} tokens/s; {label}"
+    rate = f"{tokens / total:.1f} tokens/s; {label}"
     return [*rows, _row(Term("all", total, cycles, nbytes, rate), total)]
 
 

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from edgerun.backends import CompileOptions, Shape
+from edgerun.errors import BackendError
 from edgerun.graph.ir import Graph, Node
 from edgerun.llm.llm import load
 from edgerun.state import Batch, SequenceStore, same_attention
@@ -101,6 +102,7 @@ class Layer:
         k, v = (normal(self.rng, batch.rows, widths[1]) for _ in range(2))
         k *= self.rng.uniform(0.1, largest, (batch.rows, 1)).astype(np.float32)
         v *= self.rng.uniform(0.1, largest, (batch.rows, 1)).astype(np.float32)
+        self.k, self.v = k, v
         out = self.executable(batch, self.cache, {"q": self.q, "k": k, "v": v})["y"].copy()
         expected = self.definition(batch)
         for slot, rows in parts:
@@ -172,6 +174,9 @@ def test_results_are_the_definitions(board, heads, group, dim, window):
     third = layer.cache.open()
     layer.run((third, 3))
     assert layer.backend._session.commands > 0
+    runs, results = layer.executable._layers.checks
+    assert results > runs // 4  # all were right, or they would not have come here
+    assert layer.backend._session.resets == 0
     layer.close()
 
 
@@ -285,6 +290,33 @@ def test_a_result_that_cannot_be_is_noticed(board, monkeypatch, by_cpu):
     ids, notes = generate(backend="fpga", device="fake")
     assert ids == by_cpu
     assert any("1 resets" in note for note in notes)
+
+
+@pytest.mark.fpga
+def test_small_errors_are_noticed_where_a_result_is_computed_again(board, monkeypatch):
+    """The last bit of one element of all results: within four runs, for whatever head."""
+    run = fake.run_attention
+
+    def flipping(*arguments: object) -> NDArray[np.uint32]:
+        return run(*arguments) ^ np.uint32(1)  # type: ignore[arg-type]
+
+    layer = Layer(2, 2, 32)
+    slot = layer.cache.open()
+    layer.run((slot, 30))
+    for _ in range(8):
+        layer.run((slot, 1))
+    assert layer.backend._session.resets == 0
+    monkeypatch.setattr(fake, "run_attention", flipping)
+    session, runs = layer.backend._session, 0
+    monkeypatch.setattr(session, "_test", lambda: None)
+    with pytest.raises(BackendError, match="cannot give"):
+        while runs < 5:
+            runs += 1
+            batch = Batch.of([0], layer.cache.length(slot), slot)
+            layer.cache.reserve(slot, layer.cache.length(slot) + 1)
+            values = dict(zip("qkv", (layer.q[:1], layer.k[:1], layer.v[:1]), strict=True))
+            layer.executable(batch, layer.cache, values)
+    assert session.resets == 1
 
 
 @pytest.mark.fpga

@@ -16,10 +16,15 @@ from numba import carray, cfunc, njit
 from edgerun_hw.backend.native.attention_words import (
     ARGUMENT_WORDS,
     BOUNDS,
+    CHECK_WORDS,
+    CHECKS,
     COPIES,
     DEPTH,
+    EXPECTED,
     GROUP,
     HEAD_DIM,
+    K_RESULTS,
+    K_RUNS,
     KV_HEADS,
     MOST_QUERIES,
     OUT,
@@ -37,6 +42,7 @@ from edgerun_hw.backend.native.attention_words import (
     X_MEMORY,
     Q,
 )
+from edgerun_hw.backend.native.recompute import recompute
 from edgerun_hw.backend.native.request import (
     FINE,
     OUTSIDE_FORMAT,
@@ -44,6 +50,7 @@ from edgerun_hw.backend.native.request import (
     R_ADDRESS,
     R_MEMORY,
     RESULT_WORDS,
+    S_ATTENDED,
     S_STATUS,
     S_SUBMITTED,
     STATE,
@@ -86,6 +93,7 @@ HIDDEN = 1 << (MANTISSA_BITS - 1)
 LARGEST_CODE = (1 << (QUERY_BITS - 1)) - 1
 # What an element may be: 127 scales, and weights add up to one but for roundings.
 MARGIN = 127 * 1.01
+CHECK_EVERY = 4
 
 
 @njit
@@ -198,8 +206,47 @@ def _submit(args: Any, state: Any, copy: Any, flat: int, count: int, slot: int) 
 
 
 @njit
-def _take(args: Any, state: Any, flat: int, count: int, number: int, slot: int) -> None:
-    """Waits for a command and takes its results, none of which exceeds the largest value."""
+def _check(args: Any, state: Any, copy: Any, flat: int, count: int, slot: int) -> Any:
+    """Computes one head of one query of every ``CHECK_EVERY``-th command of a run again.
+
+    From run to run commands, heads and queries take turns.
+
+    Returns:
+        which of the command's results it is; -1 for none.
+    """
+    checks, number = words(args[CHECKS], CHECK_WORDS), state[S_ATTENDED]
+    state[S_ATTENDED] += 1
+    turn = number + checks[K_RUNS]
+    if turn % CHECK_EVERY:
+        return -1
+    dim, heads = args[HEAD_DIM], args[KV_HEADS]
+    place = turn // CHECK_EVERY % (heads * count)
+    at = args[X_MEMORY] + slot * args[X_BYTES] + place * (BEAT + 2 * dim)
+    header = carray(pointer(at), BEAT, np.uint8)
+    codes = carray(pointer(at + BEAT), dim, np.int16)
+    first, limit = _seen(args, (flat + place % count) // args[GROUP])
+    expected = floats(args[EXPECTED], slot * dim, dim)
+    recompute(args, copy, place // count, codes, header, first, limit, expected)
+    checks[K_RESULTS] += 1
+    return place
+
+
+@njit
+def _is_right(args: Any, memory: int, place: int, slot: int) -> Any:
+    """Whether a result is the one that was computed again."""
+    dim = args[HEAD_DIM]
+    results, expected = floats(memory, place * dim, dim), floats(args[EXPECTED], slot * dim, dim)
+    return (results == expected).all()
+
+
+@njit
+def _take(
+    args: Any, state: Any, flat: int, count: int, number: int, slot: int, checked: int
+) -> None:
+    """Waits for a command and takes its results.
+
+    None may exceed the largest value, and the one that was computed again must be the same.
+    """
     dim, heads, group = args[HEAD_DIM], args[KV_HEADS], args[GROUP]
     drain = count * heads * dim // 4
     cycles = _pairs(args, flat, count) * max(pair_bytes(args) // BEAT, MAX_FILL_CYCLES)
@@ -219,6 +266,8 @@ def _take(args: Any, state: Any, flat: int, count: int, number: int, slot: int) 
                 if not abs(results[d]) <= bound:
                     state[S_STATUS] = WRONG_ATTENTION
                 out[d] = results[d]
+    if checked >= 0 and not _is_right(args, memory, checked, slot):
+        state[S_STATUS] = WRONG_ATTENTION
 
 
 @njit
@@ -241,6 +290,7 @@ def attend(arguments: int, chunk: int) -> None:
     depth, rows = args[DEPTH], words(args[QUERY_ROWS], 1)[0]
     sequences = carray(pointer(args[QUERY_SEQUENCES]), rows, np.int32)
     starts, counts = np.empty(depth, np.int64), np.empty(depth, np.int64)
+    checked = np.empty(depth, np.int64)
     begun, sent, taken, run, flat = state[S_SUBMITTED], 0, 0, 0, 0
     fits, total = True, rows * args[GROUP]
     while taken < sent or (fits and flat < total):
@@ -248,7 +298,7 @@ def attend(arguments: int, chunk: int) -> None:
             return
         if sent - taken == depth or not fits or flat == total:
             slot = taken % depth
-            _take(args, state, starts[slot], counts[slot], begun + taken, slot)
+            _take(args, state, starts[slot], counts[slot], begun + taken, slot, checked[slot])
             taken += 1
             continue
         copy = words(args[COPIES] + 8 * run * COPY_WORDS, COPY_WORDS)
@@ -260,6 +310,7 @@ def attend(arguments: int, chunk: int) -> None:
         if fits:
             _submit(args, state, copy, flat, count, slot)
             starts[slot], counts[slot] = flat, count
+            checked[slot] = _check(args, state, copy, flat, count, slot)
             sent, flat = sent + 1, flat + count
     if not fits:
         state[S_STATUS] = OUTSIDE_FORMAT

@@ -68,15 +68,18 @@ class AttentionLayers:
     Attributes:
         nodes: the layers.
         copies: int64 ``[layers, rows, COPY_WORDS]``: for each run of rows of one sequence.
+        checks: int64 ``[CHECK_WORDS]``: how often results were computed again.
     """
 
     nodes: tuple[Node, ...]
     copies: NDArray[np.int64]
+    checks: NDArray[np.int64]
 
     @classmethod
     def of(cls, nodes: list[Node], rows: int) -> AttentionLayers:
         """Layers of a program of so many rows."""
-        return cls(tuple(nodes), np.zeros((len(nodes), rows, COPY_WORDS), np.int64))
+        copies = np.zeros((len(nodes), rows, COPY_WORDS), np.int64)
+        return cls(tuple(nodes), copies, np.zeros(words.CHECK_WORDS, np.int64))
 
     def fit(self, batch: Batch) -> bool:
         """Whether the unit's numbers are wide enough for the contexts of a batch."""
@@ -102,6 +105,7 @@ class AttentionLayers:
             self.copies[:, number] = copy.words
             copies.append(copy)
         outputs = run()
+        self.checks[words.K_RUNS] += 1  # now: a batch that is run again is checked alike
         for copy in copies:
             copy.complete()
         return outputs
@@ -125,8 +129,7 @@ def attention_emitter(
         if place is None:
             EMITTER.emit(binder, node, index)
             return
-        copies = layers.copies[place]
-        _emit(binder, node, copies, workspace, capabilities)
+        _emit(binder, node, layers, place, workspace, capabilities)
 
     return Emitter(emit, EMITTER.supports, EMITTER.cost)
 
@@ -134,7 +137,8 @@ def attention_emitter(
 def _emit(
     binder: Binder,
     node: Node,
-    copies: NDArray[np.int64],
+    layers: AttentionLayers,
+    place: int,
     workspace: Workspace,
     can: Capabilities,
 ) -> None:
@@ -145,10 +149,11 @@ def _emit(
     emit_write(binder, node, cached)
     out = binder.new(node.outputs[0], attrs["num_heads"] * attrs["head_dim"], counted_by)
     bounds = np.zeros((len(workspace.results), can.attention, attrs["num_kv_heads"]), np.float32)
+    expected = np.zeros((len(workspace.results), attrs["head_dim"]), np.float32)
     scale = np.array([attrs["scale"]], np.float32)
     results = workspace.result_words()
     positions, sequences = binder.rows_of(counted_by)
-    binder.keep += [bounds, scale, results, copies, workspace]
+    binder.keep += [bounds, expected, scale, results, layers, workspace]
     block = {
         **workspace.common_words(can),
         words.ROWS: binder.count(ROWS).ctypes.data,
@@ -156,7 +161,7 @@ def _emit(
         words.QUERY_ROWS: binder.count(counted_by).ctypes.data,
         words.QUERY_POSITIONS: positions.ctypes.data,
         words.QUERY_SEQUENCES: sequences.ctypes.data,
-        words.COPIES: copies.ctypes.data,
+        words.COPIES: layers.copies[place].ctypes.data,
         words.KV_HEADS: attrs["num_kv_heads"],
         words.HEAD_DIM: attrs["head_dim"],
         words.GROUP: attrs["num_heads"] // attrs["num_kv_heads"],
@@ -169,6 +174,8 @@ def _emit(
         words.X_BYTES: query_bytes(node, can),
         words.MOST_QUERIES: can.attention,
         words.BOUNDS: bounds.ctypes.data,
+        words.CHECKS: layers.checks.ctypes.data,
+        words.EXPECTED: expected.ctypes.data,
         words.RESULTS: results.ctypes.data,
         words.DEPTH: len(results),
     }

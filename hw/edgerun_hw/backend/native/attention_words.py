@@ -31,10 +31,14 @@ assert PAGE_TOKENS == BLOCK_TOKENS  # a page of the cache is a block of the copy
     X_BYTES,
     MOST_QUERIES,
     BOUNDS,
+    CHECKS,
+    EXPECTED,
     RESULTS,
     DEPTH,
     CACHE_WORDS,
-) = range(COMMON_WORDS, COMMON_WORDS + 24)
+) = range(COMMON_WORDS, COMMON_WORDS + 26)
+# Words of how often results were computed again: runs of the program, and results.
+K_RUNS, K_RESULTS, CHECK_WORDS = range(3)
 # As kernels of the processor name them.
 KEY_DATA, VALUE_DATA, KEY_SCALES, VALUE_SCALES, PAGE_TABLE, PAGES, PAGE_HEADS = (
     CACHE_WORDS + CACHE.index(name)

@@ -152,7 +152,7 @@ def _raise_failure(driver: Tlmm, workspace: Workspace) -> None:
             f"the device's sums of {detail} rows do not add up to what they should"
         )
     if status == request.WRONG_ATTENTION:
-        raise WrongResultError("attention gave more than the largest of the values")
+        raise WrongResultError("attention gave what keys and values cannot give")
     if status == request.UNREACHABLE:
         raise OverlayError("the kernel does not synchronise the memory of u-dma-buf")
     driver.take_back(int(state[request.S_SUBMITTED]), detail if status == request.FLAGGED else 0)
