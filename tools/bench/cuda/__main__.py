@@ -3,12 +3,14 @@
     python -m tools.bench.cuda [--device 0] [--profile my-gpu.json] [--title TEXT]
         [--experts 24 --top-k 8 --hidden 2048 --width 1024] [--rows 1 8 64]
         [--models OLMOE_BUNDLE QWEN3_BUNDLE] [--share 0.1 0.25 0.5] [--tokens 64]
+        [--gguf OLMOE.gguf QWEN3.gguf --llama-bench PATH]
 
 In this order: copies to the GPU from pinned memory and from other memory; the launch of a kernel;
 an expert's product at some rows, over all experts in turn, so that no cache holds them (at one row
 we want half of the memory's speed, which is for the reader to know); layers shared with the
 processor, measured against planned; and tokens a second of bundles whose experts have room on the
 GPU in part (``tools/bench/random_bundle.py`` makes them in the shapes of Qwen3-30B and others).
+``--gguf`` asks llama.cpp's ``llama-bench`` for the same with ``-ncmoe``, at as many experts there.
 ``--profile`` writes what was seen as ``python -m tools.bench.offload --devices FILE`` reads it.
 
 Without a GPU it says so and measures nothing. In Numba's simulator (``NUMBA_ENABLE_CUDASIM=1``) it
@@ -37,6 +39,7 @@ from edgerun.offload.cuda import CudaBackend
 from edgerun.offload.cuda.gpu import gpu_support
 from edgerun.offload.sharing.device import DeviceSizes
 from edgerun.offload.sharing.layer import Layer
+from tools.bench.cuda.llamacpp import BINARY, compared
 from tools.bench.offload.profile import Figure, Profile
 from tools.bench.standin import STATE, inputs, layer, measure
 
@@ -62,6 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(makespans(rows, options))
     for line in replies(options):
         say(line)
+    asked = options.share, options.tokens, options.device, options.llama_bench
+    for line in compared(options.gguf, *asked):
+        say(line)
     if options.profile:
         profile = profile_of(seen, options.title, is_simulated=IS_SIMULATED)
         options.profile.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=1))
@@ -86,6 +92,8 @@ def parser() -> argparse.ArgumentParser:
     command_line.add_argument("--models", type=Path, nargs="+", default=[])
     command_line.add_argument("--share", type=float, nargs="+", default=[0.1, 0.25, 0.5])
     command_line.add_argument("--tokens", type=int, default=64)
+    command_line.add_argument("--gguf", type=Path, nargs="+", default=[])
+    command_line.add_argument("--llama-bench", default=BINARY)
     return command_line
 
 
