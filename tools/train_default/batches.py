@@ -40,11 +40,18 @@ class Mix:
     """Packs documents by best fit from a small pool; what a row leaves open is padding (PAD).
 
     A row begins with a document's beginning. Where nothing in the pool fits any more and much of
-    the row is open, the shortest document is cut, and its rest is dropped.
+    the row is open, the shortest document is cut, and its rest is dropped. With `whole` none is
+    cut: the row stays open, and documents longer than a row are left out.
     """
 
-    def __init__(self, sources: Mapping[str, Source], seed: int, pool_size: int = 64) -> None:
-        self.sources, self.pool_size = sources, pool_size
+    def __init__(
+        self,
+        sources: Mapping[str, Source],
+        seed: int,
+        pool_size: int = 64,
+        whole: bool = False,
+    ) -> None:
+        self.sources, self.pool_size, self.whole = sources, pool_size, whole
         self.rng = np.random.default_rng(seed)
         self.pool: list[Array] = []
 
@@ -60,7 +67,7 @@ class Mix:
             if source and len(order) == len(source.starts) - 1:
                 source.order, source.at = np.asarray(order, np.int64), at
 
-    def _fill(self, weights: Mapping[str, float]) -> None:
+    def _fill(self, weights: Mapping[str, float], length: int) -> None:
         names = [name for name in weights if name in self.sources and weights[name] > 0]
         # Weights are shares of tokens, draws are documents: divide by the mean length.
         lengths = [
@@ -69,7 +76,9 @@ class Mix:
         shares = np.array([weights[name] for name in names]) / lengths
         while len(self.pool) < self.pool_size:
             name = names[self.rng.choice(len(names), p=shares / shares.sum())]
-            self.pool.append(self.sources[name].next(self.rng))
+            document = self.sources[name].next(self.rng)
+            if not self.whole or len(document) <= length:
+                self.pool.append(document)
 
     def _row(self, length: int) -> Array:
         row, at = np.full(length, PAD, np.int64), 0
@@ -80,7 +89,7 @@ class Mix:
             fitting = [i for i, other in enumerate(self.pool) if len(other) <= length - at]
             if fitting:
                 document = self.pool.pop(max(fitting, key=lambda i: len(self.pool[i])))
-            elif length - at > length // 16:
+            elif length - at > length // 16 and not self.whole:
                 document = self.pool.pop(
                     min(range(len(self.pool)), key=lambda i: len(self.pool[i]))
                 )[: length - at]
@@ -91,6 +100,6 @@ class Mix:
         """[count, context + 1] token ids; PAD after the last document."""
         rows = np.empty((count, context + 1), np.int64)
         for row in rows:
-            self._fill(weights)
+            self._fill(weights, context + 1)
             row[:] = self._row(context + 1)
         return rows

@@ -76,13 +76,17 @@ def make_texts(corpora: Path, teacher: Path, out: Path, seed: int, rounds: int) 
         fine = chats(short, seed + 100 + n, own_share=0.35)
         write_texts(out / "fine.jsonl", map(render_chat, fine), append=n > 0)
     write_texts(out / "follow.jsonl", map(render_chat, follow(short, seed, 2 * rounds)))
+    brief = [story for story in short if len(story) < 1000]
+    write_texts(out / "brief.jsonl", map(render_chat, follow(brief, seed + 100, 2 * rounds, 0.2)))
 
 
-def follow(stories: list[str], seed: int, rounds: int) -> Iterator[list[dict[str, str]]]:
+def follow(
+    stories: list[str], seed: int, rounds: int, own_share: float = 0.4
+) -> Iterator[list[dict[str, str]]]:
     """Chats in which only the request tells what the story will be about."""
     clear = [story for story in stories if subjects(story) or hero(story)]
     for n in range(rounds):
-        yield from chats(clear, seed + 200 + n, own_share=0.4, change=vary_story)
+        yield from chats(clear, seed + 200 + n, own_share=own_share, change=vary_story)
 
 
 def make_tokens(text: Path, tokenizer: Tokenizer, out: Path) -> None:

@@ -30,12 +30,12 @@ SOURCES = (
     (
         "TinyStories (excerpts), roneneldan/TinyStories",
         "CDLA-Sharing-1.0",
-        "real, chat, fine, follow",
+        "real, chat, fine, follow, brief",
     ),
     ("stories260K, karpathy/llama2.c, sampled as a teacher", "MIT", "teacher, chat"),
     ("storybooks: global-asp/asp-source, pb-source, bookdash", "CC-BY (per book)", "books"),
     ("fables: klusai/tinyfabulist", "MIT", "books"),
-    ("this project's generator and tables", "the project's own", "chat, fine, follow"),
+    ("this project's generator and tables", "the project's own", "chat, fine, follow, brief"),
 )
 
 

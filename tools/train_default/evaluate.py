@@ -164,10 +164,12 @@ def following(bundle: Path) -> None:
 
     with edgerun.load(bundle) as llm:
 
-        def answer(settings: dict[str, Any], request: str, seed: int) -> str:
-            messages = [{"role": "user", "content": request}]
+        def answer(settings: dict[str, Any], said: list[str], seed: int) -> tuple[str, bool]:
+            roles = ("user", "assistant")
+            messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(said)]
             fixed = {"seed": seed, "max_tokens": 300, "repetition_penalty": 1.0}
-            return llm.chat(messages, **settings, **fixed).text
+            reply = llm.chat(messages, **settings, **fixed)
+            return reply.text, reply.finish_reason == "stop"
 
         for name, settings in DECODINGS.items():
             print(f"{name}: {json.dumps(score(partial(answer, settings)))}")

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear, relu, scaled_dot_product_attention
+from torch.nn.functional import linear, relu, scaled_dot_product_attention
 
+from tools.train_default.batches import PAD
 from tools.train_default.experts import Experts, TernaryStack
 from tools.train_default.recipe import ModelConfig
 from tools.train_default.rounding import round_rows, ternary
@@ -136,9 +137,9 @@ class TernaryLM(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, unlikelihood: float = 1.0) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.unlikelihood = config, unlikelihood
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         nn.init.normal_(self.embed_tokens.weight, std=0.05)
         self.layers = nn.ModuleList(
@@ -175,9 +176,18 @@ class TernaryLM(nn.Module):
         return self.head(self.hidden(ids, cache))
 
     def head_loss(self, x: Tensor, targets: Tensor) -> Tensor:
-        """Sum of -log p (nats) over the targets that are not -100."""
-        logits = self.head(x).flatten(0, 1)
-        return cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum")
+        """Sum of the losses in nats of targets [batch, tokens].
+
+        A target that is a token costs -log p; one below PAD, `PAD - 1 - token`, costs -log(1 - p)
+        of a token that is not to come, times `unlikelihood`; PAD costs nothing.
+        """
+        logits, targets = self.head(x).flatten(0, 1), targets.flatten()
+        unwanted = targets < PAD
+        ids = torch.where(unwanted, PAD - 1 - targets, targets).clamp(min=0)
+        log_p = logits.log_softmax(-1).gather(1, ids[:, None])[:, 0]
+        rest = (-torch.expm1(log_p.clamp(max=-1e-6))).log()  # log(1 - p), finite
+        likelihoods = torch.where(unwanted, self.unlikelihood * rest, log_p)
+        return -likelihoods.masked_fill(targets == PAD, 0.0).sum()
 
     def loss(self, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of the loss over a training batch, by the compiled program once there is one.

@@ -53,6 +53,13 @@ class Recipe:
     adam_betas: tuple[float, float] = (0.9, 0.98)
     expert_lr: float = 1e-3  # of the matrices of experts, by AdamW
     balance: float = 0.01  # weight of the loss that spreads tokens over experts
+    whole: bool = False  # no document is cut
+    own_rows: int = 0  # of the model's own replies in a step (own.py)
+    own_weight: float = 1.0  # of a token of them
+    unlikelihood: float = 1.0  # weight beside that of a token that is not to come
+    own_replies: int = 64  # made at a time
+    own_steps: int = 50  # after which they are made anew
+    repeat: int = 4  # so many tokens in a row that came before are a repetition
     mix: dict[str, tuple[float, float]] = field(
         default_factory=lambda: {
             "real": (0.42, 0.40),

@@ -1,12 +1,13 @@
 #!/bin/sh
-# Repeat the default model: sh run_all.sh DATA OUT UNTIL [THEN_UNTIL LAST_UNTIL]
+# Repeat the default model: sh run_all.sh DATA OUT UNTIL [THEN_UNTIL LAST_UNTIL OWN_UNTIL]
 #   DATA   folder with corpora/ and models/stories260K/ (see README.md)
 #   OUT    folder for everything that is made
 #   UNTIL  when training ends: HH:MM (UTC, today) or seconds since the epoch
 #   THEN_UNTIL  when the second run ends, which goes on from the first by go_on.toml
 #   LAST_UNTIL  when the third run ends, which goes on from the second by end.toml
+#   OWN_UNTIL  when the fourth run ends, which goes on from the third by own.toml
 set -eu
-data=$1 out=$2 until=$3 then_until=${4:-} last_until=${5:-}
+data=$1 out=$2 until=$3 then_until=${4:-} last_until=${5:-} own_until=${6:-}
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$(dirname "$here")")
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
@@ -43,5 +44,9 @@ if [ -n "$then_until" ]; then
     go_on "$out/run_on" "$out/run_end" end.toml "$last_until"
     describe --run "$out/run_end" --recipe "$here/recipes/go_on.toml" \
         --earlier "$out/recipe_first.toml" --out "$out/recipe.toml"
+    mv "$out/recipe.toml" "$out/recipe_third.toml"
+    go_on "$out/run_end" "$out/run_own" own.toml "$own_until"
+    describe --run "$out/run_own" --recipe "$here/recipes/own.toml" \
+        --earlier "$out/recipe_third.toml" --out "$out/recipe.toml"
 fi
 "$python" -m tools.train_default.evaluate samples --model "$out/hf" --out "$out/samples.md"

@@ -35,6 +35,7 @@ from tools.train_default.batches import Mix, load_sources
 from tools.train_default.evaluate import bits_per_byte, held_out_stories
 from tools.train_default.model import TernaryLM
 from tools.train_default.muon import Muon
+from tools.train_default.own import OwnReplies
 from tools.train_default.recipe import Recipe
 from tools.train_default.save import read_hf, save_hf
 from tools.train_default.workers import Batch, Workers
@@ -76,7 +77,7 @@ class Trainer:
     def __init__(self, recipe: Recipe, run: Path, tokens: Path) -> None:
         torch.manual_seed(recipe.seed)
         self.recipe, self.run = recipe, run
-        self.model = TernaryLM(recipe.model)
+        self.model = TernaryLM(recipe.model, recipe.unlikelihood)
         parameters = dict(self.model.masters())
         matrices = [p for name, p in parameters.items() if p.ndim == 2 and not is_looked_up(name)]
         experts = [p for p in parameters.values() if p.ndim == 3]
@@ -90,7 +91,8 @@ class Trainer:
             eps=1e-10,
             weight_decay=0.0,
         )
-        self.mix = Mix(load_sources(tokens), recipe.seed)
+        self.mix = Mix(load_sources(tokens), recipe.seed, whole=recipe.whole)
+        self.own: OwnReplies | None = None
         self.step = self.tokens = self.warm_from = 0
         self.seconds = 0.0
         self.began: float | None = None
@@ -171,6 +173,10 @@ class Trainer:
             the mean loss in nats per token, and how unevenly experts were used in all layers.
         """
         total, count, uneven = workers.accumulate(self.microbatches(progress))
+        if self.own is not None and self.own.rows:
+            rows = self.recipe.micro_tokens // self.own.context
+            own = self.own.batches(rows, self.recipe.own_rows // rows)
+            workers.accumulate(own, self.recipe.own_weight)
         self.muon.step()
         self.adam.step()
         self.adam.zero_grad(set_to_none=False)
@@ -193,6 +199,8 @@ def fit(
     signal.signal(signal.SIGTERM, lambda number, frame: ends.append(number))
     saved = last = time.time()
     while (progress := clock.progress()) < 1.0 and not ends:
+        if trainer.own is not None and trainer.own.is_due(trainer.step):
+            log(trainer, **trainer.own.refill(trainer.step))
         factor = trainer.set_rates(progress)
         losses.append(trainer.train_step(workers, progress))
         now = time.time()
@@ -253,6 +261,8 @@ def main() -> None:
     clock = trainer.clock(args.until, args.until_tokens)
     tokenizer = Tokenizer.from_file(str(args.tokenizer / "tokenizer.json"))
     stories = held_out_stories(args.held_out)[:24]
+    if recipe.own_rows:
+        trainer.own = OwnReplies(trainer.model, tokenizer, recipe)
 
     def log(trainer: Trainer, **values: float) -> None:
         row = {

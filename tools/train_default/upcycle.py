@@ -1,5 +1,7 @@
-"""Weights to begin a model of experts with, from a finished dense one (sparse upcycling).
+"""Weights to begin with, from a finished dense model: as it is, or for experts (sparse upcycling).
 
+    python -m tools.train_default.upcycle --bundle models/default/bundle --recipe own.toml \\
+        --out initial/
     python -m tools.train_default.upcycle --bundle models/default/bundle --recipe experts.toml \\
         --text real.jsonl --out initial/
 
@@ -117,12 +119,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bundle", type=Path, required=True)
     parser.add_argument("--recipe", type=Path, required=True)
-    parser.add_argument("--text", type=Path, required=True, help="a JSON string a line")
+    parser.add_argument("--text", type=Path, help="a JSON string a line; for experts")
     parser.add_argument("--out", type=Path, required=True, help="Hugging Face directory")
     args = parser.parse_args()
     recipe = Recipe.read(args.recipe)
     dense = dense_model(args.bundle, recipe.model)
+    if not recipe.model.experts:
+        save_hf(dense, args.bundle, args.out)
+        return
     tokenizer = Tokenizer.from_file(str(args.bundle / "tokenizer.json"))
+    if args.text is None:
+        parser.error("a model of experts is fitted to some text: say --text")
     texts = [json.loads(line) for _, line in zip(range(STORIES), args.text.open(), strict=False)]
     batches = [torch.tensor([each.ids[:512]]) for each in tokenizer.encode_batch(texts)]
     factors = norm_factors(dense, batches)

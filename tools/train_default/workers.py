@@ -14,9 +14,11 @@ import torch
 import torch.multiprocessing as mp
 from torch import Tensor
 
+from tools.train_default.batches import PAD
 from tools.train_default.model import TernaryLM
 
-Batch = tuple[Any, Any]  # ids and targets, NumPy arrays [rows, tokens]; targets < 0 do not count
+# Ids and targets, NumPy arrays [rows, tokens]; of targets below 0 see TernaryLM.head_loss.
+Batch = tuple[Any, Any]
 
 
 def leaves(model: TernaryLM) -> list[torch.nn.Parameter]:
@@ -36,12 +38,12 @@ def _work(
     for parameter, grad in zip(leaves(model), grads, strict=True):
         parameter.grad = grad
     model.compile()
-    while (batch := tasks.get()) is not None:
+    while (task := tasks.get()) is not None:
+        batch, weight = task
         ids, targets = map(torch.from_numpy, batch)
-        targets = targets.masked_fill(targets < 0, -100)
         loss, uneven = model.loss(ids.clamp(min=0), targets)
-        count = int((targets >= 0).sum())
-        ((loss + balance * count * uneven) * scale).backward()
+        count = int((targets != PAD).sum())
+        ((loss + balance * count * uneven) * (scale * weight)).backward()
         results.put((loss.item(), count, uneven.item()))
 
 
@@ -70,15 +72,15 @@ class Workers:
             process.start()
             self.processes.append(process)
 
-    def accumulate(self, batches: Iterable[Batch]) -> tuple[float, int, float]:
-        """Add the gradients of all batches to `.grad`.
+    def accumulate(self, batches: Iterable[Batch], weight: float = 1.0) -> tuple[float, int, float]:
+        """Add the gradients of all batches to `.grad`, multiplied by `weight`.
 
         Returns:
             summed loss, scored tokens, and how unevenly experts were used, on average.
         """
         count = 0
         for batch in batches:
-            self.tasks.put(batch)
+            self.tasks.put((batch, weight))
             count += 1
         results = [self.results.get() for _ in range(count)]
         for grads in self.grads:

@@ -8,9 +8,21 @@ from random import Random
 
 from tools.train_default.chats.tables import WORDS
 
-ANIMALS, PEOPLE, THINGS = (
-    [*WORDS[kind], *WORDS[f"more {kind}"]] for kind in ("animals", "people", "things")
+
+def nouns_of(*kinds: str) -> list[str]:
+    """The words of some lists, each once."""
+    return list(dict.fromkeys(noun for kind in kinds for noun in WORDS[kind]))
+
+
+ANIMAL_KINDS = ("walkers", "fliers", "swimmers")
+HEROES = ("she heroes", "he heroes")
+THING_KINDS = (
+    *("kept things", "vehicles", "flying things", "foods"),
+    *("buildings", "plants", "landscapes", "toys", "furniture"),
 )
+ANIMALS = nouns_of("animals", "more animals", *ANIMAL_KINDS)
+PEOPLE = nouns_of("people", "more people", *HEROES)
+THINGS = nouns_of("things", "more things", *THING_KINDS)
 NOUNS = frozenset((*ANIMALS, *PEOPLE, *THINGS))
 NOT_ABOUT = frozenset(WORDS["not about"])
 PLURALS = {
@@ -19,11 +31,9 @@ PLURALS = {
     "wolf": "wolves",
     "leaf": "leaves",
     "shelf": "shelves",
-    "man": "men",
-    "woman": "women",
-    "policeman": "policemen",
-    "snowman": "snowmen",
     "elf": "elves",
+    "calf": "calves",
+    "thief": "thieves",
     **{noun: noun for noun in WORDS["one as many"]},
 }
 KIND = r"(?P<kind>(?:[a-z]+ ){0,3}?(?P<noun>[a-z]+))"
@@ -49,6 +59,8 @@ def article(noun: str) -> str:
 def plural(noun: str) -> str:
     if noun in PLURALS:
         return PLURALS[noun]
+    if noun.endswith("man"):
+        return f"{noun[:-2]}en"
     if noun.endswith(("s", "x", "ch", "sh")):
         return f"{noun}es"
     return f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"

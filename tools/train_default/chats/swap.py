@@ -9,13 +9,19 @@ from __future__ import annotations
 import re
 from random import Random
 
-from tools.train_default.chats.extract import article, hero, plural, subjects
+from tools.train_default.chats.extract import (
+    ANIMAL_KINDS,
+    HEROES,
+    THING_KINDS,
+    article,
+    hero,
+    plural,
+    subjects,
+)
 from tools.train_default.chats.tables import WORDS
 
 GIRLS, BOYS = WORDS["girls"], WORDS["boys"]
-ANIMALS = tuple(WORDS[kind] for kind in ("walkers", "fliers", "swimmers"))
-THINGS = tuple(WORDS[kind] for kind in ("kept things", "vehicles", "flying things", "foods"))
-KINDS = (*ANIMALS, *THINGS)
+KINDS = tuple(WORDS[kind] for kind in (*HEROES, *ANIMAL_KINDS, *THING_KINDS))
 # What only some animals do: a story that says so keeps its animal.
 TELLING = re.compile(
     r"\b(?:bark|woof|meow|purr|quack|moo|oink|chirp|tweet|roar|buzz|hiss|neigh|ribbit|whisker|trunk"

@@ -1,0 +1,119 @@
+"""What training makes of the default model's own replies, and how replies are counted."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tools.train_default.batches import PAD, Mix, Source
+from tools.train_default.chats.extract import plural
+from tools.train_default.chats.following import SUBJECTS, TURNS, asks, score
+from tools.train_default.marking import COUNTED, NOUNS, Reply, marked, pack, repeats, requests
+
+STORY = "There was a newt. It swam in a pond all day and was happy. The end."
+
+
+def reply(ids: list[int], **fields: object) -> Reply:
+    usual = {"prompt": [7, 8], "text": STORY, "noun": "newt", "greedy": True, "ended": True}
+    return Reply(ids=ids, **{**usual, **fields})
+
+
+@given(st.lists(st.integers(0, 2), max_size=30), st.integers(1, 5))
+def test_a_token_repeats_where_its_run_stands_before_as_well(ids: list[int], size: int) -> None:
+    runs = [tuple(ids[max(0, at + 1 - size) : at + 1]) for at in range(len(ids))]
+    expected = [len(run) == size and run in runs[:at] for at, run in enumerate(runs)]
+    assert repeats(ids, size).tolist() == expected
+
+
+def test_only_the_end_of_a_repeated_run_is_unwanted() -> None:
+    ids, targets = marked(reply([1, 2, 3, 4, 1, 2, 3]), repeat=3)
+    assert ids.tolist() == [7, 8, 1, 2, 3, 4, 1, 2]
+    assert targets.tolist() == [PAD] * 7 + [PAD - 1 - 3]
+
+
+def test_a_good_reply_is_learned_from_its_first_token_to_its_end() -> None:
+    own = list(range(100, 170))
+    ids, targets = marked(reply(own, greedy=False), repeat=3)
+    assert targets.tolist() == [PAD, *own]
+    assert ids.tolist() == [7, 8, *own[:-1]]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"greedy": True},
+        {"ended": False},
+        {"noun": None},
+        {"noun": "toad"},
+        {"ids": [5] * 20},
+        {"text": f"{STORY} {STORY}"},
+        {"text": "One day it rained. It rained all day. Then a newt came."},
+    ],
+)
+def test_what_is_not_good_is_not_learned(fields: dict[str, object]) -> None:
+    usual = {"ids": list(range(70)), "greedy": False}
+    assert reply(**usual).is_good
+    assert not reply(**{**usual, **fields}).is_good
+
+
+def test_rows_hold_every_marked_reply_once() -> None:
+    replies = [reply([n, n, n, n]) for n in range(20)] + [reply([1, 2, 3, 4])]
+    rows = pack(replies, repeat=2, context=12)
+    assert len(rows) == 10  # two replies of five ids in each
+    unwanted = np.concatenate([PAD - 1 - targets[targets < PAD] for _, targets in rows])
+    assert sorted(unwanted.tolist()) == sorted([*range(20), *range(20)])
+    for ids, targets in rows:
+        assert ids[:5].tolist() == [7, 8, *[PAD - 1 - targets[3]] * 3]
+        assert ids[10:].tolist() == targets[10:].tolist() == [PAD, PAD]
+
+
+def test_no_request_names_what_is_counted_in_the_end() -> None:
+    assert COUNTED.isdisjoint(NOUNS) and len(NOUNS) > 400
+    for text, noun in requests(Random(1), 500):
+        assert noun is None or noun in text.lower() or plural(noun) in text.lower()
+        assert COUNTED.isdisjoint(text.lower().strip(".!?").split())
+
+
+def test_unlisted_subjects_are_in_no_word_list() -> None:
+    assert COUNTED.issuperset(SUBJECTS["unlisted"]) and len(SUBJECTS["unlisted"]) == 10
+    from tools.train_default.chats.tables import WORDS
+
+    listed = {word for words in WORDS.values() for word in words}
+    assert listed.isdisjoint(SUBJECTS["unlisted"])
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_whole_documents_are_never_cut(whole: bool) -> None:
+    lengths = [3, 9, 14, 30, 6, 11]
+    documents = [[number, *[100] * (length - 1)] for number, length in enumerate(lengths)]
+    starts = np.cumsum([0, *lengths])
+    source = Source(np.concatenate(documents), starts)
+    rows = Mix({"all": source}, seed=1, pool_size=4, whole=whole).rows({"all": 1.0}, 40, 16)
+    counted = {number: [] for number in range(len(lengths))}
+    for row in rows:
+        heads = [*np.flatnonzero((row != 100) & (row != PAD)), int((row != PAD).sum())]
+        for begin, end in zip(heads, heads[1:], strict=False):
+            counted[row[begin]].append(end - begin)
+    cut = any(length != lengths[n] for n, found in counted.items() for length in found)
+    assert cut is not whole
+    assert (counted[3] == []) is whole
+
+
+def test_replies_are_counted_by_what_they_say() -> None:
+    def answer(said: list[str], seed: int) -> tuple[str, bool]:
+        if said[0] == asks("cat"):
+            return "One two three four five six. A cat. One two three four five six.", False
+        about = next((noun for noun in COUNTED if said == [asks(noun)]), None)
+        if about:
+            return f"It rained. It snowed. Then a {about} came.", True
+        return " ".join(sorted(TURNS[seed][len(said) // 2].words)) if seed else "", True
+
+    counts = score(answer)
+    assert counts["requests"] == counts["follows"] == 70
+    assert (counts["early"], counts["loops"], counts["ends"]) == (1, 1, 69)
+    assert counts["unlisted_of_10"] == 10
+    assert counts["chats_of_20"] == 19

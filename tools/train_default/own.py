@@ -1,0 +1,95 @@
+"""Rows of the model's own replies, from which it learns what it does by itself (`marking.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from tools.train_default.marking import Reply, pack, requests, shares
+from tools.train_default.model import Cache, TernaryLM
+from tools.train_default.recipe import Recipe
+from tools.train_default.tokenizer import END, TEXT, render_chat
+from tools.train_default.workers import Batch
+
+LIMIT = 300  # tokens of a reply
+TEMPERATURE, TOP_P = 0.8, 0.9  # of those that are drawn
+
+
+@torch.no_grad()
+def continuations(
+    model: TernaryLM, prompts: Tensor, greedy: Tensor, stop: Sequence[int]
+) -> list[list[int]]:
+    """What the model says after prompts [n, tokens]: greedily where `greedy` [n], or drawn."""
+    cache, step = Cache(), prompts
+    said: list[list[int]] = [[] for _ in prompts]
+    going = set(range(len(prompts)))
+    for _ in range(LIMIT):
+        logits = model.head(model.hidden(step, cache)[:, -1])
+        p, order = (logits / TEMPERATURE).softmax(-1).sort(descending=True)
+        p = p * (p.cumsum(-1) - p < TOP_P)
+        drawn = order.gather(1, torch.multinomial(p, 1))
+        step = torch.where(greedy[:, None], order[:, :1], drawn)
+        for row in sorted(going):
+            said[row].append(int(step[row]))
+        going = {row for row in going if said[row][-1] not in stop}
+        if not going:
+            break
+    return said
+
+
+class OwnReplies:
+    """A store of rows, made anew every so many steps (`own_...` of the recipe).
+
+    It is not in checkpoints: a run that goes on makes it anew.
+    """
+
+    def __init__(self, model: TernaryLM, tokenizer: Tokenizer, recipe: Recipe) -> None:
+        self.model, self.tokenizer, self.recipe = model, tokenizer, recipe
+        self.rng, self.context = Random(recipe.seed), recipe.context[1]
+        self.stop = [tokenizer.token_to_id(END), tokenizer.token_to_id(TEXT)]
+        self.rows: list[Batch] = []
+        self.at, self.due = 0, 0
+
+    def is_due(self, step: int) -> bool:
+        return step >= self.due
+
+    def answer(self, count: int) -> list[Reply]:
+        """Up to `count` replies to different requests of one length, half of them greedy."""
+        asked = list(dict.fromkeys(requests(self.rng, 12 * count)))
+        texts = [
+            f"{TEXT}{render_chat([{'role': 'user', 'content': text}])}<|assistant|>"
+            for text, _ in asked
+        ]
+        encoded = self.tokenizer.encode_batch(texts, add_special_tokens=False)
+        prompts = [each.ids for each in encoded]
+        length = len(self.rng.choice(prompts))
+        pairs = [
+            (ids, noun) for ids, (_, noun) in zip(prompts, asked, strict=True) if len(ids) == length
+        ][:count]
+        greedy = torch.arange(len(pairs)) % 2 == 0
+        prompt_ids = torch.tensor([ids for ids, _ in pairs])
+        said = continuations(self.model, prompt_ids, greedy, self.stop)
+        return [
+            Reply(ids, own, self.tokenizer.decode(own), noun, bool(is_greedy), own[-1] in self.stop)
+            for (ids, noun), own, is_greedy in zip(pairs, said, greedy, strict=True)
+        ]
+
+    def refill(self, step: int) -> dict[str, float]:
+        """Answers anew, by the weights of a step; returns `marking.shares` of the replies."""
+        replies = self.answer(self.recipe.own_replies)
+        self.rows = pack(replies, self.recipe.repeat, self.context)
+        self.at, self.due = 0, step + self.recipe.own_steps
+        return shares(replies)
+
+    def batches(self, rows: int, count: int) -> Iterator[Batch]:
+        """`count` microbatches of `rows` rows, in turn."""
+        for _ in range(count):
+            chosen = [self.rows[(self.at + i) % len(self.rows)] for i in range(rows)]
+            self.at += rows
+            ids, targets = (np.stack(each) for each in zip(*chosen, strict=True))
+            yield ids, targets
