@@ -5,7 +5,7 @@
 #   UNTIL  when training ends: HH:MM (UTC, today) or seconds since the epoch
 #   THEN_UNTIL  when the second run ends, which goes on from the first by go_on.toml
 #   LAST_UNTIL  when the third run ends, which goes on from the second by end.toml
-#   OWN_UNTIL  when the fourth run ends, which goes on from the third by own.toml
+#   OWN_UNTIL  when a fourth run ends, which goes on from the third by own.toml: a trial, not shipped
 set -eu
 data=$1 out=$2 until=$3 then_until=${4:-} last_until=${5:-} own_until=${6:-}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -44,6 +44,8 @@ if [ -n "$then_until" ]; then
     go_on "$out/run_on" "$out/run_end" end.toml "$last_until"
     describe --run "$out/run_end" --recipe "$here/recipes/go_on.toml" \
         --earlier "$out/recipe_first.toml" --out "$out/recipe.toml"
+fi
+if [ -n "$own_until" ]; then
     mv "$out/recipe.toml" "$out/recipe_third.toml"
     go_on "$out/run_end" "$out/run_own" own.toml "$own_until"
     describe --run "$out/run_own" --recipe "$here/recipes/own.toml" \
