@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tools.train_default.batches import PAD, Mix, Source
 from tools.train_default.chats.extract import plural
 from tools.train_default.chats.following import SUBJECTS, TURNS, asks, score
-from tools.train_default.marking import COUNTED, NOUNS, Reply, marked, pack, repeats, requests
+from tools.train_default.own.marking import COUNTED, NOUNS, Reply, marked, pack, repeats, requests
 
 STORY = "There was a newt. It swam in a pond all day and was happy. The end."
 

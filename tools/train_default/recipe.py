@@ -54,7 +54,7 @@ class Recipe:
     expert_lr: float = 1e-3  # of the matrices of experts, by AdamW
     balance: float = 0.01  # weight of the loss that spreads tokens over experts
     whole: bool = False  # no document is cut
-    own_rows: int = 0  # of the model's own replies in a step (own.py)
+    own_rows: int = 0  # of the model's own replies in a step (own/)
     own_weight: float = 1.0  # of a token of them
     unlikelihood: float = 1.0  # weight beside that of a token that is not to come
     own_replies: int = 64  # made at a time

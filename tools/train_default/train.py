@@ -35,7 +35,7 @@ from tools.train_default.batches import Mix, load_sources
 from tools.train_default.evaluate import bits_per_byte, held_out_stories
 from tools.train_default.model import TernaryLM
 from tools.train_default.muon import Muon
-from tools.train_default.own import OwnReplies
+from tools.train_default.own.replies import OwnReplies
 from tools.train_default.recipe import Recipe
 from tools.train_default.save import read_hf, save_hf
 from tools.train_default.workers import Batch, Workers

@@ -10,8 +10,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from tools.train_default.marking import Reply, pack, requests, shares
 from tools.train_default.model import Cache, TernaryLM
+from tools.train_default.own.marking import Reply, pack, requests, shares
 from tools.train_default.recipe import Recipe
 from tools.train_default.tokenizer import END, TEXT, render_chat
 from tools.train_default.workers import Batch
