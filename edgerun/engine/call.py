@@ -7,7 +7,7 @@ from itertools import compress, pairwise
 import numpy as np
 
 from edgerun.engine.scheduler import Part
-from edgerun.state import Adjustment, Batch
+from edgerun.state import Adjust, Batch
 
 
 def batch_of(parts: list[Part]) -> tuple[Batch, list[int]]:
@@ -31,9 +31,10 @@ def batch_of(parts: list[Part]) -> tuple[Batch, list[int]]:
         slots += [sequence.lease.slot] * rows
     table = np.array((ids, positions, slots), np.int32)  # one array takes less time than three
     largest_only = all(sequence.takes_largest for sequence, _ in parts)
-    adjustments: tuple[Adjustment | None, ...] = ()
-    if largest_only and any(sequence.adjusts for sequence, _ in parts):
+    adjustments: tuple[Adjust | None, ...] = ()
+    if largest_only:
         wanted = (end > begin for begin, end in pairwise(bounds))  # of a sequence, one row or none
-        adjustments = tuple(sequence.adjustment() for sequence, _ in compress(parts, wanted))
+        adjustments = tuple(sequence.adjust for sequence, _ in compress(parts, wanted))
+        adjustments = adjustments if any(adjustments) else ()
     rows_ = np.array(logit_rows, np.int32)
     return Batch(table[0], table[1], table[2], rows_, largest_only, adjustments), bounds

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgerun.engine.chooser.chooser import Chooser
 from edgerun.engine.stats import Stats
-from edgerun.state import Adjustment
+from edgerun.state import Adjust
 
 FinishReason = Literal["stop", "length", "context", "memory"]
 AHEAD = 8  # ids that a reply may have which its reader has not taken
@@ -126,13 +126,9 @@ class Sequence:
         return self._chooser is not None and self._chooser.takes_largest
 
     @property
-    def adjusts(self) -> bool:
-        """Whether some of its logits are adjusted before the largest is taken."""
-        return self._chooser is not None and self._chooser.adjusts
-
-    def adjustment(self) -> Adjustment | None:
-        """What is done to logits behind all of its ids; see ``Batch``."""
-        return None if self._chooser is None else self._chooser.adjustment()
+    def adjust(self) -> Adjust | None:
+        """Says what is done to logits behind all of its ids; see ``Batch``."""
+        return None if self._chooser is None else self._chooser.adjust
 
     @property
     def finish_reason(self) -> FinishReason | None:

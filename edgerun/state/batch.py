@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, compress
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,10 @@ class Adjustment:
     amounts: NDArray[np.float32]
 
 
+# Makes one, as long as no other id was chosen.
+Adjust: TypeAlias = Callable[[], Adjustment | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Token rows for one call of an executable.
@@ -45,7 +50,8 @@ class Batch:
         largest_only: of each row's logits nothing but the largest is looked at, the first of
             several, once those that ``adjustments`` names are adjusted: the others may be anything
             that stays below it.
-        adjustments: one for each of ``logit_rows``, None for rows without; empty if none has one.
+        adjustments: for each of ``logit_rows`` a function that makes one, None for rows without;
+            empty if none has one. Making one takes time, and most devices never ask.
     """
 
     ids: NDArray[np.int32]
@@ -53,7 +59,7 @@ class Batch:
     sequences: NDArray[np.int32]
     logit_rows: NDArray[np.int32]
     largest_only: bool = False
-    adjustments: tuple[Adjustment | None, ...] = ()
+    adjustments: tuple[Adjust | None, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -121,7 +127,7 @@ class Batch:
         )
 
 
-def _joined(parts: list[Batch]) -> tuple[Adjustment | None, ...]:
+def _joined(parts: list[Batch]) -> tuple[Adjust | None, ...]:
     if not any(part.adjustments for part in parts):
         return ()
     by_part = [part.adjustments or (None,) * len(part.logit_rows) for part in parts]

@@ -20,8 +20,7 @@ def sequence(slot: int, cached: int, ids: int, adjusts: bool = False, largest: b
         logits_from=ids - 1,
         lease=SimpleNamespace(slot=slot),
         takes_largest=largest,
-        adjusts=adjusts,
-        adjustment=lambda: adjustment,
+        adjust=(lambda: adjustment) if adjusts else None,
     )
 
 
@@ -38,7 +37,7 @@ def test_adjustments_are_of_the_rows_whose_logits_are_wanted(largest):
     assert batch.largest_only == largest
     if largest:
         assert batch.adjustments[0] is None
-        assert batch.adjustments[1] is parts[2][0].adjustment()
+        assert batch.adjustments[1]() is parts[2][0].adjust()
     else:
         assert batch.adjustments == ()
     assert batch_of(parts[1:2])[0].adjustments == ()

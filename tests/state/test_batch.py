@@ -1,6 +1,7 @@
 """The ragged batch."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -28,7 +29,7 @@ def test_only_batches_that_all_ask_for_the_largest_logit_do_so_together():
 
 def test_adjustments_stay_with_their_rows():
     ones = np.ones(1, np.float32)
-    one, other = (Adjustment(np.array([id_]), ones, ones) for id_ in (3, 4))
+    one, other = (partial(Adjustment, np.array([id_]), ones, ones) for id_ in (3, 4))
     plain = Batch.of([1, 2, 3], 0, 0, logits="all")
     batch = replace(plain, adjustments=(one, None, other))
     assert batch.part(1, 3).adjustments == (None, other)

@@ -14,7 +14,7 @@ from edgerun.engine.chooser.processor import AdjustingFilter, Filter, Processor
 from edgerun.engine.chooser.randomness import Uniform, uniform
 from edgerun.engine.chooser.selection import place, scratch
 from edgerun.errors import ChooserError
-from edgerun.state import Adjustment
+from edgerun.state import Adjust
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,11 @@ class Chooser:
             processor.begin(prompt, vocab_size)
             for processor in _needed(params.processors, greedy=self._greedy)
         ]
-        only = self._filters if len(self._filters) == 1 else []
-        self._adjusting = [filter_ for filter_ in only if isinstance(filter_, AdjustingFilter)]
+        only = self._filters[0] if len(self._filters) == 1 else None
+        self.adjust: Adjust | None = None
+        if isinstance(only, AdjustingFilter):
+            self.adjust = only.adjustment
+        self.takes_largest = self._greedy and (not self._filters or self.adjust is not None)
         self._uniform_at = uniform_at or uniform(params.seed)
         self._prompt_tokens = len(prompt)
         self._accepted: list[int] = []
@@ -82,20 +85,6 @@ class Chooser:
     def position(self) -> int:
         """Of the next token: how many ids are before it."""
         return self._prompt_tokens + len(self._accepted)
-
-    @property
-    def takes_largest(self) -> bool:
-        """Whether it looks at nothing but the largest logit, once they are adjusted."""
-        return self._greedy and len(self._filters) == len(self._adjusting)
-
-    @property
-    def adjusts(self) -> bool:
-        """Whether there is an ``adjustment``."""
-        return bool(self._adjusting)
-
-    def adjustment(self) -> Adjustment | None:
-        """What is done to some logits before the largest is taken; None if nothing is."""
-        return self._adjusting[0].adjustment() if self._adjusting else None
 
     def distribution(self, logits: NDArray[np.float32]) -> Distribution:
         """Returns the distribution from which ``draw`` draws."""

@@ -48,8 +48,14 @@ class PenaltyFilter:
     """The penalties of one sequence."""
 
     def __init__(self, penalties: Penalties, prompt: Sequence[int]) -> None:
+        import numpy as np
+
         self._penalties = penalties
         self._seen, self._reply = Counts(prompt), Counts()
+        # Never so tiny that it would overflow float32: this already outweighs any logit.
+        self._repetition = np.float32(max(penalties.repetition_penalty, 1e-6))
+        self._repeats = penalties.repetition_penalty != 1
+        self._subtracts = bool(penalties.presence_penalty or penalties.frequency_penalty)
 
     def accept(self, id_: int) -> None:
         self._seen.add(id_)
@@ -62,8 +68,8 @@ class PenaltyFilter:
     def apply(self, candidates: Candidates) -> Candidates:
         import numpy as np
 
-        logits, repetition = candidates.logits, self._repetition()
-        if repetition != 1:
+        logits, repetition = candidates.logits, self._repetition
+        if self._repeats:
             ids = self._seen.ids
             values = logits[ids]
             logits[ids] = np.where(values > 0, values / repetition, values * repetition)
@@ -81,17 +87,7 @@ class PenaltyFilter:
         amounts = np.zeros(len(ids), np.float32)
         if self._subtracts:
             amounts[np.searchsorted(ids, self._reply.ids)] = self._amounts()
-        return Adjustment(ids, np.full(len(ids), self._repetition(), np.float32), amounts)
-
-    @property
-    def _subtracts(self) -> bool:
-        return bool(self._penalties.presence_penalty or self._penalties.frequency_penalty)
-
-    def _repetition(self) -> np.float32:
-        """Never so tiny that it would overflow float32: this already outweighs any logit."""
-        import numpy as np
-
-        return np.float32(max(self._penalties.repetition_penalty, 1e-6))
+        return Adjustment(ids, np.full(len(ids), self._repetition, np.float32), amounts)
 
     def _amounts(self) -> NDArray[np.float32]:
         """What is subtracted from the logits of the reply's ids."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -235,7 +236,8 @@ def test_native_code_multiplies_what_the_definition_says(on_device: FpgaBackend)
     adjustments = tuple(
         random_adjustment(rng, weight.shape[0]) if row % 2 else None for row in range(6)
     )
-    greedy = replace(batch, largest_only=True, adjustments=adjustments)
+    makers = tuple(None if each is None else partial(replace, each) for each in adjustments)
+    greedy = replace(batch, largest_only=True, adjustments=makers)
     best = executable(greedy, cache, {name: x})["logits"].copy()
     codes, scales, exact_x, screened_x = activations(weight, x)
     np.testing.assert_array_equal(whole, exact_logits(weight, codes, scales))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,22 +34,28 @@ class ScreenedHead:
         frame: of the program.
         adjustments: int64 ``[rows, ADJUSTMENT_WORDS]``: how many logits of a row are adjusted, and
             where their ids, divisors and amounts are.
+        arrays: those that the words of the last batch point to.
     """
 
     frame: NDArray[np.int64]
     adjustments: NDArray[np.int64]
+    arrays: list[NDArray[Any]] = field(default_factory=list)
 
     def choose(self, batch: Batch) -> None:
-        """Says for the next run, while ``batch`` lives, which of the two is wanted, if any."""
+        """Says for the next run which of the two is wanted, if any."""
         any_logits = len(batch.logit_rows) > 0
         self.frame[WHOLE_HEAD] = any_logits and not batch.largest_only
         self.frame[SCREENED_HEAD] = any_logits and batch.largest_only
         self.adjustments[: len(batch.logit_rows), A_COUNT] = 0
-        for row, adjustment in enumerate(batch.adjustments):
+        self.arrays.clear()
+        for row, adjust in enumerate(batch.adjustments):
+            adjustment = None if adjust is None else adjust()
             if adjustment is not None:
-                arrays = adjustment.ids, adjustment.divisors, adjustment.amounts
-                places = [np.ascontiguousarray(array).ctypes.data for array in arrays]
+                each = adjustment.ids, adjustment.divisors, adjustment.amounts
+                arrays = [np.ascontiguousarray(array) for array in each]
+                places = [array.ctypes.data for array in arrays]
                 self.adjustments[row] = len(adjustment.ids), *places
+                self.arrays.extend(arrays)
 
 
 @dataclass(frozen=True)
