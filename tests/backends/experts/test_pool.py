@@ -185,6 +185,19 @@ def test_what_a_run_awaited_that_was_given_up_is_forgotten() -> None:
     assert world.pool.prefetch.guesses.needed == 0
 
 
+def test_two_reads_share_the_link_and_a_third_begins_when_one_has_arrived() -> None:
+    world = Alone(4, ScanResistant())
+    world.number, world.log = 1, {1: 0}
+    world.posts[0] = 1, Post(0, (0, 1, 2), (1.0, 1.0, 1.0), 1)
+    first, second = world.pool.next_read(), world.pool.next_read()
+    assert first is not None and second is not None
+    assert world.pool.next_read() is None and not world.pool.has_more
+    world.pool.arrive(first)
+    assert world.pool.has_more
+    third = world.pool.next_read()
+    assert third is not None and third.entry == (0, 2)
+
+
 def test_the_layer_after_the_next_is_looked_at_when_nothing_else_is_to_be_read() -> None:
     world = Alone(4, ScanResistant())
     post = Post(0, (0,), (1.0,), 1, has_input=True)

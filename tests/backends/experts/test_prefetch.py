@@ -13,10 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from edgerun.backends.base import ExpertMemory
 from edgerun.backends.cpu.experts.gate import Gate
 from edgerun.backends.cpu.experts.pool import Pool
 from edgerun.backends.cpu.experts.prefetch import ALL, Prefetch
-from edgerun.backends.cpu.experts.protocol import Entry, Post, Read
+from edgerun.backends.cpu.experts.protocol import Entry, Glance, Post, Read
+from edgerun.backends.cpu.experts.stream import ExpertStream
+from edgerun.backends.cpu.experts.words import SharedWords
+from edgerun.kernels.run.residency import COUNT, LOG, SEQUENCE
 from edgerun.offload.policies.scan_lru import ScanResistant
 
 LAYERS, EXPERTS, TOP_K, SLOTS = 8, 32, 4, 128
@@ -237,3 +241,27 @@ def test_a_norm_that_is_zero_somewhere_does_not_matter() -> None:
     norms = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], np.float32)
     here, there = (Gate(weight, None, norm, 2) for norm in norms)
     assert there.guess(row, here) == [1, 2]
+
+
+def test_a_batch_that_needs_most_of_a_layer_wishes_for_all_of_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = ExpertStream(ExpertMemory(1024, ScanResistant), slots=4, slot_bytes=256, top_k=2)
+    wishes: list[tuple[object, ...]] = []
+    monkeypatch.setattr(stream._pool, "wish", lambda *wish: wishes.append(wish))
+    for count in (8, 6, 16):
+        stream._words.add_layer(count, 4)
+    for layer in range(3):
+        stream._look_ahead(Glance(Post(layer, (), (), 7, needs_most=True), 1))
+    stream.close()
+    assert wishes == [(1, range(6), 7, ALL), (2, range(16), 7, ALL)]
+
+
+def test_three_quarters_of_a_layer_are_most_of_it() -> None:
+    words = SharedWords(np.zeros((2, 64), np.uint8), 1.0)
+    layer = words.add_layer(8, 4)
+    layer.post[SEQUENCE], words.control[LOG + 1] = 1, layer.number
+    for count in range(1, 9):
+        layer.post[COUNT] = count
+        post = words.post(1)
+        assert post is not None and post.needs_most == (count >= 6)

@@ -242,7 +242,7 @@ class ExpertStream:
         """Wishes for what a layer that comes will need."""
         post, layer = glance.post, glance.post.layer + glance.ahead
         kind = glance.ahead if post.has_input else ALL
-        if layer >= len(self._layers) or not self._prefetch.looks(kind):
+        if layer >= len(self._words.layers) or not self._prefetch.looks(kind):
             return
         experts = self._foreseen(post, layer)
         with self._deciding():
