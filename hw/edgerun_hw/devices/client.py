@@ -75,10 +75,12 @@ class WorkerBuffer:
     """Device memory, and this process's copy of it in a memory file shared with the worker."""
 
     def __init__(self, client: WorkerClient, nbytes: int) -> None:
-        self._client = client
+        self._client, self.nbytes = client, nbytes
         self._live = True
         # The last command that writes here, until its results were asked for.
         self.written_by: Ticket | None = None
+        # Commands have written behind its beginning, which does not come with their completion.
+        self.written_inside = False
         file = os.memfd_create("edgerun-buffer", os.MFD_CLOEXEC)
         try:
             os.ftruncate(file, nbytes)
@@ -111,9 +113,10 @@ class WorkerBuffer:
     def invalidate(self) -> None:
         """Copies everything from the device, unless that came with the command's completion."""
         number, command = self._number_in_use(), self.written_by
-        self.written_by = None
-        if command is None or not self._client.is_complete(command):
+        came = command is not None and self._client.is_complete(command)
+        if self.written_inside or not came:
             self._client.call(msg.Invalidate(number), msg.Done)
+        self.written_by, self.written_inside = None, False
 
     def free(self) -> None:
         """Frees the device's memory, and the copy once no array refers to it."""
@@ -223,7 +226,14 @@ class WorkerClient:
             results = self._by_address.get(command.y)
             if results is not None:
                 results.written_by = ticket
+            else:
+                self._mark_written_inside(command.y)
         return ticket
+
+    def _mark_written_inside(self, address: int) -> None:
+        for start, buffer in self._by_address.items():
+            if start < address < start + buffer.nbytes:
+                buffer.written_inside = True
 
     def wait(self, ticket: Ticket) -> None:
         """Returns when the command of ``ticket``, and so all before it, is complete.

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import ast
+import json
+import shutil
 import subprocess
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
+from edgerun.cli import commands
+from edgerun.cli.main import main
 from edgerun.env import settings
 from edgerun.llm.llm import load
 from edgerun_hw.deploy.broker.board.loader import FIRMWARE
+from edgerun_hw.deploy.emulate.board import make_root
 from edgerun_hw.deploy.emulate.example_bit import example_bit
-from edgerun_hw.deploy.emulate.sample import sample_package
+from edgerun_hw.deploy.emulate.sample import sample_overlay, sample_package
 from edgerun_hw.deploy.package import DEFAULT_NAME
 from edgerun_hw.devices import deployed
 from edgerun_hw.devices import pynq as devices_pynq
@@ -121,6 +127,37 @@ def test_tokens_of_a_deployed_package_are_the_cpus(
             notes = [note for report in llm.reports() for note in report.notes]
     assert ids[0] == ids[1]
     assert not any("not used any more" in note for note in notes)
+
+
+def test_typed_commands_lead_from_a_bitstream_to_tokens_below_pynq(
+    pynq_python, tmp_path, repo_root, monkeypatch, capsys
+):
+    """Package, deploy and run, as a person types them; the attention unit attends."""
+    point = EntryPoint("fpga", "edgerun_hw.cli:register", commands.ENTRY_POINTS)
+    monkeypatch.setattr(commands, "added_commands", lambda: [point])
+    monkeypatch.chdir(tmp_path)
+    make_root(tmp_path / "board")
+    Path("app.bit").write_bytes(example_bit(KV260, 1))
+    Path("app.dtbo").write_bytes(sample_overlay(hertz=250_000_000))
+    shutil.copyfile(repo_root / "hw/edgerun_hw/simulate/board/tlmm.hwh", "app.hwh")
+    assert main(["fpga", "package", "app.bit", "-b", "kv260", "-o", "app"]) == 0
+    assert main(["fpga", "deploy", "app", "--sysroot", "board"]) == 0
+    monkeypatch.setattr(deployed, "SYSTEM", lambda: Quick(tmp_path / "board"))
+
+    def open_here(kind: str, bitstream: str) -> WorkerClient:
+        return WorkerClient(pynq_python, f"pynq-{kind}:{bitstream}|attention-1500|")
+
+    monkeypatch.setattr(devices_pynq, "open_here", open_here)
+    monkeypatch.setattr(devices_pynq, "obstacle", lambda argument: "")
+    run = ["run", "-p", "Once upon a time", "-n", "2", "--temperature", "0", "--json"]
+    answers = []
+    for device in ([], ["--backend", "fpga", "--device", f"board:{DEFAULT_NAME}"]):
+        capsys.readouterr()
+        assert main([*run, "--kv-cache", "int8", *device]) == 0
+        out, err = capsys.readouterr()
+        assert "takes over" not in err and "Traceback" not in err
+        answers.append(json.loads(out)["ids"])
+    assert answers[0] == answers[1]
 
 
 def test_worker_with_pynq_and_the_rtl(pynq_python, library):

@@ -73,3 +73,13 @@ def test_rtl_below_stock_pynq_gives_the_cpus_tokens(by_cpu):
         (report,) = llm.reports()
     assert found == by_cpu
     assert not any("not used any more" in note for note in report.notes)
+
+
+def test_attention_of_many_commands_arrives_through_the_worker(monkeypatch):
+    """Their results lie behind one another in one buffer, which is copied as a whole."""
+    replace_fake(monkeypatch, lambda: WorkerClient(Path(sys.executable), "fake:attention-1500"))
+    prompt, ids = "Once upon a time there was a little dog who", []
+    for options in ({"backend": "cpu"}, {"backend": "fpga", "device": "fake"}):
+        with load(kv_cache="int8", **options) as llm:
+            ids.append(llm.generate(prompt, max_tokens=3, temperature=0.0).ids)
+    assert ids[0] == ids[1]
