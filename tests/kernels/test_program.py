@@ -295,6 +295,24 @@ def test_workers_may_close_their_own_team(monkeypatch: pytest.MonkeyPatch) -> No
         assert not worker.is_alive()
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_native_code_is_found_once(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    native = program_module.native_function
+
+    def noting(name: str, arguments: int, *, result: bool) -> Callable[..., Any]:
+        asked.append(name)
+        return native(name, arguments, result=result)
+
+    monkeypatch.setattr(program_module, "native_function", noting)
+    team = ThreadTeam(threads)
+    program, _ = chain(3)
+    for _ in range(3):
+        team.run(program)
+    team.close()
+    assert sorted(asked) == ["runner-master", "runner-worker"]
+
+
 def test_settled_team_forgets_its_program() -> None:
     team = ThreadTeam(2)
     program, _ = chain(3)

@@ -77,6 +77,7 @@ class ThreadTeam:
         self._closed = False
         self._settled = 0  # the last run that nobody can join any more
         self._workers: list[threading.Thread] = []
+        self._is_ready = False
         self._program: Program | None = None
         self._master: Callable[..., Any]
         # Requested now and waited for when something is to run, so that both are compiled while
@@ -92,7 +93,7 @@ class ThreadTeam:
             if program is not self._program:
                 self._settle()
                 self._program = program
-            if not self._workers:
+            if not self._is_ready:
                 self._start()
             try:
                 with self._state:
@@ -125,7 +126,7 @@ class ThreadTeam:
         if threading.current_thread() not in self._workers:  # a worker may collect its own team
             for worker in self._workers:
                 worker.join()
-        self._workers = []
+        self._workers, self._is_ready = [], False
 
     def _settle(self) -> None:
         with self._state:  # also a barrier between the store and the loads below
@@ -148,7 +149,7 @@ class ThreadTeam:
         self._state = threading.RLock()
         self._asleep = threading.Condition(self._state)
         self._program = None
-        self._workers = []
+        self._workers, self._is_ready = [], False
 
     def _start(self) -> None:
         if self._closed:
@@ -161,6 +162,7 @@ class ThreadTeam:
             )
             for index in range(1, self.threads)
         ]
+        self._is_ready = True
         for worker in self._workers:
             worker.start()
 
