@@ -253,7 +253,7 @@ def test_a_run_may_be_interrupted_wherever_a_function_begins_or_ends() -> None:
         closing.start()
         closing.join(60)
         assert not closing.is_alive(), f"after an interrupt at place {place}"
-    assert place > 4
+    assert place > 1
 
 
 def test_closed_team_has_no_threads_and_refuses_to_run() -> None:

@@ -54,6 +54,9 @@ class Program:
         ]
         self.table = np.array(rows, np.int64).reshape(-1, COLUMNS)
         self.counters = _lines(len(rows), COUNTER_BYTES // 8)
+        # As the native side takes them; asking NumPy takes a microsecond each.
+        counters, frame_ = self.counters.ctypes.data, self.frame.ctypes.data
+        self.addresses = (self.table.ctypes.data, len(self.table), counters, frame_)
 
     def waits(self) -> int:
         """How often all threads wait for each other, with the quantities that are in the frame."""
@@ -100,14 +103,7 @@ class ThreadTeam:
                     self._run += 1
                     if self._sleeping:
                         self._asleep.notify_all()
-                self._master(
-                    self._control.ctypes.data,
-                    program.table.ctypes.data,
-                    len(program.table),
-                    program.counters.ctypes.data,
-                    program.frame.ctypes.data,
-                    self._run,
-                )
+                self._master(self._control_address, *program.addresses, self._run)
             except BaseException:  # Ctrl-C, perhaps before the run began: nobody is to wait for it
                 self._settled = self._run
                 raise
@@ -138,6 +134,7 @@ class ThreadTeam:
 
     def _reset(self) -> None:
         self._control = _lines(1, 2 * CACHE_LINE_WORDS)
+        self._control_address = self._control.ctypes.data
         self._idle = _lines(self.threads, 2 * CACHE_LINE_WORDS)
         self._idle[:] = 1
         self._run = 0
@@ -167,7 +164,7 @@ class ThreadTeam:
             worker.start()
 
     def _work(self, work: Callable[[int, int, int], int], index: int) -> None:
-        control, idle = self._control.ctypes.data, self._idle[index].ctypes.data
+        control, idle = self._control_address, self._idle[index].ctypes.data
         last = 0
         while True:
             last = work(control, idle, last)
