@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.formats.base import BlockFormat, PackedWeight
-from edgerun_export.quantize.blocks import encode, padded
+from edgerun_export.quantize.blocks import Grid, encode, padded
 from edgerun_export.quantize.method import Inputs, Method
 
 
@@ -14,7 +14,8 @@ def quantise(
     rows: NDArray[np.float32], layout: BlockFormat, block: int, inputs: Inputs | None
 ) -> PackedWeight:
     blocks = padded(rows, block).reshape(len(rows), -1, block)
-    return encode(rows, np.abs(blocks).max(axis=-1) / np.float32(layout.high), layout, block)
+    scales = np.abs(blocks).max(axis=-1) / np.float32(layout.high)
+    return encode(rows, Grid(scales), layout, block)
 
 
 METHOD = Method(quantise)
