@@ -21,7 +21,9 @@ from edgerun_hw.backend.session import Session
 from edgerun_hw.overlay.attention import (
     BLOCK_TOKENS,
     MAX_TOKENS,
+    Cache,
     OutsideFormatError,
+    attend,
     quantise_queries,
 )
 from edgerun_hw.overlay.attention_layout import KvLayout, pack_queries
@@ -31,6 +33,8 @@ F32: TypeAlias = NDArray[np.float32]
 CODEC = "int8"
 # Weights add up to one, but for roundings (``overlay.attention.error_bound``).
 MARGIN = np.float32(1.01)
+# Of commands one in so many is computed again: more would keep a board's processor too long.
+CHECK_EVERY = 16
 
 
 def obstacle(node: Node, storage: str, queries: int) -> str:
@@ -60,6 +64,7 @@ class FabricAttention:
         self._layout = KvLayout(attrs["num_kv_heads"], attrs["head_dim"])
         self._group = attrs["num_heads"] // attrs["num_kv_heads"]
         self._copies = session.copies
+        self._turn = 0
 
     def run(self, batch: Batch, cache: SequenceStore, values: dict[str, F32]) -> F32:
         """Output ``[rows, num_heads * head_dim]`` of all rows of a batch.
@@ -99,8 +104,25 @@ class FabricAttention:
         out = run_jobs(self._session, jobs, float(self._node.attrs["scale"]))
         bound = copy.largest(int(limits[-1]))[None, :, None]
         if not (np.abs(out) <= bound * MARGIN).all():
-            raise WrongResultError("attention gave more than the largest of the values")
+            raise WrongResultError("attention gave what keys and values cannot give")
+        self._check(jobs, out)
         return out.reshape(rows, group, heads, dim).transpose(0, 2, 1, 3)
+
+    def _check(self, jobs: list[_Job], out: F32) -> None:
+        """Computes one head of one query of some commands again: all of them take turns.
+
+        Raises:
+            WrongResultError: the device gave something else.
+        """
+        start = 0
+        for turn, job in enumerate(jobs, self._turn):
+            if turn % CHECK_EVERY == 0:
+                head, query = divmod(turn // CHECK_EVERY, len(job.queries))
+                head, scale = head % self._layout.kv_heads, float(self._node.attrs["scale"])
+                if not np.array_equal(out[start + query, head], job.again(query, head, scale)):
+                    raise WrongResultError("attention gave what keys and values cannot give")
+            start += len(job.queries)
+        self._turn += len(jobs)
 
 
 @dataclass(frozen=True)
@@ -130,6 +152,18 @@ class _Job:
         scales = self.copy.scales[begin : begin + self.tokens]
         bounds = self.first - begin, self.limit - begin
         return pack_queries(quantise_queries(self.queries, scale, *bounds, scales))
+
+    def again(self, query: int, head: int, scale: float) -> F32:
+        """One head of a query by the definition, of what was copied to the device."""
+        begin = self.block * BLOCK_TOKENS
+        ports = [buffer.array for buffer in self.copy.buffers]
+        stored = self.copy.layout.read(ports, begin + self.tokens)
+        part = Cache(*(field[begin:, head : head + 1] for field in vars(stored).values()))
+        chosen = slice(query, query + 1)
+        bounds = self.first[chosen] - begin, self.limit[chosen] - begin
+        vector = self.queries[chosen, head : head + 1]
+        out: F32 = attend(quantise_queries(vector, scale, *bounds, part.value_scales), part)[0, 0]
+        return out
 
     def command(self, x: int, y: int) -> Command:
         """The command, with its queries and results at these addresses."""

@@ -15,7 +15,7 @@ from edgerun_hw.overlay.attention_layout import SCALE_BYTES, KvLayout
 from edgerun_hw.overlay.geometry import Geometry
 from edgerun_hw.overlay.register_map import BEAT_BYTES, KV_TOKENS
 
-# Of how many commands one is computed again (backend/native/attend.py), on one of the cores.
+# Of how many commands one is computed again (backend/attention.py), on one of the cores.
 CHECK_EVERY, CORES = 16, 4
 LINE_BYTES = 64  # of the processor's caches
 

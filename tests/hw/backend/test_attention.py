@@ -154,6 +154,21 @@ def test_a_flipped_result_is_noticed(monkeypatch):
     assert any("1 resets" in note for note in notes)
 
 
+def test_small_errors_are_noticed_too(monkeypatch):
+    """Of each layer the first command is computed again, and then one in sixteen."""
+    run_jobs, calls = fabric.run_jobs, []
+
+    def wrong(session, jobs, scale):
+        out = run_jobs(session, jobs, scale)
+        calls.append(1)
+        return np.nextafter(out, np.float32(0)) if len(calls) == 1 else out
+
+    monkeypatch.setattr(fabric, "run_jobs", wrong)
+    ids, notes = generate(tokens=2, backend="fpga", device=FAKE, kv_cache="int8")
+    assert ids == by_cpu(tokens=2)
+    assert any("1 resets" in note for note in notes)
+
+
 @pytest.mark.fpga
 def test_a_context_beyond_the_units_table_is_the_cpus(monkeypatch):
     monkeypatch.setattr(fabric, "MAX_TOKENS", 1)

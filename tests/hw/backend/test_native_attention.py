@@ -16,8 +16,8 @@ from edgerun.llm.llm import load
 from edgerun.state import Batch, SequenceStore, same_attention
 from edgerun.state.spec import attention_name
 from edgerun_hw.backend import FpgaBackend
+from edgerun_hw.backend.attention import CHECK_EVERY
 from edgerun_hw.backend.native import attention as native_attention
-from edgerun_hw.backend.native.attend import CHECK_EVERY
 from edgerun_hw.backend.native.sequence_copy import SequenceCopy
 from edgerun_hw.devices.native.port import NativePort
 from edgerun_hw.overlay import register_map as regs

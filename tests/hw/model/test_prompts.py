@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgerun_hw.backend.native import attend
+from edgerun_hw.backend import attention
 from edgerun_hw.model import unit
 from edgerun_hw.model.attention import attention_bytes, attention_cycles
 from edgerun_hw.model.measured import measured_terms
@@ -65,7 +65,7 @@ def test_a_token_is_a_prompt_of_one():
 
 
 def test_results_that_are_computed_again_are_counted_as_the_host_does():
-    assert unit.CHECK_EVERY == attend.CHECK_EVERY
+    assert unit.CHECK_EVERY == attention.CHECK_EVERY
     geometry = PRESETS["attention-300"]
     slow = unit.unit_terms(LARGE, geometry, PROFILE, 250.0, [4096])
     assert seconds(slow, "attention: results again") > 0

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba import carray, cfunc, njit
 
+from edgerun_hw.backend.attention import CHECK_EVERY
 from edgerun_hw.backend.native.attention_words import (
     ARGUMENT_WORDS,
     BOUNDS,
@@ -93,8 +94,6 @@ HIDDEN = 1 << (MANTISSA_BITS - 1)
 LARGEST_CODE = (1 << (QUERY_BITS - 1)) - 1
 # What an element may be: 127 scales, and weights add up to one but for roundings.
 MARGIN = 127 * 1.01
-# Of a run's commands one in so many is computed again: more would keep a board's core too long.
-CHECK_EVERY = 16
 
 
 @njit
