@@ -153,7 +153,7 @@ MUTANTS = {
     "a gate without its second row": ("", "x_valid && (gate == '0 || w_valid)", "x_valid"),
     "a reset leaves groups under way": ("", "if (rst) line <= '0;", ""),
     "the smaller summand is not moved": ("scalar", "bits <= bits >> 1;", "bits <= bits;"),
-    "summands never swapped": ("scalar", "&& b_next.exponent > a_next.exponent", "&& 1'b0"),
+    "summands never swapped": ("scalar", "&& b.exponent > a.exponent", "&& 1'b0"),
     "root of an odd power": ("scalar", "16'd0} >> root_odd", "16'd0}"),
     "cube is a square": ("scalar", "gate == RELU2 ? POWER_3 : SIZE", "SIZE"),
     "squares scaled once": ("scalar", "SPREAD: after = SPREAD_2", "SPREAD: after = MEAN"),
