@@ -12,6 +12,7 @@ import pytest
 from edgerun.cli import commands
 from edgerun.cli.main import main
 from edgerun_hw.board_side import lock
+from edgerun_hw.build.boards import load_board
 from edgerun_hw.deploy.broker.board.loader import FIRMWARE, OVERLAYS
 from edgerun_hw.deploy.broker.board.settings import rate_file
 from edgerun_hw.deploy.emulate.board import make_root
@@ -57,12 +58,17 @@ def this_board(tmp_path: Path, monkeypatch) -> Callable[[DevicePort], EmulatedKe
 
 @pytest.mark.fpga
 def test_tokens_of_what_was_packaged_and_deployed_are_the_cpus(this_board, capsys) -> None:
-    """All of a board's way but the board: device files, registers and memory of the RTL."""
-    kernel = this_board(Simulator(GEOMETRY, memory=None))
+    """All of a board's way but the board: device files, registers and memory of the RTL.
+
+    In the geometry that board.toml has built, so the attention unit attends.
+    """
+    geometry = load_board("kv260").overlay
+    assert geometry.attention
+    kernel = this_board(Simulator(geometry, memory=None))
     answers = []
     for device in ([], ON_BOARD):
         capsys.readouterr()
-        assert main([*RUN, *device]) == 0
+        assert main([*RUN, "--kv-cache", "int8", *device]) == 0
         out, err = capsys.readouterr()
         assert "takes over" not in err and "Traceback" not in err
         answers.append(json.loads(out))
