@@ -169,6 +169,15 @@ def test_parts_that_do_not_fit_together_are_refused_by_name(alter, tmp_path):
         open_checkpoint(str(tmp_path / "packed"))
 
 
+def test_weights_that_are_there_twice_are_refused(tmp_path):
+    def twice(tensors: Tensors) -> None:
+        tensors[f"{MODULE}.weight"] = np.zeros((8, 8), np.float32)
+
+    packed_model(tmp_path / "packed", GPTQ, pack_gptq, alter=twice)
+    with pytest.raises(CheckpointError, match=f"^layer '{MODULE}' has its weights twice"):
+        open_checkpoint(str(tmp_path / "packed"))
+
+
 def test_a_group_that_there_is_not_is_refused(tmp_path):
     def beyond(tensors: Tensors) -> None:
         tensors[f"{MODULE}.g_idx"] = np.full(64, 2, np.int32)

@@ -163,13 +163,16 @@ class PackedLayers:
 
     def _add(self, module: str) -> None:
         """Takes the parts of a layer, after comparing their shapes."""
-        found = {
+        name = f"{module}.weight"
+        if name in self._others:
+            raise CheckpointError(f"layer '{module}' has its weights twice, packed and as '{name}'")
+        parts = {
             part: self._others.pop(f"{module}.{part}")
             for part in (_CODES, _ZEROS, _SCALES, _GROUPS)
             if f"{module}.{part}" in self._others
         }
-        shapes = {part: info.shape for part, info in found.items()}
-        types = {part: info.dtype for part, info in found.items()}
+        shapes = {part: info.shape for part, info in parts.items()}
+        types = {part: info.dtype for part, info in parts.items()}
         per_word, is_awq = self._packing.per_word, self._packing.method == "awq"
         codes, scales = shapes[_CODES], shapes.get(_SCALES, ())
         if len(codes) == 2 and len(scales) == 2:
@@ -180,8 +183,7 @@ class PackedLayers:
             expected |= {_ZEROS: (groups, n // per_word), _SCALES: (groups, n)}
             expected |= {_GROUPS: (k,)} if _GROUPS in shapes else {}
             words = all(types[part] == INT32.name for part in _WORDS if part in types)
-            if shapes == expected and words and k % groups == 0 and f"{module}.weight" not in found:
-                name = f"{module}.weight"
+            if shapes == expected and words and k % groups == 0:
                 self._layers[name] = TensorInfo(name, (n, k), self._packing.name)
                 return
         sizes = ", ".join(f"{part} {types[part]} {list(shape)}" for part, shape in shapes.items())
