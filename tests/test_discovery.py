@@ -12,6 +12,7 @@ from edgerun.discovery import ADDED, entries, entry_names
 from edgerun.errors import InputError
 
 ROOM = "edgerun.formats"
+FORMATS = ["int2", "int2_asym", "int4", "int4_asym", "int8", "ternary"]
 FORMAT = "from edgerun.formats.base import BlockFormat\nFORMAT = BlockFormat({!r}, 4, -3, 3)\n"
 
 
@@ -30,13 +31,13 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_nothing_is_added_where_no_package_adds() -> None:
     assert discovery.added_room("edgerun.formats") is None
-    assert list(entries(ROOM, "FORMAT")) == ["int2", "int4", "int8", "ternary"]
+    assert list(entries(ROOM, "FORMAT")) == FORMATS
 
 
 def test_files_of_other_packages_come_after_ours_and_helpers_are_none(added: Path) -> None:
     (added / "aaa.py").write_text(FORMAT.format("aaa"), "utf-8")
     (added / "helper.py").write_text("of_no_FORMAT = 5", "utf-8")
-    assert entry_names(ROOM, "FORMAT") == ["int2", "int4", "int8", "ternary", "aaa"]
+    assert entry_names(ROOM, "FORMAT") == [*FORMATS, "aaa"]
     assert entries(ROOM, "FORMAT")["aaa"].high == 3
     assert entry_names("edgerun.ops", "OP") == list(entries("edgerun.ops", "OP"))
 
