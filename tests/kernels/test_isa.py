@@ -76,12 +76,10 @@ def test_avxvnni_uses_its_dot_product_without_avx512() -> None:
     assert "zmm" not in text
 
 
-@pytest.mark.parametrize(
-    ("cpu", "instruction"), [("neoverse-n1", "smull"), ("cortex-a72", "smull")]
-)
-def test_portable_code_multiplies_bytes_on_arm(cpu: str, instruction: str) -> None:
+@pytest.mark.parametrize("cpu", ["cortex-a72", pytest.param("neoverse-n1", marks=pytest.mark.slow)])
+def test_portable_code_multiplies_bytes_on_arm(cpu: str) -> None:
     text = assembly("aarch64-unknown-linux-gnu", cpu, "portable", 16)
-    assert text.count(f"\t{instruction}") > 20
+    assert text.count("\tsmull") > 20
 
 
 FOREIGN = """
