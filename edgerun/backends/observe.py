@@ -99,10 +99,16 @@ class ObservedExecutable(Executable):
         self, node: Node, value_of: Mapping[str, Any], batch: Batch, before: SequenceStore
     ) -> None:
         inputs = [value_of.get(name) for name in node.inputs]
-        values = OPS[node.op].evaluate(inputs, node.attrs, batch, before)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = OPS[node.op].evaluate(inputs, node.attrs, batch, before)
         for name, value in zip(node.outputs, values, strict=True):
             if value.size == 0:
                 continue
+            if not np.isfinite(value).all():
+                raise BackendError(
+                    f"the output of node '{node.name}' ({node.op}) is infinite or no number by its "
+                    "definition, too: the weights that it reads are damaged"
+                )
             spread = float(value.max() - value.min()) or 1.0
             error = float(np.abs(value_of[name] - value).max()) / spread
             if not error <= TOLERANCE:

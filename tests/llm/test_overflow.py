@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import edgerun
-from edgerun.errors import ChooserError
+from edgerun import env
+from edgerun.errors import BackendError, ChooserError
 from tests.support.altered import AlteredBundle
 from tests.support.bundles import bundle_of
 
@@ -26,3 +27,20 @@ def test_overflow_becomes_no_text(name, weights, tmp_path):
             for prompt in ("a", "a prompt of several rows"):
                 with pytest.raises(ChooserError, match="maximum is nan"):
                     llm.generate(prompt, max_tokens=2)
+
+
+def test_validation_names_the_node_that_overflows(monkeypatch, tmp_path):
+    altered = AlteredBundle(bundle_of("llama", weights="int4"), tmp_path / "altered")
+    weight = "model.layers.1.input_layernorm.weight"
+    altered.put(weight, np.full_like(altered.array(weight), 3e38))
+    monkeypatch.setenv("EDGERUN_VALIDATE", "1")
+    env.settings.cache_clear()
+    try:
+        with (
+            edgerun.load(altered.save()) as llm,
+            pytest.raises(BackendError, match=r"^the output of node '/model/layers.1/input_lay"),
+        ):
+            llm.generate("a", max_tokens=1)
+    finally:
+        monkeypatch.undo()
+        env.settings.cache_clear()
