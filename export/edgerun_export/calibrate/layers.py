@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.errors import CheckpointError
+from edgerun.errors import CheckpointError, MissingDependencyError
 from edgerun.formats.base import PackedWeight
 from edgerun_export.architectures import Projection
 from edgerun_export.calibrate.fitted import FittedLayers, digest
@@ -345,9 +345,17 @@ class LayerFitter:
 
 
 def single_threaded() -> AbstractContextManager[Any]:
-    """While it lasts, matrix products of NumPy are the same on any number of cores."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    """While it lasts, matrix products of NumPy are the same on any number of cores.
 
+    Raises:
+        MissingDependencyError: threadpoolctl is not installed.
+    """
+    try:
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise MissingDependencyError(
+            "running a checkpoint's layers needs threadpoolctl: pip install 'edgerun[export]'"
+        ) from error
     limits: AbstractContextManager[Any] = threadpool_limits(1, "blas")
     return limits
 

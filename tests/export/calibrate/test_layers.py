@@ -1,14 +1,15 @@
 """Weights fitted layer by layer."""
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun.errors import CheckpointError, MissingDependencyError, UnsupportedError
 from edgerun_export.calibrate.fitted import FittedLayers
-from edgerun_export.calibrate.layers import LayerFitter
+from edgerun_export.calibrate.layers import LayerFitter, single_threaded
 from edgerun_export.calibrate.moments import Moments
 from edgerun_export.calibrate.step import CalibrationOptions, calibrate, with_methods
 from edgerun_export.calibrate.taps import LayerWeights, all_groups, observe, parts
@@ -184,6 +185,12 @@ def test_a_layer_that_computes_no_numbers_is_named(golden, source_weights, tmp_p
     )
     with pytest.raises(CheckpointError, match="layer 1 before self_attn.q_proj .* window 0"):
         fitted(source, tmp_path, make_recipe("int4", method="gptq"))
+
+
+def test_a_plain_installation_is_told_what_it_lacks(monkeypatch):
+    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'edgerun\[export\]'$"):
+        single_threaded()
 
 
 def test_experts_that_no_token_comes_to_are_mentioned(golden, source_weights, tmp_path):
