@@ -162,7 +162,27 @@ def uneven_groups(tensors: Tensors) -> None:
         tensors[f"{MODULE}.{part}"] = np.concatenate([whole, whole[:1]])
 
 
-@pytest.mark.parametrize("alter", [without_zeros, too_few_scales, of_floats, uneven_groups])
+def part_of_a_word(tensors: Tensors) -> None:
+    for part in ("qweight", "scales"):
+        tensors[f"{MODULE}.{part}"] = tensors[f"{MODULE}.{part}"][:, :12].copy()
+    tensors[f"{MODULE}.qzeros"] = tensors[f"{MODULE}.qzeros"][:, :1].copy()
+
+
+def scales_of_bytes(tensors: Tensors) -> None:
+    tensors[f"{MODULE}.scales"] = np.ones(tensors[f"{MODULE}.scales"].shape, np.uint8)
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        without_zeros,
+        too_few_scales,
+        of_floats,
+        uneven_groups,
+        part_of_a_word,
+        scales_of_bytes,
+    ],
+)
 def test_parts_that_do_not_fit_together_are_refused_by_name(alter, tmp_path):
     packed_model(tmp_path / "packed", GPTQ, pack_gptq, alter=alter)
     with pytest.raises(CheckpointError, match=rf"layer '{MODULE}' is packed as qweight I32"):
@@ -178,13 +198,14 @@ def test_weights_that_are_there_twice_are_refused(tmp_path):
         open_checkpoint(str(tmp_path / "packed"))
 
 
-def test_a_group_that_there_is_not_is_refused(tmp_path):
+@pytest.mark.parametrize("group", [2, -1])
+def test_a_group_that_there_is_not_is_refused(group, tmp_path):
     def beyond(tensors: Tensors) -> None:
-        tensors[f"{MODULE}.g_idx"] = np.full(64, 2, np.int32)
+        tensors[f"{MODULE}.g_idx"] = np.array([0] * 63 + [group], np.int32)
 
     packed_model(tmp_path / "packed", GPTQ, pack_gptq, alter=beyond)
     with (
         open_checkpoint(str(tmp_path / "packed")) as checkpoint,
-        pytest.raises(CheckpointError, match="group 2 in g_idx, but 2 groups"),
+        pytest.raises(CheckpointError, match=f"group {group} in g_idx, but 2 groups"),
     ):
         checkpoint.read(NAME)

@@ -29,6 +29,7 @@ _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which output a nibble belongs to, of ei
 _WORD_BITS = 32
 _CODES, _ZEROS, _SCALES, _GROUPS = "qweight", "qzeros", "scales", "g_idx"
 _WORDS = (_CODES, _ZEROS, _GROUPS)
+_FLOATS = ("F16", "BF16", "F32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +183,16 @@ class PackedLayers:
             expected: dict[str, tuple[int, ...]] = {_CODES: codes}
             expected |= {_ZEROS: (groups, n // per_word), _SCALES: (groups, n)}
             expected |= {_GROUPS: (k,)} if _GROUPS in shapes else {}
-            words = all(types[part] == INT32.name for part in _WORDS if part in types)
-            if shapes == expected and words and k % groups == 0:
+            typed = types[_SCALES] in _FLOATS and all(
+                types[part] == INT32.name for part in _WORDS if part in types
+            )
+            if shapes == expected and typed and k % groups == 0 and n % per_word == 0:
                 self._layers[name] = TensorInfo(name, (n, k), self._packing.name)
                 return
         sizes = ", ".join(f"{part} {types[part]} {list(shape)}" for part, shape in shapes.items())
         raise CheckpointError(
             f"layer '{module}' is packed as {sizes}; expected {self._packing.name}: int32 qweight "
-            "and qzeros, and scales of whole groups, that fit together"
+            "and qzeros of whole words, and float scales of whole groups, that fit together"
         )
 
     def _parts(self, name: str) -> dict[str, Array]:
@@ -241,9 +244,9 @@ class PackedLayers:
         groups = np.arange(columns) // (columns // count)
         if _GROUPS in parts:
             groups = parts[_GROUPS].astype(np.int64)
-            if groups.min() < 0 or groups.max() >= count:
+            if (beyond := groups[(groups < 0) | (groups >= count)]).size:
                 raise CheckpointError(
-                    f"layer '{name}' has inputs of group {groups.max()} in g_idx, but {count} "
+                    f"layer '{name}' has inputs of group {beyond[0]} in g_idx, but {count} "
                     "groups of scales; it is damaged"
                 )
         points = self._points(name)[first:end]
