@@ -95,13 +95,18 @@ class SourceWeights:
                     f"tensor '{info.name}' has shape {list(info.shape)}; config.json asks for "
                     f"{list(expected)}"
                 )
-        placeless = self._without(self._needed())
+        placeless = [each for each in self._without(self._needed()) if not self._is_idle(each)]
         if placeless:
             raise CheckpointError(
                 f"tensor '{placeless[0]}'{_and_more(placeless)} has no place in the "
                 f"{self.spec.architecture} that the configuration describes; leaving it out would "
                 "change the model, so correct config.json or remove the tensor from the checkpoint"
             )
+
+    def _is_idle(self, name: str) -> bool:
+        """Whether a tensor is a bias of zeros, which AutoGPTQ stored for layers that have none."""
+        is_bias = name.endswith(".bias") and len(self._infos[name].shape) == 1
+        return is_bias and not self._checkpoint.read(name).any()
 
     def unread(self) -> list[str]:
         """Names of the tensors, other than derived buffers, that were not read to the end."""

@@ -130,6 +130,22 @@ def test_inputs_in_another_order_are_rounded_anew(tmp_path):
         assert checkpoint.read(NAME)[5, 11] == np.float32(expected)
 
 
+@pytest.mark.parametrize("value", [0, 1])
+def test_biases_of_layers_without_are_left_out_if_zero(value, tmp_path):
+    def biased(tensors: Tensors) -> None:
+        tensors["model.layers.1.mlp.up_proj.bias"] = np.zeros(64, np.float16)
+        tensors["model.layers.1.mlp.gate_proj.bias"] = np.full(64, value, np.float16)
+
+    packed_model(tmp_path / "packed", GPTQ, pack_gptq, alter=biased)
+    options = ExportOptions(weights="source")
+    if value:
+        with pytest.raises(CheckpointError, match="^tensor '.*1.mlp.gate_proj.bias' has no place"):
+            export(tmp_path / "packed", tmp_path / "out", options)
+    else:
+        result = export(tmp_path / "packed", tmp_path / "out", options)
+        assert result.manifest["quality"]["relative_weight_error"] == 0
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
