@@ -32,8 +32,8 @@ def problem():
     return random.standard_normal((12, 64)), x.T @ x / 200 + 0.1 * np.eye(64)
 
 
-def error(made, target, hessian):
-    return float(np.einsum("nk,kj,nj->", made - target, hessian, made - target))
+def error(values, target, hessian):
+    return float(np.einsum("nk,kj,nj->", values - target, hessian, values - target))
 
 
 def test_more_bytes_lose_less_in_forms_of_one_kind(problem):
@@ -60,7 +60,7 @@ def test_bytes_are_those_of_codes_scales_and_indices(problem):
 def test_groups_of_one_are_rounded_as_gptq_does(problem):
     """Whole numbers, one column after the other: each target is the best float for the rest."""
     target, hessian = problem
-    made = in_turn(target, hessian, 1, lambda at, value, metric: np.rint(value))
+    values = in_turn(target, hessian, 1, lambda at, value, metric: np.rint(value))
     rest, expected = target.copy(), np.empty_like(target)
     for at in range(64):
         expected[:, at] = np.rint(rest[:, at])
@@ -68,7 +68,7 @@ def test_groups_of_one_are_rounded_as_gptq_does(problem):
         behind = slice(at + 1, 64)
         step = np.linalg.solve(hessian[behind, behind], hessian[behind, at])
         rest[:, behind] -= change * step
-    np.testing.assert_array_equal(made, expected)
+    np.testing.assert_array_equal(values, expected)
 
 
 def test_refitting_leaves_what_is_best_and_improves_what_is_not(problem):
@@ -80,9 +80,9 @@ def test_refitting_leaves_what_is_best_and_improves_what_is_not(problem):
 
 def test_pulses_and_lattice_are_what_they_are_called():
     assert [ways(3, count) for count in range(4)] == [1, 6, 18, 38]
-    known = lattice()
-    assert known.shape == (65536, 8) and len(np.unique(known, axis=0)) == 65536
-    lengths = np.square(known).sum(axis=1)
+    vectors = lattice()
+    assert vectors.shape == (65536, 8) and len(np.unique(vectors, axis=0)) == 65536
+    lengths = np.square(vectors).sum(axis=1)
     # The theta series of E8: 1, 240, 2160, 6720, 17520, 30240, and part of the next shell.
     assert [int((lengths == size).sum()) for size in (0, 2, 4, 6, 8, 10, 12)] == [
         1, 240, 2160, 6720, 17520, 30240, 65536 - 56881

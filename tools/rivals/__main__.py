@@ -120,9 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in given.forms:
             rival = Rival(FORMS[name], source, text)
             cost = rival.cost()
-            made, before = (math.exp(n / cost.tokens) for n in (cost.nats, cost.source_nats))
+            stored, unrounded = (math.exp(n / cost.tokens) for n in (cost.nats, cost.source_nats))
             bits = rival.bytes * 8 / weights
-            print(f"{name}\t{rival.bytes / 1e6:.4f}\t{bits:.2f}\t{made:.4g}\t{before:.4g}")
+            print(f"{name}\t{rival.bytes / 1e6:.4f}\t{bits:.2f}\t{stored:.4g}\t{unrounded:.4g}")
 
 
 if __name__ == "__main__":

@@ -65,11 +65,11 @@ def blocks(weights: str, block: int) -> Form:
 
 def levels(values: Sequence[float], block: int, ratios: Sequence[float]) -> Form:
     """Codes that stand for any levels (NF4), rounded in turn, scales of blocks by search."""
-    known = np.array(values)
-    borders = (known[1:] + known[:-1]) / 2
+    choices = np.array(values)
+    borders = (choices[1:] + choices[:-1]) / 2
 
     def nearest(value: F64) -> F64:
-        return known[np.searchsorted(borders, value)]
+        return choices[np.searchsorted(borders, value)]
 
     def store(target: F64, hessian: F64) -> Stored:
         scales = _searched(target, np.diag(hessian), block, nearest, ratios)
@@ -78,9 +78,9 @@ def levels(values: Sequence[float], block: int, ratios: Sequence[float]) -> Form
             scale = scales[:, at // block, None]
             return nearest(value / scale) * scale
 
-        made = refitted(in_turn(target, hessian, 1, rounded), target, hessian, block)
-        bits = target.size * math.log2(len(known)) + scales.size * _SCALE_BITS
-        return Stored(made, bits / 8)
+        fitted = refitted(in_turn(target, hessian, 1, rounded), target, hessian, block)
+        bits = target.size * math.log2(len(choices)) + scales.size * _SCALE_BITS
+        return Stored(fitted, bits / 8)
 
     return store
 
@@ -102,8 +102,8 @@ def points(block: int, ratios: Sequence[float] = (0.7, 0.85, 1.0, 1.15, 1.3)) ->
             for at in range(best.shape[1]):
                 part = target[:, at * block : (at + 1) * block]
                 scale = _halves(np.sqrt(np.square(part).mean(axis=1)) * ratio / shape + 1e-9)
-                made = _nearest_point((part / scale[:, None]).reshape(-1, 8), np.eye(8))
-                error = np.square(part - made.reshape(part.shape) * scale[:, None]).sum(axis=1)
+                nearest = _nearest_point((part / scale[:, None]).reshape(-1, 8), np.eye(8))
+                error = np.square(part - nearest.reshape(part.shape) * scale[:, None]).sum(axis=1)
                 better = error < best[:, at]
                 best[better, at], scales[better, at] = error[better], scale[better]
 
@@ -111,9 +111,9 @@ def points(block: int, ratios: Sequence[float] = (0.7, 0.85, 1.0, 1.15, 1.3)) ->
             scale = scales[:, at * 8 // block, None]
             return _nearest_point(value / scale, metric) * scale
 
-        made = refitted(in_turn(target, hessian, 8, rounded), target, hessian, block)
+        values = refitted(in_turn(target, hessian, 8, rounded), target, hessian, block)
         bits = target.size * 2 + scales.size * _SCALE_BITS
-        return Stored(made[:, :columns], bits / 8)
+        return Stored(values[:, :columns], bits / 8)
 
     return store
 
@@ -134,9 +134,9 @@ def pulses(width: int, count: int) -> Form:
         return signed * gain[:, None]
 
     def store(target: F64, hessian: F64) -> Stored:
-        made = refitted(in_turn(target, hessian, width, rounded), target, hessian, width)
+        values = refitted(in_turn(target, hessian, width, rounded), target, hessian, width)
         bits = math.log2(ways(width, count)) + _SCALE_BITS
-        return Stored(made, len(target) * -(-target.shape[1] // width) * bits / 8)
+        return Stored(values, len(target) * -(-target.shape[1] // width) * bits / 8)
 
     return store
 
@@ -216,24 +216,24 @@ def in_turn(target: F64, hessian: F64, width: int, rounded: Rounding) -> F64:
     ``rounded`` gets the number of a group, what is to be rounded, and the metric of its errors.
     """
     factor = np.linalg.cholesky(np.linalg.inv(hessian)).T
-    rest, made = target.copy(), np.empty_like(target)
+    rest, values = target.copy(), np.empty_like(target)
     for start in range(0, target.shape[1], width):
         stop = min(start + width, target.shape[1])
         inverse = np.linalg.inv(factor[start:stop, start:stop])
-        made[:, start:stop] = rounded(start // width, rest[:, start:stop], inverse @ inverse.T)
-        error = (rest[:, start:stop] - made[:, start:stop]) @ inverse
+        values[:, start:stop] = rounded(start // width, rest[:, start:stop], inverse @ inverse.T)
+        error = (rest[:, start:stop] - values[:, start:stop]) @ inverse
         rest[:, stop:] -= error @ factor[start:stop, stop:]
-    return made
+    return values
 
 
-def refitted(made: F64, target: F64, hessian: F64, block: int) -> F64:
+def refitted(values: F64, target: F64, hessian: F64, block: int) -> F64:
     """The same with the best scales for all blocks of a row together."""
-    starts = range(0, made.shape[1], block)
-    out = np.empty_like(made)
-    for row, (values, aim) in enumerate(zip(made, target @ hessian, strict=True)):
-        parts = np.zeros((len(starts), len(values)))
+    starts = range(0, values.shape[1], block)
+    out = np.empty_like(values)
+    for row, (line, aim) in enumerate(zip(values, target @ hessian, strict=True)):
+        parts = np.zeros((len(starts), len(line)))
         for at, start in enumerate(starts):
-            parts[at, start : start + block] = values[start : start + block]
+            parts[at, start : start + block] = line[start : start + block]
         products = parts @ hessian @ parts.T
         products[np.diag_indices_from(products)] += 1e-9 * products.trace() / len(starts) + 1e-30
         out[row] = np.linalg.solve(products, parts @ aim) @ parts
@@ -270,9 +270,9 @@ def lattice() -> F64:
 
 def _nearest_point(value: F64, metric: F64) -> F64:
     turn = np.linalg.cholesky(metric / metric.trace())
-    known = (lattice() @ turn).astype(np.float32)
-    product = (value @ turn).astype(np.float32) @ known.T
-    return lattice()[(np.square(known).sum(axis=1) - 2 * product).argmin(axis=1)]
+    turned = (lattice() @ turn).astype(np.float32)
+    product = (value @ turn).astype(np.float32) @ turned.T
+    return lattice()[(np.square(turned).sum(axis=1) - 2 * product).argmin(axis=1)]
 
 
 def _searched(
@@ -298,8 +298,8 @@ def _bytewise(values: F64, block: int) -> Stored:
     more = -values.shape[1] % block
     cut = np.pad(values, ((0, 0), (0, more))).reshape(len(values), -1, block)
     scales = np.maximum(_halves(np.abs(cut).max(axis=2, keepdims=True) / 127), 1e-7)
-    made = (np.clip(np.rint(cut / scales), -128, 127) * scales).reshape(len(values), -1)
-    return Stored(made[:, : values.shape[1]], scales.size * (block * 8 + _SCALE_BITS) / 8)
+    rounded = (np.clip(np.rint(cut / scales), -128, 127) * scales).reshape(len(values), -1)
+    return Stored(rounded[:, : values.shape[1]], scales.size * (block * 8 + _SCALE_BITS) / 8)
 
 
 def _halves(scales: F64) -> F64:
