@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,9 +19,8 @@ from edgerun_hw.overlay.attention import (
 )
 from edgerun_hw.overlay.attention_layout import PORTS, KvLayout, pack_queries, run_attention
 from edgerun_hw.overlay.register_map import BEAT_BYTES
-from tests.hw.rtl.unit_bench import build_bench
+from tests.hw.rtl.queued_bench import QueuedBench
 
-ALWAYS = 256  # of 256
 U8 = NDArray[np.uint8]
 
 
@@ -57,21 +55,10 @@ class Command:
         return [self.layout.kv_heads, self.layout.units, self.count, self.pairs]
 
     @property
-    def beats(self) -> U8:
-        """Keys and values as the unit takes them: ``[beats, ports, 16]``."""
-        return np.stack([port.reshape(-1, BEAT_BYTES) for port in self.ports], axis=1)
-
-
-@dataclass(frozen=True)
-class Case:
-    """Commands one after another, and how often each stream moves, of 256 cycles."""
-
-    commands: list[Command]
-    seed: int = 1
-    x: int = ALWAYS
-    w: int = ALWAYS
-    y: int = ALWAYS
-    reset_at: int = 0
+    def streams(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """Words of x and w; in w a beat of each port after another."""
+        w = np.stack([port.reshape(-1, BEAT_BYTES) for port in self.ports], axis=1)
+        return self.queries.view(np.uint32), w.reshape(-1).view(np.uint32)
 
 
 @dataclass(frozen=True)
@@ -186,53 +173,9 @@ def _bounds(
     return first, limit
 
 
-class AttentionBench:
+class AttentionBench(QueuedBench):
     """The compiled bench of a unit for so many queries."""
 
     def __init__(self, queries: int, cache: Path, rtl: list[Path] | None = None) -> None:
-        self.queries = queries
-        self._cache = cache
-        self._binary = build_bench(
-            "tlmm_attention", "attention.cpp", {"QUERIES": queries}, cache, rtl=rtl
-        )
-
-    def run(self, cases: list[Case]) -> list[Report]:
-        """Runs the cases; compares every word of the results with the definition.
-
-        Raises:
-            AssertionError: a result differs, or the bench saw the unit break a rule.
-        """
-        data = b"".join(_words(case).tobytes() for case in cases)
-        (self._cache / "in").write_bytes(data)
-        command = [str(self._binary), str(self._cache / "in"), str(self._cache / "out")]
-        subprocess.run(command, check=True, timeout=900)
-        words = np.fromfile(self._cache / "out", np.uint32)
-        reports = []
-        for number, case in enumerate(cases):
-            report, words = _check(case, words, f"case {number}")
-            reports.append(report)
-        assert not words.size
-        return reports
-
-
-def _words(case: Case) -> NDArray[np.uint32]:
-    commands = case.commands
-    x = b"".join(command.queries.tobytes() for command in commands)
-    w = b"".join(command.beats.tobytes() for command in commands)
-    y = sum(command.expected.size for command in commands) // 4
-    beats = [len(x) // BEAT_BYTES, len(w) // BEAT_BYTES // PORTS, y]
-    slowest = max(1, min(case.x, case.w, case.y))
-    most_cycles = 3000 * len(commands) + 4 * (sum(beats) + y) * ALWAYS // slowest
-    head = [case.seed, case.x, case.w, case.y, case.reset_at, most_cycles, len(commands), *beats]
-    head += [field for command in commands for field in command.fields]
-    return np.concatenate([np.array(head, np.uint32), np.frombuffer(x + w, np.uint32)])
-
-
-def _check(case: Case, words: NDArray[np.uint32], name: str) -> tuple[Report, NDArray[np.uint32]]:
-    expected = np.concatenate([command.expected for command in case.commands])
-    report = Report(*map(int, words[:6]))
-    got, rest = words[6 : 6 + expected.size], words[6 + expected.size :]
-    what = f"{name}: {report}, {[command.fields for command in case.commands]}"
-    assert report.faults == 0, what
-    assert (got == expected).all(), f"{what}, word {np.flatnonzero(got != expected)[:8]}"
-    return report, rest
+        parameters = {"QUERIES": queries}
+        super().__init__("attention", Report, cache, ports=PORTS, parameters=parameters, rtl=rtl)

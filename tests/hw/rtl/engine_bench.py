@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,9 +18,7 @@ from edgerun_hw.overlay.packing import (
     pack_scales,
     pack_ternary,
 )
-from tests.hw.rtl.unit_bench import build_bench
-
-ALWAYS = 256  # of 256
+from tests.hw.rtl.unit_bench import ALWAYS, build_bench, run_bench
 
 
 @dataclass(frozen=True)
@@ -118,7 +115,6 @@ class EngineBench:
 
     def __init__(self, geometry: Geometry, cache: Path) -> None:
         self.geometry = geometry
-        self._cache = cache
         parameters = geometry.parameters()
         names = ("PORTS", "COLUMNS", "NB_MAX", "ROW_SCALE")
         self._binary = build_bench(
@@ -135,16 +131,12 @@ class EngineBench:
         Raises:
             AssertionError: a result differs, or the bench saw the engine break a rule.
         """
-        with_words = [_words(case) for case in cases]
-        (self._cache / "in").write_bytes(b"".join(words.tobytes() for words in with_words))
-        command = [str(self._binary), str(self._cache / "in"), str(self._cache / "out")]
-        subprocess.run(command, check=True, timeout=600)
-        found = np.fromfile(self._cache / "out", np.uint32)
+        results = run_bench(self._binary, [_words(case) for case in cases])
         reports = []
         for number, case in enumerate(cases):
-            report, found = _check(case, found, f"case {number}")
+            report, results = _check(case, results, f"case {number}")
             reports.append(report)
-        assert not found.size
+        assert not results.size
         return reports
 
 
@@ -167,13 +159,13 @@ def _words(case: Case) -> NDArray[np.uint32]:
     return np.concatenate([np.array(head, np.uint32), data])
 
 
-def _check(case: Case, found: NDArray[np.uint32], name: str) -> tuple[Report, NDArray[np.uint32]]:
+def _check(case: Case, results: NDArray[np.uint32], name: str) -> tuple[Report, NDArray[np.uint32]]:
     expected = np.concatenate([command.expected for command in case.commands])
     lasts = np.zeros(expected.size // 4, np.uint32)
     ends = np.cumsum([command.expected.size // 4 for command in case.commands])
     lasts[ends - 1] = 1
-    report = Report(*map(int, found[:7]))
-    words, rest = found[7 : 7 + expected.size], found[7 + expected.size :]
+    report = Report(*map(int, results[:7]))
+    words, rest = results[7 : 7 + expected.size], results[7 + expected.size :]
     what = f"{name}: {report}, {[command.fields for command in case.commands]}"
     assert report.faults == 0, what
     assert (words == expected).all(), f"{what}, word {np.flatnonzero(words != expected)[:8]}"

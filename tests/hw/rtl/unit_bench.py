@@ -1,4 +1,4 @@
-"""Compiles the bench of a single unit (``hw/tb/units``), which needs no memory and no registers."""
+"""Compiles and runs the bench of a single unit (``hw/tb/units``): no memory, no registers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgerun_hw.build.sources import digest, hardware_folder
 from edgerun_hw.simulate.toolchain import find_compiler, find_verilator
 from edgerun_hw.synthesis.hierarchy import needed_files
+
+ALWAYS = 256  # of 256
 
 
 def build_bench(
@@ -58,3 +63,11 @@ def build_bench(
     options += [f"-D{name}={value}" for name, value in (defines or {}).items()]
     subprocess.run([compiler.path, *options, *includes, str(whole), "-o", str(binary)], check=True)
     return binary
+
+
+def run_bench(binary: Path, cases: list[NDArray[np.uint32]]) -> NDArray[np.uint32]:
+    """Returns the words that a bench writes for the words of some cases."""
+    given, results = binary.with_name("in"), binary.with_name("out")
+    given.write_bytes(b"".join(words.tobytes() for words in cases))
+    subprocess.run([binary, given, results], check=True, timeout=900)
+    return np.fromfile(results, np.uint32)
