@@ -145,21 +145,14 @@ def _recall_largest(args: Any, copy: Any) -> None:
 
 @njit
 def _flush(args: Any, state: Any, copy: Any) -> None:
-    """Flushes, of every port, from the first new token's block of pairs to the last one's."""
+    """Flushes, of every port, the blocks of pairs in which it has new tokens."""
     pair, heads = pair_bytes(args), args[KV_HEADS]
-    first, last = copy[C_VALID], copy[C_STOP] - 1
     for port in range(PORTS):
-        offset = port * LANES
-        low = max(first - first % BLOCK_TOKENS + offset, first)
-        if low % BLOCK_TOKENS // LANES != port:
-            low = first - first % BLOCK_TOKENS + BLOCK_TOKENS + offset
-        high = last - last % BLOCK_TOKENS + offset
-        if high > last:
-            high -= BLOCK_TOKENS
-        begin, end = low // BLOCK_TOKENS * heads, (high // BLOCK_TOKENS + 1) * heads + LEAD
-        if low <= high + LANES - 1:
-            where = copy[C_FIRST + port] + begin * pair
-            ask(args, state, FLUSH_BYTES, where, (end - begin) * pair)
+        first = (copy[C_VALID] - (port + 1) * LANES) // BLOCK_TOKENS + 1
+        last = (copy[C_STOP] - 1 - port * LANES) // BLOCK_TOKENS
+        if first <= last:
+            nbytes = ((last - first + 1) * heads + LEAD) * pair
+            ask(args, state, FLUSH_BYTES, copy[C_FIRST + port] + first * heads * pair, nbytes)
 
 
 @cfunc("void(intp, intp)", nopython=True, cache=True)
