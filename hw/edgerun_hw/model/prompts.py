@@ -7,14 +7,12 @@ tokens (arXiv:2510.15926).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from edgerun_hw.model.cycles import capabilities_of, matrix_work
 from edgerun_hw.model.measured import attention_macs, kv_bytes, native_terms, streaming
 from edgerun_hw.model.profile import Profile
-from edgerun_hw.model.tokens import HEADS, SHAPES, ModelShape, Term, head_term
+from edgerun_hw.model.tokens import HEADS, ModelShape, Term, head_term
 from edgerun_hw.model.unit import each_step, unit_terms
 from edgerun_hw.overlay.cut import cut_matrix
 from edgerun_hw.overlay.geometry import Geometry
@@ -71,29 +69,3 @@ def _processor(shape: ModelShape, profile: Profile, tokens: int) -> Term:
         kv_bytes(shape, tokens, "int8"),
         f"{macs / 1e6:.1f} M multiply-adds on the processor at {profile.quote(figure)}",
     )
-
-
-def prompt_rates(
-    geometries: Mapping[str, Geometry], profile: Profile, clock_mhz: float, tokens: int = TOKENS
-) -> list[dict[str, Any]]:
-    """Prompt tokens per second of every shape and geometry, a row each, and where the time goes."""
-    rows = []
-    for name, shape in SHAPES.items():
-        for label, geometry in geometries.items():
-            terms = prompt_terms(shape, geometry, profile, clock_mhz, tokens)
-            total = sum(term.seconds for term in terms)
-            between = ["norms, rotary, residuals", "gate"]
-            parts = {"matrices": [*shape.steps()], "norms, gate": between}
-            shares = {
-                part: sum(term.seconds for term in terms if term.name in names)
-                for part, names in parts.items()
-            }
-            attention = sum(term.seconds for term in terms if term.name.startswith("attention"))
-            rest = total - sum(shares.values()) - attention
-            rows.append(
-                {"model": name, "geometry": label, "prompt": tokens}
-                | {"tokens/s": round(tokens / total, 1)}
-                | {f"{part}, ms": round(1e3 * seconds, 1) for part, seconds in shares.items()}
-                | {"attention, ms": round(1e3 * attention, 1), "rest, ms": round(1e3 * rest, 1)}
-            )
-    return rows

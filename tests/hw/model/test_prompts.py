@@ -11,7 +11,7 @@ from edgerun_hw.model import unit
 from edgerun_hw.model.attention import attention_bytes, attention_cycles
 from edgerun_hw.model.measured import measured_terms
 from edgerun_hw.model.profile import load_profile
-from edgerun_hw.model.prompts import prompt_rates, prompt_terms
+from edgerun_hw.model.prompts import TOKENS, prompt_terms
 from edgerun_hw.model.tokens import SHAPES
 from edgerun_hw.overlay.geometry import PRESETS
 
@@ -36,8 +36,9 @@ def test_every_term_of_a_prompt_says_what_it_stands_on(name, shape):
 
 def test_the_unit_and_columns_speed_up_prompts_and_the_rest_is_the_processors():
     rates = {
-        (row["model"], row["geometry"]): row["tokens/s"]
-        for row in prompt_rates({name: PRESETS[name] for name in NAMES}, PROFILE, 250.0)
+        (model, name): TOKENS / seconds(prompt_terms(shape, PRESETS[name], PROFILE, 250.0))
+        for model, shape in SHAPES.items()
+        for name in NAMES
     }
     for model in SHAPES:
         assert rates[model, "decode-300"] < rates[model, "attention-300"]
