@@ -119,7 +119,7 @@ class FabricAttention:
             if turn % CHECK_EVERY == 0:
                 head, query = divmod(turn // CHECK_EVERY, len(job.queries))
                 head, scale = head % self._layout.kv_heads, float(self._node.attrs["scale"])
-                if not np.array_equal(out[start + query, head], job.again(query, head, scale)):
+                if not np.array_equal(out[start + query, head], job.recompute(query, head, scale)):
                     raise WrongResultError("attention gave what keys and values cannot give")
             start += len(job.queries)
         self._turn += len(jobs)
@@ -153,7 +153,7 @@ class _Job:
         bounds = self.first - begin, self.limit - begin
         return pack_queries(quantise_queries(self.queries, scale, *bounds, scales))
 
-    def again(self, query: int, head: int, scale: float) -> F32:
+    def recompute(self, query: int, head: int, scale: float) -> F32:
         """One head of a query by the definition, of what was copied to the device."""
         begin = self.block * BLOCK_TOKENS
         ports = [buffer.array for buffer in self.copy.buffers]

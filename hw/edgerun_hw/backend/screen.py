@@ -155,12 +155,12 @@ def leading(
         divisors[adjustment.ids], amounts[adjustment.ids] = adjustment.divisors, adjustment.amounts
     bounds = screened + screen.errors * np.sqrt(x @ x) + screen.norms * np.sqrt((x - y) @ (x - y))
     bounds = adjusted(bounds.astype(np.float32), divisors, amounts)
-    known = adjusted(logits, divisors, amounts)
+    exact = adjusted(logits, divisors, amounts)
     chosen = np.zeros(len(bounds), bool)
     first = int(adjusted(screened, divisors, amounts).argmax())
-    chosen[first], best = True, known[first]
+    chosen[first], best = True, exact[first]
     for n in np.flatnonzero(~(bounds < best)):
         if not bounds[n] < best:
             chosen[n] = True
-            best = max(best, known[n])
+            best = max(best, exact[n])
     return chosen

@@ -1,5 +1,7 @@
 """What a glue command computes, in NumPy: the definition that the hardware is held to.
 
+No geometry has the unit yet, so the driver queues no such command; docs/fpga.md says what is there.
+
 A row of a layer's values becomes int8 activations and their scale, in whole numbers
 (``glue_numbers``). Both a norm and the scale of rounding divide a row by one number, so codes need
 neither: with ``x`` for what comes in, ``c`` for the scale that it still lacks,

@@ -68,9 +68,9 @@ class Board:
 
 @pytest.fixture
 def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
-    made = Board(tmp_path)
-    replace_fake(monkeypatch, made.driver)
-    return made
+    emulated = Board(tmp_path)
+    replace_fake(monkeypatch, emulated.driver)
+    return emulated
 
 
 class Layer:
@@ -267,8 +267,8 @@ def test_a_device_lost_between_attention_and_projection(tmp_path, monkeypatch, b
 
 @pytest.mark.fpga
 def test_a_device_that_is_reset_attends_again(tmp_path, monkeypatch, by_cpu, queries):
-    made = Board(tmp_path, Faults(errors={66: regs.ERROR_READ_RESPONSE}))
-    replace_fake(monkeypatch, made.driver)
+    faults = Faults(errors={66: regs.ERROR_READ_RESPONSE})
+    replace_fake(monkeypatch, Board(tmp_path, faults).driver)
     ids, notes = generate(backend="fpga", device="fake")
     assert ids == by_cpu
     assert any("1 resets" in note for note in notes)

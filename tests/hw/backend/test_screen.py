@@ -137,10 +137,10 @@ def test_ids_with_penalties_are_the_whole_heads(seed):
         chosen = leading(screen, products[row], exact_x[row], screened_x[row], exact, adjustment)
         divisors, amounts = np.ones(160, np.float32), np.zeros(160, np.float32)
         divisors[adjustment.ids], amounts[adjustment.ids] = adjustment.divisors, adjustment.amounts
-        known = adjusted(exact, divisors, amounts)
-        assert chosen[known == known.max()].all()
+        whole = adjusted(exact, divisors, amounts)
+        assert chosen[whole == whole.max()].all()
         left = adjusted(np.where(chosen, exact, -np.inf).astype(np.float32), divisors, amounts)
-        assert left.argmax() == known.argmax()
+        assert left.argmax() == whole.argmax()
         multiplied += int(chosen.sum())
     assert multiplied < 60 * 80
 
@@ -217,9 +217,9 @@ def after(adjustment: Adjustment | None, logits: NDArray[np.float32]) -> NDArray
     """Logits as they are compared."""
     if adjustment is None:
         return logits
-    found, ids = logits.copy(), adjustment.ids
-    found[ids] = adjusted(logits[ids], adjustment.divisors, adjustment.amounts)
-    return found
+    result, ids = logits.copy(), adjustment.ids
+    result[ids] = adjusted(logits[ids], adjustment.divisors, adjustment.amounts)
+    return result
 
 
 def test_native_code_multiplies_what_the_definition_says(on_device: FpgaBackend) -> None:

@@ -20,9 +20,9 @@ from edgerun_hw.devices.native.port import NativePort
 from edgerun_hw.overlay.command import Capabilities
 from edgerun_hw.overlay.driver import TIMEOUT_CYCLES
 
-# Words of the frame: 1 if a head is to be multiplied whole, or by its screen.
 # Words of what is done to logits of a row.
 A_COUNT, A_IDS, A_DIVISORS, A_AMOUNTS, ADJUSTMENT_WORDS = range(5)
+# Words of the frame: 1 if a head is to be multiplied whole, or by its screen.
 WHOLE_HEAD, SCREENED_HEAD = FRAME_WORDS - 1, FRAME_WORDS - 2
 
 
@@ -42,7 +42,7 @@ class ScreenedHead:
     arrays: list[NDArray[Any]] = field(default_factory=list)
 
     def choose(self, batch: Batch) -> None:
-        """Says for the next run which of the two is wanted, if any."""
+        """Says for the next run which of the two it needs, if any."""
         any_logits = len(batch.logit_rows) > 0
         self.frame[WHOLE_HEAD] = any_logits and not batch.largest_only
         self.frame[SCREENED_HEAD] = any_logits and batch.largest_only
