@@ -225,26 +225,30 @@ def test_from_a_prompt_one_layer_is_looked_ahead() -> None:
     assert [world.pool.next_glance() for _ in range(2)] == [Glance(post, 1), None]
 
 
-class FailsOnce(ScanResistant):
-    """A policy with a defect that shows when an expert leaves for the first time."""
+@pytest.mark.parametrize("is_timeless", [True, False])
+@pytest.mark.parametrize(("method", "calls"), [("rank", 5), ("leave", 2), ("use", 1)])
+def test_after_a_policy_has_failed_every_slot_can_be_had(
+    monkeypatch: pytest.MonkeyPatch, method: str, calls: int, is_timeless: bool
+) -> None:
+    """Whichever of the first calls it is that fails."""
+    for failing in range(calls):
+        policy = ScanResistant()
+        policy.is_timeless = is_timeless
+        world, right, left = Alone(3, policy), getattr(policy, method), [failing]
 
-    has_failed = False
+        def fails_once(*arguments: object) -> object:
+            left[0] -= 1  # noqa: B023
+            if left[0] == -1:  # noqa: B023
+                raise ZeroDivisionError("of all things")
+            return right(*arguments)  # noqa: B023
 
-    def leave(self, entry: Entry) -> None:
-        if not self.has_failed:
-            self.has_failed = True
-            raise ZeroDivisionError("of all things")
-        super().leave(entry)
-
-
-def test_after_a_policy_has_failed_every_slot_can_be_had() -> None:
-    world = Alone(2, FailsOnce())
-    world.step(Step(0, (0, 1), (1.0, 1.0)))
-    with pytest.raises(ZeroDivisionError):
-        world.step(Step(0, (1, 2), (1.0, 1.0)))
-    for experts in ((3, 4), (0, 5)):
-        world.step(Step(0, experts, (1.0, 1.0)))
-        assert world.pool.resident.keys() == {(0, expert) for expert in experts}
+        world.step(Step(0, (0, 1, 2), (1.0,) * 3))
+        monkeypatch.setattr(policy, method, fails_once)
+        with pytest.raises(ZeroDivisionError):
+            world.step(Step(0, (1, 3, 4), (1.0,) * 3))
+        for experts in ((3, 4, 5), (0, 2, 5)):
+            world.step(Step(0, experts, (1.0,) * 3))
+            assert world.pool.resident.keys() == {(0, expert) for expert in experts}
 
 
 class EvictsWhateverWasPosted(Pool):

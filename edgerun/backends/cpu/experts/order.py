@@ -32,12 +32,11 @@ class LeavingOrder:
 
     def note(self, entries: Iterable[Entry]) -> None:
         """Takes note of what experts are worth now, those of them that are in memory."""
+        notes = self._take_notes()
         for entry in entries:
             if entry in self._resident:
-                heappush(self._notes, (self._worth(entry), entry))
-        if len(self._notes) > MOST_NOTES * (len(self._resident) + 1):
-            self._notes = [(self._worth(entry), entry) for entry in self._resident]
-            heapify(self._notes)
+                heappush(notes, (self._worth(entry), entry))
+        self._notes = notes
 
     def lowest(self, count: int, needed: Set[Entry]) -> list[Entry]:
         """So many in memory, or fewer, that are not needed, the first to leave first.
@@ -47,15 +46,16 @@ class LeavingOrder:
         if not self._policy.is_timeless:
             return nsmallest(count, self._resident.keys() - needed, key=self._worth)
         lowest: dict[Entry, None] = {}
-        taken = []
-        while self._notes and len(lowest) < count:
-            worth, entry = heappop(self._notes)
+        notes, taken = self._take_notes(), []
+        while notes and len(lowest) < count:
+            worth, entry = heappop(notes)
             if entry in self._resident and worth == self._worth(entry):
                 taken.append((worth, entry))
                 if entry not in needed:
                     lowest[entry] = None
         for each in taken:
-            heappush(self._notes, each)
+            heappush(notes, each)
+        self._notes = notes
         return list(lowest)
 
     def leave(self, entry: Entry) -> None:
@@ -64,6 +64,14 @@ class LeavingOrder:
             self.unused.remove(entry)
         else:
             self._policy.leave(entry)
+
+    def _take_notes(self) -> list[tuple[Worth, Entry]]:
+        """The notes; made anew if they are many, or were not put back as the policy had failed."""
+        notes, self._notes = self._notes, []
+        if not notes or len(notes) > MOST_NOTES * (len(self._resident) + 1):
+            notes = [(self._worth(entry), entry) for entry in self._resident]
+            heapify(notes)
+        return notes
 
     def _worth(self, entry: Entry) -> Worth:
         if self._outlook.awaits(entry):
