@@ -38,8 +38,7 @@ class _Command:
         experts: whose rows these are.
         places: of the rows.
         first: row of the transfer area.
-        slots: of each row's expert.
-        sent_s: when it was told so; 0 for what nothing is learned from.
+        slots: of each row's expert; none where it is cut, of which nothing is learned.
     """
 
     number: int
@@ -47,7 +46,6 @@ class _Command:
     places: I64
     first: int
     slots: list[int]
-    sent_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -245,7 +243,6 @@ class SharedLayer(Executable):
         return commands
 
     def _send(self, command: _Command) -> None:
-        command.sent_s = time.monotonic()
         self._session.device.send(command.number, command.first, command.slots)
 
     def _arrive(self, command: _Command, seconds: float) -> None:
@@ -271,20 +268,20 @@ class SharedLayer(Executable):
         plan: _Plan,
         begin: float,
     ) -> float:
-        """Waits for the device; returns when both were done. We are now."""
-        end, before = time.monotonic(), 0.0
+        """Waits for the device; returns when both were done, the processor now."""
+        end = time.monotonic()
         for _ in commands:
             answer = self._session.answer(plan.planned_s)
             command = commands[answer.number]
             taken, first = command.places, command.first
             results[taken] = self._session.device.out[first : first + len(taken)]
-            if command.sent_s:
+            if command.slots:
                 counts = places.counts[np.isin(places.active, command.experts)]
                 self._estimates.device.observe(counts, answer.ended_s - answer.began_s)
                 if command.number == 0 and len(plan.cached):
                     self._estimates.command.observe_one(answer.began_s - begin)
-            before = answer.ended_s
-        return max(end, before)
+            end = max(end, answer.ended_s)
+        return end
 
     def _count(self, plan: _Plan, seconds: float, rows: int, places: int, here: I64) -> None:
         tally, schedule = self._tally, plan.schedule
