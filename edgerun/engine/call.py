@@ -33,8 +33,8 @@ def batch_of(parts: list[Part]) -> tuple[Batch, list[int]]:
     largest_only = all(sequence.takes_largest for sequence, _ in parts)
     adjustments: tuple[Adjust | None, ...] = ()
     if largest_only:
-        wanted = (end > begin for begin, end in pairwise(bounds))  # of a sequence, one row or none
-        adjustments = tuple(sequence.adjust for sequence, _ in compress(parts, wanted))
+        has_row = (end > begin for begin, end in pairwise(bounds))  # of a sequence, one row or none
+        adjustments = tuple(sequence.adjust for sequence, _ in compress(parts, has_row))
         adjustments = adjustments if any(adjustments) else ()
     rows_ = np.array(logit_rows, np.int32)
     return Batch(table[0], table[1], table[2], rows_, largest_only, adjustments), bounds

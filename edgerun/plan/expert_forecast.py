@@ -199,7 +199,8 @@ def forecast(
     """
     calibrated_bytes_s = budget.disk.bytes_s
     budget = _corrected(budget, reads)
-    count, foreseen, is_assumed = len(budget.layers), _foreseen(reads), not _is_known(reads)
+    count, measured = len(budget.layers), _measured_foresight(reads)
+    foreseen = FORESEEN if measured is None else measured
     layers = tuple(
         _layer(
             layer,
@@ -223,7 +224,7 @@ def forecast(
         prompt_bytes=sum(_prompt_bytes(layer, budget, prompt.rows) for layer in budget.layers),
         prompt_s=_prompt_s(budget, prompt, memory_bytes_s, threads),
         foreseen=foreseen,
-        is_foreseen_assumed=is_assumed,
+        is_foreseen_assumed=measured is None,
         calibrated_bytes_s=None
         if budget.disk.bytes_s == calibrated_bytes_s
         else calibrated_bytes_s,
@@ -260,15 +261,11 @@ class Spans:
     foreseen: float
 
 
-def _foreseen(reads: ExpertReads | None) -> float:
-    """The share of what layers need that is foreseen and read early: as measured, once it was."""
-    if reads is None or reads.recall is None or not _is_known(reads):
-        return FORESEEN
+def _measured_foresight(reads: ExpertReads | None) -> float | None:
+    """The share of what layers need that was foreseen and read early; None until it is measured."""
+    if reads is None or reads.guessed < LEAST_GUESSED:
+        return None
     return reads.recall if reads.early else 0.0  # where it did not pay nothing is
-
-
-def _is_known(reads: ExpertReads | None) -> bool:
-    return reads is not None and reads.guessed >= LEAST_GUESSED
 
 
 def _layer(

@@ -76,8 +76,8 @@ def expected_report(
     for (shape, kind, cpu_s), alike in groupby(layers):
         there = share if kind.is_like(first) else 0.0
         call = Call.of(kind.experts, dict(kind.attributes)["top_k"], shape.rows, cpu_s)
-        found = outlook(call, there, slots, backend.assumed_costs(kind.shape, kind.nbytes))
-        rows.append(_row(shape, len(list(alike)), call, there, found))
+        layer = outlook(call, there, slots, backend.assumed_costs(kind.shape, kind.nbytes))
+        rows.append(_row(shape, len(list(alike)), call, there, layer))
     return Report(
         f"layers shared with {backend.title}: expected, from costs that are assumed until it runs",
         rows,
@@ -92,7 +92,7 @@ def expected_report(
     )
 
 
-def _row(shape: Shape, layers: int, call: Call, share: float, found: Outlook) -> dict[str, Any]:
+def _row(shape: Shape, layers: int, call: Call, share: float, layer: Outlook) -> dict[str, Any]:
     there = call.experts * share
     return {
         "phase": shape.phase.value,
@@ -102,11 +102,11 @@ def _row(shape: Shape, layers: int, call: Call, share: float, found: Outlook) ->
         "there": round(there, 1),
         "in memory": round(call.experts - there, 1),
         "on disk": 0,
-        "ms a layer": _ms(found.shared_s),
-        "bound": _ms(found.bound_s),
-        ALONE: _ms(found.alone_s),
-        "no uploads": _ms(found.fixed_s),
-        "all uploaded": _ms(found.moved_s),
+        "ms a layer": _ms(layer.shared_s),
+        "bound": _ms(layer.bound_s),
+        ALONE: _ms(layer.alone_s),
+        "no uploads": _ms(layer.fixed_s),
+        "all uploaded": _ms(layer.moved_s),
     }
 
 
