@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from dataclasses import replace
 
 import pytest
 
@@ -76,12 +77,22 @@ class Alone(World):
         pass
 
     def step(self, step: Step) -> None:
-        self.number += 1
-        self.log[self.number] = step.layer
-        self.posts[step.layer] = self.number, Post(step.layer, step.experts, step.scores)
+        self.ask(Post(step.layer, step.experts, step.scores))
         while read := self.pool.next_read():
-            self.content[read.slot] = read.entry
-            self.pool.finish(read)
+            self.fill(read)
+
+    def ask(self, post: Post) -> Post:
+        """Posts with the next number."""
+        self.number += 1
+        self.log[self.number] = post.layer
+        numbered = replace(post, number=self.number)
+        self.posts[post.layer] = self.number, numbered
+        return numbered
+
+    def fill(self, read: Read) -> None:
+        """What was to be read is in memory."""
+        self.content[read.slot] = read.entry
+        self.pool.finish(read)
 
 
 @pytest.mark.parametrize("name", sorted(policies()))
@@ -100,12 +111,11 @@ def test_the_pool_holds_what_a_cache_of_its_size_would(name: str) -> None:
 
 def test_a_read_of_a_run_that_has_ended_is_tried_again_and_ends_no_other() -> None:
     world = Alone(3, ScanResistant())
-    world.number, world.log = 1, {1: 0, 2: 0}
-    world.posts[0] = 1, Post(0, (4,), (1.0,))
+    world.ask(Post(0, (4,), (1.0,)))
     read = world.pool.next_read()
     assert read is not None
-    world.last_over, world.number = 1, 2
-    world.posts[0] = 2, Post(0, (4, 5), (1.0, 0.5))
+    world.last_over = 1
+    world.ask(Post(0, (4, 5), (1.0, 0.5)))
     other = world.pool.next_read()
     assert other is not None and other.entry == (0, 5)
     assert not world.pool.fail(read)
@@ -117,10 +127,10 @@ def test_a_read_of_a_run_that_has_ended_is_tried_again_and_ends_no_other() -> No
 @pytest.mark.parametrize("late", ["another post", "the end of the run"])
 def test_a_wish_that_comes_too_late_is_forgotten(late: str) -> None:
     world = Alone(3, ScanResistant())
-    world.number, world.log, world.posts[0] = 1, {1: 0, 2: 1}, (1, Post(0, (), ()))
+    world.ask(Post(0, (), ()))
     assert world.pool.next_read() is None
     if late == "another post":
-        world.number, world.posts[1] = 2, (2, Post(1, (), ()))
+        world.ask(Post(1, (), ()))
     else:
         world.last_over = 1
     world.pool.wish(1, [2], 1)
@@ -137,8 +147,7 @@ def test_what_is_awaited_leaves_last_and_what_came_in_vain_first() -> None:
     world.pool.wish(2, [0])
     read = world.pool.next_read()
     assert read is not None and read.entry == (2, 0)
-    world.content[read.slot] = read.entry
-    world.pool.finish(read)
+    world.fill(read)
     step(1, 2)
     assert world.pool.resident.keys() == {(0, 1), (1, 2), (2, 0)}
     step(2, 3)  # so the guess was wrong
@@ -151,13 +160,11 @@ def test_slots_are_spare_when_something_is_asked_for_so_that_nothing_has_to_leav
     for first in range(3):
         world.step(Step(0, (first, first + 1), (1.0, 1.0)))
     assert world.pool.resident.keys() == {(0, 1), (0, 2), (0, 3)}
-    world.number, world.log[4] = 4, 0
-    world.posts[0] = world.number, Post(0, (3, 4), (1.0, 1.0), world.number)
+    world.ask(Post(0, (3, 4), (1.0, 1.0)))
     read = world.pool.next_read()
     assert read is not None and read.entry == (0, 4)
     assert len(world.pool.resident) == 3, "nobody left yet"
-    world.content[read.slot] = read.entry
-    world.pool.finish(read)
+    world.fill(read)
     assert world.pool.next_read() is None
     assert world.pool.resident.keys() == {(0, 2), (0, 3), (0, 4)}
 
@@ -169,8 +176,7 @@ def test_what_is_awaited_stays_when_more_is_wished_for() -> None:
         read = world.pool.next_read()
         assert (read is None) == (layer == 2)
         if read is not None:
-            world.content[read.slot] = read.entry
-            world.pool.finish(read)
+            world.fill(read)
     assert world.pool.resident.keys() == {(0, 0), (1, 0)}
 
 
@@ -187,8 +193,7 @@ def test_what_a_run_awaited_that_was_given_up_is_forgotten() -> None:
 
 def test_two_reads_share_the_link_and_a_third_begins_when_one_has_arrived() -> None:
     world = Alone(4, ScanResistant())
-    world.number, world.log = 1, {1: 0}
-    world.posts[0] = 1, Post(0, (0, 1, 2), (1.0, 1.0, 1.0), 1)
+    world.ask(Post(0, (0, 1, 2), (1.0, 1.0, 1.0)))
     first, second = world.pool.next_read(), world.pool.next_read()
     assert first is not None and second is not None
     assert world.pool.next_read() is None and not world.pool.has_more
@@ -200,15 +205,13 @@ def test_two_reads_share_the_link_and_a_third_begins_when_one_has_arrived() -> N
 
 def test_the_layer_after_the_next_is_looked_at_when_nothing_else_is_to_be_read() -> None:
     world = Alone(4, ScanResistant())
-    post = Post(0, (0,), (1.0,), 1, has_input=True)
-    world.number, world.log, world.posts[0] = 1, {1: 0}, (1, post)
+    post = world.ask(Post(0, (0,), (1.0,), has_input=True))
     read = world.pool.next_read()
     assert read is not None
     assert world.pool.next_glance() == Glance(post, 1)
     world.pool.wish(1, [3], 1)
     assert world.pool.next_glance() is None, "there is a wish"
-    world.content[read.slot] = read.entry
-    world.pool.finish(read)
+    world.fill(read)
     wished = world.pool.next_read()
     assert wished is not None and wished.entry == (1, 3)
     assert world.pool.has_more
@@ -218,8 +221,7 @@ def test_the_layer_after_the_next_is_looked_at_when_nothing_else_is_to_be_read()
 
 def test_from_a_prompt_one_layer_is_looked_ahead() -> None:
     world = Alone(4, ScanResistant())
-    post = Post(0, (0,), (1.0,), 1, needs_most=True)
-    world.number, world.log, world.posts[0] = 1, {1: 0}, (1, post)
+    post = world.ask(Post(0, (0,), (1.0,), needs_most=True))
     read = world.pool.next_read()
     assert read is not None
     assert [world.pool.next_glance() for _ in range(2)] == [Glance(post, 1), None]
