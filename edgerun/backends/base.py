@@ -88,7 +88,7 @@ class ExpertMemory:
         make_policy: makes what says which of them leaves, ``edgerun.offload.policies``.
         patience_s: how long a call may wait for a read.
         direct: whether they are read past the system's cache, where that is possible.
-        readers: threads that read at a time.
+        at_once: reads at a time, as the disk likes best.
         slot_bytes: of a slot, which takes any expert of the model, and
         top_k: most experts of a token in a layer; 0 for what the first program's experts need, if
             they do not all fit: it may have a part of them only.
@@ -98,7 +98,7 @@ class ExpertMemory:
     make_policy: Callable[[], Any]
     patience_s: float = 10.0
     direct: bool = True
-    readers: int = 2
+    at_once: int = 1
     slot_bytes: int = 0
     top_k: int = 0
 

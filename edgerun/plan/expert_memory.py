@@ -172,16 +172,12 @@ class ExpertBudget:
         return sum(layer.experts * layer.stored_bytes for layer in self.layers)
 
     def memory(self) -> ExpertMemory:
-        """The same for back-ends: they make room by ``POLICY`` and read as the disk likes best.
-
-        Two threads more than that read at a time put what was read in order meanwhile, and look
-        ahead.
-        """
+        """The same for back-ends: they make room by ``POLICY`` and read as the disk likes best."""
         return ExpertMemory(
             self.nbytes,
             policies()[POLICY],
             direct=self.disk.is_direct,
-            readers=self.disk.threads + 2,
+            at_once=self.disk.threads,
             slot_bytes=self.slot_bytes,
             top_k=max(layer.top_k for layer in self.layers),
         )

@@ -125,7 +125,7 @@ def test_a_budget_has_room_for_a_token_and_not_for_all(asked: int, free: int, ot
 def test_back_ends_learn_how_the_disk_is_read_best() -> None:
     disk = DiskProfile(direct={1: 1.0}, buffered={1: 1.0, 4: 2.0})
     memory = ExpertBudget(LAYERS, 5 * SLOT, SLOT, disk).memory()
-    assert (memory.nbytes, memory.direct, memory.readers) == (5 * SLOT, False, 6)
+    assert (memory.nbytes, memory.direct, memory.at_once) == (5 * SLOT, False, 4)
     assert (memory.slot_bytes, memory.top_k) == (SLOT, max(layer.top_k for layer in LAYERS))
     policy = memory.make_policy()
     policy.use(0, [1], [1.0])

@@ -65,7 +65,7 @@ class ExpertStream:
         self.slots = zeroed_memory(size)[:size].reshape(slots, slot_bytes)
         self._patience_s = memory.patience_s
         self._words = SharedWords(self.slots, memory.patience_s)
-        self._prefetch = Prefetch(max(1, memory.readers - OTHER_READERS))
+        self._prefetch = Prefetch(memory.at_once)
         self._pool = Pool(
             slots,
             self.wave,
@@ -77,7 +77,7 @@ class ExpertStream:
         self._layers: list[_Layer] = []
         self._gates: dict[int, Gate] = {}
         self._files = OpenFiles(direct=memory.direct)
-        self._readers = memory.readers
+        self._readers = memory.at_once + OTHER_READERS
         self._read_bytes = 0
         self._fault: Exception | None = None
         self._is_closed = False
