@@ -98,7 +98,7 @@ def test_whole_documents_are_never_cut(whole: bool) -> None:
         heads = [*np.flatnonzero((row != 100) & (row != PAD)), int((row != PAD).sum())]
         for begin, end in zip(heads, heads[1:], strict=False):
             counted[row[begin]].append(end - begin)
-    cut = any(length != lengths[n] for n, found in counted.items() for length in found)
+    cut = any(length != lengths[n] for n, seen in counted.items() for length in seen)
     assert cut is not whole
     assert (counted[3] == []) is whole
 
