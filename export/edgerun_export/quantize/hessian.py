@@ -49,6 +49,8 @@ def corrected(rows: F32, inputs: Inputs, hessian: F64, block: int, *, residual: 
         float64 ``[n, K']``.
     """
     whole = weights(rows, block)
+    if inputs.drift is None and (inputs.residual is None or not residual):
+        return whole
     change = np.zeros((len(rows), len(inputs.importance)))
     if inputs.drift is not None:
         change += rows.astype(np.float64) @ inputs.drift
