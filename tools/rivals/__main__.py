@@ -67,13 +67,15 @@ class Rival(LayerFitter):
         recipe = make_recipe("int2", method="residual")
         store = FittedLayers(Path(tempfile.mkdtemp(prefix="edgerun-rivals-")), {})
         super().__init__(source, recipe, text, store, worker_threads(None))
-        self._form, self._folder = form, store
+        self._form = form
         self.bytes = 0.0
 
     def cost(self) -> Cost:
         """What the text costs that is measured."""
-        (cost,) = self.run()
-        self._folder.remove()
+        try:
+            (cost,) = self.run()
+        finally:
+            self._store.remove()
         return cost
 
     def _fit(self, work: Work, groups: Sequence[Group]) -> dict[str, PackedWeight]:
