@@ -13,6 +13,7 @@ from edgerun.formats.base import BlockFormat, PackedWeight, pack_bits, pack_zero
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 Float = TypeVar("Float", np.float32, np.float64)
+Number = TypeVar("Number", np.float32, np.float64, np.int8)
 _HALF_STEP = 2.0**-11  # what rounding to half precision moves a number by at most
 
 
@@ -50,7 +51,7 @@ class Grid(Generic[Float]):
         return points
 
 
-def padded(rows: NDArray[Float], block: int) -> NDArray[Float]:
+def padded(rows: NDArray[Number], block: int) -> NDArray[Number]:
     """Appends zeros to ``[n, K]`` until K is a multiple of ``block``."""
     missing = -rows.shape[1] % block
     return np.pad(rows, ((0, 0), (0, missing))) if missing else rows

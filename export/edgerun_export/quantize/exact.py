@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from edgerun.errors import UnsupportedError
 from edgerun.formats.base import BlockFormat, PackedWeight, pack_bits, pack_zero_points
+from edgerun_export.quantize.blocks import padded
 
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
@@ -25,14 +26,8 @@ def fits(values: I8, scales: F32, layout: BlockFormat, block: int) -> bool:
 
 def _extremes(values: I8, block: int) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
     """The least and the greatest integer of each block and 0, ``[n, blocks]``."""
-    blocks = padded_integers(values, block).reshape(len(values), -1, block)
+    blocks = padded(values, block).astype(np.int16).reshape(len(values), -1, block)
     return blocks.min(axis=-1, initial=0), blocks.max(axis=-1, initial=0)
-
-
-def padded_integers(values: I8, block: int) -> NDArray[np.int16]:
-    """Appends zeros to integers ``[n, K]`` until K is a multiple of ``block``."""
-    whole: NDArray[np.int16] = np.pad(values, ((0, 0), (0, -values.shape[1] % block)))
-    return whole.astype(np.int16)
 
 
 def _zero_points(values: I8, layout: BlockFormat, block: int) -> NDArray[np.uint8]:
@@ -58,7 +53,7 @@ def encode_integers(values: I8, scales: F32, layout: BlockFormat, block: int) ->
             f"the checkpoint has a scale for every {covered} {layout.name} weights; "
             f"--group-size must divide {covered}, not be {block}"
         )
-    codes = padded_integers(values, block).reshape(n, -1, block)
+    codes = padded(values, block).astype(np.int16).reshape(n, -1, block)
     blocks = codes.shape[1]
     points = np.full((n, blocks), 2 ** (layout.bits - 1), np.uint8)
     if layout.has_zeros:
