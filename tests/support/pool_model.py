@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from edgerun.backends.cpu.experts.pool import Pool
+from edgerun.backends.cpu.experts.prefetch import Prefetch
 from edgerun.backends.cpu.experts.protocol import Entry, Glance, Post, Read
 from edgerun.offload.policies.base import Policy
 from edgerun.offload.policies.scan_lru import ScanResistant
@@ -61,6 +62,16 @@ class Sizes:
     spare: int = 0
 
 
+class Always(Prefetch):
+    """What is wished for is read as soon as nothing is missing, whether it pays or not."""
+
+    def looks(self, ahead: int) -> bool:
+        return True
+
+    def pays(self, ahead: int) -> bool:
+        return True
+
+
 class World:
     """Shared words, slots, and everybody who uses them; implements ``pool.Words``."""
 
@@ -68,9 +79,8 @@ class World:
         self, sizes: Sizes, seed: int, pool: type[Pool] = Pool, policy: Policy | None = None
     ) -> None:
         self.sizes, self.chance = sizes, random.Random(seed)
-        self.pool = pool(
-            sizes.slots, sizes.wave, policy or ScanResistant(), self, spare=sizes.spare
-        )
+        policy = policy or ScanResistant()
+        self.pool = pool(sizes.slots, sizes.wave, policy, self, Always(), spare=sizes.spare)
         self.posts: list[tuple[int, Post] | None] = [None] * sizes.layers
         self.log: dict[int, int] = {}
         self.number, self.last_over, self.aborted = 0, 0, False

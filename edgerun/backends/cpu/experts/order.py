@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Set
 from heapq import heapify, heappop, heappush, nsmallest
 from typing import TypeAlias
 
-from edgerun.backends.cpu.experts.outlook import Outlook
+from edgerun.backends.cpu.experts.foresight import Foresight
 from edgerun.backends.cpu.experts.protocol import Entry, Eviction
 
 Worth: TypeAlias = tuple[float, ...]
@@ -23,11 +23,11 @@ class LeavingOrder:
     """
 
     def __init__(
-        self, policy: Eviction, outlook: Outlook, resident: Mapping[Entry, object]
+        self, policy: Eviction, foresight: Foresight, resident: Mapping[Entry, object]
     ) -> None:
         """Takes who ranks what was used, who awaits something, and what is in memory."""
         self.unused: set[Entry] = set()
-        self._policy, self._outlook, self._resident = policy, outlook, resident
+        self._policy, self._foresight, self._resident = policy, foresight, resident
         self._notes: list[tuple[Worth, Entry]] = []  # a heap; what is out of date is noted again
 
     def note(self, entries: Iterable[Entry]) -> None:
@@ -74,7 +74,7 @@ class LeavingOrder:
         return notes
 
     def _worth(self, entry: Entry) -> Worth:
-        if self._outlook.awaits(entry):
+        if self._foresight.awaits(entry):
             return AWAITED, *entry
         if entry in self.unused:
             return UNUSED, *entry

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from edgerun.backends.cpu.experts.foresight import Foresight
 from edgerun.backends.cpu.experts.order import LeavingOrder
-from edgerun.backends.cpu.experts.outlook import Outlook
 from edgerun.backends.cpu.experts.prefetch import REACH, Prefetch
 from edgerun.backends.cpu.experts.protocol import Entry, Eviction, Glance, Post, Read, Words
 
@@ -31,7 +31,7 @@ class Pool:
         wave: int,
         policy: Eviction,
         words: Words,
-        prefetch: Prefetch | None = None,
+        prefetch: Prefetch,
         *,
         spare: int = 0,
     ) -> None:
@@ -42,17 +42,17 @@ class Pool:
             wave: experts that a program computes together where it needs more than ``slots``.
             policy: says who leaves.
             words: shared with programs.
-            prefetch: says when wishes are read; as soon as nothing is missing unless given.
+            prefetch: says when wishes are read.
             spare: slots that are to be free when a program asks, so that reads begin at once.
         """
-        self.prefetch = prefetch or Prefetch(always=True)
+        self.prefetch = prefetch
         self._slots, self._wave, self._policy, self._words = slots, wave, policy, words
         self._spare, self._free = spare, list(range(slots))
         self._resident: dict[Entry, int] = {}
         self._reading: dict[Entry, int] = {}
         self._on_link: set[Entry] = set()  # those of them that have not arrived
-        self._outlook = Outlook(self.prefetch)
-        self._order = LeavingOrder(policy, self._outlook, self._resident)
+        self._foresight = Foresight(self.prefetch)
+        self._order = LeavingOrder(policy, self._foresight, self._resident)
         self._missing: deque[Entry] = deque()
         self._unsettled: deque[Post] = deque()
         self._live: Post | None = None  # the last one
@@ -98,7 +98,7 @@ class Pool:
         """Whether another may do something, too."""
         if self._missing and self._has_link():
             return bool(self._free or self._unsettled)
-        has_wish = self._outlook.has_wishes and self._has_link(for_wish=True)
+        has_wish = self._foresight.has_wishes and self._has_link(for_wish=True)
         return has_wish or bool(self._unsettled) or self._next_ahead() > 0
 
     def arrive(self, read: Read, seconds: float = 0.0) -> None:
@@ -151,7 +151,7 @@ class Pool:
         self._settle()
         entries = [(layer, expert) for expert in experts]
         absent = [entry for entry in entries if self._is_absent(entry)]
-        self._order.note(self._outlook.expect(layer, entries, absent, ahead))
+        self._order.note(self._foresight.expect(layer, entries, absent, ahead))
 
     def _take_back(self, read: Read) -> None:
         del self._reading[read.entry]
@@ -169,7 +169,7 @@ class Pool:
     def _take(self, post: Post) -> None:
         self._live = post
         self._unsettled.append(post)
-        self._outlook.pass_by(post.layer)
+        self._foresight.pass_by(post.layer)
         self._missing = deque(entry for entry in post.entries if self._is_absent(entry))
         self.prefetch.note_post(post.layer, post.seconds)
 
@@ -179,9 +179,9 @@ class Pool:
             post = self._unsettled.popleft()
             entries, unused = post.entries, self._order.unused
             if post.layer <= self._settled:
-                self._order.note(self._outlook.forget())  # of a run that was given up
+                self._order.note(self._foresight.forget())  # of a run that was given up
             self._settled = post.layer
-            self._order.note(self._outlook.judge(post.layer, entries, unused))
+            self._order.note(self._foresight.judge(post.layer, entries, unused))
             try:
                 if post is self._live:
                     self._make_room(len(self._missing))
@@ -208,8 +208,8 @@ class Pool:
         if self._missing:
             return None
         entry = None
-        if self._has_link(for_wish=True) and self._outlook.has_wishes:
-            entry = self._outlook.next_wish(self._is_absent)
+        if self._has_link(for_wish=True) and self._foresight.has_wishes:
+            entry = self._foresight.next_wish(self._is_absent)
         self._make_room(self._spare + (entry is not None), for_wish=True)
         if entry is None or not self._free:
             return None
@@ -231,7 +231,7 @@ class Pool:
             return 0
         if number != post.number:
             return 1
-        is_idle = not self._missing and not self._outlook.has_wishes
+        is_idle = not self._missing and not self._foresight.has_wishes
         return ahead + 1 if is_idle and post.has_input and ahead < REACH else 0
 
     def _make_room(self, slots: int, *, for_wish: bool = False) -> None:
@@ -239,7 +239,7 @@ class Pool:
         excess = slots - len(self._free)
         if excess > 0:
             for entry in self._order.lowest(excess, self._needed()):
-                if for_wish and self._outlook.awaits(entry):
+                if for_wish and self._foresight.awaits(entry):
                     return
                 if not self._evict(entry):
                     return

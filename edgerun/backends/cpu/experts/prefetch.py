@@ -53,18 +53,15 @@ class Prefetch:
         at_once: reads that the link takes before it is busy.
     """
 
-    def __init__(
-        self, at_once: int = 1, now: Callable[[], float] | None = None, *, always: bool = False
-    ) -> None:
+    def __init__(self, at_once: int = 1, now: Callable[[], float] | None = None) -> None:
         """Knows nothing yet, and so tries.
 
         Args:
             at_once: reads that the link takes before it is busy.
             now: the clock.
-            always: what is wished for is read whether it pays or not.
         """
         self.guesses, self.at_once = Guesses(), at_once
-        self._now, self._always = now or time.monotonic, always
+        self._now = now or time.monotonic
         self._idle, self._read = Average(), Average()
         self._right = [Average() for _ in range(1 + REACH)]  # of guesses, by ``ahead``
         self._idle_since = 0.0
@@ -82,13 +79,13 @@ class Prefetch:
         """
         is_new = self._right[ahead].count < ENOUGH
         is_trial = self._runs % TRIAL_RUNS == 0
-        return self._always or is_new or is_trial or self._is_worth(self._idle.value, ahead)
+        return is_new or is_trial or self._is_worth(self._idle.value, ahead)
 
     def pays(self, ahead: int) -> bool:
         """Whether a wish is to be read now, with nothing missing and the link idle."""
         left_s = self._idle.value + self._idle_since - self._now()
         is_known = self._right[ahead].count >= ENOUGH
-        return self._always or (is_known and self._is_worth(left_s, ahead))
+        return is_known and self._is_worth(left_s, ahead)
 
     def _is_worth(self, idle_s: float, ahead: int) -> bool:
         """Whether to read where the link will be idle for so long."""

@@ -27,7 +27,7 @@ class Guess:
     absent: dict[int, frozenset[Entry]] = field(default_factory=dict)
 
 
-class Outlook:
+class Foresight:
     """Guesses and wishes; ``prefetch`` learns how good they were."""
 
     def __init__(self, prefetch: Prefetch) -> None:
