@@ -146,7 +146,9 @@ def test_a_flipped_result_is_noticed(monkeypatch):
     def flipping(session, jobs, scale):
         out = run_jobs(session, jobs, scale)
         calls.append(1)
-        return out * np.float32(1e6) if len(calls) == 7 else out
+        if len(calls) == 7:
+            out[-1] *= 1e6  # the last query, which is not computed again
+        return out
 
     monkeypatch.setattr(fabric, "run_jobs", flipping)
     ids, notes = generate(backend="fpga", device=FAKE, kv_cache="int8")
