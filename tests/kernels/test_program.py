@@ -100,11 +100,16 @@ def test_every_chunk_runs_once_whatever_the_rows(threads: int) -> None:
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_what_is_one_row_is_done_once_between_what_is_shared(threads: int) -> None:
     """``s`` is of one row, reads what many wrote before, and is read before they write again."""
-    x, ones, s, t = (np.zeros((40, WIDTH), np.float32) for _ in range(4))
+    x, ones, s, t, u = (np.zeros((40, WIDTH), np.float32) for _ in range(5))
     ones[:] = 1
     shared, alone = adding(x, ones, x, "x1x"), adding(x, s, s, "xss")
-    single = [dataclasses.replace(each, size=ONE) for each in (alone, adding(s, t, t, "stt"))]
-    program = Program([single[1], shared, *single, shared, single[0], single[0]], [x, ones, s, t])
+    steps = alone, adding(s, t, t, "stt"), adding(u, ones, u, "u1u")
+    *single, other = (dataclasses.replace(each, size=ONE) for each in steps)
+    before = [other] * 1000  # long enough that whoever did not wait for it would be seen
+    program = Program(
+        [single[1], shared, *before, *single, shared, single[0], *before, single[0]],
+        [x, ones, s, t, u],
+    )
     program.frame[ONE] = 1
     team, rng = ThreadTeam(threads), np.random.default_rng(threads)
     last = total = of_totals = 0
