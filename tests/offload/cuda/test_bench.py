@@ -36,3 +36,4 @@ def test_without_a_gpu_nothing_is_measured(capsys: pytest.CaptureFixture[str]) -
     assert main([]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.startswith("nothing was measured: ")
+    assert "the extra `cuda` is not installed" in captured.err
