@@ -3,9 +3,9 @@
 What is read once and then kept by ourselves has no business in the system's cache: it would take
 memory that experts could have, and time to be copied through it. Where the file system has direct
 reads (``O_DIRECT``) they are used. Their offset, length and memory must be aligned, so a piece is
-read from the multiple of ``ALIGNMENT`` before it to the one after it; slabs of experts begin at
-multiples, so nothing is read in vain. Elsewhere pieces are read as usual, and the system is told
-that it need not keep them.
+read from the multiple of ``ALIGNMENT`` before it to the one after it; slabs of large experts
+begin at multiples, so nothing is read in vain. Elsewhere pieces are read as usual, and the system
+is told that it need not keep them.
 """
 
 from __future__ import annotations

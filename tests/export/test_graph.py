@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 
 from edgerun_export.bundle_files import MODEL_FILE
+from edgerun_export.recipe import make_recipe
 from tests.support.peers import needs_complete_onnxruntime
 
 NAMES = ["llama", "mistral", "qwen2", "qwen3", "bitnet-packed"]
@@ -96,6 +97,20 @@ def test_large_tensors_start_on_a_page(tmp_path):
         data.add("small", np.dtype(np.uint8), (3,), [np.ones(3, np.uint8)])
         large = data.add("large", np.dtype(np.uint8), (1 << 20,), [np.ones(1 << 20, np.uint8)])
     assert {e.key: e.value for e in large.external_data}["offset"] == "4096"
+
+
+@pytest.mark.parametrize(("weights", "offset"), [(1 << 18, 4096), ((1 << 18) - 1, 64)])
+def test_large_experts_start_on_a_page(tmp_path, weights, offset):
+    from edgerun_export.graph.external_data import DataWriter
+    from edgerun_export.graph.onnx_graph import OnnxGraph
+    from edgerun_export.graph.weight_store import WeightStore
+
+    with DataWriter(tmp_path / "data") as data:
+        store = WeightStore(None, make_recipe("int4"), data, OnnxGraph())
+        store.derived("before", np.ones(3, np.float32))
+        store.begin_expert(weights)
+        store.derived("expert", np.ones(3, np.float32))
+    assert data.size == offset + 3 * 4
 
 
 def test_masks_are_shared_between_layers_with_the_same_window(exported):

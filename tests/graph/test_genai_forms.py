@@ -91,7 +91,7 @@ def other_cache(bundle: AlteredBundle) -> None:
 
 
 def other_lengths(bundle: AlteredBundle) -> None:
-    bundle.node(GQA).input[5] = "/model/lengths/total_sequence_length/output_0"
+    bundle.node(GQA).input[5] = bundle.value("/model/lengths/total_sequence_length")
 
 
 def more_heads(bundle: AlteredBundle) -> None:

@@ -33,7 +33,7 @@ SHAPE = {
     "bos_token_id": 256,
     "eos_token_id": 257,
 }
-Change = Callable[[onnx.NodeProto, str, str], None]
+Change = Callable[[onnx.NodeProto, onnx.NodeProto], None]
 
 
 @pytest.fixture(scope="module")
@@ -48,38 +48,36 @@ def lowered(path: Path, model: onnx.ModelProto) -> Graph:
     return lower(read_graph(path, model.SerializeToString()))
 
 
-def other_op(node: onnx.NodeProto, _own: str, _other: str) -> None:
+def other_op(node: onnx.NodeProto, _other: onnx.NodeProto) -> None:
     node.op_type = "Abs" if node.op_type != "Abs" else "Neg"
 
 
-def other_domain(node: onnx.NodeProto, _own: str, _other: str) -> None:
+def other_domain(node: onnx.NodeProto, _other: onnx.NodeProto) -> None:
     node.domain = "com.example"
 
 
-def one_attribute_more(node: onnx.NodeProto, _own: str, _other: str) -> None:
+def one_attribute_more(node: onnx.NodeProto, _other: onnx.NodeProto) -> None:
     node.attribute.append(helper.make_attribute("limit", 7))
 
 
-def one_note_more(node: onnx.NodeProto, _own: str, _other: str) -> None:
+def one_note_more(node: onnx.NodeProto, _other: onnx.NodeProto) -> None:
     node.metadata_props.add(key="edgerun.format", value="int2")
 
 
-def one_input_more(node: onnx.NodeProto, _own: str, _other: str) -> None:
+def one_input_more(node: onnx.NodeProto, _other: onnx.NodeProto) -> None:
     node.input.append(node.input[0])
 
 
-def one_input_less(node: onnx.NodeProto, _own: str, _other: str) -> None:
+def one_input_less(node: onnx.NodeProto, _other: onnx.NodeProto) -> None:
     del node.input[-1]
 
 
-def input_of_another(node: onnx.NodeProto, own: str, other: str) -> None:
+def input_of_another(node: onnx.NodeProto, other: onnx.NodeProto) -> None:
     """An input, but no weight, is that of the expert before; of a Gather it is the number."""
-    names = [name for name in node.input if name.startswith(own)]
-    for place, name in enumerate(node.input):
-        if name in names[-1:]:
-            node.input[place] = name.replace(own, other)
-    if not names:
-        node.input[-1] = node.input[0]
+    pairs = list(enumerate(zip(node.input, other.input, strict=True)))
+    own = [(place, theirs) for place, (mine, theirs) in pairs if mine != theirs]
+    place, theirs = [pair for pair in own if not pair[1].startswith("model.")][-1]
+    node.input[place] = theirs
 
 
 CHANGES: list[Change] = [
@@ -113,6 +111,13 @@ def values(path: Path, tensor: onnx.TensorProto) -> Any:
     return numpy_helper.to_array(tensor, str(path.parent)).reshape(tensor.dims[0], -1)
 
 
+def nodes_at(model: onnx.ModelProto, path: str) -> list[onnx.NodeProto]:
+    """Those of one expert."""
+    nodes = [node for node in model.graph.node if node.name.startswith(path)]
+    assert len(nodes) == NODES
+    return nodes
+
+
 @pytest.mark.parametrize("change", CHANGES, ids=[change.__name__ for change in CHANGES])
 def test_every_node_of_every_expert_is_compared(change: Change, path: Path) -> None:
     """Each of an expert's nodes in turn, of any expert but the first of any layer."""
@@ -120,14 +125,11 @@ def test_every_node_of_every_expert_is_compared(change: Change, path: Path) -> N
     draw = random.Random(change.__name__)
     for turn in range(NODES):
         layer, expert = draw.randrange(LAYERS), draw.randrange(1, EXPERTS)
-        start = f"/model/layers.{layer}/mlp/experts."
-        own, other = f"{start}{expert}/", f"{start}{expert - 1}/"
-        nodes = [node for node in model.graph.node if node.name.startswith(own)]
-        assert len(nodes) == NODES
-        node = nodes[turn]
+        at = f"/model/layers.{layer}/mlp/experts."
+        other, node = (nodes_at(model, f"{at}{e}/")[turn] for e in (expert - 1, expert))
         before = onnx.NodeProto()
         before.CopyFrom(node)
-        change(node, own, other)
+        change(node, other)
         assert node != before
         with pytest.raises(EdgerunError) as caught:
             lowered(path, model)

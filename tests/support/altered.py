@@ -34,6 +34,10 @@ class AlteredBundle:
         """The node whose name ends so."""
         return next(node for node in self.model.graph.node if node.name.endswith(name))
 
+    def value(self, name: str, output: int = 0) -> str:
+        """The name of what the node whose name ends so computes."""
+        return str(self.node(name).output[output])
+
     def set(self, name: str, **attributes: Any) -> None:
         """Sets attributes of a node."""
         node = self.node(name)

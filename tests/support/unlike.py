@@ -71,13 +71,13 @@ class Surgery:
     def window(self, size: int) -> None:
         """A mask of its own."""
         before = f"{self.at}/Attention"
-        rows, columns = "/model/mask/rows/output_0", "/model/mask/columns/output_0"
+        rows, columns = (self.bundle.value(f"/model/mask/{name}") for name in ("rows", "columns"))
         window = self.constant("unlike/window", np.array(size, np.int64))
         oldest = self.add(before, "Sub", [rows, window], "/unlike/oldest")
         recent = self.add(before, "Greater", [columns, oldest], "/unlike/recent")
-        causal = ["/model/mask/causal/output_0", recent]
+        causal = [self.bundle.value("/model/mask/causal"), recent]
         visible = self.add(before, "And", causal, "/unlike/visible")
-        mask = [visible, "/model/mask/padding/output_0"]
+        mask = [visible, self.bundle.value("/model/mask/padding")]
         self.bundle.node(before).input[3] = self.add(before, "And", mask, "/unlike/mask")
 
 

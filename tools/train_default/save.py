@@ -78,6 +78,7 @@ def save_hf(model: TernaryLM, tokenizer: Path, out: Path) -> None:
     for name in TOKENIZER_FILES:
         shutil.copyfile(tokenizer / name, work / name)
     ids = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    ids.save(str(work / "tokenizer.json"), pretty=False)  # indented it is twice as large
     text, end = ids.token_to_id(TEXT), ids.token_to_id(END)
     write_json(work / "config.json", config_json(model.config, text, end))
     generation = {

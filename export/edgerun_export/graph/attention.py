@@ -52,13 +52,13 @@ class StandardAttention:
         query = self._heads(query, f"{at}/q_proj", spec.num_heads, lambda v: norm(v, spec.q_norm))
         key = self._heads(key, f"{at}/k_proj", spec.num_kv_heads, lambda v: norm(v, spec.k_norm))
         value = self._heads(value, f"{at}/v_proj", spec.num_kv_heads, lambda v: v)
-        mask, scores = self._mask.get(spec.layers[layer].window), f"{at}/Attention/output_3"
+        mask, scores = self._mask.get(spec.layers[layer].window), self._graph.value()
         rope = spec.layers[layer].rope
         if rope is not None:
             query = self._rotary.apply(rope, query, f"{at}/q_rotary")
             key = self._rotary.apply(rope, key, f"{at}/k_rotary")
         past = [f"past_key_values.{layer}.{kind}" for kind in ("key", "value")]
-        outputs = [f"{at}/Attention/output_0", f"present.{layer}.key", f"present.{layer}.value"]
+        outputs = [self._graph.value(), f"present.{layer}.key", f"present.{layer}.value"]
         attended = add(
             "Attention",
             [query, key, value, mask, *past],
@@ -147,7 +147,7 @@ class FusedAttention:
             f"{at}/GroupQueryAttention",
             domain=CONTRIB_DOMAIN,
             outputs=[
-                f"{at}/GroupQueryAttention/output_0",
+                self._graph.value(),
                 f"present.{layer}.key",
                 f"present.{layer}.value",
             ],

@@ -71,7 +71,8 @@ class ExpertsBuilder:
         routes = add("Transpose", [routes], f"{at}/routes/Transpose", perm=[1, 0])
         total = self._nothing(rows, f"{at}/sum")
         for expert, projections in enumerate(networks):
-            self._store.begin_expert()
+            weights = sum(each.out_features * each.in_features for each in projections.values())
+            self._store.begin_expert(weights)
             at_expert = f"{at}/experts.{expert}"
             total = self._expert(total, rows, routes, expert, layer, at_expert, projections)
         shape = add("Shape", [hidden], f"{at}/Shape")
@@ -84,12 +85,12 @@ class ExpertsBuilder:
             scores = add("Softmax", [logits], f"{at}/Softmax", axis=-1)
         else:
             scores = add("Sigmoid", [logits], f"{at}/Sigmoid")
-        ids = f"{at}/TopK/output_1"
+        ids = graph.value()
         add(
             "TopK",
             [logits, graph.integers(experts.top_k)],
             f"{at}/TopK",
-            outputs=[f"{at}/TopK/output_0", ids],
+            outputs=[graph.value(), ids],
             axis=-1,
             largest=1,
             sorted=1,

@@ -30,7 +30,8 @@ def numbered(name: str, number: int) -> str:
 class OnnxGraph:
     """A graph under construction.
 
-    Nodes are named like paths (``/model/layers.0/mlp/Mul``); a value is named after its node.
+    Nodes are named like paths (``/model/layers.0/mlp/Mul``). What they compute is numbered, since
+    each of these names stands in the file several times: paths would double a model of experts.
     """
 
     def __init__(self) -> None:
@@ -38,6 +39,7 @@ class OnnxGraph:
         self._initializers: list[onnx.TensorProto] = []
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._names: set[str] = set()
+        self._values = 0
 
     def node(
         self,
@@ -50,16 +52,21 @@ class OnnxGraph:
         metadata: Mapping[str, str] | None = None,
         **attributes: Any,
     ) -> str:
-        """Adds a node and returns its first output, ``<name>/output_0`` unless given."""
+        """Adds a node and returns its first output, which gets a number unless named."""
         if name in self._names:
             raise ValueError(f"two nodes are named {name}")
         self._names.add(name)
-        results = list(outputs) if outputs else [f"{name}/output_0"]
+        results = list(outputs) if outputs else [self.value()]
         proto = helper.make_node(op, inputs, results, name, domain=domain, **attributes)
         for key, value in (metadata or {}).items():
             proto.metadata_props.add(key=key, value=value)
         self._nodes.append(proto)
         return results[0]
+
+    def value(self) -> str:
+        """A name for what a node computes."""
+        self._values += 1
+        return f"v{self._values}"
 
     def constant(self, value: NDArray[Any], name: str | None = None) -> str:
         """Returns the name of a small initializer stored in the graph itself; equal ones share."""

@@ -24,6 +24,7 @@ _FLOAT = np.dtype(np.float32)
 _HALF = np.dtype(np.float16)
 _BYTE = np.dtype(np.uint8)
 _ONNX_FLOAT = 1  # onnx.TensorProto
+_LARGE_EXPERT = 1 << 18  # weights, 64 KiB of 2 bits each
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +122,17 @@ class WeightStore:
         proto = self._data.add(f"{name}.transposed", _FLOAT, shape, pieces)
         return self._graph.initializer(proto)
 
-    def begin_expert(self) -> None:
+    def begin_expert(self, weights: int) -> None:
         """Starts on a page: what follows belongs to one expert and can be read at once.
+
+        One of few weights begins where the last one ended: padding would be up to a tenth of it.
 
         Raises:
             UnsupportedError: its scales would be in half precision.
         """
         self._refuse_halves()
-        self._data.begin_page()
+        if weights >= _LARGE_EXPERT:
+            self._data.begin_page()
 
     def _refuse_halves(self) -> None:
         if self._recipe.scales == "fp16":
