@@ -11,6 +11,7 @@ module standin #(
     parameter int NB_MAX = 64,
     parameter int ROW_SCALE = 0,
     parameter int ATTENTION = 0,
+    parameter int GLUE = 0,
     parameter int QUEUE_DEPTH = 8,
     parameter int ADDR_BITS = 40
 ) (

@@ -21,7 +21,7 @@ from edgerun_hw.overlay.command import Capabilities, Command
 from edgerun_hw.overlay.port import Counters
 from edgerun_hw.overlay.register_map import MAX_PORTS
 
-PROTOCOL = 3
+PROTOCOL = 4
 MAX_MESSAGE_BYTES = 1 << 16
 MAX_COMMANDS = 256
 MAX_TEXT_BYTES = 4096
@@ -154,7 +154,7 @@ class Welcome(Message):
     """The first reply."""
 
     KIND = 66
-    LAYOUT = "IIII???II"
+    LAYOUT = "IIII???II?"
     capabilities: Capabilities
 
     def body(self) -> bytes:
@@ -173,7 +173,7 @@ class Counted(Message):
         return struct.pack("<" + self.LAYOUT, *vars(self.counters).values())
 
 
-_COMMAND = struct.Struct(f"<QQQ??IIIIII{MAX_PORTS}Q")
+_COMMAND = struct.Struct(f"<QQQ?????IIIIIII{MAX_PORTS}Q")
 
 
 @dataclass(frozen=True)
@@ -198,11 +198,15 @@ def _pack_command(command: Command) -> bytes:
         command.scales or 0,
         command.scales is not None,
         command.multiples,
+        command.glue,
+        command.norm,
+        command.after,
         command.row_beats,
         command.tiles,
         command.columns,
         command.kv_heads,
         command.head_units,
+        command.gate,
         len(command.weights),
         *command.weights,
         *[0] * spare,
@@ -210,8 +214,8 @@ def _pack_command(command: Command) -> bytes:
 
 
 def _unpack_command(body: bytes) -> Command:
-    x, y, scales, scaled, multiples, *counts = _COMMAND.unpack(body)
-    beats, tiles, columns, kv_heads, head_units, ports, *weights = counts
+    x, y, scales, scaled, multiples, glue, norm, after, *counts = _COMMAND.unpack(body)
+    beats, tiles, columns, kv_heads, head_units, gate, ports, *weights = counts
     if not 1 <= ports <= MAX_PORTS:
         raise ProtocolError(f"a command has {ports} weight addresses")
     return Command(
@@ -225,6 +229,10 @@ def _unpack_command(body: bytes) -> Command:
         scales=scales if scaled else None,
         kv_heads=kv_heads,
         head_units=head_units,
+        glue=glue,
+        gate=gate,
+        norm=norm,
+        after=after,
     )
 
 

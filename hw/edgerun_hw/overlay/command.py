@@ -13,6 +13,9 @@ from edgerun_hw.overlay import register_map as regs
 TERNARY_TILE = regs.TABLES * regs.GROUP
 MULTIPLES_TILE = regs.TABLES
 RESULT_BYTES = regs.RESULT_BITS // 8
+GLUE_LANES = 4  # elements of a row in a beat
+GLUE_PASSES = 3  # over a row at most
+GLUE_RESIDUAL = 3  # the gate that is a residual sum
 MAX_COUNT = 0xFFFF
 # Cycles to fill a tile's tables, and what a command takes besides its lookups; used for patience,
 # not for plans, so a rough upper estimate will do.
@@ -34,6 +37,7 @@ class Capabilities:
         multiples: multiples mode is there.
         addr_bits: bits of a device address.
         attention: queries of an attention command; 0: the overlay cannot attend.
+        glue: norms, gates, residual sums and rounding are there.
     """
 
     ports: int
@@ -45,6 +49,7 @@ class Capabilities:
     multiples: bool
     addr_bits: int
     attention: int = 0
+    glue: bool = False
 
     @property
     def rows_per_beat(self) -> int:
@@ -59,7 +64,7 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Command:
-    """One matrix multiplication, or attention. Addresses are the device's, multiples of 16.
+    """One matrix multiplication, attention or glue. Addresses are the device's, multiples of 16.
 
     Attributes:
         x: address of the activations, int8 [tiles][columns][16].
@@ -74,6 +79,12 @@ class Command:
             queries, as many as ``columns``, ``weights`` the keys and values, ``row_beats`` the
             beats of a pair of blocks and ``tiles`` the pairs; 0 for a matrix.
         head_units: of attention: elements of a head over 16.
+        glue: a row of a layer's values in place of a matrix, as ``glue_layout.py`` describes: ``x``
+            are gain, constants and row, ``scales`` the row beside it, ``weights`` the norm's,
+            ``row_beats`` beats of codes and ``tiles`` elements.
+        gate: of glue: a ``glue.Gate``.
+        norm: of glue: there is a norm.
+        after: all but ``weights`` are read when the commands before are complete.
     """
 
     x: int
@@ -86,17 +97,25 @@ class Command:
     scales: int | None = None
     kv_heads: int = 0
     head_units: int = 0
+    glue: bool = False
+    gate: int = 0
+    norm: bool = False
+    after: bool = False
 
     @property
     def mode_word(self) -> int:
         """The value of CMD_MODE."""
+        after = self.after << regs.CMD_MODE_AFTER.lsb
         if self.kv_heads:
             heads = self.kv_heads << regs.CMD_MODE_KV_HEADS.lsb
             units = self.head_units << regs.CMD_MODE_HEAD_UNITS.lsb
-            return regs.CMD_MODE_ATTENTION.mask | heads | units
+            return after | regs.CMD_MODE_ATTENTION.mask | heads | units
+        if self.glue:
+            gate, norm = self.gate << regs.CMD_MODE_GATE.lsb, self.norm << regs.CMD_MODE_NORM.lsb
+            return after | regs.CMD_MODE_GLUE.mask | gate | norm
         scaled = self.scales is not None
         multiples = self.multiples << regs.CMD_MODE_MULTIPLES.lsb
-        return multiples | scaled << regs.CMD_MODE_SCALE.lsb
+        return after | multiples | scaled << regs.CMD_MODE_SCALE.lsb
 
 
 @dataclass(frozen=True)
@@ -119,6 +138,8 @@ def sizes(command: Command, rows_per_beat: int) -> Sizes:
             weights=command.tiles * command.row_beats * regs.BEAT_BYTES,
             scales=0,
         )
+    if command.glue:
+        return _glue_sizes(command, rows_per_beat // regs.PORT_ROWS)
     rows = command.row_beats * rows_per_beat
     return Sizes(
         x=command.tiles * command.columns * regs.BEAT_BYTES,
@@ -128,12 +149,25 @@ def sizes(command: Command, rows_per_beat: int) -> Sizes:
     )
 
 
+def _glue_sizes(command: Command, ports: int) -> Sizes:
+    groups = -(-command.tiles // GLUE_LANES)
+    sums = groups if command.gate == GLUE_RESIDUAL else 0
+    return Sizes(
+        x=(2 + groups) * regs.BEAT_BYTES,
+        y=(sums + command.row_beats + 1) * regs.BEAT_BYTES,
+        weights=-(-groups // ports) * regs.BEAT_BYTES if command.norm else 0,
+        scales=groups * regs.BEAT_BYTES if command.gate else 0,
+    )
+
+
 def _whole_beats(nbytes: int) -> int:
     return -(-nbytes // regs.BEAT_BYTES) * regs.BEAT_BYTES
 
 
 def expected_cycles(command: Command, rows_per_beat: int) -> int:
     """Cycles that ``command`` takes, roughly, when memory keeps up."""
+    if command.glue:
+        return GLUE_PASSES * -(-command.tiles // GLUE_LANES) + MAX_START_CYCLES
     lookups = command.tiles * max(command.row_beats, MAX_FILL_CYCLES)
     drain = sizes(command, rows_per_beat).y // regs.BEAT_BYTES
     return lookups + drain + MAX_START_CYCLES
@@ -148,6 +182,8 @@ def check_command(command: Command, capabilities: Capabilities) -> None:
     _in_range("tiles", command.tiles, MAX_COUNT)
     if command.kv_heads:
         _check_attention(command, capabilities)
+    elif command.glue:
+        _check_glue(command, capabilities)
     else:
         _in_range("row_beats", command.row_beats, capabilities.max_row_beats)
         _in_range("columns", command.columns, capabilities.columns)
@@ -189,6 +225,20 @@ def _check_attention(command: Command, capabilities: Capabilities) -> None:
     steps = command.tiles - regs.KV_LEAD
     if steps < 1 or steps % heads:
         raise ValueError(f"attention to {command.tiles} pairs, which are no whole blocks")
+
+
+def _check_glue(command: Command, capabilities: Capabilities) -> None:
+    if not capabilities.glue:
+        raise ValueError("a command asks for glue, which this overlay was built without")
+    if not 1 <= command.tiles <= regs.MAX_GLUE_LENGTH:
+        raise ValueError(
+            f"glue of a row of {command.tiles} elements; the unit takes 1 to {regs.MAX_GLUE_LENGTH}"
+        )
+    beats = -(-command.tiles // TERNARY_TILE)
+    if command.row_beats != beats or command.columns != 1:
+        raise ValueError(f"glue of {command.row_beats} beats of codes, not of {beats}")
+    if (command.scales is not None) != bool(command.gate):
+        raise ValueError("glue needs a second row with a gate or a sum, and takes none without")
 
 
 def _in_range(name: str, value: int, limit: int) -> None:

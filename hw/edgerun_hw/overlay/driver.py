@@ -75,6 +75,7 @@ def read_capabilities(port: DevicePort) -> Capabilities:
         multiples=bool(regs.LIMITS_MULTIPLES.of(limits)),
         addr_bits=regs.LIMITS_ADDR_BITS.of(limits),
         attention=regs.LIMITS_QUERIES.of(limits),
+        glue=bool(regs.LIMITS_GLUE.of(limits)),
     )
     for name in ("ports", "columns", "queue_depth", "max_row_beats"):
         if getattr(capabilities, name) < 1:

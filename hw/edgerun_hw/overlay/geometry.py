@@ -20,6 +20,8 @@ class Geometry:
         row_scale: results can be multiplied by a float32 scale per row.
         attention: queries of an attention command, 0 for an overlay without that unit, which needs
             four ports.
+        glue: norms, gates, residual sums and rounding are there; they need ``row_scale`` and
+            a power of two of ports.
         queue_depth: commands that may wait in the overlay.
         addr_bits: width of addresses on the memory ports.
 
@@ -32,6 +34,7 @@ class Geometry:
     nb_max: int = 512
     row_scale: bool = False
     attention: int = 0
+    glue: bool = False
     queue_depth: int = 8
     addr_bits: int = 40
 
@@ -54,6 +57,10 @@ class Geometry:
                 raise ValueError(f"{name} must be a power of two, not {value}")
         if self.attention and self.ports != MAX_PORTS:
             raise ValueError(f"attention needs {MAX_PORTS} ports, not {self.ports}")
+        if self.glue and not self.row_scale:
+            raise ValueError("glue needs results that are scaled")
+        if self.glue and self.ports & (self.ports - 1):
+            raise ValueError(f"glue needs a power of two of ports, not {self.ports}")
 
     @property
     def rows_per_beat(self) -> int:
@@ -87,6 +94,7 @@ class Geometry:
             "NB_MAX": self.nb_max,
             "ROW_SCALE": int(self.row_scale),
             "ATTENTION": self.attention,
+            "GLUE": int(self.glue),
             "QUEUE_DEPTH": self.queue_depth,
             "ADDR_BITS": self.addr_bits,
         }
@@ -96,11 +104,14 @@ PRESETS: Mapping[str, Geometry] = MappingProxyType(
     {
         "tiny": Geometry(ports=1, columns=1, nb_max=64),
         "tiny-prefill": Geometry(ports=1, columns=3, nb_max=64, row_scale=True),
+        "tiny-glue": Geometry(ports=1, columns=1, nb_max=64, row_scale=True, glue=True),
         "decode-75": Geometry(ports=1, columns=1),
         "decode-300": Geometry(ports=4, columns=1),
         "decode-300-scale": Geometry(ports=4, columns=1, row_scale=True),
         "attention-300": Geometry(ports=4, columns=1, attention=2),
+        "layer-300": Geometry(ports=4, columns=1, row_scale=True, attention=2, glue=True),
         "prefill-1500": Geometry(ports=4, columns=5),
         "attention-1500": Geometry(ports=4, columns=5, attention=2),
+        "layer-1500": Geometry(ports=4, columns=5, row_scale=True, attention=2, glue=True),
     }
 )

@@ -1,7 +1,5 @@
 """What a glue command computes, in NumPy: the definition that the hardware is held to.
 
-No geometry has the unit yet, so the driver queues no such command; docs/fpga.md says what is there.
-
 A row of a layer's values becomes int8 activations and their scale, in whole numbers
 (``glue_numbers``). Both a norm and the scale of rounding divide a row by one number, so codes need
 neither: with ``x`` for what comes in, ``c`` for the scale that it still lacks,
@@ -9,9 +7,10 @@ neither: with ``x`` for what comes in, ``c`` for the scale that it still lacks,
     h        = x                           without a gate
              = x * sigmoid(c * x) * up     SwiGLU (Shazeer 2020)
              = relu(x)**2 * up             ReLU squared (So et al. 2021; BitNet b1.58 2B4T)
+             = x + c * up                  a residual sum, which is a result too
     v        = h * weight                  with a norm (Zhang and Sennrich 2019), else h
     code     = v * 127 / max |v|           to the nearest, halves away from zero
-    scale    = max |v| * c**n / 127        without a norm; n is 0 without a gate, 2 or 3 with one
+    scale    = max |v| * c**n / 127        without a norm; n is 2 or 3 with a gate, else 0
              = max |v| * c**n * sqrt(N) / 127 / sqrt(sum h**2 * c**(2 n) + N * epsilon)
 
 The sigmoid is ``y / (1 + y)`` or ``1 / (1 + y)`` with ``y = 2**-a`` and ``a = |c * x| * log2(e)``
@@ -40,6 +39,7 @@ from edgerun_hw.overlay.glue_numbers import (
     POINT,
     Numbers,
     Scalar,
+    add,
     cut,
     multiply,
 )
@@ -63,9 +63,10 @@ class Gate(IntEnum):
     NONE = 0
     SWIGLU = 1
     RELU2 = 2
+    RESIDUAL = 3
 
 
-GAIN_POWERS = {Gate.NONE: 0, Gate.SWIGLU: 2, Gate.RELU2: 3}
+GAIN_POWERS = {Gate.NONE: 0, Gate.SWIGLU: 2, Gate.RELU2: 3, Gate.RESIDUAL: 0}
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def round_row(
         constants: of the command.
         gate: which one.
         x: ``[N]``.
-        up: ``[N]``, with a gate.
+        up: ``[N]``, with a gate or a residual sum.
         weight: of the norm, ``[N]``; without one there is no norm.
 
     Raises:
@@ -122,7 +123,10 @@ def round_row(
         Scalar.of(value)
         for value in (constants.gain, constants.slope, constants.factor, constants.floor)
     )
-    h = gated(gate, cut(x), up, gain * slope)
+    if gate is Gate.RESIDUAL and up is not None:
+        h = residual_sum(x, up, gain)
+    else:
+        h = gated(gate, cut(x), up, gain * slope)
     v = h if weight is None else multiply(h, cut(weight))
     exponents = [s.exponent for s in (gain, slope, factor, floor)]
     if h.broken or v.broken or NOTHING in exponents:
@@ -145,7 +149,7 @@ def gated(gate: Gate, x: Numbers, up: F32 | None, slope: Scalar) -> Numbers:
         up: what it is multiplied by, with a gate.
         slope: of ``x`` in the sigmoid's exponent.
     """
-    if gate is Gate.NONE or up is None:
+    if up is None:
         return x
     if gate is Gate.SWIGLU:
         first = _sigmoids(x, slope)
@@ -157,6 +161,13 @@ def gated(gate: Gate, x: Numbers, up: F32 | None, slope: Scalar) -> Numbers:
             np.where(x.negative, 0, x.mantissas),
         )
     return multiply(multiply(first, x), cut(up))
+
+
+def residual_sum(x: F32, y: F32, gain: Scalar) -> Numbers:
+    """``x + gain * y``, ``[N]``."""
+    ones = np.ones(len(x), np.int64)
+    gains = Numbers(ones < 0, gain.exponent * ones, gain.mantissa * ones)
+    return add(cut(x), multiply(gains, cut(y)))
 
 
 def _sigmoids(x: Numbers, slope: Scalar) -> Numbers:

@@ -24,6 +24,8 @@ ONE = 127  # the exponent of 1
 NOTHING = 255  # the exponent of what is no number
 POINT = ONE + FRACTION_BITS  # a mantissa stands for itself times 2**(exponent - POINT)
 CUT_BITS = 23 - FRACTION_BITS  # of float32's fraction, which are dropped
+GUARD_BITS = 3  # of the smaller summand, behind the larger one's last
+NO_NUMBER_WORD = 0x7FC00000  # float32's
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,13 @@ class Numbers:
         """Divided by a power of two so that the exponent ``top`` becomes that of 1."""
         return _in_range(self.negative, self.exponents - top + ONE, self.mantissas)
 
+    def words(self) -> NDArray[np.uint32]:
+        """The float32 that they are, as the unit writes them: one zero, and one NaN."""
+        words = self.exponents << 23 | (self.mantissas & ((1 << FRACTION_BITS) - 1)) << CUT_BITS
+        words = np.where(self.negative, words | 1 << 31, words)
+        words = np.where(self.exponents == NOTHING, NO_NUMBER_WORD, words)
+        return np.where(self.exponents == 0, 0, words).astype(np.uint32)
+
     def floats(self) -> F32:
         """The float32 that they are; NaN where there is no number."""
         sizes = np.ldexp(self.mantissas.astype(np.float64), (self.exponents - POINT).astype(int))
@@ -74,6 +83,28 @@ def multiply(a: Numbers, b: Numbers) -> Numbers:
     exponents = np.where(products > 0, exponents, 0)
     exponents = np.where((a.exponents == NOTHING) | (b.exponents == NOTHING), NOTHING, exponents)
     return _in_range(a.negative ^ b.negative, exponents, products >> (FRACTION_BITS + high))
+
+
+def add(a: Numbers, b: Numbers) -> Numbers:
+    """The sums; no number where a summand is none, or the sum too large.
+
+    What the smaller one has beyond ``GUARD_BITS`` places behind the larger one's last is dropped
+    first, and of the sum what does not fit.
+    """
+    left, right = (number.exponents << MANTISSA_BITS | number.mantissas for number in (a, b))
+    swap = right > left
+    negative = np.where(swap, b.negative, a.negative)
+    exponents = np.where(swap, b.exponents, a.exponents)
+    large = np.where(swap, b.mantissas, a.mantissas) << GUARD_BITS
+    small = np.where(swap, a.mantissas, b.mantissas) << GUARD_BITS
+    apart = exponents - np.where(swap, a.exponents, b.exponents)
+    moved = small >> np.minimum(apart, MANTISSA_BITS + GUARD_BITS)
+    totals = large + np.where(a.negative == b.negative, moved, -moved)
+    bits = np.frexp(totals.astype(np.float64))[1].astype(np.int64)
+    most = MANTISSA_BITS + GUARD_BITS + 1
+    sums = np.where(totals > 0, exponents + bits - most + 1, 0)
+    sums = np.where(exponents == NOTHING, NOTHING, sums)
+    return _in_range(negative, sums, totals << (most - bits) >> (GUARD_BITS + 1))
 
 
 def _in_range(negative: NDArray[np.bool_], exponents: I64, mantissas: I64) -> Numbers:

@@ -27,7 +27,7 @@ VLNV: Final = "edgerun:ip:tlmm:1.0"
 WINDOW_BYTES: Final = 4096
 ID_VALUE: Final = 0x544C4D4D
 VERSION_MAJOR_VALUE: Final = 1
-VERSION_VALUE: Final = 0x00010100
+VERSION_VALUE: Final = 0x00010200
 
 CODE_BITS: Final = 5
 MAX_MAGNITUDE: Final = 13
@@ -46,12 +46,13 @@ KV_SCALE_BEATS: Final = 4
 MAX_KV_HEADS: Final = 32
 MAX_HEAD_UNITS: Final = 16
 MAX_KV_UNITS: Final = 128
+MAX_GLUE_LENGTH: Final = 8192
 
 ID: Final = 0x000
 ID_RESET: Final = 0x544C4D4D
 
 VERSION: Final = 0x004
-VERSION_RESET: Final = 0x00010100
+VERSION_RESET: Final = 0x00010200
 VERSION_PATCH: Final = Field(0x004, 0, 8)
 VERSION_MINOR: Final = Field(0x004, 8, 8)
 VERSION_MAJOR: Final = Field(0x004, 16, 16)
@@ -69,6 +70,7 @@ LIMITS_MAX_ROW_BEATS: Final = Field(0x00C, 0, 16)
 LIMITS_ROW_SCALE: Final = Field(0x00C, 16, 1)
 LIMITS_TERNARY: Final = Field(0x00C, 17, 1)
 LIMITS_MULTIPLES: Final = Field(0x00C, 18, 1)
+LIMITS_GLUE: Final = Field(0x00C, 19, 1)
 LIMITS_QUERIES: Final = Field(0x00C, 20, 4)
 LIMITS_ADDR_BITS: Final = Field(0x00C, 24, 8)
 
@@ -110,6 +112,10 @@ IRQ_ERROR: Final = Field(0x02C, 1, 1)
 CMD_MODE: Final = 0x040
 CMD_MODE_MULTIPLES: Final = Field(0x040, 0, 1)
 CMD_MODE_SCALE: Final = Field(0x040, 1, 1)
+CMD_MODE_AFTER: Final = Field(0x040, 2, 1)
+CMD_MODE_GLUE: Final = Field(0x040, 3, 1)
+CMD_MODE_GATE: Final = Field(0x040, 4, 2)
+CMD_MODE_NORM: Final = Field(0x040, 6, 1)
 CMD_MODE_HEAD_UNITS: Final = Field(0x040, 20, 5)
 CMD_MODE_KV_HEADS: Final = Field(0x040, 25, 6)
 CMD_MODE_ATTENTION: Final = Field(0x040, 31, 1)

@@ -19,6 +19,8 @@ from edgerun_hw.overlay.attention_layout import KvLayout, run_attention
 from edgerun_hw.overlay.command import Capabilities, Command, check_command, expected_cycles, sizes
 from edgerun_hw.overlay.definition import run_command
 from edgerun_hw.overlay.geometry import PRESETS, Geometry
+from edgerun_hw.overlay.glue import Gate
+from edgerun_hw.overlay.glue_layout import join_norm, run_glue
 from edgerun_hw.overlay.packing import LookupMode
 
 PAGE_BYTES = 4096
@@ -123,6 +125,7 @@ class FakeDevice:
             multiples=True,
             addr_bits=geometry.addr_bits,
             attention=geometry.attention,
+            glue=geometry.glue,
         )
         self._accepted = 0
         self._registers: dict[int, int] = {regs.WATCHDOG: regs.WATCHDOG_RESET}
@@ -230,6 +233,7 @@ class FakeDevice:
             (regs.LIMITS_ROW_SCALE, can.row_scale),
             (regs.LIMITS_TERNARY, can.ternary),
             (regs.LIMITS_MULTIPLES, can.multiples),
+            (regs.LIMITS_GLUE, can.glue),
             (regs.LIMITS_QUERIES, can.attention),
             (regs.LIMITS_ADDR_BITS, can.addr_bits),
         )
@@ -263,6 +267,8 @@ class FakeDevice:
         get = self._registers.get
         address = {name: get(name, 0) | get(name + 4, 0) << 32 for name in _ADDRESSES}
         mode = get(regs.CMD_MODE, 0)
+        glue = bool(regs.CMD_MODE_GLUE.of(mode))
+        gate = regs.CMD_MODE_GATE.of(mode) if glue else 0
         command = Command(
             x=address[regs.CMD_X],
             y=address[regs.CMD_Y],
@@ -271,9 +277,13 @@ class FakeDevice:
             tiles=get(regs.CMD_TILES, 0),
             columns=get(regs.CMD_COLUMNS, 0),
             multiples=bool(regs.CMD_MODE_MULTIPLES.of(mode)),
-            scales=address[regs.CMD_S] if regs.CMD_MODE_SCALE.of(mode) else None,
+            scales=address[regs.CMD_S] if regs.CMD_MODE_SCALE.of(mode) or gate else None,
             kv_heads=regs.CMD_MODE_KV_HEADS.of(mode) * regs.CMD_MODE_ATTENTION.of(mode),
             head_units=regs.CMD_MODE_HEAD_UNITS.of(mode),
+            glue=glue,
+            gate=gate,
+            norm=glue and bool(regs.CMD_MODE_NORM.of(mode)),
+            after=bool(regs.CMD_MODE_AFTER.of(mode)),
         )
         tag = get(regs.CMD_TAG, 0)
         self._registers[regs.SUBMITTED] += 1
@@ -332,6 +342,13 @@ class FakeDevice:
         if command.kv_heads:
             layout = KvLayout(command.kv_heads, regs.BEAT_BYTES * command.head_units)
             words = run_attention(layout, operands[ports], columns, operands[:ports])
+        elif command.glue:
+            rows = operands[ports].view(np.float32)
+            second = operands[ports + 1].view(np.float32) if command.gate else rows[:0]
+            weights = join_norm(operands[:ports], command.tiles) if command.norm else rows[:0]
+            both = np.concatenate([second, weights])
+            gate = Gate(command.gate)
+            words = run_glue(gate, command.norm, tiles, rows, both).view("<u4")
         else:
             words = run_command(
                 LookupMode(command.multiples),

@@ -36,6 +36,8 @@ package tlmm_pkg;
   localparam int MAX_HEAD_UNITS = 16;
   // most elements of all heads of keys, in units of 16
   localparam int MAX_KV_UNITS = 128;
+  // most elements of a row in a glue command
+  localparam int MAX_GLUE_LENGTH = 8192;
   localparam int REG_ADDR_BITS = 12;
 
   // ro: Says that this is the overlay: `TLMM`, its first letter in the top byte.
@@ -44,7 +46,7 @@ package tlmm_pkg;
 
   // ro: Version of this register map. The driver accepts its own major number.
   localparam logic [11:0] REG_VERSION = 12'h004;
-  localparam logic [31:0] RESET_VERSION = 32'h00010100;
+  localparam logic [31:0] RESET_VERSION = 32'h00010200;
   localparam int VERSION_PATCH_LSB = 0;  // patch number
   localparam int VERSION_PATCH_WIDTH = 8;
   localparam int VERSION_MINOR_LSB = 8;  // minor number: registers were added
@@ -74,6 +76,7 @@ package tlmm_pkg;
   localparam int LIMITS_ROW_SCALE_BIT = 16;  // 1: results can be scaled to float32
   localparam int LIMITS_TERNARY_BIT = 17;  // 1: ternary mode is there
   localparam int LIMITS_MULTIPLES_BIT = 18;  // 1: multiples mode is there
+  localparam int LIMITS_GLUE_BIT = 19;  // 1: norms, gates, residual sums and rounding are there
   localparam int LIMITS_QUERIES_LSB = 20;  // queries that share a read of keys and values; 0: no attention
   localparam int LIMITS_QUERIES_WIDTH = 4;
   localparam int LIMITS_ADDR_BITS_LSB = 24;  // bits of an address on the memory ports
@@ -127,29 +130,34 @@ package tlmm_pkg;
   localparam logic [11:0] REG_CMD_MODE = 12'h040;
   localparam int CMD_MODE_MULTIPLES_BIT = 0;  // 0: ternary mode, 1: multiples mode
   localparam int CMD_MODE_SCALE_BIT = 1;  // 1: results are float32, times the row's scale; 0: int32
+  localparam int CMD_MODE_AFTER_BIT = 2;  // 1: activations, scales and rows are read when all commands before are complete
+  localparam int CMD_MODE_GLUE_BIT = 3;  // 1: a gate or a sum, a norm and rounding of a row, in place of a matrix
+  localparam int CMD_MODE_GATE_LSB = 4;  // glue: 0 none, 1 SwiGLU, 2 ReLU squared, 3 a residual sum
+  localparam int CMD_MODE_GATE_WIDTH = 2;
+  localparam int CMD_MODE_NORM_BIT = 6;  // glue: 1: there is a norm
   localparam int CMD_MODE_HEAD_UNITS_LSB = 20;  // attention: elements of a head over 16
   localparam int CMD_MODE_HEAD_UNITS_WIDTH = 5;
   localparam int CMD_MODE_KV_HEADS_LSB = 25;  // attention: heads of keys and values
   localparam int CMD_MODE_KV_HEADS_WIDTH = 6;
   localparam int CMD_MODE_ATTENTION_BIT = 31;  // 1: attention to keys and values, in place of a matrix
 
-  // rw: Beats per tile: matrix rows over rows per beat, rounded up. Attention: beats of a block of keys and one of values, 32 * HEAD_UNITS + 4.
+  // rw: Beats per tile: matrix rows over rows per beat, rounded up. Attention: beats of a block of keys and one of values, 32 * HEAD_UNITS + 4. Glue: beats of codes, elements over 15 rounded up.
   localparam logic [11:0] REG_CMD_ROW_BEATS = 12'h044;
 
-  // rw: Tiles: activations over 15 (ternary) or 5 (multiples), rounded up. Attention: KV_HEADS times blocks of tokens, and two.
+  // rw: Tiles: activations over 15 (ternary) or 5 (multiples), rounded up. Attention: KV_HEADS times blocks of tokens, and two. Glue: elements of the row.
   localparam logic [11:0] REG_CMD_TILES = 12'h048;
 
-  // rw: Activation columns of this command, 1 to GEOMETRY.COLUMNS; queries, 1 to LIMITS.QUERIES.
+  // rw: Activation columns of this command, 1 to GEOMETRY.COLUMNS; queries, 1 to LIMITS.QUERIES; of glue 1.
   localparam logic [11:0] REG_CMD_COLUMNS = 12'h04c;
 
   // rw: A number of the driver's own, shown in ERROR_TAG.
   localparam logic [11:0] REG_CMD_TAG = 12'h050;
 
-  // rw: Address of the activations, or of the queries.
+  // rw: Address of the activations, of the queries, or of glue's gain, constants and row.
   localparam logic [11:0] REG_CMD_X_LO = 12'h054;
   localparam logic [11:0] REG_CMD_X_HI = 12'h058;
 
-  // rw: Address of the row scales; not used without SCALE.
+  // rw: Address of the row scales, or of the row that a gate multiplies by or that is added; else not used.
   localparam logic [11:0] REG_CMD_S_LO = 12'h05c;
   localparam logic [11:0] REG_CMD_S_HI = 12'h060;
 
@@ -157,7 +165,7 @@ package tlmm_pkg;
   localparam logic [11:0] REG_CMD_Y_LO = 12'h064;
   localparam logic [11:0] REG_CMD_Y_HI = 12'h068;
 
-  // rw: Address of the weights of one port, or of its keys and values.
+  // rw: Address of the weights of one port, of its keys and values, or of its part of a norm's weights.
   localparam logic [11:0] REG_CMD_W0_LO = 12'h070;
   localparam logic [11:0] REG_CMD_W0_HI = 12'h074;
   localparam logic [11:0] REG_CMD_W1_LO = 12'h078;

@@ -1,13 +1,15 @@
-// A row of a layer's values becomes int8 activations and their scale: a gate, a norm, rounding.
+// A row of a layer's values becomes int8 activations and their scale: a gate or a sum, a norm,
+// rounding.
 //
 // Four elements a cycle (tlmm_glue_lane), in two or three passes over a row that is kept here: the
-// first takes it in and through the gate; the second multiplies by the norm's weights and adds up
+// first takes it in and through the gate or the sum; the second multiplies by the norm's weights and adds up
 // squares; the last makes codes, when the largest element is known. The scale is worked out beside
 // it (tlmm_glue_scalar). Definition: hw/edgerun_hw/overlay/glue.py.
 //
 // Streams, in beats of four words: `x` has the gain (word 0), the constants (slope, factor, floor),
-// the row; `w` the row that a gate multiplies by, then the norm's weights. What fills up the last
-// beat of a row is ignored. Results: beats of 15 codes, then one whose first word is the scale.
+// the row; `w` the row that a gate multiplies by or that is added, then the norm's weights. What
+// fills up the last beat of a row is ignored. Results: of a sum the row, then beats of 15 codes, then
+// one whose first word is the scale.
 //
 // The length must be 1 to 8192.
 module tlmm_glue (
@@ -15,7 +17,7 @@ module tlmm_glue (
     input  logic         rst,
     input  logic         cmd_valid,
     output logic         cmd_ready,
-    input  logic [  1:0] cmd_gate,    // 0: none, 1: SwiGLU, 2: ReLU squared
+    input  logic [  1:0] cmd_gate,    // 0: none, 1: SwiGLU, 2: ReLU squared, 3: a sum
     input  logic         cmd_norm,
     input  logic [ 13:0] cmd_length,
     input  logic         x_valid,
@@ -28,7 +30,9 @@ module tlmm_glue (
     input  logic         y_ready,
     output logic [127:0] y_data,
     output logic         busy,
-    // Of busy cycles: one that waits for a stream, or for results to be taken.
+    // Of busy cycles: one that takes a group of elements, waits for a stream, or for results to be
+    // taken.
+    output logic         ev_group,
     output logic         ev_stall_input,
     output logic         ev_stall_output
 );
@@ -41,7 +45,9 @@ module tlmm_glue (
   localparam int AGAIN = READ + 12;
   localparam int SQUARE = READ + 14 + 2;  // with those of the other lanes
   localparam int CODE = READ + 15;
-  localparam int QUEUE = 16;  // beats
+  localparam int QUEUE = 64;  // beats
+  localparam logic [1:0] RESIDUAL = 2'd3;
+  localparam logic [31:0] NO_NUMBER = 32'h7fc00000;
   localparam int ROOM = 8;  // with so many in the queue all that is under way still fits
 
   // ---- command and passes
@@ -52,6 +58,7 @@ module tlmm_glue (
   state_t state;
   logic [1:0] gate;
   logic norm, begins, take, last_group, empty, slope_ready, factor_ready, scale_ready, room, live;
+  logic again, coding, emits, waits_for_room;
   logic [13:0] length, index, tile_end, next;
   logic [LANES-1:0][31:0] x_words, w_words;
   logic [LANES-1:0] in_row;  // lanes whose element is one of the row
@@ -64,19 +71,23 @@ module tlmm_glue (
   assign last_group = state == CODES ? next >= tile_end && tile_end >= length : next >= length;
   always_comb begin
     case (state)
-      FIRST_PASS: take = x_valid && (gate == '0 || w_valid);
+      FIRST_PASS: take = x_valid && (gate == '0 || w_valid) && !waits_for_room;
       NORM: take = w_valid;
       CODES: take = room;
       default: take = 1'b0;
     endcase
     for (int i = 0; i < LANES; i++) in_row[i] = index + 14'(i) < length;
   end
+  assign emits = !again && gate == RESIDUAL;
+  assign waits_for_room = state == FIRST_PASS && emits && !room;
   assign {x_words, w_words} = {x_data, w_data};
   assign x_ready = state == GAIN || state == CONSTANTS || (state == FIRST_PASS && take);
-  assign w_ready = (state == FIRST_PASS && gate != '0 && x_valid) || state == NORM;
+  assign w_ready = (state == FIRST_PASS && gate != '0 && take) || state == NORM;
+  assign ev_group = live && take;
   assign ev_stall_input = ((state == GAIN || state == CONSTANTS) && !x_valid)
-      || ((state == FIRST_PASS || state == NORM) && !take);
-  assign ev_stall_output = (state == CODES && !room) || (state == LEAVE && !y_ready);
+      || ((state == FIRST_PASS || state == NORM) && !take && !waits_for_room);
+  assign ev_stall_output = (state == CODES && !room) || waits_for_room
+      || (state == LEAVE && !y_ready);
 
   always_ff @(posedge clk) begin
     if (rst) begin
@@ -123,10 +134,9 @@ module tlmm_glue (
   logic [LANES-1:0][23:0] x, up, kept, element, weight, product;
   logic [LANES-1:0][31:0] square;
   logic [LANES-1:0][7:0] code;
-  logic [LANES-1:0] in_row_2;
+  logic [LANES-1:0] in_row_2, in_row_late;
   logic [23:0] slope, factor;
   logic [7:0] top, squares_top;
-  logic again, coding;
   logic [FIRST-1:0] line;
   logic stored, stored_1, stored_2, coded, summed;
   logic [10:0] write_index;
@@ -154,6 +164,7 @@ module tlmm_glue (
     tlmm_glue_lane lane (
         .clk,
         .gate,
+        .gain,
         .slope,
         .x(x[i]),
         .up(up[i]),
@@ -183,6 +194,14 @@ module tlmm_glue (
       .clk,
       .in (in_row),
       .out(in_row_2)
+  );
+  tlmm_delay #(
+      .WIDTH (LANES),
+      .CYCLES(FIRST - READ)
+  ) delay_in_row_more (
+      .clk,
+      .in (in_row_2),
+      .out(in_row_late)
   );
   tlmm_ram #(
       .WIDTH(LANES * 24),
@@ -262,8 +281,9 @@ module tlmm_glue (
   );
 
   // ---- results
-  logic tile_valid, push, leave_scale;
-  logic [127:0] tile;
+  logic tile_valid, push, leave_scale, leave_group;
+  logic [127:0] tile, result;
+  logic [LANES-1:0][31:0] sum_words;
   logic [$clog2(QUEUE):0] level;
 
   tlmm_glue_tiles tiles (
@@ -276,7 +296,20 @@ module tlmm_glue (
   );
   assign room = level < ($clog2(QUEUE) + 1)'(ROOM);
   assign leave_scale = state == SCALE && scale_ready && room;
-  assign push = tile_valid || leave_scale;
+  assign leave_group = emits && stored;
+  assign push = tile_valid || leave_scale || leave_group;
+  for (genvar i = 0; i < LANES; i++) begin : g_word
+    always_comb begin
+      sum_words[i] = {product[i], 8'd0};
+      if (&product[i][22:15]) sum_words[i] = NO_NUMBER;
+      if (product[i][22:15] == '0 || !in_row_late[i]) sum_words[i] = '0;
+    end
+  end
+  always_comb begin
+    result = tile;
+    if (leave_group) result = sum_words;
+    if (leave_scale) result = {96'd0, broken ? NO_NUMBER : scale};
+  end
   tlmm_fifo #(
       .WIDTH(128),
       .DEPTH(QUEUE)
@@ -284,7 +317,7 @@ module tlmm_glue (
       .clk,
       .rst,
       .push,
-      .push_data(leave_scale ? {96'd0, broken ? 32'h7fc00000 : scale} : tile),
+      .push_data(result),
       .pop(y_valid && y_ready),
       .valid(y_valid),
       .head(y_data),

@@ -4,6 +4,7 @@ module tlmm_glue_lane (
     input  logic               clk,
     // the first pass
     input  logic        [ 1:0] gate,
+    input  logic        [22:0] gain,
     input  logic        [23:0] slope,
     input  logic        [23:0] x,
     input  logic        [23:0] up,
@@ -20,12 +21,14 @@ module tlmm_glue_lane (
 );
   localparam logic [1:0] SWIGLU = 2'd1;
   localparam logic [1:0] RELU2 = 2'd2;
+  localparam logic [1:0] RESIDUAL = 2'd3;
   localparam logic [23:0] ONE = {1'b0, 8'd127, 15'd0};
   localparam int SIGMOID = 29;
   localparam int PRODUCT = 10;
+  localparam int SUM = 7;
 
-  // ---- first pass: x times its sigmoid, or itself, or one
-  logic [23:0] sigmoid, x_late, up_late, first, positive;
+  // ---- first pass: x times its sigmoid, or itself, or one; or the gain times up, plus x
+  logic [23:0] sigmoid, x_late, x_later, up_early, up_late, first, positive, sum;
 
   tlmm_glue_sigmoid sigmoids (
       .clk,
@@ -41,25 +44,42 @@ module tlmm_glue_lane (
       .in (x),
       .out(x_late)
   );
+  // A sum takes as long after the product as the product has begun before.
   tlmm_delay #(
       .WIDTH (24),
-      .CYCLES(SIGMOID + 1 + PRODUCT)
+      .CYCLES(SIGMOID - SUM)
   ) delay_up (
       .clk,
       .in (up),
+      .out(up_early)
+  );
+  tlmm_delay #(
+      .WIDTH (24),
+      .CYCLES(SUM + 1 + PRODUCT)
+  ) delay_up_more (
+      .clk,
+      .in (up_early),
       .out(up_late)
+  );
+  tlmm_delay #(
+      .WIDTH (24),
+      .CYCLES(1 + PRODUCT - SUM)
+  ) delay_x_more (
+      .clk,
+      .in (x_late),
+      .out(x_later)
   );
   assign positive = x_late[23] ? '0 : x_late;  // what is no number is one factor still
   assign first = gate == SWIGLU ? sigmoid : gate == RELU2 ? positive : ONE;
 
   // ---- other passes: elements as shares of the power of two of the largest
-  logic signed [9:0] exponent;
+  logic signed [9:0] relative;
   logic [23:0] share, element_1, weight_1;
 
-  assign exponent = $signed({2'b00, element[22:15]}) - $signed({2'b00, top}) + 10'sd127;
+  assign relative = $signed({2'b00, element[22:15]}) - $signed({2'b00, top}) + 10'sd127;
   always_ff @(posedge clk) begin
     share[23] <= element[23];
-    share[22:15] <= element[22:15] == '0 || exponent < 10'sd1 ? '0 : exponent[7:0];
+    share[22:15] <= element[22:15] == '0 || relative < 10'sd1 ? '0 : relative[7:0];
     share[14:0] <= element[14:0];
     {element_1, weight_1} <= {element, weight};
   end
@@ -68,16 +88,22 @@ module tlmm_glue_lane (
   logic [23:0] square_a, square_b, squared, product_a, product_b;
 
   always_ff @(posedge clk) begin
-    square_a  <= again ? share : first;
-    square_b  <= again ? share : x_late;
-    product_a <= !again ? squared : coding ? share : element_1;
-    product_b <= !again ? (gate == '0 ? ONE : up_late) : coding ? factor : weight_1;
+    square_a  <= again ? share : gate == RESIDUAL ? {1'b0, gain} : first;
+    square_b  <= again ? share : gate == RESIDUAL ? up_early : x_late;
+    product_a <= !again ? (gate == RESIDUAL ? sum : squared) : coding ? share : element_1;
+    product_b <= !again ? (^gate ? up_late : ONE) : coding ? factor : weight_1;
   end
   tlmm_glue_product squares (
       .clk,
       .a(square_a),
       .b(square_b),
       .product(squared)
+  );
+  tlmm_glue_sum sums (
+      .clk,
+      .a(x_later),
+      .b(squared),
+      .sum
   );
   tlmm_glue_product products (
       .clk,

@@ -1,6 +1,6 @@
 // The arithmetic that a row needs once: the slope of its sigmoids, the factor of its codes, its
 // scale. Numbers are not negative: a mantissa of 16 bits, 0 or with its top bit set, and an exponent
-// of 12 bits that cannot overflow. A bit a cycle; a command's steps one after another.
+// of 12 bits that cannot overflow. A bit in two cycles; a command's steps one after another.
 // Definition: `Scalar` in hw/edgerun_hw/overlay/glue_numbers.py.
 module tlmm_glue_scalar (
     input  logic        clk,
@@ -62,7 +62,7 @@ module tlmm_glue_scalar (
   scalar_t power, size, spread, a, b, a_next, b_next, result, result_next;
   logic gated;
 
-  assign gated = gate != '0;
+  assign gated = ^gate;  // a sum has its gain already
   always_comb begin
     case (step)
       SLOPE, QUOTIENT: after = REST;
@@ -104,12 +104,12 @@ module tlmm_glue_scalar (
     endcase
   end
 
-  // ---- a bit a cycle
+  // ---- a bit in two cycles: what would be left, and whether that is taken
   logic [44:0] wide;      // the product; the sum of squares; the radicand
   logic [17:0] rest;      // of a quotient or a root
   logic [16:0] bits;      // of either; the smaller summand
   logic [ 4:0] count;
-  logic last, swap, root_odd, dividend_zero;
+  logic last, ends, second, swap, root_odd, dividend_zero;
   logic [17:0] less_divisor;
   logic [19:0] root_rest, less_root;
   logic signed [11:0] apart, root_power;
@@ -118,9 +118,7 @@ module tlmm_glue_scalar (
   assign swap = operation == ADD
       && (a.mantissa == '0 || (b.mantissa != '0 && b.exponent > a.exponent));
   assign apart = a.exponent - b.exponent;
-  assign less_divisor = rest - {2'b00, b.mantissa};
   assign root_rest = {rest, wide[31:30]};
-  assign less_root = root_rest - {1'b0, bits, 2'b01};
   assign root_power = a.exponent - POINT - 12'sd16;
   assign root_odd = root_power[0];
 
@@ -145,7 +143,7 @@ module tlmm_glue_scalar (
       case (phase)
         PICK: phase <= ORDER;
         ORDER: phase <= RUN;
-        RUN: if (last) phase <= ROUND;
+        RUN: if (second && ends) phase <= ROUND;
         ROUND: phase <= PUT;
         default: phase <= PICK;
       endcase
@@ -166,7 +164,11 @@ module tlmm_glue_scalar (
         a.exponent <= (root_power + 12'($signed({1'b0, root_odd}))) >>> 1;
       end
     end
-    if (phase == RUN) begin
+    second <= phase == RUN && !second;
+    ends <= last;
+    less_divisor <= rest - {2'b00, b.mantissa};
+    less_root <= root_rest - {1'b0, bits, 2'b01};
+    if (phase == RUN && second) begin
       count <= count + 1'b1;
       case (operation)
         MULTIPLY: begin
@@ -177,13 +179,13 @@ module tlmm_glue_scalar (
           bits <= {bits[15:0], !less_divisor[17]};
           rest <= (less_divisor[17] ? rest : less_divisor) << 1;
         end
-        ADD: if (!last) bits <= bits >> 1;
+        ADD: if (!ends) bits <= bits >> 1;
         SQUARE_ROOT: begin
           bits <= {bits[15:0], !less_root[19]};
           rest <= less_root[19] ? root_rest[17:0] : less_root[17:0];
           wide[31:0] <= {wide[29:0], 2'b00};
         end
-        default: if (!last) begin
+        default: if (!ends) begin
           wide <= wide >> 1;
           a.exponent <= a.exponent + 12'sd1;
         end

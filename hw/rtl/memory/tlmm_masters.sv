@@ -6,6 +6,7 @@ module tlmm_masters #(
     parameter int NB_MAX = 512,
     parameter bit ROW_SCALE = 1'b0,
     parameter int ATTENTION = 0,     // queries of the attention unit
+    parameter bit GLUE = 1'b0,
     parameter int ADDR_BITS = 40,
     parameter int SLOT_BITS = 3,
     parameter int W_BURST = 64,
@@ -77,11 +78,13 @@ module tlmm_masters #(
 );
   localparam int ACTIVATIONS = PORTS;
   localparam int WRITER = PORTS + 2;
-  localparam int S_COUNT_BITS = $clog2(NB_MAX * PORTS * tlmm_pkg::PORT_ROWS + 1);
-  localparam int MATRIX_Y_BITS = S_COUNT_BITS + $clog2(COLUMNS + 1);
+  localparam int ROW_BITS = $clog2(NB_MAX * PORTS * tlmm_pkg::PORT_ROWS + 1);
+  localparam int MATRIX_Y_BITS = ROW_BITS + $clog2(COLUMNS + 1);
   localparam int MATRIX_W_BITS = 16 + $clog2(NB_MAX + 1);
-  // Attention: results of all queries; pairs of blocks.
-  localparam int Y_COUNT_BITS = ATTENTION != 0 && MATRIX_Y_BITS < 14 ? 14 : MATRIX_Y_BITS;
+  // Attention: results of all queries; pairs of blocks. Glue: beats of a row, and its results.
+  localparam int S_COUNT_BITS = GLUE && ROW_BITS < 12 ? 12 : ROW_BITS;
+  localparam int Y_COUNT_BITS =
+      (ATTENTION != 0 || GLUE) && MATRIX_Y_BITS < 14 ? 14 : MATRIX_Y_BITS;
   localparam int W_COUNT_BITS = ATTENTION != 0 && MATRIX_W_BITS < 26 ? 26 : MATRIX_W_BITS;
 
   logic [PORTS:0] reads_idle;  // the data port's as the last

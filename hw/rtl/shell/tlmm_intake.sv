@@ -9,6 +9,7 @@ module tlmm_intake #(
     parameter int NB_MAX = 512,
     parameter bit ROW_SCALE = 1'b0,
     parameter int ATTENTION = 0,     // queries of the attention unit
+    parameter bit GLUE = 1'b0,
     parameter int ADDR_BITS = 40
 ) (
     input  logic        clk,
@@ -26,6 +27,7 @@ module tlmm_intake #(
     output logic        accepted,    // there is a slot for it
     output logic        commit,      // the slot is complete
     output logic        commit_bad,  // and must be dropped
+    output logic        commit_after,  // reads data when all before it is complete
     output logic        overflow,
     output logic [31:0] tag          // with these three
 );
@@ -46,7 +48,7 @@ module tlmm_intake #(
   localparam int S_BITS = $clog2(NB_MAX * ROWS + 1);         // rows
   localparam int MATRIX_Y_BITS = S_BITS + $clog2(COLUMNS + 1);  // rows * columns
   localparam int MATRIX_W_BITS = 16 + $clog2(NB_MAX + 1);       // row beats * tiles
-  localparam int Y_BITS = ATTENTION != 0 && MATRIX_Y_BITS < 14 ? 14 : MATRIX_Y_BITS;
+  localparam int Y_BITS = (ATTENTION != 0 || GLUE) && MATRIX_Y_BITS < 14 ? 14 : MATRIX_Y_BITS;
   localparam int W_BITS = ATTENTION != 0 && MATRIX_W_BITS < 26 ? 26 : MATRIX_W_BITS;
 
   typedef enum logic [1:0] {IDLE, WALK, REPORT} state_t;
@@ -101,6 +103,15 @@ module tlmm_intake #(
   logic [4:0] units;
   logic [10:0] all_units;
   logic bad_heads, is_short, is_pair, exceeds_queries;
+  // Glue: elements that its beats of codes hold at most, and what is wrong with the row.
+  localparam logic [1:0] RESIDUAL = 2'd3;
+  logic glue, norm;
+  logic [1:0] gate;
+  logic [13:0] most;
+  logic signed [14:0] unfilled;
+  logic bad_length, exceeds_beats, exceeds_one, second_row;
+
+  assign unfilled = {1'b0, most} - {1'b0, word[13:0]};
 
   always_ff @(posedge clk) begin
     judging <= in_hand;
@@ -112,6 +123,11 @@ module tlmm_intake #(
     exceeds_rows <= word > 32'(NB_MAX);
     exceeds_columns <= word > 32'(COLUMNS);
     exceeds_queries <= word > 32'(ATTENTION);
+    exceeds_one <= word[31:1] != '0;
+    // A row ends in its last beat of 15 codes.
+    bad_length <= word[31:14] != '0 || word[13:0] > 14'(tlmm_pkg::MAX_GLUE_LENGTH)
+        || unfilled < 15'sd0 || unfilled > 15'sd14;
+    exceeds_beats <= word[31:10] != '0;
     is_short <= word[31:2] == '0 && word[1:0] != 2'd3;
     is_pair <= word == {22'd0, units, 5'(tlmm_pkg::KV_SCALE_BEATS)};
     bad_heads <= units == '0 || 32'(units) > tlmm_pkg::MAX_HEAD_UNITS || heads == '0
@@ -121,15 +137,16 @@ module tlmm_intake #(
   always_comb begin
     word_bad = 1'b0;
     case (judged)
-      MODE: word_bad = wants_scale && (!ROW_SCALE || attention);
-      ROW_BEATS: word_bad = attention ? !is_pair : is_zero || exceeds_rows;
-      TILES: word_bad = is_zero || is_wide || (attention && is_short);
-      ACTIVE_COLUMNS: word_bad = is_zero || (attention ? exceeds_queries : exceeds_columns);
+      MODE: word_bad = wants_scale && (!ROW_SCALE || attention || glue) || (attention && glue);
+      ROW_BEATS: word_bad = glue ? exceeds_beats : attention ? !is_pair : is_zero || exceeds_rows;
+      TILES: word_bad = is_zero || is_wide || (attention && is_short) || (glue && bad_length);
+      ACTIVE_COLUMNS: word_bad = is_zero || (attention ? exceeds_queries : exceeds_columns)
+          || (glue && exceeds_one);
       TAG: word_bad = attention && bad_heads;
       X_LO, Y_LO: word_bad = is_misaligned;
       X_LO + 5'd1, Y_LO + 5'd1: word_bad = is_beyond;
-      S_LO: word_bad = scale && is_misaligned;
-      S_LO + 5'd1: word_bad = scale && is_beyond;
+      S_LO: word_bad = (scale || second_row) && is_misaligned;
+      S_LO + 5'd1: word_bad = (scale || second_row) && is_beyond;
       default: begin
         for (int p = 0; p < PORTS; p++) begin
           if (judged == W0_LO + 5'(2 * p)) word_bad = is_misaligned;
@@ -140,8 +157,11 @@ module tlmm_intake #(
   end
 
   // ---- sizes: the factors are known at TAG, and 16 words later the products are
-  assign scale = wants_scale && ROW_SCALE && !attention;
+  assign scale = wants_scale && ROW_SCALE && !attention && !glue;
+  assign second_row = glue && gate != '0;
 
+  logic [11:0] groups;  // of four elements of a row
+  logic [9:0] code_beats;
   logic [15:0] tiles, row_beats_left, columns_left;
   logic [S_BITS-1:0] rows;
   // Of one column, or query.
@@ -157,25 +177,48 @@ module tlmm_intake #(
     for (int i = 0; i < 5; i++) if (ROWS[i]) rows_of = rows_of + (row_beats << i);
   endfunction
 
+  // PORTS is a power of two where there is glue.
+  function automatic logic [15:0] stripes_of(input logic [13:0] length);
+    stripes_of = 16'((16'(length) + 16'(4 * PORTS - 1)) >> 2 + $clog2(PORTS));
+  endfunction
+
   function automatic logic [10:0] product_of(input logic [5:0] count, input logic [4:0] size);
     product_of = '0;
     for (int i = 0; i < 5; i++) if (size[i]) product_of = product_of + (11'(count) << i);
   endfunction
 
-  assign column_beats = attention ? X_BITS'({all_units, 1'b0}) + X_BITS'(heads) : X_BITS'(tiles);
-  assign column_results = attention ? Y_BITS'({all_units, 4'b0}) : Y_BITS'(rows);
+  always_comb begin
+    column_beats = X_BITS'(tiles);
+    column_results = Y_BITS'(rows);
+    if (attention) begin
+      column_beats = X_BITS'({all_units, 1'b0}) + X_BITS'(heads);
+      column_results = Y_BITS'({all_units, 4'b0});
+    end
+    if (glue) begin
+      column_beats = X_BITS'(groups) + X_BITS'(2);
+      column_results = Y_BITS'({12'(code_beats) + 12'd1 + (gate == RESIDUAL ? groups : '0), 2'b0});
+    end
+  end
 
   always_ff @(posedge clk) begin
     if (index == MODE) begin
       wants_scale <= word[tlmm_pkg::CMD_MODE_SCALE_BIT];
       attention <= ATTENTION != 0 && word[tlmm_pkg::CMD_MODE_ATTENTION_BIT];
+      commit_after <= word[tlmm_pkg::CMD_MODE_AFTER_BIT];
+      glue <= GLUE && word[tlmm_pkg::CMD_MODE_GLUE_BIT];
+      gate <= word[tlmm_pkg::CMD_MODE_GATE_LSB+:tlmm_pkg::CMD_MODE_GATE_WIDTH];
+      norm <= word[tlmm_pkg::CMD_MODE_NORM_BIT];
       heads <= word[tlmm_pkg::CMD_MODE_KV_HEADS_LSB+:tlmm_pkg::CMD_MODE_KV_HEADS_WIDTH];
       units <= word[tlmm_pkg::CMD_MODE_HEAD_UNITS_LSB+:tlmm_pkg::CMD_MODE_HEAD_UNITS_WIDTH];
     end
     all_units <= product_of(heads, units);
-    if (index == TILES) tiles <= word[15:0];
+    // The norm's weights are a row over all ports; its length is no product.
+    if (index == TILES) tiles <= glue ? stripes_of(word[13:0]) : word[15:0];
+    if (index == TILES) groups <= 12'((word[14:0] + 15'd3) >> 2);
+    if (index == ROW_BEATS) code_beats <= word[9:0];
+    if (index == ROW_BEATS) most <= {word[9:0], 4'd0} - 14'(word[9:0]);
     if (index == ROW_BEATS) rows <= rows_of(word[S_BITS-1:0]);
-    if (index == ROW_BEATS) row_beats_left <= word[15:0];
+    if (index == ROW_BEATS) row_beats_left <= glue ? 16'(norm) : word[15:0];
     else if (index != TILES && index != ACTIVE_COLUMNS)
       row_beats_left <= row_beats_left << 1;
     columns_left <= index == ACTIVE_COLUMNS ? word[15:0] : columns_left << 1;
@@ -194,7 +237,7 @@ module tlmm_intake #(
     case (index)
       5'd4: copy_data = 32'(w_beats);
       5'd5: copy_data = 32'(x_beats);
-      5'd6: copy_data = scale ? (32'(rows) + 32'd3) >> 2 : '0;
+      5'd6: copy_data = scale ? (32'(rows) + 32'd3) >> 2 : second_row ? 32'(groups) : '0;
       5'd7: copy_data = 32'(y_results);
       default: copy_data = word;
     endcase

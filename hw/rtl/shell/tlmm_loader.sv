@@ -4,6 +4,7 @@
 // the engine works on an earlier one. Visits are in turn: a unit that wants work gets four words
 // of the command's slot over one shared bus. The writer, last in a turn, takes a command only
 // when all others have, so a slot that it has finished is behind everybody and can be used again.
+// What reads data for a command that works on earlier results waits until these are complete.
 module tlmm_loader #(
     parameter int PORTS = 1,
     parameter int DEPTH = 8,
@@ -17,6 +18,7 @@ module tlmm_loader #(
     input  logic [SLOT_BITS:0]   oldest,       // first command that is not complete
     input  logic [SLOT_BITS:0]   newest,       // behind the last command
     input  logic [DEPTH-1:0]     dropped,      // slots whose command must not run
+    input  logic [DEPTH-1:0]     after,        // whose data are results of those before
     input  logic [UNITS-1:0]     wanted,
     output logic [UNITS-1:0]     load,
     output logic [1:0]           load_step,
@@ -55,14 +57,16 @@ module tlmm_loader #(
       end
     end else begin : g_follower
       logic [SLOT_BITS:0] here;
-      logic pending, is_dropped, may_drop;
+      logic pending, is_dropped, may_drop, must_wait;
       assign here = position[i];
       assign pending = !rst && !stop && here != newest;
       assign is_dropped = dropped[here[SLOT_BITS-1:0]];
       // Commands complete in order: the writer passes a dropped one when it is the oldest.
       assign may_drop = i != WRITER || here == oldest;
+      assign must_wait = (i == ACTIVATIONS || i == SCALES) && after[here[SLOT_BITS-1:0]]
+          && here != oldest;
       always_ff @(posedge clk) begin
-        can_start[i] <= pending && !is_dropped && wanted[i];
+        can_start[i] <= pending && !is_dropped && wanted[i] && !must_wait;
         can_skip[i] <= pending && is_dropped && may_drop;
         abreast[i] <= here == position[WRITER];
         if (rst) position[i] <= '0;

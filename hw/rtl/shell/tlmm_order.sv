@@ -13,6 +13,9 @@ module tlmm_order (
     output logic        cmd_attention,
     output logic [ 5:0] cmd_heads,
     output logic [ 4:0] cmd_units,
+    output logic        cmd_glue,
+    output logic [ 1:0] cmd_gate,
+    output logic        cmd_norm,
     output logic [15:0] cmd_row_beats,
     output logic [15:0] cmd_tiles,
     output logic [ 7:0] cmd_columns
@@ -32,6 +35,9 @@ module tlmm_order (
           cmd_attention <= load_data[tlmm_pkg::CMD_MODE_ATTENTION_BIT];
           cmd_heads <= load_data[tlmm_pkg::CMD_MODE_KV_HEADS_LSB+:6];
           cmd_units <= load_data[tlmm_pkg::CMD_MODE_HEAD_UNITS_LSB+:5];
+          cmd_glue <= load_data[tlmm_pkg::CMD_MODE_GLUE_BIT];
+          cmd_gate <= load_data[tlmm_pkg::CMD_MODE_GATE_LSB+:2];
+          cmd_norm <= load_data[tlmm_pkg::CMD_MODE_NORM_BIT];
         end
         2'd1: cmd_row_beats <= load_data[15:0];
         2'd2: cmd_tiles <= load_data[15:0];

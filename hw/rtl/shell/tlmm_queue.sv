@@ -7,6 +7,7 @@ module tlmm_queue #(
     parameter int NB_MAX = 512,
     parameter bit ROW_SCALE = 1'b0,
     parameter int ATTENTION = 0,     // queries of the attention unit
+    parameter bit GLUE = 1'b0,
     parameter int ADDR_BITS = 40,
     parameter int DEPTH = 8,  // a power of two
     parameter int SLOT_BITS = $clog2(DEPTH),
@@ -40,11 +41,11 @@ module tlmm_queue #(
 );
   (* ram_style = "block" *) logic [31:0] words[DEPTH*32];
   logic [SLOT_BITS:0] oldest, newest;
-  logic [DEPTH-1:0] dropped;
+  logic [DEPTH-1:0] dropped, after;
   logic [SLOT_BITS-1:0] read_slot;
   logic [4:0] read_word, copy_index;
   logic [31:0] copy_data, word;
-  logic copy, commit, commit_bad, drop;
+  logic copy, commit, commit_bad, commit_after, drop;
 
   tlmm_intake #(
       .PORTS(PORTS),
@@ -52,6 +53,7 @@ module tlmm_queue #(
       .NB_MAX(NB_MAX),
       .ROW_SCALE(ROW_SCALE),
       .ATTENTION(ATTENTION),
+      .GLUE(GLUE),
       .ADDR_BITS(ADDR_BITS)
   ) intake (
       .clk,
@@ -67,6 +69,7 @@ module tlmm_queue #(
       .accepted(ev_submitted),
       .commit,
       .commit_bad,
+      .commit_after,
       .overflow,
       .tag(rejected_tag)
   );
@@ -81,6 +84,7 @@ module tlmm_queue #(
       .oldest,
       .newest,
       .dropped,
+      .after,
       .wanted,
       .load,
       .load_step,
@@ -113,5 +117,6 @@ module tlmm_queue #(
       if (ev_completed) oldest <= oldest + 1'b1;
     end
     if (commit) dropped[newest[SLOT_BITS-1:0]] <= commit_bad;
+    if (commit) after[newest[SLOT_BITS-1:0]] <= commit_after;
   end
 endmodule

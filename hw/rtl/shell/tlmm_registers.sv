@@ -8,6 +8,7 @@ module tlmm_registers #(
     parameter int NB_MAX = 512,
     parameter bit ROW_SCALE = 1'b0,
     parameter int ATTENTION = 0,
+    parameter bit GLUE = 1'b0,
     parameter int ADDR_BITS = 40,
     parameter int QUEUE_DEPTH = 8,
     parameter int LEVEL_BITS = $clog2(QUEUE_DEPTH) + 1
@@ -105,7 +106,8 @@ module tlmm_registers #(
   endfunction
 
   logic [3:0] staging_write;
-  localparam logic [31:0] MODE_BITS = ATTENTION != 0 ? 32'hfff0_0003 : 32'h3;
+  localparam logic [31:0] MODE_BITS =
+      32'h7 | (ATTENTION != 0 ? 32'hfff0_0000 : '0) | (GLUE ? 32'h78 : '0);
   logic [31:0] staging_data;
   logic writes_mode;
 
@@ -186,6 +188,7 @@ module tlmm_registers #(
     limits[tlmm_pkg::LIMITS_ROW_SCALE_BIT] = ROW_SCALE;
     limits[tlmm_pkg::LIMITS_TERNARY_BIT] = 1'b1;
     limits[tlmm_pkg::LIMITS_MULTIPLES_BIT] = 1'b1;
+    limits[tlmm_pkg::LIMITS_GLUE_BIT] = GLUE;
     limits[tlmm_pkg::LIMITS_QUERIES_LSB+:tlmm_pkg::LIMITS_QUERIES_WIDTH] = 4'(ATTENTION);
     limits[tlmm_pkg::LIMITS_ADDR_BITS_LSB+:tlmm_pkg::LIMITS_ADDR_BITS_WIDTH] = 8'(ADDR_BITS);
 

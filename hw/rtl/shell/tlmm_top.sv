@@ -2,7 +2,7 @@
 //
 //   AXI4-Lite - registers - queue -+-> weight readers (one per port) --w--+
 //                                  +-> activations, scales (data port) -x,s-> engine or
-//                                  +-> writer (data port) <-------y--------+ attention
+//                                  +-> writer (data port) <-------y--------+ attention or glue
 //
 // A command's way: software stages and pushes it; the queue hands every unit its part as soon as
 // the unit can take it; the engine works as data come; the writer's last response completes it.
@@ -13,6 +13,7 @@ module tlmm_top #(
     parameter int NB_MAX = 512,     // row beats of the accumulators
     parameter bit ROW_SCALE = 1'b0, // results can be scaled to float32
     parameter int ATTENTION = 0,    // queries of an attention command; 0: there is no such unit
+    parameter bit GLUE = 1'b0,      // norms, gates, residual sums and rounding are there
     parameter int QUEUE_DEPTH = 8,  // a power of two, 2 to 128
     parameter int ADDR_BITS = 40,   // 32 to 64
     parameter int W_BURST = 64,     // beats of a weight burst
@@ -125,6 +126,7 @@ module tlmm_top #(
       .NB_MAX(NB_MAX),
       .ROW_SCALE(ROW_SCALE),
       .ATTENTION(ATTENTION),
+      .GLUE(GLUE),
       .ADDR_BITS(ADDR_BITS),
       .QUEUE_DEPTH(QUEUE_DEPTH)
   ) registers (
@@ -173,6 +175,7 @@ module tlmm_top #(
       .NB_MAX(NB_MAX),
       .ROW_SCALE(ROW_SCALE),
       .ATTENTION(ATTENTION),
+      .GLUE(GLUE),
       .ADDR_BITS(ADDR_BITS),
       .DEPTH(QUEUE_DEPTH)
   ) queue (
@@ -272,6 +275,7 @@ module tlmm_top #(
       .NB_MAX(NB_MAX),
       .ROW_SCALE(ROW_SCALE),
       .ATTENTION(ATTENTION),
+      .GLUE(GLUE),
       .ADDR_BITS(ADDR_BITS),
       .SLOT_BITS(SLOT_BITS),
       .W_BURST(W_BURST),
@@ -342,7 +346,8 @@ module tlmm_top #(
       .COLUMNS(COLUMNS),
       .NB_MAX(NB_MAX),
       .ROW_SCALE(ROW_SCALE),
-      .ATTENTION(ATTENTION)
+      .ATTENTION(ATTENTION),
+      .GLUE(GLUE)
   ) compute (
       .clk,
       .rst(clear),

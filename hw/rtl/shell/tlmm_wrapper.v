@@ -11,6 +11,7 @@ module tlmm_wrapper #(
     parameter NB_MAX      = 512,
     parameter ROW_SCALE   = 0,
     parameter ATTENTION   = 0,
+    parameter GLUE        = 0,
     parameter QUEUE_DEPTH = 8,
     parameter ADDR_BITS   = 40
 ) (
@@ -317,6 +318,7 @@ module tlmm_wrapper #(
         .NB_MAX(NB_MAX),
         .ROW_SCALE(ROW_SCALE),
         .ATTENTION(ATTENTION),
+        .GLUE(GLUE),
         .QUEUE_DEPTH(QUEUE_DEPTH),
         .ADDR_BITS(ADDR_BITS)
     ) top (

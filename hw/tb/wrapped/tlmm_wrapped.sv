@@ -7,6 +7,7 @@ module tlmm_wrapped #(
     parameter int NB_MAX = 512,
     parameter bit ROW_SCALE = 1'b0,
     parameter int ATTENTION = 0,
+    parameter bit GLUE = 1'b0,
     parameter int QUEUE_DEPTH = 8,
     parameter int ADDR_BITS = 40
 ) (
@@ -162,6 +163,7 @@ module tlmm_wrapped #(
       .NB_MAX(NB_MAX),
       .ROW_SCALE(ROW_SCALE),
       .ATTENTION(ATTENTION),
+      .GLUE(GLUE),
       .QUEUE_DEPTH(QUEUE_DEPTH),
       .ADDR_BITS(ADDR_BITS)
   ) wrapper (

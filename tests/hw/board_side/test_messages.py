@@ -23,6 +23,10 @@ COMMANDS = st.builds(
     tiles=U32,
     columns=U32,
     multiples=st.booleans(),
+    glue=st.booleans(),
+    gate=U32,
+    norm=st.booleans(),
+    after=st.booleans(),
     scales=st.none() | U64,
 )
 FLAGS = st.lists(st.sampled_from(["underrun", "watchdog"]), max_size=2).map(tuple)

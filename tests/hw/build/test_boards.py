@@ -234,6 +234,9 @@ def test_an_unknown_command_or_pin_would_be_found(tmp_path):
 def test_settings_hold_the_geometry():
     board = load_board("kv260")
     text = settings_tcl(board, Geometry(ports=3, columns=2), ["a.sv"], 2)
-    assert "PORTS 3 COLUMNS 2 NB_MAX 512 ROW_SCALE 0 ATTENTION 0 QUEUE_DEPTH 8 ADDR_BITS 40" in text
+    assert (
+        "PORTS 3 COLUMNS 2 NB_MAX 512 ROW_SCALE 0 ATTENTION 0 GLUE 0 QUEUE_DEPTH 8 ADDR_BITS 40"
+        in text
+    )
     changed = dataclasses.replace(board, pl_clock_mhz=111)
     assert re.search(r"pl_mhz +111", settings_tcl(changed, Geometry(), ["a.sv"], 2))

@@ -24,8 +24,8 @@ from edgerun_hw.overlay.glue import (
     gated,
     round_row,
 )
-from edgerun_hw.overlay.glue_layout import LANES, pack_constants, run_glue
-from edgerun_hw.overlay.glue_numbers import Scalar, cut, multiply
+from edgerun_hw.overlay.glue_layout import LANES, pack_constants, pack_results, run_glue
+from edgerun_hw.overlay.glue_numbers import NO_NUMBER_WORD, Scalar, add, cut, multiply
 from edgerun_hw.overlay.packing import LookupMode, pack_activations
 
 F32 = NDArray[np.float32]
@@ -38,7 +38,9 @@ normal_floats = st.floats(2.0**-60, 2.0**60, width=32)
 def exact_row(gate: Gate, gain: float, x: F32, up: F32 | None, weight: F32 | None) -> F64:
     """In float64, by the functions' own formulas; epsilon is 1e-5."""
     h = gain * x.astype(np.float64)
-    if up is not None:
+    if up is not None and gate is Gate.RESIDUAL:
+        h = x + gain * up.astype(np.float64)
+    elif up is not None:
         first = np.maximum(h, 0) if gate is Gate.RELU2 else 1 / (1 + np.exp(-h))
         h = first * h * (gain * up.astype(np.float64))
     return h if weight is None else h / np.sqrt(np.mean(h * h) + 1e-5) * weight
@@ -69,6 +71,40 @@ def test_products_are_the_exact_ones_cut_off(a: float, b: float) -> None:
     else:
         assert 0 <= 1 - float(product.floats()[0]) / exact < UNIT
         assert int(product.mantissas[0]) >> 15 == 1
+
+
+@given(st.floats(width=32), st.floats(width=32))
+def test_sums_lose_less_than_a_unit_of_the_larger_summand(a: float, b: float) -> None:
+    left, right = (cut(np.array([value], np.float32)) for value in (a, b))
+    total = add(left, right)
+    x, y = float(left.floats()[0]), float(right.floats()[0])
+    exact = x + y
+    if not np.isfinite(exact) or abs(exact) >= 2.0**128:
+        assert total.broken
+        assert total.words()[0] == NO_NUMBER_WORD
+        return
+    assert total.words()[0] == total.floats().view(np.uint32)[0]
+    if abs(exact) >= 2.0**-126:
+        assert abs(float(total.floats()[0]) - exact) < UNIT * max(abs(x), abs(y))
+        assert int(total.mantissas[0]) >> 15 == 1
+    else:
+        assert total.floats()[0] == 0
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_a_residual_sum_is_a_result_too(norm: bool) -> None:
+    rng = np.random.default_rng(3)
+    gain, x, up, weight = random_row(rng, Gate.RESIDUAL, norm, 21)
+    assert up is not None
+    constants = Constants.make(21, gain=gain, epsilon=1e-6 if norm else None)
+    stream = np.concatenate([pack_constants(constants), x, np.zeros(3)]).astype(np.float32)
+    rows = [np.append(row, np.zeros(3)) for row in (up, weight) if row is not None]
+    result = run_glue(Gate.RESIDUAL, norm, 21, stream, np.concatenate(rows).astype(np.float32))
+    sums, rest = result[: 6 * 16].view(np.float32), result[6 * 16 :]
+    assert sums[:21] == pytest.approx(x + np.float32(gain) * up, rel=2**-14, abs=1e-6)
+    assert not sums[21:].any()
+    codes, scale = round_row(constants, Gate.RESIDUAL, x, up, weight)
+    assert (rest == pack_results(codes, scale)).all()
 
 
 @given(normal_floats, normal_floats)
@@ -125,7 +161,9 @@ def test_rows_are_nearly_those_of_the_float32_ops(gate: Gate) -> None:
     gain, x, up, _ = random_row(rng, gate, True, 2000)
     weight = (1 + 0.1 * rng.standard_normal(2000)).astype(np.float32)
     h = (x * np.float32(gain))[None]
-    if up is not None:
+    if up is not None and gate is Gate.RESIDUAL:
+        h = x[None] + up[None] * np.float32(gain)
+    elif up is not None:
         h = ACTIVATIONS[ACTIVATION_OF[gate]].product(h, up[None] * np.float32(gain))
     expected, scales = quantize_row(rms_norm(h, weight, epsilon=1e-5))
     codes, scale = round_row(Constants.make(2000, gain=gain, epsilon=1e-5), gate, x, up, weight)
@@ -174,8 +212,10 @@ def test_what_is_no_number_makes_the_scale_none(gate: Gate, bad: float) -> None:
             row[7] = before
     codes, scale = round_row(Constants.make(40, gain=bad), gate, x, up, weight)
     assert np.isnan(scale)
-    x[7] = 1e30 * (1 if gate else 1e8)  # beyond float32 with what it is multiplied by
-    rows = (np.full_like(x, 3e20), weight) if gate else (None, np.full_like(x, 1e8))
+    # Beyond float32 with what it is multiplied by, or with a norm's weight.
+    gated_row = gate not in (Gate.NONE, Gate.RESIDUAL)
+    x[7] = 1e30 * (1 if gated_row else 1e8)
+    rows = (np.full_like(x, 3e20), weight) if gated_row else (up, np.full_like(x, 1e8))
     assert np.isnan(round_row(constants, gate, x, *rows)[1])
 
 
