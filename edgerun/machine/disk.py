@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
 
 from edgerun.machine.devices import Count, Speed, interpolated
 
-WORTH = 1.05  # times the speed, for more threads
+WORTH = 1.1  # times the speed, for more threads: each read then waits for those before it
 WORTH_COPYING = 1.15  # times the speed, for the processor time that the system's cache takes
 
 Speeds: TypeAlias = Mapping[Count, Speed]
@@ -43,9 +44,12 @@ class DiskProfile:
 
     @property
     def threads(self) -> int:
-        """The fewest that come close to the greatest speed."""
-        enough = max(self.speeds.values()) / WORTH
-        return min(count for count, speed in self.speeds.items() if speed >= enough)
+        """The fewest that the next larger number does not clearly bring more than."""
+        counts = sorted(self.speeds)
+        for count, more in pairwise(counts):
+            if self.speeds[more] < WORTH * self.speeds[count]:
+                return count
+        return counts[-1]
 
     @property
     def bytes_s(self) -> float:

@@ -14,7 +14,7 @@ import pytest
 from edgerun.files.positioned import memory_apart, read_at
 from edgerun.kernels.host import code_memory
 from edgerun.kernels.host.cores import allowed_cpus
-from edgerun.kernels.host.huge_pages import HUGE_PAGE, zeroed_memory
+from edgerun.kernels.host.huge_pages import HUGE_PAGE, whole_huge_pages, zeroed_memory
 
 # What macOS and Windows lack. Taken away once the standard library and others have looked.
 MISSING = {
@@ -70,6 +70,13 @@ def test_memory_is_zero_and_starts_on_a_huge_page() -> None:
     assert not memory.any()
     memory[:] = 7
     assert (memory == 7).all()
+
+
+@pytest.mark.usefixtures("twin")
+def test_memory_to_read_into_ends_with_a_huge_page() -> None:
+    memory = np.frombuffer(whole_huge_pages(HUGE_PAGE + 1), np.uint8)
+    assert len(memory) == 2 * HUGE_PAGE
+    assert memory.ctypes.data % HUGE_PAGE == 0
 
 
 @pytest.mark.usefixtures("twin")

@@ -36,6 +36,11 @@ def test_the_fewest_threads_that_are_fast_read() -> None:
     assert MEASURED.bytes_s == 8e8
 
 
+def test_threads_that_bring_little_more_make_each_read_wait_longer() -> None:
+    assert DiskProfile({1: 1.13e9, 2: 1.43e9, 4: 1.44e9, 8: 1.52e9}).threads == 2
+    assert DiskProfile({1: 2.4e9, 2: 2.5e9, 4: 2.6e9, 8: 2.7e9}).threads == 1
+
+
 @pytest.mark.parametrize(
     ("direct", "buffered", "is_direct"),
     [(1.0, 1.1, True), (1.0, 1.3, False), (2.0, 1.0, True), (None, 1.0, False), (1.0, None, True)],

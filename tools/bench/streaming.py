@@ -39,9 +39,9 @@ import numpy as np
 import edgerun
 from edgerun.cli.screen.report import peak_bytes
 from edgerun.files.direct import DirectFile, span
-from edgerun.files.positioned import memory_apart
 from edgerun.formats.stack import ExpertStack
 from edgerun.graph.slabs import Slab, slab
+from edgerun.kernels.host.huge_pages import whole_huge_pages
 from edgerun.llm.llm import LLM
 from edgerun.machine.disk import DiskProfile
 from edgerun.machine.profile import machine_bandwidth
@@ -229,7 +229,7 @@ def disk_speed(slabs: list[Slab], disk: DiskProfile) -> float:
 
     def read(seed: int) -> int:
         chance, done = random.Random(seed), 0
-        buffer = memoryview(memory_apart(max(span(each.offset, each.length) for each in slabs)))
+        buffer = whole_huge_pages(max(span(each.offset, each.length) for each in slabs))
         while time.perf_counter() < end:
             piece = chance.choice(slabs)
             done += len(file.read_into(piece.offset, piece.length, buffer))

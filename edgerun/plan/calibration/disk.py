@@ -26,8 +26,9 @@ from edgerun.backends.base import Progress
 from edgerun.errors import InputError, StorageError
 from edgerun.files.direct import ALIGNMENT, DirectFile, span
 from edgerun.files.plain import open_plain
-from edgerun.files.positioned import advise, memory_apart
+from edgerun.files.positioned import advise
 from edgerun.graph.mapped_file import MappedFile
+from edgerun.kernels.host.huge_pages import whole_huge_pages
 from edgerun.machine.busy import BusyMeter
 from edgerun.machine.disk import NOMINAL_DISK, DiskProfile
 from edgerun.machine.profile import read_disk, write_disk
@@ -125,7 +126,7 @@ def _read_pieces(reader: DirectFile, size: int, threads: int, seconds: float) ->
     start = time.perf_counter()
 
     def read(_: int) -> int:
-        buffer, done = memoryview(memory_apart(span(0, length))), 0
+        buffer, done = whole_huge_pages(span(0, length)), 0
         while not done or time.perf_counter() < start + seconds:
             offset = next(pieces) * length // ALIGNMENT * ALIGNMENT
             done += len(reader.read_into(offset, length, buffer))

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.files.direct import DirectFile, span
-from edgerun.files.positioned import memory_apart
 from edgerun.formats.base import PackedWeight
 from edgerun.formats.stack import ExpertStack, Matrix
 from edgerun.graph.mapped_file import MappedFile, find_file
 from edgerun.graph.slabs import Slab, slab
+from edgerun.kernels.host.huge_pages import whole_huge_pages
 
 MOST_GAPS = 1.25  # a slab with so many times the bytes of its arrays is read piece by piece
 
@@ -29,7 +29,7 @@ class Buffer:
     def take(self, size: int) -> memoryview:
         """Memory of so many bytes, or more, that begins at a page."""
         if size > len(self._memory):
-            self._memory = memoryview(memory_apart(size))
+            self._memory = whole_huge_pages(size)
         return self._memory
 
 
