@@ -156,9 +156,15 @@ class OnnxruntimeBackend(Backend):
         return Support(True)
 
     def supports(self, graph: Graph, node: Node, shape: Shape) -> Support:
-        """Everything, as long as the graph came from a file, and 2-bit weights since 1.24."""
+        """Nearly everything, as long as the graph came from a file; 2-bit weights since 1.24.
+
+        Of a call of many tokens a file gives back what its next token's convolutions read, and
+        pages are to have it of every token, or no prefix could be used again.
+        """
         if graph.source is None:
             return Support(False, "the graph has no model file")
+        if node.op == "short_conv":
+            return Support(False, "onnxruntime gives back too little of what convolutions read")
         weights = (graph.constants.get(name) for name in node.inputs)
         packed = any(isinstance(weight, PackedWeight) and weight.bits == 2 for weight in weights)
         if packed or node.attrs.get("bits") == 2:

@@ -22,7 +22,7 @@ def states_of(graph: Graph, description: ModelConfig, codec: str) -> tuple[State
     Args:
         graph: of a model, checked.
         description: what the bundle states.
-        codec: how keys and values are to be stored.
+        codec: how keys and values are to be stored; keys alone are stored as their op says.
 
     Raises:
         BundleError: the description says more layers than the file can have, or no heads.
@@ -34,7 +34,7 @@ def states_of(graph: Graph, description: ModelConfig, codec: str) -> tuple[State
         declare = OPS[node.op].state
         if declare is not None:
             state = declare(node.attrs)
-            if isinstance(state, AttentionState):
+            if isinstance(state, AttentionState) and state.value_dim:
                 state = replace(state, codec=codec)
             states.append(state)
     return tuple(states)

@@ -18,11 +18,14 @@ CODEC = "fp16"
 class AttentionState:
     """A key and a value for every token that a row may still attend to; any tail can be dropped.
 
+    A convolution over the latest tokens keeps what it is given of each as a key without a value,
+    in a window.
+
     Attributes:
         name: what the layer calls it, unique in a model; see ``attention_name``.
         kv_heads: heads of keys and values.
         key_dim: elements of a key.
-        value_dim: elements of a value.
+        value_dim: elements of a value; 0 for none.
         window: positions that a row sees, its own included; 0 for all before it.
         codec: how keys and values are stored: the name of a file in ``state/codecs``.
     """

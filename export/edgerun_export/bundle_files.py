@@ -162,14 +162,15 @@ def genai_config(
 ) -> dict[str, Any]:
     """Returns genai_config.json, by which onnxruntime-genai opens the folder.
 
-    The type is always ``llama``: to onnxruntime-genai it means a decoder with these inputs.
+    The type is ``llama`` as a rule: to onnxruntime-genai it means a decoder with these inputs. With
+    ``lfm2`` there are convolutions in some layers.
     """
     eos_ids = ids["eos_token_ids"]
     options = {key: value for key, value in generation.items() if value is not None}
     search = {key: options.get(key, value) for key, value in _SAMPLING.items()}
     return {
         "model": {
-            "type": "llama",
+            "type": "lfm2" if any(layer.conv for layer in spec.layers) else "llama",
             "bos_token_id": ids["bos_token_id"] or 0,
             "eos_token_id": eos_ids if len(eos_ids) > 1 else (eos_ids or [0])[0],
             "pad_token_id": padding_id(ids),
@@ -194,6 +195,10 @@ def genai_config(
 
 def _genai_decoder(spec: DecoderSpec, recipe: Recipe) -> dict[str, Any]:
     positions = {"position_ids": "position_ids"} if recipe.target.has_positions else {}
+    past, present, convolutions = {}, {}, _genai_convolutions(spec)
+    if convolutions:
+        past = {"past_conv_names": "past_key_values.%d.conv"}
+        present = {"present_conv_names": "present.%d.conv"}
     return {
         "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
         "filename": MODEL_FILE,
@@ -202,19 +207,31 @@ def _genai_decoder(spec: DecoderSpec, recipe: Recipe) -> dict[str, Any]:
         "num_attention_heads": spec.num_heads,
         "num_hidden_layers": spec.num_layers,
         "num_key_value_heads": spec.num_kv_heads,
+        **convolutions,
         "inputs": {
             "input_ids": "input_ids",
             "attention_mask": "attention_mask",
             **positions,
             "past_key_names": "past_key_values.%d.key",
             "past_value_names": "past_key_values.%d.value",
+            **past,
         },
         "outputs": {
             "logits": "logits",
             "present_key_names": "present.%d.key",
             "present_value_names": "present.%d.value",
+            **present,
         },
     }
+
+
+def _genai_convolutions(spec: DecoderSpec) -> dict[str, Any]:
+    """Which layers have a convolution in place of attention, and how much it remembers."""
+    taps = {layer.conv.taps for layer in spec.layers if layer.conv}
+    if not taps:
+        return {}
+    types = ["conv" if layer.conv else "full_attention" for layer in spec.layers]
+    return {"layer_types": types, "conv_cache_size": max(taps) - 1}
 
 
 def listed_files(folder: Path) -> set[str] | None:

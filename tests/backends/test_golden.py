@@ -6,6 +6,13 @@ import pytest
 from tests.support.bundles import GOLDEN, NAMES, bundle_of, error_of, runner
 
 BACKENDS = ("reference", "cpu", "onnxruntime")
+# onnxruntime gives back too little of what convolutions read; by itself it runs such bundles.
+PAIRS = [
+    (name, backend)
+    for name in NAMES
+    for backend in BACKENDS
+    if (name, backend) != ("lfm2", "onnxruntime")
+]
 
 
 def golden(name):
@@ -13,16 +20,14 @@ def golden(name):
         return data["ids"].reshape(-1), data["logits"].reshape(-1, data["logits"].shape[-1])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "backend"), PAIRS)
 def test_fp32_logits_equal_transformers(name, backend):
     ids, logits = golden(name)
     with runner(bundle_of(name, weights="fp32"), backend) as model:
         assert error_of(model.run(ids), logits) <= 1e-4
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "backend"), PAIRS)
 def test_chunks_and_single_tokens_equal_one_prefill(name, backend):
     ids, logits = golden(name)
     pieces = [ids[:5], ids[5:6], ids[6:17], *([one] for one in ids[17:])]
@@ -42,6 +47,7 @@ def test_chunks_and_single_tokens_equal_one_prefill(name, backend):
         "gpt_oss",
         "smollm3",
         "gemma3_text",
+        "lfm2",
     ],
 )
 def test_the_genai_profile_computes_the_same(name):
@@ -70,7 +76,8 @@ def test_replies_equal_transformers(backend):
 
 @pytest.mark.parametrize("weights", ["int8", "int4", "int2", "ternary"])
 @pytest.mark.parametrize(
-    "name", ["llama", "qwen2", "qwen3", "gpt_oss", "smollm3", "granite", "phi3", "gemma3_text"]
+    "name",
+    ["llama", "qwen2", "qwen3", "gpt_oss", "smollm3", "granite", "phi3", "gemma3_text", "lfm2"],
 )
 def test_quantised_logits_equal_the_dequantised_reference(name, weights):
     ids, _ = golden(name)

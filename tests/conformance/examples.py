@@ -65,8 +65,8 @@ class Case:
             rng = np.random.default_rng([cached, new])
             for state in cache.states:
                 assert isinstance(state, AttentionState)
-                shape = (2, cached, state.kv_heads, state.key_dim)
-                keys, values = rng.standard_normal(shape).astype(np.float32)
+                shapes = [(cached, state.kv_heads, dim) for dim in (state.key_dim, state.value_dim)]
+                keys, values = (rng.standard_normal(each).astype(np.float32) for each in shapes)
                 cache.write_block(state.name, sequence, 0, (keys, values))
             batches.append(Batch.of(ids[start : start + new], cached, sequence))
             start += new

@@ -33,7 +33,7 @@ def test_unknown_architecture_names_the_supported_ones():
 def test_architectures_are_those_of_the_documentation():
     assert architecture_names() == [
         *["bitnet", "bitnet_moe", "gemma3_text", "gpt_oss", "granite", "granitemoehybrid"],
-        *["llama", "ministral3", "mistral", "mixtral", "olmo2", "olmo3", "olmoe", "phi3"],
+        *["lfm2", "llama", "ministral3", "mistral", "mixtral", "olmo2", "olmo3", "olmoe", "phi3"],
         *["qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"],
     ]
 

@@ -47,6 +47,7 @@ TINY = [
     ("smollm3", {"weights": "int4"}),
     ("phi3", {"weights": "int4"}),
     ("gemma3_text", {"weights": "int4"}),
+    ("lfm2", {"weights": "int4"}),
 ]
 # Every mixture in every format takes minutes: those above stand for them as a rule.
 MIXTURES = [
@@ -59,7 +60,7 @@ MIXTURES = [
 FAMILIES = [
     pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
     for name in ("smollm3", "olmo2", "olmo3", "granite", "granitemoehybrid", "phi3", "ministral3")
-    + ("gemma3_text",)
+    + ("gemma3_text", "lfm2")
     for weights in ("ternary", "int4", "int8")
     if (name, {"weights": weights}) not in TINY
 ]
@@ -80,11 +81,18 @@ def facts(bundle: Path) -> dict[str, Any]:
     return model
 
 
+def nothing_cached(bundle: Path) -> dict[str, NDArray[Any]]:
+    """What layers remember before the first token."""
+    inputs = onnx.load(str(bundle / "model.onnx"), load_external_data=False).graph.input
+    return {
+        value.name: np.zeros([1, *(d.dim_value for d in value.type.tensor_type.shape.dim[1:])], "f")
+        for value in inputs
+        if value.name.startswith("past_key_values")
+    }
+
+
 def greedy(run: Callable[[Feeds], dict[str, NDArray[Any]]], bundle: Path, ids: list[int]):
-    model = facts(bundle)
-    empty = np.zeros((1, model["num_kv_heads"], 0, model["head_dim"]), np.float32)
-    layers = range(model["num_layers"])
-    cache = {f"past_key_values.{n}.{kind}": empty for n in layers for kind in ("key", "value")}
+    cache = nothing_cached(bundle)
     made: list[int] = []
     fed, total = list(ids), 0
     while len(made) < TOKENS:
@@ -216,7 +224,8 @@ def test_blocks_have_zero_points_beside_the_middle(exported):
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "mistral", "qwen3", "bitnet-packed", "olmoe", "smollm3", "gemma3_text"]
+    "name",
+    ["llama", "mistral", "qwen3", "bitnet-packed", "olmoe", "smollm3", "gemma3_text", "lfm2"],
 )
 def test_genai_profile_continues_like_the_portable_one(name, exported, golden):
     pytest.importorskip("onnxruntime_genai")

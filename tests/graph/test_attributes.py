@@ -30,6 +30,7 @@ SOURCES = {
     "mixtral": {"weights": "int4"},
     "gpt_oss": {"weights": "int4"},
     "olmoe": {"weights": "int4", "profile": "genai"},
+    "lfm2": {"weights": "int4"},
 }
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("tomllib")
 
 
 from edgerun_export.architectures import Experts, describe
-from edgerun_export.architectures.decoder.spec import Dense
+from edgerun_export.architectures.decoder.layer import Dense
 from tests.support.bundles import GOLDEN
 from tools.train_default.recipe import ModelConfig, Recipe
 

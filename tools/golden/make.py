@@ -160,6 +160,16 @@ GOLDEN: dict[str, Golden] = {
         norm_offset=1.0,
         model="Gemma3",
     ),
+    "lfm2": Golden(
+        "Lfm2",
+        {
+            "intermediate_size": 96,
+            "block_multiple_of": 16,
+            "layer_types": ["conv", "full_attention", "conv"],
+            "num_hidden_layers": 3,
+            "pad_token_id": None,
+        },
+    ),
     "bitnet-master": Golden("BitNet", _BITNET, 16, quantization=_ONLINE),
     "bitnet-packed": Golden("BitNet", _BITNET, 16, quantization=_BITLINEAR),
     "bitnet-offline": Golden("BitNet", _BITNET, 16, quantization=_OFFLINE),

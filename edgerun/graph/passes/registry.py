@@ -1,4 +1,4 @@
-"""Finds the passes: the files beside this one."""
+"""Finds the passes: the files beside this one, and those of layers with experts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from edgerun.discovery import entries
 from edgerun.graph.attributes import Rules
 from edgerun.graph.passes.base import Pass
 
+ROOMS = ("edgerun.graph.passes", "edgerun.graph.passes.experts")
 # In the order in which they run.
 PASSES: tuple[Pass, ...] = tuple(
-    sorted(entries("edgerun.graph.passes", "PASS").values(), key=lambda step: step.order)
+    sorted(
+        (step for room in ROOMS for step in entries(room, "PASS").values()),
+        key=lambda step: step.order,
+    )
 )
 
 # By ONNX op, the attributes that some pass reads.

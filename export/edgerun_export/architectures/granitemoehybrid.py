@@ -11,7 +11,8 @@ from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures import granite
 from edgerun_export.architectures.decoder.biases import declared_biases
 from edgerun_export.architectures.decoder.fields import names, positive
-from edgerun_export.architectures.decoder.spec import Config, DecoderSpec, Dense
+from edgerun_export.architectures.decoder.layer import Dense
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 _MODULE = "shared_mlp"
 

@@ -286,8 +286,8 @@ class LayerFitter:
 
     def _is_expert(self, layer: int, projection: Projection) -> bool:
         """Whether other tokens may come to a projection than in the source."""
-        attention = {each.path for each in self._spec.attention().values()}
-        return self._spec.router(layer) is not None and projection.path not in attention
+        mixer = {each.path for each in self._spec.mixer(layer).values()}
+        return self._spec.router(layer) is not None and projection.path not in mixer
 
     def _advance(self, work: Work) -> None:
         """Takes all windows through a part of a layer."""

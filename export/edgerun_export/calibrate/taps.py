@@ -84,13 +84,12 @@ class Part:
 
 def parts(spec: DecoderSpec, layer: int) -> list[Part]:
     """The parts of a layer, one after the other."""
-    attention = spec.attention()
-    query = tuple(attention[name] for name in ("q_proj", "k_proj", "v_proj"))
+    *inputs, output = spec.mixer(layer).values()
     networks = spec.feed_forward(layer)
     inner = [(network["gate_proj"], network["up_proj"]) for network in networks]
     outer = [(network["down_proj"],) for network in networks]
     return [
-        Part(Layer.attention, [[query], [(attention["o_proj"],)]]),
+        Part(Layer.attention, [[tuple(inputs)], [(output,)]]),
         Part(Layer.feed_forward, [[*inner], [*outer]]),
     ]
 

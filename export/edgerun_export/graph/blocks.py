@@ -17,7 +17,7 @@ from edgerun_export.architectures import Rope
 from edgerun_export.graph.onnx_graph import OnnxGraph, numbered
 
 BOOL, FLOAT = onnx.TensorProto.BOOL, onnx.TensorProto.FLOAT
-_INT64_MAX = 2**63 - 1
+INT64_MAX = 2**63 - 1
 
 
 class AttentionMask:
@@ -105,7 +105,7 @@ class RotaryTables:
         cos, sin = self._tables[rope]
         add, integers = self._graph.node, self._graph.integers
         axis, middle = integers(-1), integers(self._half)
-        upper = add("Slice", [heads, middle, integers(_INT64_MAX), axis], f"{at}/upper")
+        upper = add("Slice", [heads, middle, integers(INT64_MAX), axis], f"{at}/upper")
         lower = add("Slice", [heads, integers(0), middle, axis], f"{at}/lower")
         negated = add("Neg", [upper], f"{at}/Neg")
         turned = add("Concat", [negated, lower], f"{at}/Concat", axis=-1)

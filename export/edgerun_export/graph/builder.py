@@ -14,6 +14,7 @@ from edgerun_export.graph.experts import ExpertsBuilder, Projections
 from edgerun_export.graph.fused_experts import FusedExperts, obstacle
 from edgerun_export.graph.linear import LinearBuilder
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
+from edgerun_export.graph.short_conv import ConvBuilder
 from edgerun_export.graph.weight_store import WeightStore
 from edgerun_export.recipe import Recipe
 
@@ -55,6 +56,7 @@ class _DecoderBuilder:
             else self._single_experts
         )
         self._attention_op = ATTENTION[recipe.target.attention](graph, store, spec)
+        self._conv = ConvBuilder(graph, store, spec)
 
     def build(self) -> None:
         hidden = self._linear.embedding()
@@ -66,7 +68,8 @@ class _DecoderBuilder:
     def _layer(self, hidden: str, layer: int) -> str:
         module, spec = f"model.layers.{layer}", self._spec
         add, at = self._graph.node, node_path(module)
-        attended = self._attention(self._optional_norm(hidden, module, spec.input_norm), layer)
+        mix = self._attention if spec.attends(layer) else self._convolution
+        attended = mix(self._optional_norm(hidden, module, spec.input_norm), layer)
         attended = self._optional_norm(attended, module, spec.attention_out_norm)
         hidden = add("Add", [hidden, attended], f"{at}/attention_residual")
         fed = self._feed_forward(self._optional_norm(hidden, module, spec.feed_forward_norm), layer)
@@ -90,6 +93,16 @@ class _DecoderBuilder:
         joined = self._optional_norm(joined, module, self._spec.attention_sub_norm)
         joined = self._activations(joined, f"{at}/output")
         return self._linear.projection(joined, module, projections["o_proj"])
+
+    def _convolution(self, hidden: str, layer: int) -> str:
+        module, conv = f"model.layers.{layer}", self._spec.layers[layer].conv
+        assert conv is not None
+        at = node_path(f"{module}.{conv.module}")
+        hidden = self._activations(hidden, f"{at}/input")
+        *inputs, output = self._spec.mixer(layer).values()
+        values = [self._linear.projection(hidden, module, linear) for linear in inputs]
+        mixed = self._conv.mix(layer, *values)
+        return self._linear.projection(self._activations(mixed, f"{at}/output"), module, output)
 
     def _feed_forward(self, hidden: str, layer: int) -> str:
         networks, router = self._spec.feed_forward(layer), self._spec.router(layer)
@@ -135,28 +148,33 @@ class _DecoderBuilder:
 
 
 def _inputs(spec: DecoderSpec, recipe: Recipe) -> list[onnx.ValueInfoProto]:
-    past: _Shape = ["batch", spec.num_kv_heads, "past_sequence_length", spec.head_dim]
     values = [
         _value("input_ids", _INT64, ["batch", "sequence_length"]),
         _value("attention_mask", _INT64, ["batch", "total_sequence_length"]),
     ]
     if recipe.target.has_positions:
         values.append(_value("position_ids", _INT64, ["batch", "sequence_length"]))
-    return [*values, *_cache("past_key_values", spec, past)]
+    return [*values, *_cache("past_key_values", spec, "past_sequence_length")]
 
 
 def _outputs(spec: DecoderSpec) -> list[onnx.ValueInfoProto]:
-    present: _Shape = ["batch", spec.num_kv_heads, "total_sequence_length", spec.head_dim]
     logits = _value("logits", _FLOAT, ["batch", "sequence_length", spec.vocab_size])
-    return [logits, *_cache("present", spec, present)]
+    return [logits, *_cache("present", spec, "total_sequence_length")]
 
 
-def _cache(prefix: str, spec: DecoderSpec, shape: _Shape) -> list[onnx.ValueInfoProto]:
-    return [
-        _value(f"{prefix}.{layer}.{kind}", _FLOAT, shape)
-        for layer in range(spec.num_layers)
-        for kind in ("key", "value")
-    ]
+def _cache(prefix: str, spec: DecoderSpec, length: str) -> list[onnx.ValueInfoProto]:
+    """What layers remember: keys and values, or the last inputs of a convolution."""
+    values = []
+    for layer, part in enumerate(spec.layers):
+        shapes: dict[str, _Shape] = dict.fromkeys(
+            ("key", "value"), ["batch", spec.num_kv_heads, length, spec.head_dim]
+        )
+        if part.conv is not None:
+            shapes = {"conv": ["batch", spec.hidden_size, part.conv.taps - 1]}
+        values += [
+            _value(f"{prefix}.{layer}.{kind}", _FLOAT, shape) for kind, shape in shapes.items()
+        ]
+    return values
 
 
 def _value(name: str, kind: int, shape: _Shape) -> onnx.ValueInfoProto:

@@ -41,7 +41,7 @@ def write_stateful(model_path: Path, data: DataWriter) -> None:
 
 
 def make_stateful(model: Any) -> None:
-    """Turns past and present keys and values into variables that start empty.
+    """Turns what layers remember into variables that start empty, or as zeros if their size stays.
 
     As optimum-intel writes models: ``beam_idx`` int32 ``[batch]`` says which sequence's past each
     row of the batch goes on from.
@@ -63,8 +63,8 @@ def make_stateful(model: Any) -> None:
     for node in model.get_ordered_ops():
         if node.get_type_name() == "ReadValue":
             shape = node.get_output_partial_shape(0)
-            heads, width = shape[1].get_length(), shape[3].get_length()
-            empty = ops.concat([batch, ops.constant([heads, 0, width], dtype=np.int64)], 0)
+            sizes = [0 if size.is_dynamic else size.get_length() for size in list(shape)[1:]]
+            empty = ops.concat([batch, ops.constant(sizes, dtype=np.int64)], 0)
             zero = ops.constant(0, dtype=np.float32)
             node.set_arguments([ops.broadcast(zero, empty).output(0)])
     model.validate_nodes_and_infer_types()

@@ -38,6 +38,8 @@ def joined_rows(spec: DecoderSpec) -> Iterator[tuple[str, tuple[str, int]]]:
     for layer in range(spec.num_layers):
         projections = {each.name: each for each in spec.projections(layer)}
         for path, names in spec.storage.joined.items():
+            if not projections.keys() >= {*names}:
+                continue
             first = 0
             for name in names:
                 for kind in ("weight", "bias") if projections[name].bias else ("weight",):
@@ -66,7 +68,7 @@ class SourceWeights:
     ) -> None:
         self.spec = spec
         self._checkpoint = checkpoint
-        self._aliases = aliases
+        self._aliases = {**spec.storage.names, **aliases}
         self._infos = checkpoint.tensors()
         self._shapes = spec.tensors()
         self._places = dict(joined_rows(spec))

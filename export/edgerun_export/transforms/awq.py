@@ -79,15 +79,14 @@ def _inputs(
 
 
 def _pairs(spec: DecoderSpec, layer: int) -> Iterator[_Pair]:
-    attention = spec.attention()
+    *inputs, output = spec.mixer(layer).values()
     hidden = np.arange(spec.hidden_size)
     if spec.input_norm is not None:
-        readers = tuple(attention[name] for name in ("q_proj", "k_proj", "v_proj"))
-        yield _Pair(spec.input_norm, readers, hidden)
-    if spec.attention_sub_norm is None:
+        yield _Pair(spec.input_norm, tuple(inputs), hidden)
+    if spec.attends(layer) and spec.attention_sub_norm is None:
         values = np.arange(spec.num_kv_heads * spec.head_dim).reshape(-1, spec.head_dim)
         read = values.repeat(spec.num_heads // spec.num_kv_heads, axis=0).ravel()
-        yield _Pair(attention["v_proj"].path, (attention["o_proj"],), read)
+        yield _Pair(inputs[-1].path, (output,), read)
     if spec.router(layer) is not None:
         return
     (network,) = spec.feed_forward(layer)

@@ -57,7 +57,7 @@ def _rotate_layer(
 ) -> None:
     spec, module = source.spec, f"model.layers.{layer}"
     readers = {
-        spec.input_norm: ["q_proj", "k_proj", "v_proj"],
+        spec.input_norm: [*spec.mixer(layer)][:-1],
         spec.feed_forward_norm: ["gate_proj", "up_proj", "router"],
     }
     router = spec.router(layer)
@@ -76,7 +76,7 @@ def _rotate_layer(
             if projection.bias:
                 name = f"{module}.{projection.path}.bias"
                 vectors[name] = np.asarray(outputs @ source.vector(name), np.float32)
-    if spec.attention_sub_norm is None:
+    if spec.attends(layer) and spec.attention_sub_norm is None:
         _rotate_values(source, layer, changes, vectors)
 
 

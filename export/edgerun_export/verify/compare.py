@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -194,8 +195,11 @@ def run_onnx(
     session = _session(folder, exact)
     names = [value.name for value in session.get_outputs()]
     inputs = {value.name for value in session.get_inputs()}
-    empty = np.zeros((1, spec.num_kv_heads, 0, spec.head_dim), np.float32)
-    cache = {name.replace("present", "past_key_values"): empty for name in names[1:]}
+    cache = {
+        value.name: np.zeros(_empty_shape(value.shape), np.float32)
+        for value in session.get_inputs()
+        if value.name.startswith("past_key_values")
+    }
     first = max(1, len(ids) - decode_steps)
     logits, position = [], 0
     for end in range(first, len(ids) + 1):
@@ -211,6 +215,11 @@ def run_onnx(
         cache = {k.replace("present", "past_key_values"): v for k, v in values.items()}
         position = end
     return np.concatenate(logits)
+
+
+def _empty_shape(shape: Sequence[int | str]) -> tuple[int, ...]:
+    """Of what layers remember of one sequence, without tokens."""
+    return 1, *(size if isinstance(size, int) else 0 for size in shape[1:])
 
 
 def _session(folder: Path, exact: bool) -> Any:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec, Experts, Projection, Rope
-from edgerun_export.architectures.decoder.spec import FeedForward
+from edgerun_export.architectures.decoder.layer import FeedForward
 
 F32 = NDArray[np.float32]
 _HEAD_ROWS = 8192
@@ -112,10 +112,11 @@ class Layer:
         return self.feed_forward(self.attention(hidden))
 
     def attention(self, hidden: F32) -> F32:
-        """Adds the attention part."""
+        """Adds the attention part, or what stands in its place."""
         spec = self._spec
+        mix = self._attention if spec.attends(self._layer) else self._convolution
         self._observer.residual(hidden if spec.attention_out_norm is None else None)
-        attended = self._attention(self._norm(hidden, spec.input_norm))
+        attended = mix(self._norm(hidden, spec.input_norm))
         return hidden + self._norm(attended, spec.attention_out_norm)
 
     def feed_forward(self, hidden: F32) -> F32:
@@ -142,6 +143,19 @@ class Layer:
         mixed = _attend(spec, self._layer, query, key, value, sinks)
         mixed = self._rounded(self._norm(mixed, spec.attention_sub_norm))
         return self._linear(mixed, projections["o_proj"])
+
+    def _convolution(self, hidden: F32) -> F32:
+        conv, projections = self._spec.layers[self._layer].conv, self._spec.mixer(self._layer)
+        assert conv is not None
+        inner = self._rounded(hidden)
+        gate, out, value = (
+            self._linear(inner, projections[name]) for name in ("b_proj", "c_proj", "x_proj")
+        )
+        taps = self._weights.vector(f"{self._prefix}.{conv.weight}").reshape(-1, conv.taps)
+        seen = np.pad(gate * value, ((conv.taps - 1, 0), (0, 0)))
+        tokens = len(hidden)
+        mixed = sum(seen[tap : tap + tokens] * taps[:, tap] for tap in range(conv.taps))
+        return self._linear(self._rounded(out * mixed), projections["o_proj"])
 
     def _feed_forward(self, hidden: F32) -> F32:
         networks, router = self._spec.feed_forward(self._layer), self._spec.router(self._layer)

@@ -24,8 +24,7 @@ from edgerun.backends.cpu.emit.gemm import (
     emit_gemm,
     gemm_tokens,
 )
-from edgerun.backends.cpu.emit.lookup import TOKENS, by_lookup, emit_lookup
-from edgerun.backends.cpu.emit.trits import expand_codes
+from edgerun.backends.cpu.emit.lookup import TOKENS, by_lookup, emit_lookup, expand_codes
 from edgerun.backends.cpu.families import BY_BLOCK, family_of, weight_bytes
 from edgerun.backends.cpu.operands import Argument
 from edgerun.backends.cpu.weights import DENSE_LANES, DenseWeight, Prepared

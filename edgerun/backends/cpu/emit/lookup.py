@@ -1,4 +1,4 @@
-"""Ternary linear layers of many rows by table lookup; see ``kernels/linear/lookup.py``."""
+"""Ternary linear layers of many rows: by lookup (``kernels/linear/lookup.py``), or expanded."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ TOKENS = 16  # a block: one vector of int16 sums with AVX2
 CELLS = 65536  # of sums a chunk: with their tables they fit the second-level cache
 SMALLEST_RANGE = 256  # weight rows; tables cost as much as about 100
 CODE_CHUNKS_A_THREAD = 4
+# A kernel that reads weights as they lie: name, parameters, arguments, and what it waits for.
+Single = tuple[str, dict[str, int | str], dict[str, Any], set[str]]
 
 
 def by_lookup(binder: Binder, weight: Prepared) -> bool:
@@ -168,3 +170,36 @@ def _columns(
         label=f"{node.name}/columns",
     )
     return columns
+
+
+def expand_codes(
+    binder: Binder, node: Node, weight: TritWeight, single: Single, tokens: int
+) -> Single:
+    """Emits the expansion to the stream layout of two-bit codes.
+
+    ``single`` is the kernel that reads trits: its name, parameters, arguments and inputs; returned
+    is the one that would read the codes. ``tokens`` are the rows of a block: a batch without
+    one leaves the codes alone.
+    """
+    _, params, arguments, reads = single
+    codes = expansion_memory(binder)
+    step = max(1, arguments["panels"] // (binder.threads * CODE_CHUNKS_A_THREAD))
+    binder.emit(
+        "trit_codes",
+        {"lanes": weight.lanes, "tokens": tokens, "isa": binder.isa.name},
+        {
+            "trits": weight.codes,
+            "codes": codes,
+            "panels": len(weight.codes),
+            "code_tiles": weight.code_tiles,
+            "tiles": weight.codes.shape[1],
+            "step": step,
+            "rows": arguments["rows"],
+        },
+        chunks=(ONE, arguments["panels"], step),
+        reads=set(),
+        writes={codes.key},
+        label=f"{node.name}/codes",
+    )
+    expanded = {"codes": codes, "tiles": weight.code_tiles}
+    return "linear_row", params | {"bits": 2}, arguments | expanded, reads | {codes.key}

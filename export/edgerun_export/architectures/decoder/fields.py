@@ -7,7 +7,8 @@ from typing import Any
 
 from edgerun.activations.registry import ACTIVATIONS
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.architectures.decoder.spec import Config, Dense, LayerSpec, TernaryOrigin
+from edgerun_export.architectures.decoder.layer import Dense, LayerSpec
+from edgerun_export.architectures.decoder.spec import Config, TernaryOrigin
 
 # Larger than anything known; what exceeds it would only exhaust memory.
 _MAX_SIZE, _MAX_LAYERS, _MAX_EXPERTS = 1 << 24, 1024, 4096

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun_export.architectures.decoder.layer import (
+    Dense,
+    Experts,
+    FeedForward,
+    LayerSpec,
+    Projection,
+    SharedExpert,
+)
 from edgerun_export.architectures.decoder.storage import PLAIN, Storage
 
 Config = Mapping[str, Any]
@@ -27,108 +35,6 @@ class Rope:
 
     inv_freq: NDArray[np.float32]
     attention_factor: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Projection:
-    """A linear layer of a decoder layer.
-
-    Attributes:
-        name: short name, such as ``q_proj``, the same in all architectures.
-        path: module path below ``model.layers.N``, such as ``self_attn.q_proj``.
-        out_features: rows of the weight.
-        in_features: columns of the weight.
-        bias: whether the checkpoint holds a bias for it.
-    """
-
-    name: str
-    path: str
-    out_features: int
-    in_features: int
-    bias: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Dense:
-    """A gated feed-forward part that every token goes through.
-
-    Attributes:
-        width: of what is between its projections.
-    """
-
-    width: int
-
-
-@dataclass(frozen=True, slots=True)
-class SharedExpert:
-    """A gated network that every token goes through beside the experts that are chosen for it.
-
-    What it makes counts as much as the sigmoid of one more logit says.
-
-    Attributes:
-        width: of what is between its projections.
-        module: its path below ``model.layers.N``.
-        gate: path of what makes the logit.
-    """
-
-    width: int
-    module: str = "mlp.shared_expert"
-    gate: str = "mlp.shared_expert_gate"
-
-    def as_experts(self) -> Experts:
-        """The same as a layer of one expert, whose router says how much it counts."""
-        return Experts(
-            1, 1, self.width, normalise=False, scoring="sigmoid", module=self.module, router=""
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Experts:
-    """Many gated networks, of which a router chooses a few for each token.
-
-    Attributes:
-        count: networks.
-        top_k: how many a token goes through.
-        width: of what is between the projections of one.
-        normalise: whether the scores of those that are chosen add up to 1.
-        scoring: what makes scores of the router's logits.
-        scale: factor of the scores.
-        module: path of the layer below ``model.layers.N``.
-        names: what its ``gate_proj``, ``up_proj`` and ``down_proj`` are called.
-        router: what its router is called.
-        biases: whether the router and all projections have a bias.
-        shared: one more, that all tokens go through.
-    """
-
-    count: int
-    top_k: int
-    width: int
-    normalise: bool
-    scoring: Literal["softmax", "sigmoid"] = "softmax"
-    scale: float = 1.0
-    module: str = "mlp"
-    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
-    router: str = "gate"
-    biases: bool = False
-    shared: SharedExpert | None = None
-
-
-FeedForward: TypeAlias = Dense | Experts
-
-
-@dataclass(frozen=True, slots=True)
-class LayerSpec:
-    """What may differ from layer to layer.
-
-    Attributes:
-        feed_forward: the part after attention.
-        window: number of latest positions that it attends to, or ``None`` for all.
-        rope: which of the decoder's ropes its queries and keys go through; ``None`` for none.
-    """
-
-    feed_forward: FeedForward
-    window: int | None = None
-    rope: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +59,7 @@ class DecoderSpec:
         tied: the head reads the embedding's weights.
         biases: short names of the projections that have a bias, the same in every layer; those of
             experts say themselves what they have.
-        input_norm: norm before attention.
+        input_norm: norm before attention, or what stands in its place.
         attention_out_norm: norm of what attention adds.
         feed_forward_norm: norm before the feed-forward part.
         feed_forward_out_norm: norm of what that adds.
@@ -273,6 +179,22 @@ class DecoderSpec:
             for name, shape in shapes.items()
         }
 
+    def attends(self, layer: int) -> bool:
+        """Whether a layer has attention, and so keys and values."""
+        return self.layers[layer].conv is None
+
+    def mixer(self, layer: int) -> dict[str, Projection]:
+        """The projections of a layer's attention, or of what stands in its place.
+
+        The last one, ``o_proj``, makes what is added to the residual stream; the others read it.
+        """
+        conv, hidden = self.layers[layer].conv, self.hidden_size
+        if conv is None:
+            return self.attention()
+        paths = {name: f"{conv.module}.{name}" for name in ("b_proj", "c_proj", "x_proj")}
+        paths["o_proj"] = f"{conv.module}.out_proj"
+        return {name: Projection(name, path, hidden, hidden) for name, path in paths.items()}
+
     def feed_forward(self, layer: int) -> list[dict[str, Projection]]:
         """Gate, up and down projection of each feed-forward network of a layer."""
         part, hidden = self.layers[layer].feed_forward, self.hidden_size
@@ -338,7 +260,7 @@ class DecoderSpec:
 
     def projections(self, layer: int) -> list[Projection]:
         """All projections of a layer but those of routers."""
-        parts = [self.attention(), *self.feed_forward(layer), self.shared_projections(layer)]
+        parts = [self.mixer(layer), *self.feed_forward(layer), self.shared_projections(layer)]
         return [projection for part in parts for projection in part.values()]
 
     def norms(self, layer: int) -> dict[str, int]:
@@ -348,13 +270,16 @@ class DecoderSpec:
             self.attention_out_norm: self.hidden_size,
             self.feed_forward_norm: self.hidden_size,
             self.feed_forward_out_norm: self.hidden_size,
-            self.q_row_norm: self.num_heads * self.head_dim,
-            self.k_row_norm: self.num_kv_heads * self.head_dim,
-            self.q_norm: self.head_dim,
-            self.k_norm: self.head_dim,
-            self.attention_sub_norm: self.num_heads * self.head_dim,
             self.sub_norm(layer): self.layers[layer].feed_forward.width,
         }
+        if self.attends(layer):
+            widths |= {
+                self.q_row_norm: self.num_heads * self.head_dim,
+                self.k_row_norm: self.num_kv_heads * self.head_dim,
+                self.q_norm: self.head_dim,
+                self.k_norm: self.head_dim,
+                self.attention_sub_norm: self.num_heads * self.head_dim,
+            }
         return {path: width for path, width in widths.items() if path is not None}
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
@@ -373,7 +298,10 @@ class DecoderSpec:
         shapes: dict[str, tuple[int, ...]] = {
             f"{prefix}.{path}.weight": (width,) for path, width in self.norms(layer).items()
         }
-        if self.sinks is not None:
+        conv = self.layers[layer].conv
+        if conv is not None:
+            shapes[f"{prefix}.{conv.weight}"] = (self.hidden_size, 1, conv.taps)
+        elif self.sinks is not None:
             shapes[f"{prefix}.{self.sinks}"] = (self.num_heads,)
         routers = filter(None, (self.router(layer), self.shared_gate(layer)))
         for linear in [*self.projections(layer), *routers]:

@@ -32,13 +32,15 @@ class Storage:
 
     Attributes:
         joined: by the path of a stored tensor below ``model.layers.N`` the short names of the
-            projections whose rows it has, one after the other.
+            projections whose rows it has, one after the other; layers without them have none.
+        names: by the name of a tensor the one that it is stored under, if it is another.
         factors: by the name of a tensor what its values are multiplied by.
         norm_offset: what is added to the stored weights of norms.
         head_rows: how query and key heads are stored; ``None`` for as they are.
     """
 
     joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
     factors: Mapping[str, float] = field(default_factory=dict)
     norm_offset: float = 0.0
     head_rows: HeadRows | None = None

@@ -15,8 +15,9 @@ from edgerun_export.architectures.decoder.fields import (
     section,
     typed_windows,
 )
+from edgerun_export.architectures.decoder.layer import Experts
 from edgerun_export.architectures.decoder.rope import rope
-from edgerun_export.architectures.decoder.spec import Config, DecoderSpec, Experts
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 STORED = (None, "mxfp4")  # what may be said of how the experts are stored
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.fields import experts_chosen, number, positive
+from edgerun_export.architectures.decoder.layer import Experts
 from edgerun_export.architectures.decoder.rope import rope
-from edgerun_export.architectures.decoder.spec import Config, DecoderSpec, Experts
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 
 def describe(config: Config) -> DecoderSpec:

@@ -8,7 +8,8 @@ from edgerun.errors import UnsupportedError
 from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.biases import declared_biases
 from edgerun_export.architectures.decoder.fields import experts_chosen, flag, number, positive
-from edgerun_export.architectures.decoder.spec import Config, DecoderSpec, Experts
+from edgerun_export.architectures.decoder.layer import Experts
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 
 def describe(config: Config) -> DecoderSpec:

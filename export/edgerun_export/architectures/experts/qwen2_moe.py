@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.fields import flag, layer_windows, positive
-from edgerun_export.architectures.decoder.spec import Config, DecoderSpec, Experts, SharedExpert
+from edgerun_export.architectures.decoder.layer import Experts, SharedExpert
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 from edgerun_export.architectures.experts.qwen3_moe import feed_forward
 
 BIASES = frozenset({"q_proj", "k_proj", "v_proj"})

@@ -8,13 +8,8 @@ from edgerun.errors import CheckpointError
 from edgerun_export.architectures import llama
 from edgerun_export.architectures.decoder.biases import declared_biases
 from edgerun_export.architectures.decoder.fields import experts_chosen, flag, positive
-from edgerun_export.architectures.decoder.spec import (
-    Config,
-    DecoderSpec,
-    Dense,
-    Experts,
-    FeedForward,
-)
+from edgerun_export.architectures.decoder.layer import Dense, Experts, FeedForward
+from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 
 def describe(config: Config) -> DecoderSpec:

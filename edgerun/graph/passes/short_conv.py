@@ -1,0 +1,87 @@
+"""A gated convolution with what it remembers becomes ``short_conv`` on rows.
+
+Padding, which the file multiplies by zero, does not exist here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from edgerun.errors import BundleError
+from edgerun.graph.attributes import Read, Rules
+from edgerun.graph.ir import Graph, Node
+from edgerun.graph.match import Const, Matcher, Num, Op, Var
+from edgerun.graph.passes.base import Pass
+from edgerun.graph.shapes import ALTERED
+
+FLOAT = 1  # onnx.TensorProto
+_CHANNELS_FIRST = (0, 2, 1)  # and back
+_PAST = Op(
+    "Sub",
+    Op("Shape", Var("attention_mask"), start=1, end=2),
+    Op("Shape", Var("input_ids"), start=1, end=2),
+)
+_NEW = Op("Slice", Var("attention_mask"), _PAST, Const("end"), Num(1))
+_TOKENS = Op("Unsqueeze", Op("Cast", _NEW, to=FLOAT), Num(1))
+_GATED = Op("Transpose", Op("Mul", Var("gate"), Var("value")), perm=_CHANNELS_FIRST)
+_SEEN = Op("Concat", Var("past"), Op("Mul", _GATED, _TOKENS), axis=2)
+_MIXED = Op("Transpose", Op("Conv", _SEEN, Const("taps")), perm=_CHANNELS_FIRST)
+_FORM = Op("Mul", Var("out"), _MIXED)
+_PAST_NAME = re.compile(r"past_key_values\.(\d+)\.conv")
+_LAST = 2**31  # what a Slice that ends with the tokens ends with, or more
+
+
+def fuse_short_convs(graph: Graph) -> Graph:
+    """Rewrites gated convolutions over the tokens that an input remembers and those of a call."""
+    if not any(node.op == "Conv" for node in graph.nodes):
+        return graph
+    matcher = Matcher(graph)
+    return graph.with_nodes([_rewrite(node, matcher) for node in graph.nodes])
+
+
+def _rewrite(node: Node, matcher: Matcher) -> Node:
+    match = matcher.match(node.outputs[0], _FORM) if node.op == "Mul" else None
+    if match is None:
+        return node
+    layer, end = _PAST_NAME.fullmatch(match["past"]), matcher.number(match["end"])
+    inputs = (match["attention_mask"], match["input_ids"])
+    if layer is None or inputs != ("attention_mask", "input_ids") or end is None or end < _LAST:
+        return node
+    conv = matcher.producers[matcher.producers[node.inputs[1]].inputs[0]]
+    stored, name = matcher.graph.array(match["taps"]), f"{match['taps']}/taps"
+    width = stored.shape[0]
+    if stored.shape != (width, 1, stored.shape[-1]) or (
+        conv.attrs["group"] != width
+        or conv.attrs.get("kernel_shape", stored.shape[2:]) != stored.shape[2:]
+    ):
+        raise BundleError(
+            f"node '{conv.name}' convolves by weights of shape {stored.shape} in groups of "
+            f"{conv.attrs['group']}; expected one group for each of its values: {ALTERED}"
+        )
+    matcher.graph.add_constant(name, np.ascontiguousarray(stored[:, 0].T).reshape(-1))
+    return node.replace(
+        op="short_conv",
+        inputs=(match["gate"], match["value"], match["out"], name),
+        attrs={"layer": int(layer[1]), "width": width, "count": stored.shape[-1]},
+    )
+
+
+# From the operator specifications of ONNX (opset 23).
+READS: Mapping[str, Rules] = {
+    "Cast": {"to": Read(int, needed=True), "saturate": 1},
+    "Concat": {"axis": Read(int, needed=True)},
+    "Conv": {
+        "group": Read(int, 1),
+        "kernel_shape": Read(tuple),
+        "auto_pad": "NOTSET",
+        "dilations": (1,),
+        "pads": (0, 0),
+        "strides": (1,),
+    },
+    "Shape": {"start": Read(int, 0), "end": Read(int)},
+    "Transpose": {"perm": Read(tuple)},
+}
+PASS = Pass(65, fuse_short_convs, READS)
