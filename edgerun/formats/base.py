@@ -16,6 +16,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+SCALES_AT_ONCE = 1 << 16  # that are looked at; most matrices need a few only to be told
+
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
@@ -69,6 +71,16 @@ class WeightFormat(Protocol):
     def unpack(self, packed: PackedWeight) -> NDArray[np.float32]:
         """Returns the float32 weights ``[N, K]`` that the codes stand for."""
         ...
+
+
+def has_half_scales(packed: PackedWeight) -> bool:
+    """Whether there are no zero points, and half precision holds all scales exactly."""
+    step = max(1, SCALES_AT_ONCE // max(1, packed.blocks))
+    with np.errstate(over="ignore"):
+        return packed.zeros is None and all(
+            (rows.astype(np.float16) == rows).all()
+            for rows in (packed.scales[at : at + step] for at in range(0, packed.shape[0], step))
+        )
 
 
 def pack_bits(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:

@@ -78,7 +78,7 @@ _Scales = Annotated[
     str,
     typer.Option(
         help=f"{' or '.join(SCALES)}: fp16 halves what scales take in the file, which with groups "
-        "of 32 is half a bit a weight. In memory they are float32 either way."
+        "of 32 is half a bit a weight, and reads as much less. In the file experts keep float32."
     ),
 ]
 _HeadWeights = Annotated[

@@ -41,7 +41,11 @@ def weight_bytes(spec: DecoderSpec, recipe: Recipe) -> int:
         for projection in spec.projections(layer)
     }
     body = sum(
-        matrix_bytes(shape, recipe.tensor(name.removesuffix(".weight")), recipe.scale_bytes)
+        matrix_bytes(
+            shape,
+            recipe.tensor(name.removesuffix(".weight")),
+            _FLOAT_BYTES if "expert" in name else recipe.scale_bytes,
+        )
         if name in quantised
         else math.prod(shape) * _FLOAT_BYTES
         for name, shape in shapes.items()

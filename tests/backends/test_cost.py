@@ -105,6 +105,17 @@ def test_scales_that_differ_within_a_row_are_blocks() -> None:
     assert weight_bytes(weight, "int8_row", trits=True) == weight.nbytes
 
 
+def test_scales_in_half_precision_are_read_as_such() -> None:
+    weight = random_weight("int4", (K, N), 0)
+    assert isinstance(weight, PackedWeight)
+    weight.scales[:] = weight.scales.astype(np.float16)
+    read = weight_bytes(weight, "int8_block", trits=False)
+    assert weight.nbytes - read == weight.scales.nbytes / 2
+    assert weight_bytes(weight, "float", trits=False) == weight.nbytes
+    weight.scales[0, 0] = 1 + 2**-12
+    assert weight_bytes(weight, "int8_block", trits=False) == weight.nbytes
+
+
 @pytest.mark.parametrize("rows", [1, 128])
 @pytest.mark.parametrize("trits", [False, True])
 def test_the_speed_is_that_of_the_packing_and_the_rows(

@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from edgerun.backends import CompileOptions, Shape, make_backend
 from edgerun.backends.base import Backend, ExpertMemory, Phase
 from edgerun.backends.cpu.emit.experts import ROWS_TO_UNPACK
+from edgerun.backends.cpu.experts.weights import ExpertStore
 from edgerun.errors import BackendError, InputError
+from edgerun.formats.base import PackedWeight
 from edgerun.formats.stack import ExpertStack
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
+from edgerun.kernels.isa import selected_isa
 from edgerun.offload.policies.lru import LeastRecentlyUsed
 from edgerun.plan.calibration.loads import random_weight
 from edgerun.plan.plans import Plan, Segment
@@ -60,6 +63,20 @@ def test_experts_with_zero_points_are_left_to_others(backend: Backend) -> None:
     )
     support = backend.supports(graph, graph.nodes[0], Shape.of(1))
     assert not support.ok and "zero points of their own" in support.reason
+
+
+@pytest.mark.parametrize("form", ["int8_block", "float"])
+def test_scales_are_halved_if_half_precision_holds_those_of_all_experts(form: str) -> None:
+    graph, sizes = layer(form, "int4", 3, 2), []
+    stacks = [each for each in graph.constants.values() if isinstance(each, ExpertStack)]
+    matrices = [each for stack in stacks for each in stack.matrices]
+    scales = [each.scales for each in matrices if isinstance(each, PackedWeight)]
+    for each in scales:
+        each[:] = each.astype(np.float16)
+    for last in (scales[-1][-1, -1], np.float32(1 + 2**-12)):
+        scales[-1][-1, -1] = last
+        sizes.append(ExpertStore(selected_isa()).prepare(graph, graph.nodes[0]).layout.nbytes)
+    assert (sizes[0] < sizes[1]) == (form == "int8_block")
 
 
 def layer(form: str, weights: str, experts: int, top_k: int, *, biased: bool = False) -> Graph:

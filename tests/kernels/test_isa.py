@@ -39,7 +39,7 @@ if isa == "amx":
     calls = {"amx_row": {"bits": 2, "tokens": -4, **constants}, "amx_peak": {"isa": isa}}
 else:
     calls = {"linear_row": {"bits": 2, **constants}}
-    calls["linear_block"] = {"bits": 8, "block": 64, "zeros": 0, **constants}
+    calls["linear_block"] = {"bits": 8, "block": 64, "zeros": 0, "halves": 0, **constants}
 for name, params in calls.items():
     kernel = kernels()[name]
     module = compile_module(kernel.make(**params), kernel.types, target_machine())

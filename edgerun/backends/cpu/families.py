@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
-from edgerun.formats.base import PackedWeight
+from edgerun.formats.base import PackedWeight, has_half_scales
 from edgerun.formats.stack import ExpertStack, Matrix
 from edgerun.formats.trits import FAMILY_BITS
 from edgerun.kernels.lang.isa import Isa
@@ -69,12 +70,19 @@ def weight_bytes(weight: Matrix | ExpertStack, activations: str, *, trits: bool)
     if not isinstance(weight, PackedWeight):
         return weight.nbytes
     if activations != "int8_row" or not _one_scale_a_row(weight):
-        return weight.nbytes
+        halved = activations != "float" and has_half_scales(_first_rows(weight))
+        return weight.nbytes - halved * weight.scales.nbytes // 2
     bits = FAMILY_BITS if trits and weight.format == "ternary" else weight.bits
     return math.ceil(weight.codes.nbytes * bits / weight.bits) + SCALE_BYTES * weight.shape[0]
 
 
+def _first_rows(weight: PackedWeight) -> PackedWeight:
+    """A few rows, whose scales stand for all."""
+    shape, scales = (ROWS_LOOKED_AT, weight.shape[1]), weight.scales[:ROWS_LOOKED_AT]
+    return replace(weight, shape=shape, scales=scales)
+
+
 def _one_scale_a_row(weight: PackedWeight) -> bool:
     """Whether all blocks of a row seem to share a scale, and the middle zero point."""
-    scales = weight.scales[:ROWS_LOOKED_AT]
+    scales = _first_rows(weight).scales
     return weight.zeros is None and bool((scales == scales[:, :1]).all())

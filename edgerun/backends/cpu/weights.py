@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.cpu.buffers import ROW_MULTIPLE, aligned_zeros
-from edgerun.formats.base import PackedWeight
+from edgerun.formats.base import PackedWeight, has_half_scales
 from edgerun.formats.stack import Matrix
 from edgerun.graph.constants import check_finite, check_many_scales
 from edgerun.graph.mapped_file import ArrayReader, read_array
@@ -84,7 +84,12 @@ class WeightStore:
             return self._with_row_scales(constant)
         lanes = FLOAT_LANES if activations == "float" else self._isa.vector_bytes
         return to_stream(
-            constant, lanes, row_scale=False, arena=self._arena, read=self._reader.read
+            constant,
+            lanes,
+            row_scale=False,
+            halves=activations != "float" and has_half_scales(constant),
+            arena=self._arena,
+            read=self._reader.read,
         )
 
     def _with_row_scales(self, constant: PackedWeight) -> Prepared:

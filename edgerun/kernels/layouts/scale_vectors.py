@@ -4,6 +4,9 @@ Without zero points of their own a panel has a vector of scales for each block. 
 ``32 // bits`` blocks have one vector more, in front of those of their scales: the dword of a row
 holds the zero points of those blocks, packed as in the bundle. So they are read in one stream with
 the scales, at ``bits`` bits a block.
+
+Where half precision holds all scales of a matrix without zero points exactly, a vector has those of
+two blocks, one behind the other, as float16: a tenth of int4 in blocks of 32 is not read then.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ from typing import Any
 
 from numba import int32, njit
 
-from edgerun.kernels.lang.ir import integer
-from edgerun.kernels.lang.simd import load, mask_bits, reinterpret, shift_by, splat
+from edgerun.kernels.lang.ir import integer, load_from
+from edgerun.kernels.lang.simd import Vec, load, mask_bits, reinterpret, shift_by, splat
 
 WORD_BITS = 32
 # What zero points of blocks are: the middle of the codes, and nowhere in memory; those among the
@@ -29,10 +32,12 @@ class ScalePlaces:
     Attributes:
         bits: of a code, and of a zero point.
         zeros: whether blocks have zero points of their own.
+        halves: whether scales are float16.
     """
 
     bits: int
     zeros: bool
+    halves: bool = False
 
     @property
     def group(self) -> int:
@@ -41,17 +46,27 @@ class ScalePlaces:
 
     def count(self, builder: Any, blocks: Any) -> Any:
         """Vectors of a panel."""
+        if self.halves:
+            return builder.lshr(builder.add(blocks, integer(1)), integer(1))
         if not self.zeros:
             return blocks
         words = builder.udiv(builder.add(blocks, integer(self.group - 1)), integer(self.group))
         return builder.add(blocks, words)
 
-    def scales(self, builder: Any, block: Any) -> Any:
-        """The vector with the scales of a block."""
-        if not self.zeros:
-            return block
-        word = builder.udiv(block, integer(self.group))
-        return builder.add(builder.add(block, word), integer(1))
+    def scales(self, builder: Any, block: Any, lanes: int) -> Any:
+        """How far the scales of a block are from the panel's first vector, of ``lanes`` bytes."""
+        if self.halves:
+            return builder.mul(block, integer(lanes // 2))
+        if self.zeros:
+            word = builder.udiv(block, integer(self.group))
+            block = builder.add(builder.add(block, word), integer(1))
+        return builder.mul(block, integer(lanes))
+
+    def load_scales(self, builder: Any, place: Any, lanes: int) -> Any:
+        """The scales of a block, float32 whatever they are in memory."""
+        element = "f16" if self.halves else "f32"
+        scales = load_from(builder, place, Vec(element, lanes // 4).llvm)
+        return builder.fpext(scales, Vec("f32", lanes // 4).llvm) if self.halves else scales
 
     def zero_points(self, builder: Any, block: Any) -> tuple[Any, Any]:
         """The vector with the zero points of a block, and the bit at which they begin."""
@@ -63,12 +78,14 @@ class ScalePlaces:
         )
 
 
-def vectors_of(bits: int, zeros: int) -> Any:
+def vectors_of(bits: int, zeros: int, halves: int) -> Any:
     """The function that says how many vectors a panel of so many blocks has."""
     group = WORD_BITS // bits
 
     @njit(inline="always")
     def count(blocks):  # type: ignore[no-untyped-def]
+        if halves:
+            return (blocks + 1) // 2
         if zeros:
             return blocks + (blocks + group - 1) // group
         return blocks
@@ -76,17 +93,22 @@ def vectors_of(bits: int, zeros: int) -> Any:
     return count
 
 
-def vector_of(bits: int, zeros: int) -> Any:
-    """The function that says in which vector of a panel the scales of a block are."""
+def scales_of(bits: int, zeros: int, halves: int, floats: int) -> Any:
+    """The function that reads the scales of a block as float32.
+
+    Its arguments are the address of a panel's scales and the block; a panel has ``floats`` rows.
+    """
     group = WORD_BITS // bits
 
     @njit(inline="always")
-    def number(block):  # type: ignore[no-untyped-def]
+    def scales(panel, block):  # type: ignore[no-untyped-def]
+        if halves:
+            return load(panel + block * floats * 2, "f16", floats)
         if zeros:
-            return block + block // group + 1
-        return block
+            return load(panel + (block + block // group + 1) * floats * 4, "f32", floats)
+        return load(panel + block * floats * 4, "f32", floats)
 
-    return number
+    return scales
 
 
 def raising(bits: int, floats: int) -> Any:

@@ -12,7 +12,8 @@ memory, one alone does not (27 against 19 GB/s on one Zen 3 core). Rows and K ar
 scale zero, K with any code, because the activations there are zero.
 
 Zero points of blocks lie among the scales: for every ``32 // bits`` blocks a vector of dwords, in
-front of their scales, in which each row has them packed as in the bundle.
+front of their scales, in which each row has them packed as in the bundle. Scales may be float16,
+those of two blocks in a vector.
 """
 
 from __future__ import annotations
@@ -51,13 +52,15 @@ class StreamWeight:
     Attributes:
         codes: uint8 ``[panels, tiles, lanes]``; N is rounded up to whole panels.
         scales: float32 ``[panels, blocks, lanes / 4]``; ``blocks`` is 1 when a row has one scale.
-            With zero points there are more vectors than blocks.
+            With zero points there are more vectors than blocks, with scales in half precision
+            there are fewer.
         shape: ``(N, K)`` without padding.
         bits: of a code.
         block: weights that share a scale; the padded K when a row has one scale.
         lanes: bytes of a vector.
         ternary: whether all weights are -1, 0 or 1 times their scale.
         zeros: whether blocks have zero points of their own, among the scales.
+        halves: whether the memory of the scales holds float16.
     """
 
     codes: NDArray[np.uint8]
@@ -68,6 +71,7 @@ class StreamWeight:
     lanes: int
     ternary: bool
     zeros: bool = False
+    halves: bool = False
 
     @property
     def blocks(self) -> int:
@@ -114,6 +118,7 @@ class StreamForm:
         lanes: bytes of a vector.
         tiles: vectors of a row.
         zeros: whether blocks have zero points of their own.
+        halves: whether scales are float16.
     """
 
     shape: tuple[int, int]
@@ -122,14 +127,21 @@ class StreamForm:
     lanes: int
     tiles: int
     zeros: bool = False
+    halves: bool = False
 
     @classmethod
-    def of(cls, packed: PackedWeight, lanes: int, *, row_scale: bool) -> StreamForm:
-        """The form of a packed weight; ``row_scale`` demands equal scales along each row."""
+    def of(
+        cls, packed: PackedWeight, lanes: int, *, row_scale: bool, halves: bool = False
+    ) -> StreamForm:
+        """The form of a packed weight; ``row_scale`` demands equal scales along each row.
+
+        ``halves`` demands scales of blocks that float16 holds exactly, and no zero points.
+        """
         tile, unit = DWORD * 8 // packed.bits, ROW_UNIT if row_scale else packed.block
         tiles = -(-packed.shape[1] // unit) * unit // tile
         block = tiles * tile if row_scale else packed.block
-        return cls(packed.shape, packed.bits, block, lanes, tiles, packed.zeros is not None)
+        has_zeros = packed.zeros is not None
+        return cls(packed.shape, packed.bits, block, lanes, tiles, has_zeros, halves)
 
     @property
     def codes_shape(self) -> tuple[int, int, int]:
@@ -138,10 +150,15 @@ class StreamForm:
 
     @property
     def scales_shape(self) -> tuple[int, int, int]:
-        """``(panels, blocks, lanes / 4)``; zero points have vectors, too."""
-        blocks = self.tiles * (DWORD * 8 // self.bits) // self.block
+        """``(panels, blocks, lanes / 4)``; zero points have vectors, too, two halves one."""
+        blocks = self._blocks
         words = -(-blocks * self.bits // (DWORD * 8)) if self.zeros else 0
-        return self.codes_shape[0], blocks + words, self.lanes // DWORD
+        vectors = -(-blocks // 2) if self.halves else blocks + words
+        return self.codes_shape[0], vectors, self.lanes // DWORD
+
+    @property
+    def _blocks(self) -> int:
+        return self.tiles * (DWORD * 8 // self.bits) // self.block
 
     def fill(
         self,
@@ -161,12 +178,22 @@ class StreamForm:
             read: see ``to_stream``.
             alone: no other threads are to help.
         """
-        panels, count, height = scales.shape
         numbers = np.ascontiguousarray(packed.scales, np.float32)
         words = _with_zero_points(numbers, packed) if self.zeros else numbers.view(np.uint8)
-        vectors = scales.view(np.uint8).reshape(panels, count, height * DWORD)
+        panels, count, height = scales.shape
+        vectors = scales if not self.halves else _empty_scales((panels, self._blocks, height))
         # The scales first: ``read`` may use their memory for the codes.
-        is_infinite = _rearrange(words, vectors, FLOAT_BITS, _at_hand, alone)
+        is_infinite = _rearrange(
+            words,
+            vectors.view(np.uint8).reshape(panels, -1, height * DWORD),
+            FLOAT_BITS,
+            _at_hand,
+            alone,
+        )
+        if self.halves:
+            halves = scales.view(np.float16).reshape(panels, 2 * count, height)
+            halves[:, : self._blocks] = vectors
+            halves[:, self._blocks :] = 0
         if self.zeros:  # which may look like anything
             is_infinite = not np.isfinite(numbers).all()
         rows = np.ascontiguousarray(packed.codes.reshape(packed.shape[0], -1))
@@ -178,7 +205,9 @@ class StreamForm:
     ) -> StreamWeight:
         """A weight of this form that lies in some memory."""
         shape, bits, block, lanes = self.shape, self.bits, self.block, self.lanes
-        return StreamWeight(codes, scales, shape, bits, block, lanes, ternary, self.zeros)
+        return StreamWeight(
+            codes, scales, shape, bits, block, lanes, ternary, self.zeros, self.halves
+        )
 
 
 def to_stream(
@@ -186,16 +215,18 @@ def to_stream(
     lanes: int,
     *,
     row_scale: bool,
+    halves: bool = False,
     arena: Arena | None = None,
     read: Read = _at_hand,
 ) -> StreamWeight:
-    """Rearranges a packed weight; ``row_scale`` demands equal scales along each row.
+    """Rearranges a packed weight; see ``StreamForm.of``.
 
     The result lies in ``arena``, or in memory of its own. ``read`` brings some rows of packed
     codes into memory, where they must stay until its next call, so that no large matrix is in
     memory twice.
     """
-    form, arena = StreamForm.of(packed, lanes, row_scale=row_scale), arena or Arena(piece=0)
+    form = StreamForm.of(packed, lanes, row_scale=row_scale, halves=halves)
+    arena = arena or Arena(piece=0)
     codes, scales = arena.zeros(form.codes_shape), _empty_scales(form.scales_shape)
     return form.weight(codes, scales, ternary=form.fill(packed, codes, scales, read).ternary)
 

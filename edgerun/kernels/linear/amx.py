@@ -19,7 +19,7 @@ from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.simd import cast, fma, load, load_splat, splat, store
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import int_at, word
-from edgerun.kernels.layouts.scale_vectors import OWN, RAISED, vector_of, vectors_of, zero_points_of
+from edgerun.kernels.layouts.scale_vectors import OWN, RAISED, scales_of, vectors_of, zero_points_of
 from edgerun.kernels.linear.amx_tiles import SIDE, STEP_BYTES, TOKENS, UNITS, WIDTH
 from edgerun.kernels.linear.gemm import (
     VECTORS,
@@ -78,12 +78,15 @@ def amx_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
 
 
 @kernel("amx_block", BLOCK)
-def amx_block(bits: int, lanes: int, block: int, tokens: int, isa: str, zeros: int) -> Body:
+def amx_block(
+    bits: int, lanes: int, block: int, tokens: int, isa: str, zeros: int, halves: int
+) -> Body:
     """One scale per block of K for weights and activations alike, as ``gemm_block``."""
     depth = min(block, DEPTH)
-    scale_vectors, zeros = vectors_of(bits, zeros), zeros_when_unpacked(bits, isa, zeros)
+    scale_vectors = vectors_of(bits, zeros, halves)
+    zeros = zeros_when_unpacked(bits, isa, zeros)
     unpack = unpacking(bits, lanes, 1, ALONE, block if zeros == RAISED else 0)
-    products, add_scaled = UNITS[isa][1], _scaling(bits, isa, zeros)
+    products, add_scaled = UNITS[isa][1], _scaling(bits, isa, zeros, halves)
     block_bytes, tiles = block * WIDTH, block // depth
 
     @njit(inline="always")
@@ -119,9 +122,10 @@ def amx_block(bits: int, lanes: int, block: int, tokens: int, isa: str, zeros: i
     return _guarded(inner, tokens, depth, isa)
 
 
-def _scaling(bits: int, isa: str, zeros: int) -> Any:
+def _scaling(bits: int, isa: str, zeros: int, halves: int) -> Any:
     """The function that adds the scaled int32 totals of a block to float32 sums."""
-    floats, scale_vector = LANES // 4, vector_of(bits, zeros)
+    floats = LANES // 4
+    scales_of_block = scales_of(bits, zeros, halves, floats)
     middle = (1 << bits) - 1 if zeros == RAISED else zero_point(bits, isa)
     own, zero_points = zeros == OWN, zero_points_of(bits, (1 << (bits - 1)) - middle, floats)
 
@@ -133,14 +137,13 @@ def _scaling(bits: int, isa: str, zeros: int) -> Any:
 
     @njit
     def add_scaled(totals, tokens, scales, next_panel, block, x_scale, x_sum, blocks, sums):  # type: ignore[no-untyped-def]
-        row_scales = scales + scale_vector(block) * LANES
         for t in range(tokens):
             scale, count = load_splat(x_scale + t * blocks * 4, floats), int_at(x_sum, t * blocks)
             for v in range(VECTORS):
                 place = t * STEP_BYTES + v * LANES
                 total = load(totals + place, "i32", floats)
                 value = cast(total - offset(scales + v * next_panel, block, count), "f32")
-                factor = load(row_scales + v * next_panel, "f32", floats) * scale
+                factor = scales_of_block(scales + v * next_panel, block) * scale
                 store(sums + place, fma(value, factor, load(sums + place, "f32", floats)))
 
     return add_scaled

@@ -68,16 +68,18 @@ def block_tile(  # type: ignore[no-untyped-def]
     matrices,
     block,
     zeros,
+    halves,
 ):
     """Scaled sums over ``blocks`` blocks of K: float32 ``sums[tokens, rows]``, as ``row_tile``.
 
     ``scales`` is float32 ``[vectors, x_blocks, lanes / 4]``, of whose vectors ``apart``,
     ``scales_last`` and ``scales_between`` choose, and of whose blocks those from ``first`` on.
-    ``zeros`` says what zero points are (``layouts/scale_vectors.py``). ``x_scale`` (float32) and
-    ``x_sum`` (int32, sums of the codes) belong to the first token and block ``first``, tokens
-    ``x_blocks`` elements apart.
+    What ``zeros`` and ``halves`` change of them says ``layouts/scale_vectors.py``. ``x_scale``
+    (float32) and ``x_sum`` (int32, sums of the codes) belong to the first token and block
+    ``first``, tokens ``x_blocks`` elements apart.
     """
-    values = literals(fresh, vectors, tokens, bits, form, lanes, isa, matrices, block, zeros)
+    literal = (fresh, vectors, tokens, bits, form, lanes, isa, matrices, block, zeros, halves)
+    values = literals(*literal)
     if values is None:
         return None
     shape, steps = TileShape(*values[1:8]), values[8] // K_STEP
@@ -85,7 +87,7 @@ def block_tile(  # type: ignore[no-untyped-def]
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         tile = Tile(builder, shape, args[:6], args[6:9], args[18:20])
         places, sums = tile.sums_at(args[17], Vec("f32", shape.lanes // 4), fresh=values[0])
-        scaling = _Scaling(tile, values[9], args[2], args[10:12], [args[9], *args[12:16]])
+        scaling = _Scaling(tile, values[9:11], args[2], args[10:12], [args[9], *args[12:16]])
         with cgutils.for_range(builder, args[16], intp=I64) as loop:
             totals = _totals(tile, scaling.offsets(loop.index), steps)
             scaling.add(loop.index, totals, sums)
@@ -93,7 +95,6 @@ def block_tile(  # type: ignore[no-untyped-def]
             store_to(builder, builder.load(value), place)
         return context.get_dummy_value()
 
-    literal = (fresh, vectors, tokens, bits, form, lanes, isa, matrices, block, zeros)
     return types.void(*[types.intp] * 20, *literal), codegen
 
 
@@ -122,13 +123,14 @@ class _Scaling:
     def __init__(
         self,
         tile: Tile,
-        zeros: int,
+        kinds: list[int],
         apart: Any,
         reach: list[Any],
         addresses: list[Any],
     ) -> None:
-        self.tile, self.vectors = tile, ScalePlaces(tile.shape.bits, zeros != MIDDLE)
-        vectors = self.vectors
+        zeros, halves = kinds
+        vectors = ScalePlaces(tile.shape.bits, zeros != MIDDLE, bool(halves))
+        self.tile, self.vectors = tile, vectors
         (last, between), (scales, x_scale, x_sum, x_blocks, self.first) = reach, addresses
         builder, shape = tile.builder, tile.shape
         panel_bytes = builder.mul(vectors.count(builder, x_blocks), integer(shape.lanes))
@@ -174,13 +176,12 @@ class _Scaling:
         """Scales the integer sums of a block and adds them up."""
         tile, builder, kind = self.tile, self.tile.builder, self.floats.llvm
         shape = tile.shape
-        vector = self.vectors.scales(builder, builder.add(block, self.first))
-        place = builder.mul(vector, integer(shape.lanes))
+        place = self.vectors.scales(builder, builder.add(block, self.first), shape.lanes)
         places = [builder.add(base, place) for base in self.scales]
         if shape.form != UNPACKED:
             for at in places:
                 prefetch_line(builder, offset(builder, at, SCALES_AHEAD_BYTES))
-        rows = [load_from(builder, at, kind) for at in places]
+        rows = [self.vectors.load_scales(builder, at, shape.lanes) for at in places]
         for t, start in enumerate(self.x_scales):
             scale = broadcast(builder, load_from(builder, self._at(start, block), F32), self.floats)
             for v in range(shape.vectors):

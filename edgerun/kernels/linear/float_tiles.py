@@ -55,9 +55,8 @@ def float_tile(typingctx, w, x, scales, blocks, out, bits, lanes, block, zeros):
                 at = builder.add(start, builder.mul(inner.index, integer(vectors * width)))
                 x_at = builder.mul(inner.index, integer(vectors * 32 // size * 4))
                 tile.add(sums, at, builder.add(x_start, x_at), vectors, middle)
-            vector = vectors_of_scales.scales(builder, loop.index)
-            place = builder.add(args[2], builder.mul(vector, integer(width)))
-            scale = load_from(builder, place, tile.vec.llvm)
+            place = vectors_of_scales.scales(builder, loop.index, width)
+            scale = load_from(builder, builder.add(args[2], place), tile.vec.llvm)
             for total, part in zip(totals, sums, strict=True):
                 value = fused(builder, builder.load(part), scale, builder.load(total))
                 builder.store(value, total)

@@ -31,9 +31,12 @@ def gated_row(activation: str, bits: int, lanes: int, isa: str) -> Body:
 
 
 @kernel("gated_block", f"{BLOCK} {UP} lookup {UP_BLOCK_SCALES}")
-def gated_block(activation: str, bits: int, lanes: int, block: int, isa: str, zeros: int) -> Body:
+def gated_block(
+    activation: str, bits: int, lanes: int, block: int, isa: str, zeros: int, halves: int
+) -> Body:
     """``linear_block`` of gate and up; ``accumulate`` is not looked at."""
-    product, combine = block_product(bits, lanes, block, isa, zeros, GATE_AND_UP), gated(activation)
+    combine = gated(activation)
+    product = block_product(bits, lanes, block, isa, zeros, halves, GATE_AND_UP)
     return in_turns(product, lambda vectors: gated_store(block_values, combine, lanes, vectors))
 
 
@@ -47,8 +50,15 @@ def gemm_gated_row(activation: str, bits: int, lanes: int, tokens: int, isa: str
 
 @kernel("gemm_gated_block", f"{BLOCK} {UP} {UP_BLOCK_SCALES}")
 def gemm_gated_block(
-    activation: str, bits: int, lanes: int, block: int, tokens: int, isa: str, zeros: int
+    activation: str,
+    bits: int,
+    lanes: int,
+    block: int,
+    tokens: int,
+    isa: str,
+    zeros: int,
+    halves: int,
 ) -> Body:
     """``gemm_block`` of gate and up; ``accumulate`` is not looked at."""
     store_rows = gated_store(block_values, gated(activation), lanes, VECTORS)
-    return block_tiles(bits, lanes, block, tokens, isa, zeros, GATE_AND_UP, store_rows)
+    return block_tiles(bits, lanes, block, tokens, isa, zeros, halves, GATE_AND_UP, store_rows)

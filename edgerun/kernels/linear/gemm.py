@@ -82,7 +82,7 @@ def unpacking(bits: int, lanes: int, pieces: int, sides: Sides = ALONE, raised_b
     planes, low = 8 // bits, (1 << bits) - 1
     matrices, distances = sides.matrices, sides.distances
     vectors_a_block = max(1, raised_by * bits // 32)
-    raised, scale_vectors = raising(bits, lanes // 4), vectors_of(bits, 1)
+    raised, scale_vectors = raising(bits, lanes // 4), vectors_of(bits, 1, 0)
 
     @njit(inline="always")
     def distance(a, panel, matrix, tile):  # type: ignore[no-untyped-def]
@@ -229,19 +229,19 @@ def block_tiles(
     tokens: int,
     isa: str,
     zeros: int,
+    halves: int,
     sides: Sides,
     store_rows: Any,
 ) -> Body:
     """A kernel of float32 sums of scaled blocks."""
     pieces, width, matrices = parts(bits, isa), VECTORS * lanes, sides.matrices
-    scale_vectors, zeros = vectors_of(bits, zeros), zeros_when_unpacked(bits, isa, zeros)
+    scale_vectors, zeros = vectors_of(bits, zeros, halves), zeros_when_unpacked(bits, isa, zeros)
     raised_by, distances = block if zeros == RAISED else 0, sides.distances
     unpack = unpacking(bits, lanes, pieces, sides, raised_by)
 
     @njit(inline="always")
     def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
         stride, blocks, first = a.x_stride, a.blocks, step * K_STEP // block
-        scales_between = distances(a)[1]
         unpack(a, panel, step, steps, codes)
         x = a.x + row * stride + step * K_STEP
         for t in range(0, count, tokens):
@@ -258,7 +258,7 @@ def block_tiles(
                 count - 1 - t,
                 a.scales + panel * scale_vectors(blocks) * lanes,
                 a.panels - 1 - panel,
-                scales_between,
+                distances(a)[1],
                 a.x_scale + at,
                 a.x_sum + at,
                 blocks,
@@ -277,10 +277,10 @@ def block_tiles(
                 matrices,
                 block,
                 zeros,
+                halves,
             )
 
-    piece = steps_a_piece(lanes, pieces, block)
-    tiles = Tiles(lanes, bits, tokens, piece, VECTORS // matrices)
+    tiles = Tiles(lanes, bits, tokens, steps_a_piece(lanes, pieces, block), VECTORS // matrices)
     return driver(tiles, multiply, store_rows)
 
 
@@ -292,7 +292,9 @@ def gemm_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
 
 
 @kernel("gemm_block", BLOCK)
-def gemm_block(bits: int, lanes: int, block: int, tokens: int, isa: str, zeros: int) -> Body:
+def gemm_block(
+    bits: int, lanes: int, block: int, tokens: int, isa: str, zeros: int, halves: int
+) -> Body:
     """One scale per block of K for weights and activations alike, as ``linear_block``."""
     store_rows = linear_store(block_values, lanes, VECTORS)
-    return block_tiles(bits, lanes, block, tokens, isa, zeros, ALONE, store_rows)
+    return block_tiles(bits, lanes, block, tokens, isa, zeros, halves, ALONE, store_rows)

@@ -32,10 +32,13 @@ OUTPUTS = (
 )
 CODES = "codes:u8[panels, tiles, lanes]"
 ROW_SCALES = "scales:f32[panels, lanes // 4]"
-# Zero points of blocks lie among their scales (``layouts/scale_vectors.py``).
-SCALE_VECTORS = "blocks + zeros * -(-blocks * bits // 32)"
+# Zero points of blocks lie among their scales, or two blocks share a vector
+# (``layouts/scale_vectors.py``).
+VECTORS_WITH_ZEROS = "blocks + zeros * -(-blocks * bits // 32)"
+SCALE_VECTORS = f"{VECTORS_WITH_ZEROS} - halves * (blocks // 2)"
 BLOCK_SCALES = f"scales:f32[panels, lanes // 4, {SCALE_VECTORS}]"
 ROW_OUTPUTS = f"{OUTPUTS} {CODES} {ROW_SCALES} x_scale:f32[rows] x_sum:i32[rows]"
+DENSE_ROWS = 4
 X = "x:i8[rows, tiles, 32 // bits; x_stride] x_stride"
 ROW = f"{ROW_OUTPUTS} {X}"
 BLOCK = (
@@ -75,25 +78,27 @@ def linear_trits(lanes: int, isa: str) -> Body:
 
 
 @kernel("linear_block", BLOCK + " lookup")
-def linear_block(bits: int, lanes: int, block: int, isa: str, zeros: int) -> Body:
+def linear_block(bits: int, lanes: int, block: int, isa: str, zeros: int, halves: int) -> Body:
     """One scale per block of K for weights and activations alike.
 
     ``x`` is int8 ``[rows, x_stride]``; ``x_scale`` float32 ``[rows, blocks]``; ``x_sum`` int32
     ``[rows, blocks]``, the sum of the block's codes; ``scales`` is float32 ``[panels, blocks,
     lanes / 4]``, and with ``zeros`` has the zero points of the blocks, too, which are the middle of
-    the codes otherwise. The first rows are left out if other kernels do them, as in ``linear_row``.
+    the codes otherwise; with ``halves`` it is float16. The first rows are left out if other kernels
+    do them, as in ``linear_row``.
     """
-    product = block_product(bits, lanes, block, isa, zeros, ALONE)
+    product = block_product(bits, lanes, block, isa, zeros, halves, ALONE)
     return in_turns(product, lambda vectors: linear_store(block_values, lanes, vectors))
 
 
 @kernel(
     "linear_float",
-    f"{OUTPUTS} {CODES} {BLOCK_SCALES} x:f32[rows, tiles, 32 // bits; x_stride] x_stride blocks",
+    f"{OUTPUTS} {CODES} scales:f32[panels, lanes // 4, {VECTORS_WITH_ZEROS}]"
+    " x:f32[rows, tiles, 32 // bits; x_stride] x_stride blocks",
 )
 def linear_float(bits: int, lanes: int, block: int, zeros: int) -> Body:
     """Weights with block scales, activations in float32 ``[rows, x_stride]``; no rounding of x."""
-    floats, scale_vectors = lanes // 4, vectors_of(bits, zeros)
+    floats, scale_vectors = lanes // 4, vectors_of(bits, zeros, 0)
 
     def body(a: Arguments, chunk: int) -> None:
         tiles, blocks = a.tiles, a.blocks
@@ -118,21 +123,30 @@ def linear_float(bits: int, lanes: int, block: int, zeros: int) -> Body:
 def linear_dense(width: int) -> Body:
     """float32 weights ``[N, tiles * width]`` (K padded with zeros), float32 activations.
 
-    A panel is four rows.
+    A panel is four rows, which are read side by side: a sum waits for its last addition.
     """
 
     def body(a: Arguments, chunk: int) -> None:
-        tiles = a.tiles
-        last = min(a.panels, (chunk + 1) * a.step) * 4
+        row_bytes = a.tiles * width * 4
+        last = min(a.panels, (chunk + 1) * a.step) * DENSE_ROWS
         for row in range(word(a.rows, 0)):
-            for n in range(chunk * a.step * 4, min(last, a.n)):
-                x = a.x + row * a.x_stride * 4
-                w = a.codes + n * tiles * width * 4
-                total = splat(float32(0), "f32", width)
-                for _tile in range(tiles):
-                    total = fma(load(w, "f32", width), load(x, "f32", width), total)
-                    w += width * 4
-                    x += width * 4
-                finish(a, row, n, reduce_add(total))
+            x = a.x + row * a.x_stride * 4
+            for n in range(chunk * a.step * DENSE_ROWS, min(last, a.n), DENSE_ROWS):
+                first = a.codes + n * row_bytes
+                second = first + min(1, a.n - 1 - n) * row_bytes
+                third = first + min(2, a.n - 1 - n) * row_bytes
+                fourth = first + min(3, a.n - 1 - n) * row_bytes
+                zero = splat(float32(0), "f32", width)
+                t0, t1, t2, t3 = zero, zero, zero, zero
+                for at in range(0, row_bytes, width * 4):
+                    values = load(x + at, "f32", width)
+                    t0 = fma(load(first + at, "f32", width), values, t0)
+                    t1 = fma(load(second + at, "f32", width), values, t1)
+                    t2 = fma(load(third + at, "f32", width), values, t2)
+                    t3 = fma(load(fourth + at, "f32", width), values, t3)
+                finish(a, row, n, reduce_add(t0))
+                finish(a, row, n + 1, reduce_add(t1))
+                finish(a, row, n + 2, reduce_add(t2))
+                finish(a, row, n + 3, reduce_add(t3))
 
     return body

@@ -117,10 +117,12 @@ def row_product(bits: int, form: str, lanes: int, isa: str, sides: Sides) -> Pro
     return Product(bits, lanes, isa, sides, None, multiply_of)
 
 
-def block_product(bits: int, lanes: int, block: int, isa: str, zeros: int, sides: Sides) -> Product:
+def block_product(
+    bits: int, lanes: int, block: int, isa: str, zeros: int, halves: int, sides: Sides
+) -> Product:
     """Tiles of float32 sums of scaled blocks."""
     matrices, distances = sides.matrices, sides.distances
-    scale_vectors = vectors_of(bits, zeros)
+    scale_vectors = vectors_of(bits, zeros, halves)
 
     def multiply_of(tokens: int, vectors: int) -> Any:
         @njit(inline="always")
@@ -159,6 +161,7 @@ def block_product(bits: int, lanes: int, block: int, isa: str, zeros: int, sides
                 matrices,
                 block,
                 zeros,
+                halves,
             )
 
         return multiply

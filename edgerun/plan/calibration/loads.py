@@ -58,7 +58,10 @@ def graph_of(load: Load) -> Graph:
 
 
 def random_weight(name: str, size: tuple[int, int], seed: int) -> Constant:
-    """A matrix ``[N, K]`` whose products keep the size of what they multiply."""
+    """A matrix ``[N, K]`` whose products keep the size of what they multiply.
+
+    Half precision does not hold its scales, as it does not hold those of most models.
+    """
     k, n = size
     rng = np.random.default_rng(seed)
     if name == "float32":
@@ -66,6 +69,6 @@ def random_weight(name: str, size: tuple[int, int], seed: int) -> Constant:
     ternary = name in ("ternary", "trits")  # of two bits, the ternary codes are 1, 2 and 3
     bits = math.ceil(WEIGHT_BITS[name])
     codes = rng.integers(int(ternary), 1 << bits, (n, k // BLOCK, BLOCK), np.uint8)
-    scales = np.full((n, k // BLOCK), k**-0.5 / 2 ** (bits - 1), np.float32)
+    scales = np.full((n, k // BLOCK), 1.1 * k**-0.5 / 2 ** (bits - 1), np.float32)
     stored = "ternary" if ternary else name
     return PackedWeight(stored, (n, k), BLOCK, pack_bits(codes, bits), scales)

@@ -75,6 +75,7 @@ class ExpertsBuilder:
             self._store.begin_expert(weights)
             at_expert = f"{at}/experts.{expert}"
             total = self._expert(total, rows, routes, expert, layer, at_expert, projections)
+        self._store.end_experts()
         shape = add("Shape", [hidden], f"{at}/Shape")
         return add("Reshape", [total, shape], f"{at}/experts")
 

@@ -9,7 +9,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgerun.errors import UnsupportedError
 from edgerun.formats.base import PackedWeight, unpack_bits
 from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
@@ -93,6 +92,7 @@ class WeightStore:
         self._graph = graph
         self._progress = progress
         self._fitted = fitted
+        self._halves_scales = recipe.scales == "fp16"
 
     def vector(self, name: str) -> str:
         """Writes a bias or a norm's weight as float32."""
@@ -126,20 +126,16 @@ class WeightStore:
         """Starts on a page: what follows belongs to one expert and can be read at once.
 
         One of few weights begins where the last one ended: padding would be up to a tenth of it.
-
-        Raises:
-            UnsupportedError: its scales would be in half precision.
+        Scales are float32 until ``end_experts``: what is read while a model runs is as kernels
+        need it.
         """
-        self._refuse_halves()
+        self._halves_scales = False
         if weights >= _LARGE_EXPERT:
             self._data.begin_page()
 
-    def _refuse_halves(self) -> None:
-        if self._recipe.scales == "fp16":
-            raise UnsupportedError(
-                "--scales fp16 is not supported for experts, whose bytes are read from the disk as "
-                "they are; leave it out"
-            )
+    def end_experts(self) -> None:
+        """Ends what ``begin_expert`` began last."""
+        self._halves_scales = self._recipe.scales == "fp16"
 
     def projection(self, name: str) -> StoredMatrix:
         """Writes a projection in the recipe's weight format."""
@@ -155,7 +151,6 @@ class WeightStore:
         Returns:
             codes uint8 ``[experts, rows, K * bits / 8]`` and scales ``[experts, rows, blocks]``.
         """
-        self._refuse_halves()
         recipe = self._recipe.tensor(experts[0][0].removesuffix(".weight"))
         rows, columns = self._source.shape(experts[0][0])
         scales: list[F32] = []
@@ -247,7 +242,7 @@ class WeightStore:
 
     def _store_scales(self, name: str, shape: tuple[int, int], scales: Sequence[F32]) -> str:
         """Writes scales in half precision, and a Cast, if that is asked for and holds them all."""
-        halved = self._recipe.scales == "fp16" and all(map(_are_halves, scales))
+        halved = self._halves_scales and all(map(_are_halves, scales))
         kind = _HALF if halved else _FLOAT
         stored = self._graph.initializer(self._data.add(name, kind, shape, scales))
         if not halved:

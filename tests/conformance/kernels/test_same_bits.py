@@ -53,9 +53,11 @@ def product(
     lanes: int,
     params: dict[str, Any],
     more: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    halves: bool = False,
 ) -> F32:
     """``x`` times the weight by one kernel, ``[rows, N]``; ``more`` are further arguments."""
-    weight = to_stream(packed, lanes, row_scale=False)
+    weight = to_stream(packed, lanes, row_scale=False, halves=halves)
     out = np.zeros((len(x), N), np.float32)
     fields = stream_fields(weight, STEP) | rounded_block(x, weight.padded_k, packed.block)
     fields |= {"bias": 0, "accumulate": 0, "out": out, "out_stride": N, "n": N, "lookup": 0, **more}
@@ -157,6 +159,17 @@ def test_a_zero_point_in_the_middle_changes_no_bit(isa: str, name: str, x: F32) 
         product("linear_block", stored, x, lanes, params),
         product("linear_block", packed, x, lanes, params),
     )
+
+
+@pytest.mark.parametrize("isa", [isa for isa, _ in VECTORS])
+def test_scales_in_half_precision_change_no_bit(isa: str, x: F32) -> None:
+    lanes, packed = isa_of(isa).vector_bytes, packed_weight(("int4~", 32), N, K, row_scale=False)
+    for kernel, tokens in (("linear_block", {}), ("gemm_block", {"tokens": 4})):
+        params = {"isa": isa, **tokens}
+        np.testing.assert_array_equal(
+            product(kernel, packed, x[:20], lanes, params, halves=True),
+            product(kernel, packed, x[:20], lanes, params),
+        )
 
 
 @pytest.mark.parametrize("form", [*FORMS, *ZERO_FORMS], ids=str)

@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from edgerun.errors import UnsupportedError
+from edgerun.formats.base import has_half_scales
 from edgerun.model.bundle import open_bundle
 from edgerun_export.pipeline import ExportOptions, export
 from edgerun_export.sizes import weight_bytes
@@ -90,11 +91,22 @@ def test_tiny_scales_stay_as_they_are(golden, tmp_path):
 
 
 @pytest.mark.parametrize("profile", ["portable", "genai"])
-def test_experts_are_refused(profile, golden, tmp_path):
-    options = ExportOptions(weights="int4", scales="fp16", profile=profile)
-    with pytest.raises(UnsupportedError, match="--scales fp16 is not supported for experts"):
-        export(golden("olmoe").folder, tmp_path / "out", options)
-    assert not (tmp_path / "out").exists()
+def test_experts_have_halves_in_four_bytes_each(profile, golden, exported):
+    result = exported("olmoe", weights="int4", scales="fp16", profile=profile)
+    types = types_of(result.folder)
+    of_experts = {name: kind for name, kind in types.items() if "experts" in name}
+    assert set(of_experts.values()) == {onnx.TensorProto.FLOAT}
+    assert {types[name] for name in types.keys() - of_experts.keys()} == {onnx.TensorProto.FLOAT16}
+    constants = open_bundle(result.folder).graph.constants.values()
+    experts = [each for stack in constants for each in getattr(stack, "matrices", ())]
+    assert experts
+    assert all(map(has_half_scales, (each for each in experts if hasattr(each, "scales"))))
+    pair = [result, exported("olmoe", weights="int4", scales="fp32", profile=profile)]
+    sizes = [(each.folder / "model.onnx.data").stat().st_size for each in pair]
+    reckoned = [weight_bytes(golden("olmoe").spec, each.recipe) for each in pair]
+    gaps = 64 * (len(types) - len(of_experts))
+    assert sizes[1] - sizes[0] == pytest.approx(reckoned[1] - reckoned[0], abs=gaps)
+    assert sizes[1] - sizes[0] > gaps
 
 
 def test_other_types_are_refused(golden, tmp_path):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from edgerun.backends.base import Shape, Support
+from edgerun.backends.base import FEW_ROWS, Shape, Support
 from edgerun.backends.cpu.binder import Binder, Rounded, Rounding
 from edgerun.backends.cpu.buffers import Buffer
 from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
@@ -197,7 +197,7 @@ def _emit_product(
         extra |= {"lookup": 0} if "up_bias" in arrays else {"lookup": 0, "up_bias": None}
     nbytes = sum(array.nbytes for key, array in arrays.items() if key.endswith("codes"))
     panels = panels_of(weight)
-    step = panels_a_chunk(panels, nbytes, binder.threads)
+    step = panels_a_chunk(panels, nbytes, binder.threads, _experts_at_least(places))
     arguments: dict[str, Any] = {
         "rows": binder.frame[:1],
         "bias": None,
@@ -229,6 +229,15 @@ def _emit_product(
         tokens = {"tokens": gemm_tokens(binder.isa)}
         kernel = f"{binder.isa.prompts}_{IN_BLOCKS[name]}"
         emit(kernel, params | tokens, arguments, label=f"{label}/product")
+
+
+def _experts_at_least(places: Places) -> int:
+    """How many experts share a product with all threads, as far as chunks go by that.
+
+    Those of few rows are mere reading, which long chunks speed up. Of many rows some experts may
+    have far more than others, so chunks are as short as those of one alone.
+    """
+    return places.top_k if places.rows <= FEW_ROWS else 1
 
 
 def _in_blocks(binder: Binder, places: Places) -> bool:

@@ -205,7 +205,7 @@ def _gated_layout(binder: Binder, node: Node | None) -> tuple[Any, ...] | None:
         return None
     if len(binder.readers[output]) != 1 or output in binder.graph.outputs:
         return None
-    size = weight.bits, weight.lanes, weight.block, weight.zeros
+    size = weight.bits, weight.lanes, weight.block, weight.zeros, weight.halves
     return node.inputs[0], form, weight.shape, *size
 
 
@@ -222,12 +222,19 @@ def panels_of(weight: Prepared) -> int:
     return -(-weight.shape[0] // rows)
 
 
-def panels_a_chunk(panels: int, nbytes: int, threads: int) -> int:
-    """Small enough to share the work, large enough to be worth taking."""
-    longest = min(nbytes // (threads * LONG_CHUNKS_A_THREAD), LONGEST_CHUNK_BYTES)
+def panels_a_chunk(panels: int, nbytes: int, threads: int, matrices: int = 1) -> int:
+    """Small enough to share the work, large enough to be worth taking.
+
+    Args:
+        panels: of a matrix.
+        nbytes: of its codes.
+        threads: that share the work.
+        matrices: of that size that are multiplied at a time; a chunk is of one of them.
+    """
+    longest = min(matrices * nbytes // (threads * LONG_CHUNKS_A_THREAD), LONGEST_CHUNK_BYTES)
     by_size = max(CHUNK_BYTES, longest) * panels // max(1, nbytes)
-    by_share = panels // (threads * CHUNKS_A_THREAD)
-    step = max(1, min(by_size, by_share))
+    by_share = matrices * panels // (threads * CHUNKS_A_THREAD)
+    step = max(1, min(by_size, by_share, panels))
     return max(step // STREAMS, 1) * STREAMS if panels > STREAMS else panels
 
 
@@ -249,6 +256,7 @@ def kernel_of(
         return "linear_trits", constants, arguments, rounded.keys()
     params: dict[str, int | str] = {"bits": weight.bits, "lanes": weight.lanes}
     in_blocks = {"block": weight.block, "zeros": int(weight.zeros)}
+    halves = {"halves": int(weight.halves)}
     if rounded is None or rounded.scales is None or rounded.sums is None:
         arguments["blocks"] = weight.blocks
         return "linear_float", params | in_blocks, arguments, {x.key}
@@ -257,7 +265,7 @@ def kernel_of(
     if form is not None and form.kernel == "quantize_row":
         return "linear_row", params, arguments, rounded.keys()
     arguments["blocks"] = rounded.blocks
-    return "linear_block", params | in_blocks, arguments, rounded.keys()
+    return "linear_block", params | in_blocks | halves, arguments, rounded.keys()
 
 
 def round_rows(

@@ -129,12 +129,15 @@ class BiasForm:
         check_finite(f"float32 {self.length}", "elements", arrays["bias"])
 
 
-def form_of(matrix: Matrix, activations: str, isa: Isa, *, row_scale: bool) -> MatrixForm:
+def form_of(
+    matrix: Matrix, activations: str, isa: Isa, *, row_scale: bool, halves: bool
+) -> MatrixForm:
     """How the kernels for some kind of activations read matrices like this one."""
     if not isinstance(matrix, PackedWeight):
         return FloatForm((matrix.shape[0], matrix.shape[1]))
     lanes = FLOAT_LANES if activations == "float" else isa.vector_bytes
-    return PackedForm(StreamForm.of(matrix, lanes, row_scale=row_scale), row_scale)
+    stream = StreamForm.of(matrix, lanes, row_scale=row_scale, halves=halves)
+    return PackedForm(stream, row_scale)
 
 
 @dataclass(frozen=True, slots=True)

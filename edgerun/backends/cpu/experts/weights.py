@@ -18,7 +18,7 @@ from edgerun.backends.base import ExpertMemory
 from edgerun.backends.cpu.experts.layout import BiasForm, Projection, SlotLayout, form_of
 from edgerun.backends.cpu.weights import Prepared, has_row_scales
 from edgerun.errors import InputError
-from edgerun.formats.base import PackedWeight
+from edgerun.formats.base import PackedWeight, has_half_scales
 from edgerun.formats.stack import ExpertStack, Matrix
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.mapped_file import ArrayReader
@@ -179,13 +179,23 @@ class ExpertStore:
             row_scale = layer.activations == "int8_row" and all(
                 map(self._has_row_scales, looked_at)
             )
+            # What is not in memory was not looked at; its scales may be any.
+            halves = not sampled and not row_scale and layer.activations != "float"
+            halves = halves and all(map(self._has_half_scales, looked_at))
             first = stack.matrices[0]
-            forms.append(form_of(first, layer.activations, self._isa, row_scale=row_scale))
+            forms.append(
+                form_of(first, layer.activations, self._isa, row_scale=row_scale, halves=halves)
+            )
         biases = [None if bias is None else BiasForm(bias.shape[1]) for bias in layer.biases]
         return SlotLayout(forms, biases)
 
     def _has_row_scales(self, matrix: Matrix) -> bool:
         return not isinstance(matrix, PackedWeight) or has_row_scales(
+            replace(matrix, scales=self._reader.read(matrix.scales))
+        )
+
+    def _has_half_scales(self, matrix: Matrix) -> bool:
+        return isinstance(matrix, PackedWeight) and has_half_scales(
             replace(matrix, scales=self._reader.read(matrix.scales))
         )
 

@@ -17,8 +17,10 @@ from edgerun.kernels.layouts.stream import to_stream
 from tests.conformance.kernels.cases.gemm import MANY, STEP, exact_outputs
 from tests.conformance.kernels.cases.linear import (
     BOUND,
+    HALF_FORMS,
     ZERO_FORMS,
     block_params,
+    in_blocks,
     packed_weight,
     rounded_block,
     rounded_row,
@@ -104,11 +106,11 @@ def amx_row(variant: tuple[str, tuple[str, int], tuple[int, int, int, bool]]) ->
     return call_of(stream_fields(weight, STEP) | rounded, params, packed, extras)
 
 
-@cases_of("amx_block", variant=variants(BLOCK_FORMS) + variants(ZERO_FORMS))
+@cases_of("amx_block", variant=variants(BLOCK_FORMS) + variants(ZERO_FORMS) + variants(HALF_FORMS))
 def amx_block(variant: tuple[str, tuple[str, int], tuple[int, int, int, bool]]) -> Call:
     isa, form, (n, k, rows, extras) = variant
     packed = packed_weight(form, n, k, row_scale=False)
-    weight = to_stream(packed, LANES, row_scale=False)
+    weight = in_blocks(packed, LANES)
     rounded = rounded_block(random((rows, packed.shape[1])), weight.padded_k, packed.block)
     params = block_params(weight, packed.block)
     params |= {"isa": isa, "tokens": gemm_tokens(isa_of(isa))}

@@ -11,10 +11,12 @@ from edgerun.ops.registry import OPS
 from edgerun_export.quantize.blocks import slab
 from tests.conformance.kernels.cases.linear import (
     BLOCK_FORMS,
+    HALF_FORMS,
     ROW_FORMS,
     STEP,
     ZERO_FORMS,
     chunks,
+    in_blocks,
     packed_weight,
     rounded_block,
     rounded_row,
@@ -43,7 +45,11 @@ def call_of(
     weights: list[PackedWeight], x: F32, rounded: dict[str, Any], params: dict[str, Any], form: str
 ) -> Call:
     """A call, whose check goes by the definitions of three ops."""
-    gate, up = (to_stream(each, params["lanes"], row_scale=form == "int8_row") for each in weights)
+    lanes, is_row = params["lanes"], form == "int8_row"
+    gate, up = (
+        to_stream(each, lanes, row_scale=True) if is_row else in_blocks(each, lanes)
+        for each in weights
+    )
     rows, n, tokens = len(x), gate.shape[0], params.get("tokens", 1)
     taken = min(rows, (rows + tokens // 2) // tokens * tokens)
     biased = params.pop("biased")
@@ -97,9 +103,10 @@ def block_call(
     weights = pair(form, shape, row_scale=False)
     block = weights[0].block
     x = random((shape[2], weights[0].shape[1]))
-    rounded = rounded_block(x, to_stream(weights[0], lanes, row_scale=False).padded_k, block)
+    gate = in_blocks(weights[0], lanes)
+    rounded = rounded_block(x, gate.padded_k, block)
     params = {"activation": "silu", "lanes": lanes, "block": block, "isa": isa, **more}
-    params |= {"biased": shape[3], "zeros": int(weights[0].zeros is not None)}
+    params |= {"biased": shape[3], "zeros": int(gate.zeros), "halves": int(gate.halves)}
     return call_of(weights, x, rounded, params, "int8_block")
 
 
@@ -108,7 +115,11 @@ def gated_row(variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, 
     return row_call(variant, shape)
 
 
-@cases_of("gated_block", variant=variants(BLOCK_FORMS) + variants(ZERO_FORMS[:1]), shape=SHAPES)
+@cases_of(
+    "gated_block",
+    variant=variants(BLOCK_FORMS) + variants(ZERO_FORMS[:1]) + variants(HALF_FORMS)[:1],
+    shape=SHAPES,
+)
 def gated_block(
     variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
 ) -> Call:
@@ -124,7 +135,7 @@ def gemm_gated_row(
 
 @cases_of(
     "gemm_gated_block",
-    variant=variants(BLOCK_FORMS[-2:]) + variants(ZERO_FORMS[:1]),
+    variant=variants(BLOCK_FORMS[-2:]) + variants(ZERO_FORMS[:1]) + variants(HALF_FORMS)[:1],
     shape=MANY,
 )
 def gemm_gated_block(

@@ -14,10 +14,12 @@ from edgerun.kernels.linear import gemm
 from tests.conformance.kernels.cases.linear import (
     BLOCK_FORMS,
     BOUND,
+    HALF_FORMS,
     ROW_FORMS,
     SHAPES,
     ZERO_FORMS,
     block_params,
+    in_blocks,
     packed_weight,
     rounded_block,
     rounded_row,
@@ -36,6 +38,7 @@ from tests.conformance.kernels.harness import (
 # More batch rows than share a piece, more of K than a piece has, rows that fill no tile.
 MANY = [(131, 4480, 19, True), (2, 96, gemm.MOST_ROWS + 5, False)]
 STEP = 5  # panels of a chunk
+BLOCKS = variants(BLOCK_FORMS) + variants(ZERO_FORMS) + variants(HALF_FORMS)
 
 
 def exact_outputs(packed: PackedWeight, rounded: dict[str, Any]) -> NDArray[np.float64]:
@@ -84,14 +87,14 @@ def gemm_row(variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, i
     return call_of(packed, stream_fields(weight, STEP), params, extras, rounded)
 
 
-@cases_of("gemm_block", variant=variants(BLOCK_FORMS) + variants(ZERO_FORMS), shape=SHAPES + MANY)
+@cases_of("gemm_block", variant=BLOCKS, shape=SHAPES + MANY)
 def gemm_block(
     variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
 ) -> Call:
     isa, lanes, form = variant
     n, k, rows, extras = shape
     packed = packed_weight(form, n, k, row_scale=False)
-    weight = to_stream(packed, lanes, row_scale=False)
+    weight = in_blocks(packed, lanes)
     params = block_params(weight, packed.block) | {"isa": isa, "tokens": 4}
     rounded = rounded_block(random((rows, packed.shape[1])), weight.padded_k, packed.block)
     return call_of(packed, stream_fields(weight, STEP), params, extras, rounded)

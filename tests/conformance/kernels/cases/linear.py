@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from edgerun.formats import format_named
-from edgerun.formats.base import PackedWeight, pack_zero_points
+from edgerun.formats.base import PackedWeight, has_half_scales, pack_zero_points
 from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.layouts.stream import StreamWeight, to_stream
 from edgerun.kernels.layouts.trits import TritWeight
@@ -74,15 +74,18 @@ def chunks(weight: StreamWeight | TritWeight, step: int) -> int:
 def packed_weight(form: tuple[str, int], n: int, k: int, *, row_scale: bool) -> PackedWeight:
     """A random weight, with equal scales along a row if asked; every other scale is negative.
 
-    A name that ends in ``+`` is a format with zero points of its own.
+    A name that ends in ``+`` is a format with zero points of its own; with one that ends in ``~``
+    half precision holds all scales.
     """
     name, block = form
+    halves, name = name.endswith("~"), name.removesuffix("~")
     if name.endswith("+"):
         return with_zeros(packed_weight((name[:-1], block), n, k, row_scale=row_scale))
     weight, kind = random((n, -(-k // block) * block), 7), format_named(name)
     scales = kind.pack(weight, block).scales
     if row_scale:
         scales = np.repeat(np.abs(weight).max(axis=1, keepdims=True) / 2, scales.shape[1], 1)
+    scales = scales.astype(np.float16).astype(np.float32) if halves else scales
     odd = np.arange(n)[:, None] + (0 if row_scale else np.arange(scales.shape[1]))
     return kind.encode(weight, np.where(odd % 2, -scales, scales).astype(np.float32), block)
 
@@ -95,10 +98,15 @@ def with_zeros(packed: PackedWeight) -> PackedWeight:
     return replace(packed, zeros=pack_zero_points(points, bits))
 
 
+def in_blocks(packed: PackedWeight, lanes: int) -> StreamWeight:
+    """A weight as kernels read it whose activations have scales of blocks, too."""
+    return to_stream(packed, lanes, row_scale=False, halves=has_half_scales(packed))
+
+
 def block_params(weight: StreamWeight, block: int) -> dict[str, Any]:
     """Compile-time constants of the kernels of weights with scales of blocks."""
     constants = {"bits": weight.bits, "lanes": weight.lanes, "block": block}
-    return constants | {"zeros": int(weight.zeros)}
+    return constants | {"zeros": int(weight.zeros), "halves": int(weight.halves)}
 
 
 def rounded_row(x: F32, stride: int) -> dict[str, Any]:
@@ -140,9 +148,14 @@ def linear_row(
 
 BLOCK_FORMS = [("int4", 16), ("int8", 32), ("int4", 128), ("int2", 128)]
 ZERO_FORMS = [("int4+", 32), ("int2+", 16), ("int8+", 32)]
+HALF_FORMS = [("int4~", 32)]
 
 
-@cases_of("linear_block", variant=variants(BLOCK_FORMS) + variants(ZERO_FORMS), shape=SHAPES)
+@cases_of(
+    "linear_block",
+    variant=variants(BLOCK_FORMS) + variants(ZERO_FORMS) + variants(HALF_FORMS),
+    shape=SHAPES,
+)
 def linear_block(
     variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, int, bool]
 ) -> Call:
@@ -150,7 +163,7 @@ def linear_block(
     n, k, rows, extras = shape
     packed = packed_weight(form, n, k, row_scale=False)
     x = random((rows, packed.shape[1]))
-    weight = to_stream(packed, lanes, row_scale=False)
+    weight = in_blocks(packed, lanes)
     fields, check = expectation(x, packed, extras, "int8_block")
     fields |= stream_fields(weight, STEP) | rounded_block(x, weight.padded_k, packed.block)
     fields["lookup"] = 0
@@ -173,7 +186,9 @@ def linear_float(lanes: int, form: tuple[str, int], shape: tuple[int, int, int, 
     fields, check = expectation(x[:, : packed.shape[1]], packed, extras, "float")
     fields |= stream_fields(weight, STEP) | {"x": x, "x_stride": weight.padded_k}
     fields["blocks"] = weight.blocks
-    return Call(block_params(weight, packed.block), fields, rows, check, chunks(weight, STEP))
+    params = block_params(weight, packed.block)
+    del params["halves"]
+    return Call(params, fields, rows, check, chunks(weight, STEP))
 
 
 @cases_of("linear_dense", shape=SHAPES)
