@@ -8,6 +8,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.offload.schedule import Starts
+
 F64: TypeAlias = NDArray[np.float64]
 I64: TypeAlias = NDArray[np.int64]
 WEIGHT = 0.15  # of what was seen last: after 20 times 4% is left of what was assumed
@@ -76,6 +78,7 @@ class Estimates:
         upload: the upload of an expert; its rows do not matter.
         start: of a call that uses the device: what passes before the processor multiplies, and
         command: before the device does.
+        arrival: before the device begins with what it lacked, beside the uploads.
         exchange_s: what a layer takes longer if one of its experts is cut.
     """
 
@@ -84,6 +87,7 @@ class Estimates:
     upload: Estimate
     start: Estimate = field(default_factory=lambda: Estimate(START_S))
     command: Estimate = field(default_factory=lambda: Estimate(START_S))
+    arrival: Estimate = field(default_factory=lambda: Estimate(START_S))
     exchange_s: float = EXCHANGE_S
 
     def observe_exchange(self, excess_s: float) -> None:
@@ -92,9 +96,9 @@ class Estimates:
         self.exchange_s += WEIGHT * step
 
     @property
-    def starts_s(self) -> tuple[float, float]:
-        """When processor and device begin, as ``Schedule.seconds`` takes it."""
-        return self.start.of_one(), self.command.of_one()
+    def starts(self) -> Starts:
+        """What passes before anything is done, as ``Schedule.seconds`` takes it."""
+        return Starts(self.start.of_one(), self.command.of_one(), self.arrival.of_one())
 
     def costs(self, rows: I64, is_cached: NDArray[np.bool_]) -> tuple[F64, F64, F64]:
         """Seconds of active experts on processor, device and link, as ``Scheduler`` takes them."""

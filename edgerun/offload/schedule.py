@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -53,6 +53,20 @@ MAX_PARTS = 64
 NANOSECONDS = 1e9
 
 
+class Starts(NamedTuple):
+    """Seconds that pass before a call that uses the device does anything.
+
+    Attributes:
+        cpu_s: before the processor multiplies.
+        device_s: before the device does.
+        upload_s: before the device multiplies by what it lacked, beside the uploads.
+    """
+
+    cpu_s: float
+    device_s: float
+    upload_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """How the experts of a layer are divided.
@@ -71,14 +85,13 @@ class Schedule:
     bound_s: float
     weights: tuple[int, ...]
 
-    def seconds(self, costs: Sequence[F64], parts: int, starts_s: tuple[float, float]) -> float:
-        """When it is done if processor and device do not begin at once.
+    def seconds(self, costs: Sequence[F64], parts: int, starts: Starts) -> float:
+        """When it is done if nothing begins at once.
 
         Args:
             costs: seconds of experts on processor, device and link.
             parts: of an expert.
-            starts_s: when the processor begins and when the device does, if that has anything to
-                do; the link begins at once.
+            starts: what passes before that, if the device has anything to do.
         """
         share = self.shares / parts
         cpu, device, upload = (np.asarray(each) for each in costs)
@@ -87,9 +100,9 @@ class Schedule:
             return here_s
         device, upload = ((each * share)[self.order] for each in (device, upload))
         left = np.cumsum(device[::-1])[::-1]  # from each product on
-        begins = np.where(upload > 0, np.cumsum(upload), 0.0)
-        there_s = max(float(left[0]) + starts_s[1], float((begins + left).max()))
-        return max(here_s + starts_s[0], there_s)
+        begins = np.where(upload > 0, starts.upload_s + np.cumsum(upload), 0.0)
+        there_s = max(float(left[0]) + starts.device_s, float((begins + left).max()))
+        return max(here_s + starts.cpu_s, there_s)
 
     def alone(self, costs: Sequence[F64]) -> Schedule:
         """The same experts on the processor alone; no bound changes by that."""

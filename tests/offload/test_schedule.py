@@ -15,6 +15,7 @@ from edgerun.offload.schedule import (
     WEIGHT_SUM,
     Schedule,
     Scheduler,
+    Starts,
     bound,
     divide,
     makespan,
@@ -159,8 +160,8 @@ def test_parts_come_closer_to_the_bound() -> None:
 def test_sides_that_begin_late_end_later(parts: int) -> None:
     rng = np.random.default_rng(9)
     for _ in range(200):
-        costs, starts_s = instance(rng, 6), rng.integers(0, 1500, 2) / NANOSECONDS
-        schedule, link_s, device_s = scheduled(costs, parts), 0.0, starts_s[1]
+        costs, starts = instance(rng, 6), Starts(*rng.integers(0, 1500, 3) / NANOSECONDS)
+        schedule, link_s, device_s = scheduled(costs, parts), starts.upload_s, starts.device_s
         seconds = costs / NANOSECONDS
         for expert in schedule.order:
             share = schedule.shares[expert] / parts
@@ -168,9 +169,11 @@ def test_sides_that_begin_late_end_later(parts: int) -> None:
             begin_s = max(device_s, link_s) if costs[expert, 2] else device_s
             device_s = begin_s + share * seconds[expert, 1]
         cpu_s = float(seconds[:, 0] @ (1 - schedule.shares / parts))
-        late_s = max(cpu_s + starts_s[0], device_s) if len(schedule.order) else cpu_s
-        assert schedule.seconds(seconds.T, parts, starts_s) == pytest.approx(late_s)
-        assert schedule.seconds(seconds.T, parts, (0, 0)) == pytest.approx(schedule.makespan_s)
+        late_s = max(cpu_s + starts.cpu_s, device_s) if len(schedule.order) else cpu_s
+        assert schedule.seconds(seconds.T, parts, starts) == pytest.approx(late_s)
+        assert schedule.seconds(seconds.T, parts, Starts(0, 0, 0)) == pytest.approx(
+            schedule.makespan_s
+        )
 
 
 def test_many_experts() -> None:

@@ -94,9 +94,8 @@ def test_tokens_are_those_of_the_processor_bit_for_bit(
             seen.append(backend.report())
             assert not session.failure and session.resets == 0
             assert backend._estimates is not None
-            assert all(
-                START_S != each > 0 for each in backend._estimates.starts_s
-            )  # they were seen
+            starts = backend._estimates.starts
+            assert all(START_S != each > 0 for each in starts[:2])  # they were seen
 
     found = tokens(*form, device, look)
     np.testing.assert_array_equal(found, expected[form])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgerun.errors import InputError
-from edgerun.offload.schedule import NANOSECONDS, Scheduler
+from edgerun.offload.schedule import NANOSECONDS, Scheduler, Starts
 from edgerun.offload.trace_file import write_trace
 from tests.offload.test_schedule import alike, any_instance, instance, shortest
 from tools.bench.offload.__main__ import TITLE, main
@@ -60,7 +60,7 @@ def test_a_schedule_that_begins_late_takes_what_the_events_say() -> None:
         costs[rng.random(len(costs)) < 0.5, UPLOAD] = 0
         schedule = scheduler(*costs.T)
         shares = schedule.shares / 4
-        starts = (0.0, 0.0) if number < 30 else tuple(rng.uniform(0, 5e-3, 2).tolist())
+        starts = Starts(*rng.uniform(0, 5e-3 if number >= 30 else 0, 3).tolist())
         order = [(int(e), float(shares[e])) for e in schedule.order]
         here = [(int(e), 1 - float(shares[e])) for e in np.flatnonzero(shares < 1)]
         cached = any(costs[e, UPLOAD] == 0 for e, _ in order)

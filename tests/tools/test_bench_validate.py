@@ -29,9 +29,14 @@ def test_what_is_simulated_follows_costs_and_what_is_there() -> None:
     costs = np.zeros((3, 2, 3))
     costs[:, 1] = 4e-3, 1e-3, 1.0
     costs[2] *= 2  # the last call
-    starts_s = np.array([[0.0, 0.0], [1e-3, 2e-3], [1e-4, 7e-3]])  # of processor and device
+    starts_s = np.array([[0.0, 0.0, 0.0], [1e-3, 2e-3, 0.0], [1e-4, 7e-3, 0.0]])
     seen = Costs(
-        costs, np.zeros(3), starts_s, np.zeros(3, np.bool_), np.ones(3, np.bool_), np.ones((3, 5))
+        costs,
+        np.zeros(3),
+        starts_s,
+        np.zeros(3, np.bool_),
+        np.ones(3, np.bool_),
+        np.ones((3, 2, 6)),
     )
     measured = Measured([0.0] * 3, 0, 0, seen, frozenset({(0, 0), (0, 1)}), 2)
     simulation, seconds = simulate(measured, calls, 3)
@@ -41,16 +46,22 @@ def test_what_is_simulated_follows_costs_and_what_is_there() -> None:
 
 
 def test_calls_vary_as_those_before_them_did() -> None:
-    """Each is like one before it that ran when estimates had settled, with all its resources."""
-    ratios = np.repeat(np.arange(40.0)[:, None], 5, axis=1)
-    ratios[:, 2] = np.nan
-    ratios[SETTLED, 2] = 7.0
+    """Each is like one of its kind that ran when estimates had settled, with all its resources."""
+    ratios = np.repeat(np.arange(40.0)[:, None], 6, axis=1)
     ratios[:, 4] = np.nan
+    ratios[SETTLED, 3] = np.nan
+    ratios[::2, 2] = np.nan  # nothing was uploaded
     rows = drawn(ratios, 30)
-    assert rows.shape == (10, 5)
-    assert (rows[:, 2] == 7).all() and (rows[:, 4] == 1).all()
-    assert (rows[:, 0] == rows[:, 1]).all() and len(set(rows[:, 0])) > 3
-    assert all(SETTLED <= like < call for call, like in enumerate(rows[:, 0], 30))
+    assert rows.shape == (10, 2, 6)
+    assert (rows[:, :, 4] == 1).all()
+    for kind in (0, 1):
+        like = rows[:, kind, 0]
+        assert (like % 2 == kind).all() and len(set(like)) > 3
+        assert all(SETTLED <= each < call for call, each in enumerate(like, 30))
+        assert (rows[:, kind, 1] == like).all()
+    assert (rows[:, 1, 2] == rows[:, 1, 0]).all() and (rows[:, 0, 2] % 2 == 1).any()
+    ratios[:, 2] = np.nan
+    assert (drawn(ratios, 30)[:, :, 2] == 1).all()
 
 
 def test_a_layer_takes_what_the_call_took_that_it_is_like() -> None:
@@ -58,8 +69,8 @@ def test_a_layer_takes_what_the_call_took_that_it_is_like() -> None:
     calls = [(np.zeros((1, 1), np.float32), routes)] * 2
     costs = np.zeros((1, 2, 3))
     costs[:, 1] = 4e-3, 1e-3, 1.0
-    ratios = np.array([[2.0, 3.0, 1.0, 4.0, 5.0]])
-    starts_s = np.array([[1e-3, 1e-4]])
+    ratios = np.array([[[2.0, 3.0, 1.0, 4.0, 5.0, 1.0], [9.0] * 6]])
+    starts_s = np.array([[1e-3, 1e-4, 1e-4]])
     seen = Costs(costs, np.zeros(1), starts_s, np.zeros(1, np.bool_), np.ones(1, np.bool_), ratios)
     measured = Measured([0.0], 0, 0, seen, frozenset({(0, 0), (0, 1)}), 2)
     _, seconds = simulate(measured, calls, 3)

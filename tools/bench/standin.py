@@ -2,20 +2,26 @@
 
     python -m tools.bench.standin [--rows 1 4 16] [--calls 60] [--experts 24 --top-k 8]
         [--hidden 2048 --width 1024] [--device memory=48M,link=2G,latency=20us] [--whole]
+        [--real-time]
 
 The stand-in is another process on one core, the processor's share runs on one thread, so two cores
-must be free. Weights are random int4, routes those of a made-up trace (Zipf 0.6, reuse 0.3). In
-turns with it the same rows go through the processor alone. The first half of the calls lets the
-estimates settle; figures are of the second: medians in ms, and how often the layer ended before
-the bound of its schedule, which a wrong estimate alone can do. Nothing of it is about any GPU.
+must be free; ``--real-time`` (as root, Linux) lets all other programs wait. Weights are random
+int4, routes those of a made-up trace (Zipf 0.6, reuse 0.3). In turns with it the same rows go
+through the processor alone. The first half of the calls lets the estimates settle; figures are of
+the second: medians in ms, and how often the layer ended before the bound of its schedule, which a
+wrong estimate alone can do. Nothing of it is about any GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,9 +36,11 @@ from edgerun.offload.sharing.backend import SharingBackend
 from edgerun.offload.sharing.executable import SharedLayer
 from edgerun.offload.sharing.tally import Tally
 from edgerun.offload.standin import StandinBackend
+from edgerun.offload.standin.link import LINK_THREAD
 from edgerun.state import Batch, SequenceStore, same_attention
 from tools.bench.synthetic_trace import Synthetic
 
+REAL_TIME = 10  # priority
 STATE = same_attention(1, 1, 16, "fp32")
 COLUMNS = ["rows", "there", "uploaded", "CPU", "cut", "makespan", "planned", "bound"]
 COLUMNS += ["makespan / planned", "before the bound", "whole call", "CPU alone"]
@@ -62,6 +70,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--device", default="memory=48M,link=2G,latency=20us")
     parser.add_argument("--whole", action="store_true", help="cut no expert")
+    parser.add_argument("--real-time", action="store_true", help="let other programs wait")
     options = parser.parse_args()
     graph = layer(options)
     sys.stdout.write(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n")
@@ -69,7 +78,8 @@ def main() -> None:
         shared = StandinBackend()
         shared.configure({"threads": 1})
         shared.use_device(options.device)
-        calls = measure(graph, rows, inputs(rows, options), shared, whole=options.whole)
+        each = {"whole": options.whole, "real_time": options.real_time}
+        calls = measure(graph, rows, inputs(rows, options), shared, **each)
         sys.stdout.write(f"| {' | '.join(cells(rows, calls[len(calls) // 2 :]))} |\n")
         sys.stdout.flush()
 
@@ -95,14 +105,16 @@ def measure(
     threads: int = 1,
     *,
     whole: bool = False,
+    real_time: bool = False,
 ) -> list[Call]:
     """Calls of a device that shares the layer and of the processor alone, in turns.
 
-    With ``whole`` they cut no expert.
+    With ``whole`` they cut no expert, with ``real_time`` all other programs wait.
     """
     alone = make_backend("cpu", given={"threads": threads})
     backends: list[Backend] = [shared, alone]
-    programs = [each.compile(graph, Shape.of(rows), CompileOptions(STATE)) for each in backends]
+    with precedence(real_time):
+        programs = [each.compile(graph, Shape.of(rows), CompileOptions(STATE)) for each in backends]
     if whole and isinstance(programs[0], SharedLayer):
         programs[0]._cutter = None
     store, calls = SequenceStore(STATE, 1), []
@@ -122,6 +134,30 @@ def measure(
     for each in backends:
         each.close()
     return calls
+
+
+@contextmanager
+def precedence(is_wanted: bool) -> Iterator[None]:
+    """Within it devices start that go before all other programs, as does this one from then on.
+
+    The link sleeps most of the time, so it goes before the rest, as it would on an idle machine.
+
+    Raises:
+        SystemExit: the system does not allow it.
+    """
+    if is_wanted:
+        _prefer(0, REAL_TIME)
+    yield
+    for thread in threading.enumerate() if is_wanted else ():
+        if thread.name == LINK_THREAD and thread.native_id is not None:
+            _prefer(thread.native_id, REAL_TIME + 1)
+
+
+def _prefer(thread: int, priority: int) -> None:
+    try:
+        os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(priority))
+    except PermissionError as error:
+        raise SystemExit(f"--real-time needs a right that root has: {error}") from error
 
 
 def timed(program: Executable, store: SequenceStore, x: F32, routes: F32) -> tuple[F32, float]:

@@ -39,6 +39,8 @@ class _Command:
         places: of the rows.
         first: row of the transfer area.
         slots: of each row's expert; none where it is cut, of which nothing is learned.
+        upload_s: what the upload before it took, 0 if there was none.
+        arrived_s: when that ended.
     """
 
     number: int
@@ -46,6 +48,8 @@ class _Command:
     places: I64
     first: int
     slots: list[int]
+    upload_s: float = 0.0
+    arrived_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -167,11 +171,14 @@ class SharedLayer(Executable):
             command = _Command(len(commands), np.array([cut.expert]), cut.places, 0, [])
             commands.append(command)
             cut.exchange(rows_cut, command.number, cache, plan.planned_s)
+        started = time.monotonic()
+        ended = self._compute_here(x, places, here, results, cache)
+        own = None
+        if cut is not None:
+            own, ended = cut.finish(cache), time.monotonic()
         elif commands:
-            self._estimates.start.observe_one(time.monotonic() - begin)
-        self._compute_here(x, places, here, results, cache)
-        own = None if cut is None else cut.finish(cache)
-        end = self._collect(places, commands, results, plan, begin)
+            self._estimates.start.observe_one(started - begin)
+        end = self._collect(places, commands, results, plan, begin, ended)
         if cut is not None and own is not None:
             results[cut.places, cut.cut.columns[1] :] = own
         self._count(plan, end - begin, len(x), len(places.rows), here)
@@ -207,14 +214,14 @@ class SharedLayer(Executable):
     ) -> tuple[Schedule, int, float, bool]:
         """A schedule, the parts of experts in it, its seconds, and whether one might be cut."""
         schedule, parts, may_cut = self._scheduler(*costs, room), 1, False
-        exchange_s, starts_s = self._estimates.exchange_s, self._estimates.starts_s
+        exchange_s, starts = self._estimates.exchange_s, self._estimates.starts
         if self._cutter is not None:
             finer = self._cutter(*costs, room)
             divided, cut_parts = with_cut(costs, schedule, finer, self._parts, exchange_s)
             may_cut = cut_parts > 1
             if may_cut and self._trials.favours_cut(rows):
                 schedule, parts = divided, cut_parts
-        planned_s = schedule.seconds(costs, parts, starts_s) + (exchange_s if parts > 1 else 0.0)
+        planned_s = schedule.seconds(costs, parts, starts) + (exchange_s if parts > 1 else 0.0)
         alone = schedule.alone(costs)
         if alone.makespan_s < planned_s and self._calls % TRIAL:
             return alone, 1, alone.makespan_s, False
@@ -248,17 +255,22 @@ class SharedLayer(Executable):
     def _arrive(self, command: _Command, seconds: float) -> None:
         """An upload has ended; called by the link."""
         self._estimates.upload.observe_one(seconds)
+        command.upload_s, command.arrived_s = seconds, time.monotonic()
         self._send(command)
 
     def _compute_here(
         self, x: F32, places: Places, here: I64, results: F32, cache: SequenceStore
-    ) -> None:
-        taken, begin = places.select(here), time.monotonic()
-        if len(taken):
-            rows = x[places.rows[taken]]
-            results[taken] = self._layer.multiply(rows, places.experts[taken], cache)
-            counts = places.counts[np.isin(places.active, here)]
-            self._estimates.cpu.observe(counts, time.monotonic() - begin)
+    ) -> float:
+        """Computes the processor's share; returns when that was done."""
+        begin = time.monotonic()
+        if not len(here):
+            return begin
+        taken = places.select(here)
+        rows = x[places.rows[taken]]
+        results[taken] = self._layer.multiply(rows, places.experts[taken], cache)
+        end = time.monotonic()
+        self._estimates.cpu.observe(places.counts[np.isin(places.active, here)], end - begin)
+        return end
 
     def _collect(
         self,
@@ -267,20 +279,29 @@ class SharedLayer(Executable):
         results: F32,
         plan: _Plan,
         begin: float,
+        ended: float,
     ) -> float:
-        """Waits for the device; returns when both were done, the processor now."""
-        end = time.monotonic()
+        """Waits for the device, of a call that began and that the processor ended at these times.
+
+        Returns:
+            when both were done.
+        """
+        estimates, end, free, uploads_s = self._estimates, ended, begin, 0.0
         for _ in commands:
             answer = self._session.answer(plan.planned_s)
             command = commands[answer.number]
             taken, first = command.places, command.first
             results[taken] = self._session.device.out[first : first + len(taken)]
+            uploads_s += command.upload_s
             if command.slots:
                 counts = places.counts[np.isin(places.active, command.experts)]
-                self._estimates.device.observe(counts, answer.ended_s - answer.began_s)
-                if command.number == 0 and len(plan.cached):
-                    self._estimates.command.observe_one(answer.began_s - begin)
-            end = max(end, answer.ended_s)
+                estimates.device.observe(counts, answer.ended_s - answer.began_s)
+                late_s = answer.began_s - begin - uploads_s
+                if not command.upload_s:
+                    estimates.command.observe_one(late_s)
+                elif free <= command.arrived_s:
+                    estimates.arrival.observe_one(late_s)
+            free, end = answer.ended_s, max(end, answer.ended_s)
         return end
 
     def _count(self, plan: _Plan, seconds: float, rows: int, places: int, here: I64) -> None:

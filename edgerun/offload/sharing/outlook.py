@@ -98,7 +98,7 @@ def _seconds(
     costs = np.full(call.active, call.cpu_s), device, upload
     schedule = scheduler(*costs, slots - cached)
     ways = [schedule, *(_fixed(costs, there) for there in (0, cached, call.active))]
-    shared, *others = (way.seconds(costs, 1, estimates.starts_s) for way in ways)
+    shared, *others = (way.seconds(costs, 1, estimates.starts) for way in ways)
     return min(shared, others[0]), schedule.bound_s, *others
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from edgerun.offload.sharing.device import U8
 
 PIECE_BYTES = 256 << 10
+LINK_THREAD = "edgerun-link"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Link:
         self._waiting: queue.SimpleQueue[Upload | None] = queue.SimpleQueue()
         self._stopped = False
         self.nbytes = 0
-        self._thread = threading.Thread(target=self._work, daemon=True, name="edgerun-link")
+        self._thread = threading.Thread(target=self._work, daemon=True, name=LINK_THREAD)
         self._thread.start()
 
     def start(self, upload: Upload) -> None:

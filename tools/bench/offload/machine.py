@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from edgerun.offload.schedule import Starts
 from tools.bench.offload.profile import F64
 
 CPU, DEVICE, UPLOAD = range(3)
@@ -19,13 +20,13 @@ class Division:
     Attributes:
         cpu: experts, and the share of each that the processor computes, above 0 up to 1.
         device: the same of the device; those that are not cached are uploaded in this order.
-        starts_s: when processor and device begin, if the device has anything to do: until then the
-            processor tells it what. The link begins at once.
+        starts: what passes before anything is done, if the device has anything to do: until then
+            the processor tells it what, and later the link that something has arrived.
     """
 
     cpu: Sequence[tuple[int, float]]
     device: Sequence[tuple[int, float]]
-    starts_s: tuple[float, float] = (0.0, 0.0)
+    starts: Starts = Starts(0.0, 0.0, 0.0)
 
 
 @dataclass
@@ -51,9 +52,9 @@ def play(costs: F64, division: Division) -> Timeline:
         division: of its experts.
     """
     layer = _Layer(costs, division)
-    starts_s = (*division.starts_s, 0.0) if division.device else (0.0, 0.0, 0.0)
-    layer.line.makespan_s = starts_s[CPU]
-    for resource, start_s in zip((CPU, DEVICE, UPLOAD), starts_s, strict=True):
+    starts = division.starts if division.device else Starts(0.0, 0.0, 0.0)
+    layer.line.makespan_s = starts.cpu_s
+    for resource, start_s in zip((CPU, DEVICE, UPLOAD), starts, strict=True):
         layer.begin(resource, start_s)
     while layer.events:
         layer.happen()

@@ -1,15 +1,17 @@
 """The simulator against the stand-in: the same layers, simulated and measured.
 
     python -m tools.bench.offload.validate [--rows 1 4 16] [--calls 120] [--devices SPEC ...]
+        [--real-time]
 
 A layer of random experts is shared with the stand-in for a GPU (``tools/bench/standin.py``), call
 by call, as a made-up trace says. The second half of the calls is simulated: which experts are
 where, what is uploaded, and how long each layer takes. The simulator knows which experts are on the
 device before it, and of each call what experts were seen to cost in the calls before that one:
 other programs of the machine make costs change. Each call takes as much more or less than that as
-one of those before it, drawn at random, did (``variation.py``). Figures are medians over the second
-half, in ms; we want ``simulated / measured`` within 10% of 1. Two cores must be free. No figure is
-about any GPU.
+one of those before it did, drawn at random (``variation.py``) from those that uploaded something if
+it does, and else from the others. Figures are medians over the second half, in ms; we want
+``simulated / measured`` within 10% of 1. Two cores must be free; ``--real-time`` (as root, Linux)
+lets all other programs wait. No figure is about any GPU.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from edgerun.offload.cache import ExpertCache, Step
 from edgerun.offload.places import Places
 from edgerun.offload.policies.base import Entry
 from edgerun.offload.policies.registry import policies
-from edgerun.offload.schedule import Scheduler
+from edgerun.offload.schedule import Scheduler, Starts
 from edgerun.offload.sharing.cuts import with_cut
 from edgerun.offload.sharing.executable import SharedLayer
 from edgerun.offload.sharing.session import POLICY
@@ -40,8 +42,8 @@ from edgerun.state import SequenceStore
 from tools.bench.offload.machine import CPU, DEVICE, UPLOAD, Division
 from tools.bench.offload.profile import F64
 from tools.bench.offload.simulate import Batch, Simulation
-from tools.bench.offload.variation import drawn, watch
-from tools.bench.standin import STATE, inputs, layer, timed
+from tools.bench.offload.variation import RESOURCES, drawn, watch
+from tools.bench.standin import STATE, inputs, layer, precedence, timed
 
 COLUMNS = ["device", "rows", "simulated", "measured", "simulated / measured"]
 COLUMNS += ["on the device, simulated", "measured"]
@@ -55,11 +57,11 @@ class Costs:
     Attributes:
         by_rows: float64 ``[calls, rows + 1, 3]``.
         exchange_s: what a cut costs, ``[calls]``.
-        starts_s: what passes before processor and device begin, ``[calls, 2]``.
+        starts_s: what passes before anything is done, see ``Starts``, ``[calls, 3]``.
         cuts: whether calls that were cut had been faster, ``[calls]``.
         trials: whether the device is used though that seems slower, ``[calls]``.
-        ratios: what the call took that this one is to be like, by what was expected of it, by
-            ``RESOURCES``, ``[calls, 5]``.
+        ratios: what the calls took that this one is to be like, by what was expected of them, if
+            it uploads nothing and if it does, by ``RESOURCES``, ``[calls, 2, 6]``.
         parts: that experts can be cut into.
         call: that is simulated.
     """
@@ -85,9 +87,9 @@ class Costs:
 
 
 NO_COSTS = Costs(
-    *(np.zeros(shape) for shape in ((0, 0, 3), 0, (0, 2))),
+    *(np.zeros(shape) for shape in ((0, 0, 3), 0, (0, 3))),
     *np.zeros((2, 0), np.bool_),
-    np.zeros((0, 5)),
+    np.zeros((0, 2, len(RESOURCES))),
 )
 
 
@@ -100,12 +102,14 @@ class Shared(Simulation):
         there: experts that the device computed, counted by layer.
         is_here: of the layer under way, whether the processor computes each.
         exchange_s: of the layer under way.
+        like: how resources vary in it.
     """
 
     seen: Costs = field(default_factory=lambda: NO_COSTS)
     there: int = 0
     is_here: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     exchange_s: float = 0.0
+    like: F64 = field(default_factory=lambda: np.ones(len(RESOURCES)))
 
     def divide(self, costs: F64) -> Division:
         """As ``SharedLayer`` does."""
@@ -117,23 +121,24 @@ class Shared(Simulation):
             finer = _scheduler(most)(*columns, room)
             schedule, parts = with_cut(columns, schedule, finer, most, exchange_s)
         self.exchange_s = exchange_s if parts > 1 else 0.0
-        cpu_s, device_s = seen.starts_s[seen.call].tolist()
+        starts = Starts(*seen.starts_s[seen.call].tolist())
         alone = schedule.alone(columns)
-        planned_s = schedule.seconds(columns, parts, (cpu_s, device_s)) + self.exchange_s
+        planned_s = schedule.seconds(columns, parts, starts) + self.exchange_s
         if alone.makespan_s < planned_s and not seen.trials[seen.call]:
             schedule, parts, self.exchange_s = alone, 1, 0.0
         self.is_here = schedule.shares == 0
         self.there += len(schedule.order)
-        shares = schedule.shares / parts
+        shares, has_uploads = schedule.shares / parts, bool(columns[UPLOAD][schedule.order].any())
+        self.like = seen.ratios[seen.call, int(has_uploads)]
         return Division(
             [(int(e), 1 - shares[e]) for e in np.flatnonzero(shares < 1)],
             [(int(e), float(shares[e])) for e in schedule.order],
-            tuple((seen.starts_s[seen.call] * seen.ratios[seen.call, len(costs.T) :]).tolist()),
+            Starts(*(seen.starts_s[seen.call] * self.like[len(columns) :]).tolist()),
         )
 
     def varied(self, costs: F64) -> F64:
         """As much slower or faster than expected as the call that this one is to be like."""
-        varied: F64 = costs * self.seen.ratios[self.seen.call, : len(costs.T)]
+        varied: F64 = costs * self.like[: len(costs.T)]
         return varied
 
     def improve(self, places: Places) -> None:
@@ -181,6 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--devices", nargs="+", default=DEVICES)
     for name, value in (("experts", 24), ("top-k", 8), ("hidden", 2048), ("width", 1024)):
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--real-time", action="store_true", help="let other programs wait")
     options = parser.parse_args(arguments)
     sys.stdout.write(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n")
     for device in options.devices:
@@ -208,7 +214,8 @@ def measure(
     backend = StandinBackend()
     backend.configure({"threads": 1})
     backend.use_device(device)
-    program = backend.compile(layer(options), Shape.of(rows), CompileOptions(STATE))
+    with precedence(options.real_time):
+        program = backend.compile(layer(options), Shape.of(rows), CompileOptions(STATE))
     assert isinstance(program, SharedLayer)
     store, half = SequenceStore(STATE, 1), len(calls) // 2
     estimated: list[F64] = []
@@ -224,7 +231,7 @@ def measure(
         counts = np.arange(rows + 1)
         is_cut = program._trials.favours_cut(rows)
         is_trial = program._calls % TRIAL == 0
-        besides.append((estimates.exchange_s, *estimates.starts_s, is_cut, is_trial))
+        besides.append((estimates.exchange_s, *estimates.starts, is_cut, is_trial))
         estimated.append(np.stack(estimates.costs(counts, counts < 0), axis=1))
         if number == half:
             resident = session.cache.resident

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edgerun.offload.estimates import Estimate, Estimates
 from tools.bench.offload.profile import F64
 
-RESOURCES = ("cpu", "device", "upload", "start", "command")  # of ``Estimates``
+RESOURCES = ("cpu", "device", "upload", "start", "command", "arrival")  # of ``Estimates``
 SETTLED = 20  # calls after which estimates are no longer what was assumed
 
 
@@ -50,17 +50,29 @@ def watch(estimates: Estimates) -> list[Watched]:
 
 
 def drawn(ratios: F64, half: int) -> F64:
-    """For each call of the second half a call before it, drawn at random.
+    """For each call of the second half two calls before it, drawn at random.
 
-    Where nothing was seen of a resource in that call, the median over all calls before counts.
+    One of those that uploaded nothing, and one of those that did: copies take a share of the
+    processor and of the memory from both sides. Where there was none of a kind, one of all. Where
+    nothing was seen of a resource in a call, the median over all calls before counts.
+
+    Args:
+        ratios: of all calls, by ``RESOURCES``, ``[calls, 6]``; NaN where nothing was seen.
+        half: the first call of the second half.
+
+    Returns:
+        ``[calls - half, 2, 6]``.
     """
-    rng, rows = np.random.default_rng(0), []
+    rng, like = np.random.default_rng(0), []
     for call in range(half, len(ratios)):
         before = ratios[SETTLED:call] if call > SETTLED else ratios[:call]
         usual = [
             np.median(column[~np.isnan(column)]) if np.isfinite(column).any() else 1.0
             for column in before.T
         ]
-        row = before[rng.integers(len(before))]
-        rows.append(np.where(np.isnan(row), usual, row))
-    return np.array(rows)
+        has_uploads = ~np.isnan(before[:, RESOURCES.index("upload")])
+        for is_of_kind in (~has_uploads, has_uploads):
+            kind = before[is_of_kind] if is_of_kind.any() else before
+            row = kind[rng.integers(len(kind))]
+            like.append(np.where(np.isnan(row), usual, row))
+    return np.array(like).reshape(-1, 2, len(RESOURCES))
