@@ -42,7 +42,8 @@ def write_gguf(
     writer.add_block_count(spec.num_layers)
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(spec.num_heads)
-    writer.add_head_count_kv(spec.num_kv_heads)
+    heads = [spec.num_kv_heads * spec.attends(layer) for layer in range(spec.num_layers)]
+    writer.add_head_count_kv(spec.num_kv_heads if all(heads) else heads)
     writer.add_key_length(spec.head_dim)
     writer.add_value_length(spec.head_dim)
     writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", spec.norm_eps))

@@ -51,9 +51,11 @@ class LayerWeights:
 def layer_tensors(source: SourceWeights, layer: int) -> dict[str, F32]:
     """Reads all tensors of a layer."""
     shapes = source.spec.tensors()
-    read = {1: source.vector, 2: source.matrix}
     names = [name for name in shapes if name.startswith(f"model.layers.{layer}.")]
-    return {name: read[len(shapes[name])](name) for name in names}
+    return {
+        name: source.matrix(name) if len(shapes[name]) == 2 else source.vector(name)
+        for name in names
+    }
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.checkpoint.base import F32, Source, TensorInfo
 from edgerun_export.checkpoint.files import ByteFile
-from edgerun_export.checkpoint.gguf_architectures import SHARED_GATE, Architecture
+from edgerun_export.checkpoint.gguf_architectures import SHARED_GATE, SHORT_CONV, Architecture
 from edgerun_export.checkpoint.gguf_config import architecture, make_config
 from edgerun_export.checkpoint.gguf_families import LONG_FACTORS, SHORT_FACTORS
 from edgerun_export.checkpoint.gguf_header import MAGIC, GgufHeader, GgufTensor, read_header
@@ -24,15 +24,15 @@ from edgerun_export.checkpoint.stored import (
 from edgerun_export.tokenizers import from_gguf
 
 # No leading zeros: two spellings of a layer would be one tensor.
-_BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,5})\.(\w+)\.(weight|bias)")
+_BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,5})\.((?:shortconv\.)?\w+)\.(weight|bias)")
 _EXPERTS = re.compile(r"blk\.(0|[1-9]\d{0,5})\.ffn_(gate_inp|(?:gate|up|down)_exps)\.(weight|bias)")
 _ROPE_FACTORS = ("rope_freqs.weight", LONG_FACTORS, SHORT_FACTORS)
 
 _WHOLE_MODEL = {
     "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
 }
+_FINAL_NORM = ("output_norm.weight", "token_embd_norm.weight")  # as LFM2's converter calls it
 _LAYER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -142,24 +142,29 @@ def _stored(
 def _stored_alone(
     tensor: GgufTensor, file: ByteFile, kind: Architecture, head_dim: int | None
 ) -> Stored:
-    name, rotated = _rename(tensor.name, kind.tensors)
+    name, rotated = _rename(tensor.name, kind)
     paired = head_dim if rotated else None
     if paired and tensor.shape[0] % paired:
         raise CheckpointError(
             f"tensor '{tensor.name}' has {tensor.shape[0]} rows; expected whole heads of {paired}"
         )
-    is_row = name.endswith(f"{SHARED_GATE}.weight") and len(tensor.shape) == 1
-    shape = (1, *tensor.shape) if is_row else tensor.shape
+    shape = tensor.shape
+    if name.endswith(f"{SHARED_GATE}.weight") and len(shape) == 1:
+        shape = (1, *shape)
+    if name.endswith(f"{SHORT_CONV}.weight") and len(shape) == 2:
+        shape = (shape[0], 1, shape[1])
     info = TensorInfo(name, shape, tensor.codec.name)
     added = kind.norm_offset if name.endswith("norm.weight") else 0.0
     return Stored(info, file, tensor.offset, tensor.codec, paired, added)
 
 
-def _rename(name: str, others: Mapping[str, str]) -> tuple[str, bool]:
+def _rename(name: str, kind: Architecture) -> tuple[str, bool]:
     """Hugging Face name, and whether the rows go through the rotary embedding."""
     if name in _WHOLE_MODEL:
         return _WHOLE_MODEL[name], False
-    match, layer = _BLOCK.fullmatch(name), {**_LAYER, **others}
+    if name in _FINAL_NORM:
+        return f"{kind.final_norm}.weight", False
+    match, layer = _BLOCK.fullmatch(name), {**_LAYER, **kind.tensors}
     if match is None or match[2] not in layer:
         raise UnsupportedError(
             f"tensor '{name[:100]}' has no known place in this architecture; leaving it out would "

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+SHORT_CONV = "conv.conv"  # has one axis more to Hugging Face
 SHARED_GATE = "mlp.shared_expert_gate"  # a vector in GGUF, a matrix of one row to Hugging Face
 
 
@@ -52,6 +53,8 @@ class Architecture:
         factors: metadata keys of factors, and those of the configuration; 0 stands for none.
         partial: whether a part of each head may be turned.
         norm_offset: what the converter adds to the weights of norms.
+        convolutions: whether layers without key heads have a short convolution.
+        final_norm: what Hugging Face calls the norm before the head.
     """
 
     model_type: str
@@ -65,6 +68,8 @@ class Architecture:
     factors: Mapping[str, str] = field(default_factory=dict)
     partial: bool = False
     norm_offset: float = 0.0
+    convolutions: bool = False
+    final_norm: str = "model.norm"
 
 
 _NORMS_AFTER = {
@@ -122,6 +127,28 @@ ARCHITECTURES = {
         tensors={**_NORMS_AFTER, "ffn_norm": "pre_feedforward_layernorm"},
         windows=True,
         norm_offset=1.0,
+    ),
+    # The width of the feed-forward part is written as it is.
+    "lfm2": Architecture(
+        "lfm2",
+        "Lfm2ForCausalLM",
+        False,
+        {"block_auto_adjust_ff_dim": False, "conv_bias": False},
+        tensors={
+            "attn_norm": "operator_norm",
+            "attn_output": "self_attn.out_proj",
+            "attn_q_norm": "self_attn.q_layernorm",
+            "attn_k_norm": "self_attn.k_layernorm",
+            "shortconv.conv": SHORT_CONV,
+            "shortconv.in_proj": "conv.in_proj",
+            "shortconv.out_proj": "conv.out_proj",
+            "ffn_norm": "ffn_norm",
+            "ffn_gate": "feed_forward.w1",
+            "ffn_up": "feed_forward.w3",
+            "ffn_down": "feed_forward.w2",
+        },
+        convolutions=True,
+        final_norm="model.embedding_norm",
     ),
     "olmoe": Architecture(
         "olmoe", "OlmoeForCausalLM", False, {"hidden_act": "silu"}, Experts(normalises=False)

@@ -94,7 +94,7 @@ def make_config(
     config: dict[str, Any] = {"architectures": [kind.class_name], "model_type": kind.model_type}
     config.update({name: keys.size(key, default) for key, name, default in _SIZES})
     heads = config["num_attention_heads"]
-    config["num_key_value_heads"] = keys.size("attention.head_count_kv", heads)
+    config["num_key_value_heads"] = _kv_heads(keys, kind, config)
     config["head_dim"], turned = _head_dim(keys, config["hidden_size"], heads)
     if turned != config["head_dim"]:
         if not kind.partial:
@@ -117,6 +117,19 @@ def make_config(
             config[name] = value
     config |= _experts(keys, kind) | dict(kind.extra)
     return config | of_family(keys, kind, config, rope_factors)
+
+
+def _kv_heads(keys: Keys, kind: Architecture, config: Mapping[str, Any]) -> int:
+    """Key heads of the layers that attend, which must have the same number."""
+    if not kind.convolutions:
+        return keys.size("attention.head_count_kv", config["num_attention_heads"])
+    counts = {*keys.by_layer("attention.head_count_kv", config["num_hidden_layers"])} - {0}
+    if len(counts) != 1:
+        raise UnsupportedError(
+            f"GGUF files of {kind.model_type} whose layers have {sorted(counts) or 'no'} key heads "
+            "are not supported; those that attend must have the same number"
+        )
+    return counts.pop()
 
 
 def _experts(keys: Keys, kind: Architecture) -> dict[str, Any]:

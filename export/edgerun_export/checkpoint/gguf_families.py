@@ -99,10 +99,20 @@ def _gemma3(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, An
     }
 
 
+def _lfm2(keys: Keys, config: _Config, rope_factors: _Factors) -> dict[str, Any]:
+    heads = keys.by_layer("attention.head_count_kv", config["num_hidden_layers"])
+    return {
+        "layer_types": ["full_attention" if count else "conv" for count in heads],
+        "conv_L_cache": keys.size("shortconv.l_cache"),
+        "norm_eps": config["rms_norm_eps"],
+    }
+
+
 _FAMILIES: Mapping[str, Callable[[Keys, _Config, _Factors], dict[str, Any]]] = {
     "granite": _granite,
     "olmo2": _olmo2,
     "phi3": _phi3,
     "ministral3": _ministral3,
     "gemma3_text": _gemma3,
+    "lfm2": _lfm2,
 }

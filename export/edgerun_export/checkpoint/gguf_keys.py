@@ -54,6 +54,17 @@ class Keys:
             )
         return int(value)
 
+    def by_layer(self, key: str, layers: int) -> list[int]:
+        """A whole number from 0 on for each layer, or one for all."""
+        value = self._get(key, None)
+        numbers = list(value) if isinstance(value, list | tuple | np.ndarray) else [value] * layers
+        if len(numbers) != layers or not all(_is_count(number) for number in numbers):
+            raise CheckpointError(
+                f"metadata '{self._prefix}.{key}' is {str(value)[:60]}; expected a whole number "
+                f"from 0 on for each of {layers} layers"
+            )
+        return [int(number) for number in numbers]
+
     def text(self, key: str, default: str) -> str:
         """Any value, as a text."""
         return str(self._get(key, default))
@@ -67,6 +78,11 @@ class Keys:
         if value is None:
             raise CheckpointError(f"metadata lacks '{self._prefix}.{key}'")
         return value
+
+
+def _is_count(value: Any) -> bool:
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return is_whole and 0 <= value < _MAX_SIZE
 
 
 def short_float(value: float) -> float:

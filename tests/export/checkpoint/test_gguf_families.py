@@ -117,7 +117,23 @@ def gemma3() -> Any:
     return "gemma3", config, written, extra
 
 
-CASES = [smollm3, olmo2, granite, granite4, phi3, mistral3, gemma3]
+def lfm2() -> Any:
+    """Whose converter writes key heads layer by layer, and the width as it is."""
+    config, tensors = source_of("lfm2", rope_theta=1e6)
+    config["intermediate_size"] = 64
+    config["block_auto_adjust_ff_dim"] = False
+    written = {
+        name: value[:, 0] if name.endswith("conv.conv.weight") else value
+        for name, value in tensors.items()
+    }
+
+    def extra(writer: Any) -> None:
+        writer.add_shortconv_l_cache(3)
+
+    return "lfm2", config, written, extra
+
+
+CASES = [smollm3, olmo2, granite, granite4, phi3, mistral3, gemma3, lfm2]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -173,6 +189,7 @@ def change(case: Any, tmp_path: Path, key: str, value: Any) -> None:
         (smollm3, "logit_scale", 8.0, "'logit_scale' is 8"),
         (olmo2, "rope.dimension_count", 3.0, "both must be even"),
         (phi3, "rope.scaling.attn_factor", -1.0, r"attn_factor' is -1"),
+        (lfm2, "shortconv.l_cache", 0.0, r"l_cache' is 0.0; expected 1 to"),
     ],
 )
 def test_what_such_a_file_cannot_have_is_refused(
