@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from edgerun.errors import CheckpointError, InputError, UnsupportedError
 from edgerun_export.architectures import architecture_names, describe
+from edgerun_export.architectures.decoder.missing import MISSING
 
 CONFIG = {
     "model_type": "llama",
@@ -28,6 +29,25 @@ LONG = {
 def test_unknown_architecture_names_the_supported_ones():
     with pytest.raises(UnsupportedError, match=r"'gpt2' is not supported; supported are: bitnet,"):
         describe({**CONFIG, "model_type": "gpt2"})
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("gemma3n_text", r"an embedding for each layer, four residual streams \(AltUp\)"),
+        ("gemma4_text", "heads of another width in some layers"),
+        ("lfm2_moe", "experts beside convolutions"),
+        ("deepseek_v3", "compressed rows"),
+    ],
+)
+def test_known_architectures_without_a_form_say_what_is_missing(name, missing):
+    said = f"'{name}' is not supported: a bundle has no form for .*{missing}.*; supported are: bit"
+    with pytest.raises(UnsupportedError, match=said):
+        describe({**CONFIG, "model_type": name})
+
+
+def test_nothing_that_is_supported_is_said_to_be_missing():
+    assert not {*architecture_names()} & {*MISSING}
 
 
 def test_architectures_are_those_of_the_documentation():

@@ -58,6 +58,12 @@ def config_of(name, **changes):
             CheckpointError,
             "3 would be turned; expected an even number",
         ),
+        ("lfm2", {"conv_bias": True}, UnsupportedError, "biases in convolutions"),
+        ("lfm2", {"layer_types": ["conv", "mamba", "conv"]}, UnsupportedError, "of 'mamba'"),
+        ("lfm2", {"layer_types": ["conv"] * 3}, UnsupportedError, "without a layer of attention"),
+        ("lfm2", {"layer_types": ["full_attention"]}, CheckpointError, "names 1 layers"),
+        ("lfm2", {"layer_types": None, "full_attn_idxs": "1"}, CheckpointError, "list of layers'"),
+        ("lfm2", {"conv_L_cache": 65}, CheckpointError, "'conv_L_cache' is 65"),
         ("gemma3_text", {"final_logit_softcapping": 30.0}, UnsupportedError, "final_logit"),
         ("gemma3_text", {"use_bidirectional_attention": True}, UnsupportedError, "bidirectional"),
         ("gemma3_text", {"layer_types": ["full_attention"]}, CheckpointError, "names 1 layers"),
@@ -72,6 +78,28 @@ def config_of(name, **changes):
 def test_variants_without_an_implementation_are_refused(name, changes, error, message):
     with pytest.raises(error, match=message):
         describe(config_of(name, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "width"),
+    [
+        ({}, 64),
+        ({"block_ff_dim": 192}, 128),
+        ({"block_ffn_dim_multiplier": 1.3}, 96),
+        ({"block_ffn_dim_multiplier": None, "intermediate_size": 100}, 66),
+        ({"block_auto_adjust_ff_dim": False}, 96),
+    ],
+)
+def test_lfm2_derives_the_width_of_its_feed_forward_part(changes, width):
+    """As transformers' ``Lfm2MLP`` does."""
+    assert describe(config_of("lfm2", **changes)).intermediate_size == width
+
+
+def test_lfm2_names_layers_of_attention_in_two_ways():
+    old = config_of("lfm2", layer_types=None, full_attn_idxs=[1])
+    assert [layer.conv is None for layer in describe(old).layers] == [False, True, False]
+    every = describe(config_of("lfm2", layer_types=None, full_attn_idxs=None))
+    assert all(map(every.attends, range(3)))
 
 
 @pytest.mark.parametrize(

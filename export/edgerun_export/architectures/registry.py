@@ -8,6 +8,7 @@ from functools import cache
 from edgerun.discovery import entries
 from edgerun.errors import CheckpointError, UnsupportedError
 from edgerun_export.architectures.decoder.biases import with_stored_biases
+from edgerun_export.architectures.decoder.missing import reason
 from edgerun_export.architectures.decoder.spec import Config, DecoderSpec
 
 
@@ -40,6 +41,6 @@ def describe(config: Config, tensors: Container[str] = ()) -> DecoderSpec:
     if not isinstance(name, str) or name not in architectures:
         supported = ", ".join(architectures)
         raise UnsupportedError(
-            f"architecture '{name}' is not supported; supported are: {supported}"
+            f"architecture '{name}' is not supported{reason(name)}; supported are: {supported}"
         )
     return with_stored_biases(architectures[name](config), config, tensors)

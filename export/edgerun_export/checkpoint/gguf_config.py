@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from edgerun.errors import CheckpointError, UnsupportedError
+from edgerun_export.architectures.decoder.missing import reason
 from edgerun_export.checkpoint.base import F32
 from edgerun_export.checkpoint.gguf_architectures import ARCHITECTURES, MIXTRAL, Architecture
 from edgerun_export.checkpoint.gguf_families import of_family
@@ -65,7 +66,7 @@ def architecture(metadata: Mapping[str, Any]) -> Architecture:
         return MIXTRAL
     if architecture is None:
         raise UnsupportedError(
-            f"GGUF architecture '{str(name)[:60]}' is not supported; supported: "
+            f"GGUF architecture '{str(name)[:60]}' is not supported{reason(name)}; supported: "
             + ", ".join(ARCHITECTURES)
         )
     return architecture

@@ -12,7 +12,13 @@ from edgerun_export.calibrate.fitted import FittedLayers
 from edgerun_export.calibrate.layers import LayerFitter, single_threaded
 from edgerun_export.calibrate.moments import Moments
 from edgerun_export.calibrate.step import CalibrationOptions, calibrate, with_methods
-from edgerun_export.calibrate.taps import LayerWeights, all_groups, observe, parts
+from edgerun_export.calibrate.taps import (
+    LayerWeights,
+    all_groups,
+    layer_tensors,
+    observe,
+    parts,
+)
 from edgerun_export.calibrate.text import CalibrationText, Sample
 from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.graph.onnx_graph import OnnxGraph
@@ -72,29 +78,23 @@ def logits(source, store, ids):
     return forward(source.spec, Replaced(), ids)
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt_oss"])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt_oss", "lfm2"])
 def test_projections_see_what_a_pass_over_the_model_gives_them(name, golden, source_weights):
     """The last stage's inputs times its weights are what the layer adds in the end."""
     source = source_weights(golden(name))
     spec = source.spec
-    names = [each for each in spec.tensors() if each.startswith("model.layers.0.")]
-    shapes = spec.tensors()
-    weights = LayerWeights(
-        {
-            each: source.matrix(each) if len(shapes[each]) == 2 else source.vector(each)
-            for each in names
-        }
-    )
+    weights = LayerWeights(layer_tensors(source, 0))
     hidden = np.random.default_rng(0).standard_normal((9, spec.hidden_size)).astype(np.float32)
     stages = [stage for part in parts(spec, 0) for stage in part.stages]
     seen = [observe(spec, weights, 0, hidden, groups) for groups in stages]
     paths = {projection.path for (projection, *_) in all_groups(spec, 0)}
     assert {path for each in seen for path in each.inputs} <= paths
     assert all(each.inputs for each in seen)
-    query, output = seen[0].inputs["self_attn.q_proj"], seen[1].inputs["self_attn.o_proj"]
+    first, *_, last = spec.mixer(0).values()
+    query, output = seen[0].inputs[first.path], seen[1].inputs[last.path]
     assert query.shape == (9, spec.hidden_size)
     assert output.shape == (9, spec.num_heads * spec.head_dim)
-    np.testing.assert_array_equal(seen[1].residuals["self_attn.o_proj"], hidden)
+    np.testing.assert_array_equal(seen[1].residuals[last.path], hidden)
     is_dense = spec.router(0) is None
     assert bool(seen[3].residuals) is is_dense  # what experts add is weighed first
 

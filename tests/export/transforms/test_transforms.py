@@ -17,7 +17,7 @@ from edgerun_export.transforms.weights import Change, TransformedWeights
 from edgerun_export.verify.compare import VerificationError, relative_error
 from edgerun_export.verify.numpy_model import forward
 
-NAMES = ["llama", "qwen2", "qwen3", "mixtral", "olmoe", "gpt_oss"]
+NAMES = ["llama", "qwen2", "qwen3", "mixtral", "olmoe", "gpt_oss", "lfm2"]
 
 
 def text_of(spec):
@@ -37,7 +37,7 @@ def test_float_logits_stay_what_they_were(name, transforms, golden, source_weigh
     after = apply(transforms, source)
     logits = forward(after.spec, after, reference.ids)
     assert relative_error(logits, forward(source.spec, source, reference.ids)) < BOUND
-    names = [f"model.layers.0.self_attn.{each}_proj.weight" for each in "qkvo"]
+    names = [f"model.layers.0.{each.path}.weight" for each in source.spec.mixer(0).values()]
     assert any(np.abs(after.matrix(each) - source.matrix(each)).max() > 1e-3 for each in names)
 
 

@@ -1,0 +1,41 @@
+"""What known architectures have that no bundle has a form for, so that a refusal can say it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_GEMMA_3N = (
+    "an embedding for each layer, four residual streams (AltUp), low-rank layers beside attention "
+    "(LAuReL), activations cut off by their spread, and keys and values shared between layers"
+)
+_GEMMA_4 = (
+    "heads of another width in some layers, norms of values, layers that scale the residual "
+    "stream, an embedding for each layer, and keys and values shared between layers"
+)
+_LATENT = "attention to compressed rows (MLA) with heads of two widths"
+_RECURRENT = "linear recurrences"
+# By the names of Hugging Face and, where those differ, of GGUF.
+MISSING: Mapping[str, str] = {
+    "deepseek_v2": _LATENT,
+    "deepseek_v3": _LATENT,
+    "deepseek2": _LATENT,
+    "falcon_mamba": _RECURRENT,
+    "gemma2": "a bound on the scores of attention (softcapping)",
+    "gemma3": "pictures; its text model alone is in GGUF files, and in checkpoints of gemma3_text",
+    "gemma3n": _GEMMA_3N,
+    "gemma3n_text": _GEMMA_3N,
+    "gemma4": _GEMMA_4,
+    "gemma4_text": _GEMMA_4,
+    "gemma4_unified": _GEMMA_4,
+    "lfm2_moe": "experts beside convolutions",
+    "lfm2moe": "experts beside convolutions",
+    "lfm2_vl": "pictures",
+    "mamba": _RECURRENT,
+    "mamba2": _RECURRENT,
+}
+
+
+def reason(name: object) -> str:
+    """How a refusal of an architecture goes on after its name."""
+    missing = MISSING.get(name) if isinstance(name, str) else None
+    return f": a bundle has no form for {missing}" if missing else ""
