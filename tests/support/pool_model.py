@@ -283,11 +283,6 @@ class World:
         if self.reads[read.entry] > 1 and not self.sizes.wishes and not self.sizes.faults:
             raise Broken(f"{read.entry} was read twice in a run")
         self.content[read.slot] = FIRST_BYTES
-        yield self._locked
-        self.is_locked = True
-        self.pool.arrive(read)
-        self.bell += self.pool.has_more
-        self.is_locked = False
         yield ALWAYS
         fails = self.chance.random() < self.sizes.faults
         if not fails:

@@ -191,13 +191,13 @@ def test_what_a_run_awaited_that_was_given_up_is_forgotten() -> None:
     assert world.pool.prefetch.guesses.needed == 0
 
 
-def test_two_reads_share_the_link_and_a_third_begins_when_one_has_arrived() -> None:
+def test_two_reads_share_the_link_and_a_third_begins_when_one_is_done() -> None:
     world = Alone(4, ScanResistant())
     world.ask(Post(0, (0, 1, 2), (1.0, 1.0, 1.0)))
     first, second = world.pool.next_read(), world.pool.next_read()
     assert first is not None and second is not None
     assert world.pool.next_read() is None and not world.pool.has_more
-    world.pool.arrive(first)
+    world.fill(first)
     assert world.pool.has_more
     third = world.pool.next_read()
     assert third is not None and third.entry == (0, 2)

@@ -7,6 +7,7 @@ of their own, so that nothing here depends on the speed of a machine.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from edgerun.backends.cpu.experts.prefetch import ALL, Prefetch
 from edgerun.backends.cpu.experts.protocol import Entry, Glance, Post, Read
 from edgerun.backends.cpu.experts.stream import ExpertStream
 from edgerun.backends.cpu.experts.words import SharedWords
+from edgerun.errors import BackendError
 from edgerun.kernels.run.residency import COUNT, LOG, SEQUENCE
 from edgerun.offload.policies.scan_lru import ScanResistant
 
@@ -107,8 +109,7 @@ class Link:
             return
         self.now, read = self.flying
         self.flying = None
-        self.pool.arrive(read, READ_S)
-        self.pool.finish(read)
+        self.pool.finish(read, READ_S)
 
     def _begin(self, following: list[int] | None) -> None:
         read = self.pool.next_read()
@@ -255,6 +256,26 @@ def test_a_batch_that_needs_most_of_a_layer_wishes_for_all_of_the_next(
         stream._look_ahead(Glance(Post(layer, (), (), 7, needs_most=True), 1))
     stream.close()
     assert wishes == [(1, range(6), 7, ALL), (2, range(16), 7, ALL)]
+
+
+def test_a_guess_that_fails_ends_the_run_and_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = ExpertStream(ExpertMemory(1024, ScanResistant), slots=4, slot_bytes=256, top_k=2)
+    for _ in range(2):
+        stream._words.add_layer(8, 4)
+    glances = iter([Glance(Post(0, (), (), 1, has_input=True), 1)])
+    monkeypatch.setattr(stream._pool, "next_glance", lambda: next(glances, None))
+    monkeypatch.setattr(stream._words, "input", lambda post: 1 / 0)
+    for number in range(2):
+        stream.add_gate(stream._words.layers[number], Gate(np.eye(8, 4, dtype="f"), None, None, 2))
+    with pytest.raises(BackendError, match="division by zero"), stream.run():
+        stream._ring()
+        end = time.monotonic() + 10
+        while not stream._words.aborted and time.monotonic() < end:
+            time.sleep(0.001)
+    assert all(thread.is_alive() for thread in stream._threads)
+    with stream.run():
+        stream._ring()
+    stream.close()
 
 
 def test_three_quarters_of_a_layer_are_most_of_it() -> None:

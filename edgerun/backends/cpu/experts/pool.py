@@ -50,7 +50,6 @@ class Pool:
         self._spare, self._free = spare, list(range(slots))
         self._resident: dict[Entry, int] = {}
         self._reading: dict[Entry, int] = {}
-        self._on_link: set[Entry] = set()  # those of them that have not arrived
         self._foresight = Foresight(self.prefetch)
         self._order = LeavingOrder(policy, self._foresight, self._resident)
         self._missing: deque[Entry] = deque()
@@ -81,7 +80,6 @@ class Pool:
             return None
         slot = self._free.pop()
         self._reading[entry] = slot
-        self._on_link.add(entry)
         return Read(entry, slot, self._seen)
 
     def next_glance(self) -> Glance | None:
@@ -101,18 +99,14 @@ class Pool:
         has_wish = self._foresight.has_wishes and self._has_link(for_wish=True)
         return has_wish or bool(self._unsettled) or self._next_ahead() > 0
 
-    def arrive(self, read: Read, seconds: float = 0.0) -> None:
-        """What was read is in memory after so long, and the link free for others."""
+    def finish(self, read: Read, seconds: float = 0.0) -> None:
+        """An expert lies in its slot; to read it took so long."""
+        self._words.publish(read.entry, read.slot)
+        del self._reading[read.entry]
+        self._resident[read.entry] = read.slot
         self._take_posts()  # which may ask for it
-        self._on_link.discard(read.entry)
         is_wish = read.entry in self._order.unused and read.entry not in self._needed()
         self.prefetch.note_arrival(seconds, is_wish=is_wish)
-
-    def finish(self, read: Read) -> None:
-        """An expert lies in its slot."""
-        self._take_back(read)
-        self._resident[read.entry] = read.slot
-        self._words.publish(read.entry, read.slot)
         self._order.note([read.entry])
 
     def fail(self, read: Read) -> bool:
@@ -121,7 +115,7 @@ class Pool:
         A read that was begun in a run that has ended says nothing of this one: where it is needed
         it is tried again.
         """
-        self._take_back(read)
+        del self._reading[read.entry]
         self._order.unused.discard(read.entry)
         self._free.append(read.slot)
         if read.entry not in self._needed():
@@ -152,10 +146,6 @@ class Pool:
         entries = [(layer, expert) for expert in experts]
         absent = [entry for entry in entries if self._is_absent(entry)]
         self._order.note(self._foresight.expect(layer, entries, absent, ahead))
-
-    def _take_back(self, read: Read) -> None:
-        del self._reading[read.entry]
-        self._on_link.discard(read.entry)
 
     def _take_posts(self) -> None:
         """Takes note of what was posted, until nothing new is."""
@@ -219,7 +209,7 @@ class Pool:
 
     def _has_link(self, *, for_wish: bool = False) -> bool:
         """Whether a read would begin at once; a wish must keep nobody waiting."""
-        return len(self._on_link) < self.prefetch.at_once + (not for_wish)
+        return len(self._reading) < self.prefetch.at_once + (not for_wish)
 
     def _next_ahead(self) -> int:
         """How many layers ahead to look from the last post: further if nothing else is to be read.

@@ -82,10 +82,12 @@ class Prefetch:
         return is_new or is_trial or self._is_worth(self._idle.value, ahead)
 
     def pays(self, ahead: int) -> bool:
-        """Whether a wish is to be read now, with nothing missing and the link idle."""
-        left_s = self._idle.value + self._idle_since - self._now()
+        """Whether a wish is to be read now, with nothing missing and the link idle.
+
+        However long it has been idle, for how much longer nobody knows.
+        """
         is_known = self._right[ahead].count >= ENOUGH
-        return is_known and self._is_worth(left_s, ahead)
+        return is_known and self._is_worth(self._idle.value, ahead)
 
     def _is_worth(self, idle_s: float, ahead: int) -> bool:
         """Whether to read where the link will be idle for so long."""

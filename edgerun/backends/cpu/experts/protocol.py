@@ -9,7 +9,7 @@ in between, at any place.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 Entry: TypeAlias = tuple[int, int]  # layer, expert
@@ -46,6 +46,7 @@ class Post:
         seconds: when it was posted, on the clock of ``Prefetch``.
         has_input: the layer's input was posted with it, so that later layers can be foreseen.
         needs_most: of the layer's experts nearly all, as prompts do; then later layers will, too.
+        entries: the experts with their layer, in their order.
     """
 
     layer: int
@@ -55,11 +56,12 @@ class Post:
     seconds: float = 0.0
     has_input: bool = False
     needs_most: bool = False
+    entries: tuple[Entry, ...] = field(init=False, compare=False, repr=False)
 
-    @property
-    def entries(self) -> list[Entry]:
-        """The experts, in their order."""
-        return [(self.layer, expert) for expert in self.experts]
+    def __post_init__(self) -> None:
+        """Works out what is asked for all the time."""
+        entries = tuple((self.layer, expert) for expert in self.experts)
+        object.__setattr__(self, "entries", entries)
 
     @property
     def foretells(self) -> bool:

@@ -36,7 +36,8 @@ from edgerun.kernels.run.residency import FAILED, LATE
 logger = logging.getLogger(__name__)
 
 CLOSING_S = 1.0  # that closing waits for a read
-OTHER_READERS = 2  # that put in order what was read, and look ahead, while others read
+FILLING = 1  # readers that put in order what was read, while others read
+OTHER_READERS = 2  # one for what a program waits for, one that looks ahead
 MOST_SPARE = 2  # slots
 SLOTS_A_SPARE = 64  # so that few experts have no room for it
 
@@ -65,7 +66,7 @@ class ExpertStream:
         self.slots = zeroed_memory(size)[:size].reshape(slots, slot_bytes)
         self._patience_s = memory.patience_s
         self._words = SharedWords(self.slots, memory.patience_s)
-        self._prefetch = Prefetch(memory.at_once)
+        self._prefetch = Prefetch(memory.at_once + FILLING)
         self._pool = Pool(
             slots,
             self.wave,
@@ -77,7 +78,7 @@ class ExpertStream:
         self._layers: list[_Layer] = []
         self._gates: dict[int, Gate] = {}
         self._files = OpenFiles(direct=memory.direct)
-        self._readers = memory.at_once + OTHER_READERS
+        self._readers = self._prefetch.at_once + OTHER_READERS
         self._read_bytes = 0
         self._fault: Exception | None = None
         self._is_closed = False
@@ -226,17 +227,14 @@ class ExpertStream:
         try:
             what, started = self._layers[layer], time.monotonic()
             content = what.source.read(expert, buffer)
-            with self._deciding():
-                self._pool.arrive(read, time.monotonic() - started)
-                if self._pool.has_more:
-                    self._ring()
+            seconds = time.monotonic() - started
             what.filler.fill(self.slots[read.slot], content, reader)
         except Exception as error:  # belongs to whoever waits
             self._fail(read, error)
             return
         with self._deciding():
             self._read_bytes += content.nbytes
-            self._pool.finish(read)
+            self._pool.finish(read, seconds)
 
     def _look_ahead(self, glance: Glance) -> None:
         """Wishes for what a layer that comes will need."""
@@ -244,7 +242,11 @@ class ExpertStream:
         kind = glance.ahead if post.has_input else ALL
         if layer >= len(self._words.layers) or not self._prefetch.looks(kind):
             return
-        experts = self._foreseen(post, layer)
+        try:
+            experts = self._foreseen(post, layer)
+        except Exception as error:  # a defect, which must not end a reader without a word
+            self._give_up(error)
+            return
         with self._deciding():
             if experts and not self._is_closed:
                 self._pool.wish(layer, experts, post.number, kind)
