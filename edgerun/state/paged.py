@@ -19,6 +19,8 @@ from edgerun.state.store import Block, Slot
 
 PAGE_TOKENS = 64
 PARTS = ("key", "value")
+# Of a windowed layer, beyond its window: where others' prefixes end must be found as well.
+RETAINED_TOKENS = 512
 ABSENT = -1
 
 
@@ -88,7 +90,8 @@ class PagePool:
         self._free: list[int] = []
         self._grown = 0  # pages from here on were never written
         self._index = PageIndex(policy)
-        self._retained = pages_of(min(context, self.window or context))
+        seen = self.window + RETAINED_TOKENS if self.window else context
+        self._retained = pages_of(min(context, seen))
         self._fields: dict[str, dict[str, int]] = {}
         self.locate()
         self.reclaim: Callable[[], None] = lambda: None

@@ -85,6 +85,17 @@ def test_no_more_than_a_context_is_retained():
     assert store.match(range(19_000, 19_256))[1] == 256
 
 
+@pytest.mark.parametrize("window", [3, 100, 0])
+def test_what_many_sequences_begin_with_is_found_again_however_little_a_row_sees(window):
+    store = store_of(context=400, slots=2, window=window)
+    for number in range(6):
+        ids = [*range(192), *range(1000 * number + 1000, 1000 * number + 1060)]
+        slot, length = store.match(ids)
+        assert length == (192 if number else 0)
+        append(store, slot, len(ids), seed=number, ids=ids)
+        store.close(slot)
+
+
 def test_without_ids_nothing_is_retained():
     store = store_of(context=256)
     store.close(filled(store, 256))
