@@ -9,8 +9,11 @@ from edgerun.backends.cpu.experts.layout import FloatForm, SlotLayout
 from edgerun.kernels.experts.division import UPLOAD
 from edgerun.offload.estimates import Estimate
 from edgerun.offload.schedule import NANOSECONDS, Scheduler, makespan
+from edgerun.offload.sharing.cut_expert import CutExpert
 from edgerun.offload.sharing.cuts import cut_of, parts_of, with_cut
 from edgerun.offload.sharing.device import FIRST, SECOND
+from edgerun.offload.sharing.executable import SharedLayer
+from edgerun.offload.sharing.trials import Trials
 from edgerun.offload.standin import StandinBackend
 from edgerun.state import SequenceStore
 from tests.support.experts import EXPERTS, STATES, Case, layer_of, normal
@@ -87,10 +90,24 @@ def test_a_schedule_cuts_one_cached_expert_or_none_and_is_done_sooner_or_stays()
     [(("olmoe", "int4"), 1.0), (("mixtral", "ternary"), 2.0), (("gpt_oss", "int4"), 2.0)],
 )
 def test_an_expert_that_is_cut_by_columns_has_the_same_bits(
-    form: tuple[str, str], device_s: float
+    form: tuple[str, str], device_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With costs by which no division of whole experts is even."""
-    cuts = []
+    """With costs by which no division of whole experts is even.
+
+    What a cut takes the first time, when both sides compile it, says nothing of the next ones.
+    """
+    tallies, learned, programs = [], [], set()
+
+    def observe(trials: Trials, rows: int, seconds: float, places: int, *, is_cut: bool) -> None:
+        learned.append(is_cut)
+
+    def is_new(program: SharedLayer, cut: CutExpert | None) -> bool:
+        programs.add(program)
+        return original(program, cut)
+
+    original = SharedLayer._is_new
+    monkeypatch.setattr(Trials, "observe", observe)
+    monkeypatch.setattr(SharedLayer, "_is_new", is_new)
 
     def look(backend: StandinBackend, token: int) -> None:
         estimates = backend._estimates
@@ -100,9 +117,10 @@ def test_an_expert_that_is_cut_by_columns_has_the_same_bits(
         if token == TOKENS - 1:
             session = backend._session
             assert session is not None
-            cuts.append(sum(tally.cut for tally in backend._tallies))
+            tallies.extend(backend._tallies)
             assert not session.failure and session.resets == 0
 
     found = logits_of(*form, standin("memory=8M,link=4G"), look, tokens=TOKENS)
     np.testing.assert_array_equal(found, logits_of(*form, None, tokens=TOKENS))
-    assert cuts[0] > 0
+    first = sum(len(program._cuts) for program in programs)
+    assert 0 < first < sum(tally.cut for tally in tallies) == sum(learned) + first

@@ -39,6 +39,11 @@ class CutExpert:
         """How many rows there are."""
         return len(self.places)
 
+    @property
+    def kind(self) -> tuple[Cut, int]:
+        """What the programs that it takes depend on: the cut, and about how many rows there are."""
+        return self.cut, (self.rows - 1).bit_length()
+
     def begin(self, x: F32) -> None:
         """Tells the device to compute its columns of the first products.
 

@@ -17,7 +17,7 @@ from edgerun.offload.estimates import Estimates
 from edgerun.offload.places import F32, I64, Places
 from edgerun.offload.schedule import F64, Schedule, Scheduler
 from edgerun.offload.sharing.cut_expert import CutExpert
-from edgerun.offload.sharing.cuts import cut_of, parts_of, with_cut
+from edgerun.offload.sharing.cuts import Cut, cut_of, parts_of, with_cut
 from edgerun.offload.sharing.device import DeviceError
 from edgerun.offload.sharing.layer import Layer
 from edgerun.offload.sharing.session import Session
@@ -100,7 +100,8 @@ class SharedLayer(Executable):
         self._scheduler = Scheduler(layer.experts)
         self._cutter = Scheduler(layer.experts, self._parts) if self._parts > 1 else None
         self._companion: Executable | None = None
-        self._calls, self._has_cut, self._trials = 0, False, Trials()
+        self._calls, self._trials = 0, Trials()
+        self._cuts: set[tuple[Cut, int]] = set()  # that were made before
         self.check_every = CHECK_EVERY
 
     def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
@@ -315,10 +316,15 @@ class SharedLayer(Executable):
         tally.planned_s += plan.planned_s
         tally.bound_s += schedule.bound_s
         tally.seconds += seconds
+        if self._is_new(plan.cut):
+            return  # both sides had to compile it
         if plan.cut is not None:
             self._estimates.observe_exchange(seconds - plan.planned_s)
         if plan.may_cut:
             self._trials.observe(rows, seconds, places, is_cut=plan.cut is not None)
+
+    def _is_new(self, cut: CutExpert | None) -> bool:
+        return cut is not None and cut.kind not in self._cuts
 
     def _check(
         self, x: F32, places: Places, plan: _Plan, results: F32, cache: SequenceStore
@@ -330,13 +336,14 @@ class SharedLayer(Executable):
         """
         taken = places.select(plan.there)
         self._calls += 1
-        is_first_cut = plan.cut is not None and not self._has_cut
-        is_due = self._calls % self.check_every == 1 % self.check_every or is_first_cut
+        is_new = self._is_new(plan.cut)
+        is_due = self._calls % self.check_every == 1 % self.check_every or is_new
         if not len(taken) or not is_due:
             return
         chosen = taken[self._calls // self.check_every % len(taken)][None]
-        if plan.cut is not None and is_first_cut:
-            chosen, self._has_cut = plan.cut.places[:1], True
+        if plan.cut is not None and is_new:
+            chosen = plan.cut.places[:1]
+            self._cuts.add(plan.cut.kind)
         expected = self._layer.multiply(x[places.rows[chosen]], places.experts[chosen], cache)
         if not same_bits(results[chosen], expected):
             raise DeviceError("it computes other numbers than the processor")
