@@ -267,7 +267,6 @@ MUTANTS = {
     "weights of one port": ("glue_rows", "w_data[128*port+:128]", "w_data[127:0]"),
     "a row too long is taken": ("intake", "|| unfilled > 15'sd14", ""),
     "results without the sum": ("intake", "(gate == RESIDUAL ? groups : '0)", "12'd0"),
-    "a second row without a gate": ("intake", "second_row = glue && gate", "second_row = gate"),
 }
 
 

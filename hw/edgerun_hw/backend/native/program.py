@@ -7,12 +7,17 @@ from collections.abc import Callable
 
 from edgerun.backends.base import CompileOptions, Executable, Shape, Values
 from edgerun.backends.cpu import CpuBackend
+from edgerun.env import settings
 from edgerun.graph.ir import Graph, Node
 from edgerun.state import Batch, SequenceStore
 from edgerun_hw.backend.executable import DeviceExecutable
 from edgerun_hw.backend.native import attention as unit
 from edgerun_hw.backend.native import request
 from edgerun_hw.backend.native.attention import AttentionLayers
+from edgerun_hw.backend.native.chain.emitter import computing, queueing
+from edgerun_hw.backend.native.chain.memory import ChainMemory, chain_capable
+from edgerun_hw.backend.native.chain.search import CHAIN, Chain, find_chains, with_chains
+from edgerun_hw.backend.native.chain.words import K_RUNS
 from edgerun_hw.backend.native.emitter import fabric_emitter
 from edgerun_hw.backend.native.placement import Placed, is_packed, packed_weight, place
 from edgerun_hw.backend.native.workspace import Workspace
@@ -58,8 +63,12 @@ class ProgramExecutable(DeviceExecutable):
         except MemoryError:
             session.say_full()
             self._workspace = None
+        self._chains: list[Chain] = []
+        self._memory: ChainMemory | None = None
+        self._graph = segment
         if self._workspace is not None:
             self._placed = place(segment, session)
+            self._queue_whole(segment)
             self._layers = AttentionLayers.of(nodes, shape.rows) if nodes else None
             self.launches = self._program(self._workspace, self._layers).launches
 
@@ -70,7 +79,33 @@ class ProgramExecutable(DeviceExecutable):
         workspace, self._workspace = self._workspace, None
         if workspace is not None:
             workspace.free()
+        if self._memory is not None:
+            self._memory.free()
         super().close()
+
+    def _queue_whole(self, segment: Graph) -> None:
+        """Has layers of a program of one row queued whole, where the overlay can."""
+        session, can = self._session, self._session.capabilities
+        if can is None or not chain_capable(can) or self._shape.rows != 1 or settings().validate:
+            return
+        chains = find_chains(segment, self._placed)
+        if not chains or session.native is None:
+            return
+        port = session.native[1]
+        try:
+            self._memory = session.attempt(lambda: ChainMemory(segment, chains, port, can.ports))
+        except MemoryError:
+            session.say_full()
+        if self._memory is not None:
+            self._chains, self._graph = chains, with_chains(segment, chains)
+            if self._fallback is not None:
+                self._fallback = lambda _, shape: self._in_its_stead(self._memory, shape)
+
+    def _in_its_stead(self, memory: ChainMemory | None, shape: Shape) -> Executable:
+        """The segment on the processor, with the bits that the overlay's chains have."""
+        assert memory is not None  # else the segment's own stand-in were asked
+        emitters = {CHAIN: computing(self._chains, memory, self._segment)}
+        return self._cpu.compile_with(self._graph, shape, self._options, emitters)
 
     def _program(self, workspace: Workspace, layers: AttentionLayers | None) -> Executable:
         """The segment with the overlay in it; without layers the CPU's kernels attend."""
@@ -79,10 +114,12 @@ class ProgramExecutable(DeviceExecutable):
             can = self._session.capabilities
             assert can is not None  # it was opened
             emitters = {"linear": fabric_emitter(self._placed, workspace, can)}
+            if self._memory is not None:
+                emitters[CHAIN] = queueing(self._chains, self._memory, workspace, can)
             if layers is not None:
                 emitters["attention"] = unit.attention_emitter(layers, workspace, can)
             self._programs[attends] = self._cpu.compile_with(
-                self._segment, self._shape, self._options, emitters
+                self._graph, self._shape, self._options, emitters
             )
         return self._programs[attends]
 
@@ -127,6 +164,8 @@ class ProgramExecutable(DeviceExecutable):
             head.choose(batch)
         outputs = program()
         _raise_failure(driver, workspace)
+        if self._memory is not None:
+            self._memory.checks[K_RUNS] += 1
         self._session.count(int(state[request.S_COMMANDS]))
         self._tally.add(*self._session.spent())
         return outputs
@@ -153,6 +192,8 @@ def _raise_failure(driver: Tlmm, workspace: Workspace) -> None:
         )
     if status == request.WRONG_ATTENTION:
         raise WrongResultError("attention gave what keys and values cannot give")
+    if status == request.WRONG_CHAIN:
+        raise WrongResultError("a command of a layer gave what its operands cannot give")
     if status == request.UNREACHABLE:
         raise OverlayError("the kernel does not synchronise the memory of u-dma-buf")
     driver.take_back(int(state[request.S_SUBMITTED]), detail if status == request.FLAGGED else 0)

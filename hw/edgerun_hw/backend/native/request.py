@@ -20,9 +20,10 @@ from edgerun_hw.overlay import register_map as regs
 # The first words of an argument block.
 FUNCTION, CONTEXT, STATE, PATIENCE, PORTS, COMMON_WORDS = range(6)
 # Words of the state, behind those of a request.
-S_STATUS, S_DETAIL, S_SUBMITTED, S_COMMANDS, S_ATTENDED, STATE_WORDS = range(4, 10)
+S_STATUS, S_DETAIL, S_SUBMITTED, S_COMMANDS, S_ATTENDED, S_CHAINED, STATE_WORDS = range(4, 11)
 # How it went; after anything but FINE the rest of the program does nothing.
 FINE, FLAGGED, STUCK, WRONG_SUMS, UNREACHABLE, WRONG_ATTENTION, OUTSIDE_FORMAT = range(7)
+WRONG_CHAIN = 7
 # Words of a buffer of results.
 R_MEMORY, R_ADDRESS, RESULT_WORDS = range(3)
 

@@ -16,6 +16,7 @@ from edgerun_hw.devices.native.exchange import (
     FLUSH,
     FLUSH_BYTES,
     INVALIDATE,
+    INVALIDATE_BYTES,
     READ,
     SECOND,
     WAIT,
@@ -106,4 +107,6 @@ def exchange(context: int, request: int) -> None:
         result = _synchronise(context, direction, start, length)
     elif asked == FLUSH_BYTES:
         result = _synchronise(context, TO_DEVICE, first, second)
+    elif asked == INVALIDATE_BYTES:
+        result = _synchronise(context, FROM_DEVICE, first, second)
     set_word(request, ANSWER, result)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from edgerun_hw.overlay.port import Buffer, DevicePort
 
 # What a request asks, and its words.
-READ, WRITE, WAIT, FLUSH, INVALIDATE, FLUSH_BYTES = range(6)
+READ, WRITE, WAIT, FLUSH, INVALIDATE, FLUSH_BYTES, INVALIDATE_BYTES = range(7)
 ASKED, FIRST, SECOND, ANSWER, REQUEST_WORDS = range(5)
 SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 
@@ -41,12 +41,15 @@ class Exchange:
 
 
 def python_exchange(
-    port: DevicePort, buffers: Sequence[Buffer], flush_bytes: Callable[[int, int], None]
+    port: DevicePort,
+    buffers: Sequence[Buffer],
+    flush_bytes: Callable[[int, int], None],
+    invalidate_bytes: Callable[[int, int], None],
 ) -> Exchange:
     """An exchange with a port of Python.
 
-    ``FLUSH`` and ``INVALIDATE`` name a buffer by its index, ``FLUSH_BYTES`` the first byte in the
-    contiguous memory and how many, both multiples of 16.
+    ``FLUSH`` and ``INVALIDATE`` name a buffer by its index, ``FLUSH_BYTES`` and
+    ``INVALIDATE_BYTES`` the first byte in the contiguous memory and how many, multiples of 16.
 
     After a failure every answer is -1, and nothing is asked of the port any more.
     """
@@ -58,6 +61,7 @@ def python_exchange(
         FLUSH: lambda index, _: buffers[index].flush(),
         INVALIDATE: lambda index, _: buffers[index].invalidate(),
         FLUSH_BYTES: flush_bytes,
+        INVALIDATE_BYTES: invalidate_bytes,
     }
 
     def answer(context: int, request: int) -> None:

@@ -7,7 +7,12 @@ from collections.abc import Callable, Sequence
 from edgerun.errors import InputError
 from edgerun_hw.devices.native.exchange import Exchange, board_exchange, python_exchange
 from edgerun_hw.devices.native.kernel import Kernel, MappedWindow
-from edgerun_hw.devices.native.memory import TO_DEVICE, ContiguousBuffer, ContiguousMemory
+from edgerun_hw.devices.native.memory import (
+    FROM_DEVICE,
+    TO_DEVICE,
+    ContiguousBuffer,
+    ContiguousMemory,
+)
 from edgerun_hw.overlay.register_map import WINDOW_BYTES
 
 # Below this a sleep takes longer than what it should wait for; the next look comes at once.
@@ -75,10 +80,13 @@ class NativePort:
             files = self._memory.open_attributes()
             spans = [buffer.span for buffer in buffers]
             return board_exchange(self._window.address, files, spans, self._clock_hz)
-        return python_exchange(self, buffers, self._flush_bytes)
+        return python_exchange(self, buffers, self._flush_bytes, self._invalidate_bytes)
 
     def _flush_bytes(self, first: int, nbytes: int) -> None:
         self._memory.synchronise(TO_DEVICE, first, nbytes)
+
+    def _invalidate_bytes(self, first: int, nbytes: int) -> None:
+        self._memory.synchronise(FROM_DEVICE, first, nbytes)
 
     def close(self) -> None:
         """Unmaps registers and memory."""
