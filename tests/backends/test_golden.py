@@ -74,6 +74,21 @@ def test_replies_equal_transformers(backend):
     assert made == ids.tolist()
 
 
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_replies_of_convolutions_equal_transformers(backend):
+    ids, _ = golden("lfm2")
+    with np.load(GOLDEN / "lfm2" / "golden.npz") as data:
+        expected = data["reply"].tolist()
+    made = []
+    with runner(bundle_of("lfm2", weights="fp32"), backend, max_rows=32) as model:
+        logits = model.run(ids)
+        while len(made) < len(expected):
+            made.append(int(logits[-1].argmax()))
+            logits = model.run(made[-1:])
+    assert len(expected) == 64
+    assert made == expected
+
+
 @pytest.mark.parametrize("weights", ["int8", "int4", "int2", "ternary"])
 @pytest.mark.parametrize(
     "name",

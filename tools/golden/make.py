@@ -60,6 +60,7 @@ class Golden:
         quantization: arguments of BitNetQuantConfig.
         norm_offset: what the model adds to the weights of norms.
         model: prefix of the model's class where it is another than that of the configuration.
+        reply: tokens that the model goes on with, each the most likely one.
     """
 
     family: str
@@ -68,6 +69,7 @@ class Golden:
     quantization: dict[str, str] = field(default_factory=dict)
     norm_offset: float = 0.0
     model: str | None = None
+    reply: int = 0
 
     @property
     def class_name(self) -> str:
@@ -169,6 +171,7 @@ GOLDEN: dict[str, Golden] = {
             "num_hidden_layers": 3,
             "pad_token_id": None,
         },
+        reply=64,
     ),
     "bitnet-master": Golden("BitNet", _BITNET, 16, quantization=_ONLINE),
     "bitnet-packed": Golden("BitNet", _BITNET, 16, quantization=_BITLINEAR),
@@ -197,14 +200,25 @@ def write(golden: Golden, folder: Path) -> None:
     ids[0, 0] = BOS
     model, stored, logits = settle(golden, ids)
     save_file({k: v.contiguous() for k, v in sorted(stored.items())}, folder / "model.safetensors")
+    reply = {"reply": replied(model, ids, golden.reply)} if golden.reply else {}
     np.savez(
         folder / "golden.npz",
         ids=ids[0].numpy(),
         logits=logits.numpy(),
         inv_freq=frequencies(model).numpy(),
+        **reply,
     )
     write_json(folder / "config.json", public_config(model.config, golden))
     write_tokenizer(folder, _BASE["max_position_embeddings"])
+
+
+def replied(model: Any, ids: torch.Tensor, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Tokens that transformers goes on with, by its own cache, whether the text ends or not."""
+    with torch.no_grad():
+        made = model.generate(
+            ids, max_new_tokens=count, min_new_tokens=count, do_sample=False, eos_token_id=None
+        )
+    return np.asarray(made[0, ids.shape[1] :].numpy())
 
 
 def frequencies(model: Any) -> torch.Tensor:
