@@ -12,7 +12,8 @@ from edgerun.discovery import ADDED, entries, entry_names
 from edgerun.errors import InputError
 
 ROOM = "edgerun.formats"
-FORMATS = ["int2", "int2_asym", "int4", "int4_asym", "int8", "ternary"]
+FORMATS = ["int2", "int2_asym", "int2_offset", "int4", "int4_asym", "int4_offset", "int8"]
+FORMATS += ["int8_offset", "ternary"]
 FORMAT = "from edgerun.formats.base import BlockFormat\nFORMAT = BlockFormat({!r}, 4, -3, 3)\n"
 
 

@@ -87,7 +87,7 @@ def test_a_weight_format_and_a_quantisation_method(used: dict[str, Any]) -> None
     assert found["equal"]
     assert found["matrices"] == 14
     assert found["range"] == [-7, 7]
-    assert "int4_asym, int8, ternary, int4s, fp32, or source" in " ".join(found["help"].split())
+    assert "int8_offset, ternary, int4s, fp32, or source" in " ".join(found["help"].split())
     assert "residual, rtn, ternary, absmax." in " ".join(found["help"].split())
 
 

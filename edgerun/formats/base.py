@@ -4,13 +4,14 @@ All block-wise formats share that layout: a matrix ``[N, K]`` (output by input f
 along K into blocks; a block stores unsigned codes of ``bits`` bits, the first weight in the
 lowest bits of the first byte, and one float32 scale; the weight is ``(code - zero) * scale``.
 Scales may be negative: the code range has one value more below zero than above, and a block is
-best served if its largest magnitude falls there.
+best served if its largest magnitude falls there. A block may have a zero point of its own among the
+codes, or an offset that is added to all of its weights: ``(code - zero) * scale + offset``.
 Source: onnxruntime contrib operators, ``com.microsoft.MatMulNBits``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -31,6 +32,9 @@ class PackedWeight:
         scales: float32 ``[N, ceil(K / block)]``.
         zeros: zero points packed like the codes, uint8 ``[N, ceil(blocks * bits / 8)]``;
             ``None`` means ``2 ** (bits - 1)`` for every block.
+        offsets: what is added to every weight of a block, float16 ``[ceil(K / block), N]``; scales
+            then are numbers of half precision, too. ``None`` where nothing is, and where there are
+            zero points.
     """
 
     format: str
@@ -39,6 +43,12 @@ class PackedWeight:
     codes: NDArray[np.uint8]
     scales: NDArray[np.float32]
     zeros: NDArray[np.uint8] | None = None
+    offsets: NDArray[np.float16] | None = None
+
+    @property
+    def is_centred(self) -> bool:
+        """Whether the middle of the codes stands for 0 in every block."""
+        return self.zeros is None and self.offsets is None
 
     @property
     def blocks(self) -> int:
@@ -52,7 +62,7 @@ class PackedWeight:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of codes, scales and zero points."""
+        """Bytes of codes, scales and zero points, and of offsets, which take half of the scales."""
         zeros = 0 if self.zeros is None else self.zeros.nbytes
         return self.codes.nbytes + self.scales.nbytes + zeros
 
@@ -74,10 +84,10 @@ class WeightFormat(Protocol):
 
 
 def has_half_scales(packed: PackedWeight) -> bool:
-    """Whether there are no zero points, and half precision holds all scales exactly."""
+    """Whether half precision holds all scales exactly, and they are all that a block has."""
     step = max(1, SCALES_AT_ONCE // max(1, packed.blocks))
     with np.errstate(over="ignore"):
-        return packed.zeros is None and all(
+        return packed.is_centred and all(
             (rows.astype(np.float16) == rows).all()
             for rows in (packed.scales[at : at + step] for at in range(0, packed.shape[0], step))
         )
@@ -125,6 +135,7 @@ class BlockFormat:
         high: the greatest.
         group: weights that share a scale, unless an export is asked for another number.
         has_zeros: whether every block has a zero point of its own.
+        has_offsets: whether every block has an offset.
     """
 
     name: str
@@ -133,11 +144,12 @@ class BlockFormat:
     high: int
     group: int = 32
     has_zeros: bool = False
+    has_offsets: bool = False
 
     @property
     def stored_as(self) -> str:
-        """What bundles call it: codes are the same with and without zero points."""
-        return f"int{self.bits}" if self.has_zeros else self.name
+        """What bundles call it: codes are the same with and without zero points and offsets."""
+        return f"int{self.bits}" if self.has_zeros or self.has_offsets else self.name
 
     def pack(self, weight: NDArray[np.float32], block: int) -> PackedWeight:
         """Quantises float32 ``[N, K]`` by round-to-nearest; K must be a multiple of ``block``.
@@ -146,6 +158,8 @@ class BlockFormat:
             ValueError: K is not a multiple of ``block``.
         """
         blocks = weight.reshape(len(weight), -1, block)
+        if self.has_offsets:
+            return self._pack_with_offsets(blocks)
         if not self.has_zeros:
             scales = np.abs(blocks).max(axis=-1) / np.float32(self.high)
             return self.encode(weight, scales, block)
@@ -153,6 +167,17 @@ class BlockFormat:
         scales = (greatest - least) / np.float32(self.high - self.low)
         points = np.rint(-least / np.where(scales != 0, scales, np.float32(1)))
         return self.encode(weight, scales, block, points.astype(np.uint8))
+
+    def _pack_with_offsets(self, blocks: NDArray[np.float32]) -> PackedWeight:
+        """Quantises ``[N, blocks, block]`` such that codes reach from the least to the greatest."""
+        least, greatest = blocks.min(axis=-1), blocks.max(axis=-1)
+        with np.errstate(over="ignore", invalid="ignore"):  # infinity where halves are too narrow
+            scales = ((greatest - least) / np.float32(self.high - self.low)).astype(np.float16)
+            # The code ``low`` stands for the least.
+            offsets = (least - np.float32(self.low) * scales).astype(np.float16)
+            centred = (blocks - offsets[..., None]).reshape(len(blocks), -1)
+            packed = self.encode(centred, scales.astype(np.float32), blocks.shape[-1])
+        return replace(packed, offsets=np.ascontiguousarray(offsets.T))
 
     def encode(
         self,
@@ -193,5 +218,7 @@ class BlockFormat:
         values = (codes - zero_points(packed).astype(np.float32)[..., None]) * packed.scales[
             ..., None
         ]
+        if packed.offsets is not None:
+            values = values + packed.offsets.T[..., None].astype(np.float32)
         n, k = packed.shape
         return values.reshape(n, -1)[:, :k]

@@ -14,7 +14,7 @@ from edgerun.formats import format_named
 from edgerun.formats.base import PackedWeight
 from edgerun.formats.stack import ExpertStack, Matrix
 from edgerun.graph.ir import Constant
-from edgerun.graph.mapped_file import ArrayReader
+from edgerun.graph.mapped_file import ArrayReader, read_array
 from edgerun.graph.shapes import ALTERED
 from edgerun.ops.base import Kind, Operand
 
@@ -58,7 +58,7 @@ def _layout(matrix: Matrix) -> tuple[Any, ...]:
     if not isinstance(matrix, PackedWeight):
         return matrix.dtype, matrix.shape
     arrays: list[NDArray[Any]] = [matrix.codes, matrix.scales]
-    arrays += [] if matrix.zeros is None else [matrix.zeros]
+    arrays += [each for each in (matrix.zeros, matrix.offsets) if each is not None]
     stored = [(array.dtype, array.shape, array.flags.c_contiguous) for array in arrays]
     return matrix.format, matrix.shape, matrix.block, *stored
 
@@ -68,8 +68,8 @@ def _description(matrix: Matrix) -> str:
     size = " x ".join(map(str, matrix.shape))
     if not isinstance(matrix, PackedWeight):
         return f"float32 {size}"
-    zeros = " with zero points" if matrix.zeros is not None else ""
-    return f"{matrix.format} {size} in blocks of {matrix.block}{zeros}"
+    extra = "" if matrix.is_centred else " with zero points"
+    return f"{matrix.format} {size} in blocks of {matrix.block}{extra}"
 
 
 def _check_array(name: str, constant: Matrix, operand: Operand, count: int = 1) -> None:
@@ -89,7 +89,7 @@ def _check_array(name: str, constant: Matrix, operand: Operand, count: int = 1) 
             raise BundleError(f"constant '{name}' is a packed matrix; expected a float32 vector")
         _check_packed(name, constant)
         if not _are_many(constant.scales.nbytes, count):
-            check_finite(name, "scales", constant.scales)
+            _check_scales(name, constant)
         return
     dimensions = DIMENSIONS[operand.kind]
     if constant.dtype != np.float32 or constant.ndim != dimensions or not constant.size:
@@ -111,10 +111,30 @@ def check_many_scales(weight: PackedWeight, count: int = 1) -> None:
     """Checks the scales that ``check_constant`` has left out, of one of ``count`` in a stack.
 
     Raises:
-        BundleError: one is infinite or no number.
+        BundleError: one is infinite or no number, or no half where there are offsets.
     """
     if _are_many(weight.scales.nbytes, count):
-        check_finite(f"{weight.format} {weight.shape}", "scales", weight.scales)
+        _check_scales(f"{weight.format} {weight.shape}", weight)
+
+
+def _check_scales(name: str, weight: PackedWeight) -> None:
+    """Checks that scales are finite, and with offsets that those are, too, and both are halves.
+
+    Raises:
+        BundleError: one is not.
+    """
+    check_finite(name, "scales", weight.scales)
+    if weight.offsets is None:
+        return
+    check_finite(name, "offsets", read_array(weight.offsets).astype(np.float32))
+    scales = read_array(weight.scales)
+    with np.errstate(over="ignore"):
+        halves = scales.astype(np.float16)
+    if (halves != scales).any():
+        raise BundleError(
+            f"constant '{name}' has scales that half precision does not hold; with offsets both "
+            f"are float16: {ALTERED}"
+        )
 
 
 def _read_bytes(matrix: Matrix) -> int:
@@ -146,7 +166,7 @@ def check_finite(name: str, part: str, array: NDArray[np.float32]) -> None:
 
 
 def _check_packed(name: str, weight: PackedWeight) -> None:
-    """Checks that codes, scales and zero points have the sizes that the weight states."""
+    """Checks that codes, scales, zero points and offsets have the sizes that the weight states."""
     n, k = weight.shape
     block = weight.block
     if n < 1 or k < 1 or block < SMALLEST_BLOCK or block & (block - 1):
@@ -161,6 +181,8 @@ def _check_packed(name: str, weight: PackedWeight) -> None:
     ]
     if weight.zeros is not None:
         parts.append(("zero points", weight.zeros, np.uint8, (n, -(-blocks * bits // 8))))
+    if weight.offsets is not None:
+        parts.append(("offsets", weight.offsets, np.float16, (blocks, n)))
     for part, array, dtype, shape in parts:
         if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
             raise BundleError(

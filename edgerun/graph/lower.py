@@ -38,12 +38,20 @@ def lower(graph: Graph) -> Graph:
 
 
 def _widened(graph: Graph) -> Graph:
-    """Constants that a Cast makes float32 of half precision, as float32: scales, as a rule."""
+    """Constants that a Cast makes float32 of half precision, as float32: scales, as a rule.
+
+    What sums are multiplied by stays: offsets of blocks, which are read as halves.
+    """
+    sums = {node.outputs[0] for node in graph.nodes if node.op == "ReduceSum"}
+    multiplied = (node.inputs for node in graph.nodes if node.op == "MatMul")
+    offsets = {right for left, right in multiplied if left in sums}
     live = []
     for node in graph.nodes:
         half = graph.constants.get(node.inputs[0]) if node.op == "Cast" else None
-        if isinstance(half, np.ndarray) and half.dtype == np.float16 and node.attrs["to"] == FLOAT:
-            graph.add_constant(node.outputs[0], half.astype(np.float32))
+        is_half = isinstance(half, np.ndarray) and half.dtype == np.float16
+        is_widened = is_half and node.attrs["to"] == FLOAT and node.outputs[0] not in offsets
+        if is_widened:
+            graph.add_constant(node.outputs[0], graph.array(node.inputs[0]).astype(np.float32))
         else:
             live.append(node)
     return graph if len(live) == len(graph.nodes) else graph.with_nodes(live)

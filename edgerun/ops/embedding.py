@@ -36,6 +36,7 @@ def embedding(ids: NDArray[np.int32], table: NDArray[Any] | PackedWeight) -> F32
         table.codes[ids],
         table.scales[ids],
         None if table.zeros is None else table.zeros[ids],
+        None if table.offsets is None else table.offsets[:, ids],
     )
     return dense(looked_up)
 

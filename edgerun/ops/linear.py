@@ -104,6 +104,7 @@ def _examples() -> list[Example]:
     values, bias = normal((n, k), 1), normal((n,), 2)
     int4, ternary = format_named("int4").pack(values, 32), format_named("ternary").pack(values, 32)
     int4_asym = format_named("int4_asym").pack(values + np.float32(0.5), 32)
+    int4_offset = format_named("int4_offset").pack(values + np.float32(0.5), 32)
     by_row = replace(ternary, scales=np.repeat(ternary.scales[:, :1], ternary.blocks, axis=1))
     stored = [
         (values, "float"),
@@ -117,6 +118,9 @@ def _examples() -> list[Example]:
         (by_row, "int8_row"),
         *((int4_asym, activations) for activations in ("float", "int8_block", "int8_row")),
         (format_named("int2_asym").pack(values, 16), "int8_block"),
+        *((int4_offset, activations) for activations in ("float", "int8_block", "int8_row")),
+        (format_named("int8_offset").pack(values, 32), "int8_block"),
+        (format_named("int2_offset").pack(values, 16), "int8_block"),
     ]
     plain = [
         Example({"x": normal((height, k), 3), "weight": weight}, {"activations": activations})

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from edgerun.errors import UnsupportedError
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.checkpoint.codecs import HIGHEST_INTEGER, PACKED_FORMATS
+from edgerun_export.checkpoint.minima import MINIMA
 from edgerun_export.quantize import block_layout
 from edgerun_export.recipe import GROUP_SIZES, SOURCE, Recipe, TensorRecipe, make_recipe
 from edgerun_export.source.weights import SourceWeights
@@ -67,11 +68,13 @@ def parse_rule(text: str) -> Rule:
 def source_recipe(source: SourceWeights, module: str) -> TensorRecipe:
     """The format that holds a projection as the checkpoint stores it.
 
-    Integers times scales stay as they are, floats stay floats. What is neither (Q4_K, say, whose
-    blocks have minima) is rounded to int8.
+    Integers times scales stay as they are, and so do those with minima (Q4_K, say) but for experts;
+    floats stay floats. What is neither is rounded to int8.
     """
     name = f"{module}.weight"
     stored, kind = source.integers(name, slice(0, 1)), source.stored_type(name)
+    if _has_minima(source, module):
+        return TensorRecipe(MINIMA[kind].weights, MINIMA[kind].group)
     if stored is None:
         return TensorRecipe("fp32" if kind in _FLOATS else "int8", 32)
     values, scales = stored
@@ -86,6 +89,41 @@ def source_recipe(source: SourceWeights, module: str) -> TensorRecipe:
     )
 
 
+def _has_minima(source: SourceWeights, module: str) -> bool:
+    """Whether a projection is stored with minima that a format keeps; no expert's are."""
+    is_stored = source.affine(f"{module}.weight", slice(0, 1)) is not None
+    return is_stored and not is_expert(source.spec, module)
+
+
+def is_expert(spec: DecoderSpec, module: str) -> bool:
+    """Whether a projection, ``model.layers.N.<path>``, is one of an expert."""
+    layer, _, path = module.removeprefix("model.layers.").partition(".")
+    attention = {each.path for each in spec.attention().values()}
+    return spec.router(int(layer)) is not None and path not in attention
+
+
+def check_offsets(recipe: Recipe, spec: DecoderSpec) -> None:
+    """Checks that formats with offsets are asked for only where a graph can have them.
+
+    Raises:
+        UnsupportedError: rows are no whole groups, or belong to an expert.
+    """
+    for module, width in _projections(spec):
+        kind = recipe.tensor(module)
+        if kind.weights == "fp32" or not block_layout(kind.weights).has_offsets:
+            continue
+        if is_expert(spec, module):
+            raise UnsupportedError(
+                f"experts have no offsets, so '{module}' cannot be {kind.weights}; choose a format "
+                "without for it, with a --rule such as '*.experts.*=int8'"
+            )
+        if width % kind.group_size:
+            raise UnsupportedError(
+                f"{kind.weights} sums whole groups of inputs: the rows of '{module}' have {width} "
+                f"weights, which are none of {kind.group_size}; choose another --group-size"
+            )
+
+
 def commonest_source_recipe(source: SourceWeights) -> TensorRecipe:
     """How most projections are stored by :func:`source_recipe`."""
     kinds = [source_recipe(source, module) for module, _ in _projections(source.spec)]
@@ -94,9 +132,12 @@ def commonest_source_recipe(source: SourceWeights) -> TensorRecipe:
 
 def rounded_types(source: SourceWeights) -> dict[str, int]:
     """Types that :func:`source_recipe` rounds, with the number of projections that have them."""
-    names = (f"{module}.weight" for module, _ in _projections(source.spec))
+    modules = [module for module, _ in _projections(source.spec)]
     kinds = Counter(
-        source.stored_type(name) for name in names if source.integers(name, slice(0, 1)) is None
+        source.stored_type(f"{module}.weight")
+        for module in modules
+        if source.integers(f"{module}.weight", slice(0, 1)) is None
+        and not _has_minima(source, module)
     )
     return {kind: count for kind, count in kinds.items() if kind not in _FLOATS}
 

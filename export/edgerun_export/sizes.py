@@ -11,7 +11,7 @@ from edgerun_export.architectures.decoder.spec import HEAD_WEIGHT
 from edgerun_export.quantize import block_layout
 from edgerun_export.recipe import Recipe, TensorRecipe, vocabulary_block
 
-_FLOAT_BYTES = 4
+_FLOAT_BYTES, _HALF_BYTES = 4, 2
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZE = re.compile(r"(\d+(?:\.\d*)?) ?(|KB|MB|GB)", re.IGNORECASE)
 # More than what the graph and manifest.json say of a projection, and of all that is not one.
@@ -21,13 +21,15 @@ _LARGE = 1 << 18  # weights, of which the codes or scales may be large tensors
 
 
 def matrix_bytes(shape: tuple[int, ...], kind: TensorRecipe, scale_bytes: int) -> int:
-    """Bytes of a matrix ``[N, K]`` with its scales and zero points."""
+    """Bytes of a matrix ``[N, K]`` with its scales, zero points and offsets."""
     rows, columns = shape
     if kind.weights == "fp32":
         return rows * columns * _FLOAT_BYTES
     blocks = -(-columns // kind.group_size)
     layout = block_layout(kind.weights)
     codes = kind.group_size * layout.bits // 8
+    if layout.has_offsets:
+        return rows * blocks * (codes + 2 * _HALF_BYTES)
     zeros = -(-blocks * layout.bits // 8) if layout.has_zeros else 0
     return rows * (blocks * (codes + scale_bytes) + zeros)
 

@@ -36,6 +36,13 @@ TINY = [
     ("qwen2", {"weights": "int4", "rules": ("*.down_proj=int8:16", "layers.1.*=int2")}),
     ("qwen2", {"weights": "int4", "transforms": ("rotate",)}),
     ("llama", {"weights": "int4_asym", "rules": ("*.down_proj=int2_asym:16",)}),
+    (
+        "qwen2",
+        {
+            "weights": "int4_offset",
+            "rules": ("*.down_proj=int2_offset:16", "layers.1.*=int8_offset"),
+        },
+    ),
     ("qwen3", {"weights": "int4", "head_weights": "int4"}),
     ("qwen3", {"weights": "int4", "scales": "fp16", "calibration": CALIBRATION}),
     ("bitnet-packed", {"weights": "ternary"}),

@@ -31,6 +31,7 @@ BUNDLES = (
     partial(bundle_of, "llama-yarn", weights="fp32"),
     partial(unlike_of, "llama", weights="int4"),
     partial(bundle_of, "olmoe", weights="int4"),
+    partial(bundle_of, "mistral", weights="int4_offset"),
 )
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content }}\n"

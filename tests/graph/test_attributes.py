@@ -24,6 +24,7 @@ ATTENTION = "layers.0/self_attn/Attention"
 # Together they have every form that the exporter writes.
 SOURCES = {
     "llama": {"weights": "int4"},
+    "qwen2": {"weights": "int4_offset"},
     "mistral": {"weights": "fp32"},
     "llama-yarn": {"weights": "fp32"},
     "bitnet-packed": {"weights": "ternary"},

@@ -85,4 +85,4 @@ def _first_rows(weight: PackedWeight) -> PackedWeight:
 def _one_scale_a_row(weight: PackedWeight) -> bool:
     """Whether all blocks of a row seem to share a scale, and the middle zero point."""
     scales = _first_rows(weight).scales
-    return weight.zeros is None and bool((scales == scales[:, :1]).all())
+    return weight.is_centred and bool((scales == scales[:, :1]).all())

@@ -88,6 +88,6 @@ def can_stage(table: Matrix) -> bool:
         return table.flags.c_contiguous and find_file(table) is not None
     # Kernels that look rows up know the middle zero point alone.
     arrays = (table.codes, table.scales)
-    return table.zeros is None and all(
+    return table.is_centred and all(
         array.flags.c_contiguous and find_file(array) is not None for array in arrays
     )

@@ -78,7 +78,9 @@ class WeightStore:
             fill_dense(constant, values)
             return DenseWeight(values, (constant.shape[0], constant.shape[1]))
         zeros = None if constant.zeros is None else read_array(constant.zeros)
-        constant = replace(constant, scales=self._scales.read(constant.scales), zeros=zeros)
+        offsets = None if constant.offsets is None else read_array(constant.offsets)
+        scales = self._scales.read(constant.scales)
+        constant = replace(constant, scales=scales, zeros=zeros, offsets=offsets)
         check_many_scales(constant)
         if activations == "int8_row" and has_row_scales(constant):
             return self._with_row_scales(constant)
@@ -103,7 +105,7 @@ class WeightStore:
 
 def has_row_scales(weight: PackedWeight) -> bool:
     """Whether all blocks of a row share one scale, and all of all rows the middle zero point."""
-    return weight.zeros is None and bool((weight.scales == weight.scales[:, :1]).all())
+    return weight.is_centred and bool((weight.scales == weight.scales[:, :1]).all())
 
 
 def dense_shape(shape: tuple[int, ...]) -> tuple[int, int]:

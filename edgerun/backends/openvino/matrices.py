@@ -52,6 +52,9 @@ def make_matrix(ops: Any, constant: Constant, stored: Stored) -> Any:
         integers = ops.subtract(integers, ops.convert(_zeros(constant, stored), "f32"))
     scales = read_array(constant.scales).astype(np.float32, copy=False)
     weights = ops.multiply(integers, ops.constant(scales[..., None]))
+    if constant.offsets is not None:
+        offsets = read_array(constant.offsets).T.astype(np.float32)
+        weights = ops.add(weights, ops.constant(offsets[..., None]))
     n, k = constant.shape
     padded = constant.blocks * constant.block
     weights = ops.reshape(weights, ops.constant(np.array([n, padded], np.int64)), False)

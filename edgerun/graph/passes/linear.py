@@ -1,11 +1,13 @@
 """MatMulNBits, and MatMul with a constant, become ``linear``.
 
-BitNet's activation rounding, written out before the product, becomes an attribute of it.
+BitNet's activation rounding, written out before the product, becomes an attribute of it; sums of
+blocks of the input times a matrix, added after it, become offsets of the weight's blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +21,7 @@ from edgerun.graph.match import Const, Matcher, Num, Op, Var
 from edgerun.graph.passes.base import Pass
 from edgerun.ops.linear import Activations
 
+FLOAT = 1  # onnx.TensorProto
 _SCALE = Op(
     "Div",
     Num(127),
@@ -34,6 +37,12 @@ _ROUNDED = Op(
     _SCALE,
 )
 _TIED = Op("MatMul", Var("x"), Op("Transpose", Const("table"), perm=(1, 0)))
+# What is added to every weight of a block is multiplied by the sum of the block's inputs.
+_OFFSET = Op(
+    "MatMul",
+    Op("ReduceSum", Op("Reshape", Var("x"), Const("shape")), Num(-1), keepdims=0),
+    Op("Cast", Const("offsets"), to=FLOAT),
+)
 _DENSE = Op("MatMul", Var("x"), Const("weight"))
 _BIASED = Op("Add", _DENSE, Const("bias"))
 # By the name of a constant that was made here, what it was made from.
@@ -49,7 +58,7 @@ def fuse_linear(graph: Graph) -> Graph:
     rewrites: dict[str, Callable[[Node, Matcher, Derived], Node | None]] = {
         "com.microsoft.MatMulNBits": _quantised,
         "MatMul": _dense,
-        "Add": _biased,
+        "Add": _added,
     }
     nodes = []
     for node in graph.nodes:
@@ -58,7 +67,7 @@ def fuse_linear(graph: Graph) -> Graph:
     return graph.with_nodes(nodes)
 
 
-def _quantised(node: Node, matcher: Matcher, derived: Derived) -> Node | None:
+def _quantised(node: Node, matcher: Matcher, derived: Derived, offsets: str = "") -> Node | None:
     graph = matcher.graph
     inputs = [*node.inputs, "", "", ""]
     if (
@@ -67,15 +76,33 @@ def _quantised(node: Node, matcher: Matcher, derived: Derived) -> Node | None:
         or any(name and name not in graph.constants for name in inputs[1:])
     ):
         return None
-    name = f"{inputs[1]}/weight"
+    name = f"{inputs[1]}/weight" + (f"/{offsets}" if offsets else "")
     sizes = (node.attrs[name] for name in ("N", "K", "bits", "block_size"))
     origin = (*inputs[1:4], *sizes, node.metadata.get(FORMAT_KEY))
     if derived.get(name) != origin:
-        graph.add_constant(name, _packed(node, graph))
+        packed = _packed(node, graph)
+        if offsets:
+            packed = replace(packed, offsets=graph.array(offsets))
+        graph.add_constant(name, packed)
         derived[name] = origin
     x, activations = _activations(inputs[0], node, matcher)
     bias = (inputs[5],) if inputs[5] else ()
     return node.replace(op="linear", inputs=(x, name, *bias), attrs={"activations": activations})
+
+
+def _added(node: Node, matcher: Matcher, derived: Derived) -> Node | None:
+    product = matcher.producers.get(node.inputs[0])
+    if product is None or product.op != "com.microsoft.MatMulNBits":
+        return _biased(node, matcher, derived)
+    match = matcher.match(node.inputs[1], _OFFSET)
+    if match is None or match["x"] != product.inputs[0] or any(product.inputs[3:4]):
+        return None
+    block = int(product.attrs["block_size"])
+    shape = (0, 0, -(-int(product.attrs["K"]) // block), block)
+    if not np.array_equal(matcher.graph.array(match["shape"]), shape):
+        return None
+    linear = _quantised(product, matcher, derived, match["offsets"])
+    return linear and linear.replace(outputs=node.outputs)
 
 
 def _activations(value: str, node: Node, matcher: Matcher) -> tuple[str, Activations]:
@@ -155,7 +182,10 @@ def _turned(graph: Graph, weight: str, derived: Derived) -> str:
 
 # From the operator specifications of ONNX (opset 23) and of onnxruntime.
 READS: Mapping[str, Rules] = {
+    "Cast": {"to": Read(int, needed=True), "saturate": 1},
     "ReduceMax": {"keepdims": Read(int, 1), "noop_with_empty_axes": 0},
+    "ReduceSum": {"keepdims": Read(int, 1), "noop_with_empty_axes": 0},
+    "Reshape": {"allowzero": 0},
     "Transpose": {"perm": Read(tuple)},
     "com.microsoft.MatMulNBits": {
         "K": Read(int, needed=True),

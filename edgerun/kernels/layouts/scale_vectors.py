@@ -7,6 +7,9 @@ the scales, at ``bits`` bits a block.
 
 Where half precision holds all scales of a matrix without zero points exactly, a vector has those of
 two blocks, one behind the other, as float16: a tenth of int4 in blocks of 32 is not read then.
+
+Where blocks have offsets, a dword has the scale in its lower half and the offset in the upper one,
+both float16: they take what scales of float32 take.
 """
 
 from __future__ import annotations
@@ -14,15 +17,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from llvmlite import ir
 from numba import int32, njit
+from numba.extending import intrinsic
 
 from edgerun.kernels.lang.ir import integer, load_from
-from edgerun.kernels.lang.simd import Vec, load, mask_bits, reinterpret, shift_by, splat
+from edgerun.kernels.lang.simd import (
+    Vec,
+    constant,
+    load,
+    mask_bits,
+    reinterpret,
+    shift_by,
+    splat,
+)
+from edgerun.kernels.layouts.zero_kinds import OFFSETS, has_own_vectors
 
 WORD_BITS = 32
-# What zero points of blocks are: the middle of the codes, and nowhere in memory; those among the
-# scales; or the greatest code, because codes have been raised by as much as those are below it.
-MIDDLE, OWN, RAISED = 0, 1, 2
+HALF_BITS = 16
 
 
 @dataclass(frozen=True)
@@ -80,13 +92,13 @@ class ScalePlaces:
 
 def vectors_of(bits: int, zeros: int, halves: int) -> Any:
     """The function that says how many vectors a panel of so many blocks has."""
-    group = WORD_BITS // bits
+    group, own = WORD_BITS // bits, has_own_vectors(zeros)
 
     @njit(inline="always")
     def count(blocks):  # type: ignore[no-untyped-def]
         if halves:
             return (blocks + 1) // 2
-        if zeros:
+        if own:
             return blocks + (blocks + group - 1) // group
         return blocks
 
@@ -98,17 +110,54 @@ def scales_of(bits: int, zeros: int, halves: int, floats: int) -> Any:
 
     Its arguments are the address of a panel's scales and the block; a panel has ``floats`` rows.
     """
-    group = WORD_BITS // bits
+    group, own, has_offsets = WORD_BITS // bits, has_own_vectors(zeros), zeros == OFFSETS
 
     @njit(inline="always")
     def scales(panel, block):  # type: ignore[no-untyped-def]
         if halves:
             return load(panel + block * floats * 2, "f16", floats)
-        if zeros:
+        if has_offsets:
+            return lower_halves(load(panel + block * floats * 4, "i32", floats))
+        if own:
             return load(panel + (block + block // group + 1) * floats * 4, "f32", floats)
         return load(panel + block * floats * 4, "f32", floats)
 
     return scales
+
+
+def halves_of(builder: Any, words: Any) -> tuple[Any, Any]:
+    """The lower and the upper half of each dword of a vector, from half precision to float32."""
+    count = words.type.count
+    integers = Vec("i16", count).llvm
+    upper = builder.lshr(words, constant(Vec("i32", count), HALF_BITS))
+    lower, upper = (
+        builder.fpext(
+            builder.bitcast(builder.trunc(part, integers), Vec("f16", count).llvm),
+            ir.VectorType(ir.FloatType(), count),
+        )
+        for part in (words, upper)
+    )
+    return lower, upper
+
+
+@intrinsic
+def lower_halves(typingctx, words):  # type: ignore[no-untyped-def]
+    """Scales that have offsets beside them, as float32, from int32 dwords."""
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        return halves_of(builder, args[0])[0]
+
+    return Vec("f32", words.lanes)(words), codegen
+
+
+@intrinsic
+def upper_halves(typingctx, words):  # type: ignore[no-untyped-def]
+    """Offsets that lie beside scales, as float32, from int32 dwords."""
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        return halves_of(builder, args[0])[1]
+
+    return Vec("f32", words.lanes)(words), codegen
 
 
 def raising(bits: int, floats: int) -> Any:

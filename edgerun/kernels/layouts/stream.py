@@ -13,7 +13,8 @@ scale zero, K with any code, because the activations there are zero.
 
 Zero points of blocks lie among the scales: for every ``32 // bits`` blocks a vector of dwords, in
 front of their scales, in which each row has them packed as in the bundle. Scales may be float16,
-those of two blocks in a vector.
+those of two blocks in a vector. An offset lies beside its scale, in the upper half of the dword
+whose lower one then has the scale, both float16.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from edgerun.formats.base import PackedWeight
 from edgerun.kernels.host.cores import cores
 from edgerun.kernels.host.huge_pages import zeroed_memory
 from edgerun.kernels.jit.service import native
+from edgerun.kernels.layouts.zero_kinds import MIDDLE, OFFSETS, OWN, has_own_vectors
 
 DWORD = 4
 ROW_UNIT = 64  # of K: what loops over a row with one scale take at a time
@@ -59,7 +61,7 @@ class StreamWeight:
         block: weights that share a scale; the padded K when a row has one scale.
         lanes: bytes of a vector.
         ternary: whether all weights are -1, 0 or 1 times their scale.
-        zeros: whether blocks have zero points of their own, among the scales.
+        zeros: what zero points of blocks are (``zero_kinds.py``).
         halves: whether the memory of the scales holds float16.
     """
 
@@ -70,7 +72,7 @@ class StreamWeight:
     block: int
     lanes: int
     ternary: bool
-    zeros: bool = False
+    zeros: int = MIDDLE
     halves: bool = False
 
     @property
@@ -117,7 +119,7 @@ class StreamForm:
         block: weights that share a scale; the padded K when a row has one scale.
         lanes: bytes of a vector.
         tiles: vectors of a row.
-        zeros: whether blocks have zero points of their own.
+        zeros: what zero points of blocks are (``zero_kinds.py``).
         halves: whether scales are float16.
     """
 
@@ -126,7 +128,7 @@ class StreamForm:
     block: int
     lanes: int
     tiles: int
-    zeros: bool = False
+    zeros: int = MIDDLE
     halves: bool = False
 
     @classmethod
@@ -135,13 +137,15 @@ class StreamForm:
     ) -> StreamForm:
         """The form of a packed weight; ``row_scale`` demands equal scales along each row.
 
-        ``halves`` demands scales of blocks that float16 holds exactly, and no zero points.
+        ``halves`` demands scales of blocks that float16 holds exactly, and neither zero points nor
+        offsets.
         """
         tile, unit = DWORD * 8 // packed.bits, ROW_UNIT if row_scale else packed.block
         tiles = -(-packed.shape[1] // unit) * unit // tile
         block = tiles * tile if row_scale else packed.block
-        has_zeros = packed.zeros is not None
-        return cls(packed.shape, packed.bits, block, lanes, tiles, has_zeros, halves)
+        own = MIDDLE if packed.zeros is None else OWN
+        zeros = own if packed.offsets is None else OFFSETS
+        return cls(packed.shape, packed.bits, block, lanes, tiles, zeros, halves)
 
     @property
     def codes_shape(self) -> tuple[int, int, int]:
@@ -150,9 +154,9 @@ class StreamForm:
 
     @property
     def scales_shape(self) -> tuple[int, int, int]:
-        """``(panels, blocks, lanes / 4)``; zero points have vectors, too, two halves one."""
+        """``(panels, blocks, lanes / 4)``; zero points of codes have vectors, two halves one."""
         blocks = self._blocks
-        words = -(-blocks * self.bits // (DWORD * 8)) if self.zeros else 0
+        words = -(-blocks * self.bits // (DWORD * 8)) if has_own_vectors(self.zeros) else 0
         vectors = -(-blocks // 2) if self.halves else blocks + words
         return self.codes_shape[0], vectors, self.lanes // DWORD
 
@@ -179,7 +183,7 @@ class StreamForm:
             alone: no other threads are to help.
         """
         numbers = np.ascontiguousarray(packed.scales, np.float32)
-        words = _with_zero_points(numbers, packed) if self.zeros else numbers.view(np.uint8)
+        words = _SCALE_WORDS[self.zeros](numbers, packed)
         panels, count, height = scales.shape
         vectors = scales if not self.halves else _empty_scales((panels, self._blocks, height))
         # The scales first: ``read`` may use their memory for the codes.
@@ -194,7 +198,7 @@ class StreamForm:
             halves = scales.view(np.float16).reshape(panels, 2 * count, height)
             halves[:, : self._blocks] = vectors
             halves[:, self._blocks :] = 0
-        if self.zeros:  # which may look like anything
+        if self.zeros != MIDDLE:  # words that may look like anything
             is_infinite = not np.isfinite(numbers).all()
         rows = np.ascontiguousarray(packed.codes.reshape(packed.shape[0], -1))
         has_zero = _rearrange(rows, codes, packed.bits, read, alone)
@@ -231,6 +235,18 @@ def to_stream(
     return form.weight(codes, scales, ternary=form.fill(packed, codes, scales, read).ternary)
 
 
+def _alone(scales: NDArray[np.float32], packed: PackedWeight) -> NDArray[np.uint8]:
+    """Scales of each row, uint8 ``[N, blocks * 4]``."""
+    return scales.view(np.uint8)
+
+
+def _with_offsets(scales: NDArray[np.float32], packed: PackedWeight) -> NDArray[np.uint8]:
+    """Scales of each row and their offsets, both in half precision, uint8 ``[N, blocks * 4]``."""
+    assert packed.offsets is not None
+    pairs = np.stack([scales.astype(np.float16), packed.offsets.T], axis=-1)
+    return pairs.view(np.uint8).reshape(len(pairs), -1)
+
+
 def _with_zero_points(scales: NDArray[np.float32], packed: PackedWeight) -> NDArray[np.uint8]:
     """Scales of each row with its zero points among them, uint8 ``[N, vectors * 4]``."""
     assert packed.zeros is not None
@@ -244,6 +260,9 @@ def _with_zero_points(scales: NDArray[np.float32], packed: PackedWeight) -> NDAr
     grouped[:, :blocks] = scales.view(np.uint32)
     rows[:, :, 1:] = grouped.reshape(n, words, group)
     return np.ascontiguousarray(rows.reshape(n, -1)[:, : blocks + words]).view(np.uint8)
+
+
+_SCALE_WORDS = {MIDDLE: _alone, OWN: _with_zero_points, OFFSETS: _with_offsets}
 
 
 def _empty_scales(shape: tuple[int, ...]) -> NDArray[np.float32]:

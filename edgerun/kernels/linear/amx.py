@@ -13,13 +13,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import int32, njit
+from numba import float32, int32, njit
 
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
 from edgerun.kernels.lang.simd import cast, fma, load, load_splat, splat, store
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import int_at, word
-from edgerun.kernels.layouts.scale_vectors import OWN, RAISED, scales_of, vectors_of, zero_points_of
+from edgerun.kernels.layouts.scale_vectors import (
+    scales_of,
+    upper_halves,
+    vectors_of,
+    zero_points_of,
+)
+from edgerun.kernels.layouts.zero_kinds import OFFSETS, OWN, RAISED
 from edgerun.kernels.linear.amx_tiles import SIDE, STEP_BYTES, TOKENS, UNITS, WIDTH
 from edgerun.kernels.linear.gemm import (
     VECTORS,
@@ -127,6 +133,7 @@ def _scaling(bits: int, isa: str, zeros: int, halves: int) -> Any:
     floats = LANES // 4
     scales_of_block = scales_of(bits, zeros, halves, floats)
     middle = (1 << bits) - 1 if zeros == RAISED else zero_point(bits, isa)
+    has_offsets = zeros == OFFSETS
     own, zero_points = zeros == OWN, zero_points_of(bits, (1 << (bits - 1)) - middle, floats)
 
     @njit(inline="always")
@@ -144,6 +151,11 @@ def _scaling(bits: int, isa: str, zeros: int, halves: int) -> Any:
                 total = load(totals + place, "i32", floats)
                 value = cast(total - offset(scales + v * next_panel, block, count), "f32")
                 factor = scales_of_block(scales + v * next_panel, block) * scale
-                store(sums + place, fma(value, factor, load(sums + place, "f32", floats)))
+                scaled = fma(value, factor, load(sums + place, "f32", floats))
+                if has_offsets:
+                    words = load(scales + v * next_panel + block * LANES, "i32", floats)
+                    x_total = splat(float32(count), "f32", floats) * scale
+                    scaled = fma(upper_halves(words), x_total, scaled)
+                store(sums + place, scaled)
 
     return add_scaled

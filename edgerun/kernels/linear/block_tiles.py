@@ -22,7 +22,8 @@ from edgerun.kernels.lang.ir import (
     store_to,
 )
 from edgerun.kernels.lang.simd import Vec, broadcast, constant
-from edgerun.kernels.layouts.scale_vectors import MIDDLE, OWN, RAISED, ScalePlaces
+from edgerun.kernels.layouts.scale_vectors import ScalePlaces, halves_of
+from edgerun.kernels.layouts.zero_kinds import OFFSETS, OWN, RAISED, has_own_vectors
 from edgerun.kernels.linear.tiles import (
     K_STEP,
     SCALES_AHEAD_BYTES,
@@ -129,7 +130,7 @@ class _Scaling:
         addresses: list[Any],
     ) -> None:
         zeros, halves = kinds
-        vectors = ScalePlaces(tile.shape.bits, zeros != MIDDLE, bool(halves))
+        vectors = ScalePlaces(tile.shape.bits, has_own_vectors(zeros), bool(halves))
         self.tile, self.vectors = tile, vectors
         (last, between), (scales, x_scale, x_sum, x_blocks, self.first) = reach, addresses
         builder, shape = tile.builder, tile.shape
@@ -141,7 +142,7 @@ class _Scaling:
         self.x_sums = [builder.add(x_sum, row) for row in rows]
         greatest, middle = (1 << shape.bits) - 1, zero_point(shape.bits, shape.isa)
         self.middle = greatest if zeros == RAISED else middle
-        self.own = zeros == OWN
+        self.own, self.has_offsets = zeros == OWN, zeros == OFFSETS
         self.floats = Vec("f32", shape.lanes // 4)
 
     def offsets(self, block: Any) -> list[Any]:
@@ -181,15 +182,34 @@ class _Scaling:
         if shape.form != UNPACKED:
             for at in places:
                 prefetch_line(builder, offset(builder, at, SCALES_AHEAD_BYTES))
-        rows = [self.vectors.load_scales(builder, at, shape.lanes) for at in places]
+        rows, offsets = self._rows(places)
         for t, start in enumerate(self.x_scales):
             scale = broadcast(builder, load_from(builder, self._at(start, block), F32), self.floats)
+            x_total = self._x_total(t, block, scale) if offsets else None
             for v in range(shape.vectors):
                 cell = t * shape.vectors + v
                 factor = builder.fmul(rows[v], scale)
                 value = builder.sitofp(totals[cell], kind)
                 total = fused(builder, value, factor, builder.load(sums[cell]))
+                if offsets:
+                    total = fused(builder, offsets[v], x_total, total)
                 builder.store(total, sums[cell])
+
+    def _rows(self, places: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Scales of the rows of each vector, and their offsets, if blocks have any."""
+        builder, lanes = self.tile.builder, self.tile.shape.lanes
+        if not self.has_offsets:
+            return [self.vectors.load_scales(builder, at, lanes) for at in places], []
+        kind = total_type(lanes).llvm
+        pairs = [halves_of(builder, load_from(builder, at, kind)) for at in places]
+        return [scales for scales, _ in pairs], [offsets for _, offsets in pairs]
+
+    def _x_total(self, token: int, block: Any, scale: Any) -> Any:
+        """The sum of a block's rounded activations."""
+        builder = self.tile.builder
+        count = load_from(builder, self._at(self.x_sums[token], block), I32)
+        value = broadcast(builder, builder.sitofp(count, F32), self.floats)
+        return builder.fmul(value, scale)
 
     def _at(self, start: Any, block: Any) -> Any:
         return self.tile.builder.add(start, self.tile.builder.shl(block, integer(2)))

@@ -27,7 +27,8 @@ from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.lang.simd import load, mask_bits, shift_right, splat, store
 from edgerun.kernels.lang.tiles import scratch
 from edgerun.kernels.lang.word import word
-from edgerun.kernels.layouts.scale_vectors import MIDDLE, OWN, RAISED, raising, vectors_of
+from edgerun.kernels.layouts.scale_vectors import raising, vectors_of
+from edgerun.kernels.layouts.zero_kinds import OWN, RAISED
 from edgerun.kernels.linear.block_tiles import block_tile
 from edgerun.kernels.linear.outputs import block_values, linear_store, row_values
 from edgerun.kernels.linear.row_tiles import row_tile
@@ -62,13 +63,13 @@ def _clear(address: int, size: int, lanes):  # type: ignore[no-untyped-def]
 
 
 def zeros_when_unpacked(bits: int, isa: str, zeros: int) -> int:
-    """What zero points of blocks are where codes have been unpacked (``layouts/scale_vectors.py``).
+    """What zero points of blocks are where codes have been unpacked (``layouts/zero_kinds.py``).
 
     Raised codes have a bit more than codes: as bytes they stay in their range, sums of two products
     do not.
     """
     is_narrow = bits == 8 or DOTS[isa_of(isa).dots].depth(bits) > 0
-    return OWN if zeros and is_narrow else RAISED if zeros else MIDDLE
+    return RAISED if zeros == OWN and not is_narrow else zeros
 
 
 def unpacking(bits: int, lanes: int, pieces: int, sides: Sides = ALONE, raised_by: int = 0) -> Any:
@@ -82,7 +83,7 @@ def unpacking(bits: int, lanes: int, pieces: int, sides: Sides = ALONE, raised_b
     planes, low = 8 // bits, (1 << bits) - 1
     matrices, distances = sides.matrices, sides.distances
     vectors_a_block = max(1, raised_by * bits // 32)
-    raised, scale_vectors = raising(bits, lanes // 4), vectors_of(bits, 1, 0)
+    raised, scale_vectors = raising(bits, lanes // 4), vectors_of(bits, OWN, 0)
 
     @njit(inline="always")
     def distance(a, panel, matrix, tile):  # type: ignore[no-untyped-def]

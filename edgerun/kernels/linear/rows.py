@@ -34,7 +34,7 @@ CODES = "codes:u8[panels, tiles, lanes]"
 ROW_SCALES = "scales:f32[panels, lanes // 4]"
 # Zero points of blocks lie among their scales, or two blocks share a vector
 # (``layouts/scale_vectors.py``).
-VECTORS_WITH_ZEROS = "blocks + zeros * -(-blocks * bits // 32)"
+VECTORS_WITH_ZEROS = "blocks + zeros * (2 - zeros) * -(-blocks * bits // 32)"
 SCALE_VECTORS = f"{VECTORS_WITH_ZEROS} - halves * (blocks // 2)"
 BLOCK_SCALES = f"scales:f32[panels, lanes // 4, {SCALE_VECTORS}]"
 ROW_OUTPUTS = f"{OUTPUTS} {CODES} {ROW_SCALES} x_scale:f32[rows] x_sum:i32[rows]"
@@ -83,9 +83,8 @@ def linear_block(bits: int, lanes: int, block: int, isa: str, zeros: int, halves
 
     ``x`` is int8 ``[rows, x_stride]``; ``x_scale`` float32 ``[rows, blocks]``; ``x_sum`` int32
     ``[rows, blocks]``, the sum of the block's codes; ``scales`` is float32 ``[panels, blocks,
-    lanes / 4]``, and with ``zeros`` has the zero points of the blocks, too, which are the middle of
-    the codes otherwise; with ``halves`` it is float16. The first rows are left out if other kernels
-    do them, as in ``linear_row``.
+    lanes / 4]``, with what ``zeros`` says (``layouts/zero_kinds.py``); with ``halves`` it is
+    float16. The first rows are left out if other kernels do them, as in ``linear_row``.
     """
     product = block_product(bits, lanes, block, isa, zeros, halves, ALONE)
     return in_turns(product, lambda vectors: linear_store(block_values, lanes, vectors))

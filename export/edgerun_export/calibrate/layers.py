@@ -227,8 +227,10 @@ class LayerFitter:
         kind = self._recipe.tensor(name.removesuffix(".weight"))
         if kind.weights == "fp32":
             return False
-        stored = self._source.integers(name, slice(None))
         layout = block_layout(kind.weights)
+        if layout.has_offsets and self._source.affine(name, slice(0, 1)) is not None:
+            return False
+        stored = self._source.integers(name, slice(None))
         return stored is None or not fits(*stored, layout, kind.group_size)
 
     def _quantised(self, inputs: Inputs, name: str, source: LayerWeights) -> PackedWeight:

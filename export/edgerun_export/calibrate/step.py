@@ -23,9 +23,10 @@ from edgerun_export.calibrate.text import (
     CalibrationText,
     read_calibration,
 )
-from edgerun_export.quantize import method_for
+from edgerun_export.quantize import block_layout, method_for
 from edgerun_export.quantize.method import Needs
 from edgerun_export.recipe import Recipe, TensorRecipe
+from edgerun_export.rules import check_offsets
 from edgerun_export.sizes import overhead_bytes
 from edgerun_export.source.weights import SourceWeights
 
@@ -79,6 +80,7 @@ def with_methods(recipe: Recipe, source: SourceWeights, *, calibrates: bool) -> 
             would round what needs no rounding.
     """
     kinds = list(_kinds(recipe, source.spec))
+    check_offsets(recipe, source.spec)
     for kind in kinds:
         _check_method(kind, source, calibrates=calibrates)
     if not calibrates:
@@ -88,12 +90,11 @@ def with_methods(recipe: Recipe, source: SourceWeights, *, calibrates: bool) -> 
     _check_rounds(source, "--calibrate")
 
     def filled(kind: TensorRecipe) -> TensorRecipe:
-        named = kind.method or kind.weights == "fp32"
+        named = kind.method or kind.weights == "fp32" or block_layout(kind.weights).has_offsets
         return kind if named else replace(kind, method=USUAL_METHOD)
 
     tensors = {module: filled(kind) for module, kind in recipe.tensors.items()}
-    method = recipe.method or (None if recipe.weights == "fp32" else USUAL_METHOD)
-    return replace(recipe, method=method, tensors=tensors)
+    return replace(recipe, method=filled(recipe.tensor("")).method, tensors=tensors)
 
 
 def checked_budget(method: str | None, options: CalibrationOptions, profile: str) -> str | None:

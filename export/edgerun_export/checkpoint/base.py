@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,20 @@ class Source:
     location: str
     revision: str | None = None
     licence: str | None = None
+
+
+class Affine(NamedTuple):
+    """Weights as ``value * scale + offset``.
+
+    Attributes:
+        values: int8 ``[N, K]``, around 0.
+        scales: float32 ``[N, K / g]``.
+        offsets: float32 ``[N, K / g]``.
+    """
+
+    values: I8
+    scales: F32
+    offsets: F32
 
 
 class Checkpoint(Protocol):
@@ -94,6 +108,21 @@ class Checkpoint(Protocol):
 
         Raises:
             CheckpointError: as for :meth:`read`, or an integer that its type does not have.
+        """
+        ...
+
+    def affine(self, name: str, rows: slice | None = None) -> Affine | None:
+        """Read a tensor that the file itself stores as integers, scales and minima.
+
+        Args:
+            name: a key of :meth:`tensors`.
+            rows: logical output rows, step 1; ``None`` reads everything.
+
+        Returns:
+            what the weights are; ``None`` where the tensor is not stored so.
+
+        Raises:
+            CheckpointError: as for :meth:`read`.
         """
         ...
 

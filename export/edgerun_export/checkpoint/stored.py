@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.checkpoint.base import F32, I8, U8, Array, Source, TensorInfo
+from edgerun_export.checkpoint.base import F32, I8, U8, Affine, Array, Source, TensorInfo
 from edgerun_export.checkpoint.codecs import SAFETENSORS, Codec, Codes, supported
 from edgerun_export.checkpoint.files import ByteFile
+from edgerun_export.checkpoint.minima import MINIMA
 
 # Decoding goes through pieces of this many weights, so that its temporaries stay at a few MB
 # whatever the size of the tensor.
@@ -173,6 +174,19 @@ class StoredCheckpoint:
             return None
         bounds = self._bounds(stored, rows)
         return _unpack(stored, stored.codec.codes, _ordered(stored, _raw_rows, bounds))
+
+    def affine(self, name: str, rows: slice | None = None) -> Affine | None:
+        """Read stored integers, scales and minima; see ``Checkpoint.affine``."""
+        stored = self._find(name)
+        minima = MINIMA.get(stored.codec.name)
+        if minima is None or len(stored.info.shape) != 2:
+            return None
+        raw = _ordered(stored, _raw_rows, self._bounds(stored, rows))
+        values, *others = minima.affine(raw.reshape(-1, stored.codec.block_bytes))
+        scales, offsets = (each.reshape(len(raw), -1) for each in others)
+        for numbers in (scales, offsets):
+            check_finite(numbers, name, 0, len(raw))
+        return Affine(values.reshape(len(raw), -1), scales, offsets)
 
     def ternary(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
         """Read stored ternary values and scales; see ``Checkpoint.ternary``."""

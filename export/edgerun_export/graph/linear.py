@@ -25,6 +25,7 @@ class LinearBuilder:
         self._spec = spec
         self._recipe = recipe
         self._shared: StoredMatrix | str | None = None
+        self._block_sums: dict[tuple[str, int], str] = {}
 
     def projection(self, value: str, prefix: str, linear: Projection) -> str:
         """Adds a layer's projection of ``[batch, sequence, K]`` to ``[batch, sequence, N]``.
@@ -45,7 +46,23 @@ class LinearBuilder:
             return self._graph.node("Add", [result, bias], f"{at}/Add")
         stored = self._store.projection(f"{name}.weight")
         bias = self._store.vector(f"{name}.bias") if linear.bias else ""
-        return self._matmul(value, stored, (linear.out_features, linear.in_features), at, bias)
+        result = self._matmul(value, stored, (linear.out_features, linear.in_features), at, bias)
+        if not stored.offsets:
+            return result
+        inputs = [self._sums(value, linear.in_features, stored.block, at), stored.offsets]
+        offset = self._graph.node("MatMul", inputs, f"{at}/offset")
+        return self._graph.node("Add", [result, offset], f"{at}/Add")
+
+    def _sums(self, value: str, width: int, block: int, at: str) -> str:
+        """Adds sums of blocks ``[batch, sequence, blocks]``, once for all that multiply by them."""
+        key = value, block
+        if key not in self._block_sums:
+            shape = self._graph.integers(0, 0, width // block, block)
+            blocks = self._graph.node("Reshape", [value, shape], f"{at}/blocks")
+            inputs = [blocks, self._graph.integers(-1)]
+            sums = self._graph.node("ReduceSum", inputs, f"{at}/block_sums", keepdims=0)
+            self._block_sums[key] = sums
+        return self._block_sums[key]
 
     def embedding(self) -> str:
         """Adds the lookup of ``input_ids``, float32 ``[batch, sequence, hidden]``."""

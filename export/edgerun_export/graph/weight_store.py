@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgerun.errors import UnsupportedError
 from edgerun.formats.base import PackedWeight, unpack_bits
 from edgerun_export.graph.external_data import DataWriter
 from edgerun_export.graph.onnx_graph import OnnxGraph, node_path
-from edgerun_export.quantize import block_layout, encode_integers, fits, quantise_rows
+from edgerun_export.quantize import (
+    block_layout,
+    encode_affine,
+    encode_integers,
+    fits,
+    quantise_rows,
+)
 from edgerun_export.quantize.blocks import halved, slab
 from edgerun_export.recipe import Recipe, TensorRecipe, vocabulary_block
 from edgerun_export.source.weights import SourceWeights
@@ -37,6 +44,8 @@ class StoredMatrix:
         scales: initializer, float32 ``[N, blocks]``.
         zeros: initializer, zero points packed like codes, uint8 ``[N, ceil(blocks * bits / 8)]``;
             empty where all are the middle of the codes.
+        offsets: value, float32 ``[blocks, N]``: what is added to every weight of a block; empty
+            where nothing is.
     """
 
     format: str
@@ -44,6 +53,7 @@ class StoredMatrix:
     codes: str
     scales: str
     zeros: str = ""
+    offsets: str = ""
 
     @property
     def bits(self) -> int:
@@ -196,21 +206,27 @@ class WeightStore:
         exact = recipe.weights == "ternary" and self._source.is_ternary(name)
         fitted = self._fitted(name)
         for rows in self._source.slabs(name):
+            affine = self._source.affine(name, rows) if layout.has_offsets else None
+            kept = affine and encode_affine(affine, layout, block)
             stored = self._source.integers(name, rows) if fitted is None else None
             if stored is not None and (exact or fits(*stored, layout, block)):
                 damage.energy += _energy(*stored)
                 yield encode_integers(*stored, layout, block)
                 continue
             weights = self._source.rows(name, rows)
-            if fitted is None:
+            if kept:
+                packed = kept
+            elif fitted is None:
                 packed = quantise_rows(weights, recipe.weights, block, recipe.method)
             else:
                 packed = slab(fitted, rows)
             if self._recipe.scales == "fp16":
                 packed = halved(packed)
+            _check_halves(name, packed)
             difference = layout.unpack(packed) - weights
-            damage.error += float(np.vdot(difference, difference))
-            damage.energy += float(np.vdot(weights, weights))
+            error, energy = (float(np.vdot(each, each)) for each in (difference, weights))
+            damage.error += error
+            damage.energy += energy
             yield packed
 
     def _store(
@@ -222,11 +238,13 @@ class WeightStore:
         blocks = -(-columns // block)
         scales: list[F32] = []
         zeros: list[NDArray[np.uint8]] = []
+        offsets: list[NDArray[np.float16]] = []
 
         def codes() -> Iterator[NDArray[np.uint8]]:
             for part in parts:
                 scales.append(part.scales)
                 zeros.extend([] if part.zeros is None else [part.zeros])
+                offsets.extend([] if part.offsets is None else [part.offsets])
                 self._progress(part.shape[0] * columns)
                 yield part.codes
 
@@ -236,17 +254,32 @@ class WeightStore:
             recipe.weights,
             block,
             self._graph.initializer(stored_codes),
-            self._store_scales(f"{stored_as}.scales", (rows, blocks), scales),
+            self._store_scales(f"{stored_as}.scales", (rows, blocks), scales, bool(offsets)),
             self._store_zeros(f"{stored_as}.zeros", zeros, blocks, recipe.bits),
+            self._store_offsets(f"{stored_as}.offsets", offsets),
         )
 
-    def _store_scales(self, name: str, shape: tuple[int, int], scales: Sequence[F32]) -> str:
-        """Writes scales in half precision, and a Cast, if that is asked for and holds them all."""
-        halved = self._halves_scales and all(map(_are_halves, scales))
-        kind = _HALF if halved else _FLOAT
-        stored = self._graph.initializer(self._data.add(name, kind, shape, scales))
-        if not halved:
-            return stored
+    def _store_scales(
+        self, name: str, shape: tuple[int, int], scales: Sequence[F32], has_offsets: bool
+    ) -> str:
+        """Writes scales, in half precision if it holds them all and is asked for or offsets are."""
+        asked = has_offsets or self._halves_scales
+        if asked and all(map(_are_halves, scales)):
+            return self._store_halves(name, shape, scales)
+        return self._graph.initializer(self._data.add(name, _FLOAT, shape, scales))
+
+    def _store_offsets(self, name: str, parts: Sequence[NDArray[np.float16]]) -> str:
+        """Writes offsets ``[blocks, N]``, if there are any."""
+        if not parts:
+            return ""
+        offsets = np.concatenate(parts, axis=1)
+        return self._store_halves(name, offsets.shape, [offsets])
+
+    def _store_halves(
+        self, name: str, shape: tuple[int, ...], parts: Iterable[NDArray[Any]]
+    ) -> str:
+        """Writes numbers in half precision, which holds them, and makes them float32 by a Cast."""
+        stored = self._graph.initializer(self._data.add(name, _HALF, shape, parts))
         return self._graph.node("Cast", [stored], f"{node_path(name)}/Cast", to=_ONNX_FLOAT)
 
     def _store_zeros(
@@ -265,6 +298,21 @@ class WeightStore:
     def _counted(self, piece: F32) -> F32:
         self._progress(piece.size)
         return piece
+
+
+def _check_halves(name: str, packed: PackedWeight) -> None:
+    """Checks that half precision holds scales and offsets, if there are any.
+
+    Raises:
+        UnsupportedError: one is too large.
+    """
+    if packed.offsets is None:
+        return
+    if not (np.isfinite(packed.scales).all() and np.isfinite(packed.offsets).all()):
+        raise UnsupportedError(
+            f"tensor '{name}' has weights that are too large for offsets in half precision; give "
+            "it a format without, with --rule '*=int8' or one that names it alone"
+        )
 
 
 def _are_halves(scales: F32) -> bool:

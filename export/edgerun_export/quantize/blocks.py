@@ -92,12 +92,14 @@ def slab(packed: PackedWeight, rows: slice) -> PackedWeight:
     """Some rows of a packed matrix."""
     codes = packed.codes[rows]
     zeros = None if packed.zeros is None else packed.zeros[rows]
+    offsets = None if packed.offsets is None else packed.offsets[:, rows]
     return replace(
         packed,
         shape=(len(codes), packed.shape[1]),
         codes=codes,
         scales=packed.scales[rows],
         zeros=zeros,
+        offsets=offsets,
     )
 
 

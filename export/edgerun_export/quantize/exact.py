@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from edgerun.errors import UnsupportedError
 from edgerun.formats.base import BlockFormat, PackedWeight, pack_bits, pack_zero_points
+from edgerun_export.checkpoint.base import Affine
 from edgerun_export.quantize.blocks import padded
 
 F32 = NDArray[np.float32]
@@ -36,6 +37,32 @@ def _zero_points(values: I8, layout: BlockFormat, block: int) -> NDArray[np.uint
     middle, most = 2 ** (layout.bits - 1), layout.high - layout.low
     points: NDArray[np.uint8] = np.clip(middle, -least, most - greatest).astype(np.uint8)
     return points
+
+
+def encode_affine(stored: Affine, layout: BlockFormat, block: int) -> PackedWeight | None:
+    """Packs integers with scales and offsets; None where ``layout`` cannot hold them in its blocks.
+
+    Scales and offsets are rounded to half precision. That moves a weight by 1/4096 of the greatest
+    magnitudes of its block and of its codes at most, as long as half precision is wide enough.
+    """
+    values, (n, columns) = stored.values, stored.values.shape
+    covered = columns // stored.scales.shape[1]
+    if covered % block or values.min() < layout.low or values.max() > layout.high:
+        return None
+    codes = (values.astype(np.int16) + (1 << (layout.bits - 1))).astype(np.uint8)
+    with np.errstate(over="ignore"):
+        scales, offsets = (
+            np.repeat(each, covered // block, axis=1).astype(np.float16)
+            for each in (stored.scales, stored.offsets)
+        )
+    return PackedWeight(
+        layout.stored_as,
+        (n, columns),
+        block,
+        pack_bits(codes.reshape(n, -1, block), layout.bits),
+        scales.astype(np.float32),
+        offsets=np.ascontiguousarray(offsets.T),
+    )
 
 
 def encode_integers(values: I8, scales: F32, layout: BlockFormat, block: int) -> PackedWeight:

@@ -67,6 +67,7 @@ class Method:
         formats: those that it can make; empty for all.
         usual_for: formats that are made by it unless an export is asked for another method.
         makes_zeros: whether it can make formats whose blocks have zero points of their own.
+        makes_offsets: whether it can make formats whose blocks have offsets.
     """
 
     fit: Fit
@@ -74,3 +75,4 @@ class Method:
     formats: tuple[str, ...] = ()
     usual_for: tuple[str, ...] = ()
     makes_zeros: bool = False
+    makes_offsets: bool = False

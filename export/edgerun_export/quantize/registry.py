@@ -40,8 +40,11 @@ def method_for(format_name: str, name: str | None = None) -> Method:
         raise UnsupportedError(
             f"--method {name} makes {', '.join(method.formats)}, and not {format_name}"
         )
-    if block_layout(format_name).has_zeros and not method.makes_zeros:
+    layout = block_layout(format_name)
+    if layout.has_zeros and not method.makes_zeros:
         raise UnsupportedError(f"--method {name} makes no zero points, which {format_name} has")
+    if layout.has_offsets and not method.makes_offsets:
+        raise UnsupportedError(f"--method {name} makes no offsets, which {format_name} has")
     return method
 
 

@@ -1,4 +1,4 @@
-"""Round to nearest: the largest magnitude of a block is the last code."""
+"""Round to nearest: the ends of the codes are the extremes of a block, or its largest magnitude."""
 
 from __future__ import annotations
 
@@ -20,4 +20,9 @@ def fit(rows: F32, layout: BlockFormat, block: int, inputs: Inputs | None) -> Pa
     return replace(packed, shape=(rows.shape[0], rows.shape[1]))
 
 
-METHOD = Method(fit, makes_zeros=True)
+METHOD = Method(
+    fit,
+    usual_for=("int2_offset", "int4_offset", "int8_offset"),
+    makes_zeros=True,
+    makes_offsets=True,
+)

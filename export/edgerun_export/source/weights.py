@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edgerun.errors import CheckpointError
 from edgerun_export.architectures import DecoderSpec
 from edgerun_export.architectures.decoder.spec import HEAD_WEIGHT
-from edgerun_export.checkpoint.base import Checkpoint, TensorInfo
+from edgerun_export.checkpoint.base import Affine, Checkpoint, TensorInfo
 
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
@@ -241,6 +241,15 @@ class SourceWeights:
             return self.ternary(name, rows)
         stored = self._in_order(name, rows, self._checkpoint.integers)
         return None if stored is None else self._scaled(name, rows, stored)
+
+    def affine(self, name: str, rows: slice) -> Affine | None:
+        """Reads rows of a matrix that the source stores as integers, scales and minima, or None."""
+        stored = self._in_order(name, rows, self._checkpoint.affine)
+        factors = self._row_factors(name, rows)
+        if stored is None or factors is None:
+            return stored and Affine(*stored)
+        values, scales, offsets = stored
+        return Affine(values, scales * factors, offsets * factors)
 
     def _scaled(self, name: str, rows: slice, stored: tuple[I8, F32]) -> tuple[I8, F32]:
         values, scales = stored

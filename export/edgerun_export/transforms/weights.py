@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun_export.architectures import DecoderSpec
+from edgerun_export.checkpoint.base import Affine
 from edgerun_export.source.weights import SourceWeights
 
 F32 = NDArray[np.float32]
@@ -89,6 +90,10 @@ class TransformedWeights(SourceWeights):
     def integers(self, name: str, rows: slice) -> tuple[I8, F32] | None:
         changed = name in self._changes
         return None if changed else self._source.integers(self._origin(name), rows)
+
+    def affine(self, name: str, rows: slice) -> Affine | None:
+        changed = name in self._changes
+        return None if changed else self._source.affine(self._origin(name), rows)
 
     def _origin(self, name: str) -> str:
         return self._origins.get(name, name)

@@ -60,11 +60,13 @@ class BundleWeights:
             return np.asarray(self._view(name)[rows])
         if f"{name}.transposed" in self._tensors:
             return np.asarray(self._view(f"{name}.transposed")[:, rows].T)
-        zeros = None
+        zeros = offsets = None
         if f"{name}.codes" in self._tensors:
             stored = name
             if f"{name}.zeros" in self._tensors:
                 zeros = self._view(f"{name}.zeros")[rows]
+            if f"{name}.offsets" in self._tensors:
+                offsets = self._view(f"{name}.offsets")[:, rows].T
             codes, scales = self._view(f"{name}.codes"), self._view(f"{name}.scales")
         else:
             stack, expert, outputs = self._places[name.removesuffix(".weight")]
@@ -75,7 +77,10 @@ class BundleWeights:
         # Codes that no product reads belong to an embedding, which is always int8.
         bits = self._bits.get(f"{stored}.codes", 8)
         blocks = codes[rows].reshape(*scales[rows].shape, -1)
-        return _dequantise(blocks, scales[rows], zeros, bits, self._columns(name))
+        weights = _dequantise(blocks, scales[rows], zeros, bits, self._columns(name))
+        if offsets is None:
+            return weights
+        return weights + np.repeat(offsets.astype(np.float32), blocks.shape[2] * 8 // bits, axis=1)
 
     def _columns(self, name: str) -> int:
         return self._shapes.get(name, (0, self._spec.hidden_size))[1]

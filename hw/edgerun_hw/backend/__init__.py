@@ -92,8 +92,8 @@ class FpgaBackend(Backend):
         weight = graph.constants[node.inputs[1]]
         if not isinstance(weight, PackedWeight):
             return Support(False, "the weights are not packed to few bits")
-        if weight.zeros is not None:
-            return Support(False, "the weights have stored zero points")
+        if not weight.is_centred:
+            return Support(False, "the weights have zero points or offsets of their own")
         if node.attrs["activations"] not in ROUNDED:
             return Support(False, "the activations are not quantised to int8")
         if weight.shape[1] > MAX_COUNT * TERNARY_TILE // 3:

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from edgerun.errors import UnsupportedError
-from edgerun.formats import format_named
+from edgerun.formats import dense, format_named
+from edgerun.formats.base import PackedWeight
+from edgerun.model.bundle import open_bundle
 from edgerun_export.architectures import describe
 from edgerun_export.checkpoint import open_checkpoint
 from edgerun_export.pipeline import ExportOptions, export
-from edgerun_export.quantize import encode_integers, fits
+from edgerun_export.quantize import block_layout, encode_integers, fits
 from edgerun_export.verify.bundle_weights import BundleWeights
 from tests.support.gguf_model import write_gguf
 
@@ -79,29 +81,82 @@ def test_those_that_it_cannot_are_rounded_and_the_loss_is_told(
 KINDS = {"q_proj": "Q4_0", "k_proj": "Q5_0", "up_proj": "Q8_0", "down_proj": "Q4_1"}
 
 
-def test_source_keeps_every_projection_as_it_is_stored(tmp_path):
-    """Q4_1 has minima, so it is rounded to int8, and that is said; the rest is exact."""
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A file of several types, and what ``--weights source`` makes of it."""
+    folder = tmp_path_factory.mktemp("kept")
     config = json.loads((GOLDEN / "qwen3/config.json").read_text())
     with open_checkpoint(str(GOLDEN / "qwen3")) as source:
         tensors = {name: source.read(name) for name in source.tensors()}
-    path = write_gguf(tmp_path / "mixed.gguf", "qwen3", config, tensors, KINDS)
-    result = export(path, tmp_path / "out", ExportOptions(weights="source", verify=True))
-    assert result.warnings == [
-        "2 projections are stored as Q4_1, whose weights are not integers times a scale, and are "
-        "rounded to int8"
-    ]
+    path = write_gguf(folder / "mixed.gguf", "qwen3", config, tensors, KINDS)
+    return path, export(path, folder / "out", ExportOptions(weights="source", verify=True))
+
+
+def test_source_keeps_every_projection_as_it_is_stored(kept):
+    path, result = kept
+    assert result.warnings == []
     expected = {"q_proj": ("int4", 32), "k_proj": ("int8", 32), "up_proj": ("int8", 32)}
+    expected["down_proj"] = ("int4_offset", 32)
     with open_checkpoint(str(path)) as source:
         weights = BundleWeights(result.folder, describe(source.config, source.tensors()))
         for name in source.tensors():
             if "_proj" not in name:
                 continue
             kind = result.recipe.tensor(name.removesuffix(".weight"))
-            default = ("int8", 32) if "down_proj" in name else ("fp32", 32)
-            assert (kind.weights, kind.group_size) == expected.get(name.split(".")[-2], default)
+            assert (kind.weights, kind.group_size) == expected.get(
+                name.split(".")[-2], ("fp32", 32)
+            )
             if "down_proj" not in name:
                 np.testing.assert_array_equal(weights.matrix(name), source.read(name))
-    assert 0 < result.manifest["quality"]["relative_weight_error"] < 0.01
+    assert result.manifest["quality"]["relative_weight_error"] < 1e-5
+
+
+def test_source_keeps_the_codes_of_minima_to_the_bit(kept):
+    path, result = kept
+    model = open_bundle(result.folder).graph
+    stored = {
+        name.partition(".codes")[0]: each
+        for name, each in model.constants.items()
+        if isinstance(each, PackedWeight) and each.offsets is not None
+    }
+    assert sorted(stored) == [f"model.layers.{n}.mlp.down_proj.weight" for n in range(2)]
+    with open_checkpoint(str(path)) as source:
+        for name, packed in stored.items():
+            values, scales, offsets = source.affine(name)
+            np.testing.assert_array_equal(block_layout("int4").integers(packed), values)
+            np.testing.assert_array_equal(packed.scales, scales)
+            np.testing.assert_array_equal(packed.offsets, offsets.T.astype(np.float16))
+            np.testing.assert_allclose(dense(packed), source.read(name), atol=1e-4)
+
+
+def test_weights_too_large_for_half_precision_are_refused(tmp_path):
+    config = json.loads((GOLDEN / "qwen3/config.json").read_text())
+    with open_checkpoint(str(GOLDEN / "qwen3")) as source:
+        tensors = {name: source.read(name) for name in source.tensors()}
+    tensors[DOWN] = tensors[DOWN] * np.float32(1e6)
+    path = write_gguf(tmp_path / "large.gguf", "qwen3", config, tensors)
+    with pytest.raises(
+        UnsupportedError, match=f"'{DOWN}' has weights that are too large for offsets"
+    ):
+        export(path, tmp_path / "out", ExportOptions(weights="int4_offset"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"weights": "int4_offset", "group_size": 256}, "sums whole groups of inputs: the rows of"),
+        ({"weights": "int4_offset", "method": "mse"}, "--method mse makes no offsets"),
+    ],
+)
+def test_offsets_where_there_can_be_none(options, sentence, tmp_path):
+    with pytest.raises(UnsupportedError, match=sentence):
+        export(GOLDEN / "llama", tmp_path / "out", ExportOptions(**options))
+
+
+def test_experts_have_no_offsets(tmp_path):
+    with pytest.raises(UnsupportedError, match=r"experts have no offsets, so 'model.layers.0.*'"):
+        export(GOLDEN / "olmoe", tmp_path / "out", ExportOptions(weights="int4_offset"))
 
 
 @pytest.mark.parametrize(

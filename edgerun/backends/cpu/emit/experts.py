@@ -290,7 +290,7 @@ def _emit_rounding(
 
 def _supports(graph: Graph, node: Node) -> Support:
     first = [stack.matrices[0] for stack in stacks_of(graph, node)]
-    if any(isinstance(matrix, PackedWeight) and matrix.zeros is not None for matrix in first):
+    if any(isinstance(matrix, PackedWeight) and not matrix.is_centred for matrix in first):
         return Support(False, "experts whose weights have zero points of their own")
     return next((answer for answer in map(can_multiply, first) if not answer), Support(True))
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.errors import CheckpointError, UnsupportedError
-from edgerun_export.checkpoint.base import F32, I8, Array, Checkpoint, Source, TensorInfo
+from edgerun_export.checkpoint.base import F32, I8, Affine, Array, Checkpoint, Source, TensorInfo
 from edgerun_export.checkpoint.codecs import INT32, PACKED_FORMATS
 from edgerun_export.checkpoint.stored import Stored, row_bounds
 
@@ -137,6 +137,10 @@ class PackedLayers:
         if not in_order or (self._packing.bits == 8 and not self._is_symmetric(name)):
             return None
         return values.astype(np.int8), scales
+
+    def affine(self, name: str, rows: slice | None = None) -> Affine | None:
+        """Read stored integers and minima, which no packed layer has; see ``Checkpoint.affine``."""
+        return None if name in self._layers else self._checkpoint.affine(name, rows)
 
     def ternary(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
         """Read stored ternary values, which no packed layer has; see ``Checkpoint.ternary``."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgerun.errors import CheckpointError
-from edgerun_export.checkpoint.base import F32, I8, Array, Checkpoint, Source, TensorInfo
+from edgerun_export.checkpoint.base import F32, I8, Affine, Array, Checkpoint, Source, TensorInfo
 from edgerun_export.checkpoint.codecs import MXFP4_BLOCK, mxfp4_scales, mxfp4_values
 from edgerun_export.checkpoint.stored import MAX_TENSORS, check_finite, row_bounds
 
@@ -95,6 +95,10 @@ class StackedExperts:
         if part is None:
             return self._checkpoint.integers(name, rows)
         return self._integers(part, rows) if part.kind == "_blocks" else None
+
+    def affine(self, name: str, rows: slice | None = None) -> Affine | None:
+        """Read stored integers and minima, which no stack has; see ``Checkpoint.affine``."""
+        return None if name in self._parts else self._checkpoint.affine(name, rows)
 
     def ternary(self, name: str, rows: slice | None = None) -> tuple[I8, F32] | None:
         """Read stored ternary values, which no stack has; see ``Checkpoint.ternary``."""

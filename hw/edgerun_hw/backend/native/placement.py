@@ -88,7 +88,7 @@ def is_packed(segment: Graph, node: Node) -> bool:
     if node.op != "linear" or node.attrs["activations"] not in ROUNDED:
         return False
     weight = segment.constants[node.inputs[1]]
-    return isinstance(weight, PackedWeight) and weight.zeros is None
+    return isinstance(weight, PackedWeight) and weight.is_centred
 
 
 def packed_weight(segment: Graph, node: Node) -> PackedWeight:

@@ -117,7 +117,7 @@ def gated_row(variant: tuple[str, int, tuple[str, int]], shape: tuple[int, int, 
 
 @cases_of(
     "gated_block",
-    variant=variants(BLOCK_FORMS) + variants(ZERO_FORMS[:1]) + variants(HALF_FORMS)[:1],
+    variant=variants(BLOCK_FORMS) + variants(ZERO_FORMS[:1]) + variants(HALF_FORMS)[:2],
     shape=SHAPES,
 )
 def gated_block(
@@ -135,7 +135,7 @@ def gemm_gated_row(
 
 @cases_of(
     "gemm_gated_block",
-    variant=variants(BLOCK_FORMS[-2:]) + variants(ZERO_FORMS[:1]) + variants(HALF_FORMS)[:1],
+    variant=variants(BLOCK_FORMS[-2:]) + variants(ZERO_FORMS[:1]) + variants(HALF_FORMS)[:2],
     shape=MANY,
 )
 def gemm_gated_block(

@@ -74,10 +74,12 @@ def chunks(weight: StreamWeight | TritWeight, step: int) -> int:
 def packed_weight(form: tuple[str, int], n: int, k: int, *, row_scale: bool) -> PackedWeight:
     """A random weight, with equal scales along a row if asked; every other scale is negative.
 
-    A name that ends in ``+`` is a format with zero points of its own; with one that ends in ``~``
-    half precision holds all scales.
+    A name that ends in ``+`` is a format with zero points of its own, one in ``^`` with offsets;
+    with one that ends in ``~`` half precision holds all scales.
     """
     name, block = form
+    if name.endswith("^"):
+        return with_offsets(packed_weight((f"{name[:-1]}~", block), n, k, row_scale=row_scale))
     halves, name = name.endswith("~"), name.removesuffix("~")
     if name.endswith("+"):
         return with_zeros(packed_weight((name[:-1], block), n, k, row_scale=row_scale))
@@ -96,6 +98,11 @@ def with_zeros(packed: PackedWeight) -> PackedWeight:
     points = np.random.default_rng(blocks).integers(0, 1 << bits, (n, blocks), np.uint8)
     points[0, 0], points[-1, -1] = 0, (1 << bits) - 1
     return replace(packed, zeros=pack_zero_points(points, bits))
+
+
+def with_offsets(packed: PackedWeight) -> PackedWeight:
+    """The same codes and scales with random offsets, of the size of weights."""
+    return replace(packed, offsets=random(packed.scales.T.shape, 11).astype(np.float16))
 
 
 def in_blocks(packed: PackedWeight, lanes: int) -> StreamWeight:
@@ -148,12 +155,16 @@ def linear_row(
 
 BLOCK_FORMS = [("int4", 16), ("int8", 32), ("int4", 128), ("int2", 128)]
 ZERO_FORMS = [("int4+", 32), ("int2+", 16), ("int8+", 32)]
-HALF_FORMS = [("int4~", 32)]
+HALF_FORMS = [("int4~", 32), ("int4^", 32)]
+OFFSET_FORMS = [("int2^", 16), ("int8^", 32)]
 
 
 @cases_of(
     "linear_block",
-    variant=variants(BLOCK_FORMS) + variants(ZERO_FORMS) + variants(HALF_FORMS),
+    variant=variants(BLOCK_FORMS)
+    + variants(ZERO_FORMS)
+    + variants(HALF_FORMS)
+    + variants(OFFSET_FORMS),
     shape=SHAPES,
 )
 def linear_block(
@@ -174,7 +185,7 @@ def linear_block(
 @cases_of(
     "linear_float",
     lanes=sorted({FLOAT_LANES, *(lanes for _, lanes in VECTORS)}),
-    form=[("ternary", 32), ("int4", 16), ("int8", 128), ("int4+", 32)],
+    form=[("ternary", 32), ("int4", 16), ("int8", 128), ("int4+", 32), ("int4^", 32)],
     shape=SHAPES,
 )
 def linear_float(lanes: int, form: tuple[str, int], shape: tuple[int, int, int, bool]) -> Call:
