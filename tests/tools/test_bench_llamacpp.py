@@ -60,3 +60,17 @@ def test_what_cannot_be_asked_is_said_once(model: Path) -> None:
     (line,) = compared([model], [0.5, 1.0], 8, 0, bench(model.parent, code=3))
     assert line.endswith("ended with code 3: model is loaded")
     assert list(compared([], [0.5], 8, 0, "no-such-bench")) == []
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"no model at all", b"GGUF\x03\0\0\0" + b"\xff" * 40]
+)
+def test_what_is_no_gguf_is_said_and_the_next_one_measured(
+    model: Path, content: bytes | None
+) -> None:
+    other = model.parent / "other.gguf"
+    if content is not None:
+        other.write_bytes(content)
+    said, measured = compared([other, model], [1.0], 8, 0, bench(model.parent))
+    assert "other.gguf was not measured: it is no GGUF file" in said
+    assert "tokens/s" in measured

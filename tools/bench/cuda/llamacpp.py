@@ -35,6 +35,9 @@ def compared(
         return
     for file in files:
         layers = layer_count(file)
+        if layers is None:
+            yield f"{file} was not measured: it is no GGUF file that says how many layers it has"
+            continue
         for share in shares:
             here = layers - int(share * layers)
             command = [str(path), "-m", str(file), "-ngl", str(ON_GPU), "-ncmoe", str(here)]
@@ -47,13 +50,16 @@ def compared(
             yield f"{file.name} in llama.cpp, {held:.0%} of experts: {told['avg_ts']:.2f} tokens/s"
 
 
-def layer_count(file: Path) -> int:
-    """Layers of a GGUF file."""
+def layer_count(file: Path) -> int | None:
+    """Layers of a GGUF file; None if it is none, or does not say."""
     from gguf import GGUFReader
 
-    fields = GGUFReader(file).fields
-    architecture = fields["general.architecture"].contents()
-    return int(fields[f"{architecture}.block_count"].contents())
+    try:
+        fields = GGUFReader(file).fields
+        architecture = fields["general.architecture"].contents()
+        return int(fields[f"{architecture}.block_count"].contents())
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
 
 
 def _told(command: list[str]) -> dict[str, Any] | str:
