@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
@@ -55,6 +55,14 @@ class DiskProfile:
     def bytes_s(self) -> float:
         """Bytes a second that these threads read."""
         return self.speeds[self.threads]
+
+    def scaled(self, factor: float) -> DiskProfile:
+        """The same disk when it is so many times as fast."""
+        ways = [
+            {count: speed * factor for count, speed in speeds.items()}
+            for speeds in (self.direct, self.buffered)
+        ]
+        return replace(self, direct=ways[0], buffered=ways[1])
 
     def read_s(self, count: float, nbytes: float) -> float:
         """Seconds to read so many pieces of so many bytes, as many at a time as it has threads."""

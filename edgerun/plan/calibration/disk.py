@@ -47,9 +47,10 @@ FREE_SHARE = 0.25  # of what is free on a disk, for the file
 
 
 def disk_profile(folder: Path, file: MappedFile | None, progress: Progress) -> DiskProfile:
-    """What the disk of a folder can do, measured when first asked for.
+    """What the disk of a folder can do: measured when first asked for, scaled to what it does now.
 
-    Kept only if no other program used the machine meanwhile.
+    Virtual disks change twofold within minutes, but what they like best they go on liking. The
+    first measurement is kept only if no other program used the machine meanwhile.
 
     Args:
         folder: of a model.
@@ -60,10 +61,12 @@ def disk_profile(folder: Path, file: MappedFile | None, progress: Progress) -> D
         BackendError: the file cannot be read.
     """
     stored = read_disk(folder)
-    if stored is not None:
-        return stored
     if file is None or len(file) < LEAST_FILE_BYTES:
-        return NOMINAL_DISK
+        return stored or NOMINAL_DISK
+    if stored is not None:
+        reader = DirectFile(file.descriptor, file.check, direct=stored.is_direct)
+        now = _read_pieces(reader, len(file), stored.threads, SECONDS)
+        return stored.scaled(now / stored.bytes_s)
     with BusyMeter() as meter:
         measured = measure_file(file, lambda text: progress(f"measuring the {text}"))
     if meter.busy:
@@ -121,7 +124,7 @@ def measure_file(file: MappedFile, progress: Progress = lambda text: None) -> Di
 def _read_pieces(reader: DirectFile, size: int, threads: int, seconds: float) -> float:
     """Bytes a second that some threads read of a file, a piece each or more."""
     length = min(size, PIECE_BYTES)
-    order = np.random.default_rng(threads).permutation(max(1, size // length)).tolist()
+    order = np.random.default_rng().permutation(max(1, size // length)).tolist()
     pieces = itertools.cycle(order)
     start = time.perf_counter()
 

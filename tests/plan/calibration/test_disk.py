@@ -18,7 +18,7 @@ from edgerun.files.direct import DirectFile
 from edgerun.graph.mapped_file import MappedFile
 from edgerun.machine import profile
 from edgerun.machine.disk import NOMINAL_DISK, DiskProfile
-from edgerun.machine.profile import read_disk
+from edgerun.machine.profile import read_disk, write_disk
 from edgerun.plan.calibration import disk
 from edgerun.plan.calibration import processor as calibration
 from edgerun.plan.calibration.disk import disk_profile, measure_disk, measure_file
@@ -173,8 +173,22 @@ def test_a_disk_is_measured_when_first_asked_for(
     file, asked = mapped(tmp_path / "weights"), []
     monkeypatch.setattr(disk, "measure_file", lambda *_: asked.append(1) or MEASURED)
     known = [disk_profile(tmp_path, file, lambda text: None) for _ in range(2)]
-    assert known[0] == known[1] == read_disk(tmp_path)
+    assert known[0] == read_disk(tmp_path)
     assert asked == [1]
+    assert known[1].direct.keys() == MEASURED.direct.keys()
+
+
+def test_a_disk_that_is_known_is_taken_to_be_as_fast_as_it_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "weights").write_bytes(bytes(1 << 14))
+    write_disk(tmp_path, DiskProfile(direct={1: 2e8, 3: 4e8}, buffered={1: 1e8}))
+    asked: list[Any] = []
+    monkeypatch.setattr(disk, "_read_pieces", lambda *how: asked.append(how[1:]) or 1e8)
+    now = disk_profile(tmp_path, mapped(tmp_path / "weights"), pytest.fail)
+    assert (now.direct, now.buffered) == ({1: 0.5e8, 3: 1e8}, {1: 0.25e8})
+    assert asked == [(1 << 14, 3, disk.SECONDS)]
+    assert disk_profile(tmp_path, None, pytest.fail).bytes_s == 4e8
 
 
 def test_on_a_busy_machine_it_is_measured_again(
