@@ -44,6 +44,7 @@ from edgerun.plan.programs import compile_plan
 from edgerun.plan.states import states_of
 from edgerun.state import Batch, SequenceStore
 from tools.bench.peers.bandwidth import BandwidthMeter
+from tools.bench.peers.models import unread_bytes
 
 Ids: TypeAlias = NDArray[np.int32]
 Prepare: TypeAlias = Callable[[Ids], Callable[[], Any]]
@@ -225,8 +226,11 @@ def onnxruntime_calls(folder: Path, threads: int) -> Prepare:
 
 
 def read_bytes(graph: Graph, rows: int) -> float:
-    """Bytes of weights that a call of so many rows reads."""
-    return sum(node_work(graph, node, graph.shapes).read_nbytes(rows) for node in graph.nodes)
+    """Bytes of weights that a call of so many rows reads, as they lie in memory."""
+    return sum(
+        node_work(graph, node, graph.shapes).read_nbytes(rows) - unread_bytes(graph, node, rows)
+        for node in graph.nodes
+    )
 
 
 if __name__ == "__main__":

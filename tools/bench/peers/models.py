@@ -9,7 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from edgerun.backends.cpu.families import weight_bytes as in_memory_bytes
 from edgerun.formats.base import PackedWeight
+from edgerun.formats.stack import ExpertStack
+from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
 from edgerun.llm.loading import resolve
 from edgerun.model.bundle import open_bundle
@@ -67,6 +70,11 @@ BUNDLES = {
     "int8": BundleVariant("head-int8", {"weights": "ternary", "head_weights": "int8"}),
     "int4": BundleVariant("head-int4", {"weights": "ternary", "head_weights": "int4"}),
     "w4g32": BundleVariant("w4g32", {"weights": "int4", "group_size": 32, "head_weights": "int4"}),
+    # Scales in half precision, as Q4_0 has them.
+    "w4g32h": BundleVariant(
+        "w4g32h",
+        {"weights": "int4", "group_size": 32, "head_weights": "int4", "scales": "fp16"},
+    ),
     "w4g128": BundleVariant(
         "w4g128", {"weights": "int4", "group_size": 128, "head_weights": "int4"}
     ),
@@ -91,11 +99,13 @@ PRESETS: dict[str, Preset] = {
         ),
     ),
     "olmoe-1b-7b": Preset(
-        random_model.PRESETS["olmoe-1b-7b"], ("w4g32",), ("llamacpp:q4_0", "onnxruntime:w4g32")
+        random_model.PRESETS["olmoe-1b-7b"],
+        ("w4g32", "w4g32h"),
+        ("llamacpp:q4_0", "onnxruntime:w4g32"),
     ),
     "qwen3-30b-a3b-8": Preset(
         {**random_model.PRESETS["qwen3-30b-a3b"], "num_hidden_layers": 8},
-        ("w4g32",),
+        ("w4g32", "w4g32h"),
         ("llamacpp:q4_0", "onnxruntime:w4g32"),
     ),
     DEFAULT_MODEL: Preset(
@@ -149,8 +159,9 @@ def gguf_file(preset: str, body: str, folder: Path) -> Path:
 def step_bytes(kind: str, path: Path) -> int:
     """Bytes of weights that a decode step of a runtime reads: of experts those of one token.
 
-    A tied embedding is the head too. edgerun keeps one scale a row of a native ternary matrix,
-    where the bundle repeats it for every block.
+    A tied embedding is the head too. For edgerun it is what lies in memory: one scale a row of a
+    native ternary matrix, where the bundle repeats it for every block, and scales in half precision
+    where that holds them.
     """
     if not path.is_dir():
         from tools.bench.peers.gguf_file import token_bytes
@@ -159,13 +170,23 @@ def step_bytes(kind: str, path: Path) -> int:
     graph = open_bundle(path).graph
     total = 0
     for node in graph.nodes:
-        weight = graph.constants.get(node.inputs[1]) if node.op == "linear" else None
-        if node.op == "experts":
-            total += round(node_work(graph, node, graph.shapes).read_nbytes(1))
-        if isinstance(weight, PackedWeight):
-            by_row = kind == "edgerun" and node.attrs["activations"] == "int8_row"
-            total += weight.codes.nbytes + (4 * weight.shape[0] if by_row else weight.scales.nbytes)
+        packed = [isinstance(graph.constants.get(name), PackedWeight) for name in node.inputs]
+        if node.op == "experts" or (node.op == "linear" and any(packed)):
+            nbytes = node_work(graph, node, graph.shapes).read_nbytes(1)
+            total += round(nbytes - (unread_bytes(graph, node, 1) if kind == "edgerun" else 0))
     return total
+
+
+def unread_bytes(graph: Graph, node: Node, rows: int) -> float:
+    """Of the bytes of a node's weights in the file, those that edgerun has no need to read."""
+    work, activations = node_work(graph, node, graph.shapes), str(node.attrs.get("activations"))
+    constants = [graph.constants.get(name) for name in node.inputs]
+    unread = sum(
+        constant.nbytes - in_memory_bytes(constant, activations, trits=False)
+        for constant in constants
+        if isinstance(constant, PackedWeight | ExpertStack)
+    )
+    return unread * work.active_experts(rows) / work.experts if work.experts else unread
 
 
 def step_macs(preset: str, folder: Path) -> dict[str, int]:
