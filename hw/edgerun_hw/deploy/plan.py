@@ -285,9 +285,19 @@ def overlay_of(package: Package) -> str:
     if not {"PORTS", "COLUMNS", "ATTENTION"} <= built.keys():
         return "its .hwh does not say how it was built"
     text = f"{plural(built['PORTS'], 'port')}, {plural(built['COLUMNS'], 'column')}, "
-    if built["ATTENTION"]:
-        return f"{text}attention unit of {built['ATTENTION']} queries"
-    return f"{text}no attention unit" + (", which board.toml asks for" if asked.attention else "")
+    units = (
+        (built["ATTENTION"], f"attention unit of {built['ATTENTION']} queries", asked.attention),
+        (built.get("GLUE", 0), "glue unit", asked.glue),
+    )
+    return text + ", ".join(
+        _unit(*unit) for unit in units if unit[0] or unit[2] or unit is units[0]
+    )
+
+
+def _unit(built: int, name: str, asked: int) -> str:
+    if built:
+        return name
+    return f"no {name.split(' of ')[0]}" + (", which board.toml asks for" if asked else "")
 
 
 def _settings(package: Package) -> str:

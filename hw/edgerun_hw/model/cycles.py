@@ -102,16 +102,19 @@ def command_cycles(tiles: int, beats: int) -> int:
 
 
 def sequence_cycles(
-    commands: Iterable[tuple[int, int, int]], rows_per_beat: int
+    commands: Iterable[tuple[int, int, int]],
+    rows_per_beat: int,
+    results_per_cycle: int = RESULTS_PER_CYCLE,
 ) -> tuple[int, int]:
     """When commands that follow one another have looked up and drained, in cycles.
 
-    A command's results leave, four a cycle, while the next one looks up; there are two halves of
-    accumulators, so the one after that waits for them.
+    A command's results leave, four a cycle or a scaled one, while the next one looks up; there are
+    two halves of accumulators, so the one after that waits for them.
 
     Args:
         commands: tiles, row beats and columns of each.
         rows_per_beat: of the overlay.
+        results_per_cycle: that leave.
 
     Returns:
         The cycle of the last lookup, and that of the last result.
@@ -119,19 +122,20 @@ def sequence_cycles(
     looked_up = drained = drained_before = 0
     for tiles, beats, columns in commands:
         looked_up = max(looked_up, drained_before) + command_cycles(tiles, beats)
-        drain = -(-beats * columns * rows_per_beat // RESULTS_PER_CYCLE)
+        drain = -(-beats * columns * rows_per_beat // results_per_cycle)
         drained_before, drained = drained, max(looked_up, drained) + drain
     return looked_up, drained
 
 
-def matrix_work(cut: Cut, can: Capabilities, rows: int) -> Work:
-    """What a matrix times ``rows`` activation rows needs."""
+def matrix_work(cut: Cut, can: Capabilities, rows: int, *, scaled: bool = False) -> Work:
+    """What a matrix times ``rows`` activation rows needs; ``scaled``: on the overlay."""
+    drained = can.rows_per_beat, 1 if scaled else RESULTS_PER_CYCLE
     full, remainder = divmod(rows, can.columns)
     groups = [can.columns] * min(full, 2) + [remainder] * bool(remainder)
     # All full groups after the first take the same time.
-    first = sequence_cycles(_commands(cut, can, groups[:1]), can.rows_per_beat)[0]
-    ends = sequence_cycles(_commands(cut, can, groups), can.rows_per_beat)
-    second = sequence_cycles(_commands(cut, can, groups[:2]), can.rows_per_beat)[0]
+    first = sequence_cycles(_commands(cut, can, groups[:1]), *drained)[0]
+    ends = sequence_cycles(_commands(cut, can, groups), *drained)
+    second = sequence_cycles(_commands(cut, can, groups[:2]), *drained)[0]
     shapes = list(_commands(cut, can, [1]))
     weights = sum(tiles * beats for tiles, beats, _ in shapes) * BEAT_BYTES * can.ports
     inputs = sum(tiles for tiles, _, _ in shapes) * BEAT_BYTES
@@ -175,4 +179,5 @@ def capabilities_of(geometry: Geometry) -> Capabilities:
         multiples=True,
         addr_bits=geometry.addr_bits,
         attention=geometry.attention,
+        glue=geometry.glue,
     )

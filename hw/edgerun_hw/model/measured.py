@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgerun_hw.model.cycles import PYTHON_HOST_US, Assumptions, capabilities_of
+from edgerun_hw.model.layers import layer_terms
 from edgerun_hw.model.profile import Profile
 from edgerun_hw.model.tokens import (
     ATTENTIONS,
@@ -93,6 +94,8 @@ def measured_terms(
         terms += unit_terms(shape, geometry, profile, clock_mhz, [context])
     else:
         terms.append(_attention(shape, profile, context, storage))
+    if geometry.glue and host == "native":
+        return terms + layer_terms(shape, profile, clock_mhz)
     steps = shape.layers * len(shape.steps()) + 1
     terms.append(each_step("launches", steps, profile, "launch_us"))
     return terms + (native_terms(shape, profile, steps) if host == "native" else [_python(steps)])

@@ -32,6 +32,8 @@ FIGURES = (
     "gate_ns_per_element",
     "activations_us_per_step",
     "results_us_per_step",
+    "rotary_ns_per_element",
+    "again_ns_per_element",
     "lines_gb_per_s",
     "launch_us",
 )

@@ -192,7 +192,8 @@ def fabric_term(
         layers: that have the step.
     """
     cut = cut_matrix(matrix, largest, block, can)
-    work = matrix_work(cut, can, 1)
+    scaled = can.glue and cut.blocks == 1  # for the glue behind it
+    work = matrix_work(cut, can, 1, scaled=scaled)
     return Term(
         name,
         work.seconds(assumptions) * layers,

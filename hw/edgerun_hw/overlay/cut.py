@@ -83,6 +83,15 @@ def cut_matrix(shape: tuple[int, int], largest: int, block: int, capabilities: C
     return Cut(shape, mode, digits, min(block, shape[1]), rows, tail)
 
 
+def drain_cycles(can: Capabilities, columns: int) -> float:
+    """Cycles in which the results of a row beat leave.
+
+    With glue those of one column are scaled, one a cycle, for the commands behind them.
+    """
+    plain = can.rows_per_beat * columns / RESULTS_PER_CYCLE
+    return max(plain, can.rows_per_beat) if can.glue else plain
+
+
 def _tail_rows(shape: tuple[int, int], mode: LookupMode, can: Capabilities) -> int:
     """Rows to cut off for a last command of their own; 0 where that gains nothing.
 
@@ -91,7 +100,7 @@ def _tail_rows(shape: tuple[int, int], mode: LookupMode, can: Capabilities) -> i
     """
     beats, tiles = -(-shape[0] // can.rows_per_beat), mode.tiles(shape[1])
     last = beats % can.max_row_beats or can.max_row_beats  # beats of the last command otherwise
-    drain = can.rows_per_beat * can.columns / RESULTS_PER_CYCLE  # cycles a beat
+    drain = drain_cycles(can, can.columns)
     tail = beats * drain / (tiles + drain)
     if beats - tail > can.max_row_beats:  # the command before it is a whole one
         tail = can.max_row_beats * drain / tiles

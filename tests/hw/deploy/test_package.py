@@ -85,6 +85,10 @@ def flip(file: Path, generator: random.Random) -> None:
         ("", "its .hwh does not say how it was built"),
         ("ATTENTION 2 PORTS 4 COLUMNS 5", "4 ports, 5 columns, attention unit of 2 queries"),
         (
+            "ATTENTION 2 GLUE 1 PORTS 4 COLUMNS 5",
+            "4 ports, 5 columns, attention unit of 2 queries, glue unit",
+        ),
+        (
             "ATTENTION 0 PORTS 4 COLUMNS 5",
             "4 ports, 5 columns, no attention unit, which board.toml asks for",
         ),

@@ -73,10 +73,18 @@ def test_every_term_says_what_it_stands_on(name, head, host):
     assert len({term.name for term in listed}) == len(listed)
 
 
+# Of figures that count only where the overlay has a unit.
+GEOMETRIES = {
+    "lines_gb_per_s": PRESETS["attention-300"],
+    "rotary_ns_per_element": PRESETS["layer-300"],
+    "again_ns_per_element": PRESETS["layer-300"],
+}
+
+
 def test_each_figure_counts():
     """A figure that no term uses is no figure."""
     for name in PROFILE.figures:
-        geometry = PRESETS["attention-300"] if name == "lines_gb_per_s" else KV260
+        geometry = GEOMETRIES.get(name, KV260)
         usual = terms(geometry=geometry)
         if name in ("attention_fp16_gmac_per_s", "late_ports_least", "late_ports_most"):
             continue  # the first is another storage's, the others are in the body's rate
