@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from edgerun import load
+from edgerun.llm.completion import Completion
 from edgerun.llm.scoring import score_texts, split_documents
 from edgerun.llm.tracing import load_traced
 from edgerun.model.bundle import open_bundle
@@ -20,13 +21,13 @@ PROMPT = [{"role": "user", "content": "Tell me a story about a cat."}]
 TOKENS = 24
 
 
-def told(**options: object) -> list[int]:
+def told(**options: object) -> Completion:
     with load(BUNDLE, threads=1, **options) as llm:  # type: ignore[arg-type]
-        return llm.chat(PROMPT, temperature=0, max_tokens=TOKENS, ignore_eos=True).ids
+        return llm.chat(PROMPT, temperature=0, max_tokens=TOKENS)
 
 
 @pytest.fixture(scope="module")
-def story() -> list[int]:
+def story() -> Completion:
     return told()
 
 
@@ -36,22 +37,25 @@ def test_the_bundle_is_whole_ternary_and_small() -> None:
     assert sum(entry.size for entry in manifest.files.values()) <= MAX_BYTES
 
 
-def test_it_tells_of_what_was_asked_for(story: list[int]) -> None:
-    with load(BUNDLE, threads=1) as llm:
-        text = llm.chat(PROMPT, temperature=0, max_tokens=TOKENS).text
-    assert len(story) == TOKENS
-    assert "cat" in text.split()
+def test_it_tells_of_what_was_asked_for(story: Completion) -> None:
+    assert len(story.ids) == TOKENS
+    assert "cat" in story.text.split()
 
 
 @pytest.mark.parametrize("share", ["2%", "25%", "50%", "100%"])
-def test_any_room_for_experts_gives_the_same_story(share: str, story: list[int]) -> None:
+def test_any_room_for_experts_gives_the_same_story(share: str, story: Completion) -> None:
     """The first is two slots for all 128 experts, as many as a layer needs of a token."""
-    assert told(expert_memory=share) == story
+    assert told(expert_memory=share).ids == story.ids
+
+
+@pytest.mark.slow
+def test_a_device_that_holds_a_few_experts_gives_the_same_story(story: Completion) -> None:
+    assert told(device="standin:memory=1M,link=2G").ids == story.ids
 
 
 @needs_complete_onnxruntime
-def test_onnxruntime_tells_the_same_story(story: list[int]) -> None:
-    assert told(backend="onnxruntime") == story
+def test_onnxruntime_tells_the_same_story(story: Completion) -> None:
+    assert told(backend="onnxruntime").ids == story.ids
 
 
 @pytest.mark.parametrize("number", [0, 37])
