@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
 from edgerun.offload.estimates import Estimate
 from edgerun.offload.places import Places
+from edgerun.offload.standin.link import Link
 from tools.bench.offload.validate import Costs, Measured, main, simulate
 from tools.bench.offload.variation import SETTLED, Watched, drawn
+from tools.bench.standin import precedence
 
 
 def test_a_row_has_both_and_their_ratio(capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,3 +88,29 @@ def test_what_a_call_took_is_compared_with_what_was_expected_of_it() -> None:
     assert watched.ratio() == pytest.approx(2)
     assert np.isnan(watched.ratio())
     assert watched.of_one() > Estimate(1e-3).of_one()
+
+
+def test_real_time_is_for_this_process_and_the_link_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    monkeypatch.setattr(os, "sched_setscheduler", lambda *given: asked.append(given))
+    with precedence(False):
+        pass
+    assert not asked
+    with precedence(True):
+        link = Link(1e9, 0.0)
+    link.close()
+    priorities = [given[2].sched_priority for given in asked]
+    assert asked[0][0] == 0 and asked[-1][0] == link._thread.native_id
+    assert priorities[-1] == priorities[0] + 1
+
+
+def test_who_may_not_have_real_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_given: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    expected = pytest.raises(SystemExit, match="--real-time needs a right that root has")
+    with expected, precedence(True):
+        raise AssertionError
