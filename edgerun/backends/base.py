@@ -184,25 +184,6 @@ class Executable(ABC):
         """Releases threads, memory and devices; calling it twice is allowed."""
 
 
-class Chain(Executable):
-    """Executables of consecutive segments as one."""
-
-    def __init__(self, parts: Sequence[Executable]) -> None:
-        self._parts = list(parts)
-
-    def __call__(self, batch: Batch, cache: SequenceStore, values: Values = NO_VALUES) -> Values:
-        """Runs the parts in order, each seeing what the earlier ones produced."""
-        computed = dict(values)
-        for part in self._parts:
-            computed.update(part(batch, cache, computed))
-        return computed
-
-    def close(self) -> None:
-        """Closes the parts."""
-        for part in self._parts:
-            part.close()
-
-
 @dataclass(frozen=True, slots=True)
 class Report:
     """What a device did, as a table.
@@ -308,7 +289,8 @@ class Backend(ABC):
         Args:
             given: options of ``edgerun.load`` that concern back-ends: ``threads`` to work with,
                 ``kv_cache``, how keys and values are stored, ``pack``, how ternary weights lie in
-                memory, ``experts``, the ``ExpertMemory``, ``gpu_memory``, bytes of a GPU for
+                memory, ``prefill``, whether prompts may be faster and not quite the model's,
+                ``experts``, the ``ExpertMemory``, ``gpu_memory``, bytes of a GPU for
                 experts, and the profile of another ``machine``, whose costs are to be estimated.
         """
         del given
@@ -375,6 +357,10 @@ class Backend(ABC):
     def weight_bytes(self, graph: Graph, node: Node, name: str) -> int:
         """Bytes that a constant of a node takes as the back-end keeps it in memory."""
         return graph.constants[name].nbytes
+
+    def prompt_bytes(self, graph: Graph) -> int:
+        """Bytes of weights that prompts have besides, as ``prefill`` asks for; 0 for none."""
+        return 0
 
     @abstractmethod
     def compile(self, segment: Graph, shape: Shape, options: CompileOptions) -> Executable:

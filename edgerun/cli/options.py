@@ -99,6 +99,15 @@ Pack = Annotated[
         "what the bundle asks for if left out.",
     ),
 ]
+Prefill = Annotated[
+    str | None,
+    typer.Option(
+        "--prefill",
+        metavar="TYPE",
+        help="Prompts: exact, with the bits of replies (if left out), or fast, by weights that are "
+        "rounded again and take more memory.",
+    ),
+]
 ExpertMemory = Annotated[
     str | None,
     typer.Option(
@@ -126,6 +135,7 @@ LOADING: dict[str, Any] = {
     "context": Context,
     "kv_cache": KVCacheType,
     "pack": Pack,
+    "prefill": Prefill,
     "expert_memory": ExpertMemory,
     "gpu_memory": GpuMemory,
 }

@@ -57,6 +57,7 @@ def plan(
     backend: options.BackendName = None,
     device: options.Device = None,
     place: options.Place = None,
+    prefill: options.Prefill = None,
     expert_memory: options.ExpertMemory = None,
     gpu_memory: options.GpuMemory = None,
     trace: Trace = None,
@@ -68,7 +69,7 @@ def plan(
     from edgerun.llm.loading import LoadOptions, experts_of, resolve
     from edgerun.model.bundle import open_bundle
     from edgerun.plan.routes import plan_for
-    from edgerun.plan.streaming import held_bytes
+    from edgerun.plan.streaming import held_bytes, prompt_bytes
     from edgerun.plan.tasks import Budget
 
     if plot is not None:
@@ -81,6 +82,7 @@ def plan(
         place=place,
         expert_memory=expert_memory,
         gpu_memory=gpu_memory,
+        **options.given(prefill=prefill),
     )
     bundle = open_bundle(resolve(options.model_of(model, named)))
     experts = experts_of(bundle, chosen)
@@ -92,6 +94,7 @@ def plan(
 
         draw(planned, bundle.path.resolve().name, bundle.manifest.model.context_length, plot)
     held = held_bytes(planned, candidates.every(), experts.nbytes if experts else None)
+    of_prompts = prompt_bytes(planned, candidates.every())
     expected = _forecast(bundle, experts, candidates.every(), trace)
     outlooks = _outlooks(planned, candidates.every()) if explain or as_json else []
     for candidate in candidates.every():
@@ -103,7 +106,7 @@ def plan(
     _print(planned, placements, expected)
     if explain:
         _print_more(planned, placements, expected, absent_backends(candidates), outlooks)
-        print_pairs("weights in memory", _sizes(held, packing_of(bundle, chosen)))
+        print_pairs("weights in memory", _sizes(held, packing_of(bundle, chosen), of_prompts))
 
 
 def _print(
@@ -181,10 +184,13 @@ def _print_bases(planned: Plan, placements: list[dict[str, Any]]) -> None:
         print_pairs(f"prompts with {' and '.join(split.there.names)}", _terms(split))
 
 
-def _sizes(held: Mapping[str, int], packing: str) -> dict[str, str]:
-    """Weights that back-ends hold, by their names."""
+def _sizes(held: Mapping[str, int], packing: str, of_prompts: int) -> dict[str, str]:
+    """Weights that back-ends hold, by their names, and those that prompts have besides."""
     packed = {"cpu": f", ternary ones as {packing}"}
-    return {name: size(nbytes) + packed.get(name, "") for name, nbytes in held.items()}
+    sizes = {name: size(nbytes) + packed.get(name, "") for name, nbytes in held.items()}
+    if of_prompts:
+        sizes["of prompts alone"] = f"{size(of_prompts)}, int8 with a scale for 128"
+    return sizes
 
 
 def _as_json(

@@ -14,9 +14,10 @@ from edgerun.backends.registry import Candidates, find_candidates
 from edgerun.errors import InputError
 from edgerun.kernels.host.memory import available_memory
 from edgerun.model.bundle import Bundle
+from edgerun.plan.plans import Plan
 from edgerun.plan.programs import Programs, compile_plan
 from edgerun.plan.routes import plan_for
-from edgerun.plan.streaming import streamed_bytes
+from edgerun.plan.streaming import prompt_bytes, streamed_bytes
 from edgerun.plan.tasks import Budget
 from edgerun.state import State
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from edgerun.llm.loading import LoadOptions
     from edgerun.plan.expert_memory import ExpertBudget
 
+EXACT, FAST = "exact", "fast"  # how prompts are multiplied
 logger = logging.getLogger(__name__)
 
 
@@ -90,6 +92,8 @@ def compile_bundle(
             )
         for backend in set(backends).difference(used, reused):
             backend.close()
+        if options.prefill == FAST:
+            _announce(plan, used, options)
         compile_options = CompileOptions(
             states,
             options.progress,
@@ -103,6 +107,25 @@ def compile_bundle(
     for backend in backends:
         closing.callback(backend.close)
     return Compiled(programs, used, backends, closing, streamed_bytes(plan, used))
+
+
+def _announce(plan: Plan, backends: Sequence[Backend], options: LoadOptions) -> None:
+    """Says what prompts with weights of their own cost.
+
+    Raises:
+        InputError: none of the model's would be faster.
+    """
+    nbytes = prompt_bytes(plan, backends)
+    if not nbytes:
+        raise InputError(
+            "prefill is 'fast', which makes nothing of this model faster: it concerns weights with "
+            "a scale for fewer than 128 on processors with AVX-512 VNNI or AMX, not those with a "
+            "scale a row (ternary, int8), nor other back-ends; leave it out"
+        )
+    options.progress(
+        f"prompts have weights of their own, int8 with a scale for 128: {nbytes / 1e6:.0f} MB "
+        "more, and not quite the results of replies"
+    )
 
 
 def candidates_for(
@@ -119,6 +142,7 @@ def candidates_for(
         "threads": options.worker_threads,
         "kv_cache": options.kv_cache,
         "pack": packing_of(bundle, options),
+        "prefill": options.prefill,
         "experts": expert_memory_of(experts),
         "gpu_memory": options.gpu_memory,
     }

@@ -17,7 +17,8 @@ from edgerun.errors import BundleError, InputError
 from edgerun.formats.stack import ExpertStack
 from edgerun.kernels.host.cores import worker_threads
 from edgerun.kernels.host.memory import available_memory
-from edgerun.llm.compiling import compile_bundle
+from edgerun.kernels.isa import selected_isa
+from edgerun.llm.compiling import EXACT, FAST, compile_bundle
 from edgerun.model.bundle import Bundle, open_bundle
 from edgerun.model.chat.template import ChatTemplate, template_source
 from edgerun.model.config import eos_ids, read_json_object, sampling_defaults
@@ -76,6 +77,7 @@ class LoadKeywords(TypedDict, total=False):
     prompt_rows: int
     verify: bool
     pack: str | None
+    prefill: str
     expert_memory: int | str | None
     gpu_memory: int | str | None
     progress: Progress
@@ -89,8 +91,7 @@ class LoadOptions:
         backend: name of the one back-end to use, with others for what it leaves to them; None
             lets the plan choose.
         device: which device the back-end is to use; None for its own choice.
-        place: back-ends for parts of the work, ``"prefill=openvino:NPU,decode=cpu"``; None lets the
-            plan choose.
+        place: back-ends for parts, ``"prefill=openvino:NPU,decode=cpu"``; None: the plan chooses.
         require: the back-end, with its device, whose failure is an error; None if the CPU may go
             on.
         threads: worker threads; None for one per usable core.
@@ -100,12 +101,14 @@ class LoadOptions:
         eviction: which of the beginnings that are kept for later goes first, ``"lru"``, the one
             unused for longest, or ``"lfu"``, one that was seldom used.
         max_sessions: sequences that can be cached at a time.
-        chunk_rows: most tokens of one call; fewer where values are very wide, or layers see a
-            window; four times as many, unless another number is chosen, where calls read experts.
+        chunk_rows: most tokens of one call; fewer where values are wide or layers see a window;
+            more, unless another is chosen, where calls read experts or tiles multiply.
         prompt_rows: most prompt tokens of a call that replies under way wait for.
         verify: check the digests of the weight files too.
         pack: how ternary weights lie in memory, ``"two_bits"``, or ``"trits"``, which are
             a fifth smaller and slower; None for what the bundle asks for. Results are the same.
+        prefill: how prompts are multiplied, ``"exact"``, or ``"fast"``, by weights of their own,
+            int8 with a scale for 128: a byte of memory a weight more, and nearly the same results.
         expert_memory: how much of it experts may take, in bytes or as a text: ``"4G"``, ``"512M"``,
             ``"25%"`` of all; others are read from the disk as they are needed. None for as much as
             is free, where they do not all have room.
@@ -130,6 +133,7 @@ class LoadOptions:
     prompt_rows: int = DEFAULT_PROMPT_ROWS
     verify: bool = False
     pack: str | None = None
+    prefill: str = EXACT
     expert_memory: int | str | None = None
     gpu_memory: int | str | None = None
     progress: Progress = field(default=lambda text: logger.info(text))
@@ -140,6 +144,7 @@ class LoadOptions:
         policy_named(self.eviction)
         if self.pack is not None:
             _check_choice("pack", self.pack, env.PACKS)
+        _check_choice("prefill", self.prefill, (EXACT, FAST))
         for name in ("backend", "device", "place", "require"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, str) and value):
@@ -250,10 +255,8 @@ def resolve(path: str | Path | None) -> Path:
 def own_model() -> Path | None:
     """The folder of the model that comes with edgerun, if one does."""
     package = Path(__file__).parents[1]
-    for candidate in (package / "_default_model", package.parent / "models" / "default" / "bundle"):
-        if candidate.is_dir():
-            return candidate
-    return None
+    candidates = (package / "_default_model", package.parent / "models" / "default" / "bundle")
+    return next((candidate for candidate in candidates if candidate.is_dir()), None)
 
 
 def is_own_model(path: Path) -> bool:
@@ -355,9 +358,8 @@ def _template_source(bundle: Bundle, tokenizer_config: Mapping[str, Any]) -> str
 
 def _chunk_rows(options: LoadOptions, experts: ExpertBudget | None) -> int:
     """Most tokens of a call; many where each call reads experts, unless the caller chose."""
-    if experts is None or options.chunk_rows != DEFAULT_CHUNK_ROWS:
-        return options.chunk_rows
-    return STREAMED_CHUNK_ROWS
+    best = selected_isa().chunk_rows if experts is None else STREAMED_CHUNK_ROWS
+    return best if options.chunk_rows == DEFAULT_CHUNK_ROWS else options.chunk_rows
 
 
 def _context(requested: int | None, trained: int, states: tuple[State, ...]) -> int:

@@ -13,7 +13,6 @@ from edgerun import trace
 from edgerun.backends.base import (
     NO_VALUES,
     Backend,
-    Chain,
     CompileOptions,
     Executable,
     Launches,
@@ -21,6 +20,7 @@ from edgerun.backends.base import (
     Shape,
     Values,
 )
+from edgerun.backends.chain import Chain
 from edgerun.backends.observe import ObservedExecutable
 from edgerun.env import settings
 from edgerun.errors import BackendError, UnsupportedError
@@ -29,6 +29,7 @@ from edgerun.graph.shapes import value_shapes
 from edgerun.plan.metering import Meters
 from edgerun.plan.plans import NEVER, PROMPTS, Plan, Segment
 from edgerun.plan.prompt_rows import LateRoute, PromptRows, Substitutes, correction_of
+from edgerun.plan.streaming import prompt_bytes
 from edgerun.state import Batch, SequenceStore
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ class Programs:
         """The smallest program that takes so many rows.
 
         One that nobody wanted before is not worth compiling, if the next larger one is there: all
-        compute the same bits.
+        compute the same bits, unless prompts have weights of their own.
         """
         fitting = [program for shape, program in self._compiled if rows <= shape.rows]
         if not fitting:
@@ -187,6 +188,7 @@ def compile_plan(
         prompts = _tried_rows(plan, LateRoute(plan.trial), program, ordered[0], substitutes)
     for shape in ordered:
         later = Deferred(partial(program, plan.segments[shape.phase], shape))
+        later.is_due = prompt_bytes(plan, backends) > 0  # that of prompts must not stand in
         compiled[shape] = later if _can_wait(plan, shape, by_name) else later.prepare()
     return Programs(compiled, prompts, meters)
 

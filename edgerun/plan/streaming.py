@@ -56,3 +56,11 @@ def held_bytes(
                 if name in graph.constants:
                     parts[name] = keeps(graph, node, name)
     return {name: sum(parts.values()) for name, parts in held.items()}
+
+
+def prompt_bytes(plan: Plan, backends: Sequence[Backend]) -> int:
+    """Bytes of weights that prompts have besides those of replies."""
+    by_name = {backend.name: backend for backend in backends}
+    placed = [*plan.segments[Phase.PREFILL], *(plan.prompts.segments if plan.prompts else ())]
+    own = (each for each in placed if each.backend in by_name)
+    return sum(by_name[segment.backend].prompt_bytes(segment.graph) for segment in own)

@@ -117,8 +117,7 @@ def test_one_kernel_has_the_bits_of_three(
         # one for those left over.
         isa = selected_isa()
         looked_up = isa.looks_up and form[1] == "ternary"
-        in_prompts = isa.prompts == "gemm" and not looked_up
-        fused = form[0] != "float" and (rows < 24 or in_prompts)
+        fused = form[0] != "float" and (rows < 24 or not looked_up)
         unpacked = rows == 24 and isa.unpacks
         assert (more - count) == (0 if not fused else 3 if unpacked else 2)
 

@@ -36,7 +36,10 @@ target = binding.Target.from_triple(triple)
 machine = target.create_target_machine(cpu=cpu, features=features, opt=3)
 text, constants = "", {"lanes": int(lanes), "isa": isa}
 if isa == "amx":
-    calls = {"amx_row": {"bits": 2, "tokens": -4, **constants}, "amx_peak": {"isa": isa}}
+    calls = {"amx_peak": {"isa": isa}}
+    constants |= {"tokens": -4, "packed": 1}
+    calls["amx_row"] = {"bits": 2, **constants}
+    calls["amx_block"] = {"bits": 4, "block": 32, "zeros": 0, "halves": 0, **constants}
 else:
     calls = {"linear_row": {"bits": 2, **constants}}
     calls["linear_block"] = {"bits": 8, "block": 64, "zeros": 0, "halves": 0, **constants}

@@ -12,6 +12,7 @@ from edgerun.backends.base import (
     Executable,
     ExpertMemory,
     ExpertReads,
+    Phase,
     Report,
     Shape,
     Support,
@@ -36,12 +37,14 @@ class CpuOptions:
         trits: whether ternary weights lie in memory at 1.6 bits where that is possible.
         machine: whose costs are estimated; None for the one that is here.
         experts: memory for those that do not all fit; None if they do.
+        fast_prefill: whether prompts may be multiplied by weights that are regrouped.
     """
 
     threads: int
     trits: bool = False
     machine: MachineProfile | None = None
     experts: ExpertMemory | None = None
+    fast_prefill: bool = False
 
     def profile(self) -> MachineProfile:
         """What is known of the machine, measured or not."""
@@ -59,12 +62,13 @@ class CpuBackend(Backend):
         self.configure({})
 
     def configure(self, given: Mapping[str, Any]) -> None:
-        """Takes threads, how ternary weights are packed, another machine, memory of experts."""
+        """Takes threads, packing, another machine, memory of experts, how prompts multiply."""
         self._options = CpuOptions(
             given.get("threads") or worker_threads(None),
             given.get("pack") == "trits",
             given.get("machine"),
             given.get("experts"),
+            given.get("prefill") == "fast",
         )
 
     def probe(self) -> Support:
@@ -128,6 +132,14 @@ class CpuBackend(Backend):
 
         activations = str(node.attrs.get("activations", ""))
         return weight_bytes(graph.constants[name], activations, trits=self._options.trits)
+
+    def prompt_bytes(self, graph: Graph) -> int:
+        """Bytes of weights that are regrouped for prompts."""
+        from edgerun.backends.cpu.regroup import regrouped_bytes
+        from edgerun.kernels.isa import selected_isa
+
+        is_faster = self._options.fast_prefill and selected_isa().regroups
+        return regrouped_bytes(graph) if is_faster else 0
 
     def expert_bytes(self, graph: Graph, node: Node) -> int:
         """Bytes that one expert of a layer takes in memory."""
@@ -204,14 +216,16 @@ class _Shared:
 
     def __init__(self, options: CpuOptions, experts: ExpertStore | None = None) -> None:
         from edgerun.backends.cpu.experts.weights import ExpertStore
+        from edgerun.backends.cpu.strips import StripMemory
         from edgerun.backends.cpu.weights import WeightStore
         from edgerun.kernels.isa import selected_isa
         from edgerun.kernels.run.program import ThreadTeam
 
         self.isa, self.threads = selected_isa(), options.threads
+        self.regroups = options.fast_prefill and self.isa.regroups
         self.weights = WeightStore(self.isa, trits=options.trits)
         self.experts = experts or ExpertStore(self.isa, options.experts)
-        self.team = ThreadTeam(options.threads)
+        self.team, self.strips = ThreadTeam(options.threads), StripMemory(options.threads)
 
 
 def basis(profile: MachineProfile, threads: int) -> str:
@@ -233,10 +247,18 @@ def _bind(
     """Binds every node of a segment."""
     from edgerun.backends.cpu.binder import LOGIT_ROWS, ROWS, Binder
     from edgerun.backends.cpu.emit.registry import EMITTERS
+    from edgerun.backends.cpu.families import AMX, paths_of
+    from edgerun.backends.cpu.regroup import faster_layers
 
     weights, experts, isa, threads = shared.weights, shared.experts, shared.isa, shared.threads
     emitters = {**EMITTERS, **others}
-    binder = Binder(segment, shape, options, weights, experts, isa, threads, emitters)
+    is_tiled = shape.phase is Phase.PREFILL and AMX in paths_of(isa)
+    areas = shared.strips.for_graph(segment) if is_tiled else None
+    regrouped = frozenset[str]()
+    if shared.regroups and shape.phase is Phase.PREFILL:
+        regrouped = frozenset(node.outputs[0] for node in faster_layers(segment))
+    machine = isa, threads, emitters, areas, regrouped
+    binder = Binder(segment, shape, options, weights, experts, *machine)
     for name, value in input_shapes(segment).items():
         binder.new(name, value.width, LOGIT_ROWS if value.selected else ROWS, value.dtype)
     for index, node in enumerate(segment.nodes):

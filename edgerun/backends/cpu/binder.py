@@ -14,6 +14,7 @@ from edgerun.backends.cpu.buffers import Buffer, BufferPool
 from edgerun.backends.cpu.emit.emitter import Emitter
 from edgerun.backends.cpu.experts.weights import ExpertStore
 from edgerun.backends.cpu.operands import Argument, checked_arguments
+from edgerun.backends.cpu.strips import Areas
 from edgerun.backends.cpu.weights import Prepared, WeightStore
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.mapped_file import read_array
@@ -75,6 +76,8 @@ class Binder:
         isa: instruction set of the kernels.
         threads: that will run the program.
         emitters: how ops run, by name.
+        areas: memory for the matrix unit; None without one, or without memory.
+        regrouped: outputs of linear layers whose weights are to be regrouped (``regroup.py``).
         shared: memory that nodes use one after the other, by a name of their choice.
         columns: which value a shared buffer holds the columns of.
         before_run: called before each run, when the batch lies in its buffers.
@@ -93,6 +96,8 @@ class Binder:
     isa: Isa
     threads: int
     emitters: Mapping[str, Emitter]
+    areas: Areas | None
+    regrouped: frozenset[str] = frozenset()
     instructions: list[Instruction] = field(default_factory=list)
     patches: list[Patch] = field(default_factory=list)
     before_run: list[Callable[[], None]] = field(default_factory=list)
@@ -197,7 +202,8 @@ class Binder:
     def prepared(self, node: Node) -> Prepared:
         """The weight of a linear node in the layout of its kernel."""
         constant = self.graph.matrix(node.inputs[1])
-        return self.weights.prepare(constant, node.attrs["activations"])
+        regroup = node.outputs[0] in self.regrouped
+        return self.weights.prepare(constant, node.attrs["activations"], regroup=regroup)
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """A small float32 constant, copied."""

@@ -19,7 +19,13 @@ from edgerun.machine.profile import MULTIPLY, family
 BY_BLOCK = "int8_block"
 LOOKUP, AMX = "lookup", "amx"
 # Of the kernels that do not multiply with the instruction set's ordinary vectors.
-PATHS: Mapping[str, str] = {"lookup_row": LOOKUP, "amx_row": AMX, "amx_block": AMX}
+PATHS: Mapping[str, str] = {
+    "lookup_row": LOOKUP,
+    "amx_row": AMX,
+    "amx_block": AMX,
+    "amx_gated_row": AMX,
+    "amx_gated_block": AMX,
+}
 # Bits of a weight, by its name in a family.
 WEIGHT_BITS: Mapping[str, float] = {
     "trits": FAMILY_BITS,
@@ -53,7 +59,7 @@ def family_of(weight: Matrix, activations: str, *, trits: bool) -> str:
     """
     if not isinstance(weight, PackedWeight):
         return family("float", "float32")
-    if activations == "int8_row" and not _one_scale_a_row(weight):
+    if activations == "int8_row" and not one_scale_a_row(weight):
         activations = BY_BLOCK
     if activations == "int8_row" and weight.format == "ternary":
         return family(activations, "trits" if trits else "ternary")
@@ -69,7 +75,7 @@ def weight_bytes(weight: Matrix | ExpertStack, activations: str, *, trits: bool)
         return len(weight.matrices) * weight_bytes(weight.matrices[0], activations, trits=False)
     if not isinstance(weight, PackedWeight):
         return weight.nbytes
-    if activations != "int8_row" or not _one_scale_a_row(weight):
+    if activations != "int8_row" or not one_scale_a_row(weight):
         halved = activations != "float" and has_half_scales(_first_rows(weight))
         return weight.nbytes - halved * weight.scales.nbytes // 2
     bits = FAMILY_BITS if trits and weight.format == "ternary" else weight.bits
@@ -82,7 +88,7 @@ def _first_rows(weight: PackedWeight) -> PackedWeight:
     return replace(weight, shape=shape, scales=scales)
 
 
-def _one_scale_a_row(weight: PackedWeight) -> bool:
+def one_scale_a_row(weight: PackedWeight) -> bool:
     """Whether all blocks of a row seem to share a scale, and the middle zero point."""
     scales = _first_rows(weight).scales
     return weight.is_centred and bool((scales == scales[:, :1]).all())

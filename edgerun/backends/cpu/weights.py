@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgerun.backends.cpu.buffers import ROW_MULTIPLE, aligned_zeros
+from edgerun.backends.cpu.regroup import regrouped
 from edgerun.formats.base import PackedWeight, has_half_scales
 from edgerun.formats.stack import Matrix
 from edgerun.graph.constants import check_finite, check_many_scales
@@ -48,23 +49,26 @@ class WeightStore:
         self._codes = OneMatrix()  # on the way to trits
         self._arena = Arena()
         self._reader, self._scales = ArrayReader(), ArrayReader()
-        self._prepared: dict[tuple[int, str], tuple[Matrix, Prepared]] = {}
+        self._prepared: dict[tuple[int, str, bool], tuple[Matrix, Prepared]] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes of all prepared weights."""
         return sum(prepared.nbytes for _, prepared in self._prepared.values())
 
-    def prepare(self, constant: Matrix, activations: str) -> Prepared:
-        """Returns the constant in the layout that its kernel reads.
+    def prepare(self, constant: Matrix, activations: str, *, regroup: bool = False) -> Prepared:
+        """Returns the constant in the layout that its kernel reads, or what it is regrouped to.
 
         Raises:
             BackendError: the file that it lies in has become shorter.
             BundleError: a scale or an element is infinite or no number.
         """
-        key = (id(constant), activations)
+        key = (id(constant), activations, regroup)
         if key not in self._prepared:
-            self._prepared[key] = (constant, self._make(constant, activations))
+            source = constant
+            if regroup and isinstance(constant, PackedWeight):
+                source = regrouped(constant)
+            self._prepared[key] = (constant, self._make(source, activations))
         return self._prepared[key][1]
 
     def rest(self) -> None:

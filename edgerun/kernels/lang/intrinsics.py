@@ -10,6 +10,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from edgerun.kernels.lang.ir import I32, I64, VOID, declare, load_from, pointer, prefetch_line
+from edgerun.kernels.lang.simd import Vec
 
 WINDOWS = sys.platform == "win32"
 _YIELD = "SwitchToThread" if WINDOWS else "sched_yield"
@@ -69,6 +70,37 @@ def compare_exchange(typingctx, address, expected, desired):  # type: ignore[no-
         return builder.extract_value(pair, 1)
 
     return types.boolean(types.intp, types.int64, types.int64), codegen
+
+
+@intrinsic(prefer_literal=True)
+def store_past_caches(typingctx, address, value):  # type: ignore[no-untyped-def]
+    """Stores a whole cache line, aligned, that nobody reads soon; then see ``store_fence``."""
+    if not isinstance(value, Vec):
+        return None
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        instruction = builder.store(args[1], builder.inttoptr(args[0], value.llvm.as_pointer()))
+        instruction.align = 64
+        node = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        instruction.set_metadata("nontemporal", node)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, value), codegen
+
+
+@intrinsic
+def store_fence(typingctx):  # type: ignore[no-untyped-def]
+    """Makes what was stored past the caches visible before what is stored from here on."""
+    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        if is_x86:  # where a fence of LLVM's need not concern such stores
+            builder.call(declare(builder, "llvm.x86.sse.sfence", VOID), [])
+        else:
+            builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
 
 
 @intrinsic

@@ -30,6 +30,9 @@ class Isa:
             two are faster than four, as measured on Zen 4, and fewer broadcasts serve four.
         looks_up: from how many rows on ternary weights are looked up in tables instead, where
             multiplying is slower; 0 for never.
+        regroups: whether many rows are faster multiplied by int8 with a scale for 128 weights than
+            by weights with scales of small blocks; measured, or known of prototypes.
+        chunk_rows: rows of a prompt that are multiplied in one call at best.
         unpacks: whether many rows are faster multiplied by weights that are unpacked once than in
             turns, as a few rows are (docs/benchmarks.md has both).
     """
@@ -45,6 +48,8 @@ class Isa:
     streams: int = 4
     looks_up: int = 0
     unpacks: bool = True
+    regroups: bool = False
+    chunk_rows: int = 256
 
     @property
     def float_lanes(self) -> int:
@@ -66,6 +71,8 @@ ISAS: Mapping[str, Isa] = {
             dots="vnni",
             shuffles="x86",
             prompts="amx",
+            regroups=True,
+            chunk_rows=512,
         ),
         Isa(
             "avx512vnni",
@@ -76,6 +83,7 @@ ISAS: Mapping[str, Isa] = {
             shuffles="x86",
             streams=2,
             unpacks=False,
+            regroups=True,
         ),
         Isa("avxvnni", ("avxvnni", *AVX2), 32, 16, dots="vnni", shuffles="x86"),
         Isa("avx2", AVX2, 32, 16, dots="pairs", shuffles="x86", streams=2, looks_up=17),

@@ -1,9 +1,12 @@
 """Products of low-bit weights with many batch rows by AMX, the matrix unit of some x86 cores.
 
-The same chunks, pieces and layouts as in ``gemm.py``: a piece of the weights is unpacked once to
-one byte a code and multiplied by all batch rows, here 32 x 32 outputs at a time
-(``amx_tiles.py``). A part of a tile costs no more than its rows, so these kernels take all rows
-of a batch, unless it is too small (``lookup_rows`` of ``turns.py``).
+A thread takes a strip of weight rows, a few panels and all of K, unpacks it once into memory that
+its second cache holds, and multiplies it by all batch rows, 32 x 32 outputs at a time, whose sums
+stay in tile registers for all of K (``amx_tiles.py``). Operands lie in tile order
+(``layouts/tile_order.py``): every tile is read in one piece, rows are filled up to tiles, and the
+registers are set up once a chunk. Outputs that no cache would hold go past them.
+
+These kernels take all rows of a batch, unless it is too small (``lookup_rows`` of ``turns.py``).
 
 Bounds: those of ``gemm.py``, and the same bits. Sums of ``amx_row`` are exact; those of
 ``amx_block`` are exact in each block, scaled and added up in order.
@@ -11,151 +14,328 @@ Bounds: those of ``gemm.py``, and the same bits. Sums of ``amx_row`` are exact; 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from numba import float32, int32, njit
+from numba import int32, njit, uint8
 
 from edgerun.kernels.jit.declare import Arguments, Body, kernel
-from edgerun.kernels.lang.simd import cast, fma, load, load_splat, splat, store
+from edgerun.kernels.lang.intrinsics import (
+    atomic_store,
+    atomic_swap,
+    store_fence,
+    store_past_caches,
+)
+from edgerun.kernels.lang.simd import load, mask_bits, reinterpret, shift_right, splat, store
+from edgerun.kernels.lang.tile_registers import LINE, SIDE
 from edgerun.kernels.lang.tiles import scratch
-from edgerun.kernels.lang.word import int_at, word
-from edgerun.kernels.layouts.scale_vectors import (
-    scales_of,
-    upper_halves,
-    vectors_of,
-    zero_points_of,
+from edgerun.kernels.lang.word import word
+from edgerun.kernels.layouts.scale_vectors import vectors_of, zero_points_of
+from edgerun.kernels.layouts.tile_order import MOST_DEPTH, PAIR, TOKENS, depth_of
+from edgerun.kernels.layouts.zero_kinds import OWN
+from edgerun.kernels.linear.amx_tiles import (
+    STEP_BYTES,
+    SUMS_BYTES,
+    configure_tiles,
+    multiply_tiles,
+    release_tiles,
+    scale_tiles,
 )
-from edgerun.kernels.layouts.zero_kinds import OFFSETS, OWN, RAISED
-from edgerun.kernels.linear.amx_tiles import SIDE, STEP_BYTES, TOKENS, UNITS, WIDTH
-from edgerun.kernels.linear.gemm import (
-    VECTORS,
-    Tiles,
-    driver,
-    steps_a_piece,
-    unpacking,
-    zeros_when_unpacked,
+from edgerun.kernels.linear.gated import UP, UP_BLOCK_SCALES, UP_ROW_SCALES
+from edgerun.kernels.linear.outputs import block_values, gated_store, linear_store, row_values
+from edgerun.kernels.linear.rows import BLOCK_SCALES, CODES, OUTPUTS, ROW_SCALES
+from edgerun.kernels.linear.turns import ALONE, GATE_AND_UP, Sides, lookup_rows
+from edgerun.kernels.pointwise.elementwise import gated
+from edgerun.kernels.pointwise.pack import packing, turn_blocks
+
+CACHED_BYTES = 1 << 20  # of outputs; of more, nothing is there any more when they are read
+STACK_BYTES = 8 << 20  # from one thread's stack to the next, as a rule
+# Rows in tile order are filled up, and their scales are turned.
+_ROWS = "rows + packed * (-(-rows // 32) * 32 - rows)"
+_X = f"x:i8[{_ROWS}, tiles, 32 // bits; x_stride] x_stride"
+_AREAS = "areas:u8[slots, area_bytes] area_bytes taken:i64[slots, 8] slots strip"
+ROW = f"{OUTPUTS} {CODES} {ROW_SCALES} x_scale:f32[rows] x_sum:i32[rows] {_X} {_AREAS}"
+BLOCK = (
+    f"{OUTPUTS} {CODES} {BLOCK_SCALES} x_scale:f32[{_ROWS}, blocks] x_sum:i32[{_ROWS}, blocks]"
+    f" {_X} blocks {_AREAS}"
 )
-from edgerun.kernels.linear.outputs import block_values, linear_store, row_values
-from edgerun.kernels.linear.rows import BLOCK, ROW
-from edgerun.kernels.linear.tiles import K_STEP, zero_point
-from edgerun.kernels.linear.turns import ALONE, lookup_rows
-
-LANES = 64  # bytes of the vectors around the tiles
-DEPTH = 64  # of K in a tile, at most
-TOTAL_BYTES = TOKENS * STEP_BYTES  # of the sums of a block
 
 
-def _guarded(inner: Any, tokens: int, depth: int, isa: str) -> Body:
-    """A kernel that has the registers while it runs, and does nothing for a small batch."""
-    run = njit(inline="always")(inner)
-    configure, _, release = UNITS[isa]
+@dataclass(frozen=True)
+class Operands:
+    """What a kernel multiplies, and how it gets at that.
+
+    Attributes:
+        depth: of K in a tile.
+        sides: matrices.
+        tokens: of ``lookup_rows``.
+        isa: instruction set, or its model.
+        unpack: the function that brings two panels into tile order.
+        activations: the function that says where up to 32 rows lie in that order, their scales and
+            the sums of their codes.
+        multiply: the function that makes sums of two panels and those rows.
+    """
+
+    depth: int
+    sides: Sides
+    tokens: int
+    isa: str
+    unpack: Any
+    activations: Any
+    multiply: Any
+
+
+@dataclass(frozen=True)
+class BlockForm:
+    """Weights with scales of blocks.
+
+    Attributes:
+        bits: of a code.
+        block: weights that share a scale.
+        zeros: what zero points of blocks are (``layouts/zero_kinds.py``).
+        halves: whether scales are float16.
+    """
+
+    bits: int
+    block: int
+    zeros: int
+    halves: int
+
+
+def _kernel(operands: Operands, bits: int, store_of: Callable[[Any], Any]) -> Body:
+    """The loops around tiles; ``store_of`` makes what stores sums, of what stores a vector."""
+    depth, isa, tokens = operands.depth, operands.isa, operands.tokens
+    unpack, activations, multiply = operands.unpack, operands.activations, operands.multiply
+    panels, tile = PAIR // operands.sides.matrices, 32 // bits
+    keep, pass_by = store_of(store), store_of(store_past_caches)
+
+    @njit
+    def multiply_strip(a, first, last, rows, area, goes_past):  # type: ignore[no-untyped-def]
+        k, sums = a.tiles * tile, scratch(SUMS_BYTES)
+        pair_bytes = PAIR * SIDE * k
+        for panel in range(first, last, panels):
+            unpack(a, panel, area + (panel - first) // panels * pair_bytes)
+        beyond = area + a.strip // panels * pair_bytes
+        for row in range(0, rows, TOKENS):
+            count = min(TOKENS, rows - row)
+            x, x_scale, x_sum = activations(a, row, count, k, beyond)
+            for panel in range(first, last, panels):
+                codes = area + (panel - first) // panels * pair_bytes
+                multiply(a, count, panel, k, codes, x, x_scale, x_sum, sums)
+                if goes_past:
+                    pass_by(a, row, count, panel, 1, last - 1 - panel, sums)
+                else:
+                    keep(a, row, count, panel, 1, last - 1 - panel, sums)
 
     def body(a: Arguments, chunk: int) -> None:
-        if lookup_rows(word(a.rows, 0), tokens) != 0:
-            configure(SIDE, depth)
-            run(a, chunk)
-            release()
+        rows = lookup_rows(word(a.rows, 0), tokens)
+        if rows != 0:
+            begin = chunk * a.step
+            end, slot = min(a.panels, begin + a.step), _take(a.taken, a.slots)
+            is_aligned = (a.out | (a.out_stride * 4)) % LINE == 0
+            goes_past = is_aligned and a.accumulate == 0 and rows * a.n * 4 > CACHED_BYTES
+            configure_tiles(depth, isa)
+            for first in range(begin, end, a.strip):
+                last = min(first + a.strip, end)
+                multiply_strip(a, first, last, rows, a.areas + slot * a.area_bytes, goes_past)
+            release_tiles(depth, isa)
+            store_fence()
+            atomic_store(a.taken + slot * LINE, 0)
 
     return body
 
 
-@kernel("amx_row", ROW)
-def amx_row(bits: int, lanes: int, tokens: int, isa: str) -> Body:
-    """One scale a weight row and one an activation row, as ``linear_row``."""
-    unpack, products = unpacking(bits, lanes, 1), UNITS[isa][1]
+@njit
+def _take(taken, slots):  # type: ignore[no-untyped-def]
+    """Takes the area of a thread: the same one every time, if no two threads like the same.
+
+    There are as many as threads.
+    """
+    slot = scratch(LINE) // STACK_BYTES % slots
+    while atomic_swap(taken + slot * LINE, 1) != 0:
+        slot = (slot + 1) % slots
+    return slot
+
+
+def _unpacking(bits: int, block: int, zeros: int, sides: Sides) -> Any:
+    """The function that unpacks all of K of two panels into ``codes``.
+
+    They are consecutive panels, or the same one of each matrix; one beyond the last is read as it.
+    Codes of rows with one scale stay as they are. In ``block``s they become signed bytes: what they
+    stand for, or with zero points of 8 bits, what those say relative to the middle.
+    """
+    planes, depth = 8 // bits, depth_of(block)
+    lines = depth // 4
+    vectors, tile_bytes = lines // planes, lines * LINE
+    less, matrices, distances = _less(bits, block, zeros), sides.matrices, sides.distances
 
     @njit(inline="always")
-    def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
-        stride = a.x_stride
-        unpack(a, panel, step, steps, codes)
-        x = a.x + row * stride + step * K_STEP
-        for t in range(0, count, TOKENS):
-            some_rows, target = min(TOKENS, count - t), sums + t * STEP_BYTES
-            tiles = steps * K_STEP // DEPTH
-            products(codes, x + t * stride, stride, tiles, some_rows, target, 0, DEPTH)
+    def unpack(a, panel, codes):  # type: ignore[no-untyped-def]
+        to_codes, to_scales = distances(a)
+        for v in range(PAIR):
+            present, matrix = min(panel + v // matrices, a.panels - 1), v % matrices
+            source = a.codes + present * a.tiles * LINE + matrix * to_codes
+            target = codes + v * tile_bytes
+            for tile in range(a.tiles // vectors):
+                distance = less(a, present, matrix * to_scales, tile)
+                for vector in range(vectors):
+                    packed = load(source + vector * LINE, "u8", LINE)
+                    _store_planes(packed, target + vector * planes * LINE, distance)
+                source += vectors * LINE
+                target += PAIR * tile_bytes
 
-    store_rows, piece = (
-        linear_store(row_values(zero_point(bits, isa)), lanes, VECTORS),
-        steps_a_piece(lanes, 1, DEPTH),
-    )
-    return _guarded(
-        driver(Tiles(lanes, bits, 1, piece, VECTORS), multiply, store_rows), tokens, DEPTH, isa
-    )
+    @njit(inline="always")
+    def _store_planes(packed, target, distance):  # type: ignore[no-untyped-def]
+        if bits == 8:
+            store(target, packed - distance)
+        elif bits == 4:
+            store(target, mask_bits(packed, 15) - distance)
+            store(target + LINE, shift_right(packed, 4) - distance)
+        else:
+            store(target, mask_bits(packed, 3) - distance)
+            store(target + LINE, mask_bits(shift_right(packed, 2), 3) - distance)
+            store(target + 2 * LINE, mask_bits(shift_right(packed, 4), 3) - distance)
+            store(target + 3 * LINE, shift_right(packed, 6) - distance)
+
+    return unpack
+
+
+def _less(bits: int, block: int, zeros: int) -> Any:
+    """The function that says what is subtracted from the codes of a tile, in every byte."""
+    middle, tiles = 1 << (bits - 1), max(1, block // depth_of(block))
+    scale_vectors, zero_points = vectors_of(bits, zeros, 0), zero_points_of(bits, 0, SIDE)
+
+    @njit(inline="always")
+    def less(a, panel, to_scales, tile):  # type: ignore[no-untyped-def]
+        if block == 0:
+            return splat(uint8(0), "u8", LINE)
+        if zeros != OWN or bits == 8:
+            return splat(uint8(middle), "u8", LINE)
+        scales = a.scales + panel * scale_vectors(a.blocks) * LINE + to_scales
+        points = zero_points(scales, tile // tiles)
+        return reinterpret(points * splat(int32(0x01010101), "i32", SIDE), "u8")
+
+    return less
+
+
+def _row_operands(bits: int, tokens: int, packed: int, isa: str, sides: Sides) -> Operands:
+    """Those of rows with one scale: sums are int32 over the whole of K."""
+    pack = packing(depth_of(0))
+
+    @njit(inline="always")
+    def activations(a, row, count, k, area):  # type: ignore[no-untyped-def]
+        x = a.x + row * a.x_stride
+        if packed:
+            return x, 0, 0
+        pack(x, a.x_stride, count, k, area)
+        return area, 0, 0
+
+    @njit(inline="always")
+    def multiply(a, count, panel, k, codes, x, x_scale, x_sum, sums):  # type: ignore[no-untyped-def]
+        if count > SIDE:
+            multiply_tiles(codes, x, k // MOST_DEPTH, sums, 2, isa)
+        else:
+            multiply_tiles(codes, x, k // MOST_DEPTH, sums, 1, isa)
+
+    unpack = _unpacking(bits, 0, 0, sides)
+    return Operands(MOST_DEPTH, sides, tokens, isa, unpack, activations, multiply)
+
+
+def _block_operands(form: BlockForm, tokens: int, packed: int, isa: str, sides: Sides) -> Operands:
+    """Those of scaled blocks: sums are float32."""
+    bits, block, zeros, halves = form.bits, form.block, form.zeros, form.halves
+    depth, distances, matrices = depth_of(block), sides.distances, sides.matrices
+    pack, tile_bytes = packing(depth), SIDE * depth
+    scale_vectors = vectors_of(bits, zeros, halves)
+
+    @njit(inline="always")
+    def activations(a, row, count, k, area):  # type: ignore[no-untyped-def]
+        x, at = a.x + row * a.x_stride, row * a.blocks * 4
+        if packed:
+            return x, a.x_scale + at, a.x_sum + at
+        x_scale, x_sum = area + TOKENS * k, area + TOKENS * (k + 4 * a.blocks)
+        pack(x, a.x_stride, count, k, area)
+        turn_blocks(a.x_scale + at, a.blocks, count, x_scale)
+        turn_blocks(a.x_sum + at, a.blocks, count, x_sum)
+        return area, x_scale, x_sum
+
+    @njit
+    def multiply(a, count, panel, k, codes, x, x_scale, x_sum, sums):  # type: ignore[no-untyped-def]
+        for v in range(PAIR):
+            present = min(panel + v // matrices, a.panels - 1)
+            scales = a.scales + present * scale_vectors(a.blocks) * LINE
+            scales += v % matrices * distances(a)[1]
+            for t in range(0, count, SIDE):
+                scale_tiles(
+                    codes + v * tile_bytes,
+                    x + t // SIDE * tile_bytes,
+                    scales,
+                    x_scale + t * 4,
+                    x_sum + t * 4,
+                    a.blocks,
+                    sums + t * STEP_BYTES + v * LINE,
+                    block,
+                    bits,
+                    zeros,
+                    halves,
+                    isa,
+                )
+
+    unpack = _unpacking(bits, block, zeros, sides)
+    return Operands(depth, sides, tokens, isa, unpack, activations, multiply)
+
+
+@kernel("amx_row", ROW)
+def amx_row(bits: int, lanes: int, tokens: int, packed: int, isa: str) -> Body:
+    """One scale a weight row and one an activation row, as ``linear_row``.
+
+    With ``packed``, activations are in tile order. ``areas`` has memory for each thread that may
+    call it, ``taken`` a word with 0 for each, ``strip`` is what is unpacked at a time.
+    """
+    operands, values = _row_operands(bits, tokens, packed, isa, ALONE), row_values(1 << (bits - 1))
+    return _kernel(operands, bits, lambda put: linear_store(values, lanes, PAIR, put))
 
 
 @kernel("amx_block", BLOCK)
 def amx_block(
-    bits: int, lanes: int, block: int, tokens: int, isa: str, zeros: int, halves: int
+    bits: int,
+    lanes: int,
+    block: int,
+    tokens: int,
+    packed: int,
+    isa: str,
+    zeros: int,
+    halves: int,
 ) -> Body:
     """One scale per block of K for weights and activations alike, as ``gemm_block``."""
-    depth = min(block, DEPTH)
-    scale_vectors = vectors_of(bits, zeros, halves)
-    zeros = zeros_when_unpacked(bits, isa, zeros)
-    unpack = unpacking(bits, lanes, 1, ALONE, block if zeros == RAISED else 0)
-    products, add_scaled = UNITS[isa][1], _scaling(bits, isa, zeros, halves)
-    block_bytes, tiles = block * WIDTH, block // depth
-
-    @njit(inline="always")
-    def multiply(a, row, count, panel, step, steps, codes, sums):  # type: ignore[no-untyped-def]
-        stride, blocks, first = a.x_stride, a.blocks, step * K_STEP // block
-        panel_bytes = scale_vectors(blocks) * lanes
-        scales = a.scales + panel * panel_bytes
-        next_panel = min(1, a.panels - 1 - panel) * panel_bytes
-        unpack(a, panel, step, steps, codes)
-        totals = scratch(TOTAL_BYTES)
-        for t in range(0, count, TOKENS):
-            some_rows = min(TOKENS, count - t)
-            x = a.x + (row + t) * stride + step * K_STEP
-            for index in range(steps * K_STEP // block):
-                w = codes + index * block_bytes
-                products(w, x + index * block, stride, tiles, some_rows, totals, 1, depth)
-                at = ((row + t) * blocks + first + index) * 4
-                add_scaled(
-                    totals,
-                    some_rows,
-                    scales,
-                    next_panel,
-                    first + index,
-                    a.x_scale + at,
-                    a.x_sum + at,
-                    blocks,
-                    sums + t * STEP_BYTES,
-                )
-
-    piece = steps_a_piece(lanes, 1, max(block, DEPTH))
-    sizes = Tiles(lanes, bits, 1, piece, VECTORS)
-    inner = driver(sizes, multiply, linear_store(block_values, lanes, VECTORS))
-    return _guarded(inner, tokens, depth, isa)
+    operands = _block_operands(BlockForm(bits, block, zeros, halves), tokens, packed, isa, ALONE)
+    return _kernel(operands, bits, lambda put: linear_store(block_values, lanes, PAIR, put))
 
 
-def _scaling(bits: int, isa: str, zeros: int, halves: int) -> Any:
-    """The function that adds the scaled int32 totals of a block to float32 sums."""
-    floats = LANES // 4
-    scales_of_block = scales_of(bits, zeros, halves, floats)
-    middle = (1 << bits) - 1 if zeros == RAISED else zero_point(bits, isa)
-    has_offsets = zeros == OFFSETS
-    own, zero_points = zeros == OWN, zero_points_of(bits, (1 << (bits - 1)) - middle, floats)
+@kernel("amx_gated_row", f"{ROW} {UP} {UP_ROW_SCALES}")
+def amx_gated_row(
+    activation: str, bits: int, lanes: int, tokens: int, packed: int, isa: str
+) -> Body:
+    """``amx_row`` of gate and up; ``accumulate`` is 0."""
+    operands = _row_operands(bits, tokens, packed, isa, GATE_AND_UP)
+    values, combine = row_values(1 << (bits - 1)), gated(activation)
+    return _kernel(operands, bits, lambda put: gated_store(values, combine, lanes, PAIR, put))
 
-    @njit(inline="always")
-    def offset(panel, block, count):  # type: ignore[no-untyped-def]
-        if own:
-            return zero_points(panel, block) * splat(int32(count), "i32", floats)
-        return splat(int32(middle * count), "i32", floats)
 
-    @njit
-    def add_scaled(totals, tokens, scales, next_panel, block, x_scale, x_sum, blocks, sums):  # type: ignore[no-untyped-def]
-        for t in range(tokens):
-            scale, count = load_splat(x_scale + t * blocks * 4, floats), int_at(x_sum, t * blocks)
-            for v in range(VECTORS):
-                place = t * STEP_BYTES + v * LANES
-                total = load(totals + place, "i32", floats)
-                value = cast(total - offset(scales + v * next_panel, block, count), "f32")
-                factor = scales_of_block(scales + v * next_panel, block) * scale
-                scaled = fma(value, factor, load(sums + place, "f32", floats))
-                if has_offsets:
-                    words = load(scales + v * next_panel + block * LANES, "i32", floats)
-                    x_total = splat(float32(count), "f32", floats) * scale
-                    scaled = fma(upper_halves(words), x_total, scaled)
-                store(sums + place, scaled)
-
-    return add_scaled
+@kernel("amx_gated_block", f"{BLOCK} {UP} {UP_BLOCK_SCALES}")
+def amx_gated_block(
+    activation: str,
+    bits: int,
+    lanes: int,
+    block: int,
+    tokens: int,
+    packed: int,
+    isa: str,
+    zeros: int,
+    halves: int,
+) -> Body:
+    """``amx_block`` of gate and up; ``accumulate`` is 0."""
+    form, combine = BlockForm(bits, block, zeros, halves), gated(activation)
+    operands = _block_operands(form, tokens, packed, isa, GATE_AND_UP)
+    return _kernel(operands, bits, lambda put: gated_store(block_values, combine, lanes, PAIR, put))

@@ -1,232 +1,273 @@
-"""Matrix products of AMX: int32 ``sums[rows, 32] += x[rows, K] * codes[K, 32]``.
+"""Products of AMX: 32 batch rows times 32 weight rows, operands in tile order.
 
-Activations are signed bytes, rows of any stride. Codes are unsigned bytes in the order of
-``gemm.py``: for every four of K 32 dwords, each with the codes of one weight row. That is
-the order in which the instruction wants its second operand, and rows of activations are just
-what it wants as the first, so nothing is rearranged for it.
-
-A tile register holds 16 rows of 64 bytes. Registers 0 to 3 are sums of 2 x 16 tokens and 2 x 16
-weight rows, 4 and 5 activations, 6 and 7 codes: four products for four loads. The configuration
-says how many rows a register has and how many bytes a row, so that tokens beyond the last are
-neither read nor computed. It belongs to a thread, and ``release_tiles`` gives it up.
+The order is that of ``layouts/tile_order.py``. Registers 0 to 3 are sums of 2 x 16 batch rows and
+2 x 16 weight rows, 4 and 5 activations, 6 and 7 codes: four products for four loads. Sums come
+as ``[batch rows, 32]``. With a scale for each block of K, the sums of 16 x 16 outputs fill half of
+the vector registers, where the products of every block are scaled and added.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from edgerun.kernels.lang.ir import declare, integer, literals
-from edgerun.kernels.lang.word import byte_at, int_at, set_int
+from edgerun.kernels.lang.ir import (
+    F32,
+    I8,
+    I32,
+    I64,
+    fused,
+    integer,
+    literals,
+    load_from,
+    offset,
+    store_to,
+    variable,
+)
+from edgerun.kernels.lang.simd import Vec, broadcast, constant
+from edgerun.kernels.lang.tile_registers import (
+    CODES,
+    LINE,
+    SIDE,
+    SUMS,
+    TILE_BYTES,
+    TILES,
+    TileRegisters,
+    X,
+)
+from edgerun.kernels.layouts.scale_vectors import ScalePlaces, halves_of
+from edgerun.kernels.layouts.tile_order import MOST_DEPTH, TOKENS
+from edgerun.kernels.layouts.zero_kinds import OFFSETS, has_own_vectors
 
-SIDE = 16  # rows of a tile register, and dwords of one of its rows
 WIDTH = 2 * SIDE  # weight rows that are multiplied together
-TOKENS = 2 * SIDE  # rows of activations likewise
-LINE = 64  # bytes of a row
 STEP_BYTES = WIDTH * 4  # codes of four of K, and a row of sums
-
-_I8, _I32, _I64, _VOID = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.VoidType()
-_POINTER = _I8.as_pointer()
-# Places in the 64 bytes of a configuration: bytes a row (16 bits each), then rows of a register.
-_ROW_BYTES, _ROWS = 16, 48
-_SUMS, _X, _CODES = range(4), range(4, 6), range(6, 8)
+SUMS_BYTES = TOKENS * STEP_BYTES
 
 
-def _call(builder: Any, name: str, *values: Any) -> None:
-    kinds = [value.type for value in values]
-    builder.call(declare(builder, f"llvm.x86.{name}", _VOID, *kinds), values)
+def _setting(name: str, method: str, summary: str) -> Any:
+    """Makes an intrinsic that takes the registers or gives them up."""
+
+    def setting(typingctx, depth, isa):  # type: ignore[no-untyped-def]
+        values = literals(depth, isa)
+        if values is None:
+            return None
+
+        def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+            getattr(TILES[values[1]](builder, values[0]), method)()
+            return context.get_dummy_value()
+
+        return types.void(depth, isa), codegen
+
+    setting.__name__, setting.__doc__ = name, summary
+    return intrinsic(prefer_literal=True)(setting)
 
 
-def _at(builder: Any, base: Any, offset: int) -> Any:
-    return builder.inttoptr(builder.add(base, integer(offset)), _POINTER)
+configure_tiles = _setting(
+    "configure_tiles", "configure", "Takes the registers for products over ``depth`` of K."
+)
+release_tiles = _setting("release_tiles", "release", "Gives the registers up.")
+
+
+@intrinsic(prefer_literal=True)
+def multiply_tiles(typingctx, codes, x, steps, sums, groups, isa):  # type: ignore[no-untyped-def]
+    """Int32 ``sums[16 * groups, 32]`` of unsigned codes, over ``steps`` times 64 of K.
+
+    ``groups`` (1 or 2) is the number of groups of 16 batch rows; ``x`` has both.
+    """
+    values = literals(groups, isa)
+    if values is None:
+        return None
+    cells = _cells(values[0])
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        tiles = TILES[values[1]](builder, MOST_DEPTH)
+        for _, _, cell in cells:
+            tiles.zero(cell)
+        with cgutils.for_range(builder, args[2], intp=I64) as loop:
+            place = builder.mul(loop.index, integer(2 * TILE_BYTES))
+            _load_pair(tiles, CODES, builder.add(args[0], place), 2)
+            _load_pair(tiles, X, builder.add(args[1], place), values[0])
+            for t, v, cell in cells:
+                tiles.multiply(cell, X[t], CODES[v], signed=False)
+        _store_cells(tiles, cells, args[3])
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 4, groups, isa), codegen
+
+
+@intrinsic(prefer_literal=True)
+def spin_tiles(typingctx, codes, x, repeats, sums, isa):  # type: ignore[no-untyped-def]
+    """``sums[32, 32] = repeats * x[32, 64] * codes[64, 32]``, without a load in between.
+
+    For timing. Operands are two tiles each.
+    """
+    values = literals(isa)
+    if values is None:
+        return None
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        tiles, cells = TILES[values[0]](builder, MOST_DEPTH), _cells(2)
+        _load_pair(tiles, CODES, args[0], 2)
+        _load_pair(tiles, X, args[1], 2)
+        for _, _, cell in cells:
+            tiles.zero(cell)
+        with cgutils.for_range(builder, args[2], intp=I64):
+            for t, v, cell in cells:
+                tiles.multiply(cell, X[t], CODES[v], signed=False)
+        _store_cells(tiles, cells, args[3])
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 4, isa), codegen
 
 
 def _cells(groups: int) -> list[tuple[int, int, int]]:
-    """Groups of tokens, halves of the weight rows, and the register of their sums."""
-    return [(t, v, 2 * t + v) for t in range(groups) for v in range(2)]
+    """Groups of batch rows, halves of the weight rows, and the register of their sums."""
+    return [(t, v, SUMS[2 * t + v]) for t in range(groups) for v in range(2)]
 
 
-def _register(number: int) -> Any:
-    return ir.Constant(_I8, number)
+def _load_pair(tiles: TileRegisters, registers: range, address: Any, count: int) -> None:
+    for index in range(count):
+        place = offset(tiles.builder, address, index * TILE_BYTES)
+        tiles.load(registers[index], place, LINE)
 
 
-def _settings(depth: int) -> list[int]:
-    """A configuration for products over ``depth`` of K, with all rows."""
-    content = [0] * 64
-    content[0] = 1  # the palette of eight tiles of 1 KB
-    for registers, rows, row_bytes in (
-        (_SUMS, SIDE, LINE),
-        (_X, SIDE, depth),
-        (_CODES, depth // 4, LINE),
-    ):
-        for number in registers:
-            content[_ROW_BYTES + 2 * number] = row_bytes
-            content[_ROWS + number] = rows
-    return content
+def _store_cells(tiles: TileRegisters, cells: list[tuple[int, int, int]], address: Any) -> None:
+    for t, v, cell in cells:
+        place = offset(tiles.builder, address, t * SIDE * STEP_BYTES + v * LINE)
+        tiles.store(cell, place, STEP_BYTES)
 
 
 @intrinsic(prefer_literal=True)
-def configure_tiles(typingctx, tokens, depth):  # type: ignore[no-untyped-def]
-    """Sets the registers for products over ``depth`` (at most 64) of K and clears them.
+def scale_tiles(  # type: ignore[no-untyped-def]
+    typingctx,
+    codes,
+    x,
+    scales,
+    x_scale,
+    x_sum,
+    blocks,
+    sums,
+    block,
+    bits,
+    zeros,
+    halves,
+    isa,
+):
+    """Float32 sums of scaled blocks, 16 batch rows times 16 weight rows, of signed codes.
 
-    ``tokens`` (1 to 16) is the number of rows of each register with sums or activations.
+    ``codes`` and ``x`` are the address of the first tile of each; ``scales`` those of the panel;
+    ``x_scale`` and ``x_sum`` turned, those of the first row; ``sums`` has rows of 32. With
+    ``zeros`` there are vectors of zero points among the scales; those of 8 bits are less by
+    their middle than the bundle's, as codes are, and are subtracted here.
     """
-    values = literals(depth)
+    values = literals(block, bits, zeros, halves, isa)
     if values is None:
         return None
+    size, width, name = values[0], values[1], values[4]
+    places = ScalePlaces(width, has_own_vectors(values[2]), bool(values[3]))
+    has_offsets = values[2] == OFFSETS
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        kind = ir.ArrayType(_I8, 64)
+        scaling = _Scaling(builder, places, has_offsets, *args[2:5])
+        cell = _Cell(builder, TILES[name](builder, min(size, MOST_DEPTH)), size)
+        zero = constant(Vec("f32", SIDE), 0)
+        totals = [variable(builder, zero) for _ in range(SIDE)]
+        with cgutils.for_range(builder, args[5], intp=I64) as loop:
+            products = cell.multiply(args[0], args[1], loop.index)
+            scaling.add(products, loop.index, totals)
+        for t, total in enumerate(totals):
+            store_to(builder, builder.load(total), offset(builder, args[6], t * STEP_BYTES))
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 7, block, bits, zeros, halves, isa), codegen
+
+
+class _Cell:
+    """Products of a block, which go through memory from a tile register to vectors."""
+
+    def __init__(self, builder: Any, tiles: TileRegisters, block: int) -> None:
+        self.builder, self.tiles, self.count = builder, tiles, block // tiles.depth
         with builder.goto_entry_block():
-            area = builder.alloca(kind)
-        area.align = 64
-        builder.store(ir.Constant(kind, _settings(values[0])), area)
-        rows = builder.trunc(args[0], _I8)
-        for number in (*_SUMS, *_X):
-            place = [ir.Constant(_I32, 0), ir.Constant(_I32, _ROWS + number)]
-            builder.store(rows, builder.gep(area, place))
-        _call(builder, "ldtilecfg", builder.bitcast(area, _POINTER))
-        return context.get_dummy_value()
+            area = builder.alloca(ir.ArrayType(I8, 2 * TILE_BYTES))
+            area.align = LINE
+            self.areas = builder.ptrtoint(area, I64)
 
-    return types.void(types.intp, depth), codegen
-
-
-@intrinsic
-def release_tiles(typingctx):  # type: ignore[no-untyped-def]
-    """Gives up the registers: the system need not save them any more."""
-
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        _call(builder, "tilerelease")
-        return context.get_dummy_value()
-
-    return types.void(), codegen
+    def multiply(self, codes: Any, x: Any, block: Any) -> Any:
+        """The address of the products; blocks take turns with two of them."""
+        builder, tiles = self.builder, self.tiles
+        tile_bytes = SIDE * tiles.depth
+        place = builder.mul(block, integer(2 * self.count * tile_bytes))
+        tiles.zero(SUMS[0])
+        for index in range(self.count):
+            at = offset(builder, place, 2 * index * tile_bytes)
+            tiles.load(X[0], builder.add(x, at), tiles.depth)
+            tiles.load(CODES[0], builder.add(codes, at), LINE)
+            tiles.multiply(SUMS[0], X[0], CODES[0], signed=True)
+        turn = builder.mul(builder.and_(block, integer(1)), integer(TILE_BYTES))
+        area = builder.add(self.areas, turn)
+        tiles.store(SUMS[0], area, LINE)
+        return area
 
 
-@intrinsic(prefer_literal=True)
-def multiply_tiles(typingctx, codes, x, stride, steps, sums, fresh, groups, depth):  # type: ignore[no-untyped-def]
-    """Adds products over ``steps * depth`` of K to int32 ``sums[tokens, 32]``, or to zeros.
+@dataclass(frozen=True)
+class _Scaling:
+    """Scales of blocks.
 
-    ``x`` is int8 with rows ``stride`` bytes apart; ``groups`` (1 or 2) is the number of groups of
-    16 tokens, or of as many as the registers have rows. ``fresh`` is 1 to start from zeros.
-    """
-    values = literals(fresh, groups, depth)
-    if values is None:
-        return None
-    from_zero, count, size = values
-    cells = _cells(count)
-
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        def at(base: Any, offset: int) -> Any:
-            return _at(builder, base, offset)
-
-        first_codes, first_x, x_stride, number, target = args[:5]
-        step_bytes = integer(STEP_BYTES)
-        places = [at(target, t * SIDE * STEP_BYTES + v * LINE) for t, v, _ in cells]
-        for (_, _, cell), place in zip(cells, places, strict=True):
-            if from_zero:
-                _call(builder, "tilezero", _register(cell))
-            else:
-                _call(builder, "tileloadd64", _register(cell), place, step_bytes)
-        with cgutils.for_range(builder, number, intp=_I64) as loop:
-            w = builder.add(first_codes, builder.mul(loop.index, integer(size * WIDTH)))
-            x = builder.add(first_x, builder.mul(loop.index, integer(size)))
-            for v in range(2):
-                _call(builder, "tileloadd64", _register(_CODES[v]), at(w, v * LINE), step_bytes)
-            for t in range(count):
-                row = builder.add(x, builder.mul(x_stride, integer(t * SIDE)))
-                _call(builder, "tileloadd64", _register(_X[t]), at(row, 0), x_stride)
-            for t, v, cell in cells:
-                operands = [_register(number) for number in (cell, _X[t], _CODES[v])]
-                _call(builder, "tdpbsud", *operands)
-        for (_, _, cell), place in zip(cells, places, strict=True):
-            _call(builder, "tilestored64", _register(cell), place, step_bytes)
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 5, fresh, groups, depth), codegen
-
-
-@intrinsic
-def spin_tiles(typingctx, codes, x, repeats, sums):  # type: ignore[no-untyped-def]
-    """``sums[32, 32] = repeats * x[32, 64] * codes[64, 32]``, without a load in between.
-
-    For timing: the registers are configured for 16 rows and 64 of K.
+    Attributes:
+        builder: emits.
+        places: where scales and zero points are among the vectors of a panel.
+        has_offsets: whether blocks have them beside their scales.
+        scales: address of those.
+        x_scale: address of the scales of activations, turned.
+        x_sum: address of their sums, turned.
     """
 
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        step_bytes, line = integer(STEP_BYTES), integer(LINE)
-        for v in range(2):
-            place = _at(builder, args[0], v * LINE)
-            _call(builder, "tileloadd64", _register(_CODES[v]), place, step_bytes)
-            place = _at(builder, args[1], v * SIDE * LINE)
-            _call(builder, "tileloadd64", _register(_X[v]), place, line)
-        for _, _, cell in _cells(2):
-            _call(builder, "tilezero", _register(cell))
-        with cgutils.for_range(builder, args[2], intp=_I64):
-            for t, v, cell in _cells(2):
-                operands = [_register(number) for number in (cell, _X[t], _CODES[v])]
-                _call(builder, "tdpbsud", *operands)
-        for t, v, cell in _cells(2):
-            place = _at(builder, args[3], t * SIDE * STEP_BYTES + v * LINE)
-            _call(builder, "tilestored64", _register(cell), place, step_bytes)
-        return context.get_dummy_value()
+    builder: Any
+    places: ScalePlaces
+    has_offsets: bool
+    scales: Any
+    x_scale: Any
+    x_sum: Any
 
-    return types.void(*[types.intp] * 4), codegen
+    def add(self, products: Any, block: Any, totals: list[Any]) -> None:
+        """Adds the scaled products of a block, as ``block_tile`` does."""
+        builder, floats, ints = self.builder, Vec("f32", SIDE), Vec("i32", SIDE)
+        place = self.places.scales(builder, block, LINE)
+        scale, offsets = self._row(builder.add(self.scales, place))
+        turned = builder.mul(block, integer(TOKENS * 4))
+        points = self._zero_points(block) if self.places.zeros and self.places.bits == 8 else None
+        for t, total in enumerate(totals):
+            line = load_from(builder, offset(builder, products, t * LINE), ints.llvm)
+            at = offset(builder, turned, t * 4)
+            if points is not None or offsets is not None:
+                count = load_from(builder, builder.add(self.x_sum, at), I32)
+            if points is not None:
+                line = builder.sub(line, builder.mul(points, broadcast(builder, count, ints)))
+            row_scale = load_from(builder, builder.add(self.x_scale, at), F32)
+            x_scale = broadcast(builder, row_scale, floats)
+            value, factor = builder.sitofp(line, floats.llvm), builder.fmul(scale, x_scale)
+            scaled = fused(builder, value, factor, builder.load(total))
+            if offsets is not None:
+                x_total = broadcast(builder, builder.sitofp(count, F32), floats)
+                scaled = fused(builder, offsets, builder.fmul(x_total, x_scale), scaled)
+            builder.store(scaled, total)
 
+    def _row(self, place: Any) -> tuple[Any, Any]:
+        """Scales of a block, and its offsets, if there are any."""
+        if not self.has_offsets:
+            return self.places.load_scales(self.builder, place, LINE), None
+        return halves_of(self.builder, load_from(self.builder, place, Vec("i32", SIDE).llvm))
 
-@njit(inline="always")
-def amx_products(codes, x, stride, steps, rows, sums, fresh, depth):  # type: ignore[no-untyped-def]
-    """The product for up to 32 tokens; the registers are configured, for 16 rows."""
-    rest = rows % SIDE
-    if rows == TOKENS:
-        multiply_tiles(codes, x, stride, steps, sums, fresh, 2, depth)
-    elif rows > SIDE - 1:
-        multiply_tiles(codes, x, stride, steps, sums, fresh, 1, depth)
-    if rest != 0:
-        done = rows - rest
-        configure_tiles(rest, depth)
-        first, target = x + done * stride, sums + done * STEP_BYTES
-        multiply_tiles(codes, first, stride, steps, target, fresh, 1, depth)
-        configure_tiles(SIDE, depth)
-
-
-@njit
-def model_products(codes, x, stride, steps, rows, sums, fresh, depth):  # type: ignore[no-untyped-def]
-    """The same in plain arithmetic, so that its callers can be tested on any machine."""
-    for t in range(rows):
-        for n in range(WIDTH):
-            total = 0 if fresh else int_at(sums, t * WIDTH + n)
-            for k in range(steps * depth):
-                activation = byte_at(x, t * stride + k)
-                code = byte_at(codes, (k // 4 * WIDTH + n) * 4 + k % 4)
-                total += code * (activation - (activation >> 7) * 256)
-            set_int(sums, t * WIDTH + n, total)
-
-
-@njit
-def spin_model(codes, x, repeats, sums):  # type: ignore[no-untyped-def]
-    """``spin_tiles`` in plain arithmetic."""
-    for repeat in range(repeats):
-        model_products(codes, x, LINE, 1, TOKENS, sums, repeat == 0, LINE)
-
-
-@njit
-def configure_nothing(tokens, depth):  # type: ignore[no-untyped-def]
-    """Stands for ``configure_tiles``."""
-
-
-@njit
-def release_nothing():  # type: ignore[no-untyped-def]
-    """Stands for ``release_tiles``."""
-
-
-# By instruction set: the functions that configure registers, multiply, and give registers up.
-UNITS = {
-    "amx": (configure_tiles, amx_products, release_tiles),
-    "amx_model": (configure_nothing, model_products, release_nothing),
-}
-# What keeps the unit busy from its registers.
-SPINNERS = {"amx": spin_tiles, "amx_model": spin_model}
+    def _zero_points(self, block: Any) -> Any:
+        builder, kind = self.builder, Vec("i32", SIDE)
+        vector, bit = self.places.zero_points(builder, block)
+        place = builder.add(self.scales, builder.mul(vector, integer(LINE)))
+        words = load_from(builder, place, kind.llvm)
+        points = builder.lshr(words, broadcast(builder, builder.trunc(bit, I32), kind))
+        low, middle = (1 << self.places.bits) - 1, 1 << (self.places.bits - 1)
+        return builder.sub(builder.and_(points, constant(kind, low)), constant(kind, middle))

@@ -28,17 +28,6 @@ def finish(a: Arguments, row: int, n: int, value: float) -> None:
         set_float(a.out, index, value)
 
 
-@njit(inline="always")
-def finish_vector(a, row, n, value, lanes):  # type: ignore[no-untyped-def]
-    """The same for outputs ``n``, ``n + 1``, ..., none of which is padding."""
-    place = a.out + (row * a.out_stride + n) * 4
-    if a.bias != 0:
-        value = value + load(a.bias + n * 4, "f32", lanes)
-    if a.accumulate != 0:
-        value = value + load(place, "f32", lanes)
-    store(place, value)
-
-
 def row_values(middle: int) -> Any:
     """The function that scales int32 sums of rows with one scale.
 
@@ -61,39 +50,44 @@ def block_values(a, row, n, scales, sums, lanes):  # type: ignore[no-untyped-def
     return load(sums, "f32", lanes)
 
 
-def linear_store(values: Any, lanes: int, vectors: int) -> Any:
+def linear_store(values: Any, lanes: int, vectors: int, put: Any = store) -> Any:
     """The function that stores ``sums[count, vectors, floats]`` of a tile.
 
     ``values(a, row, n, scales, sums, lanes)`` makes outputs of sums. They belong to batch rows
     from ``row`` on and to panels from ``panel`` on, ``apart`` from each other; those more than
-    ``last`` further are none.
+    ``last`` further are none. ``put`` stores whole vectors.
     """
 
     @njit(inline="always")
-    def store_vector(a, row, n, sums, width):  # type: ignore[no-untyped-def]
-        finish_vector(a, row, n, values(a, row, n, a.scales, sums, width), width)
+    def value_at(a, row, n, sums, width):  # type: ignore[no-untyped-def]
+        value = values(a, row, n, a.scales, sums, width)
+        if a.bias != 0:
+            value = value + load(a.bias + n * 4, "f32", width)
+        if a.accumulate != 0:
+            value = value + load(a.out + (row * a.out_stride + n) * 4, "f32", width)
+        return value
 
-    return _each_panel(store_vector, lanes, vectors, 1)
+    return _each_panel(value_at, lanes, vectors, 1, put)
 
 
-def gated_store(values: Any, combine: Any, lanes: int, vectors: int) -> Any:
-    """The function that stores ``combine(gate, up)`` of the sums of two matrices."""
+def gated_store(values: Any, combine: Any, lanes: int, vectors: int, put: Any = store) -> Any:
+    """The function that stores ``combine(gate, up)`` of the sums of two matrices likewise."""
     to_up = vectors // 2 * lanes
 
     @njit(inline="always")
-    def store_vector(a, row, n, sums, width):  # type: ignore[no-untyped-def]
+    def value_at(a, row, n, sums, width):  # type: ignore[no-untyped-def]
         gate = values(a, row, n, a.scales, sums, width)
         if a.bias != 0:
             gate = gate + load(a.bias + n * 4, "f32", width)
         up = values(a, row, n, a.up_scales, sums + to_up, width)
         if a.up_bias != 0:
             up = up + load(a.up_bias + n * 4, "f32", width)
-        store(a.out + (row * a.out_stride + n) * 4, combine(gate, up))
+        return combine(gate, up)
 
-    return _each_panel(store_vector, lanes, vectors, 2)
+    return _each_panel(value_at, lanes, vectors, 2, put)
 
 
-def _each_panel(store_vector: Any, lanes: int, vectors: int, matrices: int) -> Any:
+def _each_panel(value_at: Any, lanes: int, vectors: int, matrices: int, put: Any) -> Any:
     """The loops over rows and panels; of a panel that is cut off, over its outputs."""
     floats, panels = lanes // 4, vectors // matrices
 
@@ -102,11 +96,12 @@ def _each_panel(store_vector: Any, lanes: int, vectors: int, matrices: int) -> A
         for t in range(row, row + count):
             for v in range(panels):
                 n, at = (panel + v * apart) * floats, sums + v * lanes
+                place = a.out + (t * a.out_stride + n) * 4
                 if v * apart <= last and n + floats <= a.n:
-                    store_vector(a, t, n, at, floats)
+                    put(place, value_at(a, t, n, at, floats))
                 elif v * apart <= last:
                     for r in range(a.n - n):
-                        store_vector(a, t, n + r, at + r * 4, 1)
+                        store(place + r * 4, value_at(a, t, n + r, at + r * 4, 1))
             sums += vectors * lanes
 
     return store_rows

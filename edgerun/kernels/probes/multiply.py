@@ -17,15 +17,15 @@ from edgerun.kernels.lang.dot import DOTS
 from edgerun.kernels.lang.ir import I64, integer, literals, load_from, offset, store_to, variable
 from edgerun.kernels.lang.isa import isa_of
 from edgerun.kernels.lang.simd import Vec
-from edgerun.kernels.linear.amx_tiles import LINE, SIDE, SPINNERS, STEP_BYTES, TOKENS, UNITS, WIDTH
+from edgerun.kernels.layouts.tile_order import MOST_DEPTH, TOKENS
+from edgerun.kernels.linear.amx_tiles import WIDTH, configure_tiles, release_tiles, spin_tiles
 from edgerun.kernels.linear.lookup_tiles import add_rows
 
 CODES = 4  # vectors of codes, kept in registers
 PLACES = 2  # vectors of activations a step, each read from the cache
 PRODUCTS = CODES * PLACES
-DEPTH = LINE  # of K in a tile
-TILE_PRODUCTS = TOKENS * WIDTH * DEPTH
-SUMS_BYTES = TOKENS * STEP_BYTES
+TILE_PRODUCTS = TOKENS * WIDTH * MOST_DEPTH
+SUMS_BYTES = TOKENS * WIDTH * 4
 
 
 @intrinsic(prefer_literal=True)
@@ -105,20 +105,19 @@ def lookup_peak(tokens: int) -> Body:
 
 @kernel(
     "amx_peak",
-    f"codes:u8[{DEPTH // 4}, {WIDTH}, 4] x:i8[{TOKENS}, {DEPTH}]"
+    f"codes:u8[2, {MOST_DEPTH // 4}, {WIDTH // 2}, 4] x:i8[{TOKENS}, {MOST_DEPTH}]"
     f" out:i32[chunks, {TOKENS}, {WIDTH}] repeats",
 )
 def amx_peak(isa: str) -> Body:
     """Multiplies tiles as ``amx_row`` does, all from registers.
 
-    ``codes`` is uint8 ``[16, 32, 4]``, ``x`` int8 ``[32, 64]``, ``out`` int32 ``[32, 32]`` a
+    ``codes`` is uint8 ``[2, 16, 16, 4]``, ``x`` int8 ``[32, 64]``, ``out`` int32 ``[32, 32]`` a
     chunk, which wraps around. A chunk is ``repeats * 32 * 32 * 64`` multiply-adds.
     """
-    (configure, _, release), spin = UNITS[isa], SPINNERS[isa]
 
     def body(a: Arguments, chunk: int) -> None:
-        configure(SIDE, DEPTH)
-        spin(a.codes, a.x, a.repeats, a.out + chunk * SUMS_BYTES)
-        release()
+        configure_tiles(MOST_DEPTH, isa)
+        spin_tiles(a.codes, a.x, a.repeats, a.out + chunk * SUMS_BYTES, isa)
+        release_tiles(MOST_DEPTH, isa)
 
     return body

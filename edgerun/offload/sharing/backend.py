@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from edgerun.backends.base import (
     Backend,
-    Chain,
     CompileOptions,
     Executable,
     Report,
     Shape,
     Support,
 )
+from edgerun.backends.chain import Chain
 from edgerun.backends.cpu import CpuBackend
 from edgerun.errors import BackendError, UnsupportedError
 from edgerun.graph.ir import Graph, Node

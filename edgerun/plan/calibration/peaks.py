@@ -123,11 +123,11 @@ def _look_up(chunks: int, repeats: int) -> Probe:
 
 
 def _multiply_tiles(chunks: int, repeats: int) -> Probe:
-    from edgerun.kernels.probes.multiply import DEPTH, SUMS_BYTES, TILE_PRODUCTS
+    from edgerun.kernels.probes.multiply import SUMS_BYTES, TILE_PRODUCTS
 
     arrays: Arrays = {
         "codes": np.ones((TILE_PRODUCTS // 32,), np.uint8),
-        "x": np.ones((32, DEPTH), np.int8),
+        "x": np.ones((TILE_PRODUCTS // 32,), np.int8),
         "out": np.zeros((chunks, SUMS_BYTES), np.uint8),
     }
     numbers, products = {"repeats": AMX_REPEATS * repeats}, AMX_REPEATS * repeats * TILE_PRODUCTS

@@ -11,7 +11,7 @@ import pytest
 
 from edgerun.kernels.jit.catalogue import kernels
 from edgerun.kernels.lang.isa import MODELS, isa_of
-from edgerun.kernels.linear.amx_tiles import UNITS
+from edgerun.kernels.lang.tile_registers import TILES
 from edgerun.kernels.run.program import ThreadTeam
 from tests.conformance.kernels.harness import CASES, ISAS, Case, float_lanes, run
 
@@ -30,7 +30,7 @@ def teams() -> Iterator[list[ThreadTeam]]:
 def isas_of(kernel: str) -> list[str]:
     """Instruction sets that are here and make a difference to a kernel's code."""
     if kernel.startswith("amx"):  # matrix units are there or modelled
-        return [isa for isa in UNITS if isa in ISAS or isa in MODELS]
+        return [isa for isa in TILES if isa in ISAS or isa in MODELS]
     constants = inspect.signature(kernels()[kernel].make).parameters
     return ISAS if {"isa", "lanes"} & constants.keys() else [""]
 

@@ -150,7 +150,10 @@ def test_tiles_have_the_bits_of_one_row(isa: str, form: tuple[str, int], x: F32)
     packed = packed_weight(form, N, K, row_scale=False)
     model = isa == "amx_model"
     every = product("linear_block", packed, x, 64, {"isa": "vnni_model" if model else isa})
-    tiles = product("amx_block", packed, x, 64, {"isa": isa, "tokens": -4})
+    blocks = K // packed.block
+    memory = {"areas": np.zeros((1, 1 << 17), np.uint8), "area_bytes": 1 << 17, "strip": 4}
+    memory |= {"taken": np.zeros((1, 8), np.int64), "slots": 1, "blocks": blocks}
+    tiles = product("amx_block", packed, x, 64, {"isa": isa, "tokens": -4, "packed": 0}, memory)
     np.testing.assert_array_equal(tiles, every)
 
 

@@ -14,7 +14,7 @@ from edgerun.backends.base import FEW_ROWS, Shape, Support
 from edgerun.backends.cpu.binder import Binder, Rounded, Rounding
 from edgerun.backends.cpu.buffers import Buffer
 from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
-from edgerun.backends.cpu.emit.gemm import IN_BLOCKS, by_gemm, gemm_tokens
+from edgerun.backends.cpu.emit.gemm import IN_BLOCKS, by_gemm, gemm_tokens, strip_arguments
 from edgerun.backends.cpu.emit.linear import (
     GATED,
     can_multiply,
@@ -32,7 +32,7 @@ from edgerun.backends.cpu.experts.layout import Projection, rows_of
 from edgerun.backends.cpu.experts.places import Places, emit_plan, emit_rows, emit_sum
 from edgerun.backends.cpu.experts.waves import Wave, emit_fetch, waves_of
 from edgerun.backends.cpu.experts.weights import ExpertWeights, stacks_of
-from edgerun.backends.cpu.families import family_of, weight_bytes
+from edgerun.backends.cpu.families import AMX, family_of, weight_bytes
 from edgerun.formats.base import PackedWeight
 from edgerun.graph.ir import Graph, Node
 from edgerun.graph.shapes import node_work
@@ -226,9 +226,19 @@ def _emit_product(
     lookup = {"lookup": gemm_tokens(binder.isa) * in_blocks} if name in IN_BLOCKS else {}
     emit(name, params, arguments | lookup, label=label)
     if in_blocks:
-        tokens = {"tokens": gemm_tokens(binder.isa)}
         kernel = f"{binder.isa.prompts}_{IN_BLOCKS[name]}"
-        emit(kernel, params | tokens, arguments, label=f"{label}/product")
+        emit(kernel, *_for_blocks(binder, params, arguments), label=f"{label}/product")
+
+
+def _for_blocks(
+    binder: Binder, params: dict[str, int | str], arguments: dict[str, Any]
+) -> tuple[dict[str, int | str], dict[str, Any]]:
+    """Constants and arguments of the kernel that multiplies blocks of rows."""
+    params = params | {"tokens": gemm_tokens(binder.isa)}
+    if binder.isa.prompts != AMX:
+        return params, arguments
+    strips = strip_arguments(binder, arguments, params)
+    return params | {"packed": 0}, arguments | strips  # experts' rows begin anywhere
 
 
 def _experts_at_least(places: Places) -> int:
@@ -243,7 +253,7 @@ def _experts_at_least(places: Places) -> int:
 def _in_blocks(binder: Binder, places: Places) -> bool:
     """Whether experts get so many rows that unpacking their weights once pays."""
     # The kernel that uses tiles leaves small parts alone by itself.
-    many = binder.isa.prompts == "amx" or places.count >= ROWS_TO_UNPACK * places.experts
+    many = binder.isa.prompts == AMX or places.count >= ROWS_TO_UNPACK * places.experts
     return many and by_gemm(binder)
 
 

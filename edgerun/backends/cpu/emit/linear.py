@@ -18,7 +18,6 @@ from edgerun.backends.cpu.binder import (
 from edgerun.backends.cpu.buffers import Buffer, BufferPool
 from edgerun.backends.cpu.emit.emitter import Emitter, Speeds
 from edgerun.backends.cpu.emit.gemm import (
-    GATED_IN_BLOCKS,
     IN_BLOCKS,
     by_gemm,
     emit_gemm,
@@ -188,8 +187,6 @@ def _is_left_to_gate(binder: Binder, node: Node) -> bool:
     """Whether what reads a projection is a gate that multiplies both its inputs by one kernel."""
     readers = binder.readers.get(node.outputs[0], [])
     if len(readers) != 1 or readers[0].op != "gate":
-        return False
-    if by_gemm(binder) and binder.isa.prompts not in GATED_IN_BLOCKS:
         return False
     pair = [binder.producers.get(name) for name in readers[0].inputs]
     layouts = {_gated_layout(binder, each) for each in pair}

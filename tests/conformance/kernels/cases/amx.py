@@ -8,12 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgerun.backends.cpu.emit.gemm import AMX_ROWS, gemm_tokens
 from edgerun.formats import dense
 from edgerun.formats.base import PackedWeight
 from edgerun.kernels.lang.isa import isa_of
-from edgerun.kernels.layouts.stream import to_stream
+from edgerun.kernels.layouts.stream import StreamWeight, to_stream
+from edgerun.kernels.layouts.tile_order import TOKENS, depth_of
+from edgerun_export.quantize.blocks import slab
 from tests.conformance.kernels.cases.gemm import MANY, STEP, exact_outputs
 from tests.conformance.kernels.cases.linear import (
     BOUND,
@@ -40,24 +43,72 @@ from tests.conformance.kernels.harness import (
 LANES = 64
 UNITS = ["amx_model", *({"amx"} & set(ISAS))]
 # Outputs, inputs, batch rows, and whether there are a bias and a residual: too few rows, less
-# than a tile, part of a second one, more than two, and what the matrix products are tried with.
+# than a tile, one of them, almost and a little more than two, and many.
 SHAPES = [
     (4, 64, AMX_ROWS - 1, False),
     (9, 320, AMX_ROWS, True),
-    (70, 704, 21, False),
-    (33, 128, 48, True),
+    (70, 704, 31, False),
+    (33, 128, 33, True),
     MANY[1],
 ]
-LONG = MANY[0]  # several pieces; a model of them would take seconds
+LONG = MANY[0]  # more of K than a piece of the other kernels has
+WIDE = (1040, 64, 257, False)  # outputs that go past the caches
 ROW_FORMS = [("ternary", 32), ("int8", 32), ("int4", 32)]
 BLOCK_FORMS = [("int4", 16), ("int8", 32), ("int4", 128), ("int2", 128)]
+SLOTS, STRIP = 2, 4  # of chunks of 5 panels: two strips, the second not full
+Shape = tuple[int, int, int, bool]
+Variant = tuple[str, tuple[str, int], bool, Shape]
 
 
 def variants(forms: list[tuple[str, int]]) -> list[Any]:
     """All forms and shapes with AMX, and fewer with its model: compiling takes the time."""
-    made = [(unit, form, shape) for unit in UNITS for form in forms for shape in SHAPES]
+    made = [
+        (unit, form, is_packed, shape)
+        for unit in UNITS
+        for form in forms
+        for is_packed in (True, False)
+        for shape in [*SHAPES, WIDE]
+    ]
     made = [one for one in made if one[0] == "amx" or one[1] == forms[0]]
-    return made + [("amx", form, LONG) for form in forms if "amx" in UNITS]
+    return made + [("amx", form, True, LONG) for form in forms if "amx" in UNITS]
+
+
+def in_tile_order(x: NDArray[np.int8], depth: int) -> NDArray[np.int8]:
+    """Activations ``[rows, K]`` in tile order, rows filled up to whole pairs of tiles."""
+    rows, k = x.shape
+    padded = np.pad(x, [(0, -rows % TOKENS), (0, 0)])
+    return np.ascontiguousarray(
+        padded.reshape(-1, 2, 16, k // depth, depth).transpose(0, 3, 1, 2, 4)
+    )
+
+
+def turned(numbers: NDArray[Any]) -> NDArray[Any]:
+    """What each block of a row has, ``[rows, blocks]``, turned for each 32 rows."""
+    padded = np.pad(numbers, [(0, -len(numbers) % TOKENS), (0, 0)])
+    return np.ascontiguousarray(padded.reshape(-1, TOKENS, padded.shape[1]).transpose(0, 2, 1))
+
+
+def tile_fields(fields: dict[str, Any], block: int, is_packed: bool) -> dict[str, Any]:
+    """Fields of activations as kernels of tiles take them, and of memory for their strips."""
+    k, blocks = fields["x"].shape[1], fields.get("blocks", 0)
+    each = STRIP * 16 * k + (0 if is_packed else TOKENS * (k + 8 * blocks))
+    areas = np.full((SLOTS, each), 0x55, np.uint8)
+    fields = fields | {"areas": areas, "area_bytes": each, "strip": STRIP}
+    fields |= {"taken": np.zeros((SLOTS, 8), np.int64), "slots": SLOTS}
+    if is_packed:
+        fields["x"] = in_tile_order(fields["x"], depth_of(block))
+        if block:
+            fields |= {name: turned(fields[name]) for name in ("x_scale", "x_sum")}
+    return fields
+
+
+def output(rows: int, n: int) -> tuple[F32, int]:
+    """An output and its stride: on cache lines if it is large, and off them otherwise."""
+    if (rows, n) != (WIDE[2], WIDE[0]):
+        return untouched((rows, n + 3)), n + 3
+    memory = untouched((rows * (n + 16) + 16,))
+    start = -memory.ctypes.data % 64 // 4
+    return memory[start : start + rows * (n + 16)].reshape(rows, n + 16), n + 16
 
 
 def exact_rows(packed: PackedWeight, fields: dict[str, Any], *added: F32) -> F32:
@@ -72,16 +123,21 @@ def exact_rows(packed: PackedWeight, fields: dict[str, Any], *added: F32) -> F32
 
 
 def call_of(
-    fields: dict[str, Any], params: dict[str, Any], packed: PackedWeight, extras: bool
+    fields: dict[str, Any],
+    params: dict[str, Any],
+    packed: PackedWeight,
+    extras: bool,
+    is_packed: bool,
 ) -> Call:
     """A call with its check; ``fields`` describe weight and activations."""
     rows, n = len(fields["x"]), packed.shape[0]
     taken = rows if rows >= AMX_ROWS else 0
-    bias, residual, out = random((n,), 5), random((rows, n), 6), untouched((rows, n + 3))
+    bias, residual, (out, stride) = random((n,), 5), random((rows, n), 6), output(rows, n)
     out[:, :n] = residual
     added = (bias, residual) if extras else ()
     rounded = {name: fields[name] for name in ("x", "x_scale")}
     expected = exact_outputs(packed, rounded) + sum(added)
+    fields = tile_fields(fields, params.get("block", 0), is_packed)
 
     def check() -> None:
         assert_near(out[:taken, :n], expected[:taken].astype(np.float32), BOUND)
@@ -89,29 +145,115 @@ def call_of(
             assert (out[:taken, :n] == exact_rows(packed, rounded, *added)[:taken]).all()
         assert (out[taken:, :n] == residual[taken:]).all()
         assert (out[:, n:] == UNTOUCHED).all()
+        assert not fields["taken"].any()
 
     fields = fields | {"bias": bias if extras else 0, "accumulate": int(extras)}
-    fields |= {"out": out, "out_stride": n + 3, "n": n}
+    fields |= {"out": out, "out_stride": stride, "n": n}
     return Call(params, fields, rows, check, -(-fields["panels"] // STEP))
 
 
+def constants(isa: str, is_packed: bool) -> dict[str, Any]:
+    """Compile-time constants of all kernels of tiles."""
+    return {"isa": isa, "tokens": gemm_tokens(isa_of(isa)), "packed": int(is_packed)}
+
+
 @cases_of("amx_row", variant=variants(ROW_FORMS))
-def amx_row(variant: tuple[str, tuple[str, int], tuple[int, int, int, bool]]) -> Call:
-    isa, form, (n, k, rows, extras) = variant
+def amx_row(variant: Variant) -> Call:
+    isa, form, is_packed, (n, k, rows, extras) = variant
     packed = packed_weight(form, n, k, row_scale=True)
     weight = to_stream(packed, LANES, row_scale=True)
     rounded = rounded_row(random((rows, packed.shape[1])), weight.padded_k)
-    params = {"bits": weight.bits, "lanes": weight.lanes}
-    params |= {"isa": isa, "tokens": gemm_tokens(isa_of(isa))}
-    return call_of(stream_fields(weight, STEP) | rounded, params, packed, extras)
+    params = {"bits": weight.bits, "lanes": weight.lanes} | constants(isa, is_packed)
+    return call_of(stream_fields(weight, STEP) | rounded, params, packed, extras, is_packed)
 
 
 @cases_of("amx_block", variant=variants(BLOCK_FORMS) + variants(ZERO_FORMS) + variants(HALF_FORMS))
-def amx_block(variant: tuple[str, tuple[str, int], tuple[int, int, int, bool]]) -> Call:
-    isa, form, (n, k, rows, extras) = variant
+def amx_block(variant: Variant) -> Call:
+    isa, form, is_packed, (n, k, rows, extras) = variant
     packed = packed_weight(form, n, k, row_scale=False)
     weight = in_blocks(packed, LANES)
     rounded = rounded_block(random((rows, packed.shape[1])), weight.padded_k, packed.block)
-    params = block_params(weight, packed.block)
-    params |= {"isa": isa, "tokens": gemm_tokens(isa_of(isa))}
-    return call_of(stream_fields(weight, STEP) | rounded, params, packed, extras)
+    params = block_params(weight, packed.block) | constants(isa, is_packed)
+    return call_of(stream_fields(weight, STEP) | rounded, params, packed, extras, is_packed)
+
+
+def gated_call(
+    fields: dict[str, Any], up: StreamWeight, params: dict[str, Any], pair: list[PackedWeight]
+) -> Call:
+    """A call for a gate and an up projection."""
+    rows, n = len(fields["x"]), pair[0].shape[0]
+    biases, out = [random((n,), seed) for seed in (5, 6)], untouched((rows, n + 3))
+    rounded = {name: fields[name] for name in ("x", "x_scale")}
+    gate, above = (
+        exact_outputs(packed, rounded) + bias for packed, bias in zip(pair, biases, strict=True)
+    )
+    with np.errstate(over="ignore"):
+        expected = (gate / (1 + np.exp(-gate)) * above).astype(np.float32)
+
+    def check() -> None:
+        assert_near(out[:, :n], expected, BOUND)
+        assert (out[:, n:] == UNTOUCHED).all()
+
+    fields = tile_fields(fields, params.get("block", 0), is_packed=True)
+    fields |= {"up_codes": up.codes, "up_scales": up.scales, "up_bias": biases[1]}
+    fields |= {"bias": biases[0], "accumulate": 0, "out": out, "out_stride": n + 3, "n": n}
+    fields["strip"] = STRIP // 2  # panels of each matrix
+    return Call(params, fields, rows, check, -(-fields["panels"] // STEP))
+
+
+GATED_SHAPE = (70, 320, 33)
+
+
+@cases_of("amx_gated_row", isa=UNITS)
+def amx_gated_row(isa: str) -> Call:
+    n, k, rows = GATED_SHAPE
+    pair = [packed_weight(("ternary", 32), size, k, row_scale=True) for size in (n, n + 1)]
+    pair[1] = slab(pair[1], slice(1, None))
+    gate, up = (to_stream(packed, LANES, row_scale=True) for packed in pair)
+    rounded = rounded_row(random((rows, k)), gate.padded_k)
+    params = {"bits": gate.bits, "lanes": gate.lanes, "activation": "silu"} | constants(isa, True)
+    return gated_call(stream_fields(gate, STEP) | rounded, up, params, pair)
+
+
+@cases_of("amx_gated_block", isa=UNITS, form=[("int4", 32), ("int4+", 32), ("int4~", 32)])
+def amx_gated_block(isa: str, form: tuple[str, int]) -> Call:
+    n, k, rows = GATED_SHAPE
+    pair = [packed_weight(form, size, k, row_scale=False) for size in (n, n + 1)]
+    pair[1] = slab(pair[1], slice(1, None))
+    gate, up = (in_blocks(packed, LANES) for packed in pair)
+    rounded = rounded_block(random((rows, k)), gate.padded_k, gate.block)
+    params = block_params(gate, gate.block) | {"activation": "silu"} | constants(isa, True)
+    return gated_call(stream_fields(gate, STEP) | rounded, up, params, pair)
+
+
+@cases_of("pack_row", rows=[AMX_ROWS - 1, AMX_ROWS, 33])
+def pack_row(rows: int) -> Call:
+    k, gap = 192, 64
+    x = np.random.default_rng(0).integers(-127, 128, (rows, k + gap), np.int8)
+    expected = in_tile_order(x[:, :k], 64).ravel()
+    packed = np.full(len(expected), UNTOUCHED, np.int8)
+
+    def check() -> None:
+        assert (packed == (expected if rows >= AMX_ROWS else UNTOUCHED)).all()
+
+    fields = {"x": x, "x_stride": k + gap, "k": k, "packed": packed}
+    return Call({"least": AMX_ROWS}, fields, rows, check, -(-rows // TOKENS))
+
+
+@cases_of("pack_block", rows=[AMX_ROWS - 1, 33], block=[32, 128])
+def pack_block(rows: int, block: int) -> Call:
+    k, blocks = 256, 256 // block
+    rng = np.random.default_rng(0)
+    x = rng.integers(-127, 128, (rows, k), np.int8)
+    numbers = {"x_scale": random((rows, blocks)), "x_sum": rng.integers(-9, 9, (rows, blocks))}
+    numbers["x_sum"] = numbers["x_sum"].astype(np.int32)
+    expected = [in_tile_order(x, min(block, 64)), *map(turned, numbers.values())]
+    found = [untouched(each.shape, each.dtype) for each in expected]
+
+    def check() -> None:
+        for each, right in zip(found, expected, strict=True):
+            assert (each == (right if rows >= AMX_ROWS else UNTOUCHED)).all()
+
+    fields = {"x": x, "x_stride": k, "k": k, "blocks": blocks, **numbers}
+    fields |= dict(zip(("packed", "scale", "sum"), found, strict=True))
+    return Call({"block": block, "least": AMX_ROWS}, fields, rows, check, -(-rows // TOKENS))

@@ -50,12 +50,12 @@ def lookup_peak(tokens: int) -> Call:
 def amx_peak(isa: str) -> Call:
     repeats, chunks = 3, 2
     rng = np.random.default_rng(0)
-    codes = rng.integers(0, 256, (16, 32, 4)).astype(np.uint8)
+    codes = rng.integers(0, 256, (2, 16, 16, 4)).astype(np.uint8)
     x = rng.integers(-127, 128, (32, 64)).astype(np.int8)
     out = np.zeros((chunks, 32, 32), np.int32)
 
     def check() -> None:
-        weights = codes.transpose(0, 2, 1).reshape(64, 32).astype(np.int64)
+        weights = codes.transpose(1, 3, 0, 2).reshape(64, 32).astype(np.int64)
         np.testing.assert_array_equal(out, [repeats * (x @ weights)] * chunks)
 
     fields = {"codes": codes, "x": x, "out": out, "repeats": repeats}

@@ -1,0 +1,134 @@
+"""Prompts by the matrix unit, modelled: what is around its products, on any machine."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from edgerun.backends import CompileOptions, Shape, make_backend
+from edgerun.backends.cpu import strips
+from edgerun.backends.cpu.families import AMX
+from edgerun.backends.cpu.strips import StripMemory
+from edgerun.graph.ir import Graph, Node
+from edgerun.kernels import isa as isa_module
+from edgerun.kernels.lang.isa import MODELS
+from edgerun.kernels.layouts.tile_order import STRIP_BYTES, area_bytes, strip_panels
+from edgerun.plan.calibration.loads import random_weight
+from edgerun.state import Batch, SequenceStore, same_attention
+from tests.backends.test_chunks import GATED_FORMS, ROWS, K, gate_graph, product
+
+SPEC = same_attention(1, 1, 16, "fp32")
+F32 = NDArray[np.float32]
+L2_BYTES = 2 << 20
+
+
+@pytest.fixture(autouse=True)
+def modelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isa_module, "selected_isa", lambda: MODELS["amx_model"])
+
+
+def rows_of(seed: int = 2, rows: int = ROWS) -> F32:
+    return np.random.default_rng(seed).standard_normal((rows, K)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("activations", "weights"),
+    [("int8_block", "int4"), ("int8_row", "ternary"), ("int8_row", "trits")],
+)
+def test_a_prompt_has_the_bits_of_its_rows(activations: str, weights: str) -> None:
+    x, trits = rows_of(), weights == "trits"
+    weight = random_weight(weights, (K, 70), 3)
+    alone = product(weight, activations, x, 1, trits)
+    for chunk in (17, 31, 33, ROWS):
+        np.testing.assert_array_equal(product(weight, activations, x, chunk, trits), alone)
+
+
+def run(graph: Graph, x: F32, threads: int = 1) -> tuple[F32, tuple[str, ...], int]:
+    """Output of a prompt, the paths it takes, and how many instructions the program has."""
+    backend = make_backend("cpu", given={"threads": threads})
+    program = backend.compile(graph, Shape.of(len(x)), CompileOptions(SPEC))
+    batch = Batch.of([0] * len(x), 0, 0, logits="none")
+    found = program(batch, SequenceStore(SPEC, len(x)), {"x": x})["y"].copy()
+    launches = program.launches
+    program.close()
+    backend.close()
+    return found, launches.paths, launches.instructions
+
+
+@pytest.mark.parametrize("form", GATED_FORMS[::2], ids=str)
+def test_gate_and_up_are_packed_and_multiplied_together(form: tuple[str, str]) -> None:
+    x = rows_of(rows=24)
+    together, paths, count = run(gate_graph(form, ["y"], biases=True), x)
+    apart, _, more = run(gate_graph(form, ["y", "a"], biases=True), x)
+    np.testing.assert_array_equal(together, apart)
+    is_int8 = form[0] != "float"
+    assert (AMX in paths) == is_int8
+    # Two kernels for blocks of rows, two for those left over and the gate become two; both
+    # projections read the same packed rows.
+    assert more - count == 3 * is_int8
+
+
+def layer(k: int = K) -> Graph:
+    node = Node("linear", "layer", ("x", "w"), ("y",), {"activations": "int8_row"})
+    return Graph([node], ["x"], ["y"], {"w": random_weight("ternary", (k, 70), 3)})
+
+
+def test_without_memory_for_strips_prompts_go_on_and_it_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    x, expected = rows_of(), run(layer(), rows_of())[0]
+
+    def refuse(size: int) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(strips, "zeroed_memory", refuse)
+    found, paths, _ = run(layer(), x)
+    np.testing.assert_array_equal(found, expected)
+    assert AMX not in paths
+    memory = StripMemory(2)
+    assert memory.for_graph(layer()) is None
+    assert memory.for_graph(layer()) is None
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 2  # of two teams
+    assert all("unpacked weights a thread" in message for message in messages)
+
+
+def test_programs_of_a_team_share_memory_that_grows() -> None:
+    memory, long = StripMemory(3), layer(60_000)
+    first = memory.for_graph(layer())
+    assert first is not None
+    assert memory.for_graph(layer()) is first
+    second = memory.for_graph(long)
+    assert second is not None
+    assert memory.for_graph(layer()) is second
+    assert len(second.memory) == len(second.taken) == 3
+    assert second.memory.shape[1] >= area_bytes(60_160, 60_160 // 16, packed=False)
+    assert second.taken.ctypes.data % 8 == 0
+
+
+@pytest.mark.parametrize("k", [64, 2560, 6912, 7168, 14_336, 28_672, 60_000])
+def test_a_strip_fits_the_second_cache_or_is_a_pair_of_panels(k: int) -> None:
+    panels = strip_panels(k)
+    assert panels % 2 == 0
+    assert panels == 2 or panels * 16 * k <= STRIP_BYTES < L2_BYTES
+    assert panels == 8 or (panels + 2) * 16 * k > STRIP_BYTES
+
+
+def test_two_programs_at_a_time_do_not_disturb_each_other() -> None:
+    inputs = [rows_of(seed) for seed in (1, 2)]
+    expected = [run(layer(), x)[0] for x in inputs]
+    found: list[F32 | None] = [None, None]
+
+    def work(index: int) -> None:
+        for _ in range(3):
+            found[index] = run(layer(), inputs[index], threads=2)[0]
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    np.testing.assert_array_equal(found, expected)

@@ -1,0 +1,1 @@
+"""All of edgerun on this processor and the tile instructions of AMX, which it lacks."""
