@@ -67,11 +67,16 @@ MIXTURES = [
 FAMILIES = [
     pytest.param(name, {"weights": weights}, marks=pytest.mark.slow)
     for name in ("smollm3", "olmo2", "olmo3", "granite", "granitemoehybrid", "phi3", "ministral3")
-    + ("gemma3_text", "lfm2")
+    + ("gemma3_text", "lfm2", "llama", "mistral", "qwen2", "qwen3")
     for weights in ("ternary", "int4", "int8")
     if (name, {"weights": weights}) not in TINY
 ]
-CASES = [*TINY, *MIXTURES, *FAMILIES]
+# Their own weights are ternary.
+TERNARY = [
+    pytest.param(name, {"weights": "ternary"}, marks=pytest.mark.slow)
+    for name in ("bitnet-master", "bitnet-offline", "bitnet_moe")
+]
+CASES = [*TINY, *MIXTURES, *FAMILIES, *TERNARY]
 FEW_BITS = [case for case in TINY if case[1]["weights"] in ("int2", "int4")]
 # What OpenVINO computes in by default is bfloat16 with rounded activations.
 EXACT_OPENVINO = {
