@@ -14,7 +14,7 @@ import pytest
 from edgerun.files.positioned import memory_apart, read_at
 from edgerun.kernels.host import code_memory
 from edgerun.kernels.host.cores import allowed_cpus
-from edgerun.kernels.host.huge_pages import HUGE_PAGE, whole_huge_pages, zeroed_memory
+from edgerun.kernels.host.huge_pages import HUGE_PAGE, TURNS_BYTES, ReadBuffer, zeroed_memory
 
 # What macOS and Windows lack. Taken away once the standard library and others have looked.
 MISSING = {
@@ -73,10 +73,21 @@ def test_memory_is_zero_and_starts_on_a_huge_page() -> None:
 
 
 @pytest.mark.usefixtures("twin")
-def test_memory_to_read_into_ends_with_a_huge_page() -> None:
-    memory = np.frombuffer(whole_huge_pages(HUGE_PAGE + 1), np.uint8)
-    assert len(memory) == 2 * HUGE_PAGE
-    assert memory.ctypes.data % HUGE_PAGE == 0
+def test_memory_to_read_into_is_used_in_turns() -> None:
+    buffer, size = ReadBuffer(), TURNS_BYTES // 3 - mmap.PAGESIZE
+    places = [np.frombuffer(buffer.take(size), np.uint8).ctypes.data for _ in range(4)]
+    assert places[0] % HUGE_PAGE == 0 and not any(place % mmap.PAGESIZE for place in places)
+    assert places[1] - places[0] == places[2] - places[1] >= size
+    assert places[3] == places[0]
+
+
+@pytest.mark.usefixtures("twin")
+def test_memory_to_read_into_grows_to_what_is_read() -> None:
+    buffer = ReadBuffer()
+    small, large = buffer.take(5), buffer.take(TURNS_BYTES + 1)
+    assert (len(small), len(large)) == (5, TURNS_BYTES + 1)
+    large[-1] = 3
+    assert len(buffer.take(TURNS_BYTES)) == TURNS_BYTES
 
 
 @pytest.mark.usefixtures("twin")

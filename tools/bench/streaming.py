@@ -41,7 +41,7 @@ from edgerun.cli.screen.report import peak_bytes
 from edgerun.files.direct import DirectFile, span
 from edgerun.formats.stack import ExpertStack
 from edgerun.graph.slabs import Slab, slab
-from edgerun.kernels.host.huge_pages import whole_huge_pages
+from edgerun.kernels.host.huge_pages import ReadBuffer
 from edgerun.llm.llm import LLM
 from edgerun.machine.disk import DiskProfile
 from edgerun.machine.profile import machine_bandwidth
@@ -229,10 +229,11 @@ def disk_speed(slabs: list[Slab], disk: DiskProfile) -> float:
 
     def read(seed: int) -> int:
         chance, done = random.Random(seed), 0
-        buffer = whole_huge_pages(max(span(each.offset, each.length) for each in slabs))
+        buffer = ReadBuffer()
         while time.perf_counter() < end:
             piece = chance.choice(slabs)
-            done += len(file.read_into(piece.offset, piece.length, buffer))
+            room = buffer.take(span(piece.offset, piece.length))
+            done += len(file.read_into(piece.offset, piece.length, room))
         return done
 
     file = DirectFile(slabs[0].file.descriptor, slabs[0].file.check, direct=disk.is_direct)

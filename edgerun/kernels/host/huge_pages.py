@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HUGE_PAGE = 2 << 20
+TURNS_BYTES = 16 << 20  # of a few readers together more than caches hold
 
 
 def zeroed_memory(size: int) -> NDArray[np.uint8]:
@@ -26,10 +27,26 @@ def zeroed_memory(size: int) -> NDArray[np.uint8]:
     return raw[start : start + size]
 
 
-def whole_huge_pages(size: int) -> memoryview:
-    """Memory for so many bytes or more, of which no huge page is another's, to read files into.
+class ReadBuffer:
+    """Memory to read pieces of files into, one after the other.
 
-    A direct read of 1.3 MB then is one request to the disk with one piece of memory, not two with
-    333: docs/experts.md has what that gains.
+    It is whole huge pages: a direct read of 1.3 MB then is one request to the disk with one or two
+    pieces of memory, not two with 333. And it is used in turns: a virtual disk is a processor of
+    the host that writes, and it writes far more slowly to what our caches hold, as they do what
+    was looked at last. docs/experts.md has what both gain.
     """
-    return zeroed_memory(-(-size // HUGE_PAGE) * HUGE_PAGE).data
+
+    def __init__(self) -> None:
+        """Makes it without memory; it grows to ``TURNS_BYTES``, or the largest piece."""
+        self._memory, self._start = memoryview(b""), 0
+
+    def take(self, size: int) -> memoryview:
+        """Memory of so many bytes that begins at a page; the next call may give it away."""
+        if size > len(self._memory):
+            whole = -(-max(size, TURNS_BYTES) // HUGE_PAGE) * HUGE_PAGE
+            self._memory, self._start = zeroed_memory(whole).data, 0
+        if self._start + size > len(self._memory):
+            self._start = 0
+        start = self._start
+        self._start += -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        return self._memory[start : start + size]

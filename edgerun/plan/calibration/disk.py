@@ -28,7 +28,7 @@ from edgerun.files.direct import ALIGNMENT, DirectFile, span
 from edgerun.files.plain import open_plain
 from edgerun.files.positioned import advise
 from edgerun.graph.mapped_file import MappedFile
-from edgerun.kernels.host.huge_pages import whole_huge_pages
+from edgerun.kernels.host.huge_pages import ReadBuffer
 from edgerun.machine.busy import BusyMeter
 from edgerun.machine.disk import NOMINAL_DISK, DiskProfile
 from edgerun.machine.profile import read_disk, write_disk
@@ -129,10 +129,10 @@ def _read_pieces(reader: DirectFile, size: int, threads: int, seconds: float) ->
     start = time.perf_counter()
 
     def read(_: int) -> int:
-        buffer, done = whole_huge_pages(span(0, length)), 0
+        buffer, done = ReadBuffer(), 0
         while not done or time.perf_counter() < start + seconds:
             offset = next(pieces) * length // ALIGNMENT * ALIGNMENT
-            done += len(reader.read_into(offset, length, buffer))
+            done += len(reader.read_into(offset, length, buffer.take(span(offset, length))))
         return done
 
     with ThreadPoolExecutor(threads) as pool:

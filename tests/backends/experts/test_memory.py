@@ -21,6 +21,7 @@ from edgerun.backends.cpu.experts import gate, prefetch, source, stream
 from edgerun.backends.cpu.experts.stream import ExpertStream
 from edgerun.errors import BackendError, InputError
 from edgerun.files.direct import DirectFile
+from edgerun.kernels.host.huge_pages import ReadBuffer
 from edgerun.kernels.run.residency import LOCK, PATIENCE
 from edgerun.llm.llm import LLM
 from tests.support.bundles import bundle_of
@@ -269,7 +270,7 @@ def test_scales_that_are_no_numbers_are_an_error(
     with loaded(folder) as llm:
         read, broken = source.ExpertSource.read, [False]
 
-        def nan(self: Any, expert: int, buffer: source.Buffer) -> source.Content:
+        def nan(self: Any, expert: int, buffer: ReadBuffer) -> source.Content:
             content = read(self, expert, buffer)
             if broken[0] and content.memory is not None:
                 start = content.stored.places[1]  # of the first matrix's scales

@@ -14,23 +14,9 @@ from edgerun.formats.base import PackedWeight
 from edgerun.formats.stack import ExpertStack, Matrix
 from edgerun.graph.mapped_file import MappedFile, find_file
 from edgerun.graph.slabs import Slab, slab
-from edgerun.kernels.host.huge_pages import whole_huge_pages
+from edgerun.kernels.host.huge_pages import ReadBuffer
 
 MOST_GAPS = 1.25  # a slab with so many times the bytes of its arrays is read piece by piece
-
-
-class Buffer:
-    """Memory for slabs, each of which takes that of the one before."""
-
-    def __init__(self) -> None:
-        """Makes it without memory; it grows to the largest slab."""
-        self._memory = memoryview(b"")
-
-    def take(self, size: int) -> memoryview:
-        """Memory of so many bytes, or more, that begins at a page."""
-        if size > len(self._memory):
-            self._memory = whole_huge_pages(size)
-        return self._memory
 
 
 class OpenFiles:
@@ -100,7 +86,7 @@ class ExpertSource:
         self._stacks, self._files = stacks, files
         self._stored: dict[int, StoredExpert] = {}
 
-    def read(self, expert: int, buffer: Buffer) -> Content:
+    def read(self, expert: int, buffer: ReadBuffer) -> Content:
         """Reads what belongs to an expert.
 
         Args:

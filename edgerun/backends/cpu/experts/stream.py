@@ -25,12 +25,12 @@ from edgerun.backends.cpu.experts.layout import SlotLayout
 from edgerun.backends.cpu.experts.pool import Pool
 from edgerun.backends.cpu.experts.prefetch import ALL, Prefetch
 from edgerun.backends.cpu.experts.protocol import Glance, Post, Read
-from edgerun.backends.cpu.experts.source import Buffer, ExpertSource, OpenFiles
+from edgerun.backends.cpu.experts.source import ExpertSource, OpenFiles
 from edgerun.backends.cpu.experts.words import LayerWords, SharedWords
 from edgerun.errors import BackendError, EdgerunError
 from edgerun.formats.stack import ExpertStack
 from edgerun.graph.mapped_file import ArrayReader
-from edgerun.kernels.host.huge_pages import zeroed_memory
+from edgerun.kernels.host.huge_pages import ReadBuffer, zeroed_memory
 from edgerun.kernels.run.residency import FAILED, LATE
 
 logger = logging.getLogger(__name__)
@@ -184,12 +184,12 @@ class ExpertStream:
             os.write(self._bell[1], b"\0")
 
     def _work(self) -> None:
-        buffer, reader, bell = Buffer(), ArrayReader(), self._bell[0]
+        buffer, reader, bell = ReadBuffer(), ArrayReader(), self._bell[0]
         while os.read(bell, 1) and not self._is_closed:
             while self._go_on(buffer, reader):
                 pass
 
-    def _go_on(self, buffer: Buffer, reader: ArrayReader) -> bool:
+    def _go_on(self, buffer: ReadBuffer, reader: ArrayReader) -> bool:
         """Reads what is to be read next, or looks ahead; whether there was anything to do."""
         read, glance = self._next()
         if read is not None:
@@ -221,7 +221,7 @@ class ExpertStream:
                 self._ring()
         return read, glance
 
-    def _bring(self, read: Read, buffer: Buffer, reader: ArrayReader) -> None:
+    def _bring(self, read: Read, buffer: ReadBuffer, reader: ArrayReader) -> None:
         """Reads an expert into its slot."""
         layer, expert = read.entry
         try:
