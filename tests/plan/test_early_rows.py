@@ -13,6 +13,7 @@ from edgerun.backends.base import Phase
 from edgerun.backends.registry import make_backend
 from edgerun.graph.ir import Graph
 from edgerun.model.bundle import open_bundle
+from edgerun.ops.registry import OPS
 from edgerun.plan.early_rows import select_early
 from edgerun.plan.states import states_of
 from edgerun.state import Batch, SequenceStore
@@ -60,7 +61,13 @@ def logits_of(graph: Graph, folder: Path, backend: str) -> list[np.ndarray]:
 @pytest.mark.parametrize(("backend", "tolerance"), [("cpu", 0.0), ("reference", 1e-5)])
 @pytest.mark.parametrize(
     ("name", "weights"),
-    [("llama", "int4"), ("bitnet-packed", "ternary"), ("mistral", "fp32"), ("gpt_oss", "int4")],
+    [
+        ("llama", "int4"),
+        ("bitnet-packed", "ternary"),
+        ("mistral", "fp32"),
+        ("gpt_oss", "int4"),
+        ("lfm2", "int4"),
+    ],
 )
 def test_no_bit_of_a_wanted_row_changes(
     name: str, weights: str, backend: str, tolerance: float
@@ -76,12 +83,13 @@ def test_no_bit_of_a_wanted_row_changes(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_of_the_last_layer_all_rows_have_keys_and_values_alone(name: str) -> None:
+def test_of_the_last_layer_all_rows_have_what_it_remembers_alone(name: str) -> None:
     graph = open_bundle(bundle_of(name, weights="int4")).graph
     early = select_early(graph)
     everywhere = {node.name for node in early.nodes if not early.shapes[node.outputs[0]].selected}
-    *_, last = [node for node in graph.nodes if node.op == "attention"]
-    needed, values = set(), {*last.inputs[1:3]}
+    *_, last = [node for node in graph.nodes if OPS[node.op].state]
+    operands = zip(OPS[last.op].inputs, last.inputs, strict=False)
+    needed, values = set(), {name for operand, name in operands if operand.every_row}
     producers = graph.producers()
     while values:
         node = producers.get(values.pop())
