@@ -64,7 +64,7 @@ def test_the_software_device_attends_and_gives_the_cpus_tokens(monkeypatch):
 @pytest.mark.timeout(900)
 def test_the_simulated_overlay_attends_and_gives_the_same_tokens(monkeypatch):
     counts = commands_of(monkeypatch)
-    with load(backend="fpga", device="cosim:attention-300,ddr", kv_cache="int8") as llm:
+    with load(backend="fpga", device="cosim:layer-300,ddr", kv_cache="int8") as llm:
         ids = llm.generate(PROMPT, max_tokens=TOKENS, temperature=0.0, ignore_eos=True).ids
         (report,) = llm.reports()
     assert ids == by_cpu()

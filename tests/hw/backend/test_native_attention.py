@@ -39,7 +39,6 @@ from tests.hw.support.overlays import normal, replace_fake
 Bytes: TypeAlias = NDArray[np.uint8]
 BASE, MEMORY_BYTES = 0xA000_0000, 48 << 20
 PROMPT = "Once upon a time there was a little dog who"
-SHORT = "Once upon a time"
 TOKENS = 6
 TESTS = 2  # round trips of a session before its first batch
 
@@ -243,18 +242,6 @@ def test_greedy_tokens_are_the_cpus_in_one_round_trip_each(board, by_cpu, querie
     assert ids == by_cpu
     assert set(queries) == {2}
     assert any(f" in {TOKENS + TESTS} round trips" in note for note in notes)
-
-
-@pytest.mark.fpga
-@pytest.mark.timeout(900)
-def test_the_simulated_overlay_attends_for_native_code():
-    """All of a token in one program, on the RTL: its busy cycles have attention's in them."""
-    with load(kv_cache="int8", backend="fpga", device="native-cosim:attention-300") as llm:
-        ids = llm.generate(SHORT, max_tokens=4, temperature=0.0, ignore_eos=True).ids
-        (report,) = llm.reports()
-    with load(kv_cache="int8", backend="cpu") as llm:
-        assert ids == llm.generate(SHORT, max_tokens=4, temperature=0.0, ignore_eos=True).ids
-    assert any(f" in {4 + TESTS} round trips" in note for note in report.notes)
 
 
 @pytest.mark.fpga
