@@ -76,6 +76,7 @@ def glue_ports(parameters: Mapping[str, int]) -> Ports:
         "y_valid": 1,
         "y_data": BEAT_BITS,
         "busy": 1,
+        "ev_group": 1,
         "ev_stall_input": 1,
         "ev_stall_output": 1,
     }

@@ -53,13 +53,13 @@ module tlmm_glue_scalar (
     SHARE,      // size * share
     QUOTIENT    // size / root
   } step_t;
-  typedef enum logic [2:0] {PICK, ORDER, RUN, ROUND, PUT} phase_t;
+  typedef enum logic [2:0] {PICK, LOAD, COMPARE, ORDER, RUN, ADJUST, ROUND, PUT} phase_t;
   typedef enum logic [2:0] {MULTIPLY, DIVIDE, ADD, SQUARE_ROOT, NORMALISE} operation_t;
 
   step_t step, after;
   phase_t phase;
   operation_t operation;
-  scalar_t power, size, spread, a, b, a_next, b_next, result, result_next;
+  scalar_t power, size, spread, a, b, a_next, b_next, a_picked, b_picked, result, result_next;
   logic gated;
 
   assign gated = ^gate;  // a sum has its gain already
@@ -109,17 +109,21 @@ module tlmm_glue_scalar (
   logic [17:0] rest;      // of a quotient or a root
   logic [16:0] bits;      // of either; the smaller summand
   logic [ 4:0] count;
-  logic last, ends, second, swap, root_odd, dividend_zero;
+  logic last, ends, second, swap, root_odd, dividend_zero, adds, b_above, a_zero, b_zero;
   logic [17:0] less_divisor;
   logic [19:0] root_rest, less_root;
   logic signed [11:0] apart, root_power;
 
   // The larger summand is `a`; a zero is smaller than anything.
-  assign swap = operation == ADD
-      && (a.mantissa == '0 || (b.mantissa != '0 && b.exponent > a.exponent));
-  assign apart = a.exponent - b.exponent;
+  assign swap = adds && (a_zero || (!b_zero && b_above));
+  always_ff @(posedge clk) begin
+    adds <= operation == ADD;
+    b_above <= b.exponent > a.exponent;
+    {a_zero, b_zero} <= {a.mantissa == '0, b.mantissa == '0};
+    apart <= a.exponent - b.exponent;
+    root_power <= a.exponent - POINT - 12'sd16;
+  end
   assign root_rest = {rest, wide[31:30]};
-  assign root_power = a.exponent - POINT - 12'sd16;
   assign root_odd = root_power[0];
 
   always_comb begin
@@ -141,16 +145,20 @@ module tlmm_glue_scalar (
       phase <= PICK;
     end else begin
       case (phase)
-        PICK: phase <= ORDER;
+        PICK: phase <= LOAD;
+        LOAD: phase <= COMPARE;
+        COMPARE: phase <= ORDER;
         ORDER: phase <= RUN;
-        RUN: if (second && ends) phase <= ROUND;
+        RUN: if (second && ends) phase <= ADJUST;
+        ADJUST: phase <= ROUND;
         ROUND: phase <= PUT;
         default: phase <= PICK;
       endcase
       if (phase == PUT) step <= after;
     end
 
-    if (phase == PICK) {a, b} <= {a_next, b_next};
+    {a_picked, b_picked} <= {a_next, b_next};
+    if (phase == LOAD) {a, b} <= {a_picked, b_picked};
     if (phase == ORDER) begin
       if (swap) {a, b} <= {b, a};
       dividend_zero <= a.mantissa == '0;
@@ -195,30 +203,38 @@ module tlmm_glue_scalar (
 
   // ---- results
   logic [16:0] total;
+  logic signed [11:0] joined;  // the operands' exponents
 
-  assign total = {1'b0, a.mantissa} + bits;
+  always_ff @(posedge clk) begin
+    total <= {1'b0, a.mantissa} + bits;
+    case (operation)
+      MULTIPLY: joined <= a.exponent + b.exponent;
+      DIVIDE: joined <= a.exponent - b.exponent;
+      default: joined <= a.exponent;
+    endcase
+  end
 
   always_comb begin
     case (operation)
       MULTIPLY: begin
         result_next.mantissa = wide[31] ? wide[31:16] : wide[30:15];
-        result_next.exponent = a.exponent + b.exponent - ONE + 12'($signed({1'b0, wide[31]}));
+        result_next.exponent = joined - ONE + 12'($signed({1'b0, wide[31]}));
       end
       DIVIDE: begin
         result_next.mantissa = dividend_zero ? '0 : bits[16] ? bits[16:1] : bits[15:0];
-        result_next.exponent = a.exponent - b.exponent + ONE - 12'sd1 + 12'($signed({1'b0, bits[16]}));
+        result_next.exponent = joined + ONE - 12'sd1 + 12'($signed({1'b0, bits[16]}));
       end
       ADD: begin
         result_next.mantissa = total[16] ? total[16:1] : total[15:0];
-        result_next.exponent = a.exponent + 12'($signed({1'b0, total[16]}));
+        result_next.exponent = joined + 12'($signed({1'b0, total[16]}));
       end
       SQUARE_ROOT: begin
         result_next.mantissa = bits[15:0];
-        result_next.exponent = POINT + a.exponent;
+        result_next.exponent = POINT + joined;
       end
       default: begin
         result_next.mantissa = wide[15:0];
-        result_next.exponent = a.exponent;
+        result_next.exponent = joined;
       end
     endcase
   end
