@@ -69,4 +69,5 @@ def test_avx512_kernels_run_in_the_emulator() -> None:
     command = [sys.executable, "-m", "tools.emulate_isa", "x86", *cases]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split()[-3:] == ["6", "0", "0"]
+    passed, *others = done.stdout.split()[-3:]
+    assert int(passed) >= 6 and others == ["0", "0"]
