@@ -252,9 +252,12 @@ class LayerFitter:
 
         total = {path: Moments(need) for path, need in needs.items()}
         chunks = np.array_split(np.arange(self._fitted_windows), _CHUNKS)
-        for sums in self._in_order(over, [chunk.tolist() for chunk in chunks if len(chunk)]):
-            for path, moments in sums.items():
+        windows = [chunk.tolist() for chunk in chunks if len(chunk)]
+        for sums in self._in_order(over, windows, _at_once(groups)):
+            while sums:  # none of them stays while the next are made
+                path, moments = sums.popitem()
                 total[path].merge(moments)
+                del moments
         for path, moments in total.items():
             if moments.tokens < _FEW_TOKENS:
                 self.starved.append(f"layers.{layer}.{path}")
@@ -295,22 +298,25 @@ class LayerFitter:
         """Takes all windows through a part of a layer."""
         layer = work.layer
 
-        def source(item: tuple[int, F32]) -> F32:
-            window, hidden = item
+        def source(window: int) -> F32:
+            hidden = self._source_hidden[window]
             after = work.run(Layer(self._spec, work.source, layer), hidden)
             _check_finite(after, layer, "of the source", window)
             return after
 
-        def quantised(item: tuple[int, F32]) -> F32:
-            window, hidden = item
+        def quantised(window: int) -> F32:
+            hidden = self._hidden[window]
             rounder = Rounder(self._roundings[window], self._spec, self._recipe, layer)
             after = work.run(Layer(self._spec, work.quantised, layer, rounder), hidden)
             _check_finite(after, layer, "with quantised weights", window)
             return after
 
-        after = self._in_order(source, list(self._source_hidden.items()))
-        self._source_hidden = dict(zip(self._source_hidden, after, strict=True))
-        self._hidden = list(self._in_order(quantised, list(enumerate(self._hidden))))
+        windows = list(self._source_hidden)
+        for window, after in zip(windows, self._in_order(source, windows), strict=True):
+            self._source_hidden[window] = after
+        windows = list(range(len(self._hidden)))
+        for window, after in zip(windows, self._in_order(quantised, windows), strict=True):
+            self._hidden[window] = after
 
     def _costs(self) -> list[Cost]:
         costs = []
@@ -334,16 +340,25 @@ class LayerFitter:
         return surprise(predicted(self._spec, self._source, hidden), ids)
 
     def _in_order(
-        self, function: Callable[[Item], Result], items: Sequence[Item]
+        self, function: Callable[[Item], Result], items: Sequence[Item], at_once: int | None = None
     ) -> Iterator[Result]:
-        """Results in the order of the items, as many at work as there are threads."""
+        """Results in the order of the items, as many at work as there are threads.
+
+        ``at_once`` says how many are at work at most, if memory sets a limit.
+        """
         waiting: deque[Future[Result]] = deque()
         for item in items:
-            if len(waiting) == self._threads:
+            if len(waiting) == min(self._threads, at_once or self._threads):
                 yield waiting.popleft().result()
             waiting.append(self._pool.submit(_quietly, function, item))
         while waiting:
             yield waiting.popleft().result()
+
+
+def _at_once(groups: Sequence[Group]) -> int:
+    """How many chunks of windows are summed at a time, so that their sums fit into memory."""
+    nbytes = sum(2 * 8 * group[0].in_features ** 2 for group in groups)
+    return max(1, _MOMENTS_BYTES // nbytes)
 
 
 def single_threaded() -> AbstractContextManager[Any]:

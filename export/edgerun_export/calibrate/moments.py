@@ -46,26 +46,28 @@ class Moments:
                 self._sum("residual", strayed.T @ value)
 
     def merge(self, other: Moments) -> None:
-        """Adds the sums of another."""
+        """Adds the sums of another, which is used up: the first sums of a kind are taken over."""
         self._tokens += other._tokens
         for name, value in other._sums.items():
             self._sum(name, value)
 
     def means(self, width: int) -> Inputs:
-        """The means over tokens, all zero where there were none.
+        """The means over tokens, all zero where there were none; they take the place of the sums.
 
         Args:
             width: K.
         """
         tokens = max(1, self._tokens)
-        mean = {name: value / tokens for name, value in self._sums.items()}
+        mean, self._sums = self._sums, {}
+        for value in mean.values():
+            value /= tokens
         mean.setdefault("importance", np.zeros(width))
-        if self._needs >= Needs.HESSIAN:
-            mean.setdefault("hessian", np.zeros((width, width)))
+        if self._needs >= Needs.HESSIAN and "hessian" not in mean:
+            mean["hessian"] = np.zeros((width, width))
         return Inputs(**mean)
 
     def _sum(self, name: str, value: NDArray[np.float32] | F64) -> None:
         if name in self._sums:
             self._sums[name] += value
         else:
-            self._sums[name] = value.astype(np.float64)
+            self._sums[name] = value.astype(np.float64, copy=False)

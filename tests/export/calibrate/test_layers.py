@@ -2,12 +2,14 @@
 
 import json
 import sys
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from edgerun.errors import CheckpointError, MissingDependencyError, UnsupportedError
+from edgerun_export.calibrate import layers
 from edgerun_export.calibrate.fitted import FittedLayers
 from edgerun_export.calibrate.layers import LayerFitter, single_threaded
 from edgerun_export.calibrate.moments import Moments
@@ -114,11 +116,49 @@ def test_moments_are_means_over_all_tokens():
         "drift": (source - x).T @ x / 30,
         "residual": strayed.T @ x / 30,
     }
-    for name, value in expected.items():
-        for moments in (whole, part):
-            np.testing.assert_allclose(getattr(moments.means(4), name), value, rtol=1e-5, atol=1e-6)
+    for means in (whole.means(4), part.means(4)):
+        for name, value in expected.items():
+            np.testing.assert_allclose(getattr(means, name), value, rtol=1e-5, atol=1e-6)
     silent = Moments(Needs.HESSIAN).means(4)
     assert not silent.hessian.any() and not silent.importance.any()
+
+
+def test_means_and_merged_sums_take_the_place_of_sums():
+    """Of K = 8,192 a copy is half a gigabyte."""
+    x = np.random.default_rng(0).standard_normal((8, 512)).astype(np.float32)
+    part, total = Moments(Needs.HESSIAN), Moments(Needs.HESSIAN)
+    part.add(x)
+    tracemalloc.start()
+    total.merge(part)
+    total.means(512)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 512**2 / 2
+
+
+def test_many_sums_are_not_made_at_once(golden, source_weights, tmp_path, monkeypatch):
+    """Four threads, and memory for the sums of one chunk of windows."""
+    source, alive, most = source_weights(golden("llama")), set(), []
+
+    class Counted(Moments):
+        def add(self, *values):
+            alive.add(id(self))
+            most.append(len(alive))
+            super().add(*values)
+
+        def merge(self, other):
+            alive.discard(id(other))
+            super().merge(other)
+
+    monkeypatch.setattr(layers, "Moments", Counted)
+    monkeypatch.setattr(layers, "_MOMENTS_BYTES", 1)
+    fitted(source, tmp_path / "one", make_recipe("int4", method="residual"), threads=4)
+    assert max(most) == 1
+    most.clear()
+    monkeypatch.undo()
+    monkeypatch.setattr(layers, "Moments", Counted)
+    fitted(source, tmp_path / "many", make_recipe("int4", method="residual"), threads=4)
+    assert max(most) > 1
 
 
 @pytest.mark.parametrize("name", ["llama", "mixtral"])
