@@ -77,7 +77,7 @@ def test_unknown_addresses_read_zero_and_ignore_writes(
 
 def test_fields_that_have_no_meaning_read_as_zero(overlay: Make) -> None:
     simulator = overlay()
-    for register, bits in ((regs.CMD_MODE, 3), (regs.CONTROL, 2), (regs.ERROR, 0), (regs.IRQ, 0)):
+    for register, bits in ((regs.CMD_MODE, 7), (regs.CONTROL, 2), (regs.ERROR, 0), (regs.IRQ, 0)):
         simulator.write(register, 0xFFFFFFFE)
         assert simulator.read(register) == 0xFFFFFFFE & bits
     for register in (regs.ID, regs.VERSION, regs.STATUS, regs.SUBMITTED, regs.CMD_PUSH - 4):
