@@ -37,11 +37,11 @@ LLM.stream_chat, LLM.stream = map(cut, stream)
 """
 WHILE_LOADING = """
 prepare, calls = weights.WeightStore.prepare, []
-def cut(*arguments):
+def cut(*arguments, **options):
     calls.append(1)
     if len(calls) == 3:
         cut_off()
-    return prepare(*arguments)
+    return prepare(*arguments, **options)
 weights.WeightStore.prepare = cut
 """
 WHILE_GENERATING = """

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from edgerun.formats.base import BlockFormat
 from edgerun_export.quantize.blocks import Grid, padded
+from edgerun_export.quantize.factor import inverse_factor
 from edgerun_export.quantize.method import Inputs
 from edgerun_export.quantize.mse import searched_grid
 
@@ -83,7 +84,7 @@ def rounded_in_turn(target: F64, hessian: F64, scales: F64, layout: BlockFormat)
         Integer codes as float64 ``[n, K]``.
     """
     order = np.argsort(-np.diag(hessian), kind="stable")
-    factor = np.linalg.cholesky(np.linalg.inv(hessian[np.ix_(order, order)])).T
+    factor = inverse_factor(hessian[np.ix_(order, order)])
     # A column of weights is a row here, so that it lies in one piece.
     rest = np.ascontiguousarray(target.T[order])
     steps = _steps(scales, target.shape[1])[order]
