@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 STEADY = {"tokens_per_s": 20.0, "own_cores": 2.0, "other_cores": 0.0}
 # Stands for `python -m tools.bench.peers.worker` in a process test: says it is ready and obeys.
 OBEDIENT = "import sys; print('{}', flush=True); [print(line, flush=True) for line in sys.stdin]"
