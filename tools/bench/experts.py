@@ -5,9 +5,10 @@
     python -m tools.bench.experts BUNDLE [--rows 1 64] [--rounds 10] [--calls 5] [--threads N]
         [--rival OTHER ...]
 
-Every call begins an empty sequence with random tokens and wants the logits of the last. Beside the
-whole model edgerun's layers of experts are measured alone, with random routes. A rival is another
-bundle of the same model for onnxruntime, of the genai profile for instance.
+Every call begins an empty sequence with random tokens and wants the logits of all, as onnxruntime
+computes them: of the last alone edgerun would skip most of a model of one layer. Beside the whole
+model edgerun's layers of experts are measured alone, with random routes. A rival is another bundle
+of the same model for onnxruntime, of the genai profile for instance.
 
 In a round each side has a pause, because threads of the one before still look for work, then a call
 that is not timed and some that are, as in decoding, and the speed of memory is measured. The
@@ -155,7 +156,7 @@ def edgerun_sides(folder: Path, threads: int, rows: list[int]) -> Iterator[list[
     yield [
         Side(
             "edgerun",
-            lambda ids: partial(programs.run, Batch.of(ids, 0, sequence), store),
+            lambda ids: partial(programs.run, Batch.of(ids, 0, sequence, logits="all"), store),
             bundle.graph,
         ),
         Side("its experts alone", experts_calls(alone, backends[0], rows, options), alone),
